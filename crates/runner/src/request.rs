@@ -1,0 +1,117 @@
+//! What a caller asks for: the flags and files of one run, already parsed, before the host is looked at.
+//!
+//! Nothing here touches the machine; [`plan`](crate::plan::plan) does.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use exeat_policy::Policy;
+
+/// One run of a stage.
+#[derive(Debug)]
+pub struct Request {
+    /// The command and its arguments. An empty command is refused by the plan.
+    pub command: Vec<OsString>,
+    /// Absolute path of the working directory: the stage starts there.
+    pub cwd: PathBuf,
+    /// The effective policy.
+    pub policy: Policy,
+    /// What of the host's file tree the stage sees.
+    pub files: Files,
+    /// What is added to the stage's environment, in order; the last rule for a name wins.
+    pub env: Vec<EnvRule>,
+    /// The caller's environment: the source of passed variables, HOME, PATH and the XDG directories.
+    pub host_env: BTreeMap<OsString, OsString>,
+    /// How TCP in the namespace reaches the proxy.
+    pub bridge: Bridge,
+    /// A name for the stage, in every audit record.
+    pub stage: Option<String>,
+    /// Labels of the run, in `run_start`.
+    pub labels: Vec<(String, String)>,
+    /// Where the audit record goes.
+    pub audit: AuditTo,
+    /// Wall-clock limit of the stage; then it is stopped and the outcome is [`Ended::Timeout`](crate::Ended::Timeout).
+    pub timeout: Option<Duration>,
+}
+
+/// What of the host's file tree the stage sees.
+#[derive(Debug, Clone, Default)]
+pub struct Files {
+    /// The base view.
+    pub view: View,
+    /// Additional read-only binds.
+    pub ro: Vec<Bind>,
+    /// Additional writable binds.
+    pub rw: Vec<Bind>,
+    /// Paths that the stage must not see, files or directories.
+    pub mask: Vec<PathBuf>,
+    /// The package caches.
+    pub cache: Cache,
+    /// Leave the git configuration and hooks of the working directory writable. Recorded in the plan.
+    pub allow_git_config: bool,
+}
+
+/// The base view of the file tree.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum View {
+    /// The system's trees and the toolchains on PATH read-only, the working directory writable.
+    #[default]
+    Project,
+    /// The whole tree read-only with credentials masked.
+    Host,
+    /// Only what is declared, plus `/nix/store` where it exists.
+    Minimal,
+}
+
+/// A path of the host shown at a path in the sandbox. Both absolute.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Bind {
+    /// The path on the host.
+    pub host: PathBuf,
+    /// The path in the sandbox.
+    pub guest: PathBuf,
+}
+
+/// The package caches that the stage sees.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Cache {
+    /// A writable, persistent cache of exeat's own, one per working directory.
+    #[default]
+    Private,
+    /// None: clients that need a cache write to the private `/tmp`, or fail.
+    None,
+}
+
+/// One rule about the stage's environment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum EnvRule {
+    /// Copy the caller's value; nothing when the caller has none.
+    Pass(OsString),
+    /// Set a value.
+    Set(OsString, OsString),
+}
+
+/// How TCP in the namespace reaches the proxy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Bridge {
+    /// stage2 passes its listener to the proxy and nothing stays resident.
+    #[default]
+    Handoff,
+    /// stage2 leaves a process behind that copies each connection to the bind-mounted socket.
+    Relay,
+}
+
+/// Where the audit record goes.
+#[derive(Debug, Default)]
+pub enum AuditTo {
+    /// One file per run in the user's state directory.
+    #[default]
+    Default,
+    /// This file. It must not lie inside a tree that the stage can write.
+    File(PathBuf),
+    /// This open descriptor.
+    Fd(OwnedFd),
+}
