@@ -1,0 +1,152 @@
+//! Every deadline and every size of the proxy, each with its unit, bound and reason. Nothing here decides policy.
+//!
+//! The constants are the defaults; [`Limits`] carries the ones that a run may set. All of them bound what a stage can
+//! make the host spend, so none may be "none".
+
+use std::time::Duration;
+
+/// Time for one whole request head, from accept to the empty line. One deadline for all of it: a timer per read lets
+/// one byte a minute hold a slot. Real clients send the head in one segment; Squid's `request_start_timeout` family
+/// gives minutes, nginx `client_header_timeout` gives 60 s, a sandbox on the same machine needs far less.
+pub const HEAD: Duration = Duration::from_secs(10);
+
+/// Bytes of request head, the empty line included. nginx allows 4 x 8 KiB (`large_client_header_buffers`), Apache
+/// 8 KiB a field; a CONNECT head of real clients is under 1 KiB. Over it: 431.
+pub const HEAD_BYTES: usize = 32 * 1024;
+
+/// Fields in one head. The bound of Apache (`LimitRequestFields 100`) and of hyper. Over it: 431.
+pub const FIELDS: usize = 100;
+
+/// Time for one name lookup, hosts file included. glibc's own worst case is 5 s x 2 attempts a server
+/// (resolv.conf(5)); the client waits for us, and most give up after 30 s.
+pub const DNS: Duration = Duration::from_secs(10);
+
+/// Addresses taken from one answer; more is an error and not cut, because an address that was not looked at must not
+/// hide behind one that was. The largest honest answers (CDNs, both families) stay under 32.
+pub const ANSWERS: usize = 64;
+
+/// Lookups that run at once, each on a blocking thread (getaddrinfo cannot be cancelled). Waiting for a slot counts
+/// against [`DNS`].
+pub const LOOKUPS: usize = 32;
+
+/// Bytes of `/etc/hosts` that are read. Block lists of a few MB exist; a file larger than this is an error, not cut.
+pub const HOSTS_BYTES: u64 = 16 * 1024 * 1024;
+
+/// Age at which the list of the host's own addresses is read again: addresses change (DHCP, VPN), and one getifaddrs
+/// costs about 50 us.
+pub const OWN_ADDRESSES: Duration = Duration::from_secs(2);
+
+/// Time for the connection to an origin, all its addresses together. RFC 8305 leaves it open; browsers use 30 s or
+/// more, Go's default dialer 30 s; a client that waits 15 s for a first byte has usually gone.
+pub const CONNECT: Duration = Duration::from_secs(15);
+
+/// Delay before the next address is tried beside the one still pending: RFC 8305 section 5, "Connection Attempt
+/// Delay", recommended 250 ms.
+pub const STAGGER: Duration = Duration::from_millis(250);
+
+/// Addresses that are dialled for one request, at most, so that one request cannot open [`ANSWERS`] sockets.
+pub const ATTEMPTS: usize = 8;
+
+/// Bytes that a client may send right behind its CONNECT head, before the 200. They wait for decision and dial, and
+/// then go first. More than this stays in the kernel's socket buffer. A first flight is one ClientHello.
+pub const EARLY_BYTES: usize = 32 * 1024;
+
+/// Time for one whole ClientHello after the 200. It follows the 200 at once; one round trip inside a machine.
+pub const HELLO: Duration = Duration::from_secs(10);
+
+/// Bytes of ClientHello that are held before refusing, record headers included. One handshake message may span
+/// records of 2^14 (RFC 8446 section 5.1); with post-quantum key shares real ones are about 2 KiB.
+pub const HELLO_BYTES: usize = 64 * 1024;
+
+/// Time in which a tunnel moves no byte in either direction. Long enough for long polls and LLM streams that think;
+/// AWS NLB uses 350 s, RFC 5382 asks NATs for 2 h 4 min on established TCP, which would let a stage pin its slots.
+pub const IDLE: Duration = Duration::from_secs(15 * 60);
+
+/// Life of one tunnel, whatever it moves. A day: longer than any stage that we know of.
+pub const TOTAL: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// Time that the open connections get to write their `close` records when the run stops; what is left is aborted.
+pub const DRAIN: Duration = Duration::from_secs(2);
+
+/// Connections served at once, per run. Each costs two descriptors (client and upstream), and the usual hard limit is
+/// far above; over it: 503 with `Retry-After`.
+pub const CONNECTIONS: usize = 8192;
+
+/// Over-limit connections that may be waiting for their 503 at once; beyond it they are closed without a word.
+pub const BUSY: usize = 64;
+
+/// Time for the client to take our reply and close, after a refusal. Without the wait, unread input would make the
+/// kernel send a reset that can destroy the reply on its way (RFC 9112 section 9.6).
+pub const LINGER: Duration = Duration::from_secs(1);
+
+/// Bytes that are read and thrown away while lingering.
+pub const LINGER_BYTES: usize = 256 * 1024;
+
+/// Time for our own short replies to be written.
+pub const REPLY: Duration = Duration::from_secs(5);
+
+/// First and longest pause after a failed accept (EMFILE, ENFILE, ENOBUFS, ENOMEM), doubled each time: the listener
+/// stays readable, so without a pause the loop would spin.
+pub const ACCEPT_BACKOFF: (Duration, Duration) = (Duration::from_millis(5), Duration::from_secs(1));
+
+/// Bytes of one tunnel buffer. 64 KiB is the knee: 16 KiB costs 1.5 times the CPU per byte, 256 KiB gains nothing on
+/// one stream. It is also what one direction may hold for a slow reader.
+pub const BUFFER: usize = 64 * 1024;
+
+/// Tunnel buffers that are kept for reuse (16 x 64 KiB = 1 MiB).
+pub const BUFFERS_KEPT: usize = 16;
+
+/// Reads that one direction of a tunnel does before it lets other tasks run.
+pub const BURST: usize = 16;
+
+/// Distinct denied (and, apart, failed) `host:port:reason` lines that the summary keeps. What comes later is counted
+/// together. The end of a run shows ten.
+pub const TALLY: usize = 1024;
+
+/// Distinct hosts that are counted as reached; beyond it the count stays.
+pub const TALLY_REACHED: usize = 16 * 1024;
+
+/// Lines and bytes of the denials file that the stage can read. The last line says that it stopped.
+pub const DENIALS: (u64, u64) = (1000, 256 * 1024);
+
+/// Bytes of attacker-chosen text (raw host, error, SNI) that go into one record, escaped.
+pub const TEXT: usize = 256;
+
+/// The limits of one run: the defaults are the constants of this module.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// See [`HEAD`].
+    pub head: Duration,
+    /// See [`DNS`].
+    pub dns: Duration,
+    /// See [`CONNECT`].
+    pub connect: Duration,
+    /// See [`HELLO`].
+    pub hello: Duration,
+    /// See [`IDLE`].
+    pub idle: Duration,
+    /// See [`TOTAL`].
+    pub total: Duration,
+    /// See [`DRAIN`].
+    pub drain: Duration,
+    /// See [`LINGER`].
+    pub linger: Duration,
+    /// See [`CONNECTIONS`].
+    pub connections: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            head: HEAD,
+            dns: DNS,
+            connect: CONNECT,
+            hello: HELLO,
+            idle: IDLE,
+            total: TOTAL,
+            drain: DRAIN,
+            linger: LINGER,
+            connections: CONNECTIONS,
+        }
+    }
+}
