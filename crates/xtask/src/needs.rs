@@ -1,0 +1,215 @@
+//! What a machine needs, and how it gets it: Debian's packages, and a kernel that lets people make sandboxes.
+//!
+//! Nothing is changed that apt-get does not change: kernel settings are named, with the command that sets them, never set.
+
+use std::fs;
+use std::process::{Command, Stdio};
+
+use crate::tree;
+
+/// What is about to be done.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// Build exeat, run it against local servers.
+    Demo,
+    /// The same, measured.
+    Bench,
+    /// Every client and tool that a test drives.
+    Test,
+    /// Tests, and the toolchain's formatter and linter.
+    Ci,
+}
+
+/// One thing that must be there.
+struct Need {
+    /// Debian's package.
+    package: &'static str,
+    /// Whether it is there.
+    present: fn() -> bool,
+    /// Only the tests use it.
+    tests_only: bool,
+}
+
+const NEEDS: &[Need] = &[
+    Need { package: "gcc", present: || on_path("cc"), tests_only: false },
+    // libc.a: the helper that runs inside the sandbox is a static program.
+    Need { package: "libc6-dev", present: static_libc, tests_only: false },
+    // exeat itself takes bwrap from these places only.
+    Need {
+        package: "bubblewrap",
+        present: || is_file("/usr/bin/bwrap") || is_file("/usr/local/bin/bwrap"),
+        tests_only: false,
+    },
+    Need { package: "iproute2", present: || on_path("ip"), tests_only: false },
+    Need { package: "util-linux", present: || on_path("unshare") && on_path("nsenter"), tests_only: false },
+    Need { package: "curl", present: || on_path("curl"), tests_only: false },
+    Need {
+        package: "ca-certificates",
+        present: || is_file("/etc/ssl/certs/ca-certificates.crt"),
+        tests_only: false,
+    },
+    Need { package: "git", present: || on_path("git"), tests_only: true },
+    Need { package: "openssl", present: || on_path("openssl"), tests_only: true },
+    Need { package: "python3", present: || on_path("python3"), tests_only: true },
+    Need { package: "python3-pip", present: pip, tests_only: true },
+    Need { package: "nodejs", present: || on_path("node"), tests_only: true },
+    Need { package: "npm", present: || on_path("npm"), tests_only: true },
+];
+
+/// Installs what is missing, or says which command would; then tries to make a sandbox.
+pub(crate) fn provide(needs: Needs) -> Result<(), String> {
+    let tests = matches!(needs, Needs::Test | Needs::Ci);
+    let missing: Vec<&Need> =
+        NEEDS.iter().filter(|need| tests || !need.tests_only).filter(|need| !(need.present)()).collect();
+    if !missing.is_empty() {
+        install(&missing)?;
+    }
+    if needs == Needs::Ci {
+        components()?;
+    }
+    sandboxes()
+}
+
+/// Installs packages with apt-get, as root or through a `sudo` that asks for no password.
+fn install(missing: &[&Need]) -> Result<(), String> {
+    let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    let by_hand =
+        format!("apt-get update && apt-get install -y --no-install-recommends {}", packages.join(" "));
+    if !on_path("apt-get") {
+        return Err(format!("missing on this machine: {} (names of Debian's packages)", packages.join(", ")));
+    }
+    let sudo = if is_root() {
+        false
+    } else if quietly(Command::new("sudo").args(["-n", "true"])) {
+        true
+    } else {
+        return Err(format!("missing packages. Install them with:\n  sudo sh -c '{by_hand}'"));
+    };
+    println!("xtask: installing {}", packages.join(" "));
+    let apt = |arguments: &[&str]| -> bool {
+        let mut command = Command::new(if sudo { "sudo" } else { "env" });
+        if sudo {
+            command.args(["-n", "env"]);
+        }
+        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]);
+        command.args(["-o", "Dpkg::Use-Pty=0"]).args(arguments);
+        // The packages' own chatter goes to stderr: it is not what anybody asked for.
+        command.stdin(Stdio::null()).stdout(std::io::stderr());
+        command.status().is_ok_and(|status| status.success())
+    };
+    // An update may fail for one source of several: what counts is whether the packages can be had.
+    let _ = apt(&["update"]);
+    let mut arguments = vec!["install", "-y", "--no-install-recommends"];
+    arguments.extend(&packages);
+    if !apt(&arguments) {
+        return Err(format!("apt-get failed. By hand:\n  {by_hand}"));
+    }
+    match missing.iter().find(|need| !(need.present)()) {
+        Some(need) => Err(format!("`{}` is installed and still not found", need.package)),
+        None => Ok(()),
+    }
+}
+
+/// rustfmt and clippy are parts of the toolchain, which is the user's own: they are asked for, not installed.
+fn components() -> Result<(), String> {
+    let missing: Vec<&str> = [("fmt", "rustfmt"), ("clippy", "clippy")]
+        .into_iter()
+        .filter(|(command, _)| !quietly(tree::cargo().args([command, "--version"])))
+        .map(|(_, component)| component)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!("the toolchain lacks parts. Add them with:\n  rustup component add {}", missing.join(" ")))
+}
+
+/// Makes an empty sandbox, as exeat would, and says what stands in the way.
+fn sandboxes() -> Result<(), String> {
+    let output = Command::new(if is_file("/usr/bin/bwrap") { "/usr/bin/bwrap" } else { "bwrap" })
+        .args([
+            "--unshare-all",
+            "--unshare-user",
+            "--ro-bind",
+            "/",
+            "/",
+            "--proc",
+            "/proc",
+            "--dev",
+            "/dev",
+            "/bin/true",
+        ])
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| format!("cannot start bwrap: {error}"))?;
+    // The tests make a private "host" of their own with unshare; bwrap may be allowed what unshare is not.
+    let host = quietly(Command::new("unshare").args(["-Urnm", "true"]));
+    if output.status.success() && host {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    let said = if output.status.success() { "`unshare -Urnm true` failed".to_owned() } else { said };
+    let why = OBSTACLES
+        .iter()
+        .find(|(file, bad, _)| fs::read_to_string(file).is_ok_and(|text| text.trim() == *bad))
+        .map_or_else(
+            || {
+                "Inside a container the runtime's seccomp filter may refuse it. With Docker:\n  \
+                 docker run --security-opt seccomp=unconfined --security-opt apparmor=unconfined ..."
+                    .to_owned()
+            },
+            |(file, bad, fix)| format!("{file} is {bad}. This allows it:\n  {fix}"),
+        );
+    Err(format!("this machine refuses to make a user namespace: {said}\n{why}"))
+}
+
+/// Kernel settings that forbid user namespaces: file, the value that does, the command that allows them.
+const OBSTACLES: &[(&str, &str, &str)] = &[
+    (
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sudo sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+    ("/proc/sys/kernel/unprivileged_userns_clone", "0", "sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("/proc/sys/user/max_user_namespaces", "0", "sudo sysctl -w user.max_user_namespaces=15000"),
+];
+
+fn on_path(program: &str) -> bool {
+    tree::program(program).is_some()
+}
+
+fn is_file(path: &str) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
+}
+
+/// The C compiler prints a full path when it knows the library, the bare name when it does not.
+fn static_libc() -> bool {
+    Command::new("cc")
+        .arg("-print-file-name=libc.a")
+        .output()
+        .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().starts_with('/'))
+}
+
+fn pip() -> bool {
+    quietly(Command::new("python3").args(["-m", "pip", "--version"]))
+}
+
+/// The effective uid, as the kernel tells it.
+fn is_root() -> bool {
+    fs::read_to_string("/proc/self/status").is_ok_and(|status| {
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("Uid:"))
+            .and_then(|uids| uids.split_whitespace().nth(1))
+            == Some("0")
+    })
+}
+
+/// Runs a command without input or output: did it succeed?
+fn quietly(command: &mut Command) -> bool {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}

@@ -1,0 +1,204 @@
+//! The shape of the house: who may depend on whom, and what the pages at its door must say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+/// The arrows: a crate, and the crates of ours that it may depend on, for any kind of dependency.
+/// ARCHITECTURE.md draws the same picture.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("exeat-policy", &[]),
+    ("exeat-contract", &[]),
+    ("exeat-audit", &["exeat-policy"]),
+    ("exeat-proxy", &["exeat-audit", "exeat-policy"]),
+    ("exeat-sandbox", &["exeat-contract"]),
+    ("exeat-stage2", &["exeat-contract"]),
+    ("exeat-runner", &["exeat-sandbox", "exeat-proxy", "exeat-contract", "exeat-audit", "exeat-policy"]),
+    ("exeat-cli", &["exeat-runner", "exeat-audit", "exeat-policy"]),
+    // The end-to-end tests drive the binary from outside; the seams they may read are data, never the code under test.
+    ("e2e", &["exeat-audit", "exeat-contract", "exeat-policy"]),
+    ("xtask", &[]),
+];
+
+#[test]
+fn no_crate_depends_on_one_that_the_table_does_not_give_it() {
+    let mut wrong = Vec::new();
+    let table: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let packages = packages();
+    let ours: BTreeSet<&str> = packages.iter().map(|package| text(package, "name")).collect();
+    for package in &packages {
+        let name = text(package, "name");
+        let Some(may) = table.get(name) else {
+            wrong.push(format!("{name} is not in the table of {}", file!()));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().unwrap() {
+            let needs = text(dependency, "name");
+            if ours.contains(needs) && !may.contains(&needs) {
+                wrong.push(format!("{name} must not depend on {needs}"));
+            }
+        }
+    }
+    for (name, _) in ARROWS {
+        if !ours.contains(name) {
+            wrong.push(format!("{name} is in the table and not in the workspace"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_crate_forbids_unsafe_code_except_the_two_that_make_syscalls() {
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let name = text(&package, "name").to_owned();
+        if matches!(name.as_str(), "exeat-sandbox" | "exeat-stage2" | "e2e") {
+            continue;
+        }
+        for target in package["targets"].as_array().unwrap() {
+            let kinds: Vec<&str> =
+                target["kind"].as_array().unwrap().iter().filter_map(Value::as_str).collect();
+            let path = PathBuf::from(text(target, "src_path"));
+            if kinds.iter().any(|kind| matches!(*kind, "lib" | "bin")) {
+                let source = fs::read_to_string(&path).unwrap();
+                if !source.contains("#![forbid(unsafe_code)]") {
+                    wrong.push(path.display().to_string());
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "no #![forbid(unsafe_code)] in:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_pages_name_every_crate() {
+    let architecture = read("ARCHITECTURE.md");
+    let crates = read("crates/README.md");
+    let mut wrong = Vec::new();
+    for package in packages() {
+        let manifest = PathBuf::from(text(&package, "manifest_path"));
+        let directory = manifest.parent().unwrap().strip_prefix(root()).unwrap().to_path_buf();
+        let short = format!("`{}`", directory.file_name().unwrap().to_string_lossy());
+        if !architecture.contains(&short) {
+            wrong.push(format!("ARCHITECTURE.md does not name {short}"));
+        }
+        if directory.starts_with("crates") && !crates.contains(&short) {
+            wrong.push(format!("crates/README.md does not name {short}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_pages_at_the_door_are_there() {
+    for page in [
+        "README.md",
+        "ARCHITECTURE.md",
+        "CHANGELOG.md",
+        "LICENSE",
+        "LICENSE-MIT",
+        "LICENSE-APACHE",
+        "crates/README.md",
+    ] {
+        assert!(!read(page).trim().is_empty(), "{page} is empty");
+    }
+    assert!(read("CHANGELOG.md").contains("## [Unreleased]"));
+}
+
+#[test]
+fn readme_and_xtask_know_the_same_commands() {
+    let help = Command::new(env!("CARGO_BIN_EXE_xtask")).arg("--help").output().unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let known: BTreeSet<&str> = help
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .filter_map(|line| line.split_whitespace().next())
+        .collect();
+    let readme = read("README.md");
+    let named: BTreeSet<&str> = readme
+        .split("cargo xtask ")
+        .skip(1)
+        .map(|rest| rest.split(|c: char| !c.is_ascii_lowercase()).next().unwrap())
+        .collect();
+    assert!(named.contains("demo") && named.contains("test"), "the README's two commands are gone");
+    let unknown: Vec<_> = named.difference(&known).collect();
+    assert!(unknown.is_empty(), "README.md names commands that xtask does not have: {unknown:?}");
+}
+
+#[test]
+fn links_between_pages_lead_somewhere() {
+    let mut wrong = Vec::new();
+    for page in tracked().iter().filter(|path| path.extension().is_some_and(|end| end == "md")) {
+        let text = read(page);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = link.split('#').next().unwrap();
+            if target.is_empty() || target.contains("://") || target.contains(' ') {
+                continue;
+            }
+            if !root().join(page).parent().unwrap().join(target).exists() {
+                wrong.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "links that lead nowhere:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn nothing_names_a_place_outside_the_repository() {
+    // Put together here, so that this file does not name them either.
+    let words = [["..", "/shared"].concat(), ["/work", "/main"].concat(), ["/work", "/shared"].concat()];
+    let mut wrong = Vec::new();
+    for path in tracked() {
+        let Ok(text) = fs::read_to_string(root().join(&path)) else { continue };
+        for (number, line) in text.lines().enumerate() {
+            if words.iter().any(|word| line.contains(word)) {
+                wrong.push(format!("{}:{}: {}", path.display(), number + 1, line.trim()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The workspace's packages, as cargo tells them.
+fn packages() -> Vec<Value> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .current_dir(root())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let metadata: Value = serde_json::from_slice(&output.stdout).unwrap();
+    metadata["packages"].as_array().unwrap().clone()
+}
+
+/// The files that the repository holds; in a tree without git, the pages alone.
+fn tracked() -> Vec<PathBuf> {
+    let listed = Command::new("git").args(["ls-files", "-z"]).current_dir(root()).output();
+    match listed {
+        Ok(output) if output.status.success() => output
+            .stdout
+            .split(|byte| *byte == 0)
+            .filter(|name| !name.is_empty())
+            .map(|name| PathBuf::from(String::from_utf8_lossy(name).into_owned()))
+            .filter(|path| root().join(path).is_file())
+            .collect(),
+        _ => ["README.md", "ARCHITECTURE.md", "CHANGELOG.md"].map(PathBuf::from).to_vec(),
+    }
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap()
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).unwrap().to_path_buf()
+}

@@ -1,0 +1,2 @@
+//! Measures what exeat costs.
+fn main() {}

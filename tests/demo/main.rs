@@ -1,0 +1,2 @@
+//! Shows the main job for real.
+fn main() {}
