@@ -1,1 +1,53 @@
-//! placeholder
+//! What a stage may reach: names, rules and verdicts.
+//!
+//! This crate does **not** resolve names, open sockets, read files or clocks. It is given text and
+//! addresses, and gives back values: a [`Target`] is a request understood, an [`Admitted`] a target that the
+//! rules grant, a [`Vetted`] one whose addresses were judged too, a [`Denial`] an outcome with its reason.
+//! Only a [`Policy`] makes the last three.
+//!
+//! ```
+//! use exeat_policy::{Action, Day, Note, Origin, OwnAddrs, PolicyBuilder, Reason, Target};
+//!
+//! let mut rules = PolicyBuilder::new();
+//! let flag = || Origin::Flag { flag: "--allow".into() };
+//! rules.add("*.example.com", Action::Allow, flag(), Note::default())?;
+//! let policy = rules.build();
+//! let today = Day::from_unix(1_795_000_000);
+//!
+//! let admitted = policy.admit(Target::parse(b"api.example.com:443")?, today).map_err(|d| d.to_string())?;
+//! let vetted = admitted.vet(&["93.184.215.14".parse()?], &OwnAddrs::default()).map_err(|d| d.to_string())?;
+//! assert_eq!(vetted.addrs().len(), 1);
+//!
+//! let Err(denial) = policy.admit(Target::parse(b"example.com:443")?, today) else { panic!() };
+//! assert_eq!(denial.reason(), Reason::Default);
+//! assert_eq!(denial.flag().as_deref(), Some("--allow example.com"));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+#![forbid(unsafe_code)]
+
+mod addr;
+mod day;
+mod decision;
+mod escape;
+pub mod file;
+mod grammar;
+mod name;
+mod pattern;
+mod policy;
+mod port;
+mod rule;
+mod suffix;
+mod target;
+
+pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
+pub use day::{Day, DayError};
+pub use decision::{Admitted, Decision, Denial, MAX_ADDRS, Reason, Verdict, Vetted, WordError};
+pub use file::{FileError, PolicyFile};
+pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
+pub use ipnet::IpNet;
+pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
+pub use pattern::HostPattern;
+pub use policy::{Policy, PolicyBuilder};
+pub use port::{Port, PortSet};
+pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
+pub use target::{Host, Target, TargetError};

@@ -1,0 +1,507 @@
+//! What kind of address an address is: the special-purpose registries of both families as one table.
+//! Nothing here decides; `policy.rs` asks which rule may open an address.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+
+use ipnet::{IpNet, Ipv4Net, Ipv6Net};
+
+/// The class of an address, with the document that sets it apart.
+///
+/// Every class but [`AddrClass::Public`] is closed unless an IP rule opens it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum AddrClass {
+    /// Global unicast.
+    Public,
+    /// `0.0.0.0` and `::`; on Linux a connect to them reaches loopback. Never dialled.
+    Unspecified,
+    /// The rest of `0.0.0.0/8`.
+    ThisNetwork,
+    /// `127.0.0.0/8` and `::1`.
+    Loopback,
+    /// `10.0.0.0/8`, `172.16.0.0/12`, `192.168.0.0/16`.
+    Private,
+    /// `fc00::/7`.
+    UniqueLocal,
+    /// `100.64.0.0/10`, between a carrier's translator and its subscribers.
+    Cgnat,
+    /// `169.254.0.0/16` and `fe80::/10`.
+    LinkLocal,
+    /// `fec0::/10`, deprecated.
+    SiteLocal,
+    /// Where a cloud tells a machine its credentials.
+    Metadata,
+    /// `192.0.0.0/24` and `2001::/23`, with the anycast addresses inside them.
+    ProtocolAssignment,
+    /// For documents: three IPv4 nets, `2001:db8::/32`, `3fff::/20`.
+    Documentation,
+    /// `198.18.0.0/15` and `2001:2::/48`.
+    Benchmarking,
+    /// `192.88.99.0/24`, deprecated.
+    SixToFourRelay,
+    /// The blackhole servers of private reverse zones.
+    As112,
+    /// Automatic multicast tunnelling.
+    Amt,
+    /// Hashed host identities that no router carries.
+    Orchid,
+    /// Identity tags of unmanned aircraft.
+    Drip,
+    /// Segment identifiers, not hosts.
+    Srv6,
+    /// `100::/64`, thrown away by routers.
+    Discard,
+    /// `100:0:0:1::/64`, a prefix that stands for none.
+    Dummy,
+    /// An IPv4 address inside an IPv6 one.
+    Embedded(Embedding),
+    /// Space that nobody was given: `240.0.0.0/4`, IPv6 outside `2000::/3`.
+    Reserved,
+    /// `224.0.0.0/4` and `ff00::/8`. Never dialled.
+    Multicast,
+    /// `255.255.255.255`. Never dialled.
+    Broadcast,
+    /// An address of this host that is not loopback: known only with [`OwnAddrs`].
+    Own,
+}
+
+/// How an IPv4 address is put into an IPv6 one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Embedding {
+    /// `::ffff:0:0/96`.
+    Mapped,
+    /// `::/96`, deprecated.
+    Compatible,
+    /// `::ffff:0:0:0/96`.
+    Translated,
+    /// `64:ff9b::/96`.
+    Nat64,
+    /// `64:ff9b:1::/48`, one network's own translator.
+    Nat64Local,
+    /// `2002::/16`.
+    SixToFour,
+    /// `2001::/32`.
+    Teredo,
+    /// `::5efe:a.b.c.d` or `::200:5efe:a.b.c.d` below any /64.
+    Isatap,
+}
+
+impl AddrClass {
+    /// The document that sets the class apart; empty for public addresses and the host's own.
+    pub const fn rfc(self) -> &'static str {
+        match self {
+            Self::Public | Self::Own => "",
+            Self::Unspecified => "RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.2",
+            Self::ThisNetwork => "RFC 791 section 3.2",
+            Self::Loopback => "RFC 1122 section 3.2.1.3, RFC 4291 section 2.5.3",
+            Self::Private => "RFC 1918",
+            Self::UniqueLocal => "RFC 4193",
+            Self::Cgnat => "RFC 6598",
+            Self::LinkLocal => "RFC 3927, RFC 4291 section 2.5.6",
+            Self::SiteLocal => "RFC 3879",
+            Self::Metadata => "vendors' documents",
+            Self::ProtocolAssignment => "RFC 6890, RFC 2928",
+            Self::Documentation => "RFC 5737, RFC 3849, RFC 9637",
+            Self::Benchmarking => "RFC 2544, RFC 5180",
+            Self::SixToFourRelay => "RFC 7526, RFC 6751",
+            Self::As112 => "RFC 7534, RFC 7535",
+            Self::Amt => "RFC 7450",
+            Self::Orchid => "RFC 4843, RFC 7343",
+            Self::Drip => "RFC 9374",
+            Self::Srv6 => "RFC 9602",
+            Self::Discard => "RFC 6666",
+            Self::Dummy => "RFC 9780",
+            Self::Embedded(embedding) => embedding.rfc(),
+            Self::Reserved => "RFC 1112 section 4, RFC 4291 section 2.4",
+            Self::Multicast => "RFC 5771, RFC 4291 section 2.7",
+            Self::Broadcast => "RFC 919",
+        }
+    }
+
+    /// The words for a reader, as in `resolves to 10.2.3.4 (private)`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Public => "public",
+            Self::Unspecified => "unspecified",
+            Self::ThisNetwork => "this network",
+            Self::Loopback => "loopback",
+            Self::Private => "private",
+            Self::UniqueLocal => "private, unique local",
+            Self::Cgnat => "carrier-grade NAT",
+            Self::LinkLocal => "link-local",
+            Self::SiteLocal => "site-local",
+            Self::Metadata => "cloud metadata",
+            Self::ProtocolAssignment => "protocol assignment",
+            Self::Documentation => "documentation",
+            Self::Benchmarking => "benchmarking",
+            Self::SixToFourRelay => "6to4 relay",
+            Self::As112 => "AS112",
+            Self::Amt => "multicast tunnelling",
+            Self::Orchid => "ORCHID",
+            Self::Drip => "DRIP",
+            Self::Srv6 => "SRv6",
+            Self::Discard => "discard-only",
+            Self::Dummy => "dummy prefix",
+            Self::Embedded(embedding) => embedding.as_str(),
+            Self::Reserved => "reserved",
+            Self::Multicast => "multicast",
+            Self::Broadcast => "broadcast",
+            Self::Own => "this host's own",
+        }
+    }
+
+    /// Whether no rule of any kind opens it.
+    pub const fn is_never_dialled(self) -> bool {
+        matches!(self, Self::Unspecified | Self::Multicast | Self::Broadcast)
+    }
+}
+
+impl Embedding {
+    const fn rfc(self) -> &'static str {
+        match self {
+            Self::Mapped => "RFC 4291 section 2.5.5.2",
+            Self::Compatible => "RFC 4291 section 2.5.5.1",
+            Self::Translated => "RFC 2765 section 2.1",
+            Self::Nat64 => "RFC 6052",
+            Self::Nat64Local => "RFC 8215",
+            Self::SixToFour => "RFC 3056",
+            Self::Teredo => "RFC 4380",
+            Self::Isatap => "RFC 5214 section 6.1",
+        }
+    }
+
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Mapped => "IPv4-mapped",
+            Self::Compatible => "IPv4-compatible",
+            Self::Translated => "IPv4-translated",
+            Self::Nat64 => "NAT64",
+            Self::Nat64Local => "local NAT64",
+            Self::SixToFour => "6to4",
+            Self::Teredo => "Teredo",
+            Self::Isatap => "ISATAP",
+        }
+    }
+}
+
+impl fmt::Display for AddrClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The class of `ip`: that of the narrowest block around it. Never [`AddrClass::Own`].
+///
+/// An IPv6 address that carries an IPv4 one is [`AddrClass::Embedded`], whatever the IPv4 address is,
+/// unless that one is never dialled: then so is this.
+pub fn classify(ip: IpAddr) -> AddrClass {
+    match ip {
+        IpAddr::V4(ip) => narrowest_v4(ip).map_or(AddrClass::Public, |(_, class)| class),
+        IpAddr::V6(ip) => {
+            let class = class_v6(ip);
+            // Teredo carries addresses of its own machinery, not where a packet ends.
+            if class == AddrClass::Embedded(Embedding::Teredo) {
+                return class;
+            }
+            let mut inner = carried(ip, class).map(|ip| classify(ip.into()));
+            inner.find(|inner| inner.is_never_dialled()).unwrap_or(class)
+        }
+    }
+}
+
+/// The IPv4 addresses that `ip` carries, none for an IPv4 address. Used to refuse more, never to allow.
+pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return Carried::default() };
+    let class = class_v6(ip);
+    let sure = carried(ip, class);
+    // Local NAT64 says nothing of where in the address it puts the IPv4 one (RFC 6052 section 2.2):
+    // each place it could be is looked at.
+    match class {
+        AddrClass::Embedded(Embedding::Nat64Local) => Carried([Some(at_48(ip)), Some(tail(ip))]),
+        _ => sure,
+    }
+}
+
+/// What a rule must look like to open an address.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opening {
+    /// Nothing: the address is public.
+    Public,
+    /// An IP rule that lies wholly inside this block.
+    Within(IpNet),
+    /// No rule opens it.
+    Never,
+}
+
+/// Which block an IP rule has to lie in to open `ip`.
+///
+/// That is the narrowest special-use block around it. A metadata address and a single protocol assignment
+/// are also opened through the block around them, but never through space that is merely unassigned.
+/// A carried IPv4 address that is itself special narrows the block in step: `[64:ff9b::/96]` opens the
+/// public IPv4 internet behind a translator, not the private nets behind it.
+pub(crate) fn opening(ip: IpAddr) -> Opening {
+    let class = classify(ip);
+    if class.is_never_dialled() {
+        return Opening::Never;
+    }
+    let net = match ip {
+        IpAddr::V4(ip) => {
+            let around = V4.iter().filter(|(net, _)| net.contains(&ip));
+            widest(around.map(|(net, class)| (IpNet::V4(*net), *class)))
+        }
+        IpAddr::V6(ip) => match class {
+            AddrClass::Embedded(embedding) => Some(embedded_block(ip, embedding).into()),
+            _ => {
+                let around = V6.iter().filter(|(net, _)| net.contains(&ip));
+                widest(around.map(|(net, class)| (IpNet::V6(*net), *class)))
+            }
+        },
+    };
+    net.map_or(Opening::Public, Opening::Within)
+}
+
+/// The widest of nested blocks that a rule may use: outward from the narrowest, through blocks that are
+/// only a place inside another one.
+fn widest(around: impl Iterator<Item = (IpNet, AddrClass)>) -> Option<IpNet> {
+    let mut around: Vec<_> = around.collect();
+    around.sort_by_key(|(net, _)| std::cmp::Reverse(net.prefix_len()));
+    let mut open: Option<(IpNet, AddrClass)> = None;
+    for (net, class) in around {
+        let outward = match open {
+            None => true,
+            Some((_, AddrClass::Metadata)) => class != AddrClass::Reserved,
+            Some(_) => class == AddrClass::ProtocolAssignment,
+        };
+        if !outward {
+            break;
+        }
+        open = Some((net, class));
+    }
+    open.map(|(net, _)| net)
+}
+
+/// The block for an address that carries an IPv4 one: the whole form, or the part of it that the
+/// special-use block of the carried address takes up.
+fn embedded_block(ip: Ipv6Addr, embedding: Embedding) -> Ipv6Net {
+    let offset: u8 = match embedding {
+        Embedding::SixToFour => 16,
+        Embedding::Mapped
+        | Embedding::Compatible
+        | Embedding::Translated
+        | Embedding::Nat64
+        | Embedding::Isatap => 96,
+        // Where the carried address cannot be cut out as a prefix: all of the form, or one address.
+        Embedding::Teredo | Embedding::Nat64Local => {
+            let special = embedded(ip.into()).any(|ip| {
+                !matches!(
+                    classify(ip.into()),
+                    AddrClass::Public | AddrClass::Unspecified | AddrClass::ThisNetwork
+                )
+            });
+            let whole = if embedding == Embedding::Teredo { 32 } else { 48 };
+            return trunc(ip, if special { 128 } else { whole });
+        }
+    };
+    let inner = carried(ip, AddrClass::Embedded(embedding)).next().map(|ip| opening(ip.into()));
+    match inner {
+        Some(Opening::Within(net)) => trunc(ip, offset + net.prefix_len()),
+        _ => trunc(ip, offset),
+    }
+}
+
+fn trunc(ip: Ipv6Addr, len: u8) -> Ipv6Net {
+    // INVARIANT: every caller passes at most 128.
+    Ipv6Net::new(ip, len.min(128)).map_or_else(|_| Ipv6Net::from(ip), |net| net.trunc())
+}
+
+fn narrowest_v4(ip: Ipv4Addr) -> Option<(Ipv4Net, AddrClass)> {
+    V4.iter().filter(|(net, _)| net.contains(&ip)).max_by_key(|(net, _)| net.prefix_len()).copied()
+}
+
+fn class_v6(ip: Ipv6Addr) -> AddrClass {
+    let narrowest = V6.iter().filter(|(net, _)| net.contains(&ip)).max_by_key(|(net, _)| net.prefix_len());
+    match narrowest {
+        Some((_, class @ AddrClass::Embedded(_))) => *class,
+        Some((_, class)) if class.is_never_dialled() => *class,
+        // An interface identifier, so below any prefix, link-local above all.
+        _ if is_isatap(ip) => AddrClass::Embedded(Embedding::Isatap),
+        Some((_, class)) => *class,
+        None => AddrClass::Public,
+    }
+}
+
+fn is_isatap(ip: Ipv6Addr) -> bool {
+    matches!(ip.segments(), [_, _, _, _, 0 | 0x0200, 0x5efe, _, _])
+}
+
+/// One address or two.
+#[derive(Debug, Default, Clone)]
+struct Carried([Option<Ipv4Addr>; 2]);
+
+impl Iterator for Carried {
+    type Item = Ipv4Addr;
+
+    fn next(&mut self) -> Option<Ipv4Addr> {
+        self.0.iter_mut().find_map(Option::take)
+    }
+}
+
+/// The carried addresses whose place in the form is fixed.
+fn carried(ip: Ipv6Addr, class: AddrClass) -> Carried {
+    let AddrClass::Embedded(embedding) = class else { return Carried::default() };
+    match embedding {
+        Embedding::Mapped
+        | Embedding::Compatible
+        | Embedding::Translated
+        | Embedding::Nat64
+        | Embedding::Isatap => Carried([Some(tail(ip)), None]),
+        Embedding::SixToFour => {
+            let [_, a, b, ..] = ip.segments();
+            Carried([Some(join(a, b)), None])
+        }
+        Embedding::Teredo => {
+            let [_, _, a, b, ..] = ip.segments();
+            // The client's address is stored inverted (RFC 4380 section 4).
+            Carried([Some(Ipv4Addr::from(!u32::from(tail(ip)))), Some(join(a, b))])
+        }
+        Embedding::Nat64Local => Carried::default(),
+    }
+}
+
+fn tail(ip: Ipv6Addr) -> Ipv4Addr {
+    let [.., a, b] = ip.segments();
+    join(a, b)
+}
+
+/// The place for a /48 prefix (RFC 6052 section 2.2): bits 48 to 63 and 72 to 87, around the `u` octet.
+fn at_48(ip: Ipv6Addr) -> Ipv4Addr {
+    let [_, _, _, _, _, _, a, b, _, c, d, ..] = ip.octets();
+    Ipv4Addr::new(a, b, c, d)
+}
+
+fn join(a: u16, b: u16) -> Ipv4Addr {
+    Ipv4Addr::from(u32::from(a) << 16 | u32::from(b))
+}
+
+/// The addresses of this host's own interfaces, as the caller read them from the kernel.
+///
+/// One of these needs a rule for exactly that address. Loopback stays its own class, and the unspecified
+/// address is dropped: it is nobody's.
+#[derive(Debug, Clone, Default)]
+pub struct OwnAddrs(Arc<HashSet<IpAddr>>);
+
+impl OwnAddrs {
+    /// From the addresses of every interface; repeats and mapped spellings are harmless.
+    pub fn new(addrs: impl IntoIterator<Item = IpAddr>) -> Self {
+        let own = addrs.into_iter().map(|ip| ip.to_canonical());
+        Self(Arc::new(own.filter(|ip| !ip.is_loopback() && !ip.is_unspecified()).collect()))
+    }
+
+    /// Whether `ip`, or an IPv4 address that it carries, is one of them.
+    pub fn contains(&self, ip: IpAddr) -> bool {
+        self.0.contains(&ip) || embedded(ip).any(|ip| self.0.contains(&ip.into()))
+    }
+}
+
+const fn v4(a: u8, b: u8, c: u8, d: u8, len: u8) -> Ipv4Net {
+    Ipv4Net::new_assert(Ipv4Addr::new(a, b, c, d), len)
+}
+
+const fn v6(s: [u16; 8], len: u8) -> Ipv6Net {
+    let [a, b, c, d, e, f, g, h] = s;
+    Ipv6Net::new_assert(Ipv6Addr::new(a, b, c, d, e, f, g, h), len)
+}
+
+/// The IANA IPv4 special-purpose registry (RFC 6890), the multicast registry, and metadata addresses.
+const V4: &[(Ipv4Net, AddrClass)] = &[
+    (v4(0, 0, 0, 0, 8), AddrClass::ThisNetwork),
+    (v4(0, 0, 0, 0, 32), AddrClass::Unspecified),
+    (v4(10, 0, 0, 0, 8), AddrClass::Private),
+    (v4(100, 64, 0, 0, 10), AddrClass::Cgnat),
+    (v4(127, 0, 0, 0, 8), AddrClass::Loopback),
+    (v4(169, 254, 0, 0, 16), AddrClass::LinkLocal),
+    (v4(172, 16, 0, 0, 12), AddrClass::Private),
+    (v4(192, 0, 0, 0, 24), AddrClass::ProtocolAssignment),
+    (v4(192, 0, 2, 0, 24), AddrClass::Documentation),
+    (v4(192, 31, 196, 0, 24), AddrClass::As112),
+    (v4(192, 52, 193, 0, 24), AddrClass::Amt),
+    (v4(192, 88, 99, 0, 24), AddrClass::SixToFourRelay),
+    (v4(192, 168, 0, 0, 16), AddrClass::Private),
+    (v4(192, 175, 48, 0, 24), AddrClass::As112),
+    (v4(198, 18, 0, 0, 15), AddrClass::Benchmarking),
+    (v4(198, 51, 100, 0, 24), AddrClass::Documentation),
+    (v4(203, 0, 113, 0, 24), AddrClass::Documentation),
+    (v4(224, 0, 0, 0, 4), AddrClass::Multicast),
+    (v4(240, 0, 0, 0, 4), AddrClass::Reserved),
+    (v4(255, 255, 255, 255, 32), AddrClass::Broadcast),
+    // Instance metadata: most clouds; credentials of containers and pods; Tencent; Scaleway; Alibaba;
+    // Azure's platform endpoint, which is otherwise public space; Oracle.
+    (v4(169, 254, 169, 254, 32), AddrClass::Metadata),
+    (v4(169, 254, 170, 2, 32), AddrClass::Metadata),
+    (v4(169, 254, 170, 23, 32), AddrClass::Metadata),
+    (v4(169, 254, 0, 23, 32), AddrClass::Metadata),
+    (v4(169, 254, 42, 42, 32), AddrClass::Metadata),
+    (v4(100, 100, 100, 200, 32), AddrClass::Metadata),
+    (v4(168, 63, 129, 16, 32), AddrClass::Metadata),
+    (v4(192, 0, 0, 192, 32), AddrClass::Metadata),
+];
+
+/// The IANA IPv6 special-purpose registry (RFC 6890), the IPv6 address space outside `2000::/3`
+/// (RFC 4291 section 2.4), and metadata addresses.
+const V6: &[(Ipv6Net, AddrClass)] = &[
+    (v6([0, 0, 0, 0, 0, 0, 0, 0], 128), AddrClass::Unspecified),
+    (v6([0, 0, 0, 0, 0, 0, 0, 1], 128), AddrClass::Loopback),
+    (v6([0, 0, 0, 0, 0, 0, 0, 0], 96), AddrClass::Embedded(Embedding::Compatible)),
+    (v6([0, 0, 0, 0, 0, 0xffff, 0, 0], 96), AddrClass::Embedded(Embedding::Mapped)),
+    (v6([0, 0, 0, 0, 0xffff, 0, 0, 0], 96), AddrClass::Embedded(Embedding::Translated)),
+    (v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96), AddrClass::Embedded(Embedding::Nat64)),
+    (v6([0x64, 0xff9b, 1, 0, 0, 0, 0, 0], 48), AddrClass::Embedded(Embedding::Nat64Local)),
+    (v6([0x100, 0, 0, 0, 0, 0, 0, 0], 64), AddrClass::Discard),
+    (v6([0x100, 0, 0, 1, 0, 0, 0, 0], 64), AddrClass::Dummy),
+    (v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 23), AddrClass::ProtocolAssignment),
+    (v6([0x2001, 0, 0, 0, 0, 0, 0, 0], 32), AddrClass::Embedded(Embedding::Teredo)),
+    (v6([0x2001, 2, 0, 0, 0, 0, 0, 0], 48), AddrClass::Benchmarking),
+    (v6([0x2001, 3, 0, 0, 0, 0, 0, 0], 32), AddrClass::Amt),
+    (v6([0x2001, 4, 0x112, 0, 0, 0, 0, 0], 48), AddrClass::As112),
+    (v6([0x2001, 0x10, 0, 0, 0, 0, 0, 0], 28), AddrClass::Orchid),
+    (v6([0x2001, 0x20, 0, 0, 0, 0, 0, 0], 28), AddrClass::Orchid),
+    (v6([0x2001, 0x30, 0, 0, 0, 0, 0, 0], 28), AddrClass::Drip),
+    (v6([0x2001, 0xdb8, 0, 0, 0, 0, 0, 0], 32), AddrClass::Documentation),
+    (v6([0x2002, 0, 0, 0, 0, 0, 0, 0], 16), AddrClass::Embedded(Embedding::SixToFour)),
+    (v6([0x2620, 0x4f, 0x8000, 0, 0, 0, 0, 0], 48), AddrClass::As112),
+    (v6([0x3fff, 0, 0, 0, 0, 0, 0, 0], 20), AddrClass::Documentation),
+    (v6([0x5f00, 0, 0, 0, 0, 0, 0, 0], 16), AddrClass::Srv6),
+    (v6([0xfc00, 0, 0, 0, 0, 0, 0, 0], 7), AddrClass::UniqueLocal),
+    (v6([0xfe80, 0, 0, 0, 0, 0, 0, 0], 10), AddrClass::LinkLocal),
+    (v6([0xfec0, 0, 0, 0, 0, 0, 0, 0], 10), AddrClass::SiteLocal),
+    (v6([0xff00, 0, 0, 0, 0, 0, 0, 0], 8), AddrClass::Multicast),
+    // The rows of the address space registry that hold no global unicast.
+    (v6([0, 0, 0, 0, 0, 0, 0, 0], 8), AddrClass::Reserved),
+    (v6([0x100, 0, 0, 0, 0, 0, 0, 0], 8), AddrClass::Reserved),
+    (v6([0x200, 0, 0, 0, 0, 0, 0, 0], 7), AddrClass::Reserved),
+    (v6([0x400, 0, 0, 0, 0, 0, 0, 0], 6), AddrClass::Reserved),
+    (v6([0x800, 0, 0, 0, 0, 0, 0, 0], 5), AddrClass::Reserved),
+    (v6([0x1000, 0, 0, 0, 0, 0, 0, 0], 4), AddrClass::Reserved),
+    (v6([0x4000, 0, 0, 0, 0, 0, 0, 0], 3), AddrClass::Reserved),
+    (v6([0x6000, 0, 0, 0, 0, 0, 0, 0], 3), AddrClass::Reserved),
+    (v6([0x8000, 0, 0, 0, 0, 0, 0, 0], 3), AddrClass::Reserved),
+    (v6([0xa000, 0, 0, 0, 0, 0, 0, 0], 3), AddrClass::Reserved),
+    (v6([0xc000, 0, 0, 0, 0, 0, 0, 0], 3), AddrClass::Reserved),
+    (v6([0xe000, 0, 0, 0, 0, 0, 0, 0], 4), AddrClass::Reserved),
+    (v6([0xf000, 0, 0, 0, 0, 0, 0, 0], 5), AddrClass::Reserved),
+    (v6([0xf800, 0, 0, 0, 0, 0, 0, 0], 6), AddrClass::Reserved),
+    (v6([0xfe00, 0, 0, 0, 0, 0, 0, 0], 9), AddrClass::Reserved),
+    // Instance metadata: AWS, its pods, Google, Scaleway, OpenStack.
+    (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254], 128), AddrClass::Metadata),
+    (v6([0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x23], 128), AddrClass::Metadata),
+    (v6([0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254], 128), AddrClass::Metadata),
+    (v6([0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42], 128), AddrClass::Metadata),
+    (v6([0xfe80, 0, 0, 0, 0, 0, 0xa9fe, 0xa9fe], 128), AddrClass::Metadata),
+];
+
+#[cfg(test)]
+mod tests;

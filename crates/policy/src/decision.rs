@@ -1,0 +1,576 @@
+//! Outcomes. A permission is a value that only the policy can make: whoever dials takes a [`Vetted`],
+//! so a forgotten check does not compile. Nothing here resolves, dials or writes a record.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::str::FromStr;
+
+use serde::{Serialize, Serializer};
+
+use crate::addr::{AddrClass, OwnAddrs};
+use crate::day::Day;
+use crate::policy::Policy;
+use crate::port::{Port, PortSet};
+use crate::rule::{Action, Rule, RuleId};
+use crate::target::{Host, Target};
+
+/// The most addresses of one answer that are kept for dialling. The rest is judged, then dropped.
+pub const MAX_ADDRS: usize = 16;
+
+/// The most addresses that a suggested set of flags names.
+const MAX_FLAGS: usize = 8;
+
+/// Why a connection got its verdict: the one vocabulary of record, replies, command line and documents.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Reason {
+    /// An allow rule granted it.
+    Rule,
+    /// No rule grants this name.
+    Default,
+    /// A deny rule covers the target or an address it resolves to.
+    DenyRule,
+    /// The host is granted, on other ports.
+    Port,
+    /// The scheme is not served.
+    Scheme,
+    /// The method is not granted (needs inspection).
+    Method,
+    /// The path is not granted (needs inspection).
+    Path,
+    /// No IP rule grants this literal address.
+    IpLiteral,
+    /// The address is not public and no IP rule opens it, or it is never dialled at all.
+    PrivateIp,
+    /// A cloud metadata address.
+    MetadataIp,
+    /// The name has no address.
+    DnsEmpty,
+    /// The address changed between check and dial.
+    Rebind,
+    /// The TLS hello names no server.
+    SniMissing,
+    /// The TLS hello names another server.
+    SniMismatch,
+    /// Not TLS where TLS is required.
+    NotTls,
+    /// The request head is malformed.
+    Malformed,
+    /// A byte budget is used up.
+    BudgetBytes,
+    /// A connection budget is used up.
+    BudgetConns,
+    /// Too many requests.
+    Rate,
+    /// The rule that would grant it has expired.
+    Expired,
+    /// There is no policy to ask.
+    PolicyUnavailable,
+    /// The decision could not be recorded.
+    AuditUnavailable,
+    /// The TLS hello did not arrive in time.
+    HelloTimeout,
+    /// The TLS hello is malformed.
+    HelloMalformed,
+    /// The TLS hello is too large.
+    HelloTooLarge,
+    /// The TLS hello hides its server name.
+    Ech,
+    /// A connection attempt around the proxy.
+    Direct,
+    /// Resolution failed.
+    ResolveError,
+    /// The upstream connection failed.
+    ConnectError,
+    /// The upstream TLS handshake failed.
+    TlsError,
+    /// A deadline passed.
+    Timeout,
+}
+
+impl Reason {
+    /// Every reason, in the order of the record's documentation.
+    pub const ALL: [Self; 31] = [
+        Self::Rule,
+        Self::Default,
+        Self::DenyRule,
+        Self::Port,
+        Self::Scheme,
+        Self::Method,
+        Self::Path,
+        Self::IpLiteral,
+        Self::PrivateIp,
+        Self::MetadataIp,
+        Self::DnsEmpty,
+        Self::Rebind,
+        Self::SniMissing,
+        Self::SniMismatch,
+        Self::NotTls,
+        Self::Malformed,
+        Self::BudgetBytes,
+        Self::BudgetConns,
+        Self::Rate,
+        Self::Expired,
+        Self::PolicyUnavailable,
+        Self::AuditUnavailable,
+        Self::HelloTimeout,
+        Self::HelloMalformed,
+        Self::HelloTooLarge,
+        Self::Ech,
+        Self::Direct,
+        Self::ResolveError,
+        Self::ConnectError,
+        Self::TlsError,
+        Self::Timeout,
+    ];
+
+    /// The word in records and replies; stable.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Rule => "rule",
+            Self::Default => "default",
+            Self::DenyRule => "deny_rule",
+            Self::Port => "port",
+            Self::Scheme => "scheme",
+            Self::Method => "method",
+            Self::Path => "path",
+            Self::IpLiteral => "ip_literal",
+            Self::PrivateIp => "private_ip",
+            Self::MetadataIp => "metadata_ip",
+            Self::DnsEmpty => "dns_empty",
+            Self::Rebind => "rebind",
+            Self::SniMissing => "sni_missing",
+            Self::SniMismatch => "sni_mismatch",
+            Self::NotTls => "not_tls",
+            Self::Malformed => "malformed",
+            Self::BudgetBytes => "budget_bytes",
+            Self::BudgetConns => "budget_conns",
+            Self::Rate => "rate",
+            Self::Expired => "expired",
+            Self::PolicyUnavailable => "policy_unavailable",
+            Self::AuditUnavailable => "audit_unavailable",
+            Self::HelloTimeout => "hello_timeout",
+            Self::HelloMalformed => "hello_malformed",
+            Self::HelloTooLarge => "hello_too_large",
+            Self::Ech => "ech",
+            Self::Direct => "direct",
+            Self::ResolveError => "resolve_error",
+            Self::ConnectError => "connect_error",
+            Self::TlsError => "tls_error",
+            Self::Timeout => "timeout",
+        }
+    }
+}
+
+/// What became of a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Verdict {
+    /// Let through.
+    Allow,
+    /// Refused by policy.
+    Deny,
+    /// Let through in report mode; enforcing would refuse it.
+    WouldDeny,
+    /// Failed for a reason that is not policy.
+    Error,
+}
+
+impl Verdict {
+    /// Every verdict.
+    pub const ALL: [Self; 4] = [Self::Allow, Self::Deny, Self::WouldDeny, Self::Error];
+
+    /// The word in records; stable.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Allow => "allow",
+            Self::Deny => "deny",
+            Self::WouldDeny => "would_deny",
+            Self::Error => "error",
+        }
+    }
+}
+
+/// The text is no word of the vocabulary.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not a word of the record")]
+pub struct WordError;
+
+macro_rules! word {
+    ($type:ty) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $type {
+            type Err = WordError;
+
+            fn from_str(text: &str) -> Result<Self, WordError> {
+                Self::ALL.into_iter().find(|word| word.as_str() == text).ok_or(WordError)
+            }
+        }
+
+        impl Serialize for $type {
+            fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.serialize_str(self.as_str())
+            }
+        }
+    };
+}
+
+word!(Reason);
+word!(Verdict);
+
+/// One decision, as the record states it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Decision {
+    /// What was asked for.
+    pub target: Target,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// The rule that decided: the grant, the deny rule or the expired one. `None`: no rule did.
+    pub rule: Option<RuleId>,
+}
+
+/// A target that the rules grant. Its addresses are not judged yet, so it dials nothing.
+///
+/// Only [`Policy::admit`] makes one:
+///
+/// ```compile_fail,E0451
+/// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target, today: exeat_policy::Day) {
+/// let forged = exeat_policy::Admitted { policy, target, rule: todo!(), today };
+/// # }
+/// ```
+#[must_use = "an admitted target still has to be vetted"]
+#[derive(Debug)]
+pub struct Admitted {
+    policy: Policy,
+    target: Target,
+    rule: RuleId,
+    today: Day,
+}
+
+impl Admitted {
+    // Called by `Policy::admit` alone.
+    pub(crate) fn new(policy: Policy, target: Target, rule: RuleId, today: Day) -> Self {
+        Self { policy, target, rule, today }
+    }
+
+    /// What was asked for.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The grant.
+    pub fn rule(&self) -> &Rule {
+        self.policy.rule(self.rule)
+    }
+
+    /// Judges every address that the target resolved to; one bad address refuses the whole answer.
+    ///
+    /// For a literal target the literal itself is judged, whatever `answers` holds.
+    ///
+    /// # Errors
+    ///
+    /// A [`Denial`]. An empty answer is none of policy's business: the caller handles it before; here it
+    /// comes back with [`Reason::DnsEmpty`] and the verdict [`Verdict::Error`].
+    pub fn vet(self, answers: &[IpAddr], own: &OwnAddrs) -> Result<Vetted, Denial> {
+        let literal = self.target.host.ip();
+        let answers = literal.as_ref().map_or(answers, std::slice::from_ref);
+        match self.policy.vet(&self.target, answers, own, self.today) {
+            Ok(opened_by) => Ok(Vetted {
+                addrs: dialable(answers, self.target.port),
+                policy: self.policy,
+                target: self.target,
+                rule: self.rule,
+                opened_by,
+            }),
+            Err(why) => Err(Denial::new(self.policy.clone(), self.target, why, Some(self.rule))),
+        }
+    }
+}
+
+/// A granted target whose every address was judged: the permission to dial.
+///
+/// Only [`Admitted::vet`] makes one:
+///
+/// ```compile_fail,E0451
+/// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
+/// let forged = exeat_policy::Vetted { policy, target, rule: todo!(), opened_by: None, addrs: vec![] };
+/// # }
+/// ```
+#[must_use = "a vetted target is meant to be dialled or recorded"]
+#[derive(Debug)]
+pub struct Vetted {
+    policy: Policy,
+    target: Target,
+    rule: RuleId,
+    opened_by: Option<RuleId>,
+    addrs: Vec<SocketAddr>,
+}
+
+impl Vetted {
+    /// What was asked for.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The grant of the target.
+    pub fn rule(&self) -> &Rule {
+        self.policy.rule(self.rule)
+    }
+
+    /// The IP rule that opened the first address outside public space, where one had to.
+    pub fn opened_by(&self) -> Option<&Rule> {
+        self.opened_by.map(|id| self.policy.rule(id))
+    }
+
+    /// Where to connect, in the order of the answer, without repeats; one to [`MAX_ADDRS`].
+    pub fn addrs(&self) -> &[SocketAddr] {
+        &self.addrs
+    }
+
+    /// The decision for the record.
+    pub fn decision(&self) -> Decision {
+        Decision {
+            target: self.target.clone(),
+            verdict: Verdict::Allow,
+            reason: Reason::Rule,
+            rule: Some(self.rule),
+        }
+    }
+}
+
+fn dialable(answers: &[IpAddr], port: Port) -> Vec<SocketAddr> {
+    let mut addrs: Vec<SocketAddr> = Vec::new();
+    for ip in answers {
+        let addr = SocketAddr::new(*ip, port.get());
+        if !addrs.contains(&addr) {
+            addrs.push(addr);
+        }
+        if addrs.len() == MAX_ADDRS {
+            break;
+        }
+    }
+    addrs
+}
+
+/// Why the policy refused, with what each kind of refusal knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// No rule covers the name.
+    Default,
+    /// No IP rule covers the literal.
+    IpLiteral { class: AddrClass },
+    /// A deny rule covers the target, or this address of its answer.
+    DenyRule { rule: RuleId, addr: Option<IpAddr> },
+    /// Rules grant the host on these ports only.
+    Port { granted: PortSet },
+    /// This rule would grant it, had it not expired; for an answer, this address needs it.
+    Expired { rule: RuleId, addr: Option<(IpAddr, AddrClass)> },
+    /// Addresses of one class or more that no IP rule opens; the first one gives the class.
+    Closed { class: AddrClass, first: IpAddr, more: Vec<IpAddr> },
+    /// There is no address.
+    Empty,
+}
+
+/// A refusal by policy: an outcome, not an error.
+#[must_use = "a denial is recorded and answered"]
+#[derive(Debug, Clone)]
+pub struct Denial(Box<Refused>);
+
+#[derive(Debug, Clone)]
+struct Refused {
+    policy: Policy,
+    target: Target,
+    why: Why,
+    admitted_by: Option<RuleId>,
+}
+
+impl Denial {
+    pub(crate) fn new(policy: Policy, target: Target, why: Why, admitted_by: Option<RuleId>) -> Self {
+        Self(Box::new(Refused { policy, target, why, admitted_by }))
+    }
+
+    /// What was asked for.
+    pub fn target(&self) -> &Target {
+        &self.0.target
+    }
+
+    /// The word for the record.
+    pub fn reason(&self) -> Reason {
+        match &self.0.why {
+            Why::Default => Reason::Default,
+            Why::IpLiteral { .. } => Reason::IpLiteral,
+            Why::DenyRule { .. } => Reason::DenyRule,
+            Why::Port { .. } => Reason::Port,
+            Why::Expired { .. } => Reason::Expired,
+            Why::Closed { class: AddrClass::Metadata, .. } => Reason::MetadataIp,
+            Why::Closed { .. } => Reason::PrivateIp,
+            Why::Empty => Reason::DnsEmpty,
+        }
+    }
+
+    /// The rule that decided: a deny rule or an expired one.
+    pub fn rule(&self) -> Option<&Rule> {
+        match &self.0.why {
+            Why::DenyRule { rule, .. } | Why::Expired { rule, .. } => Some(self.0.policy.rule(*rule)),
+            _ => None,
+        }
+    }
+
+    /// The grant of the name, where only an address was refused.
+    pub fn admitted_by(&self) -> Option<&Rule> {
+        self.0.admitted_by.map(|id| self.0.policy.rule(id))
+    }
+
+    /// The address that decided: the refused answer, or the literal itself.
+    pub fn addr(&self) -> Option<IpAddr> {
+        match &self.0.why {
+            Why::DenyRule { addr: Some(addr), .. }
+            | Why::Expired { addr: Some((addr, _)), .. }
+            | Why::Closed { first: addr, .. } => Some(*addr),
+            _ => self.0.target.host.ip(),
+        }
+    }
+
+    /// The class of that address, where it matters.
+    pub fn class(&self) -> Option<AddrClass> {
+        match &self.0.why {
+            Why::IpLiteral { class }
+            | Why::Expired { addr: Some((_, class)), .. }
+            | Why::Closed { class, .. } => Some(*class),
+            _ => None,
+        }
+    }
+
+    /// The ports that rules grant for this host, where only the port was refused.
+    pub fn granted_ports(&self) -> Option<&PortSet> {
+        match &self.0.why {
+            Why::Port { granted } => Some(granted),
+            _ => None,
+        }
+    }
+
+    /// The decision for the record.
+    pub fn decision(&self) -> Decision {
+        Decision {
+            target: self.0.target.clone(),
+            verdict: if self.0.why == Why::Empty { Verdict::Error } else { Verdict::Deny },
+            reason: self.reason(),
+            rule: self.rule().map(|rule| rule.id),
+        }
+    }
+
+    /// One line for the stage: never an address it did not ask for, a path or a person.
+    pub fn said_inside(&self) -> String {
+        match &self.0.why {
+            Why::Default => "no rule allows it".into(),
+            Why::IpLiteral { .. } => "no IP rule allows this address".into(),
+            Why::DenyRule { .. } => "a deny rule forbids this host".into(),
+            Why::Port { granted } => {
+                let word = if granted.single().is_some() { "port" } else { "ports" };
+                format!("this host is allowed on {word} {granted} only")
+            }
+            Why::Expired { .. } => "the rule that allowed this host has expired".into(),
+            Why::Closed { class, .. } if class.is_never_dialled() || *class == AddrClass::Metadata => {
+                "its address is never reachable".into()
+            }
+            Why::Closed { .. } => "its address is not public".into(),
+            Why::Empty => "the name has no address".into(),
+        }
+    }
+
+    /// One line for the host's own terminal and record: names addresses and files.
+    pub fn said_outside(&self) -> String {
+        // A literal did not resolve to anything: the target is printed beside this text.
+        let is = if self.0.target.host.ip().is_some() { "is" } else { "resolves to" };
+        match &self.0.why {
+            Why::Default => "no rule allows it".into(),
+            Why::IpLiteral { class: AddrClass::Public } => "no IP rule allows this address".into(),
+            Why::IpLiteral { class } => format!("no IP rule allows this address ({class})"),
+            Why::DenyRule { rule, addr } => {
+                let origin = &self.0.policy.rule(*rule).origin;
+                match addr {
+                    Some(addr) => format!("resolves to {addr}, denied by {origin}"),
+                    None => format!("denied by {origin}"),
+                }
+            }
+            Why::Port { granted } => format!("allowed on {granted} only"),
+            Why::Expired { rule, addr } => {
+                let rule = self.0.policy.rule(*rule);
+                let day = rule.note.expires.map(|day| format!(" on {day}")).unwrap_or_default();
+                let expired = format!("the rule at {} expired{day}", rule.origin);
+                match addr {
+                    Some((addr, class)) => format!("{is} {addr} ({class}); {expired}"),
+                    None => expired,
+                }
+            }
+            Why::Closed { class, first, .. } => format!("{is} {first} ({class})"),
+            Why::Empty => "the name has no address".into(),
+        }
+    }
+
+    /// The flags that would allow exactly this, for the host's side. Never a wildcard; `None` where a
+    /// deny rule or an expiry stands against it, and for metadata and addresses that are never dialled.
+    pub fn flag(&self) -> Option<String> {
+        let target = &self.0.target;
+        match &self.0.why {
+            Why::Default | Why::Port { .. } | Why::IpLiteral { .. } => {
+                Some(flag_for(&target.host, target.port))
+            }
+            Why::Closed { class, first, more } => {
+                let closed = class.is_never_dialled() || *class == AddrClass::Metadata;
+                if closed || more.len() >= MAX_FLAGS {
+                    return None;
+                }
+                let all = std::iter::once(first).chain(more);
+                let flags: Vec<_> = all.map(|ip| flag_for(&Host::Ip(*ip), target.port)).collect();
+                Some(flags.join(" "))
+            }
+            Why::DenyRule { .. } | Why::Expired { .. } | Why::Empty => None,
+        }
+    }
+
+    /// The same for the stage: nothing that would tell it a resolved address.
+    pub fn flag_inside(&self) -> Option<String> {
+        match &self.0.why {
+            Why::Closed { .. } if self.0.target.host.ip().is_none() => None,
+            _ => self.flag(),
+        }
+    }
+
+    /// Whether report mode may let this through and record `would_deny`: only a name that no rule grants.
+    pub fn is_reportable(&self) -> bool {
+        self.0.why == Why::Default
+    }
+}
+
+impl fmt::Display for Denial {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "denied {}: {}", self.0.target, self.said_outside())
+    }
+}
+
+/// A literal always says its port; a name on 443 needs none, and reads better without.
+fn flag_for(host: &Host, port: Port) -> String {
+    match host {
+        Host::Name(name) if port == Port::HTTPS => format!("--allow {name}"),
+        Host::Name(_) | Host::Ip(_) => format!("--allow {host}:{port}"),
+    }
+}
+
+/// The action of a rule, in the past tense, for sentences such as "denied by".
+impl Action {
+    /// `allowed` or `denied`.
+    pub const fn past(self) -> &'static str {
+        match self {
+            Self::Allow => "allowed",
+            Self::Deny => "denied",
+        }
+    }
+}

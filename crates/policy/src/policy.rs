@@ -1,0 +1,326 @@
+//! The decision. Deny rules first, in no order; then grants; then, once the addresses are known, every one
+//! of them. Nothing here resolves a name, and a name that is not admitted is not to be resolved.
+
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+
+use crate::addr::{self, AddrClass, Opening, OwnAddrs};
+use crate::day::Day;
+use crate::decision::{Admitted, Denial, Why};
+use crate::grammar::{Allowances, RuleError, RuleSpec};
+use crate::port::{Port, PortSet};
+use crate::rule::{Action, Note, Origin, Rule, RuleId, TlsCheck};
+use crate::target::{Host, Target};
+
+mod index;
+
+use index::Index;
+
+/// Rules, ready to be asked. A clone is another handle to the same policy.
+///
+/// An empty policy refuses everything.
+#[derive(Debug, Clone)]
+pub struct Policy(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    rules: Vec<Rule>,
+    allow: Index,
+    deny: Index,
+}
+
+/// Collects rules. Rules are a union: their order decides nothing, and a repeated one is harmless.
+#[derive(Debug, Clone, Default)]
+pub struct PolicyBuilder {
+    rules: Vec<Rule>,
+    allowances: Allowances,
+}
+
+impl PolicyBuilder {
+    /// No rules, no allowances.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether rules added from now on may be `*`.
+    pub fn allow_any(&mut self, yes: bool) -> &mut Self {
+        self.allowances.any = yes;
+        self
+    }
+
+    /// Whether rules added from now on may be wildcards on public and multi-tenant suffixes.
+    pub fn allow_shared_suffix(&mut self, yes: bool) -> &mut Self {
+        self.allowances.shared_suffix = yes;
+        self
+    }
+
+    /// Adds one rule. `default` is its action unless the text starts with `!`.
+    ///
+    /// # Errors
+    ///
+    /// [`RuleError`] if the text is not a rule; the builder is as it was. Whoever loads a policy must not
+    /// go on without the rule: it may have been the deny rule that mattered.
+    pub fn add(&mut self, text: &str, default: Action, origin: Origin, note: Note) -> Result<(), RuleError> {
+        let spec = RuleSpec::parse(text, default, self.allowances)?;
+        self.push(spec, text, origin, note);
+        Ok(())
+    }
+
+    /// Adds a rule that was parsed before.
+    pub fn push(&mut self, spec: RuleSpec, text: &str, origin: Origin, note: Note) {
+        // INVARIANT: files are capped and arguments are few; 2^32 rules do not fit in memory.
+        let id = RuleId(u32::try_from(self.rules.len()).unwrap_or(u32::MAX));
+        let RuleSpec { action, pattern, ports } = spec;
+        self.rules.push(Rule { id, text: text.to_owned(), action, pattern, ports, origin, note });
+    }
+
+    /// Makes the policy.
+    pub fn build(self) -> Policy {
+        let allow = Index::new(&self.rules, Action::Allow);
+        let deny = Index::new(&self.rules, Action::Deny);
+        Policy(Arc::new(Inner { rules: self.rules, allow, deny }))
+    }
+}
+
+impl Policy {
+    /// Every rule, in the order of addition; [`RuleId`] is the place in it.
+    pub fn rules(&self) -> &[Rule] {
+        &self.0.rules
+    }
+
+    /// Whether there is no allow rule, so that nothing at all is granted.
+    pub fn is_empty(&self) -> bool {
+        self.0.rules.iter().all(|rule| rule.action == Action::Deny)
+    }
+
+    /// Whether the rules grant `target` on `today`.
+    ///
+    /// A literal address is judged by its class here already; whether it is the host's own address, and
+    /// what a name resolves to, is judged by [`Admitted::vet`].
+    ///
+    /// # Errors
+    ///
+    /// A [`Denial`]; a denied name must not be resolved.
+    pub fn admit(&self, target: Target, today: Day) -> Result<Admitted, Denial> {
+        let found = match &target.host {
+            Host::Name(_) => self.grant_of_name(&target, today),
+            Host::Ip(ip) => self.grant_of_literal(*ip, target.port, today),
+        };
+        match found {
+            Ok(rule) => Ok(Admitted::new(self.clone(), target, rule, today)),
+            Err(why) => Err(Denial::new(self.clone(), target, why, None)),
+        }
+    }
+
+    /// What the effective policy says, as one line of JSON: the digest of a run's policy is taken over this.
+    ///
+    /// Each rule stands once in its canonical spelling with its note; rules are sorted. Where a rule was
+    /// written, how it was spelled and in which order changes nothing, so equal policies have equal digests.
+    pub fn canonical_json(&self) -> String {
+        let mut lines: Vec<(String, String)> = self.0.rules.iter().map(canonical_rule).collect();
+        lines.sort_unstable();
+        lines.dedup();
+        let rules: Vec<String> = lines.into_iter().map(|(_, json)| json).collect();
+        format!(r#"{{"rules":[{}],"schema":1}}"#, rules.join(","))
+    }
+
+    // INVARIANT: a `RuleId` held by a value of this crate was made by the policy held beside it.
+    #[expect(clippy::indexing_slicing, reason = "ids are made by `push` and never leave their policy")]
+    pub(crate) fn rule(&self, id: RuleId) -> &Rule {
+        &self.0.rules[id.0 as usize]
+    }
+
+    /// Judges the answer for an admitted target; `Ok` is the rule that opened a special-use address.
+    pub(crate) fn vet(
+        &self,
+        target: &Target,
+        answers: &[IpAddr],
+        own: &OwnAddrs,
+        today: Day,
+    ) -> Result<Option<RuleId>, Why> {
+        if answers.is_empty() {
+            return Err(Why::Empty);
+        }
+        // What nothing can open comes first: a suggested flag must not end in the next refusal.
+        let literal = target.host.ip().is_some();
+        for ip in answers {
+            if let Some(rule) = self.denied(*ip, target.port) {
+                return Err(Why::DenyRule { rule, addr: (!literal).then_some(*ip) });
+            }
+        }
+        let mut opened_by = None;
+        let mut closed: Vec<(IpAddr, Shut)> = Vec::new();
+        for ip in answers {
+            match self.opened(*ip, target.port, own, today) {
+                Ok(rule) => opened_by = opened_by.or(rule),
+                Err(_) if closed.iter().any(|(other, _)| other == ip) => {}
+                Err(shut) => closed.push((*ip, shut)),
+            }
+        }
+        let worst = closed.iter().max_by_key(|(_, shut)| shut.rank());
+        match worst {
+            None => Ok(opened_by),
+            Some((ip, Shut::Expired(rule, class))) => {
+                Err(Why::Expired { rule: *rule, addr: Some((*ip, *class)) })
+            }
+            Some((ip, Shut::Closed(class))) => {
+                let (first, class) = (*ip, *class);
+                let more = closed.iter().map(|(ip, _)| *ip).filter(|ip| *ip != first).collect();
+                Err(Why::Closed { class, first, more })
+            }
+        }
+    }
+
+    fn grant_of_name(&self, target: &Target, today: Day) -> Result<RuleId, Why> {
+        let Some(name) = target.host.name() else { return Err(Why::Default) };
+        let deny = &self.0.deny;
+        if let Some(rule) = deny.by_name(name).find(|id| self.rule(*id).ports.contains(target.port)) {
+            return Err(Why::DenyRule { rule, addr: None });
+        }
+        self.pick(self.0.allow.by_name(name), target.port, today).map_err(|miss| match miss {
+            Miss::Expired(rule) => Why::Expired { rule, addr: None },
+            Miss::Port(granted) => Why::Port { granted },
+            Miss::Nothing => Why::Default,
+        })
+    }
+
+    fn grant_of_literal(&self, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
+        if let Some(rule) = self.denied(ip, port) {
+            return Err(Why::DenyRule { rule, addr: None });
+        }
+        let class = addr::classify(ip);
+        let closed = Why::Closed { class, first: ip, more: Vec::new() };
+        let opening = addr::opening(ip);
+        if opening == Opening::Never {
+            return Err(closed);
+        }
+        let opens = |id: &RuleId| self.lies_within(*id, opening);
+        self.pick(self.0.allow.by_ip(ip).filter(opens), port, today).map_err(|miss| match miss {
+            Miss::Expired(rule) => Why::Expired { rule, addr: None },
+            Miss::Port(granted) => Why::Port { granted },
+            Miss::Nothing if class == AddrClass::Metadata => closed,
+            // A rule covers it, but none that may open this block: "no IP rule" would mislead.
+            Miss::Nothing if self.0.allow.by_ip(ip).next().is_some() => closed,
+            Miss::Nothing => Why::IpLiteral { class },
+        })
+    }
+
+    /// The deny rule that covers an address or an IPv4 address that it carries.
+    fn denied(&self, ip: IpAddr, port: Port) -> Option<RuleId> {
+        let all = std::iter::once(ip).chain(addr::embedded(ip).map(IpAddr::from));
+        all.flat_map(|ip| self.0.deny.by_ip(ip)).find(|id| self.rule(*id).ports.contains(port))
+    }
+
+    /// Whether an address may be dialled once its target is granted, and by which rule if it takes one.
+    fn opened(&self, ip: IpAddr, port: Port, own: &OwnAddrs, today: Day) -> Result<Option<RuleId>, Shut> {
+        let opening = addr::opening(ip);
+        let class =
+            if own.contains(ip) && opening != Opening::Never { AddrClass::Own } else { addr::classify(ip) };
+        let opens = |id: &RuleId| match class {
+            AddrClass::Own => self.is_exactly(*id, ip),
+            _ => self.lies_within(*id, opening),
+        };
+        match (class, opening) {
+            (_, Opening::Never) => return Err(Shut::Closed(class)),
+            (AddrClass::Own, _) | (_, Opening::Within(_)) => {}
+            (_, Opening::Public) => return Ok(None),
+        }
+        match self.pick(self.0.allow.by_ip(ip).filter(opens), port, today) {
+            Ok(rule) => Ok(Some(rule)),
+            Err(Miss::Expired(rule)) => Err(Shut::Expired(rule, class)),
+            Err(Miss::Port(_) | Miss::Nothing) => Err(Shut::Closed(class)),
+        }
+    }
+
+    fn lies_within(&self, id: RuleId, opening: Opening) -> bool {
+        let net = self.rule(id).pattern.net();
+        match opening {
+            Opening::Public => true,
+            Opening::Within(block) => net.is_some_and(|net| block.contains(net)),
+            Opening::Never => false,
+        }
+    }
+
+    fn is_exactly(&self, id: RuleId, ip: IpAddr) -> bool {
+        self.rule(id)
+            .pattern
+            .net()
+            .is_some_and(|net| net.prefix_len() == net.max_prefix_len() && net.addr() == ip)
+    }
+
+    /// The first of these allow rules that grants `port` on `today`.
+    fn pick(&self, mut rules: impl Iterator<Item = RuleId>, port: Port, today: Day) -> Result<RuleId, Miss> {
+        let mut miss = Miss::Nothing;
+        let hit = rules.find(|id| {
+            let rule = self.rule(*id);
+            match (rule.ports.contains(port), rule.is_live(today)) {
+                (true, true) => return true,
+                (true, false) if !matches!(miss, Miss::Expired(_)) => miss = Miss::Expired(*id),
+                (false, true) => match &mut miss {
+                    Miss::Nothing => miss = Miss::Port(rule.ports.clone()),
+                    Miss::Port(granted) => granted.extend(&rule.ports),
+                    Miss::Expired(_) => {}
+                },
+                _ => {}
+            }
+            false
+        });
+        hit.ok_or(miss)
+    }
+}
+
+/// Why no rule of a list grants a port.
+enum Miss {
+    /// This one would, had it not expired.
+    Expired(RuleId),
+    /// They grant these ports.
+    Port(PortSet),
+    /// There is none.
+    Nothing,
+}
+
+/// Why an address of an answer is not opened.
+#[derive(Clone, Copy)]
+enum Shut {
+    Closed(AddrClass),
+    Expired(RuleId, AddrClass),
+}
+
+impl Shut {
+    /// What is furthest from being opened is reported, and of these the last in the order of this table.
+    fn rank(self) -> u8 {
+        match self {
+            Self::Closed(class) if class.is_never_dialled() => 3,
+            Self::Closed(AddrClass::Metadata) => 2,
+            Self::Expired(..) => 1,
+            Self::Closed(_) => 0,
+        }
+    }
+}
+
+fn canonical_rule(rule: &Rule) -> (String, String) {
+    let mut map = Map::new();
+    let mut put = |key: &str, value: Option<String>| {
+        if let Some(value) = value {
+            map.insert(key.to_owned(), Value::String(value));
+        }
+    };
+    put("rule", Some(rule.to_string()));
+    put("reason", rule.note.reason.clone());
+    put("approved_by", rule.note.approved_by.clone());
+    put("expires", rule.note.expires.map(|day| day.to_string()));
+    put(
+        "tls",
+        match rule.note.tls {
+            TlsCheck::Auto => None,
+            TlsCheck::Sni => Some("sni".into()),
+            TlsCheck::Off => Some("off".into()),
+        },
+    );
+    (rule.to_string(), Value::Object(map).to_string())
+}
+
+#[cfg(test)]
+mod tests;
