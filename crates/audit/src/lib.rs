@@ -1,1 +1,56 @@
-//! placeholder
+//! The egress record: what is said about a run, how it is written, how it is read back.
+//!
+//! This crate does not decide anything and opens no connection. It writes one JSON object a line (schema
+//! `egress/1`) before an answer is given, and it stops for good at the first line that it could not write: its
+//! callers must then refuse, because nothing may be dialled unlogged.
+//!
+//! ```no_run
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use exeat_audit::{Event, Header, Log, Mode, Note, RunId, Sink, What};
+//!
+//! let header = Header { run: RunId::new(), stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
+//! let log = Log::start(Sink::create_file("run.jsonl".as_ref())?, header)?;
+//! log.write(Event::Note(Note::new(What::PolicyReload)))?;
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod escape;
+mod event;
+mod id;
+mod line;
+mod log;
+pub mod place;
+pub mod query;
+mod sink;
+pub mod table;
+
+pub use escape::{escape, printable};
+pub use event::{
+    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, RuleRef, RunEnd, RunStart, Via, What,
+};
+pub use id::{ConnId, ParseRunIdError, RunId};
+pub use line::{MAX_LINE, SCHEMA};
+pub use log::{Counts, Error, Fault, Log};
+pub use sink::{OpenError, Sink};
+
+use sha2::{Digest, Sha256};
+
+/// The SHA-256 of some bytes as 64 lower-case hexadecimal digits.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    hex(&Sha256::digest(bytes))
+}
+
+/// Bytes as lower-case hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    const DIGITS: [char; 16] =
+        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
+    let mut text = String::with_capacity(bytes.len() * 2);
+    for byte in bytes {
+        for nibble in [byte >> 4, byte & 0xf] {
+            text.push(DIGITS.get(usize::from(nibble)).copied().unwrap_or('0'));
+        }
+    }
+    text
+}

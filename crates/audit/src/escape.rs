@@ -1,0 +1,105 @@
+//! Making hostile bytes safe to write and to print.
+//!
+//! Nothing here knows what the bytes mean. Whatever goes in, only 0x20 to 0x7e comes out, so that no line can be
+//! forged, hidden or turned around by what a client chose to send.
+
+use std::borrow::Cow;
+use std::fmt::Write as _;
+
+/// What stands where text was cut.
+pub(crate) const CUT: &str = "...";
+
+/// Bytes as printable ASCII: `\xNN` for every byte outside 0x20 to 0x7e, `\\` for a backslash.
+///
+/// The result has at most `max` bytes. One that was cut ends in `...` where `max` leaves room for it, and never in
+/// half an escape.
+pub fn escape(bytes: &[u8], max: usize) -> String {
+    let mut text = String::new();
+    let mut fits = 0; // the length up to which `...` still has room
+    for &byte in bytes {
+        match byte {
+            b'\\' => text.push_str("\\\\"),
+            0x20..=0x7e => text.push(char::from(byte)),
+            _ => {
+                let _ = write!(text, "\\x{byte:02x}");
+            }
+        }
+        if text.len() > max {
+            text.truncate(fits);
+            if max >= CUT.len() {
+                text.push_str(CUT);
+            }
+            return text;
+        }
+        if text.len() + CUT.len() <= max {
+            fits = text.len();
+        }
+    }
+    text
+}
+
+/// Text as it may be shown on a terminal: `\u{..}` for every character outside 0x20 to 0x7e.
+///
+/// A backslash stays as it is: what was escaped in the record reads on the terminal as it reads there.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    if text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
+        return Cow::Borrowed(text);
+    }
+    let mut shown = String::with_capacity(text.len() * 2);
+    for c in text.chars() {
+        match c {
+            ' '..='~' => shown.push(c),
+            _ => {
+                let _ = write!(shown, "\\u{{{:x}}}", u32::from(c));
+            }
+        }
+    }
+    Cow::Owned(shown)
+}
+
+/// Bytes that `c` takes inside a JSON string of this crate (everything outside ASCII is written `\uXXXX`).
+pub(crate) fn json_width(c: char) -> usize {
+    match c {
+        '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
+        ' '..='~' => 1,
+        _ if u32::from(c) > 0xffff => 12,
+        _ => 6,
+    }
+}
+
+/// Text that takes at most `max` bytes inside a JSON string; what is too long loses its end.
+pub(crate) fn clip(text: &str, max: usize) -> Cow<'_, str> {
+    let mut width = 0;
+    let mut fits = 0; // the byte index up to which `...` still has room
+    for (at, c) in text.char_indices() {
+        width += json_width(c);
+        if width > max {
+            return Cow::Owned(format!("{}{CUT}", text.get(..fits).unwrap_or_default()));
+        }
+        if width + CUT.len() <= max {
+            fits = at + c.len_utf8();
+        }
+    }
+    Cow::Borrowed(text)
+}
+
+/// Text that takes at most `max` bytes inside a JSON string; what is too long loses its beginning.
+///
+/// For paths and places, whose end says most.
+pub(crate) fn clip_front(text: &str, max: usize) -> Cow<'_, str> {
+    let mut width = 0;
+    let mut fits = text.len();
+    for (at, c) in text.char_indices().rev() {
+        width += json_width(c);
+        if width > max {
+            return Cow::Owned(format!("{CUT}{}", text.get(fits..).unwrap_or_default()));
+        }
+        if width + CUT.len() <= max {
+            fits = at;
+        }
+    }
+    Cow::Borrowed(text)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,337 @@
+//! What can be said about a run: plain data, without a word about how it is written.
+//!
+//! `line.rs` knows the names and the order of the fields on the wire; a new field or event starts here.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use exeat_policy::{Reason, Rule, Target, Verdict};
+use serde::Serialize;
+
+use crate::{ConnId, RunId};
+
+/// What every line of a run has in common.
+#[derive(Debug, Clone)]
+pub struct Header {
+    /// The run that the lines belong to.
+    pub run: RunId,
+    /// The name of the stage, where one was given.
+    pub stage: Option<String>,
+    /// The SHA-256 of the canonical effective policy, in hexadecimal.
+    pub policy_sha256: String,
+    /// Whether the policy is enforced or only reported on.
+    pub mode: Mode,
+}
+
+/// Whether a host that no rule grants is refused or let through and recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Mode {
+    /// What is not granted is refused.
+    Enforce,
+    /// What is not granted is let through and recorded as `would_deny`.
+    Report,
+}
+
+/// One thing that happened.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Event {
+    /// The first line: what runs, and what holds.
+    RunStart(RunStart),
+    /// A verdict, written before it is acted on.
+    Decision(Decision),
+    /// A connection that was let through is over.
+    Close(Close),
+    /// Something a reader of the record should know.
+    Note(Note),
+    /// The last line: the totals, and how the run ended.
+    RunEnd(RunEnd),
+}
+
+/// The beginning of a run.
+#[derive(Debug, Clone, Default)]
+pub struct RunStart {
+    /// exeat's own version.
+    pub version: String,
+    /// The first word of the stage's command; never its arguments, which can hold secrets.
+    pub command: Option<OsString>,
+    /// What isolates the stage, `bwrap` for instance.
+    pub backend: Option<String>,
+    /// How the stage reaches the proxy: `handoff` or `relay`.
+    pub bridge: Option<String>,
+    /// Whether programs that ignore the proxy variables are caught: `on`, `off`, or why it is not.
+    pub gateway: Option<String>,
+    /// What holds, by aspect (`net`, `fs`, `syscalls`).
+    pub enforcement: Vec<(String, Holds)>,
+    /// The caller's own words, `--label K=V`. Of two with one key the later stands.
+    pub labels: Vec<(String, String)>,
+}
+
+/// How much of an aspect is enforced.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Holds {
+    /// All of it.
+    Held,
+    /// Some of it; what is missing, in words.
+    Partial(String),
+    /// None of it.
+    Absent,
+}
+
+impl fmt::Display for Holds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Holds::Held => f.write_str("held"),
+            Holds::Partial(missing) => write!(f, "partial: {missing}"),
+            Holds::Absent => f.write_str("absent"),
+        }
+    }
+}
+
+/// How a request came in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Via {
+    /// `CONNECT host:port`.
+    Connect,
+    /// A plain HTTP request in absolute form.
+    Http,
+    /// A client that ignored the proxy variables and was caught.
+    Transparent,
+    /// A SOCKS5 request.
+    Socks5,
+    /// A question to the sandbox's name server.
+    Dns,
+    /// An attempt to leave without the proxy, seen by the tap.
+    Direct,
+    /// A port of the host, opened by `--host-port`.
+    Forward,
+    /// exeat trying its own walls.
+    Selftest,
+}
+
+/// The rule behind a verdict, as the record tells of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RuleRef {
+    /// The rule as it was typed.
+    pub text: String,
+    /// Where it was typed: `.exeat.toml:12`, `--allow`.
+    pub src: String,
+    /// Why it exists, where it says so.
+    pub why: Option<String>,
+    /// Who approved it, where it says so.
+    pub approved_by: Option<String>,
+    /// The day from which it is refused, `YYYY-MM-DD`, where it has one.
+    pub expires: Option<String>,
+}
+
+impl From<&Rule> for RuleRef {
+    fn from(rule: &Rule) -> RuleRef {
+        RuleRef {
+            text: rule.text.clone(),
+            src: rule.origin.to_string(),
+            why: rule.note.reason.clone(),
+            approved_by: rule.note.approved_by.clone(),
+            expires: rule.note.expires.map(|day| day.to_string()),
+        }
+    }
+}
+
+/// A verdict on one request. Make it with [`Decision::new`] and fill in what is known.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Decision {
+    /// The connection that asked.
+    pub conn: ConnId,
+    /// How it asked.
+    pub via: Via,
+    /// What it asked for; absent when it could not be read.
+    pub target: Option<Target>,
+    /// The bytes that it sent as a target. Written, escaped and capped, only where they differ from the target.
+    pub host_raw: Option<Vec<u8>>,
+    /// The addresses that the name led to.
+    pub ips: Vec<IpAddr>,
+    /// How long the look-up took.
+    pub dns: Option<Duration>,
+    /// What was decided.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// The rule that decided, where one did.
+    pub rule: Option<RuleRef>,
+    /// How many equal requests this line stands for, where more than one.
+    pub count: Option<u64>,
+    /// On a late refusal: the address that was dialled.
+    pub ip: Option<IpAddr>,
+    /// On a late refusal: the TLS name that the client sent.
+    pub sni: Option<String>,
+    /// On a late refusal: whether that name is the host asked for.
+    pub sni_ok: Option<bool>,
+    /// On a late refusal: the first application protocol that the client offered.
+    pub alpn: Option<String>,
+    /// What went wrong, in words, where something did.
+    pub error: Option<String>,
+}
+
+impl Decision {
+    /// A verdict of which nothing else is known yet.
+    pub fn new(conn: ConnId, via: Via, verdict: Verdict, reason: Reason) -> Decision {
+        Decision {
+            conn,
+            via,
+            target: None,
+            host_raw: None,
+            ips: Vec::new(),
+            dns: None,
+            verdict,
+            reason,
+            rule: None,
+            count: None,
+            ip: None,
+            sni: None,
+            sni_ok: None,
+            alpn: None,
+            error: None,
+        }
+    }
+}
+
+/// The end of a connection that was let through. Make it with [`Close::new`] and fill in what is known.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Close {
+    /// The connection, as its decision names it.
+    pub conn: ConnId,
+    /// What it asked for.
+    pub target: Option<Target>,
+    /// The address that was dialled.
+    pub ip: Option<IpAddr>,
+    /// The TLS name that the client sent.
+    pub sni: Option<String>,
+    /// Whether that name is the host asked for.
+    pub sni_ok: Option<bool>,
+    /// The first application protocol that the client offered.
+    pub alpn: Option<String>,
+    /// How long the connect took.
+    pub connect: Option<Duration>,
+    /// How long the wait for the client's TLS hello took.
+    pub tls: Option<Duration>,
+    /// How long the connection lived.
+    pub dur: Duration,
+    /// Bytes from the sandbox to the internet.
+    pub bytes_up: u64,
+    /// Bytes from the internet to the sandbox.
+    pub bytes_down: u64,
+    /// Who or what ended it.
+    pub end: End,
+    /// What went wrong, in words, where something did.
+    pub error: Option<String>,
+}
+
+impl Close {
+    /// A connection that is over, of which nothing else is known.
+    pub fn new(conn: ConnId, end: End) -> Close {
+        Close {
+            conn,
+            target: None,
+            ip: None,
+            sni: None,
+            sni_ok: None,
+            alpn: None,
+            connect: None,
+            tls: None,
+            dur: Duration::ZERO,
+            bytes_up: 0,
+            bytes_down: 0,
+            end,
+            error: None,
+        }
+    }
+}
+
+/// Who or what ended a connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum End {
+    /// The stage closed it.
+    Client,
+    /// The origin closed it.
+    Upstream,
+    /// Nothing moved for too long.
+    Idle,
+    /// It used up what it was allowed.
+    Budget,
+    /// exeat cut it: the run ended, or a late refusal.
+    Killed,
+    /// It broke.
+    Error,
+}
+
+/// Something that a reader of the record should know. Make it with [`Note::new`] and fill in what is known.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Note {
+    /// What happened.
+    pub what: What,
+    /// How often, where that can be counted.
+    pub count: Option<u64>,
+    /// The particulars, in words.
+    pub error: Option<String>,
+}
+
+impl Note {
+    /// A note without particulars.
+    pub fn new(what: What) -> Note {
+        Note { what, count: None, error: None }
+    }
+}
+
+/// What a note is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum What {
+    /// The stage lost its way to the proxy.
+    BridgeLost,
+    /// The tap missed packets.
+    TapDrops,
+    /// A file that would have run on the host was moved aside.
+    Quarantined,
+    /// The policy was read again.
+    PolicyReload,
+}
+
+/// The end of a run. Verdicts are counted by the log itself.
+#[derive(Debug, Clone)]
+pub struct RunEnd {
+    /// How it ended.
+    pub cause: Cause,
+    /// exeat's exit code: the stage's own, or 128+n when it died of signal n.
+    pub exit: Option<i32>,
+    /// Connections that were accepted.
+    pub connections: u64,
+    /// Attempts that no line tells of; must be 0.
+    pub dropped: u64,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// The stage exited.
+    Exit,
+    /// The stage died of a signal.
+    Signal,
+    /// The time allowed was over.
+    Timeout,
+    /// The sandbox could not be set up; nothing ran.
+    Setup,
+    /// The policy forbade the start; nothing ran.
+    Policy,
+    /// Somebody stopped exeat itself.
+    Stopped,
+}

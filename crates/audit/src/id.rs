@@ -1,0 +1,71 @@
+//! Names of runs and connections.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::SystemTime;
+
+use serde::{Serialize, Serializer};
+use ulid::Ulid;
+
+/// The name of one run: a ULID, so that names sort by the time they were made.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RunId(Ulid);
+
+impl RunId {
+    /// A new name: milliseconds of now, then 80 random bits.
+    #[expect(clippy::new_without_default, reason = "a default that differs every time would surprise")]
+    pub fn new() -> RunId {
+        RunId(Ulid::generate())
+    }
+
+    /// When the name was made, to the millisecond.
+    pub fn made(&self) -> SystemTime {
+        self.0.datetime()
+    }
+}
+
+impl fmt::Display for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for RunId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunId({self})")
+    }
+}
+
+/// Text that is not the name of a run.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("not the name of a run: 26 letters and digits were expected")]
+pub struct ParseRunIdError;
+
+impl FromStr for RunId {
+    type Err = ParseRunIdError;
+
+    fn from_str(text: &str) -> Result<RunId, ParseRunIdError> {
+        // 26 characters hold 130 bits: a first one above 7 would not fit 128.
+        if text.len() != 26 || !text.starts_with(|c| ('0'..='7').contains(&c)) {
+            return Err(ParseRunIdError);
+        }
+        text.to_ascii_uppercase().parse().map(RunId).map_err(|_| ParseRunIdError)
+    }
+}
+
+impl Serialize for RunId {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// The number of a connection within its run: it joins a decision with its close.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(transparent)]
+pub struct ConnId(pub u64);
+
+impl fmt::Display for ConnId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}

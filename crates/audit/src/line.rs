@@ -1,0 +1,386 @@
+//! The line format `egress/1`: names, order and bounds of the fields.
+//!
+//! Decides nothing about what is worth saying. A line is one JSON object in printable ASCII and never longer than
+//! [`MAX_LINE`], because every text and list in it is bounded here.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use exeat_policy::{Host, Target};
+use serde::Serialize;
+use serde_json::ser::Formatter;
+
+use crate::escape::{clip, clip_front, escape};
+use crate::event::{Cause, End, Mode, What};
+use crate::{Close, ConnId, Counts, Decision, Event, Header, Note, RuleRef, RunEnd, RunId, RunStart, Via};
+
+/// The name of the format. Fields may be added under one name; none changes its meaning.
+pub const SCHEMA: &str = "egress/1";
+
+/// Bytes of a line at most, its line feed included: PIPE_BUF on Linux, below which a write to a pipe is never mixed
+/// with another (pipe(7)).
+pub const MAX_LINE: usize = 4096;
+
+/// Where a line stands in its record.
+pub(crate) struct Position<'a> {
+    /// The number of the line.
+    pub(crate) seq: u64,
+    /// Wall clock, RFC 3339.
+    pub(crate) ts: &'a str,
+    /// Microseconds since the run began.
+    pub(crate) mono_us: u64,
+    /// The digest of the line before, in hexadecimal.
+    pub(crate) prev: &'a str,
+}
+
+/// Appends the line that says `event`, its line feed included.
+pub(crate) fn encode(
+    out: &mut Vec<u8>,
+    header: &Header,
+    at: &Position<'_>,
+    counts: &Counts,
+    event: &Event,
+) -> serde_json::Result<()> {
+    let common = Line {
+        schema: SCHEMA,
+        seq: at.seq,
+        ts: at.ts,
+        mono_us: at.mono_us,
+        run: Some(header.run),
+        stage: header.stage.as_deref().map(|text| clip(text, max::STAGE)),
+        prev: at.prev,
+        ..Line::default()
+    };
+    let line = match event {
+        Event::RunStart(start) => run_start(common, header, start),
+        Event::Decision(decision) => self::decision(common, header, decision),
+        Event::Close(close) => self::close(common, close),
+        Event::Note(note) => self::note(common, note),
+        Event::RunEnd(end) => run_end(common, counts, end),
+    };
+    line.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, Ascii))?;
+    out.push(b'\n');
+    Ok(())
+}
+
+fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> Line<'a> {
+    let mut labels = BTreeMap::new();
+    let mut more = 0;
+    for (key, value) in &start.labels {
+        let key = clip(key, max::LABEL_KEY);
+        if labels.len() < max::LABELS || labels.contains_key(&key) {
+            labels.insert(key, clip(value, max::LABEL_VALUE));
+        } else {
+            more += 1;
+        }
+    }
+    let enforcement: BTreeMap<_, _> = start
+        .enforcement
+        .iter()
+        .take(max::ASPECTS)
+        .map(|(aspect, holds)| {
+            (clip(aspect, max::ASPECT), Cow::Owned(clip(&holds.to_string(), max::HOLDS).into_owned()))
+        })
+        .collect();
+    Line {
+        event: "run_start",
+        policy_sha256: Some(clip(&header.policy_sha256, max::DIGEST)),
+        mode: Some(header.mode),
+        version: Some(clip(&start.version, max::WORD)),
+        command: start.command.as_ref().map(|command| match command.to_str() {
+            Some(text) => clip_front(text, max::COMMAND),
+            None => {
+                Cow::Owned(clip_front(&escape(command.as_bytes(), usize::MAX), max::COMMAND).into_owned())
+            }
+        }),
+        backend: start.backend.as_deref().map(|text| clip(text, max::WORD)),
+        bridge: start.bridge.as_deref().map(|text| clip(text, max::WORD)),
+        gateway: start.gateway.as_deref().map(|text| clip(text, max::GATEWAY)),
+        enforcement: (!enforcement.is_empty()).then_some(enforcement),
+        labels: (!labels.is_empty()).then_some(labels),
+        labels_more: (more > 0).then_some(more),
+        ..common
+    }
+}
+
+fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) -> Line<'a> {
+    let (host, port) = place(decision.target.as_ref());
+    let rule = decision.rule.as_ref();
+    let text = |field: fn(&RuleRef) -> Option<&String>, max| rule.and_then(field).map(|text| clip(text, max));
+    Line {
+        event: "decision",
+        policy_sha256: Some(clip(&header.policy_sha256, max::DIGEST)),
+        mode: Some(header.mode),
+        conn: Some(decision.conn),
+        via: Some(decision.via),
+        host,
+        port,
+        host_raw: decision.host_raw.as_deref().and_then(|raw| host_raw(raw, decision.target.as_ref())),
+        ips: decision.ips.get(..max::IPS).unwrap_or(&decision.ips),
+        ips_more: decision.ips.len().checked_sub(max::IPS).filter(|more| *more > 0),
+        dns_us: decision.dns.map(micros),
+        verdict: Some(decision.verdict.as_str()),
+        reason: Some(decision.reason.as_str()),
+        rule: text(|rule| Some(&rule.text), max::RULE),
+        rule_src: rule.map(|rule| clip_front(&rule.src, max::RULE_SRC)),
+        approved_by: text(|rule| rule.approved_by.as_ref(), max::APPROVED_BY),
+        why: text(|rule| rule.why.as_ref(), max::WHY),
+        expires: text(|rule| rule.expires.as_ref(), max::DAY),
+        count: decision.count,
+        ip: decision.ip,
+        sni: decision.sni.as_deref().map(|text| clip(text, max::HOST)),
+        sni_ok: decision.sni_ok,
+        alpn: decision.alpn.as_deref().map(|text| clip(text, max::ALPN)),
+        error: decision.error.as_deref().map(error),
+        ..common
+    }
+}
+
+fn close<'a>(common: Line<'a>, close: &'a Close) -> Line<'a> {
+    let (host, port) = place(close.target.as_ref());
+    Line {
+        event: "close",
+        conn: Some(close.conn),
+        host,
+        port,
+        ip: close.ip,
+        sni: close.sni.as_deref().map(|text| clip(text, max::HOST)),
+        sni_ok: close.sni_ok,
+        alpn: close.alpn.as_deref().map(|text| clip(text, max::ALPN)),
+        connect_us: close.connect.map(micros),
+        tls_us: close.tls.map(micros),
+        dur_us: Some(micros(close.dur)),
+        bytes_up: Some(close.bytes_up),
+        bytes_down: Some(close.bytes_down),
+        end: Some(close.end),
+        error: close.error.as_deref().map(error),
+        ..common
+    }
+}
+
+fn note<'a>(common: Line<'a>, note: &'a Note) -> Line<'a> {
+    Line {
+        event: "note",
+        what: Some(note.what),
+        count: note.count,
+        error: note.error.as_deref().map(error),
+        ..common
+    }
+}
+
+fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &RunEnd) -> Line<'a> {
+    Line {
+        event: "run_end",
+        cause: Some(end.cause),
+        exit: end.exit,
+        allowed: Some(counts.allowed),
+        denied: Some(counts.denied),
+        would_deny: Some(counts.would_deny),
+        errors: Some(counts.errors),
+        dropped: Some(end.dropped),
+        connections: Some(end.connections),
+        ..common
+    }
+}
+
+/// The host without brackets, and the port.
+fn place(target: Option<&Target>) -> (Option<Cow<'_, str>>, Option<u16>) {
+    let Some(target) = target else { return (None, None) };
+    let host = match &target.host {
+        Host::Name(name) => clip(name.as_str(), max::HOST),
+        Host::Ip(ip) => Cow::Owned(ip.to_string()),
+    };
+    (Some(host), Some(target.port.get()))
+}
+
+/// What the client sent, unless it is exactly the target (or the host alone) as we write it.
+fn host_raw<'a>(raw: &[u8], target: Option<&Target>) -> Option<Cow<'a, str>> {
+    if let Some(target) = target
+        && (raw == target.to_string().as_bytes() || raw == target.host.to_string().as_bytes())
+    {
+        return None;
+    }
+    Some(Cow::Owned(clip(&escape(raw, max::HOST_RAW), max::HOST_RAW).into_owned()))
+}
+
+/// Words about what went wrong, which may quote what a client or an origin sent.
+fn error(text: &str) -> Cow<'_, str> {
+    Cow::Owned(clip(&escape(text.as_bytes(), max::ERROR), max::ERROR).into_owned())
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// The fields in the order in which they are written.
+#[derive(Default, Serialize)]
+struct Line<'a> {
+    schema: &'static str,
+    seq: u64,
+    ts: &'a str,
+    mono_us: u64,
+    event: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    run: Option<RunId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    policy_sha256: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mode: Option<Mode>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    version: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backend: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bridge: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gateway: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enforcement: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    labels_more: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    what: Option<What>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    conn: Option<ConnId>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<Via>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    port: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    host_raw: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    ips: &'a [IpAddr],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ips_more: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ip: Option<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dns_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rule_src: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    approved_by: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    count: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sni: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sni_ok: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    alpn: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tls_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dur_us: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_up: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bytes_down: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    end: Option<End>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cause: Option<Cause>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exit: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allowed: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    denied: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_deny: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    errors: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dropped: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connections: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Cow<'a, str>>,
+    prev: &'a str,
+}
+
+/// Compact JSON in which every character outside 0x20 to 0x7e is written as `\uXXXX`.
+struct Ascii;
+
+impl Formatter for Ascii {
+    fn write_string_fragment<W: ?Sized + io::Write>(&mut self, out: &mut W, text: &str) -> io::Result<()> {
+        ascii_json(out, text)
+    }
+}
+
+/// Writes JSON text, or a piece of a JSON string, with `\uXXXX` for every character outside 0x20 to 0x7e.
+///
+/// JSON has such characters only inside strings, so the text means the same.
+pub(crate) fn ascii_json<W: ?Sized + io::Write>(out: &mut W, text: &str) -> io::Result<()> {
+    let mut rest = text;
+    while let Some((at, c)) = rest.char_indices().find(|(_, c)| !matches!(c, ' '..='~')) {
+        let (plain, tail) = rest.split_at(at);
+        out.write_all(plain.as_bytes())?;
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            write!(out, "\\u{unit:04x}")?;
+        }
+        rest = tail.get(c.len_utf8()..).unwrap_or_default();
+    }
+    out.write_all(rest.as_bytes())
+}
+
+/// Bytes that each text takes on the line at most, escapes included, and how many entries each list has.
+///
+/// INVARIANT: with the names of the fields, the numbers and the punctuation, they add up to less than `MAX_LINE`
+/// for every event. The test `no_line_is_longer_than_a_pipe_takes_whole` fills all of them.
+mod max {
+    /// A name somebody gave to the stage.
+    pub(super) const STAGE: usize = 96;
+    /// A SHA-256 in hexadecimal.
+    pub(super) const DIGEST: usize = 64;
+    /// A host name has at most 253 characters (RFC 1035 section 2.3.4).
+    pub(super) const HOST: usize = 253;
+    pub(super) const HOST_RAW: usize = 256;
+    /// Addresses of one name; the rest is counted.
+    pub(super) const IPS: usize = 8;
+    pub(super) const RULE: usize = 300;
+    pub(super) const RULE_SRC: usize = 256;
+    pub(super) const APPROVED_BY: usize = 128;
+    pub(super) const WHY: usize = 256;
+    /// `YYYY-MM-DD`, and years to come.
+    pub(super) const DAY: usize = 16;
+    pub(super) const ALPN: usize = 32;
+    pub(super) const ERROR: usize = 256;
+    pub(super) const COMMAND: usize = 256;
+    pub(super) const WORD: usize = 32;
+    pub(super) const GATEWAY: usize = 96;
+    pub(super) const ASPECTS: usize = 8;
+    pub(super) const ASPECT: usize = 24;
+    pub(super) const HOLDS: usize = 96;
+    /// Labels of a run; the rest is counted.
+    pub(super) const LABELS: usize = 12;
+    pub(super) const LABEL_KEY: usize = 32;
+    pub(super) const LABEL_VALUE: usize = 64;
+}
+
+#[cfg(test)]
+mod tests;

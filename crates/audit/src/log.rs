@@ -1,0 +1,201 @@
+//! Writing the record of one run, line by line.
+//!
+//! Never buffers and never retries: a line is on its way to the disk before [`Log::write`] returns its number, and
+//! after one line that could not be written no other is. A caller that gets an error must not act on the decision
+//! that it wanted to record.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use exeat_policy::Verdict;
+use jiff::Timestamp;
+
+use crate::line::{self, MAX_LINE, Position};
+use crate::sink::{Sink, WriteError};
+use crate::{Event, Header, RunId, sha256_hex};
+
+/// The record of one run. Clones write to the same record.
+#[derive(Debug, Clone)]
+pub struct Log {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    header: Header,
+    started: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    sink: Sink,
+    /// The number of the next line.
+    seq: u64,
+    /// The digest of the line before, in hexadecimal.
+    prev: String,
+    counts: Counts,
+    /// What the first failure was; nothing is written after it.
+    failed: Option<Arc<str>>,
+    ended: bool,
+    /// The line being made; kept so that a line costs no allocation.
+    line: Vec<u8>,
+}
+
+/// How many attempts got which verdict so far. A decision that stands for several counts as several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Counts {
+    /// Verdict `allow`.
+    pub allowed: u64,
+    /// Verdict `deny`.
+    pub denied: u64,
+    /// Verdict `would_deny`.
+    pub would_deny: u64,
+    /// Verdict `error`.
+    pub errors: u64,
+    /// Lines of any kind.
+    pub lines: u64,
+}
+
+impl Log {
+    /// Begins a record. The clock of `mono_us` starts here; the first event should be [`Event::RunStart`].
+    pub fn start(sink: Sink, header: Header) -> Result<Log, Error> {
+        let state = State {
+            sink,
+            seq: 0,
+            prev: NOTHING_BEFORE.to_owned(),
+            counts: Counts::default(),
+            failed: None,
+            ended: false,
+            line: Vec::with_capacity(MAX_LINE),
+        };
+        Ok(Log { shared: Arc::new(Shared { header, started: Instant::now(), state: Mutex::new(state) }) })
+    }
+
+    /// Writes one event with one write(2), and gives the number of its line.
+    ///
+    /// Takes some microseconds on a file. On a pipe that nobody empties it waits up to 5 seconds, once; every later
+    /// call fails at once. After [`Event::RunEnd`] nothing more is taken.
+    pub fn write(&self, event: Event) -> Result<u64, Error> {
+        let mut state = self.lock();
+        if let Some(first) = &state.failed {
+            return Err(Error::Stopped { first: Arc::clone(first) });
+        }
+        if state.ended {
+            return Err(Error::Ended);
+        }
+        let mut counts = state.counts;
+        counts.add(&event);
+        match state.append(&self.shared, &counts, &event) {
+            Ok(seq) => {
+                state.counts = counts;
+                state.ended = matches!(event, Event::RunEnd(_));
+                Ok(seq)
+            }
+            Err(error) => {
+                state.failed = Some(error.to_string().into());
+                Err(Error::Write(Fault(error)))
+            }
+        }
+    }
+
+    /// The verdicts so far.
+    pub fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    /// What the first failure was, if there was one: from then on nothing is written, and nothing may be allowed.
+    pub fn failure(&self) -> Option<Arc<str>> {
+        self.lock().failed.clone()
+    }
+
+    /// The run that this is the record of.
+    pub fn run(&self) -> RunId {
+        self.shared.header.run
+    }
+
+    /// What every line has in common.
+    pub fn header(&self) -> &Header {
+        &self.shared.header
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.shared.state.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
+            // Somebody panicked in the middle of a line, and nobody knows how much of it is out.
+            let mut state = poisoned.into_inner();
+            state.failed.get_or_insert_with(|| "a writer panicked".into());
+            state
+        })
+    }
+}
+
+impl State {
+    fn append(&mut self, shared: &Shared, counts: &Counts, event: &Event) -> Result<u64, FaultKind> {
+        let ts = format!("{:.6}", Timestamp::now());
+        let mono_us = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let at = Position { seq: self.seq, ts: &ts, mono_us, prev: &self.prev };
+        self.line.clear();
+        line::encode(&mut self.line, &shared.header, &at, counts, event)?;
+        if self.line.len() > MAX_LINE {
+            return Err(FaultKind::TooLong { bytes: self.line.len() });
+        }
+        self.sink.write_line(&self.line)?;
+        self.prev = sha256_hex(&self.line);
+        self.seq += 1;
+        Ok(self.seq - 1)
+    }
+}
+
+impl Counts {
+    fn add(&mut self, event: &Event) {
+        self.lines += 1;
+        let Event::Decision(decision) = event else { return };
+        let attempts = decision.count.unwrap_or(1);
+        let count = match decision.verdict {
+            Verdict::Allow => &mut self.allowed,
+            Verdict::Deny => &mut self.denied,
+            Verdict::WouldDeny => &mut self.would_deny,
+            Verdict::Error => &mut self.errors,
+        };
+        *count = count.saturating_add(attempts);
+    }
+}
+
+/// `prev` of the first line.
+pub(crate) const NOTHING_BEFORE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+
+/// Why an event is not in the record.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// This line could not be written; the record stops here.
+    #[error("cannot write the record")]
+    Write(#[source] Fault),
+    /// An earlier line could not be written, so this one was not tried.
+    #[error("the record stopped earlier: {first}")]
+    Stopped {
+        /// What happened then.
+        first: Arc<str>,
+    },
+    /// The run's last line is written.
+    #[error("the record of this run is complete")]
+    Ended,
+}
+
+/// What was wrong with the one line that stopped a record.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct Fault(FaultKind);
+
+#[derive(Debug, thiserror::Error)]
+enum FaultKind {
+    #[error(transparent)]
+    Sink(#[from] WriteError),
+    #[error("a line of {bytes} bytes is longer than {MAX_LINE}")]
+    TooLong { bytes: usize },
+    #[error(transparent)]
+    Encode(#[from] serde_json::Error),
+}
+
+#[cfg(test)]
+mod tests;

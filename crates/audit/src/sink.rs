@@ -1,0 +1,297 @@
+//! Where lines go: a file, or a descriptor that somebody opened for us.
+//!
+//! Knows nothing of what a line says. Never blocks for longer than [`DEADLINE`], never truncates, and never goes on
+//! after part of a line: the log above stops at the first error.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{MsgFlags, send};
+use nix::unistd::geteuid;
+
+/// How long a reader may leave a pipe full, or a named pipe unopened, before the log is given up.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// Pause between two tries of something that the kernel cannot wait for.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// Where the lines of one run go.
+#[derive(Debug)]
+pub struct Sink {
+    file: File,
+    kind: Kind,
+    deadline: Duration,
+}
+
+#[derive(Debug)]
+enum Kind {
+    /// A regular file. `linked`: it had a name when we got it. `expect`: its size, where only we write to it.
+    Regular { linked: bool, expect: Option<u64> },
+    /// A pipe, terminal or device: polled, and written to until the line is whole.
+    Stream,
+    /// A socket: the same, with a flag instead of a mode so that other holders of the descriptor see no change.
+    Socket,
+}
+
+impl Sink {
+    /// A new file at `path`, mode 0600, for appending only.
+    ///
+    /// An empty regular file of ours is taken as it is; one that holds something is refused, because a record is one
+    /// file with one chain. Devices and named pipes work as they do elsewhere, `/dev/stdout` and `/dev/null` among
+    /// them. A symbolic link as the last part of the path is refused, except below `/dev` and `/proc`.
+    pub fn create_file(path: &Path) -> Result<Sink, OpenError> {
+        match standard_stream(path) {
+            Some(fd) => return Sink::from_fd(fd.map_err(|source| OpenError::io(path, source))?),
+            None => match open(path, |options| options.create_new(true).mode(0o600)) {
+                Ok(file) => return Sink::regular(file, true).map_err(|source| OpenError::io(path, source)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(source) => return Err(OpenError::io(path, source)),
+            },
+        }
+        let of_the_kernel = is_of_the_kernel(path);
+        let flags = if of_the_kernel { OFlag::empty() } else { OFlag::O_NOFOLLOW };
+        let file = open_existing(path, flags)?;
+        let meta = file.metadata().map_err(|source| OpenError::io(path, source))?;
+        if of_the_kernel {
+            return Sink::from_fd(file.into());
+        }
+        let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
+        if !owned && (meta.file_type().is_file() || meta.file_type().is_fifo()) {
+            return Err(OpenError::NotOurs { path: path.to_owned() });
+        }
+        if !meta.file_type().is_file() {
+            return Sink::from_fd(file.into());
+        }
+        if meta.len() > 0 {
+            return Err(OpenError::Exists { path: path.to_owned() });
+        }
+        Sink::regular(file, true).map_err(|source| OpenError::io(path, source))
+    }
+
+    /// A descriptor that somebody opened for us: a file, pipe, socket or terminal.
+    ///
+    /// Whatever is not a regular file is polled before each write. Where `/proc` allows it, pipes and terminals are
+    /// opened anew, so that ours is non-blocking and the other holders' is not.
+    pub fn from_fd(fd: OwnedFd) -> Result<Sink, OpenError> {
+        let bad = |source: io::Error| OpenError::Descriptor { fd: fd.as_raw_fd(), source };
+        let flags = fcntl(fd.as_fd(), FcntlArg::F_GETFL).map_err(|errno| bad(errno.into()))?;
+        if flags & OFlag::O_ACCMODE.bits() == OFlag::O_RDONLY.bits() || flags & OFlag::O_PATH.bits() != 0 {
+            return Err(bad(Errno::EBADF.into()));
+        }
+        let file = File::from(fd.try_clone().map_err(bad)?);
+        let kind = file.metadata().map_err(bad)?.file_type();
+        if kind.is_file() {
+            return Sink::regular(file, false).map_err(bad);
+        }
+        if kind.is_socket() {
+            return Ok(Sink { file, kind: Kind::Socket, deadline: DEADLINE });
+        }
+        let own = OpenOptions::new()
+            .write(true)
+            .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
+            .open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        // What may not be opened anew is used as it is: a blocking pipe that somebody else fills between our poll
+        // and our write is the one case in which a write can still wait.
+        Ok(Sink { file: own.unwrap_or(file), kind: Kind::Stream, deadline: DEADLINE })
+    }
+
+    fn regular(file: File, only_ours: bool) -> io::Result<Sink> {
+        let meta = file.metadata()?;
+        let kind = Kind::Regular { linked: meta.nlink() > 0, expect: only_ours.then_some(meta.len()) };
+        Ok(Sink { file, kind, deadline: DEADLINE })
+    }
+
+    /// Writes one whole line, or fails.
+    pub(crate) fn write_line(&mut self, line: &[u8]) -> Result<(), WriteError> {
+        let Kind::Regular { linked, expect } = &mut self.kind else {
+            return self.write_stream(line);
+        };
+        let meta = self.file.metadata()?;
+        if *linked && meta.nlink() == 0 {
+            return Err(WriteError::Removed);
+        }
+        if expect.is_some_and(|size| size != meta.len()) {
+            return Err(WriteError::Changed);
+        }
+        let wrote = loop {
+            match (&self.file).write(line) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => break result?,
+            }
+        };
+        if wrote != line.len() {
+            return Err(WriteError::Short { wrote, of: line.len() });
+        }
+        if let Some(size) = expect {
+            *size += wrote as u64;
+        }
+        Ok(())
+    }
+
+    /// One write on a pipe (a line is at most PIPE_BUF); on a terminal or socket, as many as it takes.
+    fn write_stream(&self, line: &[u8]) -> Result<(), WriteError> {
+        let by = Instant::now() + self.deadline;
+        let mut rest = line;
+        loop {
+            let left = by.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(WriteError::Stuck { after: self.deadline });
+            }
+            let mut polled = [PollFd::new(self.file.as_fd(), PollFlags::POLLOUT)];
+            // Rounded up, so that the last wait does not become a busy loop.
+            let wait = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            match poll(&mut polled, wait) {
+                Ok(0) | Err(Errno::EINTR) => continue,
+                Ok(_) => {} // ready, or broken: the write says which
+                Err(errno) => return Err(WriteError::Io(errno.into())),
+            }
+            match self.write_now(rest) {
+                Ok(wrote) if wrote >= rest.len() => return Ok(()),
+                Ok(wrote) => rest = rest.get(wrote..).unwrap_or_default(),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => thread::sleep(PAUSE),
+                Err(error) => return Err(WriteError::Io(error)),
+            }
+        }
+    }
+
+    fn write_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self.kind {
+            Kind::Socket => {
+                let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
+                Ok(send(self.file.as_raw_fd(), bytes, flags)?)
+            }
+            Kind::Stream | Kind::Regular { .. } => (&self.file).write(bytes),
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_deadline(mut self, deadline: Duration) -> Sink {
+        self.deadline = deadline;
+        self
+    }
+}
+
+/// Why a record could not be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The file already holds something.
+    #[error("`{}` exists: name a new file or remove it", .path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file belongs to somebody else, who could change the record.
+    #[error("`{}` belongs to another user: name a new file", .path.display())]
+    NotOurs {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The path is a symbolic link, which may lead anywhere.
+    #[error("`{}` is a symbolic link: name the file that it leads to", .path.display())]
+    Link {
+        /// The link.
+        path: PathBuf,
+    },
+    /// A named pipe that nobody reads.
+    #[error("nobody reads the pipe `{}`", .path.display())]
+    NoReader {
+        /// The pipe.
+        path: PathBuf,
+    },
+    /// The file could not be opened.
+    #[error("cannot open the record `{}`", .path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// The descriptor cannot be written to.
+    #[error("cannot write the record to descriptor {fd}")]
+    Descriptor {
+        /// Its number.
+        fd: i32,
+        /// What the kernel said.
+        source: io::Error,
+    },
+}
+
+impl OpenError {
+    fn io(path: &Path, source: io::Error) -> OpenError {
+        OpenError::Io { path: path.to_owned(), source }
+    }
+}
+
+/// Why a line was not written.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum WriteError {
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    #[error("only {wrote} of {of} bytes were taken")]
+    Short { wrote: usize, of: usize },
+    #[error("its reader took nothing for {} ms", .after.as_millis())]
+    Stuck { after: Duration },
+    #[error("the file was removed")]
+    Removed,
+    #[error("something else wrote to the file or truncated it")]
+    Changed,
+}
+
+/// Standard output or standard error, if `path` is a name of it.
+///
+/// Opening such a name anew would give a file its own offset, and the stage's output would overwrite the record.
+fn standard_stream(path: &Path) -> Option<io::Result<OwnedFd>> {
+    match path.to_str()? {
+        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => Some(io::stdout().as_fd().try_clone_to_owned()),
+        "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => Some(io::stderr().as_fd().try_clone_to_owned()),
+        _ => None,
+    }
+}
+
+/// Whether the path leads through `/dev` or `/proc`, whose links only root or the kernel makes.
+///
+/// `/dev/shm` and `/dev/mqueue` are open to everybody and count as ordinary directories.
+fn is_of_the_kernel(path: &Path) -> bool {
+    let plain = path.components().all(|part| !matches!(part, Component::ParentDir));
+    let open_to_all = path.starts_with("/dev/shm") || path.starts_with("/dev/mqueue");
+    plain && !open_to_all && (path.starts_with("/dev") || path.starts_with("/proc"))
+}
+
+fn open_existing(path: &Path, flags: OFlag) -> Result<File, OpenError> {
+    let by = Instant::now() + DEADLINE;
+    loop {
+        let flags = flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+        match open(path, |options| options.custom_flags(flags.bits())) {
+            Ok(file) => return Ok(file),
+            Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
+                return Err(OpenError::Link { path: path.to_owned() });
+            }
+            // open(2): ENXIO, a named pipe that no process has open for reading.
+            Err(error) if error.raw_os_error() == Some(Errno::ENXIO as i32) => {
+                if Instant::now() >= by {
+                    return Err(OpenError::NoReader { path: path.to_owned() });
+                }
+                thread::sleep(PAUSE);
+            }
+            Err(source) => return Err(OpenError::io(path, source)),
+        }
+    }
+}
+
+/// Opens for appending; `std` adds O_CLOEXEC.
+fn open(path: &Path, more: impl Fn(&mut OpenOptions) -> &mut OpenOptions) -> io::Result<File> {
+    more(OpenOptions::new().append(true)).open(path)
+}
+
+#[cfg(test)]
+mod tests;
