@@ -225,8 +225,10 @@ fn not_a_url(body: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The target, and the ports with their offset.
-fn split_ports(body: &str) -> Result<(&str, Option<(&str, usize)>), Fault> {
+/// The text of a target, and of its ports with their offset.
+type Parts<'a> = (&'a str, Option<(&'a str, usize)>);
+
+fn split_ports(body: &str) -> Result<Parts<'_>, Fault> {
     let (end, brackets) = match body.strip_prefix('[') {
         Some(_) => match body.find(']') {
             Some(at) => (at + 1, true),

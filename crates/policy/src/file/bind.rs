@@ -1,0 +1,133 @@
+//! Paths as a policy writes them. Nothing here looks at a file system or knows where HOME is.
+
+use std::str::FromStr;
+
+/// A path before it is placed: what it is relative to is the caller's to know.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PathSpec {
+    /// `/data`.
+    Absolute(String),
+    /// `~` or `~/datasets`: the part after `~/`, empty for HOME itself.
+    Home(String),
+    /// `out`: relative to the policy file, or on a command line to the working directory.
+    Relative(String),
+}
+
+/// `HOST[:GUEST]`: what to show, and where.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BindSpec {
+    /// The path on the host.
+    pub host: PathSpec,
+    /// The path inside, absolute or below HOME; `None`: the same as on the host.
+    pub guest: Option<PathSpec>,
+}
+
+/// Why a text is no path or bind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// No path on one side.
+    #[error("the path is empty")]
+    Empty,
+    /// A NUL, or another control character that a report would garble.
+    #[error("a path has no control characters")]
+    Control,
+    /// `~user`.
+    #[error("`~` is your own home only, as in `~/data`")]
+    OtherHome,
+    /// Two colons or more.
+    #[error("a bind is HOST or HOST:GUEST; a path with a colon in it cannot be given here")]
+    Colons,
+    /// A relative path inside.
+    #[error("the path inside is absolute or starts with `~/`")]
+    RelativeGuest,
+    /// `..` in the path inside.
+    #[error("the path inside has no `..`")]
+    DotDot,
+}
+
+impl FromStr for PathSpec {
+    type Err = BindError;
+
+    fn from_str(text: &str) -> Result<Self, BindError> {
+        if text.is_empty() {
+            return Err(BindError::Empty);
+        }
+        if text.chars().any(char::is_control) {
+            return Err(BindError::Control);
+        }
+        match text.strip_prefix('~') {
+            Some("") => Ok(Self::Home(String::new())),
+            Some(rest) => {
+                let below = rest.strip_prefix('/').ok_or(BindError::OtherHome)?;
+                Ok(Self::Home(below.trim_start_matches('/').to_owned()))
+            }
+            None if text.starts_with('/') => Ok(Self::Absolute(text.to_owned())),
+            None => Ok(Self::Relative(text.to_owned())),
+        }
+    }
+}
+
+impl PathSpec {
+    fn text(&self) -> &str {
+        match self {
+            Self::Absolute(text) | Self::Home(text) | Self::Relative(text) => text,
+        }
+    }
+}
+
+impl FromStr for BindSpec {
+    type Err = BindError;
+
+    fn from_str(text: &str) -> Result<Self, BindError> {
+        let (host, guest) = match text.split_once(':') {
+            Some((_, guest)) if guest.contains(':') => return Err(BindError::Colons),
+            Some((host, guest)) => (host, Some(guest)),
+            None => (text, None),
+        };
+        let host = host.parse()?;
+        let guest: Option<PathSpec> = guest.map(str::parse).transpose()?;
+        if let Some(guest) = &guest {
+            if matches!(guest, PathSpec::Relative(_)) {
+                return Err(BindError::RelativeGuest);
+            }
+            if guest.text().split('/').any(|part| part == "..") {
+                return Err(BindError::DotDot);
+            }
+        }
+        Ok(Self { host, guest })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(text: &str, expect: Result<(PathSpec, Option<PathSpec>), BindError>) {
+        let expect = expect.map(|(host, guest)| BindSpec { host, guest });
+        assert_eq!(text.parse::<BindSpec>(), expect, "{text:?}");
+    }
+
+    #[test]
+    fn binds_are_one_path_or_two() {
+        let home = |text: &str| PathSpec::Home(text.into());
+        let absolute = |text: &str| PathSpec::Absolute(text.into());
+        let relative = |text: &str| PathSpec::Relative(text.into());
+        check("/data", Ok((absolute("/data"), None)));
+        check("~", Ok((home(""), None)));
+        check("~/datasets:/data", Ok((home("datasets"), Some(absolute("/data")))));
+        check("~//etc", Ok((home("etc"), None)));
+        check("out", Ok((relative("out"), None)));
+        check("../out", Ok((relative("../out"), None)));
+        check("a:~/b", Ok((relative("a"), Some(home("b")))));
+        check("", Err(BindError::Empty));
+        check(":/data", Err(BindError::Empty));
+        check("/data:", Err(BindError::Empty));
+        check("/a:/b:ro", Err(BindError::Colons));
+        check("~other/x", Err(BindError::OtherHome));
+        check("/a:b", Err(BindError::RelativeGuest));
+        check("/a:/b/../etc", Err(BindError::DotDot));
+        check("/a\n/b", Err(BindError::Control));
+        check("/a\0", Err(BindError::Control));
+    }
+}

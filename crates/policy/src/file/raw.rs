@@ -1,0 +1,222 @@
+//! A document with the place of everything in it, before anything is known about its meaning.
+//!
+//! One tree for TOML and JSON, instead of serde structs: an error can then point at the text, all faults are
+//! reported at once, and an unknown key is refused with the key that was probably meant.
+
+use std::fmt;
+use std::ops::Range;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::day::Day;
+
+/// Tables in tables that a policy file may hold; ours needs four.
+const MAX_DEPTH: usize = 16;
+
+/// A value and the bytes that it was read from.
+#[derive(Debug)]
+pub(super) struct Node {
+    pub(super) at: Range<usize>,
+    pub(super) value: Value,
+}
+
+#[derive(Debug)]
+pub(super) enum Value {
+    Str(String),
+    Bool(bool),
+    Int(i64),
+    /// A TOML date without a time.
+    Date(Day),
+    Array(Vec<Node>),
+    Table(Vec<Entry>),
+    /// What no key of ours takes, by its name: a float, a date with a time, null.
+    Other(&'static str),
+}
+
+#[derive(Debug)]
+pub(super) struct Entry {
+    pub(super) key: String,
+    pub(super) key_at: Range<usize>,
+    pub(super) node: Node,
+}
+
+/// A fault of syntax.
+#[derive(Debug)]
+pub(super) struct SyntaxError {
+    pub(super) at: Range<usize>,
+    pub(super) message: String,
+}
+
+impl Value {
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Str(_) => "a string",
+            Self::Bool(_) => "true or false",
+            Self::Int(_) => "a number",
+            Self::Date(_) => "a date",
+            Self::Array(_) => "a list",
+            Self::Table(_) => "a table",
+            Self::Other(kind) => kind,
+        }
+    }
+}
+
+/// A TOML document.
+pub(super) fn toml(text: &str) -> Result<Node, Vec<SyntaxError>> {
+    let (table, errors) = DeTable::parse_recoverable(text);
+    if errors.is_empty() {
+        let at = table.span();
+        return Ok(Node { at, value: toml_table(table.into_inner()) });
+    }
+    let all = errors.into_iter().map(|error| SyntaxError {
+        at: error.span().unwrap_or(0..0),
+        message: error.message().lines().collect::<Vec<_>>().join(", "),
+    });
+    Err(all.collect())
+}
+
+fn toml_table(table: DeTable<'_>) -> Value {
+    let entries = table.into_iter().map(|(key, value)| Entry {
+        key_at: key.span(),
+        key: key.into_inner().into_owned(),
+        node: toml_node(value),
+    });
+    Value::Table(entries.collect())
+}
+
+// The parser has a limit of its own to how deep values nest.
+fn toml_node(value: Spanned<DeValue<'_>>) -> Node {
+    let at = value.span();
+    let value = match value.into_inner() {
+        DeValue::String(text) => Value::Str(text.into_owned()),
+        DeValue::Boolean(yes) => Value::Bool(yes),
+        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+            .map_or(Value::Other("a number too large"), Value::Int),
+        DeValue::Float(_) => Value::Other("a number with a fraction"),
+        DeValue::Datetime(when) => match (when.date, when.time, when.offset) {
+            (Some(date), None, None) => Day::from_ymd(i32::from(date.year), date.month, date.day)
+                .map_or(Value::Other("a date"), Value::Date),
+            _ => Value::Other("a date with a time"),
+        },
+        DeValue::Array(items) => Value::Array(items.into_iter().map(toml_node).collect()),
+        DeValue::Table(table) => toml_table(table),
+    };
+    Node { at, value }
+}
+
+/// A JSON document (RFC 8259). A name given twice is refused: readers disagree which one counts.
+pub(super) fn json(text: &str) -> Result<Node, Vec<SyntaxError>> {
+    let raw: &RawValue = serde_json::from_str(text).map_err(|error| vec![syntax(text, 0, &error)])?;
+    json_node(text, raw, MAX_DEPTH).map_err(|error| vec![error])
+}
+
+fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, SyntaxError> {
+    let source = raw.get();
+    // `raw` is a part of `text`: serde_json lends it out, it does not copy.
+    let start = (source.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
+    let at = start..start + source.len();
+    let value = match source.bytes().next() {
+        _ if depth == 0 => return Err(SyntaxError { at, message: "nested too deeply".into() }),
+        Some(b'{') => {
+            let map: RawMap = serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?;
+            let mut entries: Vec<Entry> = Vec::new();
+            for (key, value) in map.0 {
+                let node = json_node(text, value, depth - 1)?;
+                let key_at = key_before(text, node.at.start);
+                if entries.iter().any(|entry| entry.key == key) {
+                    return Err(SyntaxError { at: key_at, message: "this key is given twice".into() });
+                }
+                entries.push(Entry { key, key_at, node });
+            }
+            Value::Table(entries)
+        }
+        Some(b'[') => {
+            let items: RawList = serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?;
+            let nodes = items.0.into_iter().map(|item| json_node(text, item, depth - 1));
+            Value::Array(nodes.collect::<Result<_, _>>()?)
+        }
+        Some(b'"') => Value::Str(serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?),
+        Some(b't') => Value::Bool(true),
+        Some(b'f') => Value::Bool(false),
+        Some(b'n') => Value::Other("null"),
+        _ => source.parse().map_or(Value::Other("a number of another kind"), Value::Int),
+    };
+    Ok(Node { at, value })
+}
+
+/// Where the key stands whose value starts at `start`: back over the colon to the quotes around it.
+fn key_before(text: &str, start: usize) -> Range<usize> {
+    let here = start..start;
+    let Some(head) = text.get(..start) else { return here };
+    let Some(head) = head.trim_end().strip_suffix(':').map(str::trim_end) else { return here };
+    let Some(inner) = head.strip_suffix('"') else { return here };
+    let open = inner.rmatch_indices('"').find(|(at, _)| {
+        let before = inner.as_bytes().iter().take(*at).rev();
+        before.take_while(|b| **b == b'\\').count() % 2 == 0
+    });
+    open.map_or(here, |(open, _)| open..head.len())
+}
+
+fn syntax(text: &str, start: usize, error: &serde_json::Error) -> SyntaxError {
+    let rest = text.get(start..).unwrap_or_default();
+    let before: usize = rest.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
+    let at = (start + before + error.column().saturating_sub(1)).min(text.len());
+    let full = error.to_string();
+    // serde_json ends its message with a place that counts from the part it was given.
+    let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
+    SyntaxError { at: at..at, message }
+}
+
+/// The members of an object in their order, names decoded, values left as text.
+struct RawMap<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for RawMap<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+        impl<'de> Visitor<'de> for Members {
+            type Value = RawMap<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawMap<'de>, A::Error> {
+                let mut members = Vec::new();
+                while let Some(key) = map.next_key::<String>()? {
+                    members.push((key, map.next_value()?));
+                }
+                Ok(RawMap(members))
+            }
+        }
+        deserializer.deserialize_map(Members)
+    }
+}
+
+/// The items of an array, left as text.
+struct RawList<'a>(Vec<&'a RawValue>);
+
+impl<'de> Deserialize<'de> for RawList<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Items;
+        impl<'de> Visitor<'de> for Items {
+            type Value = RawList<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an array")
+            }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<RawList<'de>, A::Error> {
+                let mut items = Vec::new();
+                while let Some(item) = seq.next_element()? {
+                    items.push(item);
+                }
+                Ok(RawList(items))
+            }
+        }
+        deserializer.deserialize_seq(Items)
+    }
+}
