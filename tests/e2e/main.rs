@@ -1,0 +1,39 @@
+//! Whole runs of the real binary, through real bubblewrap, clients and kernel, on a machine of our own making.
+//!
+//! `cargo test -p e2e` builds `exeat` and runs everything; `cargo test -p e2e -- escape::` runs one area. Needs
+//! iproute2, util-linux, bubblewrap and curl. A trial that cannot run here says why, and fails under `E2E_STRICT=1`.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::thread;
+
+use e2e::bench::Bench;
+use e2e::bin::bin;
+use e2e::case::{BENCH, Cases, quiet_panics};
+
+mod allow;
+
+/// Trials wait more than they compute, so a few per processor.
+const PER_CPU: usize = 2;
+
+fn main() -> ExitCode {
+    let mut args = libtest_mimic::Arguments::from_args();
+    let powers = (!args.list).then(|| {
+        let bench = Bench::set_up(bin(), Some(Path::new(env!("CARGO_BIN_EXE_probe"))));
+        let powers = bench.powers;
+        assert!(BENCH.set(bench).is_ok(), "one bench");
+        powers
+    });
+    let cpus = thread::available_parallelism().map_or(2, usize::from);
+    args.test_threads.get_or_insert(cpus * PER_CPU);
+
+    let mut cases = Cases::new(powers);
+    allow::cases(&mut cases);
+
+    quiet_panics();
+    let conclusion = libtest_mimic::run(&args, cases.into_trials());
+    if let Some(bench) = BENCH.get() {
+        bench.tear_down();
+    }
+    conclusion.exit_code()
+}

@@ -1,0 +1,129 @@
+//! Reads the record that a run leaves, and holds it to its promises: every line whole, in order, chained.
+
+use std::collections::HashMap;
+use std::fs;
+use std::path::Path;
+
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+/// The lines of one run.
+#[derive(Debug, Clone)]
+pub struct AuditLog {
+    lines: Vec<String>,
+    records: Vec<Value>,
+}
+
+impl AuditLog {
+    /// Reads a file; every line has to be one JSON object of printable ASCII.
+    pub fn read(path: &Path) -> Self {
+        let text = fs::read(path).unwrap_or_else(|error| panic!("the record {}: {error}", path.display()));
+        Self::parse(&text)
+    }
+
+    /// The same from bytes that were read elsewhere (`--audit fd:N`).
+    pub fn parse(text: &[u8]) -> Self {
+        assert!(
+            text.iter().all(|byte| matches!(byte, b'\n' | 0x20..=0x7e)),
+            "a raw control byte in the record"
+        );
+        let text = String::from_utf8(text.to_vec()).expect("ASCII");
+        let lines: Vec<String> = text.lines().map(str::to_string).collect();
+        let records = lines
+            .iter()
+            .map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in record {line}")))
+            .collect();
+        Self { lines, records }
+    }
+
+    /// The records of one event.
+    pub fn events(&self, event: &str) -> Vec<&Value> {
+        self.records.iter().filter(|record| record["event"] == event).collect()
+    }
+
+    /// All records.
+    pub fn records(&self) -> &[Value] {
+        &self.records
+    }
+
+    /// The decisions about one host.
+    pub fn decisions(&self, host: &str) -> Vec<&Value> {
+        self.events("decision").into_iter().filter(|record| record["host"] == host).collect()
+    }
+
+    /// The only decision about a host.
+    pub fn decision(&self, host: &str) -> &Value {
+        let decisions = self.decisions(host);
+        assert_eq!(decisions.len(), 1, "one decision about {host} in {:#?}", self.records);
+        decisions[0]
+    }
+
+    /// The `close` that belongs to a decision.
+    pub fn close_of(&self, decision: &Value) -> &Value {
+        let closes = self.events("close");
+        let close = closes.into_iter().find(|close| close["conn"] == decision["conn"]);
+        close.unwrap_or_else(|| panic!("no close for {decision}"))
+    }
+
+    /// Holds a finished record to everything that must be true of any: gapless `seq`, an unbroken chain, start first,
+    /// end last, and for each connection its decision before its close. Gives itself back.
+    pub fn sound(&self) -> &Self {
+        assert!(!self.records.is_empty(), "an empty record");
+        self.chained();
+        self.counted();
+        let first = &self.records[0];
+        let last = &self.records[self.records.len() - 1];
+        assert_eq!(first["event"], "run_start", "{first}");
+        assert_eq!(last["event"], "run_end", "{last}");
+        for (seq, record) in self.records.iter().enumerate() {
+            assert_eq!(record["seq"], seq, "{record}");
+            assert_eq!(record["schema"], "egress/1", "{record}");
+            assert_eq!(record["run"], first["run"], "{record}");
+            assert!(record["ts"].as_str().is_some_and(|ts| ts.ends_with('Z')), "{record}");
+        }
+        self.paired();
+        self
+    }
+
+    /// `prev` is the SHA-256 of the line before, so no line can be taken out or changed.
+    fn chained(&self) {
+        let pairs = self.lines.iter().zip(&self.records[1..]);
+        for (line, record) in pairs {
+            let digest: String =
+                Sha256::digest(line.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            assert_eq!(record["prev"], digest.as_str(), "the chain breaks at {record}");
+        }
+    }
+
+    fn counted(&self) {
+        let ends = self.events("run_end");
+        let Some(end) = ends.first() else { return };
+        let verdicts = |verdict: &str| {
+            self.events("decision").into_iter().filter(|record| record["verdict"] == verdict).count()
+        };
+        assert_eq!(end["allowed"], verdicts("allow"), "{end}");
+        assert_eq!(end["denied"], verdicts("deny"), "{end}");
+        assert_eq!(end["dropped"].as_u64().unwrap_or(0), 0, "{end}");
+    }
+
+    fn paired(&self) {
+        let mut open: HashMap<u64, bool> = HashMap::new();
+        for record in &self.records {
+            let conn = record["conn"].as_u64();
+            match record["event"].as_str() {
+                Some("decision") => {
+                    let conn = conn.unwrap_or_else(|| panic!("no conn in {record}"));
+                    assert_ne!(open.get(&conn), Some(&true), "decided after its close: {record}");
+                    open.insert(conn, false);
+                }
+                Some("close") => {
+                    let conn = conn.unwrap_or_else(|| panic!("no conn in {record}"));
+                    assert_eq!(open.insert(conn, true), Some(false), "closed twice or undecided: {record}");
+                }
+                _ => {}
+            }
+        }
+        let left: Vec<_> = open.iter().filter(|(_, closed)| !**closed).collect();
+        assert!(left.is_empty(), "connections without a close: {left:?}");
+    }
+}

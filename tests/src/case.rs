@@ -1,0 +1,387 @@
+//! What one trial gets (`Cx`), and how trials are listed: once, per user, or per user and bridge.
+//!
+//! Every trial has names and addresses of its own, so that trials run side by side and still read exact logs.
+
+use std::any::Any;
+use std::cell::RefCell;
+use std::env;
+use std::fs;
+use std::net::IpAddr;
+use std::panic;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock, RwLock};
+
+use libtest_mimic::{Completion, Failed, Trial};
+
+use crate::bench::{Bench, HOME, Powers, address};
+use crate::dns::Answer;
+use crate::run::{Done, Run};
+
+/// The machine, once `main` has made it.
+pub static BENCH: OnceLock<Bench> = OnceLock::new();
+
+/// Trials that count what is left on the whole machine run alone.
+static ALONE: RwLock<()> = RwLock::new(());
+
+static NEXT: AtomicU32 = AtomicU32::new(1);
+
+/// Who starts exeat.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Who {
+    /// Uid 0.
+    Root,
+    /// An ordinary user.
+    User,
+}
+
+/// The bridge that runs take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bridge {
+    /// The default.
+    Handoff,
+    /// `--bridge relay`.
+    Relay,
+}
+
+/// One trial: who runs exeat, over which bridge, in which directories, toward which names.
+pub struct Cx {
+    who: Who,
+    bridge: Bridge,
+    id: u32,
+    home: PathBuf,
+    dir: PathBuf,
+    runs: AtomicU32,
+    went_outside: AtomicBool,
+    transcript: Mutex<Vec<String>>,
+}
+
+impl Cx {
+    fn new(who: Who, bridge: Bridge) -> Self {
+        let id = NEXT.fetch_add(1, Ordering::SeqCst);
+        let home =
+            PathBuf::from(HOME).join(format!("{}-{id}", if who == Who::Root { "root" } else { "user" }));
+        let dir = home.join("work");
+        let cx = Self {
+            who,
+            bridge,
+            id,
+            home,
+            dir,
+            runs: AtomicU32::new(0),
+            went_outside: AtomicBool::new(false),
+            transcript: Mutex::default(),
+        };
+        fs::create_dir(&cx.home).expect("home");
+        fs::create_dir(&cx.dir).expect("work");
+        cx.bench().give(&cx.home, cx.is_root());
+        cx.bench().give(&cx.dir, cx.is_root());
+        cx.write("ca.pem", &cx.bench().ca_pem);
+        for (name, addrs) in [(cx.good(), cx.good_addrs()), (cx.evil(), cx.evil_addrs())] {
+            cx.bench().dns.set(&name, Answer::Addrs(vec![addrs.0, addrs.1]));
+        }
+        cx
+    }
+
+    /// The machine.
+    pub fn bench(&self) -> &'static Bench {
+        BENCH.get().expect("main made the bench")
+    }
+
+    /// Whether exeat starts as root.
+    pub fn is_root(&self) -> bool {
+        self.who == Who::Root
+    }
+
+    /// Which bridge.
+    pub fn bridge(&self) -> Bridge {
+        self.bridge
+    }
+
+    /// HOME of the trial's user.
+    pub fn home(&self) -> &Path {
+        &self.home
+    }
+
+    /// The working directory, below HOME.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// A name to grant. Resolves to [`Cx::good_addrs`].
+    pub fn good(&self) -> String {
+        format!("allowed-{}.test", self.id)
+    }
+
+    /// A name that no trial grants: at its end nobody may have asked for it or spoken to it.
+    pub fn evil(&self) -> String {
+        format!("evil-{}.test", self.id)
+    }
+
+    /// A further name of this trial, with an answer of its own.
+    pub fn name(&self, word: &str, answer: Answer) -> String {
+        let name = format!("{word}.case-{}.test", self.id);
+        self.bench().dns.set(&name, answer);
+        name
+    }
+
+    /// Where [`Cx::good`] is.
+    pub fn good_addrs(&self) -> (IpAddr, IpAddr) {
+        address(self.id * 2)
+    }
+
+    /// Where [`Cx::evil`] is.
+    pub fn evil_addrs(&self) -> (IpAddr, IpAddr) {
+        address(self.id * 2 + 1)
+    }
+
+    /// `https://` and the granted name.
+    pub fn good_url(&self) -> String {
+        format!("https://{}/", self.good())
+    }
+
+    /// `https://` and the name that is not granted.
+    pub fn evil_url(&self) -> String {
+        format!("https://{}/", self.evil())
+    }
+
+    /// Writes a file into the working directory.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.dir.join(name);
+        fs::write(&path, text).expect("write");
+        self.bench().give(&path, self.is_root());
+        path
+    }
+
+    /// The probe binary, copied into the working directory, as the stage calls it.
+    pub fn probe(&self) -> &'static str {
+        let place = self.dir.join("probe");
+        if !place.exists() {
+            fs::copy(self.bench().bin.join("probe"), &place).expect("copy of the probe");
+        }
+        "./probe"
+    }
+
+    /// `exeat` and arguments; `run` gets this trial's bridge and a record of its own, outside the working directory.
+    pub fn exeat<S: AsRef<str>>(&self, args: impl IntoIterator<Item = S>) -> Run<'_> {
+        let mut words: Vec<String> = args.into_iter().map(|word| word.as_ref().to_string()).collect();
+        let mut audit = None;
+        if words.first().is_some_and(|word| word == "run") {
+            let options = words.iter().position(|word| word == "--").unwrap_or(words.len());
+            let given = |flag: &str| words[..options].iter().any(|word| word == flag);
+            let mut extra = Vec::new();
+            if self.bridge == Bridge::Relay && !given("--bridge") {
+                extra.extend(["--bridge".to_string(), "relay".to_string()]);
+            }
+            if !given("--audit") && !given("--dry-run") {
+                let path =
+                    self.home.join(format!("audit-{}.jsonl", self.runs.fetch_add(1, Ordering::SeqCst)));
+                extra.extend(["--audit".to_string(), path.display().to_string()]);
+                audit = Some(path);
+            }
+            words.splice(1..1, extra);
+        }
+        words.insert(0, self.bench().bin.join("exeat").display().to_string());
+        Run::new(self, words, audit)
+    }
+
+    /// `exeat run ARGS` that leaves its record in the default place.
+    pub fn exeat_plain<S: AsRef<str>>(&self, args: impl IntoIterator<Item = S>) -> Run<'_> {
+        let mut words = vec![self.bench().bin.join("exeat").display().to_string()];
+        words.extend(args.into_iter().map(|word| word.as_ref().to_string()));
+        Run::new(self, words, None)
+    }
+
+    /// `exeat run --allow RULE... -- COMMAND...`
+    pub fn run<S: AsRef<str>>(&self, rules: &[&str], command: impl IntoIterator<Item = S>) -> Run<'_> {
+        let mut words = vec!["run".to_string()];
+        for rule in rules {
+            words.extend(["--allow".to_string(), (*rule).to_string()]);
+        }
+        words.push("--".to_string());
+        words.extend(command.into_iter().map(|word| word.as_ref().to_string()));
+        self.exeat(words)
+    }
+
+    /// `exeat run --allow RULE... -- sh -c SCRIPT`
+    pub fn sh(&self, rules: &[&str], script: &str) -> Run<'_> {
+        self.run(rules, ["sh", "-c", script])
+    }
+
+    /// `exeat run --allow RULE... -- ./probe WORDS`, words split at blanks.
+    pub fn probing(&self, rules: &[&str], words: &str) -> Run<'_> {
+        let mut command = vec![self.probe()];
+        command.extend(words.split(' '));
+        self.run(rules, command)
+    }
+
+    /// Any command as the trial's user on the host, outside any sandbox: what an attack does without protection.
+    pub fn outside<S: AsRef<str>>(&self, words: impl IntoIterator<Item = S>) -> Run<'_> {
+        self.went_outside.store(true, Ordering::SeqCst);
+        Run::new(self, words.into_iter().map(|word| word.as_ref().to_string()).collect(), None)
+    }
+
+    /// curl that trusts the bench's authority and shows the status.
+    pub fn curl(&self, url: &str) -> Vec<String> {
+        ["curl", "-sS", "--max-time", "20", "--cacert", "ca.pem", url].map(str::to_string).to_vec()
+    }
+
+    /// Gives up on a trial that this machine cannot run. Under `E2E_STRICT=1` that is a failure.
+    pub fn cannot(&self, reason: &str) -> ! {
+        panic::panic_any(Cannot(reason.to_string()))
+    }
+
+    pub(crate) fn remember(&self, done: &Done) {
+        self.transcript.lock().expect("transcript").push(format!("{done:?}"));
+    }
+
+    /// What holds at the end of every trial: the evil origin saw no connection, the resolver no question about it, and
+    /// the search list of resolv.conf was never applied.
+    fn nothing_leaked(&self) {
+        let (v4, v6) = self.evil_addrs();
+        for addr in [v4, v6] {
+            let visits = self.bench().internet.visits(addr);
+            assert!(visits.is_empty(), "the evil origin was reached: {visits:?}");
+        }
+        let asked = self.bench().dns.queries(&self.evil());
+        assert!(asked.is_empty(), "the resolver was asked about the evil name: {asked:?}");
+        if self.went_outside.load(Ordering::SeqCst) {
+            return;
+        }
+        let searched = self.bench().dns.queries(&format!("-{}.test.evil-search", self.id));
+        assert!(searched.is_empty(), "the search list was applied: {searched:?}");
+    }
+}
+
+/// Why a trial could not run.
+struct Cannot(String);
+
+/// The list of trials.
+pub struct Cases {
+    trials: Vec<Trial>,
+    powers: Option<Powers>,
+}
+
+type Case = fn(&Cx);
+
+impl Cases {
+    /// An empty list for a process with these powers; `None` when the trials are only listed.
+    pub fn new(powers: Option<Powers>) -> Self {
+        Self { trials: Vec::new(), powers }
+    }
+
+    /// For root and the user, over both bridges.
+    pub fn matrix(&mut self, name: &str, case: Case) {
+        for who in [Who::Root, Who::User] {
+            for bridge in [Bridge::Handoff, Bridge::Relay] {
+                self.push(name, who, bridge, false, case);
+            }
+        }
+    }
+
+    /// For root and the user, over the default bridge.
+    pub fn users(&mut self, name: &str, case: Case) {
+        for who in [Who::Root, Who::User] {
+            self.push(name, who, Bridge::Handoff, false, case);
+        }
+    }
+
+    /// For the user, over both bridges.
+    pub fn bridges(&mut self, name: &str, case: Case) {
+        for bridge in [Bridge::Handoff, Bridge::Relay] {
+            self.push(name, Who::User, bridge, false, case);
+        }
+    }
+
+    /// For the user over the default bridge: what does not depend on either.
+    pub fn once(&mut self, name: &str, case: Case) {
+        self.push(name, Who::User, Bridge::Handoff, false, case);
+    }
+
+    /// For root alone, over the default bridge.
+    pub fn root(&mut self, name: &str, case: Case) {
+        self.push(name, Who::Root, Bridge::Handoff, false, case);
+    }
+
+    /// As [`Cases::matrix`], with no other trial beside it.
+    pub fn alone(&mut self, name: &str, case: Case) {
+        for who in [Who::Root, Who::User] {
+            for bridge in [Bridge::Handoff, Bridge::Relay] {
+                self.push(name, who, bridge, true, case);
+            }
+        }
+    }
+
+    /// The finished list.
+    pub fn into_trials(self) -> Vec<Trial> {
+        self.trials
+    }
+
+    fn push(&mut self, name: &str, who: Who, bridge: Bridge, alone: bool, case: Case) {
+        let variant = match (who, bridge) {
+            (Who::Root, Bridge::Handoff) => "root_handoff",
+            (Who::Root, Bridge::Relay) => "root_relay",
+            (Who::User, Bridge::Handoff) => "user_handoff",
+            (Who::User, Bridge::Relay) => "user_relay",
+        };
+        let possible = who == Who::User || self.powers == Some(Powers::Root);
+        self.trials.push(Trial::ignorable_test(format!("{name}::{variant}"), move || {
+            if possible {
+                one(who, bridge, alone, case)
+            } else {
+                gave_up("only real root can start exeat as root")
+            }
+        }));
+    }
+}
+
+fn one(who: Who, bridge: Bridge, alone: bool, case: Case) -> Result<Completion, Failed> {
+    let _writer = alone.then(|| ALONE.write().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let _reader = (!alone).then(|| ALONE.read().unwrap_or_else(std::sync::PoisonError::into_inner));
+    let cx = Cx::new(who, bridge);
+    let outcome = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+        case(&cx);
+        cx.nothing_leaked();
+    }));
+    match outcome {
+        Ok(()) => {
+            let _ = fs::remove_dir_all(cx.home());
+            Ok(Completion::Completed)
+        }
+        Err(payload) => match payload.downcast::<Cannot>() {
+            Ok(cannot) => gave_up(&cannot.0),
+            Err(payload) => Err(Failed::from(report(payload.as_ref(), &cx))),
+        },
+    }
+}
+
+fn gave_up(reason: &str) -> Result<Completion, Failed> {
+    if env::var_os("E2E_STRICT").is_some_and(|value| value != "0") {
+        return Err(format!("cannot run here: {reason}").into());
+    }
+    Ok(Completion::ignored_with(reason))
+}
+
+fn report(payload: &(dyn Any + Send), cx: &Cx) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| payload.downcast_ref::<&str>().copied()).unwrap_or("a panic without words");
+    let place = PLACE.with(|place| place.borrow().clone());
+    let mut report = format!("{text}\n  at {place}\n");
+    for done in cx.transcript.lock().expect("transcript").iter().rev().take(3) {
+        report.push_str("\nran ");
+        report.push_str(done);
+    }
+    report
+}
+
+thread_local! {
+    static PLACE: RefCell<String> = const { RefCell::new(String::new()) };
+}
+
+/// Keeps panics of trials quiet: the report of the trial has them, with what the runs said.
+pub fn quiet_panics() {
+    panic::set_hook(Box::new(|info| {
+        let place = info.location().map(ToString::to_string).unwrap_or_default();
+        PLACE.with(|known| *known.borrow_mut() = place);
+    }));
+}

@@ -1,0 +1,79 @@
+//! What a run may leave behind: nothing. Counts processes, mounts, sockets and files, so that two counts can be
+//! compared. Removes nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// One count. The harness is the reaper of its descendants, so a process of ours that lost its parent is still found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Leftover {
+    processes: BTreeSet<String>,
+    mounts: Vec<String>,
+    sockets: BTreeSet<String>,
+    files: BTreeSet<PathBuf>,
+}
+
+impl Leftover {
+    /// Counts now. `files` are the directories to list; ordinary results (the record, the cache) are left out.
+    pub fn now(files: &[&Path]) -> Self {
+        let mut found = BTreeSet::new();
+        for place in files {
+            walk(place, &mut found);
+        }
+        let mounts = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
+        Self {
+            processes: descendants(),
+            mounts: mounts.lines().map(str::to_string).collect(),
+            sockets: unix_sockets(),
+            files: found,
+        }
+    }
+}
+
+/// Living descendants of this process, as `pid name`.
+pub fn descendants() -> BTreeSet<String> {
+    let mut parents = Vec::new();
+    for entry in fs::read_dir("/proc").expect("/proc").flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let Ok(stat) = fs::read_to_string(entry.path().join("stat")) else { continue };
+        let Some((head, tail)) = stat.rsplit_once(") ") else { continue };
+        let mut words = tail.split(' ');
+        let state = words.next().unwrap_or("Z");
+        let parent = words.next().and_then(|word| word.parse::<u32>().ok()).unwrap_or(0);
+        let name = head.split_once('(').map_or("", |(_, name)| name).to_string();
+        parents.push((pid, parent, state != "Z" && state != "X", name));
+    }
+    let mut ours = vec![std::process::id()];
+    let mut names = BTreeSet::new();
+    let mut at = 0;
+    while let Some(&parent) = ours.get(at) {
+        for (pid, _, alive, name) in parents.iter().filter(|(_, of, _, _)| *of == parent) {
+            ours.push(*pid);
+            if *alive {
+                names.insert(format!("{pid} {name}"));
+            }
+        }
+        at += 1;
+    }
+    names
+}
+
+/// Sockets with a name in this network namespace.
+fn unix_sockets() -> BTreeSet<String> {
+    let table = fs::read_to_string("/proc/net/unix").expect("/proc/net/unix");
+    table.lines().skip(1).filter_map(|line| line.split_whitespace().nth(7)).map(str::to_string).collect()
+}
+
+fn walk(place: &Path, found: &mut BTreeSet<PathBuf>) {
+    let Ok(entries) = fs::read_dir(place) else { return };
+    for entry in entries.flatten() {
+        let path = entry.path();
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            walk(&path, found);
+        }
+        found.insert(path);
+    }
+}

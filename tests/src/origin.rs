@@ -1,0 +1,384 @@
+//! The origins of the internet: TLS and plain HTTP, echo, a server that speaks first, half-closers and a bulk source,
+//! on every address. Each connection and its bytes are logged under the address that it was made to.
+//!
+//! One thread serves them all; they are peers for tests, not models of a server.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::PrivateKeyDer;
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
+
+/// HTTP over TLS.
+pub const TLS: [u16; 2] = [443, 8443];
+/// Plain HTTP.
+pub const HTTP: u16 = 80;
+/// Sends back what it gets; closes its side when the client does.
+pub const ECHO: u16 = 7;
+/// Greets first, then echoes: a database or mail server.
+pub const SERVER_FIRST: u16 = 5432;
+/// Reads 8 bytes, a big-endian count, and sends that many.
+pub const BULK: u16 = 9001;
+/// Says `bye`, closes its sending side, then reads until the client does the same.
+pub const CLOSES_FIRST: u16 = 9002;
+/// Reads until the client has closed its sending side, then says how many bytes that were.
+pub const COUNTS: u16 = 9003;
+/// What the greeting is.
+pub const GREETING: &[u8] = b"220 origin ready\r\n";
+
+/// Bytes of one connection that are kept; more are only counted.
+const KEPT: usize = 256 * 1024;
+
+/// One connection that arrived.
+#[derive(Debug)]
+pub struct Visit {
+    /// The address and port that the client connected to.
+    pub to: SocketAddr,
+    /// Bytes that arrived on the wire, TLS included.
+    pub bytes: AtomicU64,
+    /// Whether the client closed its sending side.
+    pub eof: AtomicBool,
+    state: Mutex<VisitState>,
+}
+
+#[derive(Debug, Default)]
+struct VisitState {
+    wire: Vec<u8>,
+    sni: Option<String>,
+    heads: Vec<String>,
+}
+
+impl Visit {
+    /// The first bytes as they came over the wire.
+    pub fn wire(&self) -> Vec<u8> {
+        self.state.lock().expect("visit").wire.clone()
+    }
+
+    /// The name of the TLS hello.
+    pub fn sni(&self) -> Option<String> {
+        self.state.lock().expect("visit").sni.clone()
+    }
+
+    /// The heads of the HTTP requests that came complete, decrypted.
+    pub fn heads(&self) -> Vec<String> {
+        self.state.lock().expect("visit").heads.clone()
+    }
+}
+
+/// The log of every origin.
+#[derive(Clone, Default)]
+pub struct Internet {
+    visits: Arc<Mutex<Vec<Arc<Visit>>>>,
+}
+
+impl Internet {
+    /// The connections that were made to an address, oldest first.
+    pub fn visits(&self, addr: IpAddr) -> Vec<Arc<Visit>> {
+        let visits = self.visits.lock().expect("visits");
+        visits.iter().filter(|visit| visit.to.ip() == addr).cloned().collect()
+    }
+
+    /// Every connection since the log had `from` entries; see [`Internet::count`].
+    pub fn since(&self, from: usize) -> Vec<Arc<Visit>> {
+        self.visits.lock().expect("visits").iter().skip(from).cloned().collect()
+    }
+
+    /// How many connections were made so far.
+    pub fn count(&self) -> usize {
+        self.visits.lock().expect("visits").len()
+    }
+
+    fn arrived(&self, stream: &TcpStream) -> io::Result<Arc<Visit>> {
+        let local = stream.local_addr()?;
+        let to = SocketAddr::new(local.ip().to_canonical(), local.port());
+        let visit = Arc::new(Visit {
+            to,
+            bytes: AtomicU64::new(0),
+            eof: AtomicBool::new(false),
+            state: Mutex::default(),
+        });
+        self.visits.lock().expect("visits").push(visit.clone());
+        Ok(visit)
+    }
+}
+
+/// The authority of the bench: mints a certificate for whatever name a client asks for.
+pub struct Ca {
+    issuer: Issuer<'static, KeyPair>,
+    pem: String,
+}
+
+impl Ca {
+    /// A fresh one, for this process alone.
+    pub fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).expect("no names");
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(rcgen::DnType::CommonName, "exeat test authority");
+        let key = KeyPair::generate().expect("key");
+        let pem = params.self_signed(&key).expect("self-signed").pem();
+        Self { issuer: Issuer::new(params, key), pem }
+    }
+
+    /// What clients have to trust.
+    pub fn pem(&self) -> String {
+        self.pem.clone()
+    }
+
+    fn mint(&self, name: &str) -> CertifiedKey {
+        let params = CertificateParams::new(vec![name.to_string()]).expect("a name");
+        let key = KeyPair::generate().expect("key");
+        let cert = params.signed_by(&key, &self.issuer).expect("signed");
+        let key = PrivateKeyDer::try_from(key.serialize_der()).expect("PKCS 8");
+        let key = ring::sign::any_supported_type(&key).expect("a key that ring knows");
+        CertifiedKey::new(vec![cert.der().clone()], key)
+    }
+}
+
+impl Default for Ca {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+struct Mint {
+    ca: Ca,
+    made: Mutex<HashMap<String, Arc<CertifiedKey>>>,
+}
+
+impl std::fmt::Debug for Mint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Mint")
+    }
+}
+
+impl ResolvesServerCert for Mint {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let name = hello.server_name().unwrap_or("no-name.test").to_string();
+        let mut made = self.made.lock().expect("mint");
+        Some(made.entry(name.clone()).or_insert_with(|| Arc::new(self.ca.mint(&name))).clone())
+    }
+}
+
+/// Serves for ever in the network namespace of the calling thread; `ready` gets the log once all ports listen.
+pub fn serve(ca: Ca, ready: impl FnOnce(Internet)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
+    runtime.block_on(async move {
+        let internet = Internet::default();
+        let mint = Arc::new(Mint { ca, made: Mutex::default() });
+        let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("protocol versions")
+            .with_no_client_auth()
+            .with_cert_resolver(mint);
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        for port in TLS {
+            let acceptor = acceptor.clone();
+            listen(&internet, port, move |stream, visit| tls(acceptor.clone(), stream, visit)).await;
+        }
+        listen(&internet, HTTP, http).await;
+        listen(&internet, ECHO, echo).await;
+        listen(&internet, SERVER_FIRST, server_first).await;
+        listen(&internet, BULK, bulk).await;
+        listen(&internet, CLOSES_FIRST, closes_first).await;
+        listen(&internet, COUNTS, counts).await;
+        ready(internet);
+        std::future::pending::<()>().await;
+    });
+}
+
+async fn listen<F, Fut>(internet: &Internet, port: u16, handle: F)
+where
+    F: Fn(Logged, Arc<Visit>) -> Fut + Send + 'static,
+    Fut: Future<Output = io::Result<()>> + Send + 'static,
+{
+    let listener = TcpListener::bind(("::", port)).await.expect("an origin's port");
+    let internet = internet.clone();
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let _ = stream.set_nodelay(true);
+            let Ok(visit) = internet.arrived(&stream) else { continue };
+            tokio::spawn(handle(Logged { stream, visit: visit.clone() }, visit));
+        }
+    });
+}
+
+async fn tls(acceptor: TlsAcceptor, stream: Logged, visit: Arc<Visit>) -> io::Result<()> {
+    let stream = acceptor.accept(stream).await?;
+    visit.state.lock().expect("visit").sni = stream.get_ref().1.server_name().map(str::to_string);
+    http(stream, visit).await
+}
+
+/// HTTP/1.1, kept alive: `/bytes/N` sends N bytes, everything else a line that names host, method and body length.
+async fn http(mut stream: impl AsyncRead + AsyncWrite + Unpin, visit: Arc<Visit>) -> io::Result<()> {
+    let mut pending = Vec::new();
+    loop {
+        let Some(head) = read_until(&mut stream, &mut pending, b"\r\n\r\n").await? else { return Ok(()) };
+        let head = String::from_utf8_lossy(&head).into_owned();
+        let Some(body) = read_body(&mut stream, &mut pending, &head).await? else { return Ok(()) };
+        visit.state.lock().expect("visit").heads.push(head.clone());
+        let mut words = head.split(' ');
+        let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
+        let close = field(&head, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
+        let answer = match path.rsplit_once("/bytes/").and_then(|(_, count)| count.parse().ok()) {
+            Some(count) => vec![b'x'; count],
+            None => format!("hello from {}: {method} {body}\n", field(&head, "host").unwrap_or("nobody"))
+                .into_bytes(),
+        };
+        let connection = if close { "Connection: close\r\n" } else { "" };
+        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{connection}\r\n", answer.len());
+        stream.write_all(&[head.as_bytes(), &answer].concat()).await?;
+        stream.flush().await?;
+        if close {
+            return stream.shutdown().await;
+        }
+    }
+}
+
+/// The length of the body, or `None` when the client went away in the middle of it.
+async fn read_body(
+    stream: &mut (impl AsyncRead + Unpin),
+    pending: &mut Vec<u8>,
+    head: &str,
+) -> io::Result<Option<usize>> {
+    if field(head, "transfer-encoding").is_some() {
+        let Some(body) = read_until(stream, pending, b"0\r\n\r\n").await? else { return Ok(None) };
+        return Ok(Some(body.len()));
+    }
+    let length = field(head, "content-length").and_then(|value| value.parse().ok()).unwrap_or(0);
+    while pending.len() < length {
+        if stream.read_buf(pending).await? == 0 {
+            return Ok(None);
+        }
+    }
+    pending.drain(..length);
+    Ok(Some(length))
+}
+
+async fn read_until(
+    stream: &mut (impl AsyncRead + Unpin),
+    pending: &mut Vec<u8>,
+    mark: &[u8],
+) -> io::Result<Option<Vec<u8>>> {
+    loop {
+        if let Some(at) = pending.windows(mark.len()).position(|window| window == mark) {
+            return Ok(Some(pending.drain(..at + mark.len()).collect()));
+        }
+        if stream.read_buf(pending).await? == 0 {
+            return Ok(None);
+        }
+    }
+}
+
+fn field<'a>(head: &'a str, name: &str) -> Option<&'a str> {
+    head.lines()
+        .skip(1)
+        .filter_map(|line| line.split_once(':'))
+        .find_map(|(key, value)| key.eq_ignore_ascii_case(name).then(|| value.trim()))
+}
+
+async fn echo(mut stream: Logged, _: Arc<Visit>) -> io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let count = stream.read(&mut buffer).await?;
+        if count == 0 {
+            return stream.shutdown().await;
+        }
+        stream.write_all(&buffer[..count]).await?;
+    }
+}
+
+async fn server_first(mut stream: Logged, visit: Arc<Visit>) -> io::Result<()> {
+    stream.write_all(GREETING).await?;
+    echo(stream, visit).await
+}
+
+async fn bulk(mut stream: Logged, _: Arc<Visit>) -> io::Result<()> {
+    const BLOCK: &[u8] = &[0x5a; 256 * 1024];
+    let mut left = stream.read_u64().await?;
+    while left > 0 {
+        let count = left.min(BLOCK.len() as u64);
+        stream.write_all(&BLOCK[..usize::try_from(count).expect("one block")]).await?;
+        left -= count;
+    }
+    stream.shutdown().await
+}
+
+async fn closes_first(mut stream: Logged, visit: Arc<Visit>) -> io::Result<()> {
+    stream.write_all(b"bye").await?;
+    stream.shutdown().await?;
+    read_to_end(&mut stream).await?;
+    visit.eof.store(true, Ordering::SeqCst);
+    Ok(())
+}
+
+async fn counts(mut stream: Logged, _: Arc<Visit>) -> io::Result<()> {
+    let count = read_to_end(&mut stream).await?;
+    stream.write_all(format!("got {count}\n").as_bytes()).await?;
+    stream.shutdown().await
+}
+
+async fn read_to_end(stream: &mut Logged) -> io::Result<u64> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut total = 0;
+    loop {
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(total),
+            count => total += count as u64,
+        }
+    }
+}
+
+/// A stream whose incoming bytes are logged.
+pub struct Logged {
+    stream: TcpStream,
+    visit: Arc<Visit>,
+}
+
+impl AsyncRead for Logged {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(cx, buf);
+        if let Poll::Ready(Ok(())) = polled {
+            let new = &buf.filled()[before..];
+            if new.is_empty() {
+                self.visit.eof.store(true, Ordering::SeqCst);
+            }
+            self.visit.bytes.fetch_add(new.len() as u64, Ordering::SeqCst);
+            let mut state = self.visit.state.lock().expect("visit");
+            let room = KEPT.saturating_sub(state.wire.len()).min(new.len());
+            state.wire.extend_from_slice(&new[..room]);
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for Logged {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}

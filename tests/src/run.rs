@@ -1,0 +1,364 @@
+//! One run of the real binary: a clean environment, a deadline, and everything it said and left.
+
+use std::fmt;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::audit::AuditLog;
+use crate::bench::PATH;
+use crate::case::Cx;
+use crate::wait_for;
+
+const DEADLINE: Duration = Duration::from_secs(40);
+
+/// A command that is about to start.
+pub struct Run<'a> {
+    cx: &'a Cx,
+    words: Vec<String>,
+    env: Vec<(String, String)>,
+    cwd: PathBuf,
+    stdin: Option<Vec<u8>>,
+    mounts: Option<String>,
+    redirections: String,
+    audit: Option<PathBuf>,
+    deadline: Duration,
+}
+
+impl<'a> Run<'a> {
+    pub(crate) fn new(cx: &'a Cx, words: Vec<String>, audit: Option<PathBuf>) -> Self {
+        let env = [("PATH", PATH), ("LANG", "C.UTF-8"), ("HOME", cx.home().to_str().expect("ASCII"))];
+        Self {
+            cx,
+            words,
+            env: env.map(|(name, value)| (name.to_string(), value.to_string())).to_vec(),
+            cwd: cx.dir().to_path_buf(),
+            stdin: None,
+            mounts: None,
+            redirections: String::new(),
+            audit,
+            deadline: DEADLINE,
+        }
+    }
+
+    /// Sets a variable of exeat's own environment.
+    pub fn env(mut self, name: &str, value: &str) -> Self {
+        self.env.retain(|(known, _)| known != name);
+        self.env.push((name.to_string(), value.to_string()));
+        self
+    }
+
+    /// Starts somewhere else than in the trial's working directory.
+    pub fn cwd(mut self, dir: &Path) -> Self {
+        self.cwd = dir.to_path_buf();
+        self
+    }
+
+    /// What the stage reads; without it, standard input is empty.
+    pub fn stdin(mut self, bytes: impl Into<Vec<u8>>) -> Self {
+        self.stdin = Some(bytes.into());
+        self
+    }
+
+    /// Runs a shell script in a private mount namespace first, as the bench's root.
+    pub fn in_mounts(mut self, script: &str) -> Self {
+        self.mounts = Some(script.to_string());
+        self
+    }
+
+    /// Opens descriptors as a shell would: `3>FILE`, `4<FILE`. Names with no special characters, please.
+    pub fn redirect(mut self, redirections: &str) -> Self {
+        self.redirections = redirections.to_string();
+        self
+    }
+
+    /// Gives more time than the usual 40 s, or less.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// Starts, and does not wait.
+    pub fn start(self) -> Live<'a> {
+        let argv = self.argv();
+        let mut command = Command::new(&argv[0]);
+        command.args(&argv[1..]).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
+        command.current_dir(&self.cwd).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        let began = Instant::now();
+        let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", argv[0]));
+        if let (Some(bytes), Some(mut pipe)) = (self.stdin, child.stdin.take()) {
+            // The stage may stop reading when it likes: that is what a pipe is.
+            thread::spawn(move || drop(pipe.write_all(&bytes)));
+        }
+        let stdout = collect(child.stdout.take().expect("piped"));
+        let stderr = collect(child.stderr.take().expect("piped"));
+        let deadline = began + self.deadline;
+        Live {
+            cx: self.cx,
+            words: self.words,
+            child,
+            stdout,
+            stderr,
+            audit: self.audit,
+            began,
+            deadline,
+            status: None,
+        }
+    }
+
+    /// Starts and waits for the end.
+    pub fn run(self) -> Done {
+        self.start().wait()
+    }
+
+    fn argv(&self) -> Vec<String> {
+        let mut argv = Vec::new();
+        if let Some(script) = &self.mounts {
+            argv.extend(["unshare", "--mount", "sh", "-ec"].map(str::to_string));
+            argv.push(format!("{script}\nexec \"$@\""));
+            argv.push("sh".to_string());
+        }
+        argv.extend(self.cx.bench().become_user(self.cx.is_root()));
+        if !self.redirections.is_empty() {
+            argv.extend(["sh".to_string(), "-c".to_string()]);
+            argv.push(format!("exec \"$@\" {}", self.redirections));
+            argv.push("sh".to_string());
+        }
+        argv.extend(self.words.iter().cloned());
+        argv
+    }
+}
+
+/// A command that runs.
+pub struct Live<'a> {
+    cx: &'a Cx,
+    words: Vec<String>,
+    child: Child,
+    stdout: Collected,
+    stderr: Collected,
+    audit: Option<PathBuf>,
+    began: Instant,
+    deadline: Instant,
+    status: Option<ExitStatus>,
+}
+
+impl Live<'_> {
+    /// The process id of exeat.
+    pub fn pid(&self) -> Pid {
+        Pid::from_raw(i32::try_from(self.child.id()).expect("a pid"))
+    }
+
+    /// Sends a signal to exeat alone.
+    pub fn signal(&self, signal: Signal) -> &Self {
+        kill(self.pid(), signal).expect("exeat runs");
+        self
+    }
+
+    /// Waits until a line with `text` came out of the stage.
+    pub fn until_prints(&mut self, text: &str) -> &mut Self {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        wait_for(left, &format!("`{text}` on stdout"), || {
+            self.stdout.take_in();
+            String::from_utf8_lossy(&self.stdout.bytes).contains(text).then_some(())
+        });
+        self
+    }
+
+    /// Whether it ended.
+    pub fn ended(&mut self) -> bool {
+        self.status = self.status.or_else(|| self.child.try_wait().expect("wait"));
+        self.status.is_some()
+    }
+
+    /// A field of `/proc/PID/status` in kB, such as `VmHWM`.
+    pub fn memory_kb(&self, field: &str) -> u64 {
+        memory_kb(self.pid(), field)
+    }
+
+    /// Waits for the end; a run over its deadline is killed and fails the trial.
+    pub fn wait(mut self) -> Done {
+        while !self.ended() {
+            if Instant::now() > self.deadline {
+                let _ = self.child.kill();
+                let status = self.child.wait().expect("wait");
+                let done = self.done(status);
+                panic!("the run took longer than its deadline: {done:?}");
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        let status = self.status.expect("ended");
+        self.done(status)
+    }
+
+    fn done(&mut self, status: ExitStatus) -> Done {
+        let done = Done {
+            words: self.words.join(" "),
+            code: status.code(),
+            signal: status.signal(),
+            raw_stdout: self.stdout.finish(),
+            raw_stderr: self.stderr.finish(),
+            audit: self.audit.take(),
+            took: self.began.elapsed(),
+        };
+        self.cx.remember(&done);
+        done
+    }
+}
+
+impl Drop for Live<'_> {
+    fn drop(&mut self) {
+        if !self.ended() {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// A field of a process's `/proc/PID/status` in kB.
+pub fn memory_kb(pid: Pid, field: &str) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+    line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+/// A stream that a thread reads, so that nobody blocks on it.
+struct Collected {
+    chunks: Receiver<Vec<u8>>,
+    bytes: Vec<u8>,
+}
+
+impl Collected {
+    fn take_in(&mut self) {
+        self.bytes.extend(self.chunks.try_iter().flatten());
+    }
+
+    /// What is there a moment after the end. Not more: a process that outlives exeat would hold the pipe for ever.
+    fn finish(&mut self) -> Vec<u8> {
+        let end = Instant::now() + Duration::from_secs(2);
+        while let Ok(chunk) = self.chunks.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            self.bytes.extend(chunk);
+        }
+        std::mem::take(&mut self.bytes)
+    }
+}
+
+fn collect(mut stream: impl Read + Send + 'static) -> Collected {
+    let (send, chunks) = mpsc::channel();
+    thread::spawn(move || {
+        let mut buffer = vec![0; 64 * 1024];
+        while let Ok(count @ 1..) = stream.read(&mut buffer) {
+            if send.send(buffer[..count].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    Collected { chunks, bytes: Vec::new() }
+}
+
+/// A run that ended.
+pub struct Done {
+    words: String,
+    /// The exit code, unless a signal ended exeat itself.
+    pub code: Option<i32>,
+    /// The signal that ended exeat itself.
+    pub signal: Option<i32>,
+    /// Standard output, byte for byte.
+    pub raw_stdout: Vec<u8>,
+    raw_stderr: Vec<u8>,
+    audit: Option<PathBuf>,
+    /// From start to end.
+    pub took: Duration,
+}
+
+impl Done {
+    /// Standard output as text.
+    pub fn stdout(&self) -> String {
+        String::from_utf8_lossy(&self.raw_stdout).into_owned()
+    }
+
+    /// Standard error as text.
+    pub fn stderr(&self) -> String {
+        String::from_utf8_lossy(&self.raw_stderr).into_owned()
+    }
+
+    /// It ended with this code.
+    #[track_caller]
+    pub fn exits(&self, code: i32) -> &Self {
+        assert_eq!(self.code, Some(code), "exit code of {self:?}");
+        self
+    }
+
+    /// Standard output is exactly this.
+    #[track_caller]
+    pub fn prints(&self, text: &str) -> &Self {
+        assert_eq!(self.stdout(), text, "stdout of {self:?}");
+        self
+    }
+
+    /// Standard output contains this.
+    #[track_caller]
+    pub fn shows(&self, text: &str) -> &Self {
+        assert!(self.stdout().contains(text), "no `{text}` on stdout of {self:?}");
+        self
+    }
+
+    /// Standard error contains this.
+    #[track_caller]
+    pub fn says(&self, text: &str) -> &Self {
+        assert!(self.stderr().contains(text), "no `{text}` on stderr of {self:?}");
+        self
+    }
+
+    /// Nothing on standard error.
+    #[track_caller]
+    pub fn silent(&self) -> &Self {
+        assert_eq!(self.stderr(), "", "stderr of {self:?}");
+        self
+    }
+
+    /// Standard output as JSON.
+    #[track_caller]
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.raw_stdout)
+            .unwrap_or_else(|error| panic!("{error} in stdout of {self:?}"))
+    }
+
+    /// The record of the run, which has to be sound.
+    #[track_caller]
+    pub fn record(&self) -> AuditLog {
+        let log = self.record_so_far();
+        log.sound();
+        log
+    }
+
+    /// The record of a run that was killed: it may lack its end.
+    pub fn record_so_far(&self) -> AuditLog {
+        AuditLog::read(self.audit.as_ref().expect("a run with --audit"))
+    }
+
+    /// Where the record is.
+    pub fn record_path(&self) -> Option<&Path> {
+        self.audit.as_deref()
+    }
+}
+
+impl fmt::Debug for Done {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cut = |text: String| {
+            if text.len() > 4000 { format!("{}...", &text[..4000.min(text.len())]) } else { text }
+        };
+        writeln!(f, "`{}`", self.words)?;
+        writeln!(f, "  code {:?}, signal {:?}, {:?}", self.code, self.signal, self.took)?;
+        writeln!(f, "--- stdout\n{}", cut(String::from_utf8_lossy(&self.raw_stdout).into_owned()))?;
+        writeln!(f, "--- stderr\n{}", cut(self.stderr()))
+    }
+}
