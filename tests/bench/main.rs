@@ -1,2 +1,56 @@
-//! Measures what exeat costs.
-fn main() {}
+//! What exeat costs: start-up, one stream, one round trip, one CONNECT, one idle tunnel, itself at rest.
+//!
+//! Every figure stands beside the same work done without exeat, by the same client and the same server, in turns and in
+//! one run, with every process on one CPU. A mark says whether the aim is met; where a figure can be taken as CPU time
+//! it is, because wall time on a shared machine measures the neighbours. Run it with `cargo xtask bench`.
+//!
+//! `bench [--rounds N] [--gate]`; `--gate` fails when an aim is missed. (`bench client ...` is the client that it starts.)
+#![forbid(unsafe_code)]
+
+mod client;
+mod figures;
+mod machine;
+mod paths;
+mod server;
+mod startup;
+mod under_test;
+
+use std::env;
+use std::process::ExitCode;
+
+use figures::{Aim, Figure, Report};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    if let Some(("client", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
+        return client::main(rest);
+    }
+    let mut rounds = 7;
+    let mut gate = false;
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--rounds" => rounds = words.next().and_then(|number| number.parse().ok()).unwrap_or(rounds).max(5),
+            "--gate" => gate = true,
+            // For `cargo xtask bench --quick`, which leaves criterion out.
+            "--quick" => rounds = 5,
+            other => {
+                eprintln!("bench: `{other}` is not an option; there are --rounds N, --quick and --gate");
+                return ExitCode::from(2);
+            }
+        }
+    }
+    machine::raise_open_files();
+    machine::pin();
+    let under_test = under_test::UnderTest::find();
+    println!("{}", machine::describe());
+    println!("every process on one CPU, medians of {rounds} interleaved rounds\n");
+
+    let mut report = Report::default();
+    startup::measure(&under_test, rounds * 3, &mut report);
+    paths::measure(&under_test, rounds, &mut report);
+    report.print();
+    let met = report.met();
+    report.save(&under_test.directory.join("last.json"));
+    if met || !gate { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

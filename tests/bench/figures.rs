@@ -1,0 +1,133 @@
+//! Figures, aims, and the file that remembers the last run.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+/// What a figure should be.
+#[derive(Clone, Copy)]
+pub(crate) enum Aim {
+    /// A figure that is only told.
+    None,
+    /// Not more than this, in this unit.
+    AtMost(f64, &'static str),
+    /// Not less than this, in this unit.
+    AtLeast(f64, &'static str),
+}
+
+/// One line of the table.
+pub(crate) struct Figure {
+    /// What was measured. Also the key in the file, so it stays.
+    pub(crate) name: String,
+    /// What it was with exeat, with its unit.
+    pub(crate) value: String,
+    /// What it was without, with its unit; empty where there is nothing to compare.
+    pub(crate) base: String,
+    /// What is held against the aim, and remembered.
+    pub(crate) number: f64,
+    /// The aim.
+    pub(crate) aim: Aim,
+}
+
+impl Figure {
+    fn met(&self) -> Option<bool> {
+        match self.aim {
+            Aim::None => None,
+            Aim::AtMost(most, _) => Some(self.number <= most),
+            Aim::AtLeast(least, _) => Some(self.number >= least),
+        }
+    }
+
+    fn aim(&self) -> String {
+        match self.aim {
+            Aim::None => String::new(),
+            Aim::AtMost(most, unit) => format!("<= {most} {unit}"),
+            Aim::AtLeast(least, unit) => format!(">= {least} {unit}"),
+        }
+    }
+}
+
+/// All figures of one run.
+#[derive(Default)]
+pub(crate) struct Report {
+    figures: Vec<Figure>,
+    notes: Vec<String>,
+}
+
+impl Report {
+    /// Adds a line.
+    pub(crate) fn add(&mut self, figure: Figure) {
+        self.figures.push(figure);
+    }
+
+    /// Adds a sentence below the table.
+    pub(crate) fn note(&mut self, note: String) {
+        self.notes.push(note);
+    }
+
+    /// Whether every aim is met.
+    pub(crate) fn met(&self) -> bool {
+        self.figures.iter().all(|figure| figure.met() != Some(false))
+    }
+
+    /// Prints the table.
+    pub(crate) fn print(&self) {
+        println!("{:<38} {:>12} {:>12} {:>8}  {:<16}", "", "exeat", "without", "ratio", "aim");
+        for figure in &self.figures {
+            let ratio = if figure.base.is_empty() { String::new() } else { format!("{:.2}", figure.number) };
+            let mark = match figure.met() {
+                None => "",
+                Some(true) => "pass",
+                Some(false) => "MISS",
+            };
+            let line = format!(
+                "{:<38} {:>12} {:>12} {:>8}  {:<16} {mark}",
+                figure.name,
+                figure.value,
+                figure.base,
+                ratio,
+                figure.aim()
+            );
+            println!("{}", line.trim_end());
+        }
+        for note in &self.notes {
+            println!("{note}");
+        }
+    }
+
+    /// Says what changed by more than a tenth since the last run, and remembers this one.
+    pub(crate) fn save(&self, file: &Path) {
+        let last: Option<Map<String, Value>> =
+            fs::read_to_string(file).ok().and_then(|text| serde_json::from_str(&text).ok());
+        match &last {
+            None => println!("\nno earlier run to compare with"),
+            Some(last) => {
+                let changes: Vec<String> = self
+                    .figures
+                    .iter()
+                    .filter_map(|figure| Some((figure, last.get(&figure.name)?.as_f64()?)))
+                    .filter(|(figure, was)| (figure.number / was - 1.0).abs() > 0.1)
+                    .map(|(figure, was)| format!("  {}: {:.3}, was {was:.3}", figure.name, figure.number))
+                    .collect();
+                if changes.is_empty() {
+                    println!("\nwithin a tenth of the last run");
+                } else {
+                    println!("\nsince the last run:\n{}", changes.join("\n"));
+                }
+            }
+        }
+        let now: Map<String, Value> =
+            self.figures.iter().map(|figure| (figure.name.clone(), json!(figure.number))).collect();
+        if let Err(error) = fs::write(file, format!("{:#}\n", Value::Object(now))) {
+            eprintln!("bench: cannot write {}: {error}", file.display());
+        }
+    }
+}
+
+/// The value in the middle.
+pub(crate) fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

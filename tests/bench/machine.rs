@@ -1,0 +1,91 @@
+//! The machine: what it is, and what a measuring process asks of it.
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
+use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
+use nix::unistd::Pid;
+
+/// Puts this process, and so all that it starts, on the first CPU that it may use.
+pub(crate) fn pin() {
+    let this = Pid::from_raw(0);
+    let allowed = sched_getaffinity(this).expect("the CPUs we may use");
+    let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false)).expect("at least one CPU");
+    let mut one = CpuSet::new();
+    one.set(first).expect("a CPU number");
+    sched_setaffinity(this, &one).expect("pinning to one CPU");
+}
+
+/// Thousands of tunnels need thousands of descriptors.
+pub(crate) fn raise_open_files() {
+    let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("RLIMIT_NOFILE");
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard).expect("raising RLIMIT_NOFILE to its hard limit");
+}
+
+/// How many files this process may hold open.
+pub(crate) fn open_files() -> u64 {
+    getrlimit(Resource::RLIMIT_NOFILE).map_or(1024, |(soft, _)| soft)
+}
+
+/// CPU time of this process, all threads, user and system.
+pub(crate) fn own_cpu() -> Duration {
+    clock_gettime(ClockId::CLOCK_PROCESS_CPUTIME_ID).map(Duration::from).expect("own CPU clock")
+}
+
+/// CPU time of another process, all threads, user and system.
+pub(crate) fn cpu_of(pid: u32) -> Duration {
+    let pid = Pid::from_raw(i32::try_from(pid).expect("a pid"));
+    clock_getcpuclockid(pid).and_then(clock_gettime).map(Duration::from).expect("CPU clock of a process")
+}
+
+/// CPU time of every child that has ended, and of theirs.
+pub(crate) fn children_cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).expect("getrusage");
+    let of = |time: nix::sys::time::TimeVal| {
+        Duration::from_secs(u64::try_from(time.tv_sec()).unwrap_or(0))
+            + Duration::from_micros(u64::try_from(time.tv_usec()).unwrap_or(0))
+    };
+    of(usage.user_time()) + of(usage.system_time())
+}
+
+/// Resident memory of a process in bytes, as /proc tells it: code that is mapped in counts too.
+pub(crate) fn resident(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc/PID/status");
+    let kilobytes: u64 = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))
+        .and_then(|rest| rest.split_whitespace().next())
+        .and_then(|number| number.parse().ok())
+        .expect("VmRSS");
+    kilobytes * 1024
+}
+
+/// One line: commit, kernel, processor, load.
+pub(crate) fn describe() -> String {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    let git = |arguments: &[&str]| {
+        Command::new("git")
+            .args(arguments)
+            .output()
+            .ok()
+            .filter(|output| output.status.success())
+            .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "unknown".into());
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    let info = read("/proc/cpuinfo");
+    let model = info
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("unknown processor", |rest| rest.trim_start_matches([' ', '\t', ':']));
+    let cpus = info.lines().filter(|line| line.starts_with("processor")).count();
+    format!(
+        "commit {commit}{}, Linux {}, {cpus} x {model}, load {}",
+        if changed { " with changes" } else { "" },
+        read("/proc/sys/kernel/osrelease").trim(),
+        read("/proc/loadavg").split_whitespace().next().unwrap_or("?"),
+    )
+}

@@ -1,0 +1,179 @@
+//! The processes that are measured: the `exeat` beside this program, and clients with or without it.
+
+use std::env;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::machine;
+
+/// Where things are.
+pub(crate) struct UnderTest {
+    /// The release binary.
+    pub(crate) exeat: PathBuf,
+    /// This program.
+    pub(crate) this: PathBuf,
+    /// Figures, records and caches of the measurement: inside cargo's target directory.
+    pub(crate) directory: PathBuf,
+}
+
+impl UnderTest {
+    /// The release binary lies beside this program: `cargo xtask bench` builds both.
+    pub(crate) fn find() -> Self {
+        let this = env::current_exe().expect("own path");
+        let beside = this.parent().expect("a directory");
+        let exeat = beside.join("exeat");
+        assert!(exeat.is_file(), "{} is missing: run `cargo xtask bench`", exeat.display());
+        let directory = beside.parent().expect("a target directory").join("bench");
+        for name in ["work", "state", "cache"] {
+            fs::create_dir_all(directory.join(name)).expect("a directory for the measurement");
+        }
+        // The sandbox shows the working directory and not the target directory: the client goes along.
+        let client = directory.join("work/client");
+        let _ = fs::remove_file(&client);
+        fs::copy(&this, &client).expect("a copy of the client");
+        Self { exeat, this, directory }
+    }
+
+    /// `exeat` with state and cache of the measurement's own.
+    pub(crate) fn exeat(&self) -> Command {
+        let mut command = Command::new(&self.exeat);
+        command
+            .current_dir(self.directory.join("work"))
+            .env("XDG_STATE_HOME", self.directory.join("state"))
+            .env("XDG_CACHE_HOME", self.directory.join("cache"));
+        command
+    }
+
+    /// A client without exeat.
+    pub(crate) fn direct(&self, origin: SocketAddr) -> Client {
+        let mut command = Command::new(&self.this);
+        command.args(["client".to_owned(), origin.to_string()]);
+        Client::start(command)
+    }
+
+    /// A client that asks this proxy for its tunnels.
+    pub(crate) fn through(&self, origin: SocketAddr, proxy: SocketAddr) -> Client {
+        let mut command = Command::new(&self.this);
+        command.args(["client".to_owned(), origin.to_string(), proxy.to_string()]);
+        Client::start(command)
+    }
+
+    /// A client inside a sandbox. Its process is `exeat run` itself.
+    pub(crate) fn inside(&self, origin: SocketAddr, bridge: &str) -> Client {
+        let mut command = self.exeat();
+        command.args(["run", "--quiet", "--bridge", bridge, "--allow", &origin.to_string(), "--"]);
+        command.args(["./client", "client", &origin.to_string(), "env"]);
+        Client::start(command)
+    }
+
+    /// `exeat proxy` on a free port of loopback.
+    pub(crate) fn proxy(&self, origin: SocketAddr) -> Proxy {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+        let address = listener.local_addr().expect("its number");
+        drop(listener);
+        let child = self
+            .exeat()
+            .args(["proxy", "--listen", &format!("tcp:{address}"), "--allow", &origin.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("exeat proxy");
+        let end = Instant::now() + Duration::from_secs(10);
+        while std::net::TcpStream::connect(address).is_err() {
+            assert!(Instant::now() < end, "exeat proxy does not listen on {address}");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Proxy { child, address }
+    }
+}
+
+/// A proxy that ends with this value.
+pub(crate) struct Proxy {
+    child: Child,
+    /// Where it listens.
+    pub(crate) address: SocketAddr,
+}
+
+impl Proxy {
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A client process that takes orders.
+pub(crate) struct Client {
+    child: Child,
+    orders: Option<ChildStdin>,
+    answers: BufReader<ChildStdout>,
+}
+
+/// What one order took.
+#[derive(Clone, Copy)]
+pub(crate) struct Took {
+    /// On the clock of the client.
+    pub(crate) wall: Duration,
+    /// CPU of the client.
+    pub(crate) client: Duration,
+    /// CPU of the server: this process.
+    pub(crate) server: Duration,
+    /// What the order counts, if anything: the median of a ping.
+    pub(crate) number: u64,
+}
+
+impl Client {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the client");
+        let orders = child.stdin.take();
+        let answers = BufReader::new(child.stdout.take().expect("a pipe"));
+        let mut client = Self { child, orders, answers };
+        // The first answer shows that all of the path stands.
+        client.order("once 1");
+        client
+    }
+
+    /// The process that was started: the client, or the `exeat run` around it.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives an order and waits until it is done.
+    pub(crate) fn order(&mut self, order: &str) -> Took {
+        let before = machine::own_cpu();
+        writeln!(self.orders.as_mut().expect("a pipe"), "{order}").expect("the client takes orders");
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer).expect("an answer");
+        let server = machine::own_cpu() - before;
+        let words: Vec<&str> = answer.split_whitespace().collect();
+        let [_, wall, client, number] = words[..] else { panic!("`{order}`: the client said `{}`", answer.trim()) };
+        assert!(answer.starts_with("ok "), "`{order}`: the client said `{}`", answer.trim());
+        let nanoseconds = |word: &str| Duration::from_nanos(word.parse().expect("a number"));
+        Took {
+            wall: nanoseconds(wall),
+            client: nanoseconds(client),
+            server,
+            number: number.parse().expect("a number"),
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        // The end of its orders ends it, and with it the sandbox around it.
+        drop(self.orders.take());
+        let _ = self.child.wait();
+    }
+}
