@@ -1,0 +1,274 @@
+//! The messages of the control socket, and their bytes.
+//!
+//! A frame is a length (`u32`, little endian, of what follows) and a body: one tag byte and fields. A byte string is a
+//! `u32` length and its bytes. Descriptors travel beside a frame's first byte (`SCM_RIGHTS`, unix(7)): the listener with a
+//! [`Hello`] of a handoff; standard input, output and error, in this order, with a [`Go`].
+
+/// Bytes of one frame at most: execve(2) takes 6 MiB of arguments and environment at the largest (`_STK_LIM / 4 * 3`).
+pub const MAX_FRAME: usize = 8 << 20;
+
+/// A message in either direction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Message {
+    /// stage2 stands: the bridge is made and nothing untrusted has run.
+    Hello(Hello),
+    /// Host to stage2: become the stage.
+    Go(Go),
+    /// stage2 is about to `execve`; this is what its hardening holds. End of file after it means that the stage runs.
+    Hardened {
+        /// ABI version of the Landlock domain that was entered; 0 when the kernel has none.
+        landlock: u32,
+    },
+    /// stage2 could not do a step, and ends.
+    Failed {
+        /// The step.
+        step: Step,
+        /// The kernel's answer, an `errno`; 0 when the fault was not a system call's.
+        errno: i32,
+    },
+}
+
+/// stage2's first message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hello {
+    /// TCP port of the proxy on the sandbox's loopback.
+    pub port: u16,
+}
+
+/// What the stage is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Go {
+    /// The command and its arguments.
+    pub argv: Vec<Vec<u8>>,
+    /// The whole environment, `NAME=VALUE` each.
+    pub env: Vec<Vec<u8>>,
+    /// The working directory inside.
+    pub cwd: Vec<u8>,
+    /// A classic BPF program (`struct sock_filter` each, native endian) to install before `execve`; empty for none.
+    pub filter: Vec<u8>,
+}
+
+/// The steps of stage2, for "step: cause".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Step {
+    /// Bring up the loopback interface.
+    LoopbackUp = 1,
+    /// Bind the proxy's port on the loopback.
+    BindProxyPort = 2,
+    /// Fork the relay.
+    StartRelay = 3,
+    /// Send the hello, with the listener.
+    SendHello = 4,
+    /// Read what the host said.
+    ReadGo = 5,
+    /// Take over standard input, output and error.
+    TakeStreams = 6,
+    /// Enter the working directory.
+    EnterDirectory = 7,
+    /// Mark every other descriptor close-on-exec.
+    CloseDescriptors = 8,
+    /// Enter a Landlock domain.
+    Landlock = 9,
+    /// Install the stage's seccomp filter.
+    Seccomp = 10,
+    /// Execute the command.
+    Exec = 11,
+}
+
+impl Step {
+    const ALL: [Self; 11] = [
+        Self::LoopbackUp,
+        Self::BindProxyPort,
+        Self::StartRelay,
+        Self::SendHello,
+        Self::ReadGo,
+        Self::TakeStreams,
+        Self::EnterDirectory,
+        Self::CloseDescriptors,
+        Self::Landlock,
+        Self::Seccomp,
+        Self::Exec,
+    ];
+
+    /// What the step does, for "cannot ...".
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::LoopbackUp => "bring up the sandbox's loopback interface",
+            Self::BindProxyPort => "bind the proxy's port on the sandbox's loopback",
+            Self::StartRelay => "start the relay",
+            Self::SendHello => "send the listener to the host side",
+            Self::ReadGo => "read the host side's answer",
+            Self::TakeStreams => "take over the stage's standard streams",
+            Self::EnterDirectory => "enter the working directory",
+            Self::CloseDescriptors => "close inherited descriptors",
+            Self::Landlock => "enter a Landlock domain",
+            Self::Seccomp => "install the stage's seccomp filter",
+            Self::Exec => "execute the command",
+        }
+    }
+
+    fn from_byte(byte: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|step| *step as u8 == byte)
+    }
+}
+
+/// The bytes are not a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeError;
+
+impl std::fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("malformed control message")
+    }
+}
+
+impl std::error::Error for DecodeError {}
+
+const HELLO: u8 = 1;
+const GO: u8 = 2;
+const HARDENED: u8 = 3;
+const FAILED: u8 = 4;
+
+impl Message {
+    /// The frame: length and body. `None` when it would exceed [`MAX_FRAME`].
+    #[must_use]
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let mut out = vec![0; 4];
+        match self {
+            Self::Hello(hello) => {
+                out.push(HELLO);
+                out.extend(hello.port.to_le_bytes());
+            }
+            Self::Go(go) => {
+                out.push(GO);
+                put_list(&mut out, &go.argv)?;
+                put_list(&mut out, &go.env)?;
+                put(&mut out, &go.cwd)?;
+                put(&mut out, &go.filter)?;
+            }
+            Self::Hardened { landlock } => {
+                out.push(HARDENED);
+                out.extend(landlock.to_le_bytes());
+            }
+            Self::Failed { step, errno } => {
+                out.push(FAILED);
+                out.push(*step as u8);
+                out.extend(errno.to_le_bytes());
+            }
+        }
+        let body = out.len().checked_sub(4).filter(|len| *len <= MAX_FRAME)?;
+        let length = u32::try_from(body).ok()?.to_le_bytes();
+        out.get_mut(..4)?.copy_from_slice(&length);
+        Some(out)
+    }
+
+    /// The message in `body`, which is a frame without its length.
+    ///
+    /// # Errors
+    /// When the body is not exactly one message.
+    pub fn decode(body: &[u8]) -> Result<Self, DecodeError> {
+        let mut rest = body;
+        let message = Self::take(&mut rest).ok_or(DecodeError)?;
+        if rest.is_empty() { Ok(message) } else { Err(DecodeError) }
+    }
+
+    fn take(rest: &mut &[u8]) -> Option<Self> {
+        let [tag] = take_array(rest)?;
+        Some(match tag {
+            HELLO => Self::Hello(Hello { port: u16::from_le_bytes(take_array(rest)?) }),
+            GO => Self::Go(Go {
+                argv: take_list(rest)?,
+                env: take_list(rest)?,
+                cwd: take_bytes(rest)?,
+                filter: take_bytes(rest)?,
+            }),
+            HARDENED => Self::Hardened { landlock: u32::from_le_bytes(take_array(rest)?) },
+            FAILED => {
+                let [step] = take_array(rest)?;
+                Self::Failed { step: Step::from_byte(step)?, errno: i32::from_le_bytes(take_array(rest)?) }
+            }
+            _ => return None,
+        })
+    }
+}
+
+fn put(out: &mut Vec<u8>, bytes: &[u8]) -> Option<()> {
+    out.extend(u32::try_from(bytes.len()).ok()?.to_le_bytes());
+    out.extend_from_slice(bytes);
+    Some(())
+}
+
+fn put_list(out: &mut Vec<u8>, list: &[Vec<u8>]) -> Option<()> {
+    out.extend(u32::try_from(list.len()).ok()?.to_le_bytes());
+    list.iter().try_for_each(|bytes| put(out, bytes))
+}
+
+fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
+    let (head, tail) = rest.split_first_chunk::<N>()?;
+    *rest = tail;
+    Some(*head)
+}
+
+fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
+    let length = usize::try_from(u32::from_le_bytes(take_array(rest)?)).ok()?;
+    let (head, tail) = rest.split_at_checked(length)?;
+    *rest = tail;
+    Some(head.to_vec())
+}
+
+fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
+    let count = u32::from_le_bytes(take_array(rest)?);
+    // No capacity from a number on the wire: a hostile count must not allocate.
+    (0..count).map(|_| take_bytes(rest)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Message> {
+        vec![
+            Message::Hello(Hello { port: 3128 }),
+            Message::Go(Go {
+                argv: vec![b"sh".to_vec(), b"-c".to_vec(), Vec::new()],
+                env: vec![b"A=1".to_vec()],
+                cwd: b"/work".to_vec(),
+                filter: vec![0; 8],
+            }),
+            Message::Hardened { landlock: 7 },
+            Message::Failed { step: Step::Exec, errno: 2 },
+        ]
+    }
+
+    #[test]
+    fn every_message_round_trips_and_no_prefix_of_one_decodes() {
+        for message in samples() {
+            let frame = message.encode().unwrap();
+            let (length, body) = frame.split_at(4);
+            assert_eq!(u32::from_le_bytes(length.try_into().unwrap()) as usize, body.len());
+            assert_eq!(Message::decode(body), Ok(message));
+            for cut in 0..body.len() {
+                assert_eq!(Message::decode(&body[..cut]), Err(DecodeError), "prefix of {cut} bytes");
+            }
+            let longer = [body, &[0]].concat();
+            assert_eq!(Message::decode(&longer), Err(DecodeError), "trailing byte");
+        }
+    }
+
+    #[test]
+    fn hostile_counts_do_not_allocate() {
+        let mut body = vec![GO];
+        body.extend(u32::MAX.to_le_bytes());
+        assert_eq!(Message::decode(&body), Err(DecodeError));
+        body.extend(u32::MAX.to_le_bytes());
+        assert_eq!(Message::decode(&body), Err(DecodeError));
+    }
+
+    #[test]
+    fn oversize_frames_are_not_made() {
+        let go = Go { cwd: vec![b'x'; MAX_FRAME], ..Go::default() };
+        assert_eq!(Message::Go(go).encode(), None);
+    }
+}
