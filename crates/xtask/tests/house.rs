@@ -170,6 +170,28 @@ fn nothing_names_a_place_outside_the_repository() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+#[test]
+fn the_pages_explain_every_reason_and_every_field_of_the_record() {
+    let record = read("docs/audit.md");
+    let explained = |word: &str| record.contains(&format!("`{word}`"));
+    let reasons: Vec<String> = read("crates/policy/src/decision.rs")
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("Self::")?.split_once(" => \"")?.1.strip_suffix("\","))
+        .map(str::to_owned)
+        .collect();
+    assert!(reasons.len() > 30, "the reasons are no longer where this test looks for them");
+    let line = read("crates/audit/src/line.rs");
+    let fields = line.split("struct Line<'a> {").nth(1).unwrap().split("\n}").next().unwrap();
+    let fields: Vec<String> = fields
+        .lines()
+        .filter(|line| !line.trim().starts_with('#'))
+        .filter_map(|line| line.trim().split_once(": ").map(|(name, _)| name.to_owned()))
+        .collect();
+    assert!(fields.len() > 30, "the fields are no longer where this test looks for them");
+    let missing: Vec<_> = reasons.iter().chain(&fields).filter(|word| !explained(word)).collect();
+    assert!(missing.is_empty(), "docs/audit.md does not explain {missing:?}");
+}
+
 /// The workspace's packages, as cargo tells them.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
