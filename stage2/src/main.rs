@@ -1,1 +1,85 @@
-fn main() {}
+//! stage2: the first program of ours in the sandbox, which makes the bridge and then becomes the stage.
+//!
+//! It decides nothing and knows no policy: it asks the host side over the bind-mounted socket what to execute. It runs
+//! before anything untrusted does, single-threaded, and nothing of it is left after `execve` except the relay, where that
+//! bridge was chosen. Every failure is told to the host side, step and `errno`; the exit status says nothing.
+//!
+//! Usage: `stage2 handoff|relay`, by exeat alone.
+
+mod bridge;
+mod control;
+mod exec;
+mod harden;
+mod loopback;
+#[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
+mod sys;
+
+use std::convert::Infallible;
+use std::os::unix::ffi::OsStrExt;
+use std::process::ExitCode;
+
+use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, Step};
+use nix::errno::Errno;
+
+use crate::control::Control;
+
+/// A step that failed, and the kernel's answer.
+struct Failure {
+    step: Step,
+    errno: Errno,
+}
+
+/// Names the step of a failed system call.
+trait During<T> {
+    fn during(self, step: Step) -> Result<T, Failure>;
+}
+
+impl<T> During<T> for nix::Result<T> {
+    fn during(self, step: Step) -> Result<T, Failure> {
+        self.map_err(|errno| Failure { step, errno })
+    }
+}
+
+fn main() -> ExitCode {
+    let Some(kind) = std::env::args_os().nth(1).and_then(|word| BridgeKind::from_word(word.as_bytes()))
+    else {
+        eprintln!("stage2: this program is started by exeat");
+        return ExitCode::from(2);
+    };
+    // Without the control socket there is nobody to tell but bwrap's standard error, which the host reads too.
+    let control = match Control::connect(SOCKET) {
+        Ok(control) => control,
+        Err(errno) => {
+            eprintln!("stage2: cannot connect to {SOCKET}: {}", errno.desc());
+            return ExitCode::FAILURE;
+        }
+    };
+    let Err(Failure { step, errno }) = become_stage(kind, &control);
+    // The host side sees the end of the connection in any case.
+    let _ = control.send(&Message::Failed { step, errno: errno as i32 }, &[]);
+    ExitCode::FAILURE
+}
+
+fn become_stage(kind: BridgeKind, control: &Control) -> Result<Infallible, Failure> {
+    loopback::ensure_up().during(Step::LoopbackUp)?;
+    let listener = bridge::listen(PROXY_PORT).during(Step::BindProxyPort)?;
+    let hello = Message::Hello(Hello { port: PROXY_PORT });
+    // The host side gets the listener itself, or a descriptor that ends with the relay.
+    let passed = match kind {
+        BridgeKind::Handoff => listener,
+        BridgeKind::Relay => bridge::relay::start(listener).during(Step::StartRelay)?,
+    };
+    control.send(&hello, &[&passed]).during(Step::SendHello)?;
+    // A copy left here would be the stage's: it could clear O_NONBLOCK on the shared description and hang the proxy.
+    drop(passed);
+
+    let (go, streams) = control.receive_go().during(Step::ReadGo)?;
+    let command = exec::Command::new(&go).during(Step::Exec)?;
+    control::take_streams(streams).during(Step::TakeStreams)?;
+    nix::unistd::chdir(command.cwd()).during(Step::EnterDirectory)?;
+    harden::close_descriptors().during(Step::CloseDescriptors)?;
+    let landlock = harden::enter_landlock_domain().during(Step::Landlock)?;
+    control.send(&Message::Hardened { landlock }, &[]).during(Step::Landlock)?;
+    harden::install_filter(&go.filter).during(Step::Seccomp)?;
+    command.execute().during(Step::Exec)
+}

@@ -1,0 +1,79 @@
+//! From words to `execve`: the search along PATH as execvp(3) does it.
+
+use std::convert::Infallible;
+use std::ffi::{CStr, CString};
+
+use exeat_contract::Go;
+use nix::errno::Errno;
+use nix::unistd::execve;
+
+/// Where execvp(3) looks when the environment has no PATH.
+const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
+/// What runs a text file without an interpreter line, as in execvp(3).
+const SHELL: &CStr = c"/bin/sh";
+
+pub(crate) struct Command {
+    argv: Vec<CString>,
+    env: Vec<CString>,
+    cwd: CString,
+    /// Places to try, in order.
+    candidates: Vec<CString>,
+}
+
+impl Command {
+    /// `EINVAL` when a string holds a NUL or there is no command.
+    pub(crate) fn new(go: &Go) -> nix::Result<Self> {
+        let strings = |list: &[Vec<u8>]| {
+            list.iter().map(|bytes| c_string(bytes.clone())).collect::<nix::Result<Vec<_>>>()
+        };
+        let argv = strings(&go.argv)?;
+        let name = argv.first().ok_or(Errno::EINVAL)?.as_bytes();
+        let path =
+            go.env.iter().find_map(|pair| pair.strip_prefix(b"PATH=".as_slice())).unwrap_or(DEFAULT_PATH);
+        let candidates = match name {
+            [] => Vec::new(),
+            _ if name.contains(&b'/') => vec![c_string(name.to_vec())?],
+            _ => path
+                .split(|byte| *byte == b':')
+                .map(|dir| candidate(dir, name))
+                .collect::<nix::Result<_>>()?,
+        };
+        Ok(Self { env: strings(&go.env)?, cwd: c_string(go.cwd.clone())?, argv, candidates })
+    }
+
+    pub(crate) fn cwd(&self) -> &CStr {
+        &self.cwd
+    }
+
+    /// Becomes the command, or says why it cannot: `ENOENT` when no place has it, else the most telling answer.
+    pub(crate) fn execute(self) -> nix::Result<Infallible> {
+        let mut answer = Errno::ENOENT;
+        for place in &self.candidates {
+            let Err(errno) = execve(place, &self.argv, &self.env);
+            match errno {
+                Errno::ENOEXEC => return self.execute_by_shell(place),
+                Errno::ENOENT | Errno::ENOTDIR => {}
+                // Seen, but not to be executed: a later place may still have one that can be.
+                Errno::EACCES => answer = errno,
+                errno => return Err(errno),
+            }
+        }
+        Err(answer)
+    }
+
+    fn execute_by_shell(&self, script: &CStr) -> nix::Result<Infallible> {
+        let arguments = self.argv.iter().skip(1).map(CString::as_c_str);
+        let argv: Vec<&CStr> = [SHELL, script].into_iter().chain(arguments).collect();
+        execve(SHELL, &argv, &self.env)
+    }
+}
+
+fn candidate(dir: &[u8], name: &[u8]) -> nix::Result<CString> {
+    // An empty element of PATH is the working directory.
+    let dir = if dir.is_empty() { b".".as_slice() } else { dir };
+    c_string([dir, b"/", name].concat())
+}
+
+fn c_string(bytes: Vec<u8>) -> nix::Result<CString> {
+    CString::new(bytes).map_err(|_| Errno::EINVAL)
+}
