@@ -66,7 +66,8 @@ impl Way {
                 let mut stream = TcpStream::connect(proxy)?;
                 stream.set_nodelay(true)?;
                 let origin = &self.origin;
-                stream.write_all(format!("CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").as_bytes())?;
+                stream
+                    .write_all(format!("CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").as_bytes())?;
                 read_head(&mut stream)?;
                 stream
             }

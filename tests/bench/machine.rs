@@ -13,7 +13,8 @@ use nix::unistd::Pid;
 pub(crate) fn pin() {
     let this = Pid::from_raw(0);
     let allowed = sched_getaffinity(this).expect("the CPUs we may use");
-    let first = (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false)).expect("at least one CPU");
+    let first =
+        (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false)).expect("at least one CPU");
     let mut one = CpuSet::new();
     one.set(first).expect("a CPU number");
     sched_setaffinity(this, &one).expect("pinning to one CPU");
@@ -75,7 +76,8 @@ pub(crate) fn describe() -> String {
             .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let commit = git(&["rev-parse", "--short", "HEAD"]).unwrap_or_else(|| "unknown".into());
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
+    let changed =
+        git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|changes| !changes.is_empty());
     let info = read("/proc/cpuinfo");
     let model = info
         .lines()

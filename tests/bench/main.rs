@@ -30,7 +30,9 @@ fn main() -> ExitCode {
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
-            "--rounds" => rounds = words.next().and_then(|number| number.parse().ok()).unwrap_or(rounds).max(5),
+            "--rounds" => {
+                rounds = words.next().and_then(|number| number.parse().ok()).unwrap_or(rounds).max(5)
+            }
             "--gate" => gate = true,
             // For `cargo xtask bench --quick`, which leaves criterion out.
             "--quick" => rounds = 5,

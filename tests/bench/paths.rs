@@ -88,7 +88,6 @@ fn memory(client: &mut Client, proxy: u32, resting: u64, report: &mut Report) {
     thread::sleep(Duration::from_millis(500));
     let held = machine::resident(proxy).saturating_sub(before);
     client.order("drop");
-    #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
     let each = held as f64 / tunnels as f64 / 1000.0;
     report.add(Figure {
         name: format!("memory per idle tunnel, at {tunnels}"),
@@ -97,7 +96,6 @@ fn memory(client: &mut Client, proxy: u32, resting: u64, report: &mut Report) {
         number: each,
         aim: Aim::AtMost(10.0, "kB"),
     });
-    #[expect(clippy::cast_precision_loss, reason = "sizes far below 2^52")]
     let rest = resting as f64 / 1e6;
     report.add(Figure {
         name: "memory at rest, exeat proxy".into(),
@@ -134,7 +132,6 @@ impl Lane {
     fn round(&mut self) {
         let (took, host) = self.order(&format!("bulk {BULK}"));
         self.wall.push(took.wall.as_secs_f64());
-        #[expect(clippy::cast_precision_loss, reason = "a constant below 2^52")]
         let gigabytes = BULK as f64 / 1e9;
         self.cpu_per_gb.push((took.client + took.server + host).as_secs_f64() / gigabytes);
 
@@ -142,7 +139,6 @@ impl Lane {
         self.trip.push(Duration::from_nanos(took.number).as_secs_f64() * 1e6);
 
         let (_, host) = self.order(&format!("once {CONNECTIONS}"));
-        #[expect(clippy::cast_precision_loss, reason = "a constant below 2^52")]
         self.host_per_connection.push(host.as_secs_f64() * 1e3 / CONNECTIONS as f64);
     }
 
@@ -155,7 +151,6 @@ impl Lane {
     }
 
     fn megabytes(&self) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "a constant below 2^52")]
         let megabytes = BULK as f64 / 1e6;
         megabytes / median(&self.wall)
     }

@@ -158,7 +158,9 @@ impl Client {
         self.answers.read_line(&mut answer).expect("an answer");
         let server = machine::own_cpu() - before;
         let words: Vec<&str> = answer.split_whitespace().collect();
-        let [_, wall, client, number] = words[..] else { panic!("`{order}`: the client said `{}`", answer.trim()) };
+        let [_, wall, client, number] = words[..] else {
+            panic!("`{order}`: the client said `{}`", answer.trim())
+        };
         assert!(answer.starts_with("ok "), "`{order}`: the client said `{}`", answer.trim());
         let nanoseconds = |word: &str| Duration::from_nanos(word.parse().expect("a number"));
         Took {

@@ -1,2 +1,129 @@
-//! Shows the main job for real.
-fn main() {}
+//! Shows the main job for real: one host allowed, one refused, one attempt to go around, and the record of all three.
+//!
+//! The first part needs no Internet: it makes a private "host" and "internet" in namespaces, as the tests do, so that
+//! public addresses are reached like real ones and nothing is loosened for the show. The second part reaches a real host
+//! where the machine has a network, and is left out, with a word, where it has none. Run it with `cargo xtask demo`.
+#![forbid(unsafe_code)]
+
+mod internet;
+mod shell;
+
+use std::env;
+use std::fs;
+use std::net::IpAddr;
+use std::path::Path;
+use std::process::{Command, ExitCode};
+
+use e2e::bench::{Bench, HOME, PATH, Powers, address};
+use e2e::dns::Answer;
+use shell::Shell;
+
+/// The name that is granted, and the one that is not.
+const GRANTED: &str = "api.demo.test";
+const OTHER: &str = "other.demo.test";
+
+fn main() -> ExitCode {
+    let this = env::current_exe().expect("own path");
+    let exeat = this.with_file_name("exeat");
+    assert!(exeat.is_file(), "{} is missing: run `cargo xtask demo`", exeat.display());
+    if env::args().nth(1).as_deref() == Some("local") {
+        return local(&exeat);
+    }
+    // The first part changes its process's namespaces, so it gets a process of its own.
+    let local = Command::new(&this).arg("local").status().expect("the first part starts");
+    let real = internet::show(&exeat);
+    if local.success() && real { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// One server, two names, no Internet.
+fn local(exeat: &Path) -> ExitCode {
+    let bench = Bench::set_up(exeat, None);
+    let (granted, other) = (address(1).0, address(2).0);
+    for (name, addresses) in [(GRANTED, address(1)), (OTHER, address(2))] {
+        bench.dns.set(name, Answer::Addrs(vec![addresses.0, addresses.1]));
+    }
+    let home = Path::new(HOME).join("you");
+    let project = home.join("project");
+    fs::create_dir_all(&project).expect("a home and a project");
+    fs::write(project.join("ca.pem"), &bench.ca_pem).expect("the certificate of the local authority");
+    let root = bench.powers == Powers::Root;
+    let mut words = bench.become_user(root);
+    words.push("env".into());
+    let shell = Shell::new(&project, words)
+        .env("PATH", &format!("{HOME}/bin:{PATH}"))
+        .env("HOME", &home.display().to_string())
+        .env("LANG", "C.UTF-8");
+
+    println!(
+        "One local TLS server answers as {GRANTED} and as {OTHER}.\nThe stage is curl; it may reach the first name only.\n"
+    );
+    let mut good = true;
+    let mut seen = Seen { bench: &bench, last: 0 };
+
+    println!("1. Allowed: curl gets its answer.");
+    let code =
+        shell.run(&format!("exeat run --allow {GRANTED} -- curl -sS --cacert ca.pem https://{GRANTED}/"));
+    good &= expect(code == 0 && seen.new_at(granted) == 1, "the server saw one connection");
+
+    println!("2. Refused: no rule names this host, so its name is not even looked up.");
+    let code =
+        shell.run(&format!("exeat run --allow {GRANTED} -- curl -sS --cacert ca.pem https://{OTHER}/"));
+    good &= expect(code != 0 && seen.new_at(other) == 0, "the server saw nothing");
+
+    println!("3. Around the proxy: there is no other way out, whatever the client is told.");
+    let code = shell.run(&format!("exeat run --allow {GRANTED} -- curl -sSk --noproxy '*' https://{other}/"));
+    good &= expect(
+        code != 0 && seen.new_at(other) == 0,
+        "the server saw nothing; the kernel refused it inside the sandbox",
+    );
+
+    println!("4. By its address instead of its name: that takes a rule for the address.");
+    let code = shell.run(&format!("exeat run --allow {GRANTED} -- curl -sSk https://{other}/"));
+    good &= expect(code != 0 && seen.new_at(other) == 0, "the server saw nothing");
+
+    println!(
+        "What was written down: a record for each run. (Attempt 3 never reached the proxy, so its record holds no attempt.)"
+    );
+    good &= shell.run("exeat audit list") == 0;
+    println!();
+    for run in runs(&home) {
+        good &= shell.run(&format!("exeat audit show {run}")) == 0;
+        println!();
+    }
+    bench.tear_down();
+    if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// What the servers saw.
+struct Seen<'a> {
+    bench: &'a Bench,
+    last: usize,
+}
+
+impl Seen<'_> {
+    /// Connections to an address since the last question.
+    fn new_at(&mut self, addr: IpAddr) -> usize {
+        let internet = &self.bench.internet;
+        let new = internet.since(self.last).iter().filter(|visit| visit.to.ip() == addr).count();
+        self.last = internet.count();
+        new
+    }
+}
+
+/// The runs on record, oldest first: their names sort by time.
+fn runs(home: &Path) -> Vec<String> {
+    let mut runs: Vec<String> = fs::read_dir(home.join(".local/state/exeat/runs"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".jsonl").map(str::to_owned))
+        .collect();
+    runs.sort();
+    runs
+}
+
+/// Says what holds, or that it does not.
+fn expect(holds: bool, what: &str) -> bool {
+    println!("   {} {what}\n", if holds { "=>" } else { "=> NOT AS IT SHOULD BE:" });
+    holds
+}

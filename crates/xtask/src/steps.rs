@@ -50,7 +50,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(arguments)
         .env("E2E_STRICT", "1")
-        .env("E2E_EXEAT", debug.join("exeat"))
+        .env("EXEAT_BIN", debug.join("exeat"))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()

@@ -1,0 +1,84 @@
+//! The second part: a real host, where there is a network. Never fails for lack of one.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::shell::Shell;
+
+/// Hosts and what is fetched from them, the first one that answers.
+const HOSTS: &[(&str, &str)] = &[("example.com", "/"), ("pypi.org", "/simple/six/")];
+
+/// How long a host may take to answer the question whether it is there.
+const PATIENCE: Duration = Duration::from_secs(4);
+
+/// Reaches a real host with a rule, and does not reach it without. False only when exeat did the wrong thing.
+pub(crate) fn show(exeat: &Path) -> bool {
+    let Some((host, path)) = HOSTS.iter().find(|(host, path)| answers(&format!("https://{host}{path}")))
+    else {
+        println!("A real host: left out, this machine reaches none of those that were tried.");
+        return true;
+    };
+    let project = env::temp_dir().join(format!("exeat-demo-{}", std::process::id()));
+    fs::create_dir_all(&project).expect("a directory for the demonstration");
+    let path_variable = env::var("PATH").unwrap_or_default();
+    let beside = exeat.parent().unwrap_or(exeat).display().to_string();
+    let shell = Shell::new(&project, vec![]).env("PATH", &format!("{beside}:{path_variable}"));
+
+    println!("A real host, with a rule and without.");
+    let curl = format!(
+        "curl -sS -m 20 -o page.html -w '%{{http_code}} %{{size_download}} bytes\\n' https://{host}{path}"
+    );
+    let (mut code, said) = shell.run_and_read(&format!("exeat run --allow {host} -- {curl}"));
+    if code != 0
+        && let Some(flag) = flag(&said)
+    {
+        println!(
+            "\n   This network's resolver answers with an address that is not public, and exeat says which rule that takes."
+        );
+        code = shell.run_and_read(&format!("exeat run --allow {host} {flag} -- {curl}")).0;
+    }
+    let without = shell.run_and_read(&format!("exeat run -- {curl}")).0;
+    let _ = fs::remove_dir_all(&project);
+    let holds = code == 0 && without != 0;
+    println!(
+        "   {}",
+        if holds { "=> reached with the rule, refused without" } else { "=> NOT AS IT SHOULD BE" }
+    );
+    holds
+}
+
+/// Whether the host can be reached from here at all, without exeat.
+fn answers(url: &str) -> bool {
+    let child = Command::new("curl")
+        .args(["-sS", "-m", "4", "-o", "/dev/null", url])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut child) = child else { return false };
+    let end = Instant::now() + PATIENCE + Duration::from_secs(1);
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.success(),
+            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(20)),
+            _ => {
+                // A resolver that never answers holds curl longer than its own limit.
+                let _ = child.kill();
+                let _ = child.wait();
+                return false;
+            }
+        }
+    }
+}
+
+/// The flag at the end of a `denied` line of the summary, when it names an address.
+fn flag(said: &str) -> Option<&str> {
+    let line = said.lines().find(|line| line.trim_start().starts_with("denied"))?;
+    let (_, flags) = line.split_once("  --allow ")?;
+    flags
+        .starts_with(|c: char| c.is_ascii_digit() || c == '[')
+        .then(|| &line[line.len() - flags.len() - "--allow ".len()..])
+}
