@@ -11,11 +11,14 @@ use crate::addr::{AddrClass, OwnAddrs};
 use crate::day::Day;
 use crate::policy::Policy;
 use crate::port::{Port, PortSet};
-use crate::rule::{Action, Rule, RuleId};
+use crate::rule::{Rule, RuleId};
 use crate::target::{Host, Target};
 
 /// The most addresses of one answer that are kept for dialling. The rest is judged, then dropped.
 pub const MAX_ADDRS: usize = 16;
+
+/// The most ranges of ports that a sentence names.
+const MAX_RANGES: usize = 8;
 
 /// The most addresses that a suggested set of flags names.
 const MAX_FLAGS: usize = 8;
@@ -472,10 +475,13 @@ impl Denial {
             Why::Default => "no rule allows it".into(),
             Why::IpLiteral { .. } => "no IP rule allows this address".into(),
             Why::DenyRule { .. } => "a deny rule forbids this host".into(),
-            Why::Port { granted } => {
-                let word = if granted.single().is_some() { "port" } else { "ports" };
-                format!("this host is allowed on {word} {granted} only")
-            }
+            Why::Port { granted } => match listed(granted) {
+                Some(ports) if granted.single().is_some() => {
+                    format!("this host is allowed on port {ports} only")
+                }
+                Some(ports) => format!("this host is allowed on ports {ports} only"),
+                None => "this host is allowed on other ports only".into(),
+            },
             Why::Expired { .. } => "the rule that allowed this host has expired".into(),
             Why::Closed { class, .. } if class.is_never_dialled() || *class == AddrClass::Metadata => {
                 "its address is never reachable".into()
@@ -487,8 +493,11 @@ impl Denial {
 
     /// One line for the host's own terminal and record: names addresses and files.
     pub fn said_outside(&self) -> String {
-        // A literal did not resolve to anything: the target is printed beside this text.
-        let is = if self.0.target.host.ip().is_some() { "is" } else { "resolves to" };
+        // A literal did not resolve to anything, and stands beside this text already.
+        let address = |addr: &IpAddr, class: &AddrClass| match self.0.target.host {
+            Host::Ip(_) => format!("not a public address ({class})"),
+            Host::Name(_) => format!("resolves to {addr} ({class})"),
+        };
         match &self.0.why {
             Why::Default => "no rule allows it".into(),
             Why::IpLiteral { class: AddrClass::Public } => "no IP rule allows this address".into(),
@@ -500,17 +509,20 @@ impl Denial {
                     None => format!("denied by {origin}"),
                 }
             }
-            Why::Port { granted } => format!("allowed on {granted} only"),
+            Why::Port { granted } => match listed(granted) {
+                Some(ports) => format!("allowed on {ports} only"),
+                None => "allowed on other ports only".into(),
+            },
             Why::Expired { rule, addr } => {
                 let rule = self.0.policy.rule(*rule);
                 let day = rule.note.expires.map(|day| format!(" on {day}")).unwrap_or_default();
                 let expired = format!("the rule at {} expired{day}", rule.origin);
                 match addr {
-                    Some((addr, class)) => format!("{is} {addr} ({class}); {expired}"),
+                    Some((addr, class)) => format!("{}; {expired}", address(addr, class)),
                     None => expired,
                 }
             }
-            Why::Closed { class, first, .. } => format!("{is} {first} ({class})"),
+            Why::Closed { class, first, .. } => address(first, class),
             Why::Empty => "the name has no address".into(),
         }
     }
@@ -556,6 +568,11 @@ impl fmt::Display for Denial {
     }
 }
 
+/// The ports, unless there are too many for one line.
+fn listed(ports: &PortSet) -> Option<String> {
+    (ports.ranges().count() <= MAX_RANGES).then(|| ports.to_string())
+}
+
 /// A literal always says its port; a name on 443 needs none, and reads better without.
 fn flag_for(host: &Host, port: Port) -> String {
     match host {
@@ -564,13 +581,5 @@ fn flag_for(host: &Host, port: Port) -> String {
     }
 }
 
-/// The action of a rule, in the past tense, for sentences such as "denied by".
-impl Action {
-    /// `allowed` or `denied`.
-    pub const fn past(self) -> &'static str {
-        match self {
-            Self::Allow => "allowed",
-            Self::Deny => "denied",
-        }
-    }
-}
+#[cfg(test)]
+mod tests;

@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use crate::day::Day;
-use crate::escape::visible;
+use crate::escape::{printable, visible};
 use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::policy::PolicyBuilder;
 use crate::rule::{Action, Note, Origin, TlsCheck};
@@ -213,7 +213,7 @@ impl fmt::Display for FileError {
             }
             let Problem { line, column, message, meant, source, mark } = problem;
             let margin = " ".repeat(line.to_string().len());
-            writeln!(f, "{}:{line}:{column}: {message}", visible(&self.path))?;
+            writeln!(f, "{}:{line}:{column}: {message}", printable(&self.path))?;
             writeln!(f, "  {line} | {source}")?;
             let marks = "^".repeat(mark.len().max(1));
             write!(f, "  {margin} | {}{marks}", " ".repeat(mark.start))?;

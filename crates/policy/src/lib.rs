@@ -48,6 +48,6 @@ pub use ipnet::IpNet;
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;
 pub use policy::{Policy, PolicyBuilder};
-pub use port::{Port, PortSet};
+pub use port::{Port, PortError, PortSet};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
 pub use target::{Host, Target, TargetError};

@@ -251,23 +251,23 @@ impl Policy {
     }
 
     /// The first of these allow rules that grants `port` on `today`.
-    fn pick(&self, mut rules: impl Iterator<Item = RuleId>, port: Port, today: Day) -> Result<RuleId, Miss> {
-        let mut miss = Miss::Nothing;
-        let hit = rules.find(|id| {
-            let rule = self.rule(*id);
+    fn pick(&self, rules: impl Iterator<Item = RuleId>, port: Port, today: Day) -> Result<RuleId, Miss> {
+        let mut expired = None;
+        let mut elsewhere = Vec::new();
+        for id in rules {
+            let rule = self.rule(id);
             match (rule.ports.contains(port), rule.is_live(today)) {
-                (true, true) => return true,
-                (true, false) if !matches!(miss, Miss::Expired(_)) => miss = Miss::Expired(*id),
-                (false, true) => match &mut miss {
-                    Miss::Nothing => miss = Miss::Port(rule.ports.clone()),
-                    Miss::Port(granted) => granted.extend(&rule.ports),
-                    Miss::Expired(_) => {}
-                },
-                _ => {}
+                (true, true) => return Ok(id),
+                (true, false) => expired = expired.or(Some(id)),
+                (false, true) => elsewhere.push(&rule.ports),
+                (false, false) => {}
             }
-            false
-        });
-        hit.ok_or(miss)
+        }
+        Err(match (expired, elsewhere.is_empty()) {
+            (Some(id), _) => Miss::Expired(id),
+            (None, false) => Miss::Port(PortSet::union(elsewhere)),
+            (None, true) => Miss::Nothing,
+        })
     }
 }
 

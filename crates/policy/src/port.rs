@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::num::NonZeroU16;
+use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
@@ -33,6 +34,19 @@ impl Port {
             return None;
         }
         Self::new(text.parse().ok()?)
+    }
+}
+
+/// The text is not a port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a port is a number from 1 to 65535 without leading zeros")]
+pub struct PortError;
+
+impl FromStr for Port {
+    type Err = PortError;
+
+    fn from_str(text: &str) -> Result<Self, PortError> {
+        Self::parse(text).ok_or(PortError)
     }
 }
 
@@ -104,15 +118,21 @@ impl PortSet {
 
     /// Adds every port of `other`.
     pub fn extend(&mut self, other: &Self) {
-        let mut all = std::mem::take(&mut self.0);
-        all.extend_from_slice(&other.0);
+        *self = Self::union([&*self, other]);
+    }
+
+    /// Every port of every set.
+    pub fn union<'a>(sets: impl IntoIterator<Item = &'a Self>) -> Self {
+        let mut all: Vec<(u16, u16)> = sets.into_iter().flat_map(|set| &set.0).copied().collect();
         all.sort_unstable();
+        let mut union: Vec<(u16, u16)> = Vec::new();
         for (first, last) in all {
-            match self.0.last_mut() {
+            match union.last_mut() {
                 Some(open) if first <= open.1.saturating_add(1) => open.1 = open.1.max(last),
-                _ => self.0.push((first, last)),
+                _ => union.push((first, last)),
             }
         }
+        Self(union)
     }
 }
 
@@ -130,5 +150,50 @@ impl fmt::Display for PortSet {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(text: &[(u16, u16)]) -> PortSet {
+        let port = |n| Port::new(n).unwrap();
+        let parts: Vec<_> =
+            text.iter().map(|(first, last)| PortSet::range(port(*first), port(*last))).collect();
+        PortSet::union(&parts)
+    }
+
+    #[test]
+    fn sets_are_kept_in_one_shape() {
+        for (ranges, shown) in [
+            (&[][..], ""),
+            (&[(443, 443)], "443"),
+            (&[(8443, 8443), (443, 443), (443, 443)], "443,8443"),
+            (&[(1, 10), (11, 20)], "1-20"),
+            (&[(1, 10), (12, 20)], "1-10,12-20"),
+            (&[(5, 9), (1, 20)], "1-20"),
+            (&[(1, 65535)], "*"),
+            (&[(1, 65534), (65535, 65535)], "*"),
+            (&[(9, 5)], ""),
+        ] {
+            assert_eq!(set(ranges).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn a_set_contains_both_ends_of_a_range() {
+        let set = set(&[(80, 80), (8000, 8100)]);
+        for (port, inside) in
+            [(79, false), (80, true), (81, false), (7999, false), (8000, true), (8100, true), (8101, false)]
+        {
+            assert_eq!(set.contains(Port::new(port).unwrap()), inside, "{port}");
+        }
+        assert!(
+            PortSet::all().contains(Port::new(1).unwrap())
+                && PortSet::all().contains(Port::new(65535).unwrap())
+        );
+        assert_eq!(PortSet::one(Port::HTTPS).single(), Port::new(443));
+        assert_eq!(set.single(), None);
     }
 }

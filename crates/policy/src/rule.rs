@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use serde::Serialize;
 
 use crate::day::Day;
+use crate::escape::printable;
 use crate::name::HostName;
 use crate::pattern::HostPattern;
 use crate::port::{Port, PortSet};
@@ -137,7 +138,8 @@ impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag { flag } => f.write_str(flag),
-            Self::File { path, line } => write!(f, "{path}:{line}"),
+            // A path is the only part that a stranger may have named, by naming a file.
+            Self::File { path, line } => write!(f, "{}:{line}", printable(path)),
             Self::Preset { name } => write!(f, "preset:{name}"),
             Self::Effect { effect } => write!(f, "effect:{effect}"),
         }

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::str::FromStr;
 
 use crate::name::{HostName, MAX_NAME, NameError};
 use crate::port::Port;
@@ -108,6 +109,14 @@ impl Target {
         let host = Host::parse(host)?;
         let port = port.ok_or(TargetError::NoPort)?;
         Ok(Self { host, port: Port::parse(port).ok_or(TargetError::Port)? })
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+
+    fn from_str(text: &str) -> Result<Self, TargetError> {
+        Self::parse(text.as_bytes())
     }
 }
 

@@ -4,7 +4,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 
-use exeat_policy::{Action, Day, Denial, Host, HostName, Note, Origin, OwnAddrs, Policy, PolicyBuilder, Reason, Target};
+use exeat_policy::{
+    Action, Day, Denial, Host, HostName, Note, Origin, OwnAddrs, Policy, PolicyBuilder, Reason, Target,
+};
 
 const HOSTS: &str = include_str!("fixtures/hosts.tsv");
 const DNS: &str = include_str!("fixtures/dns.tsv");
