@@ -18,7 +18,7 @@ mod under_test;
 use std::env;
 use std::process::ExitCode;
 
-use figures::{Aim, Figure, Report};
+use figures::Report;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
