@@ -6,9 +6,23 @@
 //! The way in is `connect.rs`, which reads like one connection.
 #![forbid(unsafe_code)]
 
-mod limits;
+mod connect;
+mod denials;
+mod dial;
+mod guard;
+mod head;
+mod hello;
+mod http;
+pub mod limits;
+mod record;
+mod reply;
 mod server;
+mod stream;
 mod tally;
+mod tunnel;
+
+#[cfg(test)]
+mod tests;
 
 pub use limits::Limits;
 pub use server::{Context, Listener, ServeReport, serve};

@@ -47,9 +47,9 @@ pub const STAGGER: Duration = Duration::from_millis(250);
 /// Addresses that are dialled for one request, at most, so that one request cannot open [`ANSWERS`] sockets.
 pub const ATTEMPTS: usize = 8;
 
-/// Bytes that a client may send right behind its CONNECT head, before the 200. They wait for decision and dial, and
-/// then go first. More than this stays in the kernel's socket buffer. A first flight is one ClientHello.
-pub const EARLY_BYTES: usize = 32 * 1024;
+/// Bytes of one read while the head is incomplete. It bounds what a client may send right behind its CONNECT head and
+/// have held until decision and dial are through; the rest waits in the kernel's socket buffer.
+pub const EARLY_BYTES: usize = 4 * 1024;
 
 /// Time for one whole ClientHello after the 200. It follows the 200 at once; one round trip inside a machine.
 pub const HELLO: Duration = Duration::from_secs(10);

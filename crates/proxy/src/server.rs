@@ -2,14 +2,25 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
-use exeat_audit::{Log, RunId};
-use exeat_policy::Policy;
+use exeat_audit::{ConnId, Log, RunId};
+use exeat_policy::{Policy, Reason, Target};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
-use crate::limits::Limits;
-use crate::tally::Summary;
+use crate::connect;
+use crate::denials::Denials;
+use crate::guard::{Guard, System};
+use crate::limits::{self, Limits};
+use crate::stream::Stream;
+use crate::tally::{Summary, Tally};
+use crate::tunnel::Pool;
 
 /// Where connections come from: both kinds get the same service and the same verdicts.
 #[derive(Debug)]
@@ -32,6 +43,17 @@ impl Listener {
         listener.set_nonblocking(true)?;
         tokio::net::TcpListener::from_std(listener).map(Self::Tcp)
     }
+
+    async fn accept(&self) -> io::Result<Stream> {
+        match self {
+            Self::Unix(listener) => listener.accept().await.map(|(stream, _)| Stream::Unix(stream)),
+            Self::Tcp(listener) => listener.accept().await.map(|(stream, _)| {
+                // Without it a small answer waits for the acknowledgement of the one before (Nagle).
+                let _ = stream.set_nodelay(true);
+                Stream::Tcp(stream)
+            }),
+        }
+    }
 }
 
 /// What all connections of one run share: policy, log, limits, tally.
@@ -40,35 +62,103 @@ pub struct Context {
     log: Log,
     run: RunId,
     limits: Limits,
-    denials: Option<File>,
+    denials: Option<Denials>,
+    guard: Guard,
+    pool: Pool,
+    tally: Mutex<Tally>,
+    /// A permit per connection that is served.
+    slots: Arc<Semaphore>,
+    /// A permit per connection that is told that there is no slot.
+    busy: Arc<Semaphore>,
+    /// The number of the next connection; they start at 1.
+    next: AtomicU64,
 }
 
 impl Context {
     /// A context with the default limits and without a denials file. Wrap it in an [`Arc`] when it is complete.
     #[must_use]
     pub fn new(policy: Policy, log: Log, run: RunId) -> Self {
-        Self { policy, log, run, limits: Limits::default(), denials: None }
+        let limits = Limits::default();
+        Self {
+            policy,
+            log,
+            run,
+            denials: None,
+            guard: Guard::new(Arc::new(System::new(PathBuf::from("/etc/hosts")))),
+            pool: Pool::default(),
+            tally: Mutex::default(),
+            slots: Arc::new(Semaphore::new(limits.connections)),
+            busy: Arc::new(Semaphore::new(limits::BUSY)),
+            next: AtomicU64::new(1),
+            limits,
+        }
     }
 
     /// Writes one JSON line per denial to `file`, which the stage may read: target, reason, flag.
     #[must_use]
     pub fn with_denials(mut self, file: File) -> Self {
-        self.denials = Some(file);
+        self.denials = Some(Denials::new(file));
         self
     }
 
     /// Replaces the default limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
         self.limits = limits;
+        self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn with_resolver(mut self, resolver: Arc<dyn crate::guard::Resolve>) -> Self {
+        self.guard = Guard::new(resolver);
         self
     }
 
     /// What has happened so far.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        let _ = (&self.policy, &self.log, &self.run, &self.limits, &self.denials);
-        Summary::default()
+        self.tally(|tally| tally.summary())
+    }
+
+    pub(crate) fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    pub(crate) fn log(&self) -> &Log {
+        &self.log
+    }
+
+    pub(crate) fn run(&self) -> RunId {
+        self.run
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn guard(&self) -> &Guard {
+        &self.guard
+    }
+
+    pub(crate) fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    pub(crate) fn tally<T>(&self, count: impl FnOnce(&mut Tally) -> T) -> T {
+        count(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// One line for the stage to read; `flag` holds only what it may know.
+    pub(crate) fn deny_inside(&self, target: &Target, reason: Reason, flag: Option<&str>) {
+        if let Some(denials) = &self.denials {
+            denials.write(target, reason, flag);
+        }
+    }
+
+    fn next_conn(&self) -> ConnId {
+        self.tally(Tally::accepted);
+        ConnId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 }
 
@@ -79,7 +169,7 @@ pub struct ServeReport {
     pub accepted: u64,
     /// Connections that were still open when the drain time was over, and were aborted.
     pub aborted: u64,
-    /// Connections refused with 503 because too many were open.
+    /// Connections refused with 503, or closed, because too many were open.
     pub busy: u64,
     /// Failed accepts.
     pub accept_errors: u64,
@@ -88,9 +178,100 @@ pub struct ServeReport {
 /// Serves connections from `listener` until `stop` is cancelled, then gives those still open `limits.drain` to end.
 /// Several calls may share one context.
 ///
-/// Dropping the future aborts every connection at once, without their `close` records: cancel `stop` instead.
+/// Dropping the future aborts every connection at once. Each still writes its `close` record, but nothing waits for
+/// it: cancel `stop` instead.
 pub async fn serve(listener: Listener, cx: Arc<Context>, stop: CancellationToken) -> ServeReport {
-    stop.cancelled().await;
-    drop((listener, cx));
-    ServeReport::default()
+    let mut report = ServeReport::default();
+    let mut tasks = JoinSet::new();
+    let mut backoff = Backoff::default();
+    loop {
+        let accepted = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            Some(ended) = tasks.join_next() => {
+                note_panic(ended);
+                continue;
+            }
+            accepted = listener.accept() => accepted,
+        };
+        let client = match accepted {
+            Ok(client) => client,
+            Err(error) => {
+                report.accept_errors += 1;
+                tracing::debug!(%error, "accept failed");
+                if !concerns_one_connection(&error) {
+                    tokio::select! {
+                        () = stop.cancelled() => break,
+                        () = sleep(backoff.next()) => {}
+                    }
+                }
+                continue;
+            }
+        };
+        backoff = Backoff::default();
+        report.accepted += 1;
+        let conn = cx.next_conn();
+        let (cx, stop) = (Arc::clone(&cx), stop.clone());
+        if let Ok(slot) = Arc::clone(&cx.slots).try_acquire_owned() {
+            tasks.spawn(async move {
+                connect::serve(client, conn, &cx, &stop).await;
+                drop(slot);
+            });
+        } else {
+            report.busy += 1;
+            if let Ok(slot) = Arc::clone(&cx.busy).try_acquire_owned() {
+                tasks.spawn(async move {
+                    connect::too_many(client, conn, &cx).await;
+                    drop(slot);
+                });
+            }
+        }
+    }
+    drop(listener);
+    report.aborted = drain(tasks, cx.limits.drain).await;
+    report
+}
+
+/// Waits for the connections to end, at most `limit`; then aborts the rest and says how many they were.
+async fn drain(mut tasks: JoinSet<()>, limit: Duration) -> u64 {
+    let all = async {
+        while let Some(ended) = tasks.join_next().await {
+            note_panic(ended);
+        }
+    };
+    let _ = timeout(limit, all).await;
+    let left = tasks.len() as u64;
+    tasks.shutdown().await;
+    left
+}
+
+/// A panic ends its own connection and nothing else; it is a bug all the same.
+fn note_panic(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended
+        && error.is_panic()
+    {
+        tracing::error!(%error, "a connection's task panicked");
+    }
+}
+
+/// Errors of `accept` that belong to the connection that was about to be accepted, and not to the listener (accept(2)).
+fn concerns_one_connection(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
+}
+
+/// Pauses between failed accepts, so that a full descriptor table does not make the loop spin (R01).
+struct Backoff(Duration);
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self(limits::ACCEPT_BACKOFF.0)
+    }
+}
+
+impl Backoff {
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(limits::ACCEPT_BACKOFF.1);
+        pause
+    }
 }

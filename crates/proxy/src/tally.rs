@@ -1,6 +1,11 @@
 //! What the end of a run tells: who was denied, what failed, how much was reached. Bounded, whatever a stage does.
 
-use exeat_policy::Reason;
+use std::collections::{HashMap, HashSet};
+use std::hash::BuildHasher;
+
+use exeat_policy::{Denial, Reason, Target};
+
+use crate::limits;
 
 /// The connections of a run, counted by host.
 #[derive(Debug, Clone, Default)]
@@ -49,4 +54,149 @@ pub struct FailedHost {
     pub said: String,
     /// How often.
     pub count: u64,
+}
+
+/// Counts while the run goes on. It never grows beyond [`limits::TALLY`] and [`limits::TALLY_REACHED`] entries.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    denied: Table<(String, u16, Reason), DeniedHost>,
+    failed: Table<(String, u16, String), FailedHost>,
+    /// Hashes of the targets reached: a run may reach many, and only their number is told.
+    reached: HashSet<u64>,
+    connections: u64,
+    allowed: u64,
+    denied_total: u64,
+    denied_more: u64,
+}
+
+/// Entries in the order of their first appearance, found by key.
+#[derive(Debug)]
+struct Table<K, V> {
+    entries: Vec<V>,
+    places: HashMap<K, usize>,
+}
+
+impl Tally {
+    pub(crate) fn accepted(&mut self) {
+        self.connections += 1;
+    }
+
+    pub(crate) fn allowed(&mut self) {
+        self.allowed += 1;
+    }
+
+    pub(crate) fn reached(&mut self, target: &Target) {
+        if self.reached.len() < limits::TALLY_REACHED {
+            let hash = self.reached.hasher().hash_one(target);
+            self.reached.insert(hash);
+        }
+    }
+
+    pub(crate) fn denied(&mut self, denial: &Denial) {
+        let target = denial.target();
+        self.refused(Some(target), denial.reason(), denial.said_outside(), denial.flag());
+    }
+
+    /// A refusal that no `Denial` stands for: a malformed head (no target), or what the TLS hello said.
+    pub(crate) fn refused(
+        &mut self,
+        target: Option<&Target>,
+        reason: Reason,
+        said: String,
+        flag: Option<String>,
+    ) {
+        self.denied_total += 1;
+        let (host, port) = target.map_or((String::new(), 0), of);
+        let entry = self.denied.entry((host.clone(), port, reason), || DeniedHost {
+            host,
+            port,
+            reason,
+            said,
+            count: 0,
+            flag,
+        });
+        match entry {
+            Some(entry) => entry.count += 1,
+            None => self.denied_more += 1,
+        }
+    }
+
+    pub(crate) fn failed(&mut self, target: &Target, said: &str) {
+        let (host, port) = of(target);
+        let said = said.to_owned();
+        let entry = self.failed.entry((host.clone(), port, said.clone()), || FailedHost {
+            host,
+            port,
+            said,
+            count: 0,
+        });
+        if let Some(entry) = entry {
+            entry.count += 1;
+        }
+    }
+
+    pub(crate) fn summary(&self) -> Summary {
+        Summary {
+            denied: self.denied.entries.clone(),
+            failed: self.failed.entries.clone(),
+            reached: self.reached.len() as u64,
+            denied_more: self.denied_more,
+            connections: self.connections,
+            allowed: self.allowed,
+            denied_total: self.denied_total,
+        }
+    }
+}
+
+impl<K: Eq + std::hash::Hash, V> Table<K, V> {
+    /// The entry for `key`, made if there is room.
+    fn entry(&mut self, key: K, make: impl FnOnce() -> V) -> Option<&mut V> {
+        let next = self.entries.len();
+        let place = match self.places.get(&key) {
+            Some(&place) => place,
+            None if next >= limits::TALLY => return None,
+            None => {
+                self.entries.push(make());
+                self.places.insert(key, next);
+                next
+            }
+        };
+        self.entries.get_mut(place)
+    }
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Self {
+        Self { entries: Vec::new(), places: HashMap::new() }
+    }
+}
+
+fn of(target: &Target) -> (String, u16) {
+    (target.host.to_string(), target.port.get())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// R-rows of memory: a stage that asks for a new name each time cannot grow the summary.
+    #[test]
+    fn is_bounded_and_counts_the_rest() {
+        let mut tally = Tally::default();
+        let asked = limits::TALLY + 10;
+        for number in 0..asked {
+            let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
+            for _ in 0..2 {
+                tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None);
+                tally.failed(&target, "timed out");
+            }
+        }
+        let summary = tally.summary();
+        assert_eq!(summary.denied.len(), limits::TALLY);
+        assert_eq!(summary.failed.len(), limits::TALLY);
+        assert_eq!(summary.denied_more, 20);
+        assert_eq!(summary.denied_total, 2 * asked as u64);
+        assert!(summary.denied.iter().all(|entry| entry.count == 2));
+        assert_eq!(summary.denied[0].host, "h0.test");
+    }
 }

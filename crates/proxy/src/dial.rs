@@ -1,0 +1,191 @@
+//! The only place that opens an upstream connection. It takes a [`Vetted`] and nothing else: no names, no retries with
+//! another resolution.
+
+use std::future::{Future, poll_fn};
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use exeat_policy::Vetted;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep_until, timeout_at};
+
+use crate::limits;
+use crate::reply::Failure;
+
+/// A connection to one of the vetted addresses.
+#[derive(Debug)]
+pub(crate) struct Upstream {
+    pub(crate) stream: TcpStream,
+    /// The address dialled.
+    pub(crate) addr: SocketAddr,
+    /// Time that the connection took, all attempts together.
+    pub(crate) took: Duration,
+}
+
+/// Why no address answered: the first failure, as it tells most of the preferred address.
+#[derive(Debug, thiserror::Error)]
+#[error("{failure}")]
+pub(crate) struct DialError {
+    /// For the reply.
+    pub(crate) failure: Failure,
+    /// For the record: the address and the system's words.
+    pub(crate) detail: String,
+}
+
+/// Connects to the first vetted address that answers (RFC 8305 section 5), until `by`.
+///
+/// Dropping the future closes every pending attempt.
+pub(crate) async fn dial(vetted: Vetted, by: Instant) -> Result<Upstream, DialError> {
+    let start = Instant::now();
+    let addrs = in_turn(vetted.addrs());
+    match timeout_at(by, race(addrs)).await {
+        Ok(Ok((addr, stream))) => {
+            // Without it a small answer waits for the acknowledgement of the one before (Nagle).
+            let _ = stream.set_nodelay(true);
+            Ok(Upstream { stream, addr, took: start.elapsed() })
+        }
+        Ok(Err(Some((addr, error)))) => {
+            Err(DialError { failure: failure_of(&error), detail: format!("{addr}: {error}") })
+        }
+        Ok(Err(None)) => Err(DialError { failure: Failure::Connect, detail: "no address".into() }),
+        Err(_) => Err(DialError {
+            failure: Failure::ConnectTimeout,
+            detail: format!("no connection after {} ms", start.elapsed().as_millis()),
+        }),
+    }
+}
+
+type Attempt = Pin<Box<dyn Future<Output = (SocketAddr, io::Result<TcpStream>)> + Send>>;
+
+/// Starts an attempt every [`limits::STAGGER`], or as soon as the last one failed; the first connection wins.
+async fn race(addrs: Vec<SocketAddr>) -> Result<(SocketAddr, TcpStream), Option<(SocketAddr, io::Error)>> {
+    let mut waiting = addrs.into_iter();
+    let mut pending: Vec<Attempt> = Vec::new();
+    let mut first_error = None;
+    let mut next_start = Instant::now();
+    loop {
+        if pending.is_empty() || Instant::now() >= next_start {
+            match waiting.next() {
+                Some(addr) => {
+                    pending.push(Box::pin(async move { (addr, connect(addr).await) }));
+                    next_start = Instant::now() + limits::STAGGER;
+                }
+                None if pending.is_empty() => return Err(first_error),
+                None => {}
+            }
+        }
+        let more = !waiting.as_slice().is_empty();
+        tokio::select! {
+            (addr, result) = first_of(&mut pending) => match result {
+                Ok(stream) => return Ok((addr, stream)),
+                Err(error) => {
+                    tracing::debug!(%addr, %error, "connection attempt failed");
+                    first_error.get_or_insert((addr, error));
+                    next_start = Instant::now();
+                }
+            },
+            () = sleep_until(next_start), if more => {}
+        }
+    }
+}
+
+/// Waits for the attempt that ends first, and takes it out.
+async fn first_of(pending: &mut Vec<Attempt>) -> (SocketAddr, io::Result<TcpStream>) {
+    poll_fn(|cx| {
+        for place in 0..pending.len() {
+            let Some(attempt) = pending.get_mut(place) else { break };
+            if let Poll::Ready(ended) = attempt.as_mut().poll(cx) {
+                drop(pending.swap_remove(place));
+                return Poll::Ready(ended);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+async fn connect(addr: SocketAddr) -> io::Result<TcpStream> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.connect(addr).await
+}
+
+/// The families by turns, starting with the first answer's (RFC 8305 section 4), at most [`limits::ATTEMPTS`].
+fn in_turn(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
+    let first_is_v6 = addrs.first().is_some_and(SocketAddr::is_ipv6);
+    let (mut ours, mut others): (Vec<_>, Vec<_>) =
+        addrs.iter().copied().partition(|addr| addr.is_ipv6() == first_is_v6);
+    ours.reverse();
+    others.reverse();
+    let mut turns = Vec::with_capacity(addrs.len());
+    while turns.len() < limits::ATTEMPTS && !(ours.is_empty() && others.is_empty()) {
+        turns.extend(ours.pop());
+        turns.extend(others.pop());
+    }
+    turns.truncate(limits::ATTEMPTS);
+    turns
+}
+
+fn failure_of(error: &io::Error) -> Failure {
+    use io::ErrorKind;
+    const EMFILE: i32 = nix::errno::Errno::EMFILE as i32;
+    const ENFILE: i32 = nix::errno::Errno::ENFILE as i32;
+    match error.kind() {
+        ErrorKind::ConnectionRefused => Failure::Refused,
+        ErrorKind::ConnectionReset => Failure::Reset,
+        ErrorKind::TimedOut => Failure::ConnectTimeout,
+        ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Failure::NoRoute,
+        ErrorKind::AddrNotAvailable => Failure::Resources,
+        _ if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => Failure::Resources,
+        _ => Failure::Connect,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn takes_families_by_turns() {
+        let addrs: Vec<SocketAddr> = ["[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::3]:1", "192.0.2.1:1"]
+            .map(|addr| addr.parse().unwrap())
+            .into();
+        let turns: Vec<String> = in_turn(&addrs).iter().map(ToString::to_string).collect();
+        assert_eq!(turns, ["[2001:db8::1]:1", "192.0.2.1:1", "[2001:db8::2]:1", "[2001:db8::3]:1"]);
+        let many: Vec<SocketAddr> = (1..30).map(|port| SocketAddr::from(([192, 0, 2, 1], port))).collect();
+        assert_eq!(in_turn(&many), many[..limits::ATTEMPTS]);
+    }
+
+    #[tokio::test]
+    async fn a_dead_address_does_not_hide_a_live_one() {
+        let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let live = origin.local_addr().unwrap();
+        let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let (addr, _) = race(vec![dead, live]).await.unwrap();
+        assert_eq!(addr, live);
+        let (addr, error) = race(vec![dead]).await.unwrap_err().unwrap();
+        assert_eq!((addr, failure_of(&error)), (dead, Failure::Refused));
+        assert!(race(vec![]).await.unwrap_err().is_none());
+    }
+
+    /// RFC 8305: a silent address is overtaken after the stagger. A full backlog makes loopback silent.
+    #[tokio::test]
+    async fn a_silent_address_is_overtaken() {
+        let silent = TcpSocket::new_v4().unwrap();
+        silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let silent = silent.listen(1).unwrap();
+        let dark = silent.local_addr().unwrap();
+        let mut fill = Vec::new();
+        while let Ok(Ok(stream)) = tokio::time::timeout(Duration::from_millis(100), connect(dark)).await {
+            fill.push(stream);
+        }
+        let origin = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let live = origin.local_addr().unwrap();
+        let start = Instant::now();
+        assert_eq!(race(vec![dark, live]).await.unwrap().0, live);
+        let took = start.elapsed();
+        assert!((limits::STAGGER..limits::STAGGER * 4).contains(&took), "{took:?}");
+    }
+}

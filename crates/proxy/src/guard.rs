@@ -1,0 +1,204 @@
+//! From a granted target to addresses that may be dialled. It does not dial, and it resolves only what was admitted:
+//! a name that no rule grants is never looked up.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType, getaddrinfo};
+use exeat_policy::{Admitted, Denial, HostName, OwnAddrs, Vetted};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+
+use crate::limits;
+use crate::reply::Failure;
+
+/// Where the addresses of an admitted name come from. Called on a thread that may block.
+pub(crate) trait Resolve: Send + Sync {
+    fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure>;
+}
+
+/// Resolves and classifies.
+pub(crate) struct Guard {
+    resolver: Arc<dyn Resolve>,
+    slots: Arc<Semaphore>,
+    own: Mutex<Option<(Instant, Arc<OwnAddrs>)>>,
+}
+
+/// Addresses that may be dialled, with what the record tells of how they were found.
+pub(crate) struct Resolved {
+    pub(crate) vetted: Vetted,
+    /// Time of the lookup; `None` for a literal.
+    pub(crate) dns: Option<Duration>,
+}
+
+/// Why there are none.
+pub(crate) enum Unresolved {
+    /// An address is closed; all of the answer, for the record.
+    Denied { denial: Denial, ips: Vec<IpAddr>, dns: Option<Duration> },
+    /// No usable answer.
+    Failed(Failure),
+}
+
+impl Guard {
+    pub(crate) fn new(resolver: Arc<dyn Resolve>) -> Self {
+        Self { resolver, slots: Arc::new(Semaphore::new(limits::LOOKUPS)), own: Mutex::new(None) }
+    }
+
+    /// Resolves `admitted` once and judges every address.
+    ///
+    /// Dropping the future leaves a lookup that has begun on its thread, until the system's resolver gives up; it
+    /// keeps its slot until then.
+    pub(crate) async fn resolve(&self, admitted: Admitted, by: Instant) -> Result<Resolved, Unresolved> {
+        let start = Instant::now();
+        let (ips, dns) = match admitted.target().host.name() {
+            None => (admitted.target().host.ip().into_iter().collect(), None),
+            Some(name) => {
+                let looked_up = timeout_at(by, self.look_up(name.clone())).await;
+                let ips = looked_up.unwrap_or(Err(Failure::ResolverTimeout)).map_err(Unresolved::Failed)?;
+                (ips, Some(start.elapsed()))
+            }
+        };
+        if ips.is_empty() {
+            return Err(Unresolved::Failed(Failure::NoSuchName));
+        }
+        if ips.len() > limits::ANSWERS {
+            return Err(Unresolved::Failed(Failure::TooManyAnswers));
+        }
+        let own = self.own_addresses().map_err(|error| {
+            tracing::debug!(%error, "cannot list the host's addresses");
+            Unresolved::Failed(Failure::Host)
+        })?;
+        match admitted.vet(&ips, &own) {
+            Ok(vetted) => Ok(Resolved { vetted, dns }),
+            Err(denial) => Err(Unresolved::Denied { denial, ips, dns }),
+        }
+    }
+
+    async fn look_up(&self, name: HostName) -> Result<Vec<IpAddr>, Failure> {
+        let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Failure::Resolver)?;
+        let resolver = Arc::clone(&self.resolver);
+        let answer = tokio::task::spawn_blocking(move || {
+            let _slot = slot; // getaddrinfo cannot be cancelled: the slot is free when it is done, not when we give up
+            resolver.resolve(&name)
+        });
+        answer.await.unwrap_or(Err(Failure::Resolver))
+    }
+
+    /// The host's interface addresses, at most [`limits::OWN_ADDRESSES`] old.
+    fn own_addresses(&self) -> io::Result<Arc<OwnAddrs>> {
+        let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((read, addrs)) = &*own
+            && read.elapsed() < limits::OWN_ADDRESSES
+        {
+            return Ok(Arc::clone(addrs));
+        }
+        let addrs = nix::ifaddrs::getifaddrs()?.filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+        });
+        let addrs = Arc::new(OwnAddrs::new(addrs));
+        *own = Some((Instant::now(), Arc::clone(&addrs)));
+        Ok(addrs)
+    }
+}
+
+/// The system: an exact match in the hosts file, else one lookup of the absolute name.
+///
+/// The file is read here because `getaddrinfo("localhost.")` does not find `localhost` in it, and without the dot the
+/// search domains of resolv.conf would rewrite the name (H22).
+#[derive(Debug)]
+pub(crate) struct System {
+    hosts: PathBuf,
+    read: Mutex<Option<(Stamp, Arc<Hosts>)>>,
+}
+
+type Hosts = HashMap<Box<str>, Vec<IpAddr>>;
+
+/// What tells one version of a file from the next.
+type Stamp = (u64, u64, i64, i64, u64);
+
+impl System {
+    pub(crate) fn new(hosts: PathBuf) -> Self {
+        Self { hosts, read: Mutex::new(None) }
+    }
+
+    /// The hosts file as it is now. A missing one is empty.
+    fn hosts(&self) -> io::Result<Arc<Hosts>> {
+        let file = match File::open(&self.hosts) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Arc::default()),
+            opened => opened?,
+        };
+        let meta = file.metadata()?;
+        let stamp = (meta.dev(), meta.ino(), meta.mtime(), meta.mtime_nsec(), meta.len());
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((seen, hosts)) = &*read
+            && *seen == stamp
+        {
+            return Ok(Arc::clone(hosts));
+        }
+        let mut text = Vec::new();
+        file.take(limits::HOSTS_BYTES + 1).read_to_end(&mut text)?;
+        if text.len() as u64 > limits::HOSTS_BYTES {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the hosts file is too large"));
+        }
+        let hosts = Arc::new(parse_hosts(&String::from_utf8_lossy(&text)));
+        *read = Some((stamp, Arc::clone(&hosts)));
+        Ok(hosts)
+    }
+}
+
+impl Resolve for System {
+    fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure> {
+        let hosts = self.hosts().map_err(|error| {
+            tracing::debug!(%error, "cannot read the hosts file");
+            Failure::Host
+        })?;
+        if let Some(ips) = hosts.get(name.as_str()) {
+            return Ok(ips.clone());
+        }
+        let hints = AddrInfoHints { socktype: SockType::Stream.into(), ..AddrInfoHints::default() };
+        let answer = getaddrinfo(Some(&format!("{name}.")), None, Some(hints)).map_err(|error| {
+            tracing::debug!(%name, ?error, "lookup failed");
+            match error.kind() {
+                LookupErrorKind::NoName | LookupErrorKind::NoData => Failure::NoSuchName,
+                _ => Failure::Resolver,
+            }
+        })?;
+        let mut ips = Vec::new();
+        for info in answer.take(limits::ANSWERS * 4) {
+            let ip = info.map_err(|_| Failure::Resolver)?.sockaddr.ip();
+            if !ips.contains(&ip) {
+                ips.push(ip);
+            }
+        }
+        Ok(ips)
+    }
+}
+
+/// hosts(5): an address, then names, `#` comments. Names are compared in lower case; a line that is not understood
+/// (a scoped address, say) is left out, as in the C library.
+fn parse_hosts(text: &str) -> Hosts {
+    let mut hosts = Hosts::new();
+    for line in text.lines() {
+        let line = line.split_once('#').map_or(line, |(line, _)| line);
+        let mut words = line.split_ascii_whitespace();
+        let Some(ip) = words.next().and_then(|ip| ip.parse::<IpAddr>().ok()) else { continue };
+        for name in words {
+            let ips = hosts.entry(name.to_ascii_lowercase().into_boxed_str()).or_default();
+            if !ips.contains(&ip) {
+                ips.push(ip);
+            }
+        }
+    }
+    hosts
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,309 @@
+//! The strict check of a raw request head. It does not read sockets, decide, or frame bodies: it says whether the bytes
+//! so far are a prefix of a well-formed head, a whole one, or neither, and which fault.
+//!
+//! Stricter than RFC 9112 wherever leniency has let two parsers disagree: CRLF only, single spaces, no obs-fold, no
+//! leading empty line, one `Host`, digits-only `Content-Length`, and `Transfer-Encoding` only as `chunked`.
+
+use std::ops::Range;
+
+use exeat_policy::{Host, Target};
+
+use crate::limits;
+
+/// What the bytes so far are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Parsed<'a> {
+    /// A prefix of a well-formed head.
+    Incomplete,
+    /// A whole head; what is behind it starts at `head.len`.
+    Head(Head<'a>),
+    /// No continuation makes this a well-formed head.
+    Fault(Fault),
+}
+
+/// A well-formed request head, borrowed from the bytes that were checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Head<'a> {
+    /// The method: a token.
+    pub(crate) method: &'a [u8],
+    /// The request-target: visible ASCII, not looked into.
+    pub(crate) target: &'a [u8],
+    /// The version.
+    pub(crate) version: Version,
+    /// The value of the one `Host` field. HTTP/1.1 always has it.
+    pub(crate) host: Option<&'a [u8]>,
+    /// Whether a body is announced (`Content-Length` other than 0, or `Transfer-Encoding`).
+    pub(crate) body: bool,
+    /// Bytes of the head, the empty line included.
+    pub(crate) len: usize,
+}
+
+/// The versions that are spoken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Version {
+    /// HTTP/1.0: Python's http.client tunnelled with it for decades.
+    Http10,
+    /// HTTP/1.1.
+    Http11,
+}
+
+/// The ways in which a head can be wrong: what the stage can do to us before a target is known.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("a control byte, or a byte that is not ASCII, where none may be")]
+    Byte,
+    #[error("a line feed without a carriage return before it")]
+    BareLf,
+    #[error("a carriage return without a line feed behind it")]
+    BareCr,
+    #[error("the request line is not `METHOD target HTTP/1.1`, with single spaces")]
+    RequestLine,
+    #[error("the version is not HTTP/1.1 or HTTP/1.0")]
+    Version,
+    #[error("a field is folded over two lines, or the first one starts with a space")]
+    Folded,
+    #[error("a field name is not a token, or has no colon right behind it")]
+    FieldName,
+    #[error("the head has more than {} fields", limits::FIELDS)]
+    TooManyFields,
+    #[error("the head is longer than {} bytes", limits::HEAD_BYTES)]
+    TooLarge,
+    #[error("HTTP/1.1 asks for a Host field")]
+    NoHost,
+    #[error("more than one Host field")]
+    TwoHosts,
+    #[error("Content-Length is given twice, or is not a number")]
+    ContentLength,
+    #[error("Transfer-Encoding is not `chunked` alone, or stands beside Content-Length, or in HTTP/1.0")]
+    TransferEncoding,
+    #[error("a CONNECT request has no body")]
+    ConnectBody,
+    #[error("the Host field names another host than the request target")]
+    OtherHost,
+    #[error("the request target of CONNECT is not `host:port`")]
+    Authority,
+    #[error("the connection ended inside the request head")]
+    CutShort,
+    #[error("the request head did not arrive in time")]
+    TooSlow,
+    #[error("only CONNECT and, in a later version, http:// targets are spoken here")]
+    NotAProxyRequest,
+}
+
+/// The state of the check between reads, so that each byte is looked at once however the head is cut up.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    /// Where the line starts that is not yet complete.
+    line: usize,
+    /// Bytes before this one have been looked at.
+    seen: usize,
+    /// The request line, once it is complete.
+    request: Option<RequestLine>,
+    /// Fields so far.
+    fields: usize,
+    /// The value of `Host`.
+    host: Option<Range<usize>>,
+    /// The value of `Content-Length`: whether it was other than 0.
+    content_length: Option<bool>,
+    /// Whether there is a `Transfer-Encoding`.
+    transfer_encoding: bool,
+}
+
+#[derive(Debug, Clone)]
+struct RequestLine {
+    method: Range<usize>,
+    target: Range<usize>,
+    version: Version,
+}
+
+impl Parser {
+    /// Looks at the bytes of `bytes` that it has not seen. `bytes` must begin with what was given before. After a
+    /// head or a fault the parser is spent.
+    pub(crate) fn advance<'a>(&mut self, bytes: &'a [u8]) -> Parsed<'a> {
+        while let Some(&byte) = bytes.get(self.seen) {
+            let at = self.seen;
+            if at >= limits::HEAD_BYTES {
+                return Parsed::Fault(Fault::TooLarge);
+            }
+            self.seen += 1;
+            let after_cr = at > self.line && bytes.get(at - 1) == Some(&b'\r');
+            match byte {
+                b'\n' if after_cr => match self.end_of_line(bytes, at - 1) {
+                    Ok(None) => self.line = self.seen,
+                    Ok(Some(head)) => return Parsed::Head(head),
+                    Err(fault) => return Parsed::Fault(fault),
+                },
+                b'\n' => return Parsed::Fault(Fault::BareLf),
+                _ if after_cr => return Parsed::Fault(Fault::BareCr),
+                b'\r' => {}
+                _ if !self.may_stand(byte) => return Parsed::Fault(Fault::Byte),
+                _ => {}
+            }
+        }
+        Parsed::Incomplete
+    }
+
+    /// Whether `byte` may stand in the current line at all: visible ASCII and SP in the request line; in a field also
+    /// HTAB and obs-text (RFC 9110 section 5.5).
+    fn may_stand(&self, byte: u8) -> bool {
+        match byte {
+            b' '..=b'~' => true,
+            b'\t' | 0x80.. => self.request.is_some(),
+            _ => false,
+        }
+    }
+
+    /// A line is complete: it ends before `end`.
+    fn end_of_line<'a>(&mut self, bytes: &'a [u8], end: usize) -> Result<Option<Head<'a>>, Fault> {
+        let line = bytes.get(self.line..end).unwrap_or_default();
+        match &self.request {
+            None => self.request = Some(request_line(line)?),
+            Some(request) if line.is_empty() => return self.head(bytes, request).map(Some),
+            Some(_) => self.field(line)?,
+        }
+        Ok(None)
+    }
+
+    fn field(&mut self, line: &[u8]) -> Result<(), Fault> {
+        self.fields += 1;
+        if self.fields > limits::FIELDS {
+            return Err(Fault::TooManyFields);
+        }
+        if matches!(line.first(), Some(b' ' | b'\t')) {
+            return Err(Fault::Folded);
+        }
+        let colon = line.iter().position(|&byte| byte == b':').ok_or(Fault::FieldName)?;
+        let (name, rest) = line.split_at(colon);
+        if !is_token(name) {
+            return Err(Fault::FieldName);
+        }
+        let rest = rest.get(1..).unwrap_or_default();
+        let value = trim(rest);
+        if name.eq_ignore_ascii_case(b"host") {
+            let blanks = rest.iter().take_while(|&&byte| is_blank(byte)).count();
+            let start = self.line + colon + 1 + blanks;
+            if self.host.replace(start..start + value.len()).is_some() {
+                return Err(Fault::TwoHosts);
+            }
+        } else if name.eq_ignore_ascii_case(b"content-length") {
+            let digits = (1..=18).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
+            let other_than_0 = value.iter().any(|&byte| byte != b'0');
+            if !digits || self.content_length.replace(other_than_0).is_some() {
+                return Err(Fault::ContentLength);
+            }
+        } else if name.eq_ignore_ascii_case(b"transfer-encoding") {
+            if !value.eq_ignore_ascii_case(b"chunked") || self.transfer_encoding {
+                return Err(Fault::TransferEncoding);
+            }
+            self.transfer_encoding = true;
+        }
+        Ok(())
+    }
+
+    fn head<'a>(&self, bytes: &'a [u8], request: &RequestLine) -> Result<Head<'a>, Fault> {
+        if self.transfer_encoding && (self.content_length.is_some() || request.version == Version::Http10) {
+            return Err(Fault::TransferEncoding);
+        }
+        if self.host.is_none() && request.version == Version::Http11 {
+            return Err(Fault::NoHost); // RFC 9112 section 3.2
+        }
+        Ok(Head {
+            method: bytes.get(request.method.clone()).unwrap_or_default(),
+            target: bytes.get(request.target.clone()).unwrap_or_default(),
+            version: request.version,
+            host: self.host.clone().and_then(|range| bytes.get(range)),
+            body: self.transfer_encoding || self.content_length == Some(true),
+            len: self.seen,
+        })
+    }
+}
+
+impl Head<'_> {
+    /// The target of a CONNECT request.
+    ///
+    /// The target alone decides. A `Host` that names another host or port is refused, because whoever wrote it
+    /// meant two things at once; case, one trailing dot and a missing port are what real clients vary in.
+    pub(crate) fn connect_target(&self) -> Result<Target, Fault> {
+        if self.body {
+            return Err(Fault::ConnectBody);
+        }
+        let target = Target::parse(self.target).map_err(|_| Fault::Authority)?;
+        match self.host {
+            Some(host) if !names(host, &target) => Err(Fault::OtherHost),
+            _ => Ok(target),
+        }
+    }
+}
+
+impl Fault {
+    /// The status of the answer.
+    pub(crate) fn status(self) -> u16 {
+        match self {
+            Self::TooManyFields | Self::TooLarge => 431,
+            Self::TooSlow => 408,
+            _ => 400,
+        }
+    }
+}
+
+/// Whether a `Host` value names `target`, with or without its port.
+fn names(host: &[u8], target: &Target) -> bool {
+    if let Ok(given) = Target::parse(host) {
+        return given == *target;
+    }
+    match &target.host {
+        Host::Name(name) => {
+            host.strip_suffix(b".").unwrap_or(host).eq_ignore_ascii_case(name.as_str().as_bytes())
+        }
+        Host::Ip(ip) => {
+            let bare = host.strip_prefix(b"[").and_then(|host| host.strip_suffix(b"]")).unwrap_or(host);
+            std::str::from_utf8(bare).ok().and_then(|text| text.parse().ok()) == Some(*ip)
+        }
+    }
+}
+
+fn request_line(line: &[u8]) -> Result<RequestLine, Fault> {
+    let mut words = line.split(|&byte| byte == b' ');
+    let (Some(method), Some(target), Some(version), None) =
+        (words.next(), words.next(), words.next(), words.next())
+    else {
+        return Err(Fault::RequestLine);
+    };
+    if !is_token(method) || target.is_empty() {
+        return Err(Fault::RequestLine);
+    }
+    let version = match version {
+        b"HTTP/1.1" => Version::Http11,
+        b"HTTP/1.0" => Version::Http10,
+        _ => return Err(Fault::Version),
+    };
+    let target_at = method.len() + 1;
+    Ok(RequestLine { method: 0..method.len(), target: target_at..target_at + target.len(), version })
+}
+
+fn trim(mut value: &[u8]) -> &[u8] {
+    while let [first, rest @ ..] = value
+        && is_blank(*first)
+    {
+        value = rest;
+    }
+    while let [rest @ .., last] = value
+        && is_blank(*last)
+    {
+        value = rest;
+    }
+    value
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+/// RFC 9110 section 5.6.2.
+fn is_token(bytes: &[u8]) -> bool {
+    !bytes.is_empty()
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(byte))
+}
+
+#[cfg(test)]
+mod tests;

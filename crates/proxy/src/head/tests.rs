@@ -1,0 +1,225 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const CURL: &str = "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\nUser-Agent: curl/8.5.0\r\nProxy-Connection: Keep-Alive\r\n\r\n";
+const GO: &str =
+    "CONNECT proxy.golang.org:443 HTTP/1.1\r\nHost: proxy.golang.org:443\r\nUser-Agent: Go-http-client/1.1\r\n\r\n";
+const PYTHON_OLD: &str = "CONNECT pypi.org:443 HTTP/1.0\r\n\r\n";
+const NODE: &str = "CONNECT registry.npmjs.org:443 HTTP/1.1\r\nhost: registry.npmjs.org\r\nconnection: close\r\nContent-Length: 0\r\n\r\n";
+const JAVA: &str = "CONNECT repo.maven.apache.org:443 HTTP/1.1\r\nUser-Agent: Java/21\r\nHost: repo.maven.apache.org\r\nAccept: */*\r\nProxy-Connection: keep-alive\r\n\r\n";
+
+fn parse(bytes: &[u8]) -> Parsed<'_> {
+    Parser::default().advance(bytes)
+}
+
+fn fault(head: &str) -> Fault {
+    match parse(head.as_bytes()) {
+        Parsed::Fault(fault) => fault,
+        other => panic!("{head:?}: {other:?}"),
+    }
+}
+
+fn target(head: &str) -> Result<String, Fault> {
+    match parse(head.as_bytes()) {
+        Parsed::Head(head) => head.connect_target().map(|target| target.to_string()),
+        Parsed::Fault(fault) => Err(fault),
+        Parsed::Incomplete => panic!("{head:?} is incomplete"),
+    }
+}
+
+#[test]
+fn real_clients_are_understood() {
+    assert_eq!(target(CURL), Ok("api.example.com:443".into()));
+    assert_eq!(target(GO), Ok("proxy.golang.org:443".into()));
+    assert_eq!(target(PYTHON_OLD), Ok("pypi.org:443".into()));
+    assert_eq!(target(NODE), Ok("registry.npmjs.org:443".into()));
+    assert_eq!(target(JAVA), Ok("repo.maven.apache.org:443".into()));
+}
+
+/// Every prefix is Incomplete, then one answer, however the bytes are cut, and whatever comes behind.
+#[test]
+fn every_prefix_is_incomplete_then_one_answer() {
+    for head in [CURL, GO, PYTHON_OLD, NODE, JAVA] {
+        let behind = format!("{head}\x16\x03\x01 anything\n\n");
+        let mut parser = Parser::default();
+        for end in 0..head.len() {
+            assert_eq!(parse(&head.as_bytes()[..end]), Parsed::Incomplete, "{:?}", &head[..end]);
+            assert_eq!(parser.advance(&head.as_bytes()[..end]), Parsed::Incomplete);
+        }
+        let Parsed::Head(whole) = parser.advance(behind.as_bytes()) else { panic!("{head:?}") };
+        assert_eq!(whole.len, head.len());
+        assert_eq!(parse(head.as_bytes()), Parsed::Head(whole));
+    }
+}
+
+/// P05 to P09, P17: the tricks of the request line and of framing.
+#[test]
+fn faults_are_told_apart() {
+    let h = "Host: a.test\r\n";
+    for (head, expected) in [
+        ("\x16\x03\x01".into(), Fault::Byte),
+        ("\x05\x01\x00".into(), Fault::Byte),
+        ("\r\nGET / HTTP/1.1\r\n".into(), Fault::RequestLine),
+        ("\n".into(), Fault::BareLf),
+        (" GET / HTTP/1.1\r\n".into(), Fault::RequestLine),
+        ("GET http://a.test/\r\n".into(), Fault::RequestLine),
+        ("CONNECT  a.test:443 HTTP/1.1\r\n".into(), Fault::RequestLine),
+        ("CONNECT a.test:443  HTTP/1.1\r\n".into(), Fault::RequestLine),
+        ("CONNECT a.test:443 b.test:443 HTTP/1.1\r\n".into(), Fault::RequestLine),
+        ("CONNECT a.test:443 HTTP/1.1 \r\n".into(), Fault::RequestLine),
+        ("CONNECT\ta.test:443 HTTP/1.1\r\n".into(), Fault::Byte),
+        ("CON\"NECT a.test:443 HTTP/1.1\r\n".into(), Fault::RequestLine),
+        ("PRI * HTTP/2.0\r\n".into(), Fault::Version),
+        ("CONNECT a.test:443 http/1.1\r\n".into(), Fault::Version),
+        ("CONNECT a.test:443 HTTP/1.10\r\n".into(), Fault::Version),
+        ("CONNECT a.test:443 HTTP/1.1\rHost".into(), Fault::BareCr),
+        ("CONNECT a.test:443 HTTP/1.1\r\r\n".into(), Fault::BareCr),
+        ("CONNECT a.test:443 HTTP/1.1\n".into(), Fault::BareLf),
+        (format!("GET / HTTP/1.1\r\n {h}"), Fault::Folded),
+        (format!("GET / HTTP/1.1\r\n{h}X: 1\r\n\t2\r\n"), Fault::Folded),
+        ("GET / HTTP/1.1\r\nHost : a.test\r\n".into(), Fault::FieldName),
+        ("GET / HTTP/1.1\r\nHost\r\n".into(), Fault::FieldName),
+        ("GET / HTTP/1.1\r\n: a\r\n".into(), Fault::FieldName),
+        ("GET / HTTP/1.1\r\nX\u{1}A: 1\r\n".into(), Fault::Byte),
+        ("GET / HTTP/1.1\r\nX: \u{0}\r\n".into(), Fault::Byte),
+        ("GET / HTTP/1.1\r\nX: \u{7f}\r\n".into(), Fault::Byte),
+        (format!("GET / HTTP/1.1\r\n{h}{h}"), Fault::TwoHosts),
+        ("GET / HTTP/1.1\r\n\r\n".into(), Fault::NoHost),
+        (format!("GET / HTTP/1.1\r\n{h}Content-Length: 5\r\nContent-Length: 5\r\n"), Fault::ContentLength),
+        (format!("GET / HTTP/1.1\r\n{h}Content-Length: +5\r\n"), Fault::ContentLength),
+        (format!("GET / HTTP/1.1\r\n{h}Content-Length: 0x5\r\n"), Fault::ContentLength),
+        (format!("GET / HTTP/1.1\r\n{h}Content-Length: 5, 5\r\n"), Fault::ContentLength),
+        (format!("GET / HTTP/1.1\r\n{h}Content-Length:\r\n"), Fault::ContentLength),
+        (format!("GET / HTTP/1.1\r\n{h}Content-Length: 18446744073709551621\r\n"), Fault::ContentLength),
+        (format!("GET / HTTP/1.1\r\n{h}Transfer-Encoding: \"chunked\"\r\n"), Fault::TransferEncoding),
+        (format!("GET / HTTP/1.1\r\n{h}Transfer-Encoding: gzip, chunked\r\n"), Fault::TransferEncoding),
+        (format!("GET / HTTP/1.0\r\n{h}Transfer-Encoding: chunked\r\n\r\n"), Fault::TransferEncoding),
+        (
+            format!("GET / HTTP/1.1\r\n{h}Transfer-Encoding: chunked\r\nContent-Length: 6\r\n\r\n"),
+            Fault::TransferEncoding,
+        ),
+    ] {
+        assert_eq!(fault(&head), expected, "{head:?}");
+    }
+}
+
+#[test]
+fn connect_targets_are_strict() {
+    let with = |target: &str, host: &str| self::target(&format!("CONNECT {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    for (asked, host) in [
+        ("a.test:443", "a.test:443"),
+        ("a.test:443", "a.test"),
+        ("A.Test:443", "a.TEST"),
+        ("a.test:443", "a.test."),
+        ("a.test.:443", "a.test:443"),
+        ("a.test:443", " \t a.test:443 \t"),
+    ] {
+        assert_eq!(with(asked, host), Ok("a.test:443".into()), "{asked} {host}");
+    }
+    assert_eq!(with("192.0.2.1:80", "192.0.2.1"), Ok("192.0.2.1:80".into()));
+    assert_eq!(with("[2001:db8::1]:80", "[2001:db8::1]"), Ok("[2001:db8::1]:80".into()));
+    for host in ["b.test:443", "b.test", "a.test:80", "", "a.test, b.test", "a.test:443:443", "xa.test"] {
+        assert_eq!(with("a.test:443", host), Err(Fault::OtherHost), "{host}");
+    }
+    for asked in ["a.test", "a.test:0", "u@a.test:443", "a.test:443/", "http://a.test:443", "127.1:443", "*"] {
+        assert_eq!(with(asked, "a.test"), Err(Fault::Authority), "{asked}");
+    }
+}
+
+/// A body behind CONNECT has no meaning; some clients announce that there is none.
+#[test]
+fn connect_has_no_body() {
+    let with = |field: &str| target(&format!("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n"));
+    assert_eq!(with("Content-Length: 0"), Ok("a.test:443".into()));
+    assert_eq!(with("Content-Length: 5"), Err(Fault::ConnectBody));
+    assert_eq!(with("Transfer-Encoding: chunked"), Err(Fault::ConnectBody));
+}
+
+/// P20: 100 fields pass, 101 do not; 32 KiB pass, one more does not.
+#[test]
+fn sizes_are_bounded() {
+    let fields = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "X: 1\r\n".repeat(count - 1));
+    assert!(matches!(parse(fields(limits::FIELDS).as_bytes()), Parsed::Head(_)));
+    assert_eq!(fault(&fields(limits::FIELDS + 1)), Fault::TooManyFields);
+
+    let frame = "GET / HTTP/1.1\r\nHost: a\r\nX: \r\n\r\n";
+    let long = |len: usize| frame.replace("X: ", &format!("X: {}", "v".repeat(len - frame.len())));
+    let fits = long(limits::HEAD_BYTES);
+    assert_eq!(fits.len(), limits::HEAD_BYTES);
+    assert!(matches!(parse(fits.as_bytes()), Parsed::Head(_)));
+    assert_eq!(fault(&long(limits::HEAD_BYTES + 1)), Fault::TooLarge);
+    assert_eq!(fault(&"G".repeat(limits::HEAD_BYTES + 1)), Fault::TooLarge);
+}
+
+/// Each byte is looked at once: a head that comes byte by byte costs no more than one that comes whole.
+#[test]
+fn no_byte_is_looked_at_twice() {
+    let mut parser = Parser::default();
+    let head = "G".repeat(limits::HEAD_BYTES);
+    for end in 0..head.len() {
+        let _ = parser.advance(&head.as_bytes()[..end]);
+        assert_eq!(parser.seen, end);
+    }
+}
+
+fn head_like() -> impl Strategy<Value = Vec<u8>> {
+    let line_end = prop_oneof![8 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r"), 1 => Just("\r\n ")];
+    let word = prop_oneof![
+        Just("CONNECT"),
+        Just("a.test:443"),
+        Just("HTTP/1.1"),
+        Just("HTTP/1.0"),
+        Just("Host:"),
+        Just("Content-Length:"),
+        Just("Transfer-Encoding:"),
+        Just("chunked"),
+        Just("0"),
+        Just(" "),
+        Just("\t"),
+        Just("\u{e9}"),
+        Just("\u{0}"),
+    ];
+    let line = (prop::collection::vec(word, 0..5), line_end)
+        .prop_map(|(words, end)| format!("{}{end}", words.join("")));
+    prop::collection::vec(line, 0..6).prop_map(|lines| {
+        format!("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n{}\r\n", lines.concat()).into_bytes()
+    })
+}
+
+/// What we accept, httparse accepts, and reads the same.
+fn agrees(bytes: &[u8]) {
+    let Parsed::Head(head) = parse(bytes) else { return };
+    let mut fields = [httparse::EMPTY_HEADER; limits::FIELDS];
+    let mut request = httparse::Request::new(&mut fields);
+    let len = request.parse(bytes).unwrap().unwrap();
+    assert_eq!(len, head.len);
+    assert_eq!(request.method.unwrap().as_bytes(), head.method);
+    assert_eq!(request.path.unwrap().as_bytes(), head.target);
+    let host = request.headers.iter().find(|field| field.name.eq_ignore_ascii_case("host"));
+    assert_eq!(host.map(|field| field.value), head.host);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn random_bytes_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..512)) {
+        agrees(&bytes);
+    }
+
+    #[test]
+    fn what_is_accepted_httparse_accepts(bytes in head_like()) {
+        agrees(&bytes);
+    }
+
+    #[test]
+    fn cutting_changes_nothing(bytes in head_like(), cuts in prop::collection::vec(0usize..400, 0..8)) {
+        let mut parser = Parser::default();
+        let mut cuts: Vec<usize> = cuts.into_iter().map(|cut| cut.min(bytes.len())).collect();
+        cuts.sort_unstable();
+        cuts.push(bytes.len());
+        let cut_up = cuts.into_iter().map(|end| parser.advance(&bytes[..end])).find(|parsed| *parsed != Parsed::Incomplete);
+        prop_assert_eq!(cut_up.unwrap_or(Parsed::Incomplete), parse(&bytes));
+    }
+}

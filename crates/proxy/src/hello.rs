@@ -1,0 +1,204 @@
+//! The name in a TLS ClientHello. It does not terminate TLS, negotiate, or change a byte: it says whether the bytes so
+//! far are a hello, and which server it names.
+//!
+//! Two readers must agree. rustls reassembles records and checks the message; what its public view cannot tell (an
+//! address or a second entry in the server name list, an odd name type) is checked on the raw extension here.
+
+use rustls::server::Acceptor;
+
+use exeat_policy::{Host, Reason, Target};
+
+use crate::limits;
+
+/// Reads a hello that arrives in any pieces.
+pub(crate) struct Reader {
+    acceptor: Acceptor,
+}
+
+/// What a complete hello says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// The server name as sent; `None`: no such extension.
+    pub(crate) sni: Option<String>,
+    /// The first application protocol offered.
+    pub(crate) alpn: Option<Vec<u8>>,
+}
+
+/// Why bytes are not a hello that can be judged, or name the wrong server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HelloFault {
+    #[error("the client does not speak TLS")]
+    NotTls,
+    #[error("the TLS hello is malformed")]
+    Malformed,
+    #[error("the TLS hello is longer than {} bytes", limits::HELLO_BYTES)]
+    TooLarge,
+    #[error("the TLS hello did not arrive in time")]
+    Timeout,
+    #[error("the TLS hello names no server")]
+    NoName,
+    #[error("the TLS hello names another server")]
+    OtherName,
+}
+
+impl HelloFault {
+    /// The word for the record.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::NotTls => Reason::NotTls,
+            Self::Malformed => Reason::HelloMalformed,
+            Self::TooLarge => Reason::HelloTooLarge,
+            Self::Timeout => Reason::HelloTimeout,
+            Self::NoName => Reason::SniMissing,
+            Self::OtherName => Reason::SniMismatch,
+        }
+    }
+}
+
+impl Reader {
+    pub(crate) fn new() -> Self {
+        Self { acceptor: Acceptor::default() }
+    }
+
+    /// Looks at everything received so far, `all`, of which the last `new` bytes were not seen before. `None`: the
+    /// hello is not complete.
+    pub(crate) fn advance(&mut self, all: &[u8], new: usize) -> Result<Option<Hello>, HelloFault> {
+        if !could_be_tls(all) {
+            return Err(HelloFault::NotTls);
+        }
+        let mut rest = all.get(all.len().saturating_sub(new)..).unwrap_or_default();
+        while !rest.is_empty() {
+            // Reading from memory; rustls refuses only to hold more than its own limit.
+            let read = self.acceptor.read_tls(&mut rest).map_err(|_| HelloFault::TooLarge)?;
+            match self.acceptor.accept() {
+                Ok(Some(accepted)) => return hello(all, &accepted.client_hello()).map(Some),
+                Ok(None) if read == 0 => break,
+                Ok(None) => {}
+                Err(_) => return Err(HelloFault::Malformed),
+            }
+        }
+        if all.len() >= limits::HELLO_BYTES { Err(HelloFault::TooLarge) } else { Ok(None) }
+    }
+}
+
+impl Hello {
+    /// Whether it names the host that was asked for. A literal is asked for without a name (RFC 6066 section 3).
+    pub(crate) fn check(&self, target: &Target) -> Result<(), HelloFault> {
+        match (&target.host, &self.sni) {
+            (Host::Name(name), Some(sni)) if sni.eq_ignore_ascii_case(name.as_str()) => Ok(()),
+            (Host::Name(_), None) => Err(HelloFault::NoName),
+            (Host::Ip(_), None) => Ok(()),
+            (Host::Name(_) | Host::Ip(_), Some(_)) => Err(HelloFault::OtherName),
+        }
+    }
+}
+
+/// A handshake record of some TLS 1.x version (RFC 8446 section 5.1), as far as the bytes go.
+fn could_be_tls(bytes: &[u8]) -> bool {
+    let content_type = bytes.first().is_none_or(|&byte| byte == 22);
+    let major = bytes.get(1).is_none_or(|&byte| byte == 3);
+    content_type && major
+}
+
+fn hello(all: &[u8], seen: &rustls::server::ClientHello<'_>) -> Result<Hello, HelloFault> {
+    let message = reassemble(all).ok_or(HelloFault::Malformed)?;
+    let sni = server_name(&message)?;
+    // INVARIANT: the two readers agree, letter case apart (rustls folds it); else one of them was fooled.
+    let agreed = match (&sni, seen.server_name()) {
+        (Some(ours), Some(theirs)) => ours.eq_ignore_ascii_case(theirs),
+        (None, None) => true,
+        _ => false,
+    };
+    if !agreed {
+        return Err(HelloFault::Malformed);
+    }
+    let alpn = seen.alpn().and_then(|mut protocols| protocols.next()).map(<[u8]>::to_vec);
+    Ok(Hello { sni, alpn })
+}
+
+/// The body of the first handshake message, out of its records.
+fn reassemble(bytes: &[u8]) -> Option<Vec<u8>> {
+    let mut message = Vec::with_capacity(bytes.len());
+    let mut records = Cursor(bytes);
+    loop {
+        let content_type = records.number(1)?;
+        let version = records.number(2)?;
+        let fragment = records.prefixed(2)?;
+        if content_type != 22 || version >> 8 != 3 || fragment.is_empty() {
+            return None;
+        }
+        message.extend_from_slice(fragment);
+        let mut whole = Cursor(&message);
+        if let (Some(kind), Some(body)) = (whole.number(1), whole.prefixed(3)) {
+            return (kind == 1).then(|| body.to_vec());
+        }
+    }
+}
+
+/// The host name of the server_name extension (RFC 6066 section 3): one entry, of type host_name, of bytes that a
+/// name can have. An address there is read as a name, and then matches no target.
+fn server_name(hello: &[u8]) -> Result<Option<String>, HelloFault> {
+    let mut extensions = extensions(hello).ok_or(HelloFault::Malformed)?;
+    let mut found = None;
+    while !extensions.0.is_empty() {
+        let kind = extensions.number(2).ok_or(HelloFault::Malformed)?;
+        let body = extensions.prefixed(2).ok_or(HelloFault::Malformed)?;
+        if kind == 0 {
+            let name = one_host_name(body).ok_or(HelloFault::Malformed)?;
+            if found.replace(name).is_some() {
+                return Err(HelloFault::Malformed);
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn one_host_name(extension: &[u8]) -> Option<String> {
+    let mut outer = Cursor(extension);
+    let mut list = Cursor(outer.prefixed(2)?);
+    let name_type = list.number(1)?;
+    let name = list.prefixed(2)?;
+    let shape = outer.0.is_empty() && list.0.is_empty() && name_type == 0;
+    let bytes = name.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(byte));
+    (shape && bytes && !name.is_empty()).then(|| String::from_utf8_lossy(name).into_owned())
+}
+
+/// The extensions of a ClientHello body (RFC 8446 section 4.1.2); none is an empty list.
+fn extensions(hello: &[u8]) -> Option<Cursor<'_>> {
+    let mut body = Cursor(hello);
+    let _legacy_version = body.number(2)?;
+    let _random = body.take(32)?;
+    let _session_id = body.prefixed(1)?;
+    let _cipher_suites = body.prefixed(2)?;
+    let _compression = body.prefixed(1)?;
+    if body.0.is_empty() {
+        return Some(Cursor(&[]));
+    }
+    let extensions = body.prefixed(2)?;
+    body.0.is_empty().then_some(Cursor(extensions))
+}
+
+/// What is left to read.
+struct Cursor<'a>(&'a [u8]);
+
+impl<'a> Cursor<'a> {
+    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(taken)
+    }
+
+    /// A big-endian number of up to 3 bytes.
+    fn number(&mut self, bytes: usize) -> Option<usize> {
+        Some(self.take(bytes)?.iter().fold(0, |number, &byte| (number << 8) | usize::from(byte)))
+    }
+
+    /// Bytes behind their count, which has `width` bytes itself.
+    fn prefixed(&mut self, width: usize) -> Option<&'a [u8]> {
+        let count = self.number(width)?;
+        self.take(count)
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

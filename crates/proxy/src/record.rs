@@ -1,0 +1,263 @@
+//! What one connection puts on record: its decision before anything is done, its close whatever happens. Formats
+//! nothing (`exeat-audit` does) and decides nothing.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use exeat_audit::{Close, ConnId, Decision, End, Event, RuleRef, Via, escape};
+use exeat_policy::{Denial, Reason, Target, Verdict, Vetted};
+use tokio::time::Instant;
+
+use crate::guard::Resolved;
+use crate::head::Fault;
+use crate::hello::{Hello, HelloFault};
+use crate::limits;
+use crate::reply::{Failure, Refusal};
+use crate::server::Context;
+use crate::tunnel::Moved;
+
+/// The record of one connection.
+///
+/// INVARIANT: once a decision is written, dropping this writes the close, so that an aborted task leaves one too.
+pub(crate) struct Record<'a> {
+    cx: &'a Context,
+    conn: ConnId,
+    start: Instant,
+    state: State,
+    target: Option<Target>,
+    dialled: Option<(SocketAddr, Duration)>,
+    hello: Option<(Hello, Duration, bool)>,
+    /// What the tunnel moves.
+    pub(crate) moved: Moved,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Undecided,
+    Decided,
+    Closed,
+}
+
+/// The decision could not be written.
+pub(crate) struct NotWritten;
+
+impl<'a> Record<'a> {
+    pub(crate) fn new(cx: &'a Context, conn: ConnId) -> Self {
+        Self {
+            cx,
+            conn,
+            start: Instant::now(),
+            state: State::Undecided,
+            target: None,
+            dialled: None,
+            hello: None,
+            moved: Moved::default(),
+        }
+    }
+
+    pub(crate) fn conn(&self) -> ConnId {
+        self.conn
+    }
+
+    /// A head that names no target: its decision.
+    pub(crate) fn malformed(&mut self, fault: Fault, raw: &[u8]) {
+        let mut decision = self.decision(Via::Connect, Verdict::Deny, Reason::Malformed);
+        decision.host_raw = Some(raw_target(raw));
+        decision.error = Some(fault.to_string());
+        // Refused in any case: that it may stand in no record changes nothing for the stage.
+        let _ = self.write(decision);
+        self.cx.tally(|tally| tally.refused(None, Reason::Malformed, fault.to_string(), None));
+    }
+
+    /// A plain HTTP request, which this version does not forward: its decision.
+    pub(crate) fn not_spoken(&mut self, target: Target) -> Result<(), Refusal> {
+        self.target = Some(target.clone());
+        let decision = self.decision(Via::Http, Verdict::Deny, Reason::Scheme);
+        self.written_for(decision, &target)?;
+        let said = "plain http:// is not forwarded in this version";
+        self.cx.tally(|tally| tally.refused(Some(&target), Reason::Scheme, said.into(), None));
+        self.cx.deny_inside(&target, Reason::Scheme, None);
+        Ok(())
+    }
+
+    /// A refusal by policy: its decision, and then the refusal itself.
+    pub(crate) fn denied(&mut self, denial: Denial, ips: Vec<IpAddr>, dns: Option<Duration>) -> Refusal {
+        self.target = Some(denial.target().clone());
+        let decided = denial.decision();
+        let mut decision = self.decision(Via::Connect, decided.verdict, decided.reason);
+        decision.ips = ips;
+        decision.dns = dns;
+        decision.rule = denial.rule().or(denial.admitted_by()).map(RuleRef::from);
+        decision.error = Some(denial.said_outside());
+        if let Err(refusal) = self.written_for(decision, denial.target()) {
+            return refusal;
+        }
+        self.cx.tally(|tally| tally.denied(&denial));
+        self.cx.deny_inside(denial.target(), denial.reason(), denial.flag_inside().as_deref());
+        Refusal::Denied(denial)
+    }
+
+    /// A granted target without usable addresses: its decision, and then the refusal.
+    pub(crate) fn unresolved(&mut self, target: Target, rule: RuleRef, failure: Failure) -> Refusal {
+        self.target = Some(target.clone());
+        let mut decision = self.decision(Via::Connect, Verdict::Error, failure.reason());
+        decision.rule = Some(rule);
+        decision.error = Some(failure.to_string());
+        if let Err(refusal) = self.written_for(decision, &target) {
+            return refusal;
+        }
+        self.cx.tally(|tally| tally.failed(&target, &failure.to_string()));
+        Refusal::Failed(target, failure)
+    }
+
+    /// A target that may be dialled: its decision, and with it the permission. There is no other way to the address.
+    pub(crate) fn allowed(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
+        let Resolved { vetted, dns } = resolved;
+        let target = vetted.target();
+        self.target = Some(target.clone());
+        let decided = vetted.decision();
+        let mut decision = self.decision(Via::Connect, decided.verdict, decided.reason);
+        decision.ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
+        decision.dns = dns;
+        decision.rule = Some(RuleRef::from(vetted.rule()));
+        self.written_for(decision, target)?;
+        self.cx.tally(|tally| tally.allowed());
+        Ok(vetted)
+    }
+
+    /// An allowed target could not be dialled: the close tells, and the refusal.
+    pub(crate) fn not_dialled(&mut self, target: Target, failure: Failure, detail: String) -> Refusal {
+        self.cx.tally(|tally| tally.failed(&target, &failure.to_string()));
+        self.close(End::Error, Some(format!("{}: {detail}", failure.reason())));
+        Refusal::Failed(target, failure)
+    }
+
+    pub(crate) fn dialled(&mut self, target: &Target, addr: SocketAddr, took: Duration) {
+        self.dialled = Some((addr, took));
+        self.cx.tally(|tally| tally.reached(target));
+    }
+
+    /// The hello was read; whether it named the target.
+    pub(crate) fn hello(&mut self, hello: Hello, took: Duration, ok: bool) {
+        self.hello = Some((hello, took, ok));
+    }
+
+    /// A refusal after the 200: a second decision, written before the connection is closed.
+    pub(crate) fn late(&mut self, target: &Target, fault: HelloFault) {
+        let mut decision = self.decision(Via::Connect, Verdict::Deny, fault.reason());
+        decision.ip = self.dialled.map(|(addr, _)| addr.ip());
+        (decision.sni, decision.sni_ok, decision.alpn) = self.hello_fields();
+        decision.error = Some(fault.to_string());
+        let _ = self.write(decision); // closed in any case
+        self.cx.tally(|tally| tally.refused(Some(target), fault.reason(), fault.to_string(), None));
+        self.cx.deny_inside(target, fault.reason(), None);
+        self.close(End::Killed, Some(fault.to_string()));
+    }
+
+    /// The end, once: later calls change nothing, and without a decision nothing is written.
+    pub(crate) fn close(&mut self, end: End, error: Option<String>) {
+        if self.state != State::Decided {
+            return;
+        }
+        self.state = State::Closed;
+        let mut close = Close::new(self.conn, end);
+        close.target = self.target.take();
+        close.ip = self.dialled.map(|(addr, _)| addr.ip());
+        close.connect = self.dialled.map(|(_, took)| took);
+        close.tls = self.hello.as_ref().map(|(_, took, _)| *took);
+        (close.sni, close.sni_ok, close.alpn) = self.hello_fields();
+        close.dur = self.start.elapsed();
+        close.bytes_up = self.moved.up();
+        close.bytes_down = self.moved.down();
+        close.error = error;
+        tracing::debug!(conn = %self.conn, ?end, up = close.bytes_up, down = close.bytes_down, "closed");
+        // A close that cannot be written takes back nothing; the log refuses every decision from now on.
+        let _ = self.cx.log().write(Event::Close(close));
+    }
+
+    fn decision(&self, via: Via, verdict: Verdict, reason: Reason) -> Decision {
+        let mut decision = Decision::new(self.conn, via, verdict, reason);
+        decision.target.clone_from(&self.target);
+        decision
+    }
+
+    fn written_for(&mut self, decision: Decision, target: &Target) -> Result<(), Refusal> {
+        self.write(decision).map_err(|NotWritten| {
+            self.cx.tally(|tally| tally.failed(target, "the attempt cannot be recorded"));
+            Refusal::NoRecord(target.clone())
+        })
+    }
+
+    fn write(&mut self, decision: Decision) -> Result<(), NotWritten> {
+        let (verdict, reason) = (decision.verdict, decision.reason);
+        tracing::debug!(conn = %self.conn, %verdict, %reason, target = ?decision.target, "decided");
+        match self.cx.log().write(Event::Decision(decision)) {
+            Ok(_) => {
+                self.state = State::Decided;
+                Ok(())
+            }
+            Err(error) => {
+                tracing::debug!(conn = %self.conn, %error, "cannot record");
+                Err(NotWritten)
+            }
+        }
+    }
+
+    fn hello_fields(&self) -> (Option<String>, Option<bool>, Option<String>) {
+        match &self.hello {
+            Some((hello, _, ok)) => (
+                hello.sni.as_ref().map(|sni| escape(sni.as_bytes(), limits::TEXT)),
+                Some(*ok),
+                hello.alpn.as_ref().map(|alpn| escape(alpn, limits::TEXT)),
+            ),
+            None => (None, None, None),
+        }
+    }
+}
+
+impl Drop for Record<'_> {
+    fn drop(&mut self) {
+        self.close(End::Killed, None);
+    }
+}
+
+/// What stands for the host in a head that could not be read: the second word of its first line, or all of it, without
+/// userinfo, path and query, which can hold secrets.
+fn raw_target(head: &[u8]) -> Vec<u8> {
+    let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
+    let word = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(1).unwrap_or(line);
+    let after_scheme = word.windows(3).position(|bytes| bytes == b"://").map_or(0, |at| at + 3);
+    let (scheme, rest) = word.split_at_checked(after_scheme).unwrap_or((&[], word));
+    let authority = rest.split(|byte| b"/?#".contains(byte)).next().unwrap_or_default();
+    let mut raw = scheme.to_vec();
+    match authority.iter().rposition(|&byte| byte == b'@') {
+        Some(at) => {
+            raw.extend_from_slice(b"***");
+            raw.extend_from_slice(authority.get(at..).unwrap_or_default());
+        }
+        None => raw.extend_from_slice(authority),
+    }
+    raw.truncate(limits::TEXT);
+    raw
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// H12, A03: neither userinfo nor path nor query of a refused request is kept.
+    #[test]
+    fn raw_target_holds_no_secret() {
+        for (head, raw) in [
+            ("CONNECT u:secret@allowed.test:443 HTTP/1.1\r\n", "***@allowed.test:443"),
+            ("CONNECT  two.test:443 HTTP/1.1\r\n", "two.test:443"),
+            ("GET http://u:secret@a.test/p?token=secret HTTP/1.1\r\n", "http://***@a.test"),
+            ("GET /p/secret?token=secret HTTP/1.1\r\n", ""),
+            ("\x16\x03\x01", "\x16\x03\x01"),
+            ("", ""),
+        ] {
+            assert_eq!(raw_target(head.as_bytes()), raw.as_bytes(), "{head:?}");
+        }
+        assert_eq!(raw_target(&[b'a'; 4000]).len(), limits::TEXT);
+    }
+}

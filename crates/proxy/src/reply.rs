@@ -1,0 +1,239 @@
+//! The words on the wire: one function turns an outcome into a reply. It decides nothing, and what it says never holds
+//! a resolved address, a path, a person, or bytes that the stage sent and that were not checked.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use exeat_audit::{ConnId, RunId};
+use exeat_policy::{Denial, Reason, Target};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper::ext::ReasonPhrase;
+use hyper::header::{HeaderName, HeaderValue};
+use hyper::{Response, StatusCode};
+
+use crate::head::Fault;
+
+/// What is sent once the upstream is there. No fields: RFC 9110 section 9.3.6.
+pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
+
+/// Seconds after which a client that found all slots taken may try again.
+const RETRY_AFTER: u8 = 1;
+
+/// Why a request gets no tunnel.
+#[derive(Debug)]
+pub(crate) enum Refusal {
+    /// The head was not a well-formed request for a target.
+    Malformed(Fault),
+    /// A well-formed request for a plain `http://` target, which this version does not forward.
+    NotSpoken,
+    /// Policy said no.
+    Denied(Denial),
+    /// Policy said yes, the world said no.
+    Failed(Target, Failure),
+    /// The decision could not be recorded, so that it is not acted upon.
+    NoRecord(Target),
+    /// All slots are taken.
+    Busy,
+}
+
+/// Why an allowed target could not be reached.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("DNS: no such name")]
+    NoSuchName,
+    #[error("DNS: the resolver failed")]
+    Resolver,
+    #[error("DNS: no answer in time")]
+    ResolverTimeout,
+    #[error("DNS: too many addresses in one answer")]
+    TooManyAnswers,
+    #[error("the host's own addresses or its hosts file cannot be read")]
+    Host,
+    #[error("connection refused")]
+    Refused,
+    #[error("no route")]
+    NoRoute,
+    #[error("connection reset")]
+    Reset,
+    #[error("no connection in time")]
+    ConnectTimeout,
+    #[error("out of descriptors or ports")]
+    Resources,
+    #[error("cannot connect")]
+    Connect,
+}
+
+impl Failure {
+    /// Status of the reply; error type of RFC 9209; reason in the record.
+    fn table(self) -> (u16, &'static str, Reason) {
+        match self {
+            Self::NoSuchName => (502, "dns_error", Reason::ResolveError),
+            Self::Resolver => (502, "dns_error", Reason::ResolveError),
+            Self::ResolverTimeout => (504, "dns_timeout", Reason::Timeout),
+            Self::TooManyAnswers => (502, "dns_error", Reason::ResolveError),
+            Self::Host => (502, "proxy_internal_error", Reason::ResolveError),
+            Self::Refused => (502, "connection_refused", Reason::ConnectError),
+            Self::NoRoute => (502, "destination_ip_unroutable", Reason::ConnectError),
+            Self::Reset => (502, "connection_terminated", Reason::ConnectError),
+            Self::ConnectTimeout => (504, "connection_timeout", Reason::Timeout),
+            Self::Resources => (503, "proxy_internal_error", Reason::ConnectError),
+            Self::Connect => (502, "destination_unavailable", Reason::ConnectError),
+        }
+    }
+
+    /// The word for the record.
+    pub(crate) fn reason(self) -> Reason {
+        self.table().2
+    }
+}
+
+/// One reply, complete.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    status: u16,
+    phrase: String,
+    /// Type and details of RFC 9209.
+    error: &'static str,
+    details: &'static str,
+    retry_after: Option<Duration>,
+    body: String,
+}
+
+/// The reply to `refusal`.
+pub(crate) fn refuse(refusal: &Refusal, run: RunId, conn: ConnId) -> Reply {
+    let mut reply = reply(refusal);
+    let _ = writeln!(reply.body, "Run {run}, connection {conn}.");
+    reply
+}
+
+fn reply(refusal: &Refusal) -> Reply {
+    match refusal {
+        Refusal::Malformed(fault) => malformed(*fault),
+        Refusal::NotSpoken => Reply {
+            status: 501,
+            phrase: "exeat speaks only CONNECT in this version".into(),
+            error: "http_protocol_error",
+            details: "scheme",
+            retry_after: None,
+            body: "exeat cannot forward plain http:// requests in this version; it speaks only CONNECT.\n\
+                   This is not a policy denial. Use https://, or let the client tunnel (curl --proxytunnel).\n"
+                .into(),
+        },
+        Refusal::Denied(denial) => denied(denial),
+        Refusal::Failed(target, failure) => {
+            let (status, error, reason) = failure.table();
+            unreachable(target, status, error, reason, &failure.to_string())
+        }
+        Refusal::NoRecord(target) => {
+            let why = "the attempt cannot be recorded, and nothing goes out unrecorded";
+            unreachable(target, 503, "proxy_internal_error", Reason::AuditUnavailable, why)
+        }
+        Refusal::Busy => Reply {
+            status: 503,
+            phrase: "exeat has too many open connections".into(),
+            error: "connection_limit_reached",
+            details: Reason::BudgetConns.as_str(),
+            retry_after: Some(Duration::from_secs(RETRY_AFTER.into())),
+            body: "exeat has too many open connections in this run. This is not a policy denial.\n".into(),
+        },
+    }
+}
+
+fn malformed(fault: Fault) -> Reply {
+    let phrase = match fault.status() {
+        431 => "Request Header Fields Too Large",
+        408 => "Request Timeout",
+        _ => "Bad Request",
+    };
+    Reply {
+        status: fault.status(),
+        phrase: phrase.into(),
+        error: "http_request_error",
+        details: Reason::Malformed.as_str(),
+        retry_after: None,
+        body: format!("exeat cannot read this request: {fault}.\n"),
+    }
+}
+
+fn denied(denial: &Denial) -> Reply {
+    let target = denial.target();
+    let said = denial.said_inside();
+    let error = match denial.reason() {
+        Reason::PrivateIp | Reason::MetadataIp => "destination_ip_prohibited",
+        _ => "http_request_denied",
+    };
+    let spelt = if denial.reason() == Reason::Default { "no rule allows this host" } else { &said };
+    let mut body = format!(
+        "exeat denied {target}: {spelt}.\n\
+         This is the sandbox's policy, not an outage. Retrying, unsetting the proxy or using an IP address will not help.\n"
+    );
+    match denial.flag_inside() {
+        Some(flag) => body.push_str(&format!("Whoever starts the run can allow it with:  {flag}\n")),
+        None if denial.flag().is_some() => {
+            body.push_str("An IP rule is needed besides the name; the end-of-run summary names it.\n");
+        }
+        None => {}
+    }
+    Reply {
+        status: 403,
+        phrase: format!("exeat denied {target} ({said})"),
+        error,
+        details: denial.reason().as_str(),
+        retry_after: None,
+        body,
+    }
+}
+
+fn unreachable(target: &Target, status: u16, error: &'static str, reason: Reason, why: &str) -> Reply {
+    Reply {
+        status,
+        phrase: format!("exeat could not reach {target} ({why})"),
+        error,
+        details: reason.as_str(),
+        retry_after: None,
+        body: format!("exeat could not reach {target}: {why}.\nThis is not a policy denial: a rule allows it.\n"),
+    }
+}
+
+impl Reply {
+    /// The fields, without those that say where the message ends.
+    fn fields(&self) -> Vec<(&'static str, String)> {
+        let status = format!("exeat; error={}; details=\"{}\"", self.error, self.details);
+        let mut fields =
+            vec![("Proxy-Status", status), ("Content-Type", "text/plain; charset=utf-8".to_owned())];
+        if let Some(after) = self.retry_after {
+            fields.push(("Retry-After", after.as_secs().to_string()));
+        }
+        fields
+    }
+
+    /// As it goes to the wire.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        let mut text = format!("HTTP/1.1 {} {}\r\n", self.status, self.phrase);
+        for (name, value) in self.fields() {
+            let _ = write!(text, "{name}: {value}\r\n");
+        }
+        let _ = write!(text, "Content-Length: {}\r\nConnection: close\r\n\r\n{}", self.body.len(), self.body);
+        text.into_bytes()
+    }
+
+    /// As hyper takes it.
+    pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
+        let fields = self.fields();
+        let mut response = Response::new(Full::from(self.body));
+        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
+        for (name, value) in fields {
+            if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
+                response.headers_mut().insert(name, value);
+            }
+        }
+        if let Ok(phrase) = ReasonPhrase::try_from(self.phrase.into_bytes()) {
+            response.extensions_mut().insert(phrase);
+        }
+        response
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,110 @@
+use exeat_policy::{Action, Day, Note, Origin, OwnAddrs, Policy, PolicyBuilder};
+
+use super::*;
+
+fn policy(rules: &[&str]) -> Policy {
+    let mut builder = PolicyBuilder::new();
+    for rule in rules {
+        let origin = Origin::File { path: "/secret/path/policy.toml".into(), line: 3 };
+        let note = Note { approved_by: Some("someone@example.com".into()), ..Note::default() };
+        builder.add(rule, Action::Allow, origin, note).unwrap();
+    }
+    builder.build()
+}
+
+fn target(text: &str) -> Target {
+    Target::parse(text.as_bytes()).unwrap()
+}
+
+fn denial(rules: &[&str], asked: &str, answer: Option<&str>) -> Denial {
+    match policy(rules).admit(target(asked), Day::from_unix(0)) {
+        Err(denial) => denial,
+        Ok(admitted) => {
+            admitted.vet(&[answer.unwrap().parse().unwrap()], &OwnAddrs::default()).unwrap_err()
+        }
+    }
+}
+
+fn text(refusal: &Refusal) -> String {
+    let run = "01JD8Z3V5QAAAAAAAAAAAAAAAA".parse().unwrap();
+    String::from_utf8(refuse(refusal, run, ConnId(7)).into_bytes()).unwrap()
+}
+
+#[test]
+fn a_denial_reads_as_documented() {
+    let text = text(&Refusal::Denied(denial(&[], "api.example.net:443", None)));
+    let expected = "HTTP/1.1 403 exeat denied api.example.net:443 (no rule allows it)\r\n\
+        Proxy-Status: exeat; error=http_request_denied; details=\"default\"\r\n\
+        Content-Type: text/plain; charset=utf-8\r\n\
+        Content-Length: 294\r\n\
+        Connection: close\r\n\
+        \r\n\
+        exeat denied api.example.net:443: no rule allows this host.\n\
+        This is the sandbox's policy, not an outage. Retrying, unsetting the proxy or using an IP address will not help.\n\
+        Whoever starts the run can allow it with:  --allow api.example.net\n\
+        Run 01JD8Z3V5QAAAAAAAAAAAAAAAA, connection 7.\n";
+    assert_eq!(text, expected);
+}
+
+/// The table of line 1 and line 3, and what never goes inside.
+#[test]
+fn what_is_said_inside_holds_no_address_path_or_person() {
+    for (rules, asked, answer, line1, line3) in [
+        (&["a.test"][..], "a.test:8443", None, "this host is allowed on port 443 only", "--allow a.test:8443"),
+        (&["a.test", "!a.test"], "a.test:443", None, "a deny rule forbids this host", ""),
+        (&["a.test"], "a.test:443", Some("10.2.3.4"), "its address is not public", "An IP rule is needed"),
+        (&["a.test"], "a.test:443", Some("169.254.169.254"), "its address is never reachable", ""),
+        (&[], "192.0.2.1:443", None, "no IP rule allows this address", ""),
+        (&[], "93.184.215.14:443", None, "no IP rule allows this address", "--allow 93.184.215.14:443"),
+    ] {
+        let denial = denial(rules, asked, answer);
+        if asked.starts_with("192") {
+            continue; // what documentation addresses are told is the policy's business
+        }
+        let text = text(&Refusal::Denied(denial));
+        assert!(text.starts_with(&format!("HTTP/1.1 403 exeat denied {asked} ({line1})\r\n")), "{text}");
+        assert!(text.contains(&format!("exeat denied {asked}: {line1}.\n")), "{text}");
+        assert!(text.contains(line3), "{text}");
+        assert_eq!(text.contains("--allow"), line3.contains("--allow"), "{text}");
+        for secret in ["10.2.3.4", "169.254", "/secret", "someone@"] {
+            assert!(!text.contains(secret), "{secret} in {text}");
+        }
+    }
+}
+
+#[test]
+fn failures_are_not_disguised_as_policy() {
+    for (failure, status) in [
+        (Failure::NoSuchName, 502),
+        (Failure::Resolver, 502),
+        (Failure::ResolverTimeout, 504),
+        (Failure::Refused, 502),
+        (Failure::ConnectTimeout, 504),
+    ] {
+        let text = text(&Refusal::Failed(target("a.test:443"), failure));
+        assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
+        assert!(text.contains("\r\n\r\nexeat could not reach a.test:443: "), "{text}");
+        assert!(text.contains("not a policy denial"), "{text}");
+        assert!(text.contains("Proxy-Status: exeat; error="), "{text}");
+    }
+    assert!(text(&Refusal::NoRecord(target("a.test:443"))).contains("details=\"audit_unavailable\""));
+    assert!(text(&Refusal::Busy).contains("Retry-After: 1\r\n"));
+}
+
+/// Every reply is framed: the length is that of the body.
+#[test]
+fn content_length_is_the_body_s() {
+    for refusal in [
+        Refusal::Malformed(Fault::BareCr),
+        Refusal::Malformed(Fault::TooSlow),
+        Refusal::Malformed(Fault::TooLarge),
+        Refusal::NotSpoken,
+        Refusal::Busy,
+        Refusal::Denied(denial(&[], "a.test:443", None)),
+    ] {
+        let text = text(&refusal);
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("\r\nContent-Length: {}\r\n", body.len())), "{text}");
+        assert!(body.ends_with("connection 7.\n"));
+    }
+}

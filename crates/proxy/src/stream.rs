@@ -1,0 +1,162 @@
+//! One type for both kinds of socket, and the wrapper that puts read bytes back. Nothing here looks at the bytes.
+
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use nix::sys::socket::{Shutdown, shutdown};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream};
+use tokio::time::Instant;
+
+/// A connected stream socket.
+#[derive(Debug)]
+pub(crate) enum Stream {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Appends what one read gives, at most `room` bytes. 0 is the end.
+    pub(crate) async fn read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
+        loop {
+            self.readable().await?;
+            match self.try_read_some(into, room) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+        }
+    }
+
+    fn try_read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
+        let start = into.len();
+        into.resize(start + room, 0);
+        let space = into.get_mut(start..).unwrap_or_default();
+        let read = match self {
+            Self::Tcp(stream) => stream.try_read(space),
+            Self::Unix(stream) => stream.try_read(space),
+        };
+        into.truncate(start + *read.as_ref().unwrap_or(&0));
+        read
+    }
+
+    /// Waits until a read would give something. Dropping it loses nothing.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.readable().await,
+            Self::Unix(stream) => stream.readable().await,
+        }
+    }
+
+    /// Writes all of `bytes`, until `by`.
+    pub(crate) async fn write_until(&mut self, bytes: &[u8], by: Instant) -> io::Result<()> {
+        use tokio::io::AsyncWriteExt;
+        tokio::time::timeout_at(by, self.write_all(bytes)).await?
+    }
+
+    /// Sends the end of our side (FIN). A peer that is gone already is no error.
+    pub(crate) fn finish(&self) {
+        let _ = shutdown(self.as_raw_fd(), Shutdown::Write);
+    }
+
+    /// Makes the coming close a reset, so that the peer can tell a broken stream from a finished one.
+    pub(crate) fn will_reset(&self) {
+        if let Self::Tcp(stream) = self {
+            let _ = stream.set_zero_linger();
+        }
+    }
+}
+
+impl AsRawFd for Stream {
+    fn as_raw_fd(&self) -> RawFd {
+        match self {
+            Self::Tcp(stream) => stream.as_raw_fd(),
+            Self::Unix(stream) => stream.as_raw_fd(),
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+        }
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+        }
+    }
+}
+
+/// A stream whose first bytes have been read already, and come first again.
+#[derive(Debug)]
+pub(crate) struct PrefixedIo {
+    prefix: Vec<u8>,
+    given: usize,
+    inner: Stream,
+}
+
+impl PrefixedIo {
+    /// `prefix` comes first, then what `inner` has.
+    pub(crate) fn new(prefix: Vec<u8>, inner: Stream) -> Self {
+        Self { prefix, given: 0, inner }
+    }
+
+    /// The stream, without what was left of the prefix.
+    pub(crate) fn into_inner(self) -> Stream {
+        self.inner
+    }
+}
+
+impl AsyncRead for PrefixedIo {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = &mut *self;
+        let left = this.prefix.get(this.given..).unwrap_or_default();
+        if left.is_empty() {
+            return Pin::new(&mut this.inner).poll_read(cx, buf);
+        }
+        let count = left.len().min(buf.remaining());
+        buf.put_slice(left.get(..count).unwrap_or_default());
+        this.given += count;
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for PrefixedIo {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}

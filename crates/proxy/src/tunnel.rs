@@ -1,0 +1,337 @@
+//! Bytes both ways. It does not look at them.
+//!
+//! An idle tunnel holds no buffer: a direction waits until its socket is readable, borrows a buffer from the pool,
+//! moves one read, and gives it back. A slow reader holds one buffer per direction, no more: while a write waits, the
+//! other side is not read.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use exeat_audit::End;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::net::{tcp, unix};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::limits::{self, Limits};
+use crate::stream::Stream;
+
+/// Buffers of [`limits::BUFFER`] bytes, kept for reuse up to [`limits::BUFFERS_KEPT`].
+#[derive(Debug, Default)]
+pub(crate) struct Pool(Mutex<Vec<Box<[u8]>>>);
+
+/// A buffer on loan.
+struct Loan<'a> {
+    pool: &'a Pool,
+    buffer: Box<[u8]>,
+}
+
+impl Pool {
+    fn lend(&self) -> Loan<'_> {
+        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        Loan { pool: self, buffer: kept.unwrap_or_else(|| vec![0; limits::BUFFER].into_boxed_slice()) }
+    }
+}
+
+impl Drop for Loan<'_> {
+    fn drop(&mut self) {
+        let mut kept = self.pool.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() < limits::BUFFERS_KEPT {
+            kept.push(std::mem::take(&mut self.buffer));
+        }
+    }
+}
+
+/// What a tunnel has moved; it can be read at any moment, and is exact whatever ends the tunnel.
+#[derive(Debug, Default)]
+pub(crate) struct Moved {
+    /// Bytes that the upstream's socket took.
+    up: AtomicU64,
+    /// Bytes that the client's socket took.
+    down: AtomicU64,
+}
+
+impl Moved {
+    pub(crate) fn up(&self) -> u64 {
+        self.up.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn down(&self) -> u64 {
+        self.down.load(Ordering::Relaxed)
+    }
+}
+
+/// How a tunnel ended.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) end: End,
+    pub(crate) error: Option<String>,
+}
+
+/// Moves `first` and then everything else, until both sides are done, one breaks, a limit is reached or `stop` is
+/// cancelled.
+///
+/// Dropping the future closes both sides; what was counted in `moved` stays exact.
+pub(crate) async fn run(
+    mut client: Stream,
+    mut upstream: Stream,
+    first: Vec<u8>,
+    moved: &Moved,
+    pool: &Pool,
+    limits: &Limits,
+    stop: &CancellationToken,
+) -> Ended {
+    let ended = {
+        let clock = Clock::start();
+        // Who was first to say that it has no more: 0 nobody, 1 the client, 2 the upstream.
+        let first_end = AtomicU64::new(0);
+        let (mut client_read, mut client_write) = halves(&mut client);
+        let (mut upstream_read, mut upstream_write) = halves(&mut upstream);
+        let up = async {
+            let mut count = Count { bytes: &moved.up, clock: &clock };
+            count.write_all(&mut upstream_write, &first).await.map_err(Broken::upstream)?;
+            drop(first);
+            pump(&mut client_read, &mut upstream_write, pool, count)
+                .await
+                .map_err(|(side, error)| side.broken(Broken::client, Broken::upstream, error))?;
+            let _ = first_end.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+            // The other side may have gone already; then its own direction tells.
+            let _ = upstream_write.shutdown().await;
+            Ok(())
+        };
+        let down = async {
+            let count = Count { bytes: &moved.down, clock: &clock };
+            pump(&mut upstream_read, &mut client_write, pool, count)
+                .await
+                .map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
+            let _ = first_end.compare_exchange(0, 2, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = client_write.shutdown().await;
+            Ok(())
+        };
+        tokio::select! {
+            biased;
+            done = async { tokio::try_join!(up, down) } => match done {
+                Ok(((), ())) if first_end.load(Ordering::Relaxed) == 2 => Over::Done(End::Upstream),
+                Ok(((), ())) => Over::Done(End::Client),
+                Err(broken) => Over::Broken(broken),
+            },
+            () = stop.cancelled() => Over::Done(End::Killed),
+            () = clock.idle_for(limits.idle) => Over::Done(End::Idle),
+            () = tokio::time::sleep(limits.total) => Over::Total,
+        }
+    };
+    match ended {
+        Over::Done(end) => Ended { end, error: None },
+        Over::Total => Ended { end: End::Budget, error: Some("the total time of a tunnel is over".into()) },
+        Over::Broken(Broken { who, error }) => {
+            // A reset is passed on as a reset: a cut stream must not look like a finished one.
+            client.will_reset();
+            upstream.will_reset();
+            Ended { end: End::Error, error: Some(format!("{who}: {error}")) }
+        }
+    }
+}
+
+enum Over {
+    Done(End),
+    Total,
+    Broken(Broken),
+}
+
+#[derive(Debug)]
+struct Broken {
+    who: &'static str,
+    error: io::Error,
+}
+
+impl Broken {
+    fn client(error: io::Error) -> Self {
+        Self { who: "client", error }
+    }
+
+    fn upstream(error: io::Error) -> Self {
+        Self { who: "upstream", error }
+    }
+}
+
+/// Which socket of a direction failed.
+enum Side {
+    Reading,
+    Writing,
+}
+
+impl Side {
+    fn broken(
+        self,
+        reading: fn(io::Error) -> Broken,
+        writing: fn(io::Error) -> Broken,
+        error: io::Error,
+    ) -> Broken {
+        match self {
+            Self::Reading => reading(error),
+            Self::Writing => writing(error),
+        }
+    }
+}
+
+/// When bytes last moved, in milliseconds since the tunnel began.
+struct Clock {
+    start: Instant,
+    last: AtomicU64,
+}
+
+impl Clock {
+    fn start() -> Self {
+        Self { start: Instant::now(), last: AtomicU64::new(0) }
+    }
+
+    fn tick(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(now, Ordering::Relaxed);
+    }
+
+    /// Returns once nothing has moved for `limit`. One timer, set again only when it fires.
+    async fn idle_for(&self, limit: Duration) {
+        loop {
+            let due = self.start + Duration::from_millis(self.last.load(Ordering::Relaxed)) + limit;
+            if Instant::now() >= due {
+                return;
+            }
+            sleep_until(due).await;
+        }
+    }
+}
+
+struct Count<'a> {
+    bytes: &'a AtomicU64,
+    clock: &'a Clock,
+}
+
+impl Count<'_> {
+    /// Writes all, counting each part as it is taken.
+    async fn write_all(&mut self, to: &mut WriteHalf<'_>, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let taken = to.write(bytes).await?;
+            if taken == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            self.bytes.fetch_add(taken as u64, Ordering::Relaxed);
+            self.clock.tick();
+            bytes = bytes.get(taken..).unwrap_or_default();
+        }
+        Ok(())
+    }
+}
+
+/// Moves one direction until its end.
+async fn pump(
+    from: &mut ReadHalf<'_>,
+    to: &mut WriteHalf<'_>,
+    pool: &Pool,
+    mut count: Count<'_>,
+) -> Result<(), (Side, io::Error)> {
+    'idle: loop {
+        from.readable().await.map_err(|error| (Side::Reading, error))?;
+        let mut loan = pool.lend();
+        for _ in 0..limits::BURST {
+            let Some(read) = from.read_now(&mut loan.buffer).await.map_err(|error| (Side::Reading, error))?
+            else {
+                // Nothing more for now, or this task has had its share: then this is where it yields.
+                drop(loan);
+                tokio::task::consume_budget().await;
+                continue 'idle;
+            };
+            if read == 0 {
+                return Ok(());
+            }
+            let bytes = loan.buffer.get(..read).unwrap_or_default();
+            count.write_all(to, bytes).await.map_err(|error| (Side::Writing, error))?;
+            if read < limits::BUFFER {
+                break; // the socket was emptied: asking again would cost a system call
+            }
+        }
+    }
+}
+
+enum ReadHalf<'a> {
+    Tcp(tcp::ReadHalf<'a>),
+    Unix(unix::ReadHalf<'a>),
+}
+
+enum WriteHalf<'a> {
+    Tcp(tcp::WriteHalf<'a>),
+    Unix(unix::WriteHalf<'a>),
+}
+
+fn halves(stream: &mut Stream) -> (ReadHalf<'_>, WriteHalf<'_>) {
+    match stream {
+        Stream::Tcp(stream) => {
+            let (read, write) = stream.split();
+            (ReadHalf::Tcp(read), WriteHalf::Tcp(write))
+        }
+        Stream::Unix(stream) => {
+            let (read, write) = stream.split();
+            (ReadHalf::Unix(read), WriteHalf::Unix(write))
+        }
+    }
+}
+
+impl ReadHalf<'_> {
+    async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(half) => half.readable().await,
+            Self::Unix(half) => half.readable().await,
+        }
+    }
+
+    /// One read without waiting; `None` if there is nothing. `poll_read` and not `try_read`, because after a short
+    /// read it knows that the socket is empty and spares the read that would say so.
+    async fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<Option<usize>> {
+        let mut buffer = ReadBuf::new(buffer);
+        poll_fn(|cx| {
+            let polled = match self {
+                Self::Tcp(half) => Pin::new(half).poll_read(cx, &mut buffer),
+                Self::Unix(half) => Pin::new(half).poll_read(cx, &mut buffer),
+            };
+            Poll::Ready(match polled {
+                Poll::Ready(Ok(())) => Ok(Some(buffer.filled().len())),
+                Poll::Ready(Err(error)) => Err(error),
+                Poll::Pending => Ok(None),
+            })
+        })
+        .await
+    }
+}
+
+impl AsyncWrite for WriteHalf<'_> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut std::task::Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Self::Tcp(half) => Pin::new(half).poll_write(cx, bytes),
+            Self::Unix(half) => Pin::new(half).poll_write(cx, bytes),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(())) // sockets have nothing to flush
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        let done = match self.get_mut() {
+            Self::Tcp(half) => ready!(Pin::new(half).poll_shutdown(cx)),
+            Self::Unix(half) => ready!(Pin::new(half).poll_shutdown(cx)),
+        };
+        Poll::Ready(done)
+    }
+}
+
+#[cfg(test)]
+mod tests;

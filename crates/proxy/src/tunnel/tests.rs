@@ -1,0 +1,156 @@
+use tokio::io::AsyncReadExt;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+
+use super::*;
+
+/// A connected pair: our end, and the peer's.
+async fn pair() -> (Stream, TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    let (peer, ours) = tokio::join!(socket.connect(listener.local_addr().unwrap()), listener.accept());
+    (Stream::Tcp(ours.unwrap().0), peer.unwrap())
+}
+
+struct Running {
+    client: TcpStream,
+    origin: TcpStream,
+    task: tokio::task::JoinHandle<(Ended, u64, u64)>,
+    stop: CancellationToken,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
+async fn start(first: &[u8], limits: Limits) -> Running {
+    let ((ours, client), (theirs, origin)) = (pair().await, pair().await);
+    let (first, stop) = (first.to_vec(), CancellationToken::new());
+    let token = stop.clone();
+    let task = tokio::spawn(async move {
+        let (moved, pool) = (Moved::default(), Pool::default());
+        let ended = run(ours, theirs, first, &moved, &pool, &limits, &token).await;
+        (ended, moved.up(), moved.down())
+    });
+    Running { client, origin, task, stop }
+}
+
+async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).await.unwrap();
+    bytes
+}
+
+/// P21: each end of stream goes over alone, and the other direction goes on.
+#[tokio::test]
+async fn half_close_from_the_client() {
+    let mut run = start(b"early ", Limits::default()).await;
+    run.client.write_all(b"question").await.unwrap();
+    run.client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut run.origin).await, b"early question");
+    run.origin.write_all(b"answer").await.unwrap();
+    drop(run.origin);
+    assert_eq!(read_to_end(&mut run.client).await, b"answer");
+    let (ended, up, down) = run.task.await.unwrap();
+    assert_eq!((ended.end, ended.error, up, down), (End::Client, None, 14, 6));
+}
+
+#[tokio::test]
+async fn half_close_from_the_upstream() {
+    let mut run = start(b"", Limits::default()).await;
+    run.origin.write_all(b"hello").await.unwrap();
+    run.origin.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut run.client).await, b"hello");
+    run.client.write_all(b"still here").await.unwrap();
+    drop(run.client);
+    assert_eq!(read_to_end(&mut run.origin).await, b"still here");
+    let (ended, up, down) = run.task.await.unwrap();
+    assert_eq!((ended.end, up, down), (End::Upstream, 10, 5));
+}
+
+/// A reset is a reset on the other side too, and the count is exact.
+#[tokio::test]
+async fn a_reset_is_carried_over() {
+    let mut run = start(b"", Limits::default()).await;
+    run.origin.write_all(b"12345").await.unwrap();
+    let mut got = [0; 5];
+    run.client.read_exact(&mut got).await.unwrap();
+    run.origin.set_zero_linger().unwrap();
+    drop(run.origin);
+    let error = run.client.read(&mut got).await.unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionReset);
+    let (ended, up, down) = run.task.await.unwrap();
+    assert_eq!((ended.end, up, down), (End::Error, 0, 5));
+    assert!(ended.error.unwrap().starts_with("upstream: "));
+}
+
+#[tokio::test]
+async fn megabytes_arrive_whole_both_ways() {
+    let mut run = start(b"", Limits::default()).await;
+    let data: Vec<u8> = (0..4_000_000u32).map(|n| n.to_le_bytes()[1]).collect();
+    let (mut client_read, mut client_write) = run.client.split();
+    let (mut origin_read, mut origin_write) = run.origin.split();
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    let sent = tokio::join!(
+        async { client_write.write_all(&data).await.and(client_write.shutdown().await) },
+        async { origin_write.write_all(&data).await.and(origin_write.shutdown().await) },
+        origin_read.read_to_end(&mut up),
+        client_read.read_to_end(&mut down),
+    );
+    assert!(sent.0.is_ok() && sent.1.is_ok());
+    assert!(up == data && down == data);
+    let (_, up, down) = run.task.await.unwrap();
+    assert_eq!((up, down), (4_000_000, 4_000_000));
+}
+
+/// R03: idle and total limits, and the stop of a run.
+#[tokio::test]
+async fn limits_end_a_tunnel() {
+    let short = Duration::from_millis(80);
+    let mut idle = start(b"", Limits { idle: short, ..Limits::default() }).await;
+    for _ in 0..4 {
+        tokio::time::sleep(short / 2).await;
+        idle.client.write_all(b"x").await.unwrap(); // one direction is enough to be alive
+    }
+    assert!(!idle.task.is_finished());
+    let (ended, up, _) = idle.task.await.unwrap();
+    assert_eq!((ended.end, up), (End::Idle, 4));
+
+    let total = start(b"", Limits { total: short, ..Limits::default() }).await;
+    assert_eq!(total.task.await.unwrap().0.end, End::Budget);
+
+    let stopped = start(b"", Limits::default()).await;
+    stopped.stop.cancel();
+    assert_eq!(stopped.task.await.unwrap().0.end, End::Killed);
+}
+
+/// R02: a slow reader stops the sender; what is held here is one buffer and what the kernel holds.
+#[tokio::test]
+async fn a_slow_reader_stops_the_sender() {
+    let run = start(b"", Limits::default()).await;
+    let chunk = vec![0u8; 1 << 20];
+    let mut sent = 0;
+    loop {
+        match tokio::time::timeout(Duration::from_millis(300), run.origin.writable()).await {
+            Err(_) => break,
+            Ok(ready) => ready.unwrap(),
+        }
+        if let Ok(count) = run.origin.try_write(&chunk) {
+            sent += count;
+        }
+    }
+    assert!(sent < 32 << 20, "{sent} bytes were taken from the sender, none of them read");
+    run.stop.cancel();
+    let (_, _, down) = run.task.await.unwrap();
+    assert!(down <= sent as u64 && sent as u64 - down < 16 << 20);
+}
+
+/// Thousands of tunnels are mostly idle: the future is what they cost, next to two sockets.
+#[tokio::test]
+async fn an_idle_tunnel_is_small_and_holds_no_buffer() {
+    let ((ours, _client), (theirs, _origin)) = (pair().await, pair().await);
+    let (moved, pool, limits, stop) =
+        (Moved::default(), Pool::default(), Limits::default(), CancellationToken::new());
+    let future = run(ours, theirs, Vec::new(), &moved, &pool, &limits, &stop);
+    let size = std::mem::size_of_val(&future);
+    println!("a tunnel's future has {size} bytes");
+    assert!(size < 3 * 1024, "{size}");
+    let _ = tokio::time::timeout(Duration::from_millis(50), future).await;
+    assert!(pool.0.lock().unwrap().is_empty(), "no buffer was ever made");
+}
