@@ -23,7 +23,7 @@ const PER_MOUNT: f64 = 0.17;
 /// Measures start-up.
 pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report) {
     let mut bare = Bare::from_plan(under_test);
-    let mut with = || {
+    let with = || {
         let mut command = under_test.exeat();
         command.args(["run", "--quiet", "--", "true"]);
         timed(&mut command)
@@ -140,7 +140,8 @@ impl Bare {
                     let size = words.next().unwrap_or_default();
                     let size: usize =
                         size.chars().filter(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0);
-                    self.options.extend([word, self.data_of(size, stand_in)]);
+                    let number = self.data_of(size, stand_in);
+                    self.options.extend([word, number]);
                     continue;
                 }
                 "--tmpfs" | "--proc" | "--remount-ro" => self.mounts += 1,
