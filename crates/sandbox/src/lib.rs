@@ -1,1 +1,24 @@
-//! placeholder
+//! A typed description of a sandbox, turned into a running bubblewrap.
+//!
+//! This crate knows no policy and no proxy: it makes an empty network namespace and hands over what stage2 offers. The
+//! caller decides what is mounted, what is executed and who serves the listener.
+
+pub mod backend;
+pub mod bwrap;
+pub mod child;
+pub mod control;
+pub mod enforce;
+pub mod error;
+pub mod seccomp;
+pub mod spec;
+#[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
+mod sys;
+
+pub use backend::{Bridge, Launch, Offer, Running, Status};
+pub use enforce::{Enforcement, Held};
+pub use error::{Error, Layer};
+pub use spec::{Identity, Mount, SandboxSpec};
+pub use sys::{raise_descriptor_limit, take_fd};
+
+/// The static helper, as built with this library.
+pub const STAGE2_IMAGE: &[u8] = include_bytes!(env!("EXEAT_STAGE2"));

@@ -1,0 +1,45 @@
+//! Builds stage2 as a static executable, which the library embeds: one file installs everything, and no search path
+//! decides which helper runs.
+//!
+//! A nested cargo with a target directory of its own, because stage2 needs other flags (`crt-static`) than the rest.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::expect_used,
+    reason = "a build script starts cargo, and stops the build when it fails"
+)]
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+fn main() {
+    let variable = |name: &str| env::var(name).unwrap_or_else(|_| unreachable!("cargo sets {name}"));
+    let root = PathBuf::from(variable("CARGO_MANIFEST_DIR")).join("../..");
+    let target = variable("TARGET");
+    let target_dir = PathBuf::from(variable("OUT_DIR")).join("stage2");
+
+    for watched in ["stage2", "crates/contract", "Cargo.lock", "Cargo.toml"] {
+        println!("cargo::rerun-if-changed={}", root.join(watched).display());
+    }
+
+    let mut cargo = Command::new(variable("CARGO"));
+    cargo
+        .args(["build", "--package", "exeat-stage2", "--profile", "stage2", "--locked", "--target"])
+        .arg(&target)
+        .arg("--target-dir")
+        .arg(&target_dir)
+        .current_dir(&root)
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static\u{1f}-Crelocation-model=static")
+        // A lint run of the workspace must not lint here: its driver would replace the compiler.
+        .env_remove("RUSTC_WORKSPACE_WRAPPER")
+        .env_remove("RUSTC_WRAPPER")
+        .env_remove("CARGO_MAKEFLAGS");
+    let status = cargo.status().expect("cargo runs");
+    assert!(
+        status.success(),
+        "cannot build the static stage2 (it needs the C library's static archive: libc6-dev)"
+    );
+
+    let built = target_dir.join(&target).join("stage2/stage2");
+    println!("cargo::rustc-env=EXEAT_STAGE2={}", built.display());
+}

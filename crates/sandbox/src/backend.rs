@@ -1,0 +1,233 @@
+//! A sandbox from its description to its end, on bubblewrap.
+//!
+//! Blocking, in three steps: [`Launch::start`] until stage2 has offered the bridge, [`Offer::go`] until the stage is
+//! executed, [`Running::wait`] until it is over. All three belong on one thread that lives as long as the sandbox: the
+//! kernel kills bubblewrap when the *thread* that started it ends (PR_SET_PDEATHSIG, prctl(2)).
+
+use std::io;
+use std::net::TcpListener;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use exeat_contract::{BridgeKind, Go, Message, Step};
+use nix::libc;
+
+use crate::bwrap::Argv;
+use crate::child::Bwrap;
+use crate::control::{Control, Ready, wait};
+use crate::enforce::Held;
+use crate::error::Error;
+use crate::seccomp;
+use crate::spec::SandboxSpec;
+use crate::sys::{DescriptorLimit, PidFd};
+
+/// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
+const START: Duration = Duration::from_secs(30);
+/// From the go to `execve`. The command may lie on a slow network file system.
+const GO: Duration = Duration::from_secs(60);
+/// From the end of bubblewrap to the end of the sandbox's pid 1, which the kernel has killed by then.
+const END: Duration = Duration::from_secs(10);
+
+/// What it takes to start a sandbox.
+#[derive(Debug)]
+pub struct Launch {
+    /// bubblewrap, from [`bwrap::find`](crate::bwrap::find).
+    pub bwrap: PathBuf,
+    /// The sandbox.
+    pub spec: SandboxSpec,
+    /// The listening socket that the spec mounts at [`exeat_contract::SOCKET`].
+    pub listener: UnixListener,
+    /// The caller's own limit of open descriptors, where it was raised.
+    pub descriptors: Option<DescriptorLimit>,
+}
+
+/// stage2 stands and waits. Dropping this ends the sandbox; nothing untrusted has run.
+#[derive(Debug)]
+pub struct Offer {
+    bridge: Option<Bridge>,
+    control: Control,
+    handle: Handle,
+    bwrap: Bwrap,
+}
+
+/// How the stage's TCP arrives.
+#[derive(Debug)]
+pub enum Bridge {
+    /// A listener in the sandbox's network namespace. It pins the namespace: close it at the end.
+    Handoff(TcpListener),
+    /// Connections come through the bind-mounted socket.
+    Relay {
+        /// The socket.
+        listener: UnixListener,
+        /// Reaches end of file when the relay dies.
+        lifeline: OwnedFd,
+    },
+}
+
+/// The stage runs.
+#[derive(Debug)]
+pub struct Running {
+    handle: Handle,
+    bwrap: Bwrap,
+    landlock: u32,
+}
+
+/// Signals for a running stage; may be used from any thread.
+#[derive(Debug, Clone)]
+pub struct Handle(Arc<Processes>);
+
+#[derive(Debug)]
+struct Processes {
+    stage: PidFd,
+    init: PidFd,
+}
+
+/// How a stage ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// By itself, with this code.
+    Exit(u8),
+    /// By this signal.
+    Signal(i32),
+}
+
+impl Launch {
+    /// Builds the sandbox and waits for stage2's offer.
+    ///
+    /// # Errors
+    /// Every variant of [`Error`] that names a step before `execve`; the sandbox is gone then.
+    pub fn start(self) -> Result<Offer, Error> {
+        let by = Instant::now() + START;
+        let filters = seccomp::base()?;
+        let argv = Argv::new(&self.spec, filters.len());
+        let mut bwrap = Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity, self.descriptors)?;
+        match wait(self.listener.as_fd(), bwrap.as_fd(), by).map_err(Error::Watch)? {
+            Some(Ready::Socket) => {}
+            Some(Ready::Ended) => return Err(bwrap.explain()),
+            None => return Err(Error::Late(START)),
+        }
+        // bubblewrap tells the pid before it lets the sandbox go on, so it is there by now.
+        let init = bwrap.init_pid(by)?;
+        let mut control = Control::accept(&self.listener, init)?;
+        control
+            .set_deadline(by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
+            .map_err(Error::Control)?;
+        let handle = Handle(Arc::new(Processes {
+            stage: PidFd::open(control.pid).map_err(Error::Watch)?,
+            init: PidFd::open(init).map_err(Error::Watch)?,
+        }));
+        let passed = match control.receive()? {
+            Some((Message::Hello(_), Some(passed))) => passed,
+            Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
+            _ => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
+        };
+        let bridge = match self.spec.bridge {
+            BridgeKind::Handoff => Bridge::Handoff(passed.into()),
+            BridgeKind::Relay => Bridge::Relay { listener: self.listener, lifeline: passed },
+        };
+        Ok(Offer { bridge: Some(bridge), control, handle, bwrap })
+    }
+}
+
+impl Offer {
+    /// The bridge, to be served. `None` the second time.
+    pub fn take_bridge(&mut self) -> Option<Bridge> {
+        self.bridge.take()
+    }
+
+    /// Signals for the stage.
+    #[must_use]
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Lets stage2 become the stage, on these standard streams, and waits until it has.
+    ///
+    /// # Errors
+    /// [`Error::Exec`] when the command cannot be executed, [`Error::Stage2`] when a step before that failed,
+    /// [`Error::Control`] when the sandbox went away. Nothing untrusted has run, and the sandbox is gone.
+    pub fn go(mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<Running, Error> {
+        self.control.set_deadline(GO).map_err(Error::Control)?;
+        self.control.send_go(go, streams)?;
+        let landlock = match self.control.receive()? {
+            Some((Message::Hardened { landlock }, _)) => landlock,
+            Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
+            _ => return Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
+        };
+        match self.control.receive()? {
+            None => Ok(Running { handle: self.handle, bwrap: self.bwrap, landlock }),
+            Some((Message::Failed { step, errno }, _)) => Err(failed(step, errno)),
+            Some(_) => Err(Error::Control(io::ErrorKind::InvalidData.into())),
+        }
+    }
+}
+
+fn failed(step: Step, errno: i32) -> Error {
+    let source = nix::errno::Errno::from_raw(errno);
+    if step == Step::Exec { Error::Exec(source) } else { Error::Stage2 { step, source } }
+}
+
+impl Running {
+    /// Whether the Landlock domain behind the filters holds.
+    #[must_use]
+    pub fn syscalls(&self) -> Held {
+        match self.landlock {
+            6.. => Held::Full,
+            0 => Held::Partial {
+                missing: "no Landlock domain: pid 1's memory is writable to the stage (Linux 5.19)".into(),
+            },
+            _ => Held::Partial {
+                missing: "no Landlock scopes: pid 1 and the relay may be signalled (Linux 6.12)".into(),
+            },
+        }
+    }
+
+    /// Waits until no process of the sandbox is left.
+    ///
+    /// # Errors
+    /// [`Error::Watch`] when the processes cannot be waited for; they are killed then.
+    pub fn wait(mut self) -> Result<Status, Error> {
+        let code = self.bwrap.wait().map_err(Error::Watch)?;
+        let Processes { stage, init } = &*self.handle.0;
+        // All processes of a pid namespace end before its pid 1 does.
+        if wait(init.as_fd(), init.as_fd(), Instant::now() + END).map_err(Error::Watch)?.is_none() {
+            init.signal(libc::SIGKILL).map_err(Error::Watch)?;
+        }
+        Ok(match stage.wait_status() {
+            Some(status) if libc::WIFSIGNALED(status) => Status::Signal(libc::WTERMSIG(status)),
+            Some(status) if libc::WIFEXITED(status) => exit(libc::WEXITSTATUS(status)),
+            // bubblewrap folds a signal into the code as a shell does, so an old kernel cannot tell `exit 143` from SIGTERM.
+            _ => match code {
+                Some(code @ 129..=159) => Status::Signal(code - 128),
+                Some(code) => exit(code),
+                // bubblewrap itself was killed, and the sandbox with it.
+                None => Status::Signal(libc::SIGKILL),
+            },
+        })
+    }
+}
+
+fn exit(code: i32) -> Status {
+    Status::Exit(u8::try_from(code).unwrap_or(u8::MAX))
+}
+
+impl Handle {
+    /// Sends a signal to the stage and to the processes of its group.
+    ///
+    /// # Errors
+    /// What pidfd_send_signal(2) says; `ESRCH` when the stage is over.
+    pub fn signal(&self, signal: i32) -> io::Result<()> {
+        self.0.stage.signal_group(signal)
+    }
+
+    /// Ends every process of the sandbox at once.
+    ///
+    /// # Errors
+    /// What pidfd_send_signal(2) says; `ESRCH` when the sandbox is over.
+    pub fn kill(&self) -> io::Result<()> {
+        self.0.init.signal(libc::SIGKILL)
+    }
+}

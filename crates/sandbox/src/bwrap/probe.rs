@@ -1,0 +1,132 @@
+//! Which bubblewrap to trust, and what its failures mean.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Layer};
+
+/// Where distributions put it. PATH is not asked: a stage of an earlier run may have planted a program there.
+const TRUSTED: [&str; 4] =
+    ["/usr/bin/bwrap", "/usr/local/bin/bwrap", "/bin/bwrap", "/run/current-system/sw/bin/bwrap"];
+
+/// The bubblewrap at the first trusted place, with symbolic links resolved.
+///
+/// # Errors
+/// [`Error::NoBwrap`] when no place holds an executable file that only root can replace.
+pub fn find() -> Result<PathBuf, Error> {
+    let mut looked = Vec::new();
+    for place in TRUSTED.map(Path::new) {
+        let Ok(resolved) = place.canonicalize() else {
+            looked.push(place.display().to_string());
+            continue;
+        };
+        match distrust(&resolved) {
+            None => return Ok(resolved),
+            Some(why) => looked.push(format!("{}: {why}", place.display())),
+        }
+    }
+    Err(Error::NoBwrap { looked: looked.join(", ") })
+}
+
+/// What is wrong with the file or with a directory above it.
+fn distrust(path: &Path) -> Option<String> {
+    let trusted_owner = |uid: u32| uid == 0 || (in_user_namespace() && uid == overflow_uid());
+    for part in path.ancestors() {
+        let Ok(meta) = fs::symlink_metadata(part) else { return Some("not readable".into()) };
+        if !trusted_owner(meta.uid()) {
+            return Some(format!("`{}` does not belong to root", part.display()));
+        }
+        let writable = meta.permissions().mode() & 0o022;
+        if writable != 0 && meta.permissions().mode() & 0o1000 == 0 {
+            return Some(format!("`{}` can be changed by others than root", part.display()));
+        }
+    }
+    let meta = fs::metadata(path).ok()?;
+    if meta.is_file() && meta.permissions().mode() & 0o111 != 0 {
+        None
+    } else {
+        Some("not executable".into())
+    }
+}
+
+/// Whether uid 0 here is somebody else's uid outside: then the real root's files show the overflow uid.
+fn in_user_namespace() -> bool {
+    let whole = ["0", "0", "4294967295"];
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    !map.split_whitespace().eq(whole)
+}
+
+fn overflow_uid() -> u32 {
+    let text = fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(exeat_contract::NOBODY)
+}
+
+/// Who refused, from bubblewrap's words and the host's settings.
+#[must_use]
+pub fn layer(said: &str) -> Layer {
+    if said.contains("Unknown option") || said.contains("nknown option") {
+        return Layer::OldBwrap;
+    }
+    let namespaces = [
+        "amespace",
+        "uid map",
+        "gid map",
+        "loopback",
+        "Operation not permitted",
+        "Permission denied",
+        "No space left",
+    ];
+    if !namespaces.iter().any(|word| said.contains(word)) {
+        return Layer::Unknown;
+    }
+    let setting =
+        |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
+    if setting("/proc/sys/kernel/unprivileged_userns_clone") == "0" {
+        return Layer::UsernsCloneSysctl;
+    }
+    if setting("/proc/sys/user/max_user_namespaces") == "0" {
+        return Layer::MaxUserNamespaces;
+    }
+    if setting("/proc/sys/kernel/apparmor_restrict_unprivileged_userns") == "1" {
+        return Layer::AppArmor;
+    }
+    let filtered =
+        setting("/proc/self/status").lines().any(|line| line.starts_with("Seccomp:") && line.ends_with('2'));
+    if filtered { Layer::Container } else { Layer::Unknown }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b17_a_planted_bwrap_is_not_trusted() {
+        let dir = std::env::temp_dir().join(format!("exeat-probe-{}", std::process::id()));
+        fs::create_dir_all(&dir).unwrap();
+        let planted = dir.join("bwrap");
+        fs::write(&planted, "#!/bin/sh\n").unwrap();
+        fs::set_permissions(&planted, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(distrust(&planted).unwrap().contains("can be changed"), "world-writable");
+        if nix::unistd::geteuid().is_root() {
+            fs::set_permissions(&planted, fs::Permissions::from_mode(0o755)).unwrap();
+            std::os::unix::fs::chown(&planted, Some(12345), None).unwrap();
+            assert!(distrust(&planted).unwrap().contains("does not belong to root"));
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn the_host_s_bwrap_is_found() {
+        assert!(find().unwrap().is_absolute());
+    }
+
+    #[test]
+    fn words_of_bwrap_point_at_a_layer() {
+        assert_eq!(layer("bwrap: Unknown option --disable-userns"), Layer::OldBwrap);
+        assert_eq!(
+            layer("bwrap: Can't find source path /nonexistent: No such file or directory"),
+            Layer::Unknown
+        );
+    }
+}

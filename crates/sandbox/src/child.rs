@@ -1,0 +1,184 @@
+//! The bubblewrap process: how it is started, what it says when it fails, how it is ended.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+use nix::fcntl::OFlag;
+use nix::unistd::pipe2;
+
+use crate::bwrap::{Argv, Word, probe};
+use crate::control::{Ready, wait};
+use crate::error::Error;
+use crate::seccomp::Program;
+use crate::spec::Identity;
+use crate::sys::{self, DescriptorLimit, PidFd};
+
+/// Bytes of bubblewrap's words that a message quotes.
+const SAID: u64 = 1024;
+/// Bytes of bubblewrap's information about what it started: one small JSON object.
+const INFO: usize = 4096;
+
+/// A started bubblewrap. Dropping it ends the sandbox.
+#[derive(Debug)]
+pub(crate) struct Bwrap {
+    child: Child,
+    process: PidFd,
+    info: File,
+    over: bool,
+}
+
+impl Bwrap {
+    #[expect(clippy::disallowed_methods, reason = "the one place that starts a process")]
+    pub(crate) fn spawn(
+        path: &Path,
+        argv: &Argv,
+        filters: &[Program],
+        identity: Identity,
+        descriptors: Option<DescriptorLimit>,
+    ) -> Result<Self, Error> {
+        let prepare = |what| move |source| Error::Prepare { what, source };
+        let (info, info_writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
+        let mut passed = Passed { files: Vec::new(), info: info_writer };
+        let filters = filters
+            .iter()
+            .map(|program| passed.file(program))
+            .collect::<io::Result<Vec<_>>>()
+            .map_err(prepare("the seccomp filters"))?;
+        let options = passed.options(argv, &filters).map_err(prepare("its arguments"))?;
+        let options = passed.file(&options).map_err(prepare("its arguments"))?;
+
+        let mut command = Command::new(path);
+        command.arg("--args").arg(options.to_string()).arg("--").args(&argv.command);
+        // With an empty environment there is nothing of the caller in /proc/1/environ.
+        command.env_clear().current_dir("/");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        sys::before_exec(&mut command, sys::Child { kept: passed.numbers(), identity, descriptors });
+        let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
+        let child = command.spawn().map_err(spawn)?;
+        // `passed` is dropped here: the child has its copies.
+        let pid = i32::try_from(child.id()).map_err(|_| spawn(io::ErrorKind::InvalidData.into()))?;
+        // Not reaped yet, so the number is still this child's.
+        let process = PidFd::open(pid).map_err(spawn)?;
+        Ok(Self { child, process, info: info.into(), over: false })
+    }
+
+    /// The pid, as the host sees it, of the sandbox's pid 1.
+    pub(crate) fn init_pid(&mut self, by: Instant) -> Result<i32, Error> {
+        let mut text = Vec::new();
+        // The object comes in several writes.
+        while !text.contains(&b'}') && text.len() < INFO {
+            let mut part = [0; 256];
+            match wait(self.info.as_fd(), self.process.as_fd(), by).map_err(Error::Watch)? {
+                Some(Ready::Socket) => {}
+                Some(Ready::Ended) => return Err(self.explain()),
+                None => break,
+            }
+            let count = self.info.read(&mut part).map_err(Error::Watch)?;
+            if count == 0 {
+                break;
+            }
+            text.extend_from_slice(part.get(..count).unwrap_or_default());
+        }
+        let text = String::from_utf8_lossy(&text);
+        let number = text.split_once("\"child-pid\"").and_then(|(_, rest)| {
+            let digits = rest.trim_start_matches([':', ' ']);
+            digits.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
+        });
+        number.ok_or_else(|| {
+            Error::Watch(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "bubblewrap did not tell its child's pid",
+            ))
+        })
+    }
+
+    /// Why bubblewrap ended before the sandbox stood: its own words, and who refused.
+    pub(crate) fn explain(&mut self) -> Error {
+        let status = self.child.wait();
+        self.over = true;
+        let mut said = Vec::new();
+        if let Some(stderr) = self.child.stderr.take() {
+            // What could not be read is not said: the exit status is.
+            let _ = stderr.take(SAID).read_to_end(&mut said);
+        }
+        let mut said = String::from_utf8_lossy(&said).trim().replace('\n', "; ");
+        let layer = probe::layer(&said);
+        if said.is_empty() {
+            said = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+        }
+        Error::Bwrap { said, layer }
+    }
+
+    /// Waits for its end: the exit code, or `None` when it was killed.
+    pub(crate) fn wait(&mut self) -> io::Result<Option<i32>> {
+        let status = self.child.wait()?;
+        self.over = true;
+        Ok(status.code())
+    }
+}
+
+impl AsFd for Bwrap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.process.as_fd()
+    }
+}
+
+impl Drop for Bwrap {
+    fn drop(&mut self) {
+        if !self.over {
+            // Its end is the end of the sandbox: --die-with-parent holds for pid 1 too. It cannot refuse SIGKILL, so the
+            // wait is short, and neither call has an error that could be acted on here.
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Descriptors that bubblewrap reads from or writes to.
+struct Passed {
+    files: Vec<File>,
+    info: OwnedFd,
+}
+
+impl Passed {
+    /// The number of a descriptor from which `bytes` can be read.
+    fn file(&mut self, bytes: &[u8]) -> io::Result<RawFd> {
+        let file = sys::file_of(bytes)?;
+        let number = file.as_raw_fd();
+        self.files.push(file);
+        Ok(number)
+    }
+
+    /// The options, NUL after each.
+    fn options(&mut self, argv: &Argv, filters: &[RawFd]) -> io::Result<Vec<u8>> {
+        let mut out = Vec::new();
+        for word in &argv.options {
+            let word: OsString = match word {
+                Word::Text(text) => text.clone(),
+                Word::Data(bytes) => self.file(&bytes.0)?.to_string().into(),
+                Word::Seccomp(number) => {
+                    let missing = || io::Error::from(io::ErrorKind::NotFound);
+                    filters.get(*number).ok_or_else(missing)?.to_string().into()
+                }
+                Word::Info => self.info.as_raw_fd().to_string().into(),
+            };
+            if word.as_bytes().contains(&0) {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "a path holds a NUL byte"));
+            }
+            out.extend(word.into_vec());
+            out.push(0);
+        }
+        Ok(out)
+    }
+
+    fn numbers(&self) -> Vec<RawFd> {
+        let files = self.files.iter().map(AsRawFd::as_raw_fd);
+        files.chain([self.info.as_raw_fd()]).collect()
+    }
+}

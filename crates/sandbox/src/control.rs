@@ -1,0 +1,146 @@
+//! The control socket, host side: one connection, from this run's stage2, once.
+
+use std::fs;
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::time::{Duration, Instant};
+
+use exeat_contract::message::MAX_FRAME;
+use exeat_contract::{Go, Message};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{getsockopt, sockopt};
+
+use crate::error::Error;
+use crate::sys;
+
+/// Bytes of a frame from stage2 at most: it sends small ones only.
+const FRAME: usize = 64;
+
+/// The connection of this run's stage2.
+#[derive(Debug)]
+pub(crate) struct Control {
+    stream: UnixStream,
+    /// stage2's pid as the host sees it.
+    pub(crate) pid: i32,
+}
+
+/// Which of the two came first.
+#[derive(Debug)]
+pub(crate) enum Ready {
+    /// The socket can be read or accepted on.
+    Socket,
+    /// The process ended.
+    Ended,
+}
+
+/// Waits for the socket, or for the process to end.
+pub(crate) fn wait(
+    socket: BorrowedFd<'_>,
+    process: BorrowedFd<'_>,
+    by: Instant,
+) -> io::Result<Option<Ready>> {
+    loop {
+        let left = by.saturating_duration_since(Instant::now());
+        // Rounded up, so that the last round does not spin.
+        let timeout =
+            PollTimeout::try_from(left.saturating_add(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
+        let mut fds = [PollFd::new(socket, PollFlags::POLLIN), PollFd::new(process, PollFlags::POLLIN)];
+        match poll(&mut fds, timeout) {
+            Err(nix::errno::Errno::EINTR) => continue,
+            Err(errno) => return Err(errno.into()),
+            Ok(_) => {}
+        }
+        let [socket_fd, process_fd] = &fds;
+        if socket_fd.any().unwrap_or(false) {
+            return Ok(Some(Ready::Socket));
+        }
+        if process_fd.any().unwrap_or(false) {
+            return Ok(Some(Ready::Ended));
+        }
+        if left.is_zero() {
+            return Ok(None);
+        }
+    }
+}
+
+impl Control {
+    /// Accepts the connection and makes sure that it is from the child of the sandbox's pid 1.
+    pub(crate) fn accept(listener: &UnixListener, init: i32) -> Result<Self, Error> {
+        let (stream, _) = listener.accept().map_err(Error::Control)?;
+        stream.set_nonblocking(false).map_err(Error::Control)?;
+        let peer =
+            getsockopt(&stream, sockopt::PeerCredentials).map_err(|errno| Error::Control(errno.into()))?;
+        let pid = peer.pid();
+        // The peer is waiting for us in a read, so its pid is its own: it cannot have been given to another process
+        // without the connection ending first.
+        if parent_of(pid) == Some(init) { Ok(Self { stream, pid }) } else { Err(Error::Stranger { pid }) }
+    }
+
+    pub(crate) fn set_deadline(&self, wait: Duration) -> io::Result<()> {
+        self.stream.set_read_timeout(Some(wait))?;
+        self.stream.set_write_timeout(Some(wait))
+    }
+
+    /// The next message, with the descriptor that came with it; `None` at end of file.
+    pub(crate) fn receive(&mut self) -> Result<Option<(Message, Option<OwnedFd>)>, Error> {
+        self.read_frame().map_err(Error::Control)
+    }
+
+    fn read_frame(&mut self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+        let mut head = [0; 4];
+        let (count, passed) = sys::receive_with_descriptor(self.stream.as_fd(), &mut head)?;
+        if count == 0 {
+            return Ok(None);
+        }
+        let malformed = || io::Error::from(io::ErrorKind::InvalidData);
+        self.stream.read_exact(head.get_mut(count..).ok_or_else(malformed)?)?;
+        let length = usize::try_from(u32::from_le_bytes(head)).map_err(|_| malformed())?;
+        if length > FRAME.min(MAX_FRAME) {
+            return Err(malformed());
+        }
+        let mut body = [0; FRAME];
+        let body = body.get_mut(..length).ok_or_else(malformed)?;
+        self.stream.read_exact(body)?;
+        let message = Message::decode(body).map_err(|_| malformed())?;
+        Ok(Some((message, passed)))
+    }
+
+    /// Sends the go with the stage's standard streams.
+    pub(crate) fn send_go(&mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<(), Error> {
+        let too_large = || {
+            io::Error::new(
+                io::ErrorKind::ArgumentListTooLong,
+                "the command and its environment are too large",
+            )
+        };
+        let frame = Message::Go(go).encode().ok_or_else(|| Error::Control(too_large()))?;
+        sys::send_with_descriptors(self.stream.as_fd(), &frame, &streams).map_err(Error::Control)
+    }
+}
+
+impl AsFd for Control {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+/// The parent of a process, from the fourth field of `/proc/PID/stat` (proc_pid_stat(5)).
+fn parent_of(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is a name in parentheses that may itself hold spaces and parentheses.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parent_of_this_process_is_the_one_the_kernel_names() {
+        let parent = nix::unistd::getppid().as_raw();
+        assert_eq!(parent_of(nix::unistd::getpid().as_raw()), Some(parent));
+        assert_eq!(parent_of(-1), None);
+    }
+}

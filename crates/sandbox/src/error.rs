@@ -1,0 +1,134 @@
+//! Why a sandbox could not be set up: the step, the cause, and the layer that refused.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use exeat_contract::Step;
+use nix::errno::Errno;
+
+/// A sandbox could not be set up. Nothing untrusted has run, except after [`Error::Watch`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// No bubblewrap at a trusted place.
+    #[error("no bubblewrap at a trusted path (looked at {looked})")]
+    NoBwrap {
+        /// The places, comma-separated, each with what was wrong with it.
+        looked: String,
+    },
+    /// A file for bubblewrap could not be prepared.
+    #[error("cannot prepare {what} for bubblewrap")]
+    Prepare {
+        /// What it is.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The seccomp filter could not be compiled.
+    #[error("cannot compile the seccomp filter: {0}")]
+    Filter(String),
+    /// bubblewrap could not be started.
+    #[error("cannot start `{}`", .path.display())]
+    Spawn {
+        /// The executable.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// bubblewrap ended before stage2 reported.
+    #[error("bubblewrap could not build the sandbox: {said}")]
+    Bwrap {
+        /// Its own words, or its exit status.
+        said: String,
+        /// Who refused, as far as it can be told.
+        layer: Layer,
+    },
+    /// stage2 did not report in time.
+    #[error("the sandbox did not come up within {} s", .0.as_secs())]
+    Late(Duration),
+    /// Something else connected to the control socket.
+    #[error("a process that is not this run's helper (pid {pid}) connected to the control socket")]
+    Stranger {
+        /// Its pid, as the host sees it.
+        pid: i32,
+    },
+    /// The control connection broke or carried something else than the protocol.
+    #[error("the control connection to the sandbox failed")]
+    Control(#[source] io::Error),
+    /// stage2 reported a failed step.
+    #[error("cannot {}", .step.as_str())]
+    Stage2 {
+        /// The step.
+        step: Step,
+        /// The kernel's answer.
+        source: Errno,
+    },
+    /// The command could not be executed: it is the user's command that is at fault, not the sandbox.
+    #[error("cannot execute the command")]
+    Exec(#[source] Errno),
+    /// The sandbox's processes could not be watched.
+    #[error("cannot watch the sandbox's processes")]
+    Watch(#[source] io::Error),
+}
+
+/// Who refused a namespace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Layer {
+    /// AppArmor's restriction of unprivileged user namespaces (Ubuntu 23.10 and later).
+    AppArmor,
+    /// `kernel.unprivileged_userns_clone` (Debian, Arch).
+    UsernsCloneSysctl,
+    /// `user.max_user_namespaces`.
+    MaxUserNamespaces,
+    /// The seccomp filter of a container around us.
+    Container,
+    /// A bubblewrap older than 0.8.
+    OldBwrap,
+    /// Not known.
+    Unknown,
+}
+
+impl Layer {
+    /// The layer, in words, where it is known.
+    #[must_use]
+    pub fn as_str(self) -> Option<&'static str> {
+        match self {
+            Self::AppArmor => Some("AppArmor restricts unprivileged user namespaces"),
+            Self::UsernsCloneSysctl => Some("the sysctl kernel.unprivileged_userns_clone is 0"),
+            Self::MaxUserNamespaces => Some("the sysctl user.max_user_namespaces is 0"),
+            Self::Container => Some("the seccomp filter of the container around exeat"),
+            Self::OldBwrap => Some("this bubblewrap is older than 0.8"),
+            Self::Unknown => None,
+        }
+    }
+
+    /// One command that lifts the restriction.
+    #[must_use]
+    pub fn fix(self) -> Option<&'static str> {
+        match self {
+            Self::AppArmor => Some(
+                "sudo sh -c 'printf \"abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile bwrap /usr/bin/bwrap flags=(unconfined) {\\n  userns,\\n}\\n\" > /etc/apparmor.d/bwrap && apparmor_parser -r /etc/apparmor.d/bwrap'",
+            ),
+            Self::UsernsCloneSysctl => Some("sudo sysctl -w kernel.unprivileged_userns_clone=1"),
+            Self::MaxUserNamespaces => Some("sudo sysctl -w user.max_user_namespaces=15000"),
+            Self::Container => Some(
+                "start the container with a seccomp profile that allows user namespaces (docker: --security-opt seccomp=unconfined)",
+            ),
+            Self::OldBwrap => Some("install bubblewrap 0.8 or later"),
+            Self::Unknown => None,
+        }
+    }
+}
+
+impl Error {
+    /// One command that mends it, where one is known.
+    #[must_use]
+    pub fn fix(&self) -> Option<&'static str> {
+        match self {
+            Self::NoBwrap { .. } => Some("sudo apt-get install bubblewrap"),
+            Self::Bwrap { layer, .. } => layer.fix(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! System calls that nix does not wrap, or whose result is a raw descriptor. No policy here.
+
+use std::fs::File;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::libc;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, recvmsg, sendmsg};
+
+use crate::spec::Identity;
+
+/// Takes over descriptor `number`, which the caller's caller left open for us.
+///
+/// The number itself stays open and close-on-exec: what is returned is a duplicate, so that nothing else in the process
+/// can be robbed of a descriptor that it owns.
+///
+/// # Errors
+/// `EBADF` when no descriptor of that number is open.
+pub fn take_fd(number: RawFd) -> io::Result<OwnedFd> {
+    if number < 0 {
+        return Err(Errno::EBADF.into());
+    }
+    // SAFETY: the borrow ends with this function; a number that is not open gives EBADF from fcntl.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    let copy = fcntl(borrowed, FcntlArg::F_DUPFD_CLOEXEC(3))?;
+    if number > 2 {
+        fcntl(borrowed, FcntlArg::F_SETFD(nix::fcntl::FdFlag::FD_CLOEXEC))?;
+    }
+    // SAFETY: fcntl returned a new descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(copy) })
+}
+
+/// The soft and hard limit of open descriptors before [`raise_descriptor_limit`].
+#[derive(Debug, Clone, Copy)]
+pub struct DescriptorLimit {
+    soft: rlim_t,
+    hard: rlim_t,
+}
+
+/// Raises this process's soft limit of open descriptors to the hard one: a tunnel takes two. What is returned is the
+/// caller's own limit, which the stage gets back.
+///
+/// # Errors
+/// What getrlimit(2) and setrlimit(2) say.
+pub fn raise_descriptor_limit() -> io::Result<DescriptorLimit> {
+    let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
+    Ok(DescriptorLimit { soft, hard })
+}
+
+/// What the child does between fork and exec, beside what [`Command`] does.
+#[derive(Debug)]
+pub(crate) struct Child {
+    /// Descriptors that stay open across exec, under the same numbers.
+    pub(crate) kept: Vec<RawFd>,
+    pub(crate) identity: Identity,
+    pub(crate) descriptors: Option<DescriptorLimit>,
+}
+
+/// Arranges for `child`'s steps in `command`.
+pub(crate) fn before_exec(command: &mut Command, child: Child) {
+    let steps = move || -> io::Result<()> {
+        // A session of its own: the terminal's signals are for exeat, which passes them on in order.
+        nix::unistd::setsid()?;
+        join_new_session_keyring()?;
+        if let Identity::Other { uid, gid } = child.identity {
+            // SAFETY: setgroups reads no memory when the count is 0.
+            Errno::result(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+            nix::unistd::setresgid(gid.into(), gid.into(), gid.into())?;
+            nix::unistd::setresuid(uid.into(), uid.into(), uid.into())?;
+        }
+        if let Some(DescriptorLimit { soft, hard }) = child.descriptors {
+            setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
+        }
+        // SAFETY: takes numbers only, and close-on-exec closes nothing before exec.
+        Errno::result(unsafe {
+            libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+        })?;
+        for fd in &child.kept {
+            // SAFETY: sets the flags of a descriptor that the parent keeps open until the child has execed.
+            Errno::result(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) })?;
+        }
+        Ok(())
+    };
+    // SAFETY: the closure makes system calls only: it takes no lock and allocates nothing (an io::Error from an errno
+    // holds no allocation), so it is sound in the child of a process with threads.
+    unsafe { command.pre_exec(steps) };
+}
+
+/// Leaves the caller's session keyring, whose keys a process of the sandbox could otherwise read (keyctl(2)).
+fn join_new_session_keyring() -> nix::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    let none: *const libc::c_char = std::ptr::null();
+    // SAFETY: a null name asks for an anonymous keyring; no memory is read.
+    match Errno::result(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, none) }) {
+        // A kernel without keyrings has none to leave. A container may refuse the call: the stage may not call it either.
+        Err(Errno::ENOSYS | Errno::EPERM | Errno::EDQUOT) | Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Sends all of `frame`, with `passed` beside its first byte.
+pub(crate) fn send_with_descriptors(
+    socket: BorrowedFd<'_>,
+    frame: &[u8],
+    passed: &[BorrowedFd<'_>],
+) -> io::Result<()> {
+    let raw: Vec<RawFd> = passed.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&raw)];
+    let mut control = &rights[..];
+    let mut rest = frame;
+    while !rest.is_empty() {
+        let slices = [IoSlice::new(rest)];
+        match sendmsg(socket.as_raw_fd(), &slices, control, MsgFlags::MSG_NOSIGNAL, None::<&UnixAddr>) {
+            Ok(count) => {
+                rest = rest.get(count..).unwrap_or_default();
+                control = &[];
+            }
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Reads once into `buffer`; at most one descriptor may come along, close-on-exec. End of file is 0 bytes.
+pub(crate) fn receive_with_descriptor(
+    socket: BorrowedFd<'_>,
+    buffer: &mut [u8],
+) -> io::Result<(usize, Option<OwnedFd>)> {
+    let mut space = nix::cmsg_space!(RawFd);
+    let mut slices = [IoSliceMut::new(buffer)];
+    let message = loop {
+        match recvmsg::<UnixAddr>(
+            socket.as_raw_fd(),
+            &mut slices,
+            Some(&mut space),
+            MsgFlags::MSG_CMSG_CLOEXEC,
+        ) {
+            Err(Errno::EINTR) => {}
+            other => break other?,
+        }
+    };
+    let mut passed = Vec::new();
+    for part in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = part {
+            // SAFETY: the kernel has just installed these descriptors for us, and nothing else knows their numbers.
+            passed.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    Ok((message.bytes, passed.pop()))
+}
+
+/// A reference to a process that does not pass to another one with its number (pidfd_open(2)).
+#[derive(Debug)]
+pub(crate) struct PidFd(OwnedFd);
+
+impl PidFd {
+    /// The process of that pid. The caller makes sure that it still is the one that is meant.
+    pub(crate) fn open(pid: libc::pid_t) -> io::Result<Self> {
+        // SAFETY: takes numbers only.
+        let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0_u32) })?;
+        let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
+        // SAFETY: the system call returned a new descriptor that nothing else owns; the kernel makes it close-on-exec.
+        Ok(Self(unsafe { OwnedFd::from_raw_fd(fd) }))
+    }
+
+    /// Sends a signal to the process, and to nothing else.
+    pub(crate) fn signal(&self, signal: libc::c_int) -> io::Result<()> {
+        self.send(signal, 0)
+    }
+
+    /// Sends a signal to the process group that the process leads; to the process alone before Linux 6.9.
+    pub(crate) fn signal_group(&self, signal: libc::c_int) -> io::Result<()> {
+        const PIDFD_SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
+        match self.send(signal, PIDFD_SIGNAL_PROCESS_GROUP) {
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.signal(signal),
+            other => other,
+        }
+    }
+
+    fn send(&self, signal: libc::c_int, flags: u32) -> io::Result<()> {
+        let none: *const libc::siginfo_t = std::ptr::null();
+        // SAFETY: a null siginfo is allowed; no memory is read.
+        Errno::result(unsafe {
+            libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, none, flags)
+        })?;
+        Ok(())
+    }
+
+    /// The wait status of the process, once it has ended and was reaped; `None` where the kernel does not tell (before
+    /// Linux 6.15).
+    pub(crate) fn wait_status(&self) -> Option<i32> {
+        /// `struct pidfd_info` in its first size (include/uapi/linux/pidfd.h).
+        #[repr(C)]
+        #[derive(Default)]
+        struct Info {
+            mask: u64,
+            cgroup: u64,
+            ids: [u32; 11],
+            exit_code: i32,
+        }
+        const PIDFD_INFO_EXIT: u64 = 1 << 3;
+        let mut info = Info { mask: PIDFD_INFO_EXIT, ..Info::default() };
+        let request = nix::request_code_readwrite!(0xff, 11, mem::size_of::<Info>());
+        // SAFETY: the request code carries the size of `info`, which the kernel fills.
+        let told = Errno::result(unsafe { libc::ioctl(self.0.as_raw_fd(), request, &raw mut info) });
+        (told.is_ok() && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
+    }
+}
+
+impl AsFd for PidFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// An anonymous file that holds `bytes`, read from its start, under a descriptor above the standard ones.
+pub(crate) fn file_of(bytes: &[u8]) -> io::Result<File> {
+    use std::io::{Seek, Write};
+    let fd = nix::sys::memfd::memfd_create(c"exeat", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
+    let mut file = File::from(fd);
+    file.write_all(bytes)?;
+    file.rewind()?;
+    Ok(file)
+}
