@@ -25,6 +25,8 @@ pub mod place;
 pub mod query;
 mod sink;
 pub mod table;
+#[cfg(test)]
+mod testing;
 
 pub use escape::{escape, printable};
 pub use event::{

@@ -361,7 +361,7 @@ mod max {
     pub(super) const HOST: usize = 253;
     pub(super) const HOST_RAW: usize = 256;
     /// Addresses of one name; the rest is counted.
-    pub(super) const IPS: usize = 8;
+    pub(super) const IPS: usize = 16;
     pub(super) const RULE: usize = 300;
     pub(super) const RULE_SRC: usize = 256;
     pub(super) const APPROVED_BY: usize = 128;

@@ -1,1 +1,317 @@
-//! placeholder
+//! The place where records are kept when nobody names another: `exeat/runs` below the user's state directory.
+//!
+//! Reads no policy and prints nothing. What it makes is for its owner alone: directories 0700, files 0600.
+
+use std::ffi::OsStr;
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+
+use crate::query::{Kind, Record};
+use crate::sink::OpenError;
+use crate::{RunId, Sink};
+
+/// Bytes at the end of a record in which its last line is looked for.
+const TAIL: u64 = 16 * 1024;
+
+/// Runs that an ambiguous prefix is answered with at most.
+const MAX_CANDIDATES: usize = 5;
+
+/// The directory of records.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The user's state directory.
+    base: PathBuf,
+    /// `exeat/runs` in it.
+    dir: PathBuf,
+}
+
+impl Place {
+    /// The place for the given values of `XDG_STATE_HOME` and `HOME`.
+    ///
+    /// A relative or empty `XDG_STATE_HOME` counts as none (XDG Base Directory Specification).
+    pub fn from_env(xdg_state_home: Option<&OsStr>, home: Option<&OsStr>) -> Result<Place, Error> {
+        let absolute = |value: Option<&OsStr>| value.map(PathBuf::from).filter(|path| path.is_absolute());
+        let base = absolute(xdg_state_home)
+            .or_else(|| absolute(home).map(|home| home.join(".local/state")))
+            .ok_or(Error::NoHome)?;
+        Ok(Place { dir: base.join("exeat/runs"), base })
+    }
+
+    /// The directory of records, which need not exist yet.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Where the record of a run stands.
+    pub fn path_for(&self, run: RunId) -> PathBuf {
+        self.dir.join(format!("{run}.jsonl"))
+    }
+
+    /// Makes the directories where they are missing, and the empty record of a run.
+    ///
+    /// Refuses a directory that somebody else owns or may write to.
+    pub fn create(&self, run: RunId) -> Result<(Sink, PathBuf), Error> {
+        let make = |path: &Path| {
+            DirBuilder::new()
+                .recursive(true)
+                .mode(0o700)
+                .create(path)
+                .map_err(|source| Error::Io { path: path.to_owned(), source })
+        };
+        let outer = self.base.join("exeat");
+        make(&self.base)?;
+        check_base(&self.base)?;
+        for dir in [&outer, &self.dir] {
+            make(dir)?;
+            check_ours(dir)?;
+        }
+        let path = self.path_for(run);
+        let sink = Sink::create_file(&path)?;
+        Ok((sink, path))
+    }
+
+    /// The records kept here, the newest first, `limit` at most.
+    pub fn list(&self, limit: usize) -> Result<Vec<RunSummary>, Error> {
+        let mut runs = self.runs()?;
+        runs.truncate(limit);
+        Ok(runs.into_iter().map(|run| RunSummary::of(run, self.path_for(run))).collect())
+    }
+
+    /// The newest record.
+    pub fn last(&self) -> Result<PathBuf, Error> {
+        let newest = self.runs()?.into_iter().next().ok_or_else(|| Error::Empty { dir: self.dir.clone() })?;
+        Ok(self.path_for(newest))
+    }
+
+    /// The record that `name` means: a run, the beginning of one (in either case, if only one begins so), or a path.
+    ///
+    /// What holds a `/` or a `.` is a path.
+    pub fn find(&self, name: &str) -> Result<PathBuf, Error> {
+        let path = PathBuf::from(name);
+        if name.contains(['/', '.']) {
+            return Ok(path);
+        }
+        let prefix = name.to_ascii_uppercase();
+        let mut found: Vec<RunId> = match prefix.is_empty() {
+            true => Vec::new(),
+            false => self.runs()?.into_iter().filter(|run| run.to_string().starts_with(&prefix)).collect(),
+        };
+        match (found.pop(), found.len()) {
+            (Some(run), 0) => Ok(self.path_for(run)),
+            (Some(last), others) => {
+                let mut candidates: Vec<String> =
+                    found.iter().take(MAX_CANDIDATES - 1).map(ToString::to_string).collect();
+                candidates.push(last.to_string());
+                let more = (others + 1).saturating_sub(candidates.len());
+                Err(Error::Ambiguous { name: name.to_owned(), candidates, more })
+            }
+            (None, _) if path.is_file() => Ok(path),
+            (None, _) => Err(Error::NotFound { name: name.to_owned(), dir: self.dir.clone() }),
+        }
+    }
+
+    /// The names of all runs, the newest first. A directory that does not exist has none.
+    fn runs(&self) -> Result<Vec<RunId>, Error> {
+        let at = |source| Error::Io { path: self.dir.clone(), source };
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(at(error)),
+        };
+        let mut runs = Vec::new();
+        for entry in entries {
+            let name = entry.map_err(at)?.file_name();
+            let run = name.to_str().and_then(|name| name.strip_suffix(".jsonl")).and_then(|run| {
+                let id: RunId = run.parse().ok()?;
+                (id.to_string() == run).then_some(id)
+            });
+            runs.extend(run);
+        }
+        runs.sort_unstable_by(|a, b| b.cmp(a));
+        Ok(runs)
+    }
+}
+
+/// Where the effective policy of a record stands: `run.policy.json` beside `run.jsonl`.
+pub fn policy_path(record: &Path) -> PathBuf {
+    if record.extension().is_some_and(|extension| extension == "jsonl") {
+        return record.with_extension("policy.json");
+    }
+    let mut name = record.as_os_str().to_owned();
+    name.push(".policy.json");
+    PathBuf::from(name)
+}
+
+/// Stores the canonical effective policy beside its record, in a new file of mode 0600.
+pub fn store_policy(record: &Path, canonical_json: &str) -> Result<PathBuf, Error> {
+    let path = policy_path(record);
+    OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(&path)
+        .and_then(|mut file| file.write_all(canonical_json.as_bytes()))
+        .map_err(|source| Error::Io { path: path.clone(), source })?;
+    Ok(path)
+}
+
+/// What a list of runs says of one. Every string is as the record has it.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RunSummary {
+    /// The run.
+    pub run: RunId,
+    /// Its record.
+    pub path: PathBuf,
+    /// When it started, RFC 3339.
+    pub started: Option<String>,
+    /// The name of the stage.
+    pub stage: Option<String>,
+    /// The first word of its command.
+    pub command: Option<String>,
+    /// The last record, if it is a `run_end`; a run without one is unfinished.
+    pub end: Option<Box<Record>>,
+    /// Why the record could not be read, if it could not.
+    pub problem: Option<String>,
+}
+
+impl RunSummary {
+    fn of(run: RunId, path: PathBuf) -> RunSummary {
+        let mut summary =
+            RunSummary { run, path, started: None, stage: None, command: None, end: None, problem: None };
+        if let Err(error) = summary.fill() {
+            summary.problem = Some(error.to_string());
+        }
+        summary
+    }
+
+    /// Reads the first line and the last, whatever stands between them.
+    fn fill(&mut self) -> io::Result<()> {
+        // O_NONBLOCK: a named pipe in this place must not stop the listing.
+        let mut file =
+            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&self.path)?;
+        let meta = file.metadata()?;
+        if !meta.is_file() {
+            return Err(io::Error::other("not a regular file"));
+        }
+        let mut first = Vec::new();
+        BufReader::new((&file).take(TAIL)).read_until(b'\n', &mut first)?;
+        if let Ok(record) = Record::parse(first.trim_ascii_end()) {
+            self.started = Some(record.ts);
+            self.stage = record.stage;
+            self.command = record.command;
+        }
+        if let Some(line) = last_line(&mut file, meta.len())?
+            && let Ok(record) = Record::parse(&line)
+            && record.event == Kind::RunEnd
+        {
+            self.end = Some(Box::new(record));
+        }
+        Ok(())
+    }
+}
+
+/// The last whole line, without its line feed.
+fn last_line(file: &mut File, len: u64) -> io::Result<Option<Vec<u8>>> {
+    file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
+    let mut tail = Vec::new();
+    file.take(TAIL).read_to_end(&mut tail)?;
+    let Some(end) = tail.iter().rposition(|&byte| byte == b'\n') else { return Ok(None) };
+    // What follows the last line feed was cut off: then the run has no end either.
+    if end + 1 != tail.len() {
+        return Ok(None);
+    }
+    tail.truncate(end);
+    let start = tail.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
+    Ok(Some(tail.split_off(start)))
+}
+
+/// A directory that was there before us: nobody but us and root may replace what we make in it.
+fn check_base(dir: &Path) -> Result<(), Error> {
+    const STICKY: u32 = 0o1000;
+    let meta = metadata(dir)?;
+    let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
+    // Many systems make a user's directories writable for the user's own group: that much is left alone.
+    if !owned || (meta.mode() & 0o002 != 0 && meta.mode() & STICKY == 0) {
+        return Err(Error::Unsafe { dir: dir.to_owned() });
+    }
+    Ok(())
+}
+
+/// A directory of our own: ours, as the link that may lead to it is, and nobody else may write to it.
+fn check_ours(dir: &Path) -> Result<(), Error> {
+    let link = fs::symlink_metadata(dir).map_err(|source| Error::Io { path: dir.to_owned(), source })?;
+    let meta = metadata(dir)?;
+    let us = geteuid().as_raw();
+    if link.uid() != us || meta.uid() != us || meta.mode() & 0o022 != 0 {
+        return Err(Error::Unsafe { dir: dir.to_owned() });
+    }
+    Ok(())
+}
+
+fn metadata(path: &Path) -> Result<fs::Metadata, Error> {
+    fs::metadata(path).map_err(|source| Error::Io { path: path.to_owned(), source })
+}
+
+/// Why a record was not made or found.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Neither variable names a directory.
+    #[error("no place for the record: set HOME or XDG_STATE_HOME, or name a file")]
+    NoHome,
+    /// Somebody else could change the records.
+    #[error("`{}` belongs to another user or may be written to by others", .dir.display())]
+    Unsafe {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// The record could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The kernel refused.
+    #[error("cannot use `{}`", .path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// No record is kept here.
+    #[error("no record in `{}`", .dir.display())]
+    Empty {
+        /// The directory.
+        dir: PathBuf,
+    },
+    /// No run is called so.
+    #[error("no run `{name}` in `{}`", .dir.display())]
+    NotFound {
+        /// What was asked for.
+        name: String,
+        /// Where it was looked for.
+        dir: PathBuf,
+    },
+    /// Several runs begin so.
+    #[error("`{name}` is the beginning of several runs: {}{}", .candidates.join(", "), and_more(*.more))]
+    Ambiguous {
+        /// What was asked for.
+        name: String,
+        /// Some of them, the newest first.
+        candidates: Vec<String>,
+        /// How many others there are.
+        more: usize,
+    },
+}
+
+fn and_more(count: usize) -> String {
+    if count == 0 { String::new() } else { format!(" and {count} more") }
+}
+
+#[cfg(test)]
+mod tests;

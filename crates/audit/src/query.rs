@@ -1,1 +1,475 @@
-//! placeholder
+//! Reading a record back.
+//!
+//! Proves nothing: it reads what is there, in constant memory, and tells of every flaw on the way. A record that was
+//! cut short, edited or glued together is still read as far as it goes.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::net::IpAddr;
+use std::path::Path;
+use std::str::FromStr;
+
+use exeat_policy::{HostName, HostPattern, NameError, Reason, Verdict};
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::escape::{escape, printable};
+use crate::log::NOTHING_BEFORE;
+use crate::{SCHEMA, hex};
+
+/// Bytes of a line that are kept. Ours have 4096 at most; another version may write more.
+const MAX_READ: usize = 8 * 1024;
+
+/// Flaws that are told one by one; the rest is counted.
+const MAX_FLAWS: usize = 32;
+
+/// Opens the record in a file.
+pub fn read(path: &Path) -> io::Result<Reader<BufReader<File>>> {
+    Ok(Reader::new(BufReader::with_capacity(64 * 1024, File::open(path)?)))
+}
+
+/// The records of one log, in the order of the file. What is wrong with them is in [`Reader::flaws`].
+#[derive(Debug)]
+pub struct Reader<R> {
+    input: R,
+    /// The line just read, its line feed included; cut at [`MAX_READ`].
+    raw: Vec<u8>,
+    /// The number of that line, from 1.
+    number: u64,
+    /// The run that the last record belonged to.
+    run: Option<String>,
+    next_seq: u64,
+    prev: String,
+    ended: bool,
+    done: bool,
+    flaws: Vec<Flaw>,
+    more_flaws: u64,
+}
+
+impl<R: BufRead> Reader<R> {
+    /// Reads a record from anywhere.
+    pub fn new(input: R) -> Reader<R> {
+        Reader {
+            input,
+            raw: Vec::new(),
+            number: 0,
+            run: None,
+            next_seq: 0,
+            prev: NOTHING_BEFORE.to_owned(),
+            ended: false,
+            done: false,
+            flaws: Vec::new(),
+            more_flaws: 0,
+        }
+    }
+
+    /// The line of the record that was given last, without its line feed.
+    pub fn raw(&self) -> &[u8] {
+        self.raw.strip_suffix(b"\n").unwrap_or(&self.raw)
+    }
+
+    /// The number of that line, from 1.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// What is wrong with what was read so far; complete when the iterator is at its end.
+    pub fn flaws(&self) -> &[Flaw] {
+        &self.flaws
+    }
+
+    /// Flaws beyond those that [`Reader::flaws`] lists.
+    pub fn more_flaws(&self) -> u64 {
+        self.more_flaws
+    }
+
+    /// Reads one line and gives its digest and whether it ended in a line feed; `None` at the end of the input.
+    fn read_line(&mut self) -> io::Result<Option<(Line, String)>> {
+        self.raw.clear();
+        let mut digest = Sha256::new();
+        let mut line = Line { whole: false, fits: true };
+        let mut read = false;
+        while !line.whole {
+            let piece = match self.input.fill_buf() {
+                Ok(piece) => piece,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            if piece.is_empty() {
+                break;
+            }
+            read = true;
+            let end = piece.iter().position(|&byte| byte == b'\n');
+            let taken = end.map_or(piece.len(), |at| at + 1);
+            let piece = piece.get(..taken).unwrap_or(piece);
+            digest.update(piece);
+            line.whole = end.is_some();
+            if self.raw.len() + taken <= MAX_READ {
+                self.raw.extend_from_slice(piece);
+            } else {
+                line.fits = false;
+            }
+            self.input.consume(taken);
+        }
+        Ok(read.then(|| (line, hex(&digest.finalize()))))
+    }
+
+    /// Compares a record with the one before it.
+    fn place(&mut self, record: &Record) {
+        let line = self.number;
+        if self.run.as_ref().is_some_and(|run| *run != record.run) {
+            self.flaw(Flaw::AnotherRun { line });
+            if !self.ended {
+                self.flaw(Flaw::Unfinished { line: line - 1 });
+            }
+            self.next_seq = 0;
+            self.prev = NOTHING_BEFORE.to_owned();
+            self.ended = false;
+        }
+        if self.run.as_ref() != Some(&record.run) {
+            self.run = Some(record.run.clone());
+        }
+        if self.ended {
+            self.flaw(Flaw::AfterEnd { line });
+        }
+        if record.seq != self.next_seq {
+            self.flaw(Flaw::Gap { line, expected: self.next_seq, found: record.seq });
+        }
+        if record.prev.as_deref() != Some(&self.prev) {
+            self.flaw(Flaw::Chain { line });
+        }
+        self.next_seq = record.seq.wrapping_add(1);
+        self.ended = record.event == Kind::RunEnd;
+    }
+
+    fn flaw(&mut self, flaw: Flaw) {
+        if self.flaws.len() < MAX_FLAWS {
+            self.flaws.push(flaw);
+        } else {
+            self.more_flaws += 1;
+        }
+    }
+}
+
+/// How a line came in.
+struct Line {
+    /// It ended in a line feed.
+    whole: bool,
+    /// All of it was kept.
+    fits: bool,
+}
+
+impl<R: BufRead> Iterator for Reader<R> {
+    /// An error is one of reading the file; whatever the file says is no error.
+    type Item = io::Result<Record>;
+
+    fn next(&mut self) -> Option<io::Result<Record>> {
+        while !self.done {
+            let (line, digest) = match self.read_line() {
+                Ok(Some(line)) => line,
+                Ok(None) => {
+                    self.done = true;
+                    self.raw.clear();
+                    if !self.ended {
+                        self.flaw(Flaw::Unfinished { line: self.number });
+                    }
+                    return None;
+                }
+                Err(error) => {
+                    self.done = true;
+                    return Some(Err(error));
+                }
+            };
+            self.number += 1;
+            let number = self.number;
+            if !line.whole {
+                self.flaw(Flaw::Cut { line: number });
+            }
+            let record = if line.fits { Record::parse(self.raw()) } else { Err("it is too long".to_owned()) };
+            match record {
+                Ok(record) => {
+                    self.place(&record);
+                    self.prev = digest;
+                    return Some(Ok(record));
+                }
+                Err(_) if !line.whole => {} // told above
+                Err(why) => self.flaw(Flaw::Malformed { line: number, why }),
+            }
+            self.next_seq = self.next_seq.wrapping_add(1);
+            self.prev = digest;
+        }
+        None
+    }
+}
+
+/// Something that is wrong with a record. `line` counts from 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Flaw {
+    /// The last line has no line feed: its writer was stopped in the middle, or the file was cut.
+    Cut {
+        /// The line.
+        line: u64,
+    },
+    /// There is no `run_end`: the run still goes on, was killed, or the file was cut.
+    Unfinished {
+        /// The last line.
+        line: u64,
+    },
+    /// A line that is no record of a schema known here.
+    Malformed {
+        /// The line.
+        line: u64,
+        /// What is wrong with it; printable.
+        why: String,
+    },
+    /// Lines are missing, doubled or out of order.
+    Gap {
+        /// The line.
+        line: u64,
+        /// The `seq` that should stand there.
+        expected: u64,
+        /// The one that does.
+        found: u64,
+    },
+    /// The line before is not the one that this line was written after.
+    Chain {
+        /// The line.
+        line: u64,
+    },
+    /// Another run's record begins in the same file.
+    AnotherRun {
+        /// Its first line.
+        line: u64,
+    },
+    /// A line after the run's last.
+    AfterEnd {
+        /// The line.
+        line: u64,
+    },
+}
+
+impl fmt::Display for Flaw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Flaw::Cut { line } => write!(f, "line {line} was cut off"),
+            Flaw::Unfinished { line } => {
+                write!(f, "unfinished: no `run_end` after line {line} (still running, killed, or cut off)")
+            }
+            Flaw::Malformed { line, why } => write!(f, "line {line} is no record: {why}"),
+            Flaw::Gap { line, expected, found } => {
+                write!(
+                    f,
+                    "line {line} has number {found} where {expected} should stand: lines are missing or moved"
+                )
+            }
+            Flaw::Chain { line } => {
+                write!(f, "line {line} was not written after the line that stands before it")
+            }
+            Flaw::AnotherRun { line } => write!(f, "line {line} begins the record of another run"),
+            Flaw::AfterEnd { line } => write!(f, "line {line} stands after the end of its run"),
+        }
+    }
+}
+
+/// One line as it was read. Every string is as the file has it, so nothing here may be printed as it is.
+///
+/// Fields that this version does not know are passed over: fields may be added under one schema.
+#[derive(Debug, Clone, Deserialize)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the fields are those of the schema, under their names")]
+pub struct Record {
+    pub schema: String,
+    pub seq: u64,
+    pub ts: String,
+    pub mono_us: u64,
+    pub event: Kind,
+    pub run: String,
+    pub stage: Option<String>,
+    pub policy_sha256: Option<String>,
+    pub mode: Option<String>,
+    pub version: Option<String>,
+    pub command: Option<String>,
+    pub backend: Option<String>,
+    pub bridge: Option<String>,
+    pub gateway: Option<String>,
+    #[serde(default)]
+    pub enforcement: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    pub labels: std::collections::BTreeMap<String, String>,
+    pub what: Option<String>,
+    pub conn: Option<u64>,
+    pub via: Option<String>,
+    pub host: Option<String>,
+    pub port: Option<u16>,
+    pub host_raw: Option<String>,
+    #[serde(default)]
+    pub ips: Vec<IpAddr>,
+    pub ips_more: Option<u64>,
+    pub ip: Option<IpAddr>,
+    pub dns_us: Option<u64>,
+    pub verdict: Option<String>,
+    pub reason: Option<String>,
+    pub rule: Option<String>,
+    pub rule_src: Option<String>,
+    pub approved_by: Option<String>,
+    pub why: Option<String>,
+    pub expires: Option<String>,
+    pub count: Option<u64>,
+    pub sni: Option<String>,
+    pub sni_ok: Option<bool>,
+    pub alpn: Option<String>,
+    pub connect_us: Option<u64>,
+    pub tls_us: Option<u64>,
+    pub dur_us: Option<u64>,
+    pub bytes_up: Option<u64>,
+    pub bytes_down: Option<u64>,
+    pub end: Option<String>,
+    pub cause: Option<String>,
+    pub exit: Option<i32>,
+    pub allowed: Option<u64>,
+    pub denied: Option<u64>,
+    pub would_deny: Option<u64>,
+    pub errors: Option<u64>,
+    pub dropped: Option<u64>,
+    pub connections: Option<u64>,
+    pub error: Option<String>,
+    pub prev: Option<String>,
+}
+
+impl Record {
+    /// Reads one line, without its line feed. The error says in printable words what is wrong with it.
+    pub(crate) fn parse(line: &[u8]) -> Result<Record, String> {
+        let record: Record =
+            serde_json::from_slice(line).map_err(|error| escape(error.to_string().as_bytes(), 160))?;
+        if record.schema != SCHEMA {
+            return Err(format!("its schema is `{}`", escape(record.schema.as_bytes(), 40)));
+        }
+        Ok(record)
+    }
+
+    /// The verdict, if it is one that this version knows.
+    pub fn verdict(&self) -> Option<Verdict> {
+        self.verdict.as_deref()?.parse().ok()
+    }
+
+    /// The reason, if it is one that this version knows.
+    pub fn reason(&self) -> Option<Reason> {
+        self.reason.as_deref()?.parse().ok()
+    }
+
+    /// `host:port` for people, printable; `None` if the record has no host.
+    pub fn target(&self) -> Option<String> {
+        let host = printable(self.host.as_deref()?);
+        let host = if host.contains(':') { format!("[{host}]") } else { host.into_owned() };
+        Some(match self.port {
+            Some(port) => format!("{host}:{port}"),
+            None => host,
+        })
+    }
+}
+
+/// What a line tells of.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(from = "String")]
+#[non_exhaustive]
+pub enum Kind {
+    /// The beginning of a run.
+    RunStart,
+    /// A verdict.
+    Decision,
+    /// The end of a connection.
+    Close,
+    /// A remark.
+    Note,
+    /// The end of a run.
+    RunEnd,
+    /// Something that this version does not know.
+    Other(String),
+}
+
+impl From<String> for Kind {
+    fn from(word: String) -> Kind {
+        match word.as_str() {
+            "run_start" => Kind::RunStart,
+            "decision" => Kind::Decision,
+            "close" => Kind::Close,
+            "note" => Kind::Note,
+            "run_end" => Kind::RunEnd,
+            _ => Kind::Other(word),
+        }
+    }
+}
+
+/// Which decisions to show. An empty list asks for nothing in particular.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// One of these verdicts.
+    pub verdicts: Vec<Verdict>,
+    /// One of these hosts.
+    pub hosts: Vec<HostFilter>,
+    /// One of these reasons.
+    pub reasons: Vec<Reason>,
+}
+
+impl Filter {
+    /// Whether every decision passes.
+    pub fn is_empty(&self) -> bool {
+        self.verdicts.is_empty() && self.hosts.is_empty() && self.reasons.is_empty()
+    }
+
+    /// Whether a decision passes.
+    pub fn passes(&self, record: &Record) -> bool {
+        let verdict = record.verdict();
+        let reason = record.reason();
+        (self.verdicts.is_empty() || self.verdicts.iter().any(|wanted| Some(*wanted) == verdict))
+            && (self.reasons.is_empty() || self.reasons.iter().any(|wanted| Some(*wanted) == reason))
+            && (self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted.passes(record)))
+    }
+}
+
+/// A host to look for: a name, `*.name` for everything below it, or an address.
+///
+/// An address is looked for among those that a name led to as well.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum HostFilter {
+    /// A name, or all names below one.
+    Name(HostPattern),
+    /// An address.
+    Ip(IpAddr),
+}
+
+impl HostFilter {
+    fn passes(&self, record: &Record) -> bool {
+        let host = record.host.as_deref();
+        match self {
+            HostFilter::Name(pattern) => {
+                host.and_then(|host| host.parse::<HostName>().ok()).is_some_and(|name| pattern.matches(&name))
+            }
+            HostFilter::Ip(ip) => {
+                host.and_then(|host| host.parse().ok()) == Some(*ip)
+                    || record.ips.contains(ip)
+                    || record.ip == Some(*ip)
+            }
+        }
+    }
+}
+
+impl FromStr for HostFilter {
+    type Err = NameError;
+
+    fn from_str(text: &str) -> Result<HostFilter, NameError> {
+        let bare = text.strip_prefix('[').and_then(|text| text.strip_suffix(']')).unwrap_or(text);
+        if let Ok(ip) = bare.parse() {
+            return Ok(HostFilter::Ip(ip));
+        }
+        Ok(HostFilter::Name(match text.strip_prefix("*.") {
+            Some(below) => HostPattern::Subdomains(below.parse()?),
+            None => HostPattern::Exact(text.parse()?),
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,1 +1,572 @@
-//! placeholder
+//! Records as people and programs read them.
+//!
+//! Prints nothing itself and trusts nothing in a record: only 0x20 to 0x7e and line feeds of its own come out, besides
+//! the colours that the caller asked for.
+
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::io::{self, BufRead, Write};
+
+use exeat_policy::{Reason, Verdict};
+use serde_json::json;
+
+use crate::escape::printable;
+use crate::line::ascii_json;
+use crate::place::RunSummary;
+use crate::query::{Filter, Kind, Reader, Record};
+
+/// Rows that wait for the end of their connection. The oldest is shown without it when there are more.
+const MAX_WAITING: usize = 1024;
+
+/// Connections that were shown without their end and may get a row of their own for it.
+const MAX_OWED: usize = 4096;
+
+/// What [`show`] and [`show_json`] found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Totals {
+    /// Decisions that passed the filter.
+    pub shown: u64,
+    /// Decisions in the record.
+    pub decisions: u64,
+    /// Things that are wrong with the record, as [`Reader::flaws`] tells them.
+    pub flaws: u64,
+}
+
+/// Writes a record as a table: what ran, a row for each decision joined with the end of its connection, and what is
+/// wrong with the record.
+pub fn show<R: BufRead>(
+    reader: &mut Reader<R>,
+    filter: &Filter,
+    out: &mut dyn Write,
+    colour: bool,
+) -> io::Result<Totals> {
+    let mut table = Table { out, colour, rows: Rows::default(), headed: false };
+    let mut tally = Tally::default();
+    let mut totals = Totals::default();
+    let mut end = None;
+    for record in reader.by_ref() {
+        let record = record?;
+        match record.event {
+            Kind::RunStart => table.run_start(&record)?,
+            Kind::Decision => {
+                totals.decisions += 1;
+                tally.add(&record);
+                if filter.passes(&record) {
+                    totals.shown += 1;
+                    table.decision(&record)?;
+                }
+            }
+            Kind::Close => table.close(&record)?,
+            Kind::Note if filter.is_empty() => table.note(&record)?,
+            Kind::RunEnd => end = Some(record),
+            Kind::Note | Kind::Other(_) => {}
+        }
+    }
+    table.finish()?;
+    totals.flaws = reader.flaws().len() as u64 + reader.more_flaws();
+    writeln!(out, "{}", tally.words())?;
+    if !filter.is_empty() {
+        writeln!(out, "{} of {} decisions shown", totals.shown, totals.decisions)?;
+    }
+    if let Some(end) = &end {
+        writeln!(out, "{}", ended(end))?;
+    }
+    for flaw in reader.flaws() {
+        writeln!(out, "{} {flaw}", paint("!", Some(YELLOW), colour))?;
+    }
+    if reader.more_flaws() > 0 {
+        writeln!(out, "{} and {} more", paint("!", Some(YELLOW), colour), reader.more_flaws())?;
+    }
+    Ok(totals)
+}
+
+/// Writes the records themselves, one JSON object a line. A filter passes decisions and leaves the rest out.
+pub fn show_json<R: BufRead>(
+    reader: &mut Reader<R>,
+    filter: &Filter,
+    out: &mut dyn Write,
+) -> io::Result<Totals> {
+    let mut totals = Totals::default();
+    while let Some(record) = reader.next() {
+        let record = record?;
+        let decision = record.event == Kind::Decision;
+        totals.decisions += u64::from(decision);
+        if filter.is_empty() || (decision && filter.passes(&record)) {
+            totals.shown += u64::from(decision);
+            // It was read as JSON, so it is UTF-8.
+            ascii_json(out, str::from_utf8(reader.raw()).unwrap_or_default().trim())?;
+            out.write_all(b"\n")?;
+        }
+    }
+    totals.flaws = reader.flaws().len() as u64 + reader.more_flaws();
+    Ok(totals)
+}
+
+/// Writes a list of runs as a table.
+pub fn list(runs: &[RunSummary], out: &mut dyn Write, colour: bool) -> io::Result<()> {
+    if runs.is_empty() {
+        return Ok(());
+    }
+    writeln!(
+        out,
+        "{:<26}  {:<19}  {:<10}  {:>7}  {:>6}  {:<16}  COMMAND",
+        "RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "STAGE"
+    )?;
+    for run in runs {
+        let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
+        let (end, style) = match (&run.end, &run.problem) {
+            (_, Some(_)) => ("unreadable".to_owned(), Some(RED)),
+            (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
+            (Some(end), None) => (short_end(end), None),
+        };
+        writeln!(
+            out,
+            "{:<26}  {:<19}  {}  {:>7}  {:>6}  {:<16}  {}",
+            run.run.to_string(),
+            run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time),
+            paint(&format!("{end:<10}"), style, colour),
+            count(run.end.as_ref().and_then(|end| end.allowed)),
+            count(run.end.as_ref().and_then(|end| end.denied)),
+            run.stage.as_deref().map_or("-".into(), printable),
+            run.command.as_deref().map_or("-".into(), printable),
+        )?;
+    }
+    Ok(())
+}
+
+/// A list of runs as one JSON array, a run a line.
+pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(b"[")?;
+    for (at, run) in runs.iter().enumerate() {
+        let end = run.end.as_ref();
+        let value = json!({
+            "run": run.run,
+            "path": run.path.to_string_lossy(),
+            "started": run.started,
+            "stage": run.stage,
+            "command": run.command,
+            "finished": end.is_some(),
+            "cause": end.and_then(|end| end.cause.as_deref()),
+            "exit": end.and_then(|end| end.exit),
+            "allowed": end.and_then(|end| end.allowed),
+            "denied": end.and_then(|end| end.denied),
+            "would_deny": end.and_then(|end| end.would_deny),
+            "problem": run.problem,
+        });
+        out.write_all(if at == 0 { b"\n  " } else { b",\n  " })?;
+        ascii_json(out, &value.to_string())?;
+    }
+    out.write_all(if runs.is_empty() { b"]\n" } else { b"\n]\n" })
+}
+
+/// Why a decision fell as it did, in words that a person can act on; printable.
+pub fn words(record: &Record) -> String {
+    let src = record.rule_src.as_deref().map(cell);
+    let rule = record.rule.as_deref().map(cell);
+    let origin = match (&rule, &src) {
+        (Some(rule), Some(src)) => format!("{rule} ({src})"),
+        (Some(rule), None) => rule.to_string(),
+        (None, Some(src)) => src.to_string(),
+        (None, None) => "a rule".to_owned(),
+    };
+    let to = match record.ips.first() {
+        Some(ip) => format!(": {ip}"),
+        None => String::new(),
+    };
+    let said = match record.reason() {
+        Some(Reason::Rule) => format!("allowed by {origin}"),
+        Some(Reason::Default) => "no rule allows it".to_owned(),
+        Some(Reason::DenyRule) => format!("denied by {origin}"),
+        Some(Reason::Port) => "this host is allowed on other ports only".to_owned(),
+        Some(Reason::IpLiteral) => "no IP rule allows this address".to_owned(),
+        Some(Reason::PrivateIp) => format!("its address is not public{to}"),
+        Some(Reason::MetadataIp) => format!("its address is never reachable{to}"),
+        Some(Reason::DnsEmpty) => "the name has no address".to_owned(),
+        Some(Reason::Rebind) => "its address changed after it was checked".to_owned(),
+        Some(Reason::SniMissing) => "the TLS hello names no host".to_owned(),
+        Some(Reason::SniMismatch) => match record.sni.as_deref().map(cell) {
+            Some(sni) => format!("the TLS hello names another host: {sni}"),
+            None => "the TLS hello names another host".to_owned(),
+        },
+        Some(Reason::NotTls) => "what was sent is not TLS".to_owned(),
+        Some(Reason::Malformed) => "the request could not be read".to_owned(),
+        Some(Reason::Expired) => format!("the rule has expired: {origin}"),
+        Some(Reason::HelloTimeout) => "no TLS hello came in time".to_owned(),
+        Some(Reason::HelloMalformed) => "the TLS hello could not be read".to_owned(),
+        Some(Reason::HelloTooLarge) => "the TLS hello is too large".to_owned(),
+        Some(Reason::Ech) => "the TLS hello hides its host name".to_owned(),
+        Some(Reason::Direct) => "an attempt to leave without the proxy".to_owned(),
+        Some(Reason::ResolveError) => "DNS failed (not a policy denial)".to_owned(),
+        Some(Reason::ConnectError) => "connect failed (not a policy denial)".to_owned(),
+        Some(Reason::TlsError) => "TLS failed (not a policy denial)".to_owned(),
+        Some(Reason::Timeout) => "it took too long (not a policy denial)".to_owned(),
+        Some(other) => other.as_str().replace('_', " "),
+        None => cell(record.reason.as_deref().unwrap_or("no reason given")).into_owned(),
+    };
+    let mut said = said;
+    if let Some(error) = &record.error {
+        said.push_str("; ");
+        said.push_str(&cell(error));
+    }
+    if record.via.as_deref().is_some_and(|via| via != "connect") {
+        said.push_str(&format!(" [{}]", cell(record.via.as_deref().unwrap_or_default())));
+    }
+    if let Some(count) = record.count.filter(|count| *count > 1) {
+        said.push_str(&format!(" ({count}x)"));
+    }
+    said
+}
+
+/// The table while it is written.
+struct Table<'a> {
+    out: &'a mut dyn Write,
+    colour: bool,
+    rows: Rows,
+    headed: bool,
+}
+
+/// Rows in the order of their decisions, some of which wait for the end of their connection.
+#[derive(Default)]
+struct Rows {
+    waiting: VecDeque<Row>,
+    /// The number of the first waiting row, counted from the first row of all.
+    first: u64,
+    /// The numbers of the rows that wait for the end of a connection.
+    open: HashMap<u64, u64>,
+    /// Connections whose row is out already.
+    owed: HashSet<u64>,
+}
+
+struct Row {
+    conn: Option<u64>,
+    /// Nothing more is to come.
+    complete: bool,
+    time: String,
+    verdict: String,
+    target: String,
+    address: String,
+    up: String,
+    down: String,
+    took: String,
+    why: String,
+}
+
+impl Table<'_> {
+    fn run_start(&mut self, record: &Record) -> io::Result<()> {
+        self.flush(0)?;
+        self.rows = Rows::default();
+        if self.headed {
+            writeln!(self.out)?;
+        }
+        self.headed = false;
+        let mut line = |name: &str, value: Option<String>| match value {
+            Some(value) => writeln!(self.out, "{name:<9} {value}"),
+            None => Ok(()),
+        };
+        let safe = |text: &Option<String>| text.as_deref().map(|text| printable(text).into_owned());
+        line("run", Some(printable(&record.run).into_owned()))?;
+        line("stage", safe(&record.stage))?;
+        line("command", safe(&record.command))?;
+        let mode = safe(&record.mode).unwrap_or_default();
+        line("policy", safe(&record.policy_sha256).map(|digest| format!("{digest} ({mode})")))?;
+        line("started", Some(format!("{} UTC", day_and_time(&record.ts))))?;
+        line("exeat", safe(&record.version))?;
+        let how: Vec<String> = [&record.backend, &record.bridge].into_iter().filter_map(safe).collect();
+        line("sandbox", (!how.is_empty()).then(|| how.join(", ")))?;
+        line("gateway", safe(&record.gateway))?;
+        let pairs = |map: &std::collections::BTreeMap<String, String>, sign: &str| {
+            let pairs: Vec<String> = map
+                .iter()
+                .map(|(key, value)| format!("{}{sign}{}", printable(key), printable(value)))
+                .collect();
+            (!pairs.is_empty()).then(|| pairs.join(", "))
+        };
+        line("holds", pairs(&record.enforcement, " "))?;
+        line("labels", pairs(&record.labels, "="))?;
+        writeln!(self.out)
+    }
+
+    fn decision(&mut self, record: &Record) -> io::Result<()> {
+        let verdict = record.verdict();
+        let open = matches!(verdict, Some(Verdict::Allow | Verdict::WouldDeny));
+        let target = match (record.target(), record.host_raw.as_deref()) {
+            (Some(target), None) => target,
+            (Some(target), Some(raw)) => format!("{target} (as \"{}\")", cell(raw)),
+            (None, Some(raw)) => format!("\"{}\"", cell(raw)),
+            (None, None) => "-".to_owned(),
+        };
+        let row = Row {
+            conn: record.conn,
+            complete: !open || record.conn.is_none(),
+            time: time(&record.ts),
+            verdict: match verdict {
+                Some(verdict) => verdict.as_str().to_owned(),
+                None => cell(record.verdict.as_deref().unwrap_or("-")).into_owned(),
+            },
+            target,
+            address: record.ip.or(record.ips.first().copied()).map_or("-".to_owned(), |ip| ip.to_string()),
+            up: "-".to_owned(),
+            down: "-".to_owned(),
+            took: "-".to_owned(),
+            why: words(record),
+        };
+        self.push(row)
+    }
+
+    fn close(&mut self, record: &Record) -> io::Result<()> {
+        let Some(conn) = record.conn else { return Ok(()) };
+        let known = self.rows.open.remove(&conn).and_then(|number| {
+            let at = usize::try_from(number.checked_sub(self.rows.first)?).ok()?;
+            self.rows.waiting.get_mut(at)
+        });
+        match known {
+            Some(row) => {
+                row.fill(record);
+                self.advance()
+            }
+            None if self.rows.owed.remove(&conn) => {
+                let mut row = Row {
+                    conn: None,
+                    complete: true,
+                    time: time(&record.ts),
+                    verdict: "close".to_owned(),
+                    target: record.target().unwrap_or_else(|| "-".to_owned()),
+                    address: "-".to_owned(),
+                    up: String::new(),
+                    down: String::new(),
+                    took: String::new(),
+                    why: format!("connection {conn}"),
+                };
+                row.fill(record);
+                self.push(row)
+            }
+            None => Ok(()), // its decision did not pass the filter
+        }
+    }
+
+    fn note(&mut self, record: &Record) -> io::Result<()> {
+        let mut why = cell(record.what.as_deref().unwrap_or("-")).replace('_', " ");
+        if let Some(count) = record.count {
+            why.push_str(&format!(" ({count}x)"));
+        }
+        if let Some(error) = &record.error {
+            why.push_str(&format!(": {}", cell(error)));
+        }
+        let none = || "-".to_owned();
+        self.push(Row {
+            conn: None,
+            complete: true,
+            time: time(&record.ts),
+            verdict: "note".to_owned(),
+            target: none(),
+            address: none(),
+            up: none(),
+            down: none(),
+            took: none(),
+            why,
+        })
+    }
+
+    fn push(&mut self, row: Row) -> io::Result<()> {
+        if let (Some(conn), false) = (row.conn, row.complete) {
+            self.rows.open.insert(conn, self.rows.first + self.rows.waiting.len() as u64);
+        }
+        self.rows.waiting.push_back(row);
+        self.flush(MAX_WAITING)?;
+        self.advance()
+    }
+
+    /// Writes the rows to which nothing more is to come.
+    fn advance(&mut self) -> io::Result<()> {
+        while self.rows.waiting.front().is_some_and(|row| row.complete) {
+            self.write_first()?;
+        }
+        Ok(())
+    }
+
+    /// Writes rows until no more than `keep` wait.
+    fn flush(&mut self, keep: usize) -> io::Result<()> {
+        while self.rows.waiting.len() > keep {
+            self.write_first()?;
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> io::Result<()> {
+        self.flush(0)?;
+        if self.headed { writeln!(self.out) } else { Ok(()) }
+    }
+
+    fn write_first(&mut self) -> io::Result<()> {
+        let Some(row) = self.rows.waiting.pop_front() else { return Ok(()) };
+        let number = self.rows.first;
+        self.rows.first += 1;
+        if let (Some(conn), false) = (row.conn, row.complete)
+            && self.rows.open.get(&conn) == Some(&number)
+        {
+            self.rows.open.remove(&conn);
+            if self.rows.owed.len() < MAX_OWED {
+                self.rows.owed.insert(conn);
+            }
+        }
+        if !self.headed {
+            self.headed = true;
+            let head = ["TIME", "VERDICT", "TARGET", "ADDRESS", "UP", "DOWN", "TOOK", "WHY"];
+            writeln!(self.out, "{}", columns(head, head.get(1).copied().unwrap_or_default(), None, false))?;
+        }
+        let style = match row.verdict.as_str() {
+            "allow" => Some(GREEN),
+            "deny" => Some(RED),
+            "would_deny" | "error" => Some(YELLOW),
+            _ => None,
+        };
+        let cells =
+            [row.time.as_str(), "", &row.target, &row.address, &row.up, &row.down, &row.took, &row.why];
+        writeln!(self.out, "{}", columns(cells, &row.verdict, style, self.colour))
+    }
+}
+
+impl Row {
+    fn fill(&mut self, close: &Record) {
+        self.complete = true;
+        if let Some(ip) = close.ip {
+            self.address = ip.to_string();
+        }
+        let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        self.up = or_dash(close.bytes_up.map(bytes));
+        self.down = or_dash(close.bytes_down.map(bytes));
+        self.took = or_dash(close.dur_us.map(duration));
+        match close.end.as_deref() {
+            None | Some("client" | "upstream") => {}
+            Some(end) => self.why.push_str(&format!("; ended: {}", cell(end))),
+        }
+        if let Some(error) = &close.error {
+            self.why.push_str(&format!("; {}", cell(error)));
+        }
+    }
+}
+
+/// Verdicts as they are counted on the way.
+#[derive(Default)]
+struct Tally {
+    allowed: u64,
+    denied: u64,
+    would_deny: u64,
+    errors: u64,
+}
+
+impl Tally {
+    fn add(&mut self, record: &Record) {
+        let count = match record.verdict() {
+            Some(Verdict::Allow) => &mut self.allowed,
+            Some(Verdict::Deny) => &mut self.denied,
+            Some(Verdict::WouldDeny) => &mut self.would_deny,
+            Some(Verdict::Error) => &mut self.errors,
+            None => return,
+        };
+        *count = count.saturating_add(record.count.unwrap_or(1));
+    }
+
+    fn words(&self) -> String {
+        let mut text = format!("{} allowed, {} denied", self.allowed, self.denied);
+        if self.would_deny > 0 {
+            text.push_str(&format!(", {} would be denied", self.would_deny));
+        }
+        if self.errors > 0 {
+            text.push_str(&format!(", {} failed", self.errors));
+        }
+        text
+    }
+}
+
+/// The last line of a run in words.
+fn ended(end: &Record) -> String {
+    let mut text = format!("ended {} UTC: {}", day_and_time(&end.ts), short_end(end));
+    if let Some(connections) = end.connections {
+        text.push_str(&format!(", {connections} connections"));
+    }
+    if let Some(dropped) = end.dropped.filter(|dropped| *dropped > 0) {
+        text.push_str(&format!(", {dropped} ATTEMPTS NOT RECORDED"));
+    }
+    text
+}
+
+fn short_end(end: &Record) -> String {
+    let cause = printable(end.cause.as_deref().unwrap_or("ended"));
+    match end.exit {
+        Some(code) => format!("{cause} {code}"),
+        None => cause.into_owned(),
+    }
+}
+
+/// One line of the table; the second cell is given apart, because it may be coloured.
+fn columns(cells: [&str; 8], second: &str, style: Option<&str>, colour: bool) -> String {
+    let [time, _, target, address, up, down, took, why] = cells;
+    let second = paint(&format!("{second:<10}"), style, colour);
+    format!("{time:<12}  {second}  {target:<32}  {address:<15}  {up:>8}  {down:>8}  {took:>7}  {why}")
+}
+
+/// SGR 31, 32, 33 (ECMA-48 section 8.3.117).
+const RED: &str = "\x1b[31m";
+const GREEN: &str = "\x1b[32m";
+const YELLOW: &str = "\x1b[33m";
+
+fn paint(text: &str, style: Option<&str>, colour: bool) -> String {
+    match style {
+        Some(style) if colour => format!("{style}{text}\x1b[0m"),
+        _ => text.to_owned(),
+    }
+}
+
+/// Text in a row: printable, and no two spaces side by side, so that a line that the terminal wraps cannot be made to
+/// look like two rows.
+fn cell(text: &str) -> Cow<'_, str> {
+    let text = printable(text);
+    if !text.contains("  ") {
+        return text;
+    }
+    Cow::Owned(text.split(' ').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" "))
+}
+
+/// `2026-11-21T10:20:32.123456Z` as `10:20:32.123`; any other text as it is.
+fn time(ts: &str) -> String {
+    printable(ts.get(11..23).unwrap_or(ts)).into_owned()
+}
+
+/// `2026-11-21T10:20:32.123456Z` as `2026-11-21 10:20:32`; any other text as it is.
+fn day_and_time(ts: &str) -> String {
+    printable(ts.get(..19).unwrap_or(ts)).replace('T', " ")
+}
+
+/// Bytes in the units of SI, three digits at most before the unit.
+fn bytes(count: u64) -> String {
+    const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
+    if count < 1000 {
+        return format!("{count} B");
+    }
+    let mut tenths = u128::from(count) / 100; // of the unit
+    for unit in UNITS {
+        if tenths < 100 {
+            return format!("{}.{} {unit}", tenths / 10, tenths % 10);
+        }
+        if tenths < 10_000 {
+            return format!("{} {unit}", tenths / 10);
+        }
+        tenths /= 1000;
+    }
+    format!("{count} B")
+}
+
+/// Microseconds in the unit that fits.
+fn duration(us: u64) -> String {
+    match us {
+        0..1_000 => format!("{us} us"),
+        1_000..1_000_000 => format!("{} ms", us / 1_000),
+        1_000_000..60_000_000 => format!("{}.{} s", us / 1_000_000, us / 100_000 % 10),
+        60_000_000..3_600_000_000 => format!("{}m{:02}s", us / 60_000_000, us / 1_000_000 % 60),
+        _ => format!("{}h{:02}m", us / 3_600_000_000, us / 60_000_000 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests;

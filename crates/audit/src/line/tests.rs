@@ -1,1 +1,221 @@
+use std::net::IpAddr;
+use std::os::unix::ffi::OsStringExt as _;
 
+use exeat_policy::{Reason, Verdict};
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::*;
+use crate::testing::{HOSTILE, allow, close, end, header, is_plain, rule, target};
+use crate::{Holds, sha256_hex};
+
+const NOW: &str = "2026-11-21T10:20:32.123456Z";
+
+fn line(header: &Header, event: &Event) -> Vec<u8> {
+    let counts = Counts {
+        allowed: u64::MAX,
+        denied: u64::MAX,
+        would_deny: u64::MAX,
+        errors: u64::MAX,
+        lines: u64::MAX,
+    };
+    let prev = sha256_hex(b"");
+    let at = Position { seq: u64::MAX, ts: NOW, mono_us: u64::MAX, prev: &prev };
+    let mut out = Vec::new();
+    encode(&mut out, header, &at, &counts, event).unwrap();
+    out
+}
+
+fn value(event: &Event) -> Value {
+    serde_json::from_slice(&line(&header(), event)).unwrap()
+}
+
+/// Every event, with every field that takes text filled with `text`.
+fn filled(text: &str) -> Vec<Event> {
+    let some = || Some(text.to_owned());
+    let ip: IpAddr = "2001:db8:1111:2222:3333:4444:5555:6666".parse().unwrap();
+    let name =
+        [&"a".repeat(63), &"b".repeat(63), &"c".repeat(63), &"d".repeat(61)].map(String::as_str).join(".");
+    let mut decision = allow(u64::MAX, &format!("{name}:65535"));
+    decision.via = Via::Transparent;
+    decision.verdict = Verdict::WouldDeny;
+    decision.reason = Reason::ALL.into_iter().max_by_key(|reason| reason.as_str().len()).unwrap();
+    decision.host_raw = Some(text.as_bytes().to_vec());
+    decision.ips = vec![ip; 64];
+    decision.ip = Some(ip);
+    decision.dns = Some(Duration::MAX);
+    decision.rule = Some(RuleRef {
+        text: text.to_owned(),
+        src: text.to_owned(),
+        why: some(),
+        approved_by: some(),
+        expires: some(),
+    });
+    decision.count = Some(u64::MAX);
+    (decision.sni, decision.sni_ok, decision.alpn, decision.error) = (some(), Some(false), some(), some());
+    let mut closed = close(u64::MAX, &format!("{name}:65535"));
+    closed.ip = Some(ip);
+    (closed.sni, closed.sni_ok, closed.alpn, closed.error) = (some(), Some(false), some(), some());
+    (closed.connect, closed.tls, closed.dur) = (Some(Duration::MAX), Some(Duration::MAX), Duration::MAX);
+    (closed.bytes_up, closed.bytes_down, closed.end) = (u64::MAX, u64::MAX, End::Upstream);
+    let start = |command: Vec<u8>| RunStart {
+        version: text.to_owned(),
+        command: Some(std::ffi::OsString::from_vec(command)),
+        backend: some(),
+        bridge: some(),
+        gateway: some(),
+        enforcement: (0..50).map(|n| (format!("{n}{text}"), Holds::Partial(text.to_owned()))).collect(),
+        labels: (0..50).map(|n| (format!("{n}{text}"), text.to_owned())).collect(),
+    };
+    vec![
+        Event::RunStart(start(text.as_bytes().to_vec())),
+        Event::RunStart(start(vec![0xff; 600])),
+        Event::Decision(decision),
+        Event::Close(closed),
+        Event::Note(Note { what: What::Quarantined, count: Some(u64::MAX), error: some() }),
+        Event::RunEnd(RunEnd {
+            cause: Cause::Timeout,
+            exit: Some(i32::MIN),
+            connections: u64::MAX,
+            dropped: u64::MAX,
+        }),
+    ]
+}
+
+fn longest(text: &str) -> usize {
+    let mut header = header();
+    (header.stage, header.policy_sha256) = (Some(text.to_owned()), text.to_owned());
+    filled(text).iter().map(|event| line(&header, event).len()).max().unwrap()
+}
+
+/// A line of at most PIPE_BUF is written whole or not at all.
+#[test]
+fn no_line_is_longer_than_a_pipe_takes_whole() {
+    for text in ["x", "\"", "\\", "\0", "\u{7f}", "\u{202e}", "\u{1f512}", "a\u{1f512}"] {
+        let longest = longest(&text.repeat(4000));
+        // Room is left for the fields that inspection and stage2 will bring.
+        assert!(longest <= MAX_LINE - 500, "{longest} bytes filled with {text:?}");
+    }
+}
+
+/// A01: forged, hidden and reordered lines.
+#[test]
+fn a01_hostile_text_stays_one_printable_line() {
+    let mut header = header();
+    header.stage = Some(HOSTILE.to_owned());
+    for event in filled(HOSTILE) {
+        let line = line(&header, &event);
+        assert!(is_plain(&line), "{}", String::from_utf8_lossy(&line));
+        assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
+        assert_eq!(line.last(), Some(&b'\n'));
+        assert!(serde_json::from_slice::<Value>(&line).is_ok());
+    }
+}
+
+/// A03: the arguments of a command can hold secrets; the type takes its first word only.
+#[test]
+fn a_run_start_tells_what_runs_and_what_holds() {
+    let value = value(&Event::RunStart(RunStart {
+        version: "0.1.0".into(),
+        command: Some("/usr/bin/curl".into()),
+        backend: Some("bwrap".into()),
+        bridge: Some("handoff".into()),
+        gateway: Some("off".into()),
+        enforcement: vec![
+            ("net".into(), Holds::Held),
+            ("fs".into(), Holds::Partial("no Landlock".into())),
+            ("syscalls".into(), Holds::Absent),
+        ],
+        labels: vec![("a".into(), "1".into()), ("a".into(), "2".into())],
+    }));
+    assert_eq!(value["event"], "run_start");
+    assert_eq!(value["command"], "/usr/bin/curl");
+    assert_eq!(
+        value["enforcement"],
+        serde_json::json!({"net": "held", "fs": "partial: no Landlock", "syscalls": "absent"})
+    );
+    assert_eq!(value["labels"], serde_json::json!({"a": "2"}));
+    assert_eq!(value["mode"], "enforce");
+}
+
+/// A11: the record holds the name asked for, the rule and the address.
+#[test]
+fn a11_a_decision_tells_name_rule_and_address() {
+    let mut decision = allow(7, "api.example.com:443");
+    decision.host_raw = Some(b"API.example.com:443".to_vec());
+    decision.dns = Some(Duration::from_micros(1500));
+    let value = value(&Event::Decision(decision));
+    for (key, expect) in [
+        ("schema", Value::from("egress/1")),
+        ("ts", Value::from(NOW)),
+        ("conn", Value::from(7)),
+        ("via", Value::from("connect")),
+        ("host", Value::from("api.example.com")),
+        ("port", Value::from(443)),
+        ("host_raw", Value::from("API.example.com:443")),
+        ("ips", serde_json::json!(["93.184.216.34"])),
+        ("dns_us", Value::from(1500)),
+        ("verdict", Value::from("allow")),
+        ("reason", Value::from("rule")),
+        ("rule", Value::from("*.example.com")),
+        ("rule_src", Value::from(".exeat.toml:12")),
+    ] {
+        assert_eq!(value[key], expect, "{key}");
+    }
+    assert!(value.get("error").is_none() && value.get("count").is_none());
+}
+
+#[test]
+fn what_was_sent_is_told_only_where_it_differs() {
+    let raw = |raw: &[u8]| {
+        let mut decision = allow(1, "[2001:db8::1]:443");
+        decision.host_raw = Some(raw.to_vec());
+        value(&Event::Decision(decision)).get("host_raw").cloned()
+    };
+    assert_eq!(raw(b"[2001:db8::1]:443"), None);
+    assert_eq!(raw(b"[2001:db8::1]"), None);
+    assert_eq!(raw(b"[2001:DB8::1]:443"), Some("[2001:DB8::1]:443".into()));
+}
+
+#[test]
+fn long_lists_say_how_much_is_missing() {
+    let mut decision = allow(1, "a.example:443");
+    decision.ips = vec!["192.0.2.1".parse().unwrap(); 20];
+    let value = value(&Event::Decision(decision));
+    assert_eq!(value["ips"].as_array().unwrap().len(), 16);
+    assert_eq!(value["ips_more"], 4);
+}
+
+#[test]
+fn an_address_is_written_without_brackets() {
+    let mut closed = close(1, "[2001:db8::1]:8443");
+    closed.target = Some(target("[2001:db8::1]:8443"));
+    assert_eq!(value(&Event::Close(closed))["host"], "2001:db8::1");
+}
+
+#[test]
+fn events_carry_the_fields_of_their_kind_only() {
+    assert!(value(&Event::Close(close(1, "a.example:443"))).get("policy_sha256").is_none());
+    let end = value(&end());
+    assert_eq!((&end["cause"], &end["exit"], &end["dropped"]), (&"exit".into(), &0.into(), &0.into()));
+    assert!(end.get("conn").is_none());
+}
+
+proptest! {
+    #[test]
+    fn text_of_people_survives(why in "[ -~\u{a1}-\u{17f}\u{1f510}]{0,20}") {
+        let mut decision = allow(1, "a.example:443");
+        decision.rule = Some(RuleRef { why: Some(why.clone()), ..rule() });
+        let value = value(&Event::Decision(decision));
+        prop_assert_eq!(value["why"].as_str(), Some(why.as_str()));
+    }
+
+    #[test]
+    fn whatever_was_sent_is_one_plain_line(raw: Vec<u8>, error: String, sni: String) {
+        let mut decision = allow(1, "a.example:443");
+        (decision.host_raw, decision.error, decision.sni) = (Some(raw), Some(error), Some(sni));
+        let line = line(&header(), &Event::Decision(decision));
+        prop_assert!(is_plain(&line) && line.len() <= MAX_LINE);
+        prop_assert!(serde_json::from_slice::<Value>(&line).is_ok());
+    }
+}

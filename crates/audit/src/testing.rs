@@ -1,0 +1,93 @@
+//! What the tests of this crate share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use exeat_policy::{Reason, Target, Verdict};
+
+use crate::{
+    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, RuleRef, RunEnd, RunId, Sink, Via,
+};
+
+/// A directory that goes when the test does.
+pub(crate) struct Dir(PathBuf);
+
+impl Dir {
+    pub(crate) fn new() -> Dir {
+        let path = std::env::temp_dir().join(format!("exeat-audit-{}", RunId::new()));
+        fs::create_dir(&path).unwrap();
+        Dir(path)
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.0
+    }
+
+    pub(crate) fn join(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub(crate) fn header() -> Header {
+    Header { run: RunId::new(), stage: None, policy_sha256: "ab".repeat(32), mode: Mode::Enforce }
+}
+
+/// A log in a new file.
+pub(crate) fn log(path: &Path) -> Log {
+    Log::start(Sink::create_file(path).unwrap(), header()).unwrap()
+}
+
+pub(crate) fn target(text: &str) -> Target {
+    Target::parse(text.as_bytes()).unwrap()
+}
+
+pub(crate) fn rule() -> RuleRef {
+    RuleRef {
+        text: "*.example.com".into(),
+        src: ".exeat.toml:12".into(),
+        why: None,
+        approved_by: None,
+        expires: None,
+    }
+}
+
+pub(crate) fn allow(conn: u64, host: &str) -> Decision {
+    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Allow, Reason::Rule);
+    decision.target = Some(target(host));
+    decision.ips = vec!["93.184.216.34".parse().unwrap()];
+    decision.rule = Some(rule());
+    decision
+}
+
+pub(crate) fn deny(conn: u64, host: &str) -> Decision {
+    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
+    decision.target = Some(target(host));
+    decision
+}
+
+pub(crate) fn close(conn: u64, host: &str) -> Close {
+    let mut close = Close::new(ConnId(conn), End::Client);
+    close.target = Some(target(host));
+    close.bytes_up = 1234;
+    close.bytes_down = 45_600;
+    close
+}
+
+pub(crate) fn end() -> Event {
+    Event::RunEnd(RunEnd { cause: Cause::Exit, exit: Some(0), connections: 2, dropped: 0 })
+}
+
+/// Text made of everything that forges, hides or turns lines around.
+pub(crate) const HOSTILE: &str =
+    "a\r\nb\x1b[2K\x1b]0;t\x07c\u{202e}d\u{2066}e\u{7f}f\u{9b}31mg\u{85}\u{2028}h\u{feff}\"\\}{\0";
+
+/// Whether only printable ASCII and line feeds are in `bytes`.
+pub(crate) fn is_plain(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| matches!(byte, b'\n' | 0x20..=0x7e))
+}
