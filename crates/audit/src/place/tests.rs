@@ -1,0 +1,179 @@
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+use super::*;
+use crate::testing::{Dir, deny, end, header};
+use crate::{Event, Log, RunStart};
+
+fn place(dir: &Dir) -> Place {
+    Place::from_env(Some(dir.path().as_os_str()), None).unwrap()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::metadata(path).unwrap().permissions().mode() & 0o777
+}
+
+fn set_mode(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+/// A record with its end or without, in the place.
+fn record(place: &Place, run: RunId, ended: bool) -> PathBuf {
+    let (sink, path) = place.create(run).unwrap();
+    let header = crate::Header { run, stage: Some("nightly".into()), ..header() };
+    let log = Log::start(sink, header).unwrap();
+    log.write(Event::RunStart(RunStart { command: Some("curl".into()), ..RunStart::default() })).unwrap();
+    log.write(Event::Decision(deny(1, "a.example:443"))).unwrap();
+    if ended {
+        log.write(end()).unwrap();
+    }
+    path
+}
+
+#[test]
+fn the_place_follows_the_environment() {
+    let dir = |state: Option<&str>, home: Option<&str>| {
+        Place::from_env(state.map(OsStr::new), home.map(OsStr::new)).ok().map(|place| place.dir)
+    };
+    assert_eq!(dir(Some("/s"), Some("/h")), Some("/s/exeat/runs".into()));
+    assert_eq!(dir(None, Some("/h")), Some("/h/.local/state/exeat/runs".into()));
+    assert_eq!(dir(Some(""), Some("/h")), Some("/h/.local/state/exeat/runs".into()));
+    assert_eq!(dir(Some("relative"), Some("/h")), Some("/h/.local/state/exeat/runs".into()));
+    assert_eq!(dir(None, Some("relative")), None);
+    assert_eq!(dir(None, None), None);
+}
+
+/// A02: what is made is for its owner alone.
+#[test]
+fn a02_directories_and_files_are_private() {
+    let dir = Dir::new();
+    let place = Place::from_env(Some(dir.join("new/state").as_os_str()), None).unwrap();
+    let (_, path) = place.create(RunId::new()).unwrap();
+    let policy = store_policy(&path, "{}").unwrap();
+    for made in ["new", "new/state", "new/state/exeat", "new/state/exeat/runs"] {
+        assert_eq!(mode(&dir.join(made)), 0o700, "{made}");
+    }
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&policy), 0o600);
+    assert_eq!(policy.to_str(), path.to_str().map(|path| path.replace(".jsonl", ".policy.json")).as_deref());
+    assert!(store_policy(&path, "{}").is_err(), "a policy is stored once");
+}
+
+#[test]
+fn a_policy_stands_beside_a_record_of_any_name() {
+    assert_eq!(policy_path(Path::new("a/run.jsonl")), Path::new("a/run.policy.json"));
+    assert_eq!(policy_path(Path::new("a/run.log")), Path::new("a/run.log.policy.json"));
+    assert_eq!(policy_path(Path::new("run")), Path::new("run.policy.json"));
+}
+
+/// A02: a directory that others may write to is refused.
+#[test]
+fn a02_directories_that_others_may_write_to_are_refused() {
+    for (made, bits, ok) in [
+        ("exeat", 0o700, true),
+        ("exeat", 0o755, true),
+        ("exeat", 0o770, false),
+        ("exeat", 0o707, false),
+        ("exeat/runs", 0o702, false),
+        ("exeat/runs", 0o720, false),
+        ("", 0o775, true),
+        ("", 0o777, false),
+        ("", 0o1777, true),
+    ] {
+        let dir = Dir::new();
+        fs::create_dir_all(dir.join("exeat/runs")).unwrap();
+        set_mode(&dir.join("exeat"), 0o700);
+        set_mode(&dir.join("exeat/runs"), 0o700);
+        set_mode(&dir.join(made), bits);
+        let made_it = place(&dir).create(RunId::new());
+        assert_eq!(made_it.is_ok(), ok, "{made:?} {bits:o}");
+        assert!(ok || matches!(made_it, Err(Error::Unsafe { .. })));
+    }
+}
+
+#[test]
+fn somebody_elses_directory_is_refused() {
+    // `/proc` is root's in every namespace where it is mounted, and nobody's to write to.
+    if geteuid().is_root() {
+        let dir = Dir::new();
+        fs::create_dir(dir.join("exeat")).unwrap();
+        std::os::unix::fs::chown(dir.join("exeat"), Some(65534), Some(65534)).unwrap();
+        assert!(matches!(place(&dir).create(RunId::new()), Err(Error::Unsafe { .. })));
+        std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
+        assert!(matches!(place(&dir).create(RunId::new()), Err(Error::Unsafe { .. })));
+    } else {
+        assert!(matches!(check_ours(Path::new("/proc")), Err(Error::Unsafe { .. })));
+    }
+}
+
+#[test]
+fn a_link_of_our_own_may_lead_elsewhere() {
+    let dir = Dir::new();
+    fs::create_dir(dir.join("elsewhere")).unwrap();
+    set_mode(&dir.join("elsewhere"), 0o700);
+    symlink(dir.join("elsewhere"), dir.join("exeat")).unwrap();
+    place(&dir).create(RunId::new()).unwrap();
+    set_mode(&dir.join("elsewhere"), 0o777);
+    assert!(matches!(place(&dir).create(RunId::new()), Err(Error::Unsafe { .. })));
+}
+
+#[test]
+fn runs_are_listed_newest_first_with_their_ends() {
+    let dir = Dir::new();
+    let place = place(&dir);
+    assert!(place.list(10).unwrap().is_empty());
+    assert!(matches!(place.last(), Err(Error::Empty { .. })));
+    let runs: Vec<RunId> =
+        ["01JD8Z3V5Q0000000000000000", "01JD8Z3V5R0000000000000000", "01KD8Z3V5Q0000000000000000"]
+            .iter()
+            .map(|run| run.parse().unwrap())
+            .collect();
+    for (run, ended) in runs.iter().zip([true, false, true]) {
+        record(&place, *run, ended);
+    }
+    for other in ["notes.txt", "01JD8Z3V5Q0000000000000000.policy.json", "01jd8z3v5q0000000000000000.jsonl"] {
+        fs::write(place.dir().join(other), "").unwrap();
+    }
+    let list = place.list(10).unwrap();
+    assert_eq!(list.iter().map(|run| run.run).collect::<Vec<_>>(), [runs[2], runs[1], runs[0]]);
+    assert_eq!(list.iter().map(|run| run.end.is_some()).collect::<Vec<_>>(), [true, false, true]);
+    assert_eq!((list[0].stage.as_deref(), list[0].command.as_deref()), (Some("nightly"), Some("curl")));
+    assert_eq!(list[0].end.as_ref().unwrap().denied, Some(1));
+    assert_eq!(place.list(1).unwrap().len(), 1);
+    assert_eq!(place.last().unwrap(), place.path_for(runs[2]));
+}
+
+#[test]
+fn a_cut_record_is_unfinished_and_a_strange_file_unreadable() {
+    let dir = Dir::new();
+    let place = place(&dir);
+    let path = record(&place, RunId::new(), true);
+    let whole = fs::read(&path).unwrap();
+    fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    assert!(place.list(1).unwrap()[0].end.is_none());
+    fs::write(&path, vec![b'x'; 100_000]).unwrap();
+    assert!(place.list(1).unwrap()[0].end.is_none());
+    fs::remove_file(&path).unwrap();
+    nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    assert!(place.list(1).unwrap()[0].problem.is_some());
+}
+
+#[test]
+fn a_run_is_found_by_name_prefix_and_path() {
+    let dir = Dir::new();
+    let place = place(&dir);
+    let [a, b] =
+        ["01JD8Z3V5Q0000000000000000", "01JD8Z3V5R0000000000000000"].map(|run| run.parse::<RunId>().unwrap());
+    record(&place, a, true);
+    record(&place, b, true);
+    let found = |name: &str| place.find(name);
+    assert_eq!(found(&a.to_string()).unwrap(), place.path_for(a));
+    assert_eq!(found("01JD8Z3V5R").unwrap(), place.path_for(b));
+    assert_eq!(found("01jd8z3v5q").unwrap(), place.path_for(a));
+    assert_eq!(found("./01JD").unwrap(), Path::new("./01JD"));
+    assert_eq!(found("run.jsonl").unwrap(), Path::new("run.jsonl"));
+    assert!(
+        matches!(found("01JD8Z"), Err(Error::Ambiguous { candidates, more: 0, .. }) if candidates.len() == 2)
+    );
+    assert!(matches!(found("01ZZ"), Err(Error::NotFound { .. })));
+    assert!(matches!(found(""), Err(Error::NotFound { .. })));
+}

@@ -1,0 +1,224 @@
+use std::io::Cursor;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{Dir, HOSTILE, allow, close, deny, end, log};
+use crate::{Event, RunStart};
+
+/// A whole record: seven lines.
+fn sample() -> Vec<u8> {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let log = log(&path);
+    for event in [
+        Event::RunStart(RunStart::default()),
+        Event::Decision(allow(1, "api.example.com:443")),
+        Event::Decision(deny(2, "stats.example.net:443")),
+        Event::Close(close(1, "api.example.com:443")),
+        Event::Decision(deny(3, "192.0.2.7:22")),
+        Event::Decision(deny(4, "example.com:443")),
+        end(),
+    ] {
+        log.write(event).unwrap();
+    }
+    std::fs::read(path).unwrap()
+}
+
+fn read_all(bytes: &[u8]) -> (Vec<Record>, Vec<Flaw>) {
+    let mut reader = Reader::new(Cursor::new(bytes));
+    let records = reader.by_ref().map(Result::unwrap).collect();
+    (records, reader.flaws().to_vec())
+}
+
+fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes.split_inclusive(|&byte| byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+/// The flaws of the sample after something was done to its lines.
+fn flaws_of(change: impl Fn(&mut Vec<Vec<u8>>)) -> Vec<Flaw> {
+    let mut lines = lines(&sample());
+    change(&mut lines);
+    read_all(&lines.concat()).1
+}
+
+#[test]
+fn a_whole_record_has_no_flaws() {
+    let (records, flaws) = read_all(&sample());
+    assert_eq!(records.len(), 7);
+    assert_eq!(flaws, []);
+    let decision = &records[1];
+    assert_eq!((decision.verdict(), decision.reason()), (Some(Verdict::Allow), Some(Reason::Rule)));
+    assert_eq!(decision.target().as_deref(), Some("api.example.com:443"));
+    assert_eq!(records[6].exit, Some(0));
+}
+
+/// A04: a record that was cut anywhere reads up to there, and nothing is wrong with it but that.
+#[test]
+fn a04_every_prefix_is_read_and_only_cut() {
+    let whole = sample();
+    for len in 0..whole.len() {
+        let prefix = &whole[..len];
+        let (records, flaws) = read_all(prefix);
+        let full = prefix.iter().filter(|&&byte| byte == b'\n').count();
+        assert!(records.len() == full || records.len() == full + 1, "{len}");
+        let cut = !prefix.is_empty() && !prefix.ends_with(b"\n");
+        assert_eq!(flaws.iter().any(|flaw| matches!(flaw, Flaw::Cut { .. })), cut, "{len}");
+        assert!(
+            flaws.iter().all(|flaw| matches!(flaw, Flaw::Cut { .. } | Flaw::Unfinished { .. })),
+            "{len}: {flaws:?}"
+        );
+        assert!(!flaws.is_empty(), "{len}");
+    }
+}
+
+/// A06: what was taken out, changed or moved shows.
+#[test]
+fn a06_tampering_shows() {
+    let removed = flaws_of(|lines| drop(lines.remove(2)));
+    assert_eq!(removed, [Flaw::Gap { line: 3, expected: 2, found: 3 }, Flaw::Chain { line: 3 }]);
+
+    let edited = flaws_of(|lines| {
+        let line = String::from_utf8(lines[2].clone()).unwrap();
+        lines[2] = line.replace("\"deny\"", "\"allow\"").into_bytes();
+    });
+    assert_eq!(edited, [Flaw::Chain { line: 4 }]);
+
+    let swapped = flaws_of(|lines| lines.swap(1, 2));
+    assert!(swapped.iter().filter(|flaw| matches!(flaw, Flaw::Gap { .. })).count() >= 2, "{swapped:?}");
+
+    let headless = flaws_of(|lines| drop(lines.remove(0)));
+    assert_eq!(headless, [Flaw::Gap { line: 1, expected: 0, found: 1 }, Flaw::Chain { line: 1 }]);
+
+    let tailless = flaws_of(|lines| drop(lines.pop()));
+    assert_eq!(tailless, [Flaw::Unfinished { line: 6 }]);
+
+    let doubled = flaws_of(|lines| lines.push(lines[6].clone()));
+    assert!(doubled.contains(&Flaw::AfterEnd { line: 8 }), "{doubled:?}");
+}
+
+#[test]
+fn a_line_that_is_no_record_is_named_and_passed_over() {
+    for bad in ["", "{}", "not json", "\u{202e}", "[1]", "{\"schema\":\"egress/9\"}"] {
+        let flaws = flaws_of(|lines| lines.insert(3, format!("{bad}\n").into_bytes()));
+        assert!(matches!(&flaws[0], Flaw::Malformed { line: 4, .. }), "{bad}: {flaws:?}");
+        assert_eq!(flaws[1], Flaw::Gap { line: 5, expected: 4, found: 3 });
+    }
+}
+
+#[test]
+fn a_doubled_key_does_not_hide_a_verdict() {
+    let flaws = flaws_of(|lines| {
+        let line = String::from_utf8(lines[2].clone()).unwrap();
+        lines[2] = line.replace("{", "{\"verdict\":\"allow\",").into_bytes();
+    });
+    assert!(matches!(&flaws[0], Flaw::Malformed { line: 3, .. }), "{flaws:?}");
+}
+
+#[test]
+fn another_schema_is_not_guessed_at() {
+    let flaws = flaws_of(|lines| {
+        let line = String::from_utf8(lines[2].clone()).unwrap();
+        lines[2] = line.replace("egress/1", "egress/2").into_bytes();
+    });
+    assert!(matches!(&flaws[0], Flaw::Malformed { line: 3, why } if why.contains("egress/2")), "{flaws:?}");
+}
+
+#[test]
+fn unknown_fields_and_events_are_passed_over() {
+    let (records, _) = read_all(
+        br#"{"schema":"egress/1","seq":0,"ts":"x","mono_us":1,"event":"checkpoint","run":"R","sig":"AA","n":1}
+"#,
+    );
+    assert_eq!(records[0].event, Kind::Other("checkpoint".into()));
+}
+
+#[test]
+fn two_runs_in_one_file_are_told_apart() {
+    let (records, flaws) = read_all(&[sample(), sample()].concat());
+    assert_eq!(records.len(), 14);
+    assert_eq!(flaws, [Flaw::AnotherRun { line: 8 }]);
+}
+
+/// Memory stays bounded whatever the file holds.
+#[test]
+fn endless_lines_and_endless_flaws_are_capped() {
+    let long = [vec![b'x'; 5 * MAX_READ], b"\n".to_vec()].concat();
+    let mut reader = Reader::new(Cursor::new(long));
+    assert!(reader.next().is_none());
+    assert!(matches!(&reader.flaws()[0], Flaw::Malformed { line: 1, .. }));
+    assert!(reader.raw.capacity() <= 2 * MAX_READ);
+
+    let mut reader = Reader::new(Cursor::new(b"\n".repeat(10_000)));
+    assert!(reader.next().is_none());
+    assert_eq!(reader.flaws().len() as u64 + reader.more_flaws(), 10_001);
+    assert_eq!(reader.flaws().len(), MAX_FLAWS);
+}
+
+/// A01: what the reader says of a hostile line is printable.
+#[test]
+fn a01_flaws_are_printable() {
+    let text = format!("{{\"schema\":{}}}\n{HOSTILE}\n", serde_json::to_string(HOSTILE).unwrap());
+    for flaw in read_all(text.as_bytes()).1 {
+        assert!(flaw.to_string().bytes().all(|byte| matches!(byte, 0x20..=0x7e)), "{flaw:?}");
+    }
+}
+
+#[track_caller]
+fn hosts(filter: &str, expect: &[u64]) {
+    let filter = Filter { hosts: vec![filter.parse().unwrap()], ..Filter::default() };
+    let (records, _) = read_all(&sample());
+    let found: Vec<u64> = records
+        .iter()
+        .filter(|record| record.event == Kind::Decision && filter.passes(record))
+        .filter_map(|record| record.conn)
+        .collect();
+    assert_eq!(found, expect);
+}
+
+#[test]
+fn hosts_are_found_by_name_by_wildcard_and_by_address() {
+    hosts("api.example.com", &[1]);
+    hosts("API.Example.COM", &[1]);
+    hosts("*.example.com", &[1]);
+    hosts("example.com", &[4]);
+    hosts("*.com", &[1, 4]);
+    hosts("192.0.2.7", &[3]);
+    hosts("93.184.216.34", &[1]);
+    hosts("nothing.example", &[]);
+}
+
+#[test]
+fn verdicts_and_reasons_are_filtered() {
+    let count = |filter: &Filter| {
+        let (records, _) = read_all(&sample());
+        records.iter().filter(|record| record.event == Kind::Decision && filter.passes(record)).count()
+    };
+    assert_eq!(count(&Filter::default()), 4);
+    assert_eq!(count(&Filter { verdicts: vec![Verdict::Deny], ..Filter::default() }), 3);
+    assert_eq!(count(&Filter { reasons: vec![Reason::Rule, Reason::Port], ..Filter::default() }), 1);
+    let both = Filter { verdicts: vec![Verdict::Deny], reasons: vec![Reason::Rule], ..Filter::default() };
+    assert_eq!(count(&both), 0);
+}
+
+proptest! {
+    #[test]
+    fn no_bytes_make_the_reader_fail(bytes: Vec<u8>) {
+        let mut reader = Reader::new(Cursor::new(&bytes));
+        for record in reader.by_ref() {
+            prop_assert!(record.is_ok());
+        }
+        prop_assert!(!reader.flaws().is_empty());
+    }
+
+    #[test]
+    fn one_changed_byte_shows(at in 0usize..10_000, to: u8) {
+        let mut bytes = sample();
+        // The last line is what a chain alone cannot guard.
+        let guarded = bytes[..bytes.len() - 1].iter().rposition(|&byte| byte == b'\n').unwrap();
+        let at = at % guarded;
+        prop_assume!(bytes[at] != to);
+        bytes[at] = to;
+        prop_assert!(!read_all(&bytes).1.is_empty());
+    }
+}

@@ -1,0 +1,318 @@
+use std::io::Cursor;
+
+use super::*;
+use crate::place::Place;
+use crate::testing::{Dir, HOSTILE, allow, close, deny, end, header, is_plain, rule};
+use crate::{Event, Header, Holds, Log, Note, RuleRef, RunId, RunStart, Sink, What};
+
+fn record(header: Header, events: Vec<Event>) -> Vec<u8> {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let log = Log::start(Sink::create_file(&path).unwrap(), header).unwrap();
+    for event in events {
+        log.write(event).unwrap();
+    }
+    std::fs::read(path).unwrap()
+}
+
+fn sample() -> Vec<Event> {
+    vec![
+        Event::RunStart(RunStart {
+            version: "0.1.0".into(),
+            command: Some("/usr/bin/curl".into()),
+            backend: Some("bwrap".into()),
+            bridge: Some("handoff".into()),
+            enforcement: vec![("net".into(), Holds::Held)],
+            ..RunStart::default()
+        }),
+        Event::Decision(allow(1, "api.example.com:443")),
+        Event::Decision(deny(2, "stats.example.net:443")),
+        Event::Close(close(1, "api.example.com:443")),
+        Event::Note(Note { error: Some(".git/hooks/x".into()), ..Note::new(What::Quarantined) }),
+        end(),
+    ]
+}
+
+fn shown(bytes: &[u8], filter: &Filter) -> (String, Totals) {
+    let mut out = Vec::new();
+    let totals = show(&mut Reader::new(Cursor::new(bytes)), filter, &mut out, false).unwrap();
+    (String::from_utf8(out).unwrap(), totals)
+}
+
+/// The rows of the table, single-spaced and without their times.
+fn rows(text: &str) -> Vec<String> {
+    text.lines()
+        .skip_while(|line| !line.starts_with("TIME"))
+        .skip(1)
+        .take_while(|line| !line.is_empty())
+        .map(|line| line.split_whitespace().skip(1).collect::<Vec<_>>().join(" "))
+        .collect()
+}
+
+#[test]
+fn a_decision_is_joined_with_the_end_of_its_connection() {
+    let (text, totals) = shown(&record(header(), sample()), &Filter::default());
+    assert_eq!(
+        rows(&text),
+        [
+            "allow api.example.com:443 93.184.216.34 1.2 kB 45 kB 0 us allowed by *.example.com (.exeat.toml:12)",
+            "deny stats.example.net:443 - - - - no rule allows it",
+            "note - - - - - quarantined: .git/hooks/x",
+        ]
+    );
+    assert!(text.contains("command   /usr/bin/curl\n"), "{text}");
+    assert!(text.contains("sandbox   bwrap, handoff\n"), "{text}");
+    assert!(text.contains("holds     net held\n"), "{text}");
+    assert!(text.contains("\n1 allowed, 1 denied\nended "), "{text}");
+    assert!(text.contains("UTC: exit 0, 2 connections\n") && !text.contains('!'), "{text}");
+    assert_eq!(totals, Totals { shown: 2, decisions: 2, flaws: 0 });
+}
+
+#[test]
+fn a_late_refusal_has_a_row_of_its_own() {
+    let mut late = deny(1, "api.example.com:443");
+    (late.reason, late.sni, late.sni_ok) = (Reason::SniMismatch, Some("evil.example".into()), Some(false));
+    let mut closed = close(1, "api.example.com:443");
+    closed.end = crate::End::Killed;
+    let events = vec![
+        Event::Decision(allow(1, "api.example.com:443")),
+        Event::Decision(late),
+        Event::Close(closed),
+        end(),
+    ];
+    let rows = rows(&shown(&record(header(), events), &Filter::default()).0);
+    assert!(rows[0].ends_with("(.exeat.toml:12); ended: killed"), "{rows:?}");
+    assert!(rows[1].ends_with("the TLS hello names another host: evil.example"), "{rows:?}");
+}
+
+#[test]
+fn a_filter_leaves_rows_out_and_says_so() {
+    let filter = Filter { verdicts: vec![Verdict::Deny], ..Filter::default() };
+    let (text, totals) = shown(&record(header(), sample()), &filter);
+    assert_eq!(rows(&text), ["deny stats.example.net:443 - - - - no rule allows it"]);
+    assert!(text.contains("1 of 2 decisions shown"), "{text}");
+    assert_eq!((totals.shown, totals.decisions), (1, 2));
+}
+
+/// A04: what is wrong with a record stands below it.
+#[test]
+fn a04_a_cut_record_says_so() {
+    let bytes = record(header(), sample());
+    let (text, totals) = shown(&bytes[..bytes.len() - 20], &Filter::default());
+    assert!(text.contains("! line 6 was cut off\n"), "{text}");
+    assert!(text.contains("! unfinished"), "{text}");
+    assert_eq!(totals.flaws, 2);
+}
+
+/// A01: nothing that a stage, a file or a header holds reaches the terminal raw.
+#[test]
+fn a01_hostile_text_never_reaches_the_terminal() {
+    let mut asked = allow(1, "api.example.com:443");
+    asked.rule = Some(RuleRef { why: Some(HOSTILE.into()), ..rule() });
+    asked.rule.as_mut().unwrap().text = HOSTILE.into();
+    asked.rule.as_mut().unwrap().src = HOSTILE.into();
+    asked.error = Some(HOSTILE.into());
+    let mut malformed = deny(2, "a.example:443");
+    (malformed.target, malformed.host_raw) = (None, Some(HOSTILE.as_bytes().to_vec()));
+    (malformed.reason, malformed.sni) = (Reason::SniMismatch, Some(HOSTILE.into()));
+    let mut closed = close(1, "api.example.com:443");
+    (closed.error, closed.end) = (Some(HOSTILE.into()), crate::End::Error);
+    let start = RunStart {
+        version: HOSTILE.into(),
+        command: Some(HOSTILE.into()),
+        backend: Some(HOSTILE.into()),
+        bridge: Some(HOSTILE.into()),
+        gateway: Some(HOSTILE.into()),
+        enforcement: vec![(HOSTILE.into(), Holds::Partial(HOSTILE.into()))],
+        labels: vec![(HOSTILE.into(), HOSTILE.into())],
+    };
+    let header = Header { stage: Some(HOSTILE.into()), policy_sha256: HOSTILE.into(), ..header() };
+    let bytes = record(
+        header,
+        vec![
+            Event::RunStart(start),
+            Event::Decision(asked),
+            Event::Decision(malformed),
+            Event::Close(closed),
+            Event::Note(Note { error: Some(HOSTILE.into()), ..Note::new(What::BridgeLost) }),
+            end(),
+        ],
+    );
+    let (text, totals) = shown(&bytes, &Filter::default());
+    assert!(is_plain(text.as_bytes()), "{text}");
+    assert_eq!(totals, Totals { shown: 2, decisions: 2, flaws: 0 });
+    assert_eq!(rows(&text).len(), 3);
+}
+
+/// A01: nor does a record that somebody else wrote, with every string raw.
+#[test]
+fn a01_a_forged_record_never_reaches_the_terminal() {
+    let text = serde_json::to_string(&HOSTILE).unwrap();
+    let mut bytes = Vec::new();
+    for event in ["run_start", "decision", "close", "note", "run_end"] {
+        let strings: String = [
+            "ts",
+            "run",
+            "stage",
+            "policy_sha256",
+            "mode",
+            "version",
+            "command",
+            "backend",
+            "bridge",
+            "gateway",
+            "what",
+            "via",
+            "host",
+            "host_raw",
+            "verdict",
+            "reason",
+            "rule",
+            "rule_src",
+            "why",
+            "sni",
+            "alpn",
+            "end",
+            "cause",
+            "error",
+            "prev",
+        ]
+        .iter()
+        .map(|field| format!(",\"{field}\":{text}"))
+        .collect();
+        bytes.extend_from_slice(
+            format!("{{\"schema\":\"egress/1\",\"event\":\"{event}\",\"seq\":9,\"mono_us\":1,\"conn\":1{strings}}}\n")
+                .as_bytes(),
+        );
+    }
+    let (text, totals) = shown(&bytes, &Filter::default());
+    assert!(is_plain(text.as_bytes()), "{text}");
+    assert_eq!(totals.decisions, 1);
+    let mut out = Vec::new();
+    show_json(&mut Reader::new(Cursor::new(&bytes)), &Filter::default(), &mut out).unwrap();
+    assert!(is_plain(&out));
+    assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 5);
+}
+
+/// A01: nor does padding make one row look like two where the terminal wraps it.
+#[test]
+fn a01_a_row_cannot_be_padded_into_two() {
+    let mut malformed = deny(1, "a.example:443");
+    malformed.target = None;
+    malformed.host_raw =
+        Some([&b"x"[..], &[b' '; 150], b"10:20:32.123  allow       evil.example:443"].concat());
+    let (text, _) = shown(&record(header(), vec![Event::Decision(malformed), end()]), &Filter::default());
+    assert!(text.contains("\"x 10:20:32.123 allow evil.example:443\""), "{text}");
+}
+
+#[test]
+fn json_is_the_record_itself() {
+    let bytes = record(header(), sample());
+    let mut out = Vec::new();
+    show_json(&mut Reader::new(Cursor::new(&bytes)), &Filter::default(), &mut out).unwrap();
+    assert_eq!(out, bytes);
+    out.clear();
+    let filter = Filter { verdicts: vec![Verdict::Deny], ..Filter::default() };
+    show_json(&mut Reader::new(Cursor::new(&bytes)), &filter, &mut out).unwrap();
+    assert_eq!(out, bytes.split_inclusive(|&byte| byte == b'\n').nth(2).unwrap());
+}
+
+/// Rows wait for their ends, but not without bound; an end that comes late has a row of its own.
+#[test]
+fn a_long_tunnel_does_not_hold_the_table_back() {
+    let many = MAX_WAITING as u64 + 10;
+    let mut events = vec![Event::Decision(allow(0, "long.example:443"))];
+    events.extend((1..many).map(|conn| Event::Decision(deny(conn, "a.example:443"))));
+    events.extend([Event::Close(close(0, "long.example:443")), end()]);
+    let rows = rows(&shown(&record(header(), events), &Filter::default()).0);
+    assert_eq!(rows.len() as u64, many + 1);
+    assert!(rows[0].starts_with("allow long.example:443 93.184.216.34 - - -"), "{}", rows[0]);
+    assert!(rows.last().unwrap().starts_with("close long.example:443 - 1.2 kB 45 kB"), "{rows:?}");
+}
+
+#[test]
+fn colour_is_the_only_thing_that_colour_adds() {
+    let bytes = record(header(), sample());
+    let mut out = Vec::new();
+    show(&mut Reader::new(Cursor::new(&bytes)), &Filter::default(), &mut out, true).unwrap();
+    let mut text = String::from_utf8(out).unwrap();
+    assert!(text.contains(GREEN) && text.contains(RED));
+    for code in [GREEN, RED, YELLOW, "\x1b[0m"] {
+        text = text.replace(code, "");
+    }
+    assert_eq!(text, shown(&bytes, &Filter::default()).0);
+}
+
+#[test]
+fn every_reason_has_words() {
+    for reason in Reason::ALL {
+        let mut decision = deny(1, "a.example:443");
+        decision.reason = reason;
+        let rows =
+            rows(&shown(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0);
+        assert!(rows[0].len() > "deny a.example:443 - - - - ".len(), "{rows:?}");
+        assert!(!rows[0].contains('_'), "{rows:?}");
+    }
+}
+
+#[test]
+fn a_list_of_runs_reads_as_a_table_and_as_json() {
+    let dir = Dir::new();
+    let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
+    for (run, ended) in [("01JD8Z3V5Q0000000000000000", true), ("01JD8Z3V5R0000000000000000", false)] {
+        let run: RunId = run.parse().unwrap();
+        let (sink, _) = place.create(run).unwrap();
+        let header = Header { run, stage: Some(HOSTILE.into()), ..header() };
+        let log = Log::start(sink, header).unwrap();
+        log.write(Event::RunStart(RunStart { command: Some("curl".into()), ..RunStart::default() })).unwrap();
+        if ended {
+            log.write(end()).unwrap();
+        }
+    }
+    let runs = place.list(10).unwrap();
+    let mut out = Vec::new();
+    list(&runs, &mut out, false).unwrap();
+    assert!(is_plain(&out));
+    let text = String::from_utf8(out).unwrap();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines.len(), 3);
+    assert!(lines[1].starts_with("01JD8Z3V5R0000000000000000") && lines[1].contains("unfinished"), "{text}");
+    assert!(lines[2].contains("exit 0") && lines[2].ends_with("curl"), "{text}");
+
+    let mut out = Vec::new();
+    list_json(&runs, &mut out).unwrap();
+    assert!(is_plain(&out));
+    let array: serde_json::Value = serde_json::from_slice(&out).unwrap();
+    assert_eq!(array[0]["finished"], false);
+    assert_eq!((&array[1]["exit"], &array[1]["stage"]), (&0.into(), &HOSTILE.into()));
+    out.clear();
+    list_json(&[], &mut out).unwrap();
+    assert_eq!(out, b"[]\n");
+}
+
+#[test]
+fn quantities_read_well() {
+    for (count, expect) in [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (9_999, "9.9 kB"),
+        (10_000, "10 kB"),
+        (999_999, "999 kB"),
+        (1_000_000, "1.0 MB"),
+        (u64::MAX, "18 EB"),
+    ] {
+        assert_eq!(bytes(count), expect);
+    }
+    for (us, expect) in [
+        (999, "999 us"),
+        (1_000, "1 ms"),
+        (999_999, "999 ms"),
+        (1_250_000, "1.2 s"),
+        (59_990_000, "59.9 s"),
+        (61_000_000, "1m01s"),
+        (3_660_000_000, "1h01m"),
+    ] {
+        assert_eq!(duration(us), expect);
+    }
+}
