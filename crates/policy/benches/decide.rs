@@ -1,4 +1,5 @@
 //! What a decision costs at 1, 100 and 10 000 rules: one that hits by name, by wildcard, by address, and none.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "helpers of tests may fail loudly")]
 
 use std::hint::black_box;
 

@@ -1,5 +1,6 @@
 //! Every row of the fixture tables, through the public interface: load, parse, admit, resolve, vet.
 //! (H01 to H23 and D01 to D10 of the threat list, as far as they need no socket.)
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "helpers of tests may fail loudly")]
 
 use std::collections::HashMap;
 use std::net::IpAddr;

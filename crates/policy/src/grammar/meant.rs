@@ -61,6 +61,10 @@ fn split(authority: &str) -> (String, Option<&str>) {
             Some((len, ports)) => (len, Some(ports)),
             None => (rest, None),
         };
+        // `[::1]443` for `[::1]:443`.
+        if ports.is_none() && crate::port::Port::parse(len).is_some() {
+            return (format!("[{inner}]"), Some(len));
+        }
         return (format!("[{inner}{len}]"), ports);
     }
     let (address, len) = match authority.split_once('/') {

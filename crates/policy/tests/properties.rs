@@ -1,0 +1,299 @@
+//! What holds for every rule, name and address, tried with generated ones.
+#![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "helpers of tests may fail loudly")]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use exeat_policy::{
+    Action, Allowances, Day, HostName, HostPattern, Note, Origin, OwnAddrs, Pattern, Policy, PolicyBuilder,
+    PolicyFile, Reason, RuleSpec, Target,
+};
+use proptest::prelude::*;
+
+const WIDE: Allowances = Allowances { any: true, shared_suffix: true };
+
+fn today() -> Day {
+    Day::from_ymd(2026, 11, 21).unwrap()
+}
+
+fn policy(rules: &[String]) -> Policy {
+    let mut builder = PolicyBuilder::new();
+    builder.allow_any(true).allow_shared_suffix(true);
+    for rule in rules {
+        let origin = Origin::Flag { flag: "--allow".into() };
+        builder.add(rule, Action::Allow, origin, Note::default()).unwrap();
+    }
+    builder.build()
+}
+
+/// Admitted and vetted against one answer: what a connection would see.
+fn outcome(policy: &Policy, target: &str, answer: IpAddr, own: &OwnAddrs) -> Result<(), Reason> {
+    let target: Target = target.parse().unwrap();
+    let admitted = policy.admit(target, today()).map_err(|denial| denial.reason())?;
+    admitted.vet(&[answer], own).map(drop).map_err(|denial| denial.reason())
+}
+
+/// Few letters and few labels, so that names meet.
+fn name() -> BoxedStrategy<String> {
+    prop::collection::vec("[ab]{1,2}|[aB]-a|a1", 1..5)
+        .prop_map(|labels| format!("{}.t", labels.join(".")))
+        .boxed()
+}
+
+fn v4() -> BoxedStrategy<Ipv4Addr> {
+    // Special blocks often, so that rules and addresses meet in them.
+    prop_oneof![
+        any::<u32>().prop_map(Ipv4Addr::from),
+        (0_u8..4).prop_map(|d| Ipv4Addr::new(10, 0, 0, d)),
+        (0_u8..4).prop_map(|d| Ipv4Addr::new(93, 184, 215, d)),
+        Just(Ipv4Addr::new(169, 254, 169, 254)),
+        Just(Ipv4Addr::LOCALHOST),
+        Just(Ipv4Addr::UNSPECIFIED),
+        Just(Ipv4Addr::BROADCAST),
+    ]
+    .boxed()
+}
+
+fn ip() -> BoxedStrategy<IpAddr> {
+    prop_oneof![
+        v4().prop_map(IpAddr::from),
+        any::<u128>().prop_map(|bits| Ipv6Addr::from(bits).into()),
+        v4().prop_map(|ip| ip.to_ipv6_mapped().into()),
+        v4().prop_map(|ip| ip.to_ipv6_compatible().into()),
+        (v4(), 0_usize..3).prop_map(|(ip, form)| {
+            let [a, b, c, d] = ip.octets().map(u16::from);
+            let (high, low) = (a << 8 | b, c << 8 | d);
+            match form {
+                0 => Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, high, low).into(),
+                1 => Ipv6Addr::new(0x2002, high, low, 0, 0, 0, 0, 1).into(),
+                _ => Ipv6Addr::new(0x2606, 0, 0, 0, 0, 0x5efe, high, low).into(),
+            }
+        }),
+    ]
+    .boxed()
+}
+
+fn host(ip: IpAddr) -> String {
+    match ip {
+        IpAddr::V4(ip) => ip.to_string(),
+        IpAddr::V6(ip) => format!("[{ip}]"),
+    }
+}
+
+fn net() -> impl Strategy<Value = String> {
+    (ip(), 0_u8..=128).prop_map(|(ip, len)| match ip {
+        IpAddr::V4(_) => exeat_policy::IpNet::new(ip, len % 33).unwrap().trunc().to_string(),
+        IpAddr::V6(_) => format!("[{}]", exeat_policy::IpNet::new(ip, len).unwrap().trunc()),
+    })
+}
+
+fn ports() -> impl Strategy<Value = String> {
+    prop_oneof![
+        Just(String::new()),
+        Just(":*".to_owned()),
+        (1_u16..5).prop_map(|port| format!(":{port}")),
+        (1_u16..5, 0_u16..5).prop_map(|(first, more)| format!(":{first}-{},443", first + more)),
+    ]
+}
+
+fn grant() -> BoxedStrategy<String> {
+    let host = prop_oneof![
+        name(),
+        name().prop_map(|name| format!("*.{name}")),
+        Just("*".to_owned()),
+        ip().prop_map(host),
+        net(),
+    ];
+    (host, ports()).prop_map(|(host, ports)| format!("{host}{ports}")).boxed()
+}
+
+fn rule() -> impl Strategy<Value = String> {
+    (grant(), prop::bool::weighted(0.2)).prop_map(|(rule, deny)| if deny { format!("!{rule}") } else { rule })
+}
+
+fn target() -> impl Strategy<Value = String> {
+    let host = prop_oneof![name(), ip().prop_map(host)];
+    let port = prop_oneof![1_u16..6, Just(443_u16)];
+    (host, port).prop_map(|(host, port)| format!("{host}:{port}"))
+}
+
+/// The matcher as one would write it on a blackboard.
+fn naive(pattern: &HostPattern, name: &str) -> bool {
+    let labels = |text: &str| text.split('.').map(str::to_owned).rev().collect::<Vec<_>>();
+    match pattern {
+        HostPattern::Any => true,
+        HostPattern::Exact(exact) => labels(exact.as_str()) == labels(name),
+        HostPattern::Subdomains(base) => {
+            let (base, name) = (labels(base.as_str()), labels(name));
+            name.len() > base.len() && base.iter().zip(&name).all(|(a, b)| a == b)
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1000))]
+
+    #[test]
+    fn matcher_equals_the_naive_one(pattern in name(), wild in any::<bool>(), asked in name()) {
+        let text = if wild { format!("*.{pattern}") } else { pattern };
+        let Pattern::Name(pattern) = RuleSpec::parse(&text, Action::Allow, WIDE).unwrap().pattern else { panic!() };
+        let asked: HostName = asked.parse().unwrap();
+        prop_assert_eq!(pattern.matches(&asked), naive(&pattern, asked.as_str()));
+    }
+
+    /// The index finds what a scan over all rules finds.
+    #[test]
+    fn index_equals_a_scan(rules in prop::collection::vec(rule(), 0..12), target in target()) {
+        let policy = policy(&rules);
+        let target: Target = target.parse().unwrap();
+        let covers = |action: Action| policy.rules().iter().any(|rule| {
+            let host = match (target.host.name(), target.host.ip()) {
+                (Some(name), _) => rule.covers_name(name),
+                (_, Some(ip)) => rule.covers_ip(ip),
+                _ => false,
+            };
+            rule.action == action && rule.ports.contains(target.port) && host
+        });
+        let (allow, deny) = (covers(Action::Allow), covers(Action::Deny));
+        match policy.admit(target.clone(), today()) {
+            Ok(_) => prop_assert!(allow && !deny),
+            // H17: deny first.
+            Err(denial) if deny => prop_assert_eq!(denial.reason(), Reason::DenyRule),
+            Err(denial) if denial.reason() == Reason::DenyRule => prop_assert!(target.host.ip().is_some()),
+            Err(denial) => prop_assert!(!allow || target.host.ip().is_some(), "{}", denial),
+        }
+    }
+
+    #[test]
+    fn rule_display_then_parse_is_identity(text in rule()) {
+        let spec = RuleSpec::parse(&text, Action::Allow, WIDE).unwrap();
+        prop_assert_eq!(RuleSpec::parse(&spec.to_string(), Action::Allow, WIDE), Ok(spec));
+    }
+
+    #[test]
+    fn target_display_then_parse_is_identity(text in target()) {
+        let target: Target = text.parse().unwrap();
+        prop_assert_eq!(target.to_string().parse(), Ok(target));
+    }
+
+    #[test]
+    fn a_grant_more_never_denies(
+        rules in prop::collection::vec(rule(), 0..8), more in grant(), target in target(), answer in ip(), own in ip(),
+    ) {
+        let own = OwnAddrs::new([own]);
+        if outcome(&policy(&rules), &target, answer, &own).is_ok() {
+            let mut rules = rules;
+            rules.push(more);
+            prop_assert_eq!(outcome(&policy(&rules), &target, answer, &own), Ok(()));
+        }
+    }
+
+    #[test]
+    fn a_deny_rule_more_never_allows(
+        rules in prop::collection::vec(rule(), 0..8), more in grant(), target in target(), answer in ip(),
+    ) {
+        let own = OwnAddrs::default();
+        let before = outcome(&policy(&rules), &target, answer, &own);
+        let mut rules = rules;
+        rules.insert(0, format!("!{more}"));
+        prop_assert!(before.is_ok() || outcome(&policy(&rules), &target, answer, &own).is_err());
+    }
+
+    /// Order decides nothing: neither the outcome nor the digest.
+    #[test]
+    fn order_decides_nothing(
+        rules in prop::collection::vec(rule(), 0..8), target in target(), answer in ip(),
+    ) {
+        let own = OwnAddrs::default();
+        let mut backwards = rules.clone();
+        backwards.reverse();
+        backwards.extend(rules.clone());
+        let (one, other) = (policy(&rules), policy(&backwards));
+        prop_assert_eq!(outcome(&one, &target, answer, &own), outcome(&other, &target, answer, &own));
+        prop_assert_eq!(one.canonical_json(), other.canonical_json());
+    }
+
+    /// The suggested flags are rules that load without allowances, and following them ends the refusal.
+    #[test]
+    fn a_suggested_flag_works(
+        rules in prop::collection::vec(rule(), 0..6), target in target(), answers in prop::collection::vec(ip(), 1..4),
+    ) {
+        let mut rules = rules;
+        let own = OwnAddrs::new(answers.iter().copied().take(1));
+        for round in 0..4 {
+            let policy = policy(&rules);
+            let result = policy.admit(target.parse().unwrap(), today()).and_then(|ok| ok.vet(&answers, &own));
+            let Err(denial) = result else { break };
+            let Some(flag) = denial.flag() else { break };
+            prop_assert!(round < 2, "{flag} did not help: {denial}");
+            if let Some(inside) = denial.flag_inside() {
+                prop_assert_eq!(&inside, &flag);
+            }
+            for rule in flag.split(' ').filter(|word| *word != "--allow") {
+                prop_assert!(rule.parse::<RuleSpec>().is_ok(), "{rule}");
+                prop_assert!(!rule.contains('*'), "{rule}");
+                rules.push(rule.to_owned());
+            }
+        }
+    }
+
+    /// What the stage is told never holds an address that it did not ask for.
+    #[test]
+    fn nothing_said_inside_tells_an_address(rules in prop::collection::vec(rule(), 0..6), name in name(), answer in ip()) {
+        let target: Target = format!("{name}:443").parse().unwrap();
+        let result = policy(&rules).admit(target, today()).and_then(|ok| ok.vet(&[answer], &OwnAddrs::default()));
+        if let Err(denial) = result {
+            let said = format!("{} {}", denial.said_inside(), denial.flag_inside().unwrap_or_default());
+            prop_assert!(!said.contains(&answer.to_string()), "{said}");
+            prop_assert!(!said.contains("--allow") || !said.contains(&host(answer)), "{said}");
+        }
+    }
+
+    /// H21: what names grant and what addresses grant never meet.
+    #[test]
+    fn kinds_of_rules_are_disjoint(name in name(), ip in ip()) {
+        let names = policy(&["*:*".into()]);
+        let literal = format!("{}:443", host(ip));
+        prop_assert!(names.admit(literal.parse().unwrap(), today()).is_err());
+        let nets = policy(&["0.0.0.0/0:*".into(), "[::/0]:*".into(), format!("{}:*", host(ip))]);
+        let named = format!("{name}:443");
+        prop_assert!(nets.admit(named.parse().unwrap(), today()).is_err());
+    }
+
+    #[test]
+    fn no_bytes_break_the_target_parser(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        if let Ok(target) = Target::parse(&bytes) {
+            prop_assert!(bytes.iter().all(u8::is_ascii));
+            prop_assert_eq!(Target::parse(target.to_string().as_bytes()), Ok(target));
+        }
+    }
+
+    /// Near-misses, which random bytes seldom are.
+    #[test]
+    fn no_likely_text_breaks_the_target_parser(text in "[a0.:\\[\\]%@xf1-]{0,24}") {
+        if let Ok(target) = Target::parse(text.as_bytes()) {
+            prop_assert_eq!(Target::parse(target.to_string().as_bytes()), Ok(target));
+        }
+    }
+
+    #[test]
+    fn no_text_breaks_the_rule_parser(text in "\\PC{0,40}|[a0.:\\[\\]%@xf1*!/, \u{e9}\u{3002}-]{0,24}") {
+        for action in [Action::Allow, Action::Deny] {
+            if let Err(error) = RuleSpec::parse(&text, action, Allowances::default()) {
+                prop_assert!(text.get(error.span()).is_some(), "{:?} in {text:?}", error.span());
+                if let Some(meant) = error.meant() {
+                    prop_assert!(RuleSpec::parse(meant, action, Allowances::default()).is_ok());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn no_text_breaks_the_file_parser(
+        text in "\\PC{0,60}|(\\[network\\]\n)?(allow|deny|rule|x) ?= ?[\\[{\"a.,*\\\\\u{e9}\n\\]}]{0,20}|\\{[\"network:{}\\[\\],a\\\\ \n]{0,40}",
+    ) {
+        if let Err(error) = PolicyFile::parse(&text, "policy") {
+            prop_assert!(!error.problems().is_empty());
+            prop_assert!(!error.to_string().is_empty());
+        }
+    }
+}
