@@ -6,8 +6,8 @@
 
 use std::time::SystemTime;
 
-use exeat_audit::{ConnId, End, RuleRef};
-use exeat_policy::{Day, Target};
+use exeat_audit::{ConnId, End, RuleRef, Via};
+use exeat_policy::{Day, Target, TlsCheck};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -22,6 +22,10 @@ use crate::reply::{ESTABLISHED, Refusal, refuse};
 use crate::server::Context;
 use crate::stream::Stream;
 use crate::tunnel;
+
+/// The port of plain HTTP. A tunnel there would carry requests that name any host (fronting by `Host`), so a name is
+/// not tunnelled to it unless its rule gives the check up (`tls = "off"`).
+const HTTP: u16 = 80;
 
 /// Serves one client connection to its end.
 ///
@@ -147,7 +151,11 @@ async fn reach(target: &Target, record: &mut Record<'_>, cx: &Context) -> Result
         Err(denial) => return Err(record.denied(denial, Vec::new(), None)),
     };
     let rule = RuleRef::from(admitted.rule());
-    let check = admitted.rule().note.tls.enforced_on(target.port);
+    let tls = admitted.rule().note.tls;
+    let check = tls.enforced_on(target.port);
+    if target.port.get() == HTTP && target.host.name().is_some() && tls == TlsCheck::Auto {
+        return Err(record.not_served(Via::Connect, target.clone(), Refusal::PlainTunnel(target.clone())));
+    }
     tracing::debug!(%target, rule = rule.text, "admitted");
 
     let resolved = match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {

@@ -49,7 +49,8 @@ impl Denials {
         open.bytes += line.len() as u64;
         let full = open.lines >= lines || open.bytes >= bytes;
         if full {
-            line = b"{\"stopped\":\"too many denials; the rest is in the record on the host only\"}\n".to_vec();
+            line =
+                b"{\"stopped\":\"too many denials; the rest is in the record on the host only\"}\n".to_vec();
         }
         let failed = open.file.as_mut().is_some_and(|file| file.write_all(&line).is_err());
         if full || failed {

@@ -47,7 +47,8 @@ pub(crate) enum Version {
     Http11,
 }
 
-/// The ways in which a head can be wrong: what the stage can do to us before a target is known.
+/// The ways in which a head can be wrong: what the stage can do to us before a target is known. No text looks like a
+/// status line: it goes into the body of the reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Fault {
     #[error("a control byte, or a byte that is not ASCII, where none may be")]
@@ -56,9 +57,9 @@ pub(crate) enum Fault {
     BareLf,
     #[error("a carriage return without a line feed behind it")]
     BareCr,
-    #[error("the request line is not `METHOD target HTTP/1.1`, with single spaces")]
+    #[error("the request line is not method, target and version with single spaces between")]
     RequestLine,
-    #[error("the version is not HTTP/1.1 or HTTP/1.0")]
+    #[error("the version is neither 1.1 nor 1.0")]
     Version,
     #[error("a field is folded over two lines, or the first one starts with a space")]
     Folded,
@@ -68,13 +69,13 @@ pub(crate) enum Fault {
     TooManyFields,
     #[error("the head is longer than {} bytes", limits::HEAD_BYTES)]
     TooLarge,
-    #[error("HTTP/1.1 asks for a Host field")]
+    #[error("there is no Host field")]
     NoHost,
     #[error("more than one Host field")]
     TwoHosts,
     #[error("Content-Length is given twice, or is not a number")]
     ContentLength,
-    #[error("Transfer-Encoding is not `chunked` alone, or stands beside Content-Length, or in HTTP/1.0")]
+    #[error("Transfer-Encoding is not `chunked` alone, or stands beside Content-Length, or in version 1.0")]
     TransferEncoding,
     #[error("a CONNECT request has no body")]
     ConnectBody,

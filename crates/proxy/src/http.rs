@@ -4,6 +4,7 @@
 use std::convert::Infallible;
 use std::sync::{Mutex, PoisonError};
 
+use exeat_audit::Via;
 use exeat_policy::Target;
 use hyper::Request;
 use hyper::server::conn::http1;
@@ -53,14 +54,13 @@ pub(crate) async fn answer(
 }
 
 fn decide<B>(request: &Request<B>, raw: &[u8], record: &mut Record<'_>) -> Refusal {
-    let refused = match plain_target(request) {
-        Some(target) => record.not_spoken(target),
+    match plain_target(request) {
+        Some(target) => record.not_served(Via::Http, target, Refusal::NotSpoken),
         None => {
             record.malformed(Fault::NotAProxyRequest, raw);
-            Err(Refusal::Malformed(Fault::NotAProxyRequest))
+            Refusal::Malformed(Fault::NotAProxyRequest)
         }
-    };
-    refused.err().unwrap_or(Refusal::NotSpoken)
+    }
 }
 
 /// The target of a request in absolute-form for `http://` (RFC 9112 section 3.2.2), with 80 where no port is given.

@@ -69,15 +69,18 @@ impl<'a> Record<'a> {
         self.cx.tally(|tally| tally.refused(None, Reason::Malformed, fault.to_string(), None));
     }
 
-    /// A plain HTTP request, which this version does not forward: its decision.
-    pub(crate) fn not_spoken(&mut self, target: Target) -> Result<(), Refusal> {
+    /// Plain HTTP, as a request or in a tunnel, which this version does not serve: its decision, and then the refusal.
+    pub(crate) fn not_served(&mut self, via: Via, target: Target, refusal: Refusal) -> Refusal {
         self.target = Some(target.clone());
-        let decision = self.decision(Via::Http, Verdict::Deny, Reason::Scheme);
-        self.written_for(decision, &target)?;
-        let said = "plain http:// is not forwarded in this version";
+        let said = "plain HTTP is not served in this version";
+        let mut decision = self.decision(via, Verdict::Deny, Reason::Scheme);
+        decision.error = Some(said.into());
+        if let Err(refusal) = self.written_for(decision, &target) {
+            return refusal;
+        }
         self.cx.tally(|tally| tally.refused(Some(&target), Reason::Scheme, said.into(), None));
         self.cx.deny_inside(&target, Reason::Scheme, None);
-        Ok(())
+        refusal
     }
 
     /// A refusal by policy: its decision, and then the refusal itself.

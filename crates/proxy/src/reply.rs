@@ -27,6 +27,9 @@ pub(crate) enum Refusal {
     Malformed(Fault),
     /// A well-formed request for a plain `http://` target, which this version does not forward.
     NotSpoken,
+    /// CONNECT to the port of plain HTTP. Inside the tunnel any other name could be asked for (`Host`), and nothing
+    /// here reads it.
+    PlainTunnel(Target),
     /// Policy said no.
     Denied(Denial),
     /// Policy said yes, the world said no.
@@ -114,11 +117,22 @@ fn reply(refusal: &Refusal) -> Reply {
             status: 501,
             phrase: "exeat speaks only CONNECT in this version".into(),
             error: "http_protocol_error",
-            details: "scheme",
+            details: Reason::Scheme.as_str(),
             retry_after: None,
             body: "exeat cannot forward plain http:// requests in this version; it speaks only CONNECT.\n\
                    This is not a policy denial. Use https://, or let the client tunnel (curl --proxytunnel).\n"
                 .into(),
+        },
+        Refusal::PlainTunnel(target) => Reply {
+            status: 501,
+            phrase: format!("exeat does not tunnel to {target}"),
+            error: "http_protocol_error",
+            details: Reason::Scheme.as_str(),
+            retry_after: None,
+            body: format!(
+                "exeat does not tunnel to {target}: plain HTTP could ask for any other host in there.\n\
+                 A rule allows the host, but this version cannot check plain HTTP. Use https://.\n"
+            ),
         },
         Refusal::Denied(denial) => denied(denial),
         Refusal::Failed(target, failure) => {
@@ -192,7 +206,9 @@ fn unreachable(target: &Target, status: u16, error: &'static str, reason: Reason
         error,
         details: reason.as_str(),
         retry_after: None,
-        body: format!("exeat could not reach {target}: {why}.\nThis is not a policy denial: a rule allows it.\n"),
+        body: format!(
+            "exeat could not reach {target}: {why}.\nThis is not a policy denial: a rule allows it.\n"
+        ),
     }
 }
 

@@ -1,0 +1,575 @@
+//! Whole connections, over real sockets, against real loopback origins. Loopback is reached as anybody would reach it:
+//! an ordinary IP rule beside the name.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use exeat_audit::{Header, Log, Mode, RunId, Sink};
+use exeat_policy::{Action, HostName, Note, Origin, Policy, PolicyBuilder, TlsCheck};
+use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
+use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::{Instant, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+
+use crate::guard::Resolve;
+use crate::hello::tests::{entries, in_records, real, with_server_name};
+use crate::reply::Failure;
+use crate::{Context, Limits, Listener, ServeReport, Summary, limits, serve};
+
+mod vectors;
+
+/// Answers from a table, and a log of what was asked.
+#[derive(Default)]
+struct Names {
+    answers: HashMap<&'static str, Result<Vec<IpAddr>, Failure>>,
+    asked: Mutex<Vec<String>>,
+}
+
+impl Resolve for Names {
+    fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure> {
+        self.asked.lock().unwrap().push(name.to_string());
+        self.answers.get(name.as_str()).cloned().unwrap_or(Err(Failure::NoSuchName))
+    }
+}
+
+/// An origin that keeps what it received, per connection, and answers each with what it is told to.
+struct Server {
+    addr: SocketAddr,
+    seen: Arc<Mutex<Vec<Vec<u8>>>>,
+    _task: JoinHandle<()>,
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
+async fn origin(answer: &'static [u8]) -> Server {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let addr = listener.local_addr().unwrap();
+    let seen: Arc<Mutex<Vec<Vec<u8>>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let task = tokio::spawn(async move {
+        let mut tasks = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let log = Arc::clone(&log);
+            let place = {
+                let mut log = log.lock().unwrap();
+                log.push(Vec::new());
+                log.len() - 1
+            };
+            tasks.spawn(async move {
+                let _ = stream.write_all(answer).await;
+                let mut buffer = vec![0; 65536];
+                while let Ok(read) = stream.read(&mut buffer).await {
+                    if read == 0 {
+                        break;
+                    }
+                    log.lock().unwrap()[place].extend(&buffer[..read]);
+                }
+            });
+        }
+    });
+    Server { addr, seen, _task: task }
+}
+
+impl Server {
+    fn port(&self) -> u16 {
+        self.addr.port()
+    }
+
+    fn connections(&self) -> usize {
+        self.seen.lock().unwrap().len()
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.seen.lock().unwrap().concat()
+    }
+}
+
+/// A proxy with its record, on a TCP listener and a Unix socket at once.
+struct Proxy {
+    cx: Arc<Context>,
+    names: Arc<Names>,
+    tcp: SocketAddr,
+    dir: PathBuf,
+    stop: CancellationToken,
+    tasks: Vec<JoinHandle<ServeReport>>,
+}
+
+struct Setup {
+    rules: Vec<(String, TlsCheck)>,
+    names: Vec<(&'static str, Result<Vec<IpAddr>, Failure>)>,
+    limits: Limits,
+    sink: Option<&'static str>,
+}
+
+/// `localhost`-like names that lead to loopback, and short limits.
+fn setup(rules: &[&str]) -> Setup {
+    let loopback = Ok(vec![IpAddr::from(Ipv4Addr::LOCALHOST)]);
+    Setup {
+        rules: rules.iter().map(|rule| ((*rule).to_owned(), TlsCheck::Auto)).collect(),
+        names: vec![("allowed.test", loopback.clone()), ("evil.test", loopback)],
+        limits: Limits {
+            head: Duration::from_millis(600),
+            hello: Duration::from_millis(500),
+            linger: Duration::from_millis(300),
+            dns: Duration::from_secs(2),
+            connect: Duration::from_secs(2),
+            ..Limits::default()
+        },
+        sink: None,
+    }
+}
+
+fn policy(rules: &[(String, TlsCheck)]) -> Policy {
+    let mut builder = PolicyBuilder::new();
+    for (rule, tls) in rules {
+        let note = Note { tls: *tls, ..Note::default() };
+        builder.add(rule, Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();
+    }
+    builder.build()
+}
+
+impl Setup {
+    #[expect(clippy::disallowed_methods, reason = "the test owns the tasks")]
+    async fn start(self) -> Proxy {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("exeat-proxy-{}-{number}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let sink = self.sink.map_or_else(|| dir.join("record.jsonl"), PathBuf::from);
+        let run = RunId::new();
+        let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
+        let log = Log::start(Sink::create_file(&sink).unwrap(), header).unwrap();
+        let names = Arc::new(Names { answers: self.names.into_iter().collect(), ..Names::default() });
+        let denials = std::fs::File::create(dir.join("denials.jsonl")).unwrap();
+        let cx = Context::new(policy(&self.rules), log, run)
+            .with_denials(denials)
+            .with_limits(self.limits)
+            .with_resolver(Arc::clone(&names) as Arc<dyn Resolve>);
+        let cx = Arc::new(cx);
+        let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = tcp.local_addr().unwrap();
+        let unix = UnixListener::bind(dir.join("socket")).unwrap();
+        let stop = CancellationToken::new();
+        let tasks = [Listener::Tcp(tcp), Listener::Unix(unix)]
+            .map(|listener| tokio::spawn(serve(listener, Arc::clone(&cx), stop.clone())));
+        Proxy { cx, names, tcp: addr, dir, stop, tasks: tasks.into() }
+    }
+}
+
+trait Client: AsyncRead + AsyncWrite + Unpin + Send {}
+impl<T: AsyncRead + AsyncWrite + Unpin + Send> Client for T {}
+
+#[derive(Debug, Clone, Copy)]
+enum Way {
+    Tcp,
+    Unix,
+}
+
+const WAYS: [Way; 2] = [Way::Tcp, Way::Unix];
+
+impl Proxy {
+    async fn connect(&self, way: Way) -> Box<dyn Client> {
+        match way {
+            Way::Tcp => Box::new(TcpSocket::new_v4().unwrap().connect(self.tcp).await.unwrap()),
+            Way::Unix => Box::new(UnixStream::connect(self.dir.join("socket")).await.unwrap()),
+        }
+    }
+
+    /// Sends a CONNECT and reads the head of the answer.
+    async fn ask(&self, way: Way, target: &str) -> (Box<dyn Client>, String) {
+        let mut client = self.connect(way).await;
+        let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let head = read_head(&mut *client).await;
+        (client, head)
+    }
+
+    /// Stops the proxy and gives back what it recorded.
+    async fn end(self) -> Ended {
+        self.stop.cancel();
+        let mut reports = Vec::new();
+        for task in self.tasks {
+            reports.push(task.await.unwrap());
+        }
+        let text = std::fs::read_to_string(self.dir.join("record.jsonl")).unwrap_or_default();
+        let denials = std::fs::read_to_string(self.dir.join("denials.jsonl")).unwrap();
+        std::fs::remove_dir_all(&self.dir).unwrap();
+        assert!(text.bytes().all(|byte| byte == b'\n' || (0x20..0x7f).contains(&byte)), "A01: {text}");
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let asked = self.names.asked.lock().unwrap().clone();
+        Ended { lines, summary: self.cx.summary(), asked, denials, reports }
+    }
+}
+
+struct Ended {
+    lines: Vec<Value>,
+    summary: Summary,
+    asked: Vec<String>,
+    denials: String,
+    reports: Vec<ServeReport>,
+}
+
+impl Ended {
+    fn of(&self, event: &str) -> Vec<&Value> {
+        self.lines.iter().filter(|line| line["event"] == event).collect()
+    }
+
+    /// `verdict:reason` of each decision, in order.
+    fn decisions(&self) -> Vec<String> {
+        let word = |line: &Value, key: &str| line[key].as_str().unwrap().to_owned();
+        self.of("decision")
+            .iter()
+            .map(|line| format!("{}:{}", word(line, "verdict"), word(line, "reason")))
+            .collect()
+    }
+
+    /// Every connection that was decided has one close, after it.
+    fn closes_follow_decisions(&self) {
+        for decision in self.of("decision") {
+            let closes = self.of("close");
+            let of_it: Vec<_> = closes.iter().filter(|close| close["conn"] == decision["conn"]).collect();
+            assert_eq!(of_it.len(), 1, "{decision}");
+            assert!(of_it[0]["seq"].as_u64() > decision["seq"].as_u64());
+        }
+    }
+}
+
+async fn read_head(client: &mut dyn Client) -> String {
+    let mut bytes = Vec::new();
+    while !bytes.ends_with(b"\r\n\r\n") {
+        match timeout(Duration::from_secs(5), client.read_u8()).await.expect("an answer") {
+            Ok(byte) => bytes.push(byte),
+            Err(_) => break,
+        }
+    }
+    String::from_utf8(bytes).unwrap()
+}
+
+async fn read_to_end(client: &mut dyn Client) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = timeout(Duration::from_secs(5), client.read_to_end(&mut bytes)).await.expect("closed in time");
+    bytes
+}
+
+async fn eventually(mut holds: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !holds() {
+        assert!(start.elapsed() < Duration::from_secs(5), "it never held");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// One allowed connection, with early data, from head to close.
+#[tokio::test]
+async fn a_tunnel_from_head_to_close() {
+    for way in WAYS {
+        let origin = origin(b"welcome").await;
+        let port = origin.port();
+        let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
+        let mut client = proxy.connect(way).await;
+        // P04: bytes right behind the head, in the same segment.
+        let request =
+            format!("CONNECT ALLOWED.test:{port} HTTP/1.1\r\nHost: allowed.test:{port}\r\n\r\nearly and ");
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert_eq!(read_head(&mut *client).await, "HTTP/1.1 200 Connection established\r\n\r\n");
+        client.write_all(b"later").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(read_to_end(&mut *client).await, b"welcome");
+        assert_eq!(origin.bytes(), b"early and later");
+
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["allow:rule"]);
+        let (decision, close) = (ended.of("decision")[0], ended.of("close")[0]);
+        assert_eq!(decision["host"], "allowed.test");
+        assert_eq!(decision["port"], port);
+        assert_eq!(decision["ips"][0], "127.0.0.1");
+        assert_eq!(decision["rule"], format!("allowed.test:{port}"));
+        assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&15.into(), &7.into()));
+        assert_eq!(close["end"], "client");
+        assert_eq!(close["ip"], "127.0.0.1");
+        ended.closes_follow_decisions();
+        assert_eq!((ended.summary.reached, ended.summary.allowed, ended.summary.denied_total), (1, 1, 0));
+        assert_eq!(ended.asked, ["allowed.test"]);
+    }
+}
+
+/// A head that comes byte by byte is a head.
+#[tokio::test]
+async fn a_fragmented_head() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
+    let mut client = proxy.connect(Way::Tcp).await;
+    for byte in format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n").into_bytes() {
+        client.write_all(&[byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 200 "));
+    proxy.end().await;
+}
+
+/// P03, P22, D10: a denial is a 403 before any 200, names its flag, looks nothing up, and ends the connection.
+#[tokio::test]
+async fn a_denial() {
+    for way in WAYS {
+        let origin = origin(b"").await;
+        let port = origin.port();
+        let proxy = setup(&[&format!("allowed.test:{port}")]).start().await;
+        let (mut client, head) = proxy.ask(way, &format!("evil.test:{port}")).await;
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 403 exeat denied evil.test:{port} (no rule allows it)\r\n"))
+        );
+        let _ = client.write_all(b"CONNECT allowed.test:443 HTTP/1.1\r\nHost: allowed.test\r\n\r\n").await;
+        let body = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+        assert!(body.contains(&format!("--allow evil.test:{port}\n")), "{body}");
+        assert!(body.ends_with("connection 1.\n"), "{body}");
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["deny:default"]);
+        ended.closes_follow_decisions();
+        assert!(ended.asked.is_empty());
+        assert_eq!(origin.connections(), 0);
+        let denied = &ended.summary.denied[0];
+        assert_eq!((denied.host.as_str(), denied.port, denied.count), ("evil.test", port, 1));
+        let line: Value = serde_json::from_str(&ended.denials).unwrap();
+        assert_eq!(line["reason"], "default");
+        assert_eq!(line["target"], format!("evil.test:{port}"));
+    }
+}
+
+/// D01: a granted name that leads to loopback, without an IP rule. The reply does not tell the address.
+#[tokio::test]
+async fn a_closed_address() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let proxy = setup(&[&format!("allowed.test:{port}")]).start().await;
+    let (mut client, head) = proxy.ask(Way::Unix, &format!("allowed.test:{port}")).await;
+    assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
+    let body = read_to_end(&mut *client).await;
+    assert!(!head.contains("127.0.0.1") && !String::from_utf8(body).unwrap().contains("127.0.0.1"));
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:private_ip"]);
+    assert_eq!(ended.of("decision")[0]["ips"][0], "127.0.0.1");
+    assert!(!ended.denials.contains("127.0.0.1"));
+    assert_eq!(ended.summary.denied[0].flag.as_deref(), Some(format!("--allow 127.0.0.1:{port}").as_str()));
+    assert_eq!(origin.connections(), 0);
+}
+
+/// Failures are not denials: 502 and 504, verdict `error` or a close that tells.
+#[tokio::test]
+async fn the_world_says_no() {
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut setup =
+        setup(&[&format!("allowed.test:{dead}"), "gone.test", "broken.test", &format!("127.0.0.1:{dead}")]);
+    setup.names.push(("broken.test", Err(Failure::Resolver)));
+    let proxy = setup.start().await;
+    for (target, status, words) in [
+        (format!("allowed.test:{dead}"), 502, "connection refused"),
+        ("gone.test:443".into(), 502, "DNS: no such name"),
+        ("broken.test:443".into(), 502, "DNS: the resolver failed"),
+    ] {
+        let (mut client, head) = proxy.ask(Way::Tcp, &target).await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+        let body = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+        assert!(body.starts_with(&format!("exeat could not reach {target}: {words}.")), "{body}");
+    }
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule", "error:resolve_error", "error:resolve_error"]);
+    ended.closes_follow_decisions();
+    let refused = ended.of("close")[0];
+    assert_eq!(refused["end"], "error");
+    assert!(refused["error"].as_str().unwrap().contains("refused"), "{refused}");
+    assert_eq!(ended.summary.failed.len(), 3);
+    assert_eq!(ended.summary.denied_total, 0);
+}
+
+/// A05: what cannot be recorded is not dialled.
+#[tokio::test]
+async fn a_full_disk_stops_everything() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
+    setup.sink = Some("/dev/full");
+    let proxy = setup.start().await;
+    for target in [format!("127.0.0.1:{port}"), "evil.test:443".into()] {
+        let (_, head) = proxy.ask(Way::Tcp, &target).await;
+        assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
+        assert!(head.contains("details=\"audit_unavailable\""), "{head}");
+    }
+    proxy.end().await;
+    assert_eq!(origin.connections(), 0);
+}
+
+/// P19, R03: one deadline for the head, however busily it trickles.
+#[tokio::test]
+async fn a_slow_head() {
+    let proxy = setup(&[]).start().await;
+    let mut client = proxy.connect(Way::Tcp).await;
+    let start = Instant::now();
+    let trickle = async {
+        for _ in 0..100 {
+            if client.write_all(b"G").await.is_err() {
+                break;
+            }
+            sleep(Duration::from_millis(50)).await;
+            let mut reply = [0; 16];
+            if let Ok(Ok(read)) = timeout(Duration::from_millis(1), client.read(&mut reply)).await {
+                return String::from_utf8_lossy(&reply[..read]).into_owned();
+            }
+        }
+        String::new()
+    };
+    assert_eq!(trickle.await, "HTTP/1.1 408 Req");
+    assert!(start.elapsed() < Duration::from_secs(2));
+    let silent = proxy.connect(Way::Unix).await;
+    drop(silent);
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:malformed"], "and nothing for who said nothing");
+    ended.closes_follow_decisions();
+}
+
+/// P20: an endless head gets 431, and the reply arrives though we stop reading.
+#[tokio::test]
+async fn a_huge_head() {
+    for way in WAYS {
+        let proxy = setup(&[]).start().await;
+        let mut client = proxy.connect(way).await;
+        let huge = format!("CONNECT a.test:443 HTTP/1.1\r\nX: {}", "v".repeat(limits::HEAD_BYTES + 5000));
+        let _ = client.write_all(huge.as_bytes()).await;
+        let reply = read_to_end(&mut *client).await;
+        assert!(reply.starts_with(b"HTTP/1.1 431 "), "{:?}", String::from_utf8_lossy(&reply));
+        proxy.end().await;
+    }
+}
+
+/// R01: over the limit 503, with a hint when to come back; a slot that is given back can be had again.
+#[tokio::test]
+async fn too_many_connections() {
+    let origin = origin(b"").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let mut setup = setup(&[&target]);
+    setup.limits.connections = 2;
+    let proxy = setup.start().await;
+    let held = [proxy.ask(Way::Tcp, &target).await, proxy.ask(Way::Unix, &target).await];
+    let (_, head) = proxy.ask(Way::Tcp, &target).await;
+    assert!(head.starts_with("HTTP/1.1 503 ") && head.contains("\r\nRetry-After: 1\r\n"), "{head}");
+    drop(held);
+    sleep(Duration::from_millis(100)).await;
+    assert!(proxy.ask(Way::Tcp, &target).await.1.starts_with("HTTP/1.1 200 "));
+    let ended = proxy.end().await;
+    assert_eq!(ended.reports.iter().map(|report| report.busy).sum::<u64>(), 1);
+    assert_eq!(ended.summary.connections, 4);
+}
+
+/// R07: many at once.
+#[tokio::test]
+async fn two_hundred_at_once() {
+    let origin = origin(b"hi").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let proxy = setup(&[&target]).start().await;
+    let mut clients = Vec::new();
+    for number in 0..200 {
+        clients.push(proxy.ask(WAYS[number % 2], &target).await);
+    }
+    for (client, head) in &mut clients {
+        assert!(head.starts_with("HTTP/1.1 200 "));
+        assert_eq!(client.read_u16().await.unwrap(), 0x6869);
+    }
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions().len(), 200);
+    ended.closes_follow_decisions();
+    assert!(ended.of("close").iter().all(|close| close["end"] == "killed"), "the run stopped them");
+    assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 0);
+}
+
+/// T01 to T06, T10: what the first flight says, what becomes of it, and that nothing reached the origin unless it named
+/// the target.
+#[tokio::test]
+async fn the_name_in_the_hello() {
+    let allowed = real("allowed.test", &["h2"]);
+    let name = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
+    for (first, verdict) in [
+        (allowed.clone(), None),
+        (name(b"ALLOWED.test"), None),
+        (in_records(&allowed, 1), None),
+        (with_server_name(Some(&entries(&[(0, b"allowed.test")])), 40_000), None),
+        (real("evil.test", &[]), Some("sni_mismatch")),
+        (name(b"allowed.test."), Some("sni_mismatch")),
+        (name(b"x.allowed.test"), Some("sni_mismatch")),
+        (with_server_name(None, 0), Some("sni_missing")),
+        (
+            with_server_name(Some(&entries(&[(0, b"allowed.test"), (0, b"evil.test")])), 0),
+            Some("hello_malformed"),
+        ),
+        (name(b"allowed.test\0.evil.test"), Some("hello_malformed")),
+        (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), Some("not_tls")),
+        (allowed[..40].to_vec(), Some("hello_timeout")),
+        (vec![], Some("hello_timeout")),
+        (in_records(&with_server_name(None, 20_000), 1), Some("hello_too_large")),
+    ] {
+        let origin = origin(b"").await;
+        let port = origin.port();
+        let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
+        setup.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
+        let proxy = setup.start().await;
+        let (mut client, head) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        assert!(head.starts_with("HTTP/1.1 200 "));
+        for part in first.chunks(7000) {
+            let _ = client.write_all(part).await;
+            sleep(Duration::from_millis(1)).await;
+        }
+        if let Some(reason) = verdict {
+            read_to_end(&mut *client).await;
+            let ended = proxy.end().await;
+            assert_eq!(ended.decisions(), ["allow:rule".to_owned(), format!("deny:{reason}")]);
+            ended.closes_follow_decisions();
+            assert_eq!(origin.bytes(), b"", "{reason}: zero upstream");
+            assert_eq!(ended.of("close")[0]["bytes_up"], 0);
+            assert_eq!(ended.summary.denied[0].reason.as_str(), reason);
+        } else {
+            eventually(|| origin.bytes().len() == first.len()).await;
+            assert_eq!(origin.bytes(), first, "unchanged");
+            drop(client);
+            sleep(Duration::from_millis(50)).await;
+            let ended = proxy.end().await;
+            assert_eq!(ended.decisions(), ["allow:rule"]);
+            let close = ended.of("close")[0];
+            assert!(close["sni"].as_str().unwrap().eq_ignore_ascii_case("allowed.test"));
+            assert_eq!(close["sni_ok"], true);
+        }
+    }
+}
+
+/// `tls = "off"`, and a port that is not 443: nobody waits for a hello.
+#[tokio::test]
+async fn no_hello_is_asked_for() {
+    let origin = origin(b"220 smtp").await;
+    let port = origin.port();
+    let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
+    setup.rules.push((format!("allowed.test:{port}"), TlsCheck::Off));
+    let proxy = setup.start().await;
+    let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+    let mut banner = [0; 8];
+    client.read_exact(&mut banner).await.unwrap();
+    assert_eq!(&banner, b"220 smtp");
+    proxy.end().await;
+}
+
+/// A05, A07 under abort: a connection that does not end in the drain time is aborted, and leaves its close all the same.
+#[tokio::test]
+async fn the_stop_of_a_run() {
+    let origin = origin(b"").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let proxy = setup(&[&target]).start().await;
+    let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+    let start = Instant::now();
+    let ended = proxy.end().await;
+    assert!(start.elapsed() < Duration::from_secs(1));
+    ended.closes_follow_decisions();
+    assert_eq!(ended.of("close")[0]["end"], "killed");
+    assert!(read_to_end(&mut *client).await.is_empty());
+}

@@ -40,7 +40,8 @@ async fn guard(answer: Result<Vec<IpAddr>, Failure>, slow: Duration) -> Result<R
 /// D13: slow, empty and huge answers; none of them is a denial.
 #[tokio::test]
 async fn failures_are_told_apart() {
-    let many = (0..=limits::ANSWERS).map(|n| IpAddr::from([93, 184, 215, u8::try_from(n).unwrap()])).collect();
+    let many =
+        (0..=limits::ANSWERS).map(|n| IpAddr::from([93, 184, 215, u8::try_from(n).unwrap()])).collect();
     assert_eq!(failed(guard(Ok(many), Duration::ZERO).await), Failure::TooManyAnswers);
     assert_eq!(failed(guard(Ok(vec![]), Duration::ZERO).await), Failure::NoSuchName);
     assert_eq!(failed(guard(Err(Failure::Resolver), Duration::ZERO).await), Failure::Resolver);
@@ -83,7 +84,9 @@ fn the_hosts_file_is_read_as_the_c_library_reads_it() {
     );
     assert_eq!(hosts["localhost"], ["127.0.0.1".parse::<IpAddr>().unwrap(), "::1".parse().unwrap()]);
     assert_eq!(hosts["a.test"], ["192.0.2.1".parse::<IpAddr>().unwrap()]);
-    assert!(hosts.contains_key("b.test") && !hosts.contains_key("scoped.test") && !hosts.contains_key("not.test"));
+    assert!(
+        hosts.contains_key("b.test") && !hosts.contains_key("scoped.test") && !hosts.contains_key("not.test")
+    );
 }
 
 #[test]

@@ -3,8 +3,7 @@ use proptest::prelude::*;
 use super::*;
 
 const CURL: &str = "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\nUser-Agent: curl/8.5.0\r\nProxy-Connection: Keep-Alive\r\n\r\n";
-const GO: &str =
-    "CONNECT proxy.golang.org:443 HTTP/1.1\r\nHost: proxy.golang.org:443\r\nUser-Agent: Go-http-client/1.1\r\n\r\n";
+const GO: &str = "CONNECT proxy.golang.org:443 HTTP/1.1\r\nHost: proxy.golang.org:443\r\nUser-Agent: Go-http-client/1.1\r\n\r\n";
 const PYTHON_OLD: &str = "CONNECT pypi.org:443 HTTP/1.0\r\n\r\n";
 const NODE: &str = "CONNECT registry.npmjs.org:443 HTTP/1.1\r\nhost: registry.npmjs.org\r\nconnection: close\r\nContent-Length: 0\r\n\r\n";
 const JAVA: &str = "CONNECT repo.maven.apache.org:443 HTTP/1.1\r\nUser-Agent: Java/21\r\nHost: repo.maven.apache.org\r\nAccept: */*\r\nProxy-Connection: keep-alive\r\n\r\n";
@@ -44,7 +43,7 @@ fn every_prefix_is_incomplete_then_one_answer() {
         let behind = format!("{head}\x16\x03\x01 anything\n\n");
         let mut parser = Parser::default();
         for end in 0..head.len() {
-            assert_eq!(parse(&head.as_bytes()[..end]), Parsed::Incomplete, "{:?}", &head[..end]);
+            assert_eq!(parse(&head.as_bytes()[..end]), Parsed::Incomplete, "at {end} of {head:?}");
             assert_eq!(parser.advance(&head.as_bytes()[..end]), Parsed::Incomplete);
         }
         let Parsed::Head(whole) = parser.advance(behind.as_bytes()) else { panic!("{head:?}") };
@@ -106,7 +105,9 @@ fn faults_are_told_apart() {
 
 #[test]
 fn connect_targets_are_strict() {
-    let with = |target: &str, host: &str| self::target(&format!("CONNECT {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"));
+    let with = |target: &str, host: &str| {
+        self::target(&format!("CONNECT {target} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
+    };
     for (asked, host) in [
         ("a.test:443", "a.test:443"),
         ("a.test:443", "a.test"),
@@ -122,7 +123,8 @@ fn connect_targets_are_strict() {
     for host in ["b.test:443", "b.test", "a.test:80", "", "a.test, b.test", "a.test:443:443", "xa.test"] {
         assert_eq!(with("a.test:443", host), Err(Fault::OtherHost), "{host}");
     }
-    for asked in ["a.test", "a.test:0", "u@a.test:443", "a.test:443/", "http://a.test:443", "127.1:443", "*"] {
+    for asked in ["a.test", "a.test:0", "u@a.test:443", "a.test:443/", "http://a.test:443", "127.1:443", "*"]
+    {
         assert_eq!(with(asked, "a.test"), Err(Fault::Authority), "{asked}");
     }
 }
@@ -130,7 +132,8 @@ fn connect_targets_are_strict() {
 /// A body behind CONNECT has no meaning; some clients announce that there is none.
 #[test]
 fn connect_has_no_body() {
-    let with = |field: &str| target(&format!("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n"));
+    let with =
+        |field: &str| target(&format!("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n{field}\r\n\r\n"));
     assert_eq!(with("Content-Length: 0"), Ok("a.test:443".into()));
     assert_eq!(with("Content-Length: 5"), Err(Fault::ConnectBody));
     assert_eq!(with("Transfer-Encoding: chunked"), Err(Fault::ConnectBody));

@@ -109,7 +109,17 @@ fn odd_server_names() {
     assert_eq!(sni(&one(b"allowed.test")), Ok(Some("allowed.test".into())));
     assert_eq!(sni(&one(b"ALLOWED.test")), Ok(Some("ALLOWED.test".into())));
     assert_eq!(sni(&with_server_name(None, 0)), Ok(None));
-    for name in [&b""[..], b"a\0.test", b"a\r\n.test", b"a.test\0evil.test", b"a test", b"\xc3\xa9.test", b"a/b", b"192.0.2.1", b"2001:db8::1", b"allowed.test."] {
+    for name in [
+        &b""[..],
+        b"a\0.test",
+        b"a\r\n.test",
+        b"a.test\0evil.test",
+        b"a test",
+        b"\xc3\xa9.test",
+        b"a/b",
+        b"192.0.2.1",
+        b"2001:db8::1",
+    ] {
         assert_eq!(sni(&one(name)), Err(HelloFault::Malformed), "{name:?}");
     }
     for list in [
@@ -130,7 +140,11 @@ fn odd_server_names() {
 fn large_hellos() {
     let name = entries(&[(0, b"allowed.test")]);
     for padding in [2_000, 16_000, 40_000] {
-        assert_eq!(sni(&with_server_name(Some(&name), padding)), Ok(Some("allowed.test".into())), "{padding}");
+        assert_eq!(
+            sni(&with_server_name(Some(&name), padding)),
+            Ok(Some("allowed.test".into())),
+            "{padding}"
+        );
     }
     let mut endless = vec![22, 3, 1, 0x40, 0, 1, 0xff, 0xff, 0xff];
     endless.resize(5 + 0x4000, 0);
@@ -147,7 +161,14 @@ fn large_hellos() {
 /// T06: what is not TLS is told apart at its first byte.
 #[test]
 fn not_tls() {
-    for bytes in [&b"GET / HTTP/1.1\r\n"[..], b"SSH-2.0-x", b"\x80\x2e\x01\x03\x01", b"\x16\x02", b"\x15\x03\x01\x00\x02\x02\x28", b"\x17\x03\x03"] {
+    for bytes in [
+        &b"GET / HTTP/1.1\r\n"[..],
+        b"SSH-2.0-x",
+        b"\x80\x2e\x01\x03\x01",
+        b"\x16\x02",
+        b"\x15\x03\x01\x00\x02\x02\x28",
+        b"\x17\x03\x03",
+    ] {
         assert_eq!(read(bytes), Err(HelloFault::NotTls), "{bytes:?}");
     }
     assert_eq!(read(b"\x16\x03\x01\x00\x04\x02\x00\x00\x00"), Err(HelloFault::Malformed), "a ServerHello");
@@ -163,6 +184,7 @@ fn names_are_compared() {
     assert_eq!(check("a.test:443", Some("A.TEST")), Ok(()));
     assert_eq!(check("a.test:443", Some("b.test")), Err(HelloFault::OtherName));
     assert_eq!(check("a.test:443", Some("x.a.test")), Err(HelloFault::OtherName));
+    assert_eq!(check("a.test:443", Some("a.test.")), Err(HelloFault::OtherName));
     assert_eq!(check("a.test:443", None), Err(HelloFault::NoName));
     assert_eq!(check("192.0.2.1:443", None), Ok(()));
     assert_eq!(check("192.0.2.1:443", Some("192.0.2.1")), Err(HelloFault::OtherName));

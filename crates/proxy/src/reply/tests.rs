@@ -19,9 +19,7 @@ fn target(text: &str) -> Target {
 fn denial(rules: &[&str], asked: &str, answer: Option<&str>) -> Denial {
     match policy(rules).admit(target(asked), Day::from_unix(0)) {
         Err(denial) => denial,
-        Ok(admitted) => {
-            admitted.vet(&[answer.unwrap().parse().unwrap()], &OwnAddrs::default()).unwrap_err()
-        }
+        Ok(admitted) => admitted.vet(&[answer.unwrap().parse().unwrap()], &OwnAddrs::default()).unwrap_err(),
     }
 }
 
@@ -36,7 +34,7 @@ fn a_denial_reads_as_documented() {
     let expected = "HTTP/1.1 403 exeat denied api.example.net:443 (no rule allows it)\r\n\
         Proxy-Status: exeat; error=http_request_denied; details=\"default\"\r\n\
         Content-Type: text/plain; charset=utf-8\r\n\
-        Content-Length: 294\r\n\
+        Content-Length: 286\r\n\
         Connection: close\r\n\
         \r\n\
         exeat denied api.example.net:443: no rule allows this host.\n\
@@ -50,7 +48,13 @@ fn a_denial_reads_as_documented() {
 #[test]
 fn what_is_said_inside_holds_no_address_path_or_person() {
     for (rules, asked, answer, line1, line3) in [
-        (&["a.test"][..], "a.test:8443", None, "this host is allowed on port 443 only", "--allow a.test:8443"),
+        (
+            &["a.test"][..],
+            "a.test:8443",
+            None,
+            "this host is allowed on port 443 only",
+            "--allow a.test:8443",
+        ),
         (&["a.test", "!a.test"], "a.test:443", None, "a deny rule forbids this host", ""),
         (&["a.test"], "a.test:443", Some("10.2.3.4"), "its address is not public", "An IP rule is needed"),
         (&["a.test"], "a.test:443", Some("169.254.169.254"), "its address is never reachable", ""),

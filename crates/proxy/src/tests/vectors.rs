@@ -1,0 +1,87 @@
+//! The rows of `fixtures/raw_http.jsonl`, over TCP and over the Unix socket. A row's 443 stands for the port of our
+//! origin, where the same TLS check is asked for. Rows that want plain HTTP forwarded get the 501 of this version.
+
+use super::*;
+
+fn bytes_of(row: &Value, port: u16) -> Vec<u8> {
+    let text = row["bytes"].as_str().unwrap().replace(":443", &format!(":{port}"));
+    text.chars().map(|c| u8::try_from(u32::from(c)).unwrap()).collect()
+}
+
+fn contains(haystack: &[u8], needle: &str) -> bool {
+    haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
+}
+
+/// P and H rows on the wire.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_row_over_both_ways() {
+    let rows = include_str!("../../fixtures/raw_http.jsonl");
+    let rows: Vec<Value> = rows.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(rows.len() > 60);
+    let mut tasks = JoinSet::new();
+    for row in rows {
+        for way in WAYS {
+            let row = row.clone();
+            tasks.spawn(async move { one(&row, way).await });
+        }
+    }
+    let mut faults = Vec::new();
+    while let Some(result) = tasks.join_next().await {
+        faults.extend(result.unwrap());
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+}
+
+async fn one(row: &Value, way: Way) -> Option<String> {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let mut setup = setup(&["allowed.test:80", &format!("127.0.0.1:{port}"), "127.0.0.1:80"]);
+    setup.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
+    let proxy = setup.start().await;
+    let mut client = proxy.connect(way).await;
+    let _ = client.write_all(&bytes_of(row, port)).await;
+    if row["half_close_after_send"] == true {
+        let _ = client.shutdown().await;
+    }
+    for segment in row["segments"].as_array().into_iter().flatten() {
+        sleep(Duration::from_millis(segment["delay_ms"].as_u64().unwrap().min(200))).await;
+        let _ = client.write_all(&bytes_of(segment, port)).await;
+    }
+    let reply = read_to_end(&mut *client).await; // every row ends: refused, or no hello in time
+    let ended = proxy.end().await;
+
+    let reply = String::from_utf8_lossy(&reply).into_owned();
+    let status: u16 = reply.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
+    let outcome = match status {
+        200 => "tunnel_ok",
+        400..=499 | 501 | 505 => "refused_4xx",
+        0 => "closed_without_upstream",
+        _ => "other",
+    };
+    let allows = |word: &str| {
+        row["expect"] == word || row["also_ok"].as_array().is_some_and(|also| also.contains(&word.into()))
+    };
+    // This version forwards no plain HTTP: it says so with 501, and the row ends there.
+    let expected = allows(outcome) || (row["expect"] == "forwarded_ok" && status == 501);
+    let seen = origin.bytes();
+    let leaked = row["must_not_reach_upstream"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|text| contains(&seen, text.as_str().unwrap()));
+    let decisions = ended.decisions();
+    let one_decision = match decisions.as_slice() {
+        [_] => true,
+        [allow, deny] => allow == "allow:rule" && deny.starts_with("deny:"),
+        _ => false,
+    };
+    ended.closes_follow_decisions();
+    let sound = expected
+        && !leaked
+        && seen.is_empty()
+        && one_decision
+        && (status == 200) == (origin.connections() == 1)
+        && reply.matches("HTTP/1.1 ").count() == usize::from(status != 0)
+        && ended.asked.iter().all(|name| name == "allowed.test");
+    (!sound).then(|| format!("{} over {way:?}: {outcome} {status}, {decisions:?}, {reply:?}", row["id"]))
+}
