@@ -12,6 +12,16 @@ use e2e::bin::bin;
 use e2e::case::{BENCH, Cases, quiet_panics};
 
 mod allow;
+mod audit;
+mod cli;
+mod deny;
+mod dns;
+mod escape;
+mod exit;
+mod life;
+mod load;
+mod streams;
+mod vectors;
 
 /// Trials wait more than they compute, so a few per processor.
 const PER_CPU: usize = 2;
@@ -29,6 +39,16 @@ fn main() -> ExitCode {
 
     let mut cases = Cases::new(powers);
     allow::cases(&mut cases);
+    deny::cases(&mut cases);
+    dns::cases(&mut cases);
+    streams::cases(&mut cases);
+    exit::cases(&mut cases);
+    life::cases(&mut cases);
+    audit::cases(&mut cases);
+    cli::cases(&mut cases);
+    escape::cases(&mut cases);
+    vectors::cases(&mut cases);
+    load::cases(&mut cases);
 
     quiet_panics();
     let conclusion = libtest_mimic::run(&args, cases.into_trials());

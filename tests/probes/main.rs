@@ -1,2 +1,104 @@
-//! p
-fn main() {}
+//! The programs that run inside the sandbox: each tries one thing and prints one line about how it went.
+//!
+//! `probe NAME ARGS...`. What the kernel refused prints as the name of the error (`ENETUNREACH`), what worked as `ok`.
+//! A probe never decides whether that is right: the trial does.
+
+#![allow(unsafe_code, reason = "attacks are raw system calls")]
+
+mod files;
+mod kernel;
+mod memory;
+mod net;
+mod proxy;
+
+use std::io;
+use std::process::ExitCode;
+
+use nix::errno::Errno;
+
+/// What a probe prints.
+type Said = io::Result<String>;
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let said = match words.as_slice() {
+        ["tcp", addr] => net::tcp(addr),
+        ["udp", addr] => net::udp(addr),
+        ["dns-udp", server, name] => net::dns_udp(server, name),
+        ["dns-tcp", server, name] => net::dns_tcp(server, name),
+        ["unix", path] => net::unix(path),
+        ["unix-dgram", path] => net::unix_dgram(path),
+        ["abstract", name] => net::abstract_stream(name),
+        ["listen-abstract", name] => net::listen_abstract(name),
+        ["serve", port] => net::serve(port),
+        ["sockets"] => net::sockets(),
+
+        ["ask", target] => proxy::ask(target),
+        ["echo", target, count] => proxy::echo(target, count),
+        ["early", target] => proxy::early(target),
+        ["greeting", target] => proxy::greeting(target),
+        ["server-closes", target] => proxy::server_closes(target),
+        ["client-closes", target, count] => proxy::client_closes(target, count),
+        ["bulk", target, count] => proxy::bulk(target, count),
+        ["slow-reader", target, count] => proxy::slow_reader(target, count),
+        ["many", target, each, beside] => proxy::many(target, each, beside),
+        ["hold", target, count] => proxy::hold(target, count),
+        ["split-head", target] => proxy::split_head(target),
+        ["slow-head", target] => proxy::slow_head(target),
+        ["huge-head", target, size] => proxy::huge_head(target, size),
+        ["many-fields", target, count] => proxy::many_fields(target, count),
+        ["ask-all", file] => proxy::ask_all(file),
+        ["bytes", file] => proxy::bytes(file),
+        ["bytes-unix", socket, file] => proxy::bytes_unix(socket, file),
+
+        ["socket", family, kind, protocol] => kernel::socket(family, kind, protocol),
+        ["io-uring"] => kernel::io_uring(),
+        ["i386"] => kernel::i386(),
+        ["x32"] => kernel::x32(),
+        ["tiocsti"] => kernel::tiocsti(),
+        ["userns"] => kernel::userns(),
+        ["keyctl"] => kernel::keyctl(),
+        ["with-key", name, command @ ..] => kernel::with_key(name, command),
+        ["read-key", name] => kernel::read_key(name),
+        ["mount-tmpfs", place] => kernel::mount_tmpfs(place),
+        ["unmount", place] => kernel::unmount(place),
+        ["setuid", uid] => kernel::setuid(uid),
+        ["bpf"] => kernel::bpf(),
+        ["userfaultfd"] => kernel::userfaultfd(),
+
+        ["ptrace", pid] => memory::ptrace(pid),
+        ["steal-fd", pid] => memory::steal_fd(pid),
+        ["write-memory", pid] => memory::write_memory(pid),
+        ["environ", pid] => memory::environ(pid),
+
+        ["write", path] => files::write(path),
+        ["read", path] => files::read(path),
+        ["create", path] => files::create(path),
+        ["fds"] => files::fds(),
+        ["fd-kind", number] => files::fd_kind(number),
+        ["fill", place, megabytes] => files::fill(place, megabytes),
+        ["writable-sysctls"] => files::writable_sysctls(),
+        _ => {
+            eprintln!("no such probe: {words:?}");
+            return ExitCode::from(99);
+        }
+    };
+    println!("{}", said.unwrap_or_else(|error| name_of(&error)));
+    ExitCode::SUCCESS
+}
+
+/// `ENETUNREACH` rather than words that change with the locale.
+fn name_of(error: &io::Error) -> String {
+    error.raw_os_error().map_or_else(|| format!("{error}"), |code| format!("{:?}", Errno::from_raw(code)))
+}
+
+/// The outcome of a raw call: a negative number is an error.
+fn check(result: i64) -> io::Result<i64> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+/// Arguments that have to be numbers.
+fn number<T: std::str::FromStr>(text: &str) -> io::Result<T> {
+    text.parse().map_err(|_| io::Error::other(format!("`{text}` is no number")))
+}

@@ -135,6 +135,12 @@ impl Cx {
         address(self.id * 2 + 1)
     }
 
+    /// More addresses of this trial alone, by number below 100.
+    pub fn spare_addrs(&self, n: u32) -> (IpAddr, IpAddr) {
+        assert!(n < 100 && self.id < 500, "addresses are numbered with 16 bits");
+        address(0x1000 + self.id * 100 + n)
+    }
+
     /// `https://` and the granted name.
     pub fn good_url(&self) -> String {
         format!("https://{}/", self.good())

@@ -27,6 +27,7 @@ pub struct Run<'a> {
     env: Vec<(String, String)>,
     cwd: PathBuf,
     stdin: Option<Vec<u8>>,
+    stdin_open: bool,
     mounts: Option<String>,
     redirections: String,
     audit: Option<PathBuf>,
@@ -42,6 +43,7 @@ impl<'a> Run<'a> {
             env: env.map(|(name, value)| (name.to_string(), value.to_string())).to_vec(),
             cwd: cx.dir().to_path_buf(),
             stdin: None,
+            stdin_open: false,
             mounts: None,
             redirections: String::new(),
             audit,
@@ -68,6 +70,12 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// Keeps standard input open, and empty, until the run is dropped or waited for.
+    pub fn stdin_open(mut self) -> Self {
+        self.stdin_open = true;
+        self
+    }
+
     /// Runs a shell script in a private mount namespace first, as the bench's root.
     pub fn in_mounts(mut self, script: &str) -> Self {
         self.mounts = Some(script.to_string());
@@ -77,6 +85,12 @@ impl<'a> Run<'a> {
     /// Opens descriptors as a shell would: `3>FILE`, `4<FILE`. Names with no special characters, please.
     pub fn redirect(mut self, redirections: &str) -> Self {
         self.redirections = redirections.to_string();
+        self
+    }
+
+    /// Puts words in front of the command: a program that becomes exeat.
+    pub fn under<S: AsRef<str>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
+        self.words.splice(0..0, words.into_iter().map(|word| word.as_ref().to_string()));
         self
     }
 
@@ -92,10 +106,12 @@ impl<'a> Run<'a> {
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
         command.current_dir(&self.cwd).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.stdin(if self.stdin.is_some() { Stdio::piped() } else { Stdio::null() });
+        let piped = self.stdin.is_some() || self.stdin_open;
+        command.stdin(if piped { Stdio::piped() } else { Stdio::null() });
         let began = Instant::now();
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{}: {error}", argv[0]));
-        if let (Some(bytes), Some(mut pipe)) = (self.stdin, child.stdin.take()) {
+        if let Some(bytes) = self.stdin {
+            let mut pipe = child.stdin.take().expect("piped");
             // The stage may stop reading when it likes: that is what a pipe is.
             thread::spawn(move || drop(pipe.write_all(&bytes)));
         }
@@ -186,6 +202,7 @@ impl Live<'_> {
 
     /// Waits for the end; a run over its deadline is killed and fails the trial.
     pub fn wait(mut self) -> Done {
+        drop(self.child.stdin.take());
         while !self.ended() {
             if Instant::now() > self.deadline {
                 let _ = self.child.kill();

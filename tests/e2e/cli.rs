@@ -1,0 +1,298 @@
+//! The command line: what it answers, and the ways a run can be started.
+
+use std::fs;
+use std::path::PathBuf;
+
+use e2e::case::{Cases, Cx};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.once("cli::help_and_version", help);
+    list.once("cli::check_decides", check);
+    list.once("cli::check_json", check_json);
+    list.users("cli::dry_run_starts_nothing", dry_run);
+    list.matrix("cli::working_directory_is_writable", writable_cwd);
+    list.matrix("cli::host_is_read_only", host_is_read_only);
+    list.users("cli::started_in_home_or_root_is_read_only", in_home_or_root);
+    list.users("cli::resolv_conf_dangling", dangling_resolv_conf);
+    list.matrix("cli::environment", environment);
+    list.bridges("cli::identity", identity);
+    list.bridges("cli::files_of_the_stage", files);
+    list.bridges("cli::minimal_view", minimal_view);
+    list.users("cli::cache_persists", cache_persists);
+    list.users("cli::proxy_alone", proxy_alone);
+    list.users("cli::b33_words_that_look_like_options", option_like);
+}
+
+fn help(cx: &Cx) {
+    cx.exeat(["--version"]).run().exits(0).shows("exeat ");
+    for words in [vec!["--help"], vec!["run", "--help"], vec!["check", "--help"], vec!["audit", "--help"]] {
+        cx.exeat_plain(words).run().exits(0).shows("exeat");
+    }
+    let help = cx.exeat_plain(["run", "--help"]).run();
+    for flag in [
+        "--allow",
+        "--deny",
+        "--policy",
+        "--bridge",
+        "--audit",
+        "--result",
+        "--dry-run",
+        "--ro",
+        "--rw",
+        "--env",
+    ] {
+        help.shows(flag);
+    }
+}
+
+fn check(cx: &Cx) {
+    let rules =
+        ["check", "--allow", "*.example.com", "--allow", "10.0.0.0/8:5432", "--deny", "bad.example.com"];
+    for (target, code) in [
+        ("a.example.com:443", 0),
+        ("A.B.Example.com:443", 0),
+        ("example.com:443", 1),
+        ("a.example.com:80", 1),
+        ("bad.example.com:443", 1),
+        ("10.1.2.3:5432", 0),
+        ("11.1.2.3:5432", 1),
+        ("127.1:443", 2),
+        ("https://a.example.com/", 2),
+    ] {
+        let done = cx.exeat(rules.iter().copied().chain([target])).run();
+        done.exits(code);
+    }
+    let done = cx.exeat(rules.iter().copied().chain(["a.example.com:443"])).run();
+    done.shows("allow").shows("*.example.com").shows("--allow");
+    cx.exeat(rules.iter().copied().chain(["other.test:443"])).run().shows("deny").shows("no rule allows it");
+    assert!(cx.bench().dns.queries("a.example.com").is_empty(), "check asks nobody");
+}
+
+fn check_json(cx: &Cx) {
+    let done = cx.exeat(["check", "--json", "--allow", "*.example.com", "a.example.com:443"]).run();
+    let text = done.exits(0).json().to_string();
+    assert!(text.contains("allow") && text.contains("*.example.com"), "{text}");
+    let text = cx
+        .exeat(["check", "--json", "--allow", "*.example.com", "b.test:443"])
+        .run()
+        .exits(1)
+        .json()
+        .to_string();
+    assert!(text.contains("deny") && text.contains("default"), "{text}");
+}
+
+fn dry_run(cx: &Cx) {
+    let done = cx.exeat(["run", "--dry-run", "--allow", &cx.good(), "--", "touch", "started"]).run();
+    done.exits(0).shows(&cx.good()).shows("--unshare-net").shows("--cap-drop").shows("HTTPS_PROXY");
+    assert!(!cx.dir().join("started").exists());
+    assert!(!cx.home().join(".local/state/exeat/runs").exists(), "a dry run writes no record");
+}
+
+fn writable_cwd(cx: &Cx) {
+    let done = cx.sh(&[], "echo new >made; mkdir sub; echo more >sub/file; cat made; rm made").run();
+    done.exits(0).prints("new\n");
+    let path = cx.dir().join("sub/file");
+    assert_eq!(fs::read_to_string(&path).expect("written"), "more\n");
+    let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(&path).expect("file"));
+    let directory = std::os::unix::fs::MetadataExt::uid(&fs::metadata(cx.dir()).expect("directory"));
+    assert_eq!(owner, directory, "new files belong to whoever owns the directory");
+}
+
+fn host_is_read_only(cx: &Cx) {
+    fs::write(cx.home().join("secret"), "s").expect("a file in HOME");
+    let probe = cx.probe();
+    let outside = cx.home().join("secret");
+    let script = format!(
+        "{probe} create /etc/x; {probe} create /usr/x; {probe} write /etc/hosts; {probe} write /etc/resolv.conf
+         {probe} read {}; ls -A $HOME | tr '\\n' ' '; touch /tmp/t /var/tmp/t && echo; echo temporary",
+        outside.display()
+    );
+    let done = cx.sh(&[], &script).run();
+    let said = done.stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    for line in &lines[..4] {
+        assert!(["EROFS", "EACCES", "EPERM", "ENOENT"].contains(line), "{done:?}");
+    }
+    assert_eq!(lines[4], "ENOENT", "the rest of HOME is absent: {done:?}");
+    assert!(!lines[5].contains("secret") && lines[5].contains("work"), "{done:?}");
+    assert_eq!(lines[6], "temporary", "{done:?}");
+    assert!(!PathBuf::from("/tmp/t").exists(), "/tmp is private");
+}
+
+fn in_home_or_root(cx: &Cx) {
+    let home = cx.home().to_path_buf();
+    let script = "touch made 2>/dev/null && echo wrote || echo refused";
+    let done = cx.sh(&[], script).cwd(&home).run();
+    done.exits(0).prints("refused\n").says("read-only");
+    assert!(!home.join("made").exists());
+    let done = cx.sh(&[], script).cwd("/".as_ref()).run();
+    done.exits(0).prints("refused\n").says("read-only");
+}
+
+/// Ubuntu's /etc/resolv.conf is a link into /run, and /run is private inside.
+fn dangling_resolv_conf(cx: &Cx) {
+    let mounts =
+        "copy=/tmp/etc-$$; mkdir $copy; cp -a /etc/. $copy/; cp --remove-destination /etc/hosts $copy/hosts
+                  cp --remove-destination /etc/nsswitch.conf $copy/nsswitch.conf
+                  rm -f $copy/resolv.conf; ln -s ../run/nowhere/stub-resolv.conf $copy/resolv.conf
+                  mount --bind $copy /etc";
+    let done = cx
+        .run(&["hosts-file.test:7"], [cx.probe(), "echo", "hosts-file.test:7", "10"])
+        .in_mounts(mounts)
+        .run();
+    done.exits(0).prints("ok: 10\n");
+}
+
+fn environment(cx: &Cx) {
+    let run = cx.sh(&[&cx.good()], "env; cat /proc/1/environ | tr '\\0' '\\n'");
+    let secrets = [
+        "SECRET_TOKEN",
+        "SSH_AUTH_SOCK",
+        "DOCKER_HOST",
+        "LD_PRELOAD_X",
+        "DBUS_SESSION_BUS_ADDRESS",
+        "AWS_SECRET_ACCESS_KEY",
+    ];
+    let done = secrets.iter().fold(run, |run, name| run.env(name, "hunter2")).env("NO_PROXY", "*").run();
+    done.exits(0);
+    let said = done.stdout();
+    assert!(!said.contains("hunter2"), "{said}");
+    for line in [
+        "NO_PROXY=localhost,127.0.0.1,::1",
+        "no_proxy=localhost,127.0.0.1,::1",
+        "EXEAT=1",
+        "NODE_USE_ENV_PROXY=1",
+    ] {
+        assert!(said.lines().any(|known| known == line), "no `{line}` in {said}");
+    }
+    for name in ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"] {
+        assert!(said.contains(&format!("{name}=http://127.0.0.1:")), "no {name} in {said}");
+    }
+    assert!(said.contains(&format!("HOME={}\n", cx.home().display())), "{said}");
+
+    let done = cx.exeat(["run", "--env", "KEPT", "--env", "SET=here", "--", "sh", "-c", "echo $KEPT $SET"]);
+    done.env("KEPT", "kept").run().prints("kept here\n");
+}
+
+fn identity(cx: &Cx) {
+    let done =
+        cx.sh(&[], "id -u; id -g; hostname; grep -c . /etc/passwd; getent passwd 65534 | cut -d: -f6").run();
+    done.exits(0);
+    let said = done.stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[..2], ["65534", "65534"], "{done:?}");
+    assert_eq!(lines[4], cx.home().to_str().expect("ASCII"), "the JVM takes HOME from passwd: {done:?}");
+}
+
+fn files(cx: &Cx) {
+    let data = cx.home().join("data");
+    fs::create_dir(&data).expect("data");
+    fs::write(data.join("in"), "input").expect("data");
+    fs::create_dir(cx.dir().join("secrets")).expect("secrets");
+    fs::write(cx.dir().join("secrets/key"), "hunter2").expect("secret");
+    let out = cx.home().join("out");
+    fs::create_dir(&out).expect("out");
+    cx.bench().give(&out, cx.is_root());
+    let script = "cat /data/in; echo; touch /data/x 2>/dev/null || echo read-only; echo made >$OUT/made; cat secrets/key 2>/dev/null || echo masked";
+    let words = [
+        "run",
+        "--ro",
+        &format!("{}:/data", data.display()),
+        "--rw",
+        out.to_str().expect("ASCII"),
+        "--mask",
+        "secrets",
+        "--env",
+        &format!("OUT={}", out.display()),
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    cx.exeat(words).run().exits(0).prints("input\nread-only\nmasked\n");
+    assert_eq!(fs::read_to_string(out.join("made")).expect("made"), "made\n");
+}
+
+/// No interpreter, no libc: a static program runs, and so does our own helper before it.
+fn minimal_view(cx: &Cx) {
+    let source = cx.write("small.c", "int main(void) { return 7; }\n");
+    let built = std::process::Command::new("gcc")
+        .args(["-static", "-o"])
+        .arg(cx.dir().join("small"))
+        .arg(&source)
+        .env("PATH", e2e::bench::PATH)
+        .output();
+    if !built.is_ok_and(|output| output.status.success()) {
+        cx.cannot("gcc and a static libc are not installed");
+    }
+    cx.exeat(["run", "--fs", "minimal", "--", "./small"]).run().exits(7);
+    cx.exeat(["run", "--fs", "minimal", "--", "/bin/sh", "-c", "true"]).run().exits(127);
+}
+
+/// A cache of exeat's own, for this directory, and never the host's.
+fn cache_persists(cx: &Cx) {
+    let host = cx.home().join(".cache");
+    fs::create_dir(&host).expect("the host's cache");
+    fs::write(host.join("theirs"), "x").expect("the host's cache");
+    cx.sh(&[], "mkdir -p $XDG_CACHE_HOME && echo kept >$XDG_CACHE_HOME/mine; ls -A $XDG_CACHE_HOME")
+        .run()
+        .prints("mine\n");
+    cx.sh(&[], "cat $XDG_CACHE_HOME/mine").run().exits(0).prints("kept\n");
+    assert!(!host.join("mine").exists());
+    let other = cx.home().join("elsewhere");
+    fs::create_dir(&other).expect("another directory");
+    cx.bench().give(&other, cx.is_root());
+    cx.sh(&[], "cat $XDG_CACHE_HOME/mine 2>/dev/null || echo none").cwd(&other).run().prints("none\n");
+}
+
+/// The host side alone, on a Unix socket and on TCP.
+fn proxy_alone(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let socket = cx.home().join("proxy.sock");
+    let record = cx.home().join("proxy.jsonl").display().to_string();
+    let listen = format!("unix:{}", socket.display());
+    let live = cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &good, "--audit", &record]).start();
+    e2e::wait_for(std::time::Duration::from_secs(10), "the socket", || socket.exists().then_some(()));
+    let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    for (name, status) in [(&good, "HTTP/1.1 200"), (&evil, "HTTP/1.1 403")] {
+        cx.write(
+            "script",
+            &format!("send {}\n", hex(&format!("CONNECT {name}:443 HTTP/1.1\r\nHost: {name}:443\r\n\r\n"))),
+        );
+        let socket = socket.display().to_string();
+        let done = cx.outside([cx.probe(), "bytes-unix", &socket, "script"]).run();
+        assert!(
+            done.stdout().split(' ').nth(1).is_some_and(|heard| heard.starts_with(&hex(status))),
+            "{done:?}"
+        );
+    }
+    live.signal(nix::sys::signal::Signal::SIGTERM);
+    live.wait().exits(0);
+    assert!(!socket.exists(), "the socket goes with the proxy");
+    e2e::audit::AuditLog::read(record.as_ref()).sound();
+
+    cx.exeat_plain(["proxy", "--listen", "tcp:0.0.0.0:3128", "--allow", &good]).run().exits(2);
+    let port = std::net::TcpListener::bind("127.0.0.1:0")
+        .and_then(|free| free.local_addr())
+        .expect("a free port")
+        .port();
+    let listen = format!("tcp:127.0.0.1:{port}");
+    let live = cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &good]).start();
+    e2e::wait_for(std::time::Duration::from_secs(10), "the port", || {
+        std::net::TcpStream::connect(("127.0.0.1", port)).ok()
+    });
+    let mut curl = cx.curl(&cx.good_url());
+    curl.extend(["-x".to_string(), format!("http://127.0.0.1:{port}")]);
+    cx.outside(curl).run().exits(0).shows("hello from");
+    live.signal(nix::sys::signal::Signal::SIGINT);
+    live.wait().exits(0).says("any local user");
+}
+
+fn option_like(cx: &Cx) {
+    cx.run(&[], ["--bind", "/", "/"]).run().exits(127);
+    let odd = cx.home().join("--ro-bind");
+    fs::create_dir(&odd).expect("an odd name");
+    cx.bench().give(&odd, cx.is_root());
+    cx.sh(&[], "pwd; echo x >made").cwd(&odd).run().exits(0).prints(&format!("{}\n", odd.display()));
+    cx.run(&[], ["echo", "--", "--help", "-c"]).run().exits(0).prints("-- --help -c\n");
+}

@@ -1,0 +1,207 @@
+//! Names and addresses: who is asked, when, and what an answer may be.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use e2e::bench::{OWN4, OWN6};
+use e2e::case::{Cases, Cx};
+use e2e::dns::Answer;
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.matrix("dns::d01_private_answer", private_answer);
+    list.bridges("dns::d02_rebinding", rebinding);
+    list.bridges("dns::d03_mixed_answer", mixed_answer);
+    list.bridges("dns::d04_alias_to_private", alias_to_private);
+    list.bridges("dns::d06_special_addresses", special_addresses);
+    list.bridges("dns::d09_own_address", own_address);
+    list.bridges("dns::d10_denied_names_are_not_looked_up", denied_names);
+    list.bridges("dns::h22_absolute_names_only", absolute_names_only);
+    list.bridges("dns::one_lookup_a_decision", one_lookup);
+    list.bridges("dns::failures_are_502", failures);
+    list.once("dns::d13_silence_is_504", silence);
+    list.once("dns::d13_huge_answer", huge_answer);
+}
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// Asks for `name:443` with a rule for it.
+fn asked(cx: &Cx, name: &str) -> e2e::run::Done {
+    cx.probing(&[name], &format!("ask {name}:443")).run()
+}
+
+fn private_answer(cx: &Cx) {
+    let name = cx.name("inner", Answer::Addrs(vec![addr("10.2.3.4")]));
+    let done = asked(cx, &name);
+    done.shows("HTTP/1.1 403 ")
+        .shows("its address is not public")
+        .shows("an IP rule is needed besides the name");
+    assert!(!done.stdout().contains("10.2.3.4"), "a resolved address went inside: {done:?}");
+    done.says("resolves to 10.2.3.4 (private)").says("--allow 10.2.3.4:443");
+    let log = done.record();
+    let decision = log.decision(&name);
+    assert_eq!(
+        (&decision["verdict"], &decision["reason"]),
+        (&"deny".into(), &"private_ip".into()),
+        "{decision}"
+    );
+    assert!(decision["ips"].to_string().contains("10.2.3.4"), "{decision}");
+}
+
+/// Between check and dial nothing is asked again; the next request is judged by the next answer.
+fn rebinding(cx: &Cx) {
+    let (v4, _) = cx.good_addrs();
+    let name = cx.name("turn", Answer::Sequence(vec![vec![v4], vec![addr("127.0.0.1")]]));
+    let done =
+        cx.sh(&[&format!("{name}:7")], &format!("{0} echo {name}:7 10; {0} ask {name}:7", cx.probe())).run();
+    done.shows("ok: 10\nHTTP/1.1 403 ");
+    assert_eq!(cx.bench().internet.visits(v4).len(), 1);
+}
+
+/// One bad address spoils the answer, wherever it stands.
+fn mixed_answer(cx: &Cx) {
+    let (v4, v6) = cx.good_addrs();
+    let answers = [
+        vec![v4, addr("10.0.0.1")],
+        vec![addr("10.0.0.1"), v4],
+        vec![v4, addr("::1")],
+        vec![addr("127.0.0.1"), v6],
+    ];
+    for (n, answer) in answers.into_iter().enumerate() {
+        let name = cx.name(&format!("mixed{n}"), Answer::Addrs(answer));
+        asked(cx, &name).shows("HTTP/1.1 403 ");
+    }
+    for addr in [v4, v6] {
+        assert!(cx.bench().internet.visits(addr).is_empty());
+    }
+}
+
+fn alias_to_private(cx: &Cx) {
+    let inner = cx.name("db", Answer::Addrs(vec![addr("10.1.2.3")]));
+    let bad = cx.name("alias", Answer::Cname(inner));
+    asked(cx, &bad).shows("HTTP/1.1 403 ");
+    let edge = cx.name("edge", Answer::Addrs(vec![cx.good_addrs().0]));
+    let fine = cx.name("front", Answer::Cname(edge));
+    asked(cx, &fine).shows("HTTP/1.1 200 ");
+    let loops = cx.name("loop", Answer::NoData);
+    cx.bench().dns.set(&loops, Answer::Cname(loops.clone()));
+    asked(cx, &loops).shows("HTTP/1.1 502 ");
+}
+
+fn special_addresses(cx: &Cx) {
+    let special = [
+        "0.0.0.0",
+        "::",
+        "127.0.0.1",
+        "::1",
+        "169.254.169.254",
+        "fd00:ec2::254",
+        "168.63.129.16",
+        "100.64.0.1",
+        "100.100.100.200",
+        "192.0.0.192",
+        "198.18.0.1",
+        "203.0.113.5",
+        "224.0.0.251",
+        "ff02::fb",
+        "255.255.255.255",
+        "240.0.0.1",
+        "::ffff:127.0.0.1",
+        "::127.0.0.1",
+        "64:ff9b::a9fe:a9fe",
+        "2002:7f00:1::1",
+        "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+        "fe80::1",
+        "fc00::1",
+        "fec0::1",
+    ];
+    let names: Vec<String> = special
+        .iter()
+        .enumerate()
+        .map(|(n, text)| cx.name(&format!("s{n}"), Answer::Addrs(vec![addr(text)])))
+        .collect();
+    cx.write("targets", &names.iter().map(|name| format!("{name}:443\n")).collect::<String>());
+    let rules: Vec<&str> = names.iter().map(String::as_str).collect();
+    let done = cx.probing(&rules, "ask-all targets").run();
+    let answers = done.stdout();
+    for (text, answer) in special.iter().zip(answers.lines()) {
+        // A resolver library may refuse to hand out a mapped address at all.
+        assert!(answer == "403" || (answer == "502" && text.starts_with("::")), "{text} gave {answer}");
+    }
+    assert_eq!(answers.lines().count(), special.len(), "{done:?}");
+}
+
+/// The addresses of the host itself, though public.
+fn own_address(cx: &Cx) {
+    for (word, own) in [("own4", IpAddr::from(OWN4)), ("own6", IpAddr::from(OWN6))] {
+        let name = cx.name(word, Answer::Addrs(vec![own]));
+        let done = asked(cx, &name);
+        done.shows("HTTP/1.1 403 ");
+        assert_eq!(done.record().decision(&name)["reason"], "private_ip");
+    }
+}
+
+/// A lookup is a message to whoever runs the name's servers.
+fn denied_names(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let targets =
+        [format!("secret.{evil}:443"), format!("{good}:444"), format!("x.{good}:443"), format!("{evil}:443")];
+    cx.write("targets", &targets.join("\n"));
+    cx.probing(&[&good], "ask-all targets").run().prints("403\n403\n403\n403\n");
+    assert!(cx.bench().dns.queries(&good).is_empty());
+}
+
+/// `search` and `ndots:5` stand in the resolv.conf of the bench.
+fn absolute_names_only(cx: &Cx) {
+    let name = cx.name("gone", Answer::NxDomain);
+    asked(cx, &name).shows("HTTP/1.1 502 ");
+    let asked_for: Vec<String> =
+        cx.bench().dns.queries("gone.case").into_iter().map(|query| query.name).collect();
+    assert!(asked_for.contains(&name));
+    let mine: Vec<_> = asked_for.iter().filter(|query| query.starts_with(&name) && **query != name).collect();
+    assert!(mine.is_empty(), "{mine:?}");
+}
+
+fn one_lookup(cx: &Cx) {
+    cx.run(&[&cx.good()], cx.curl(&cx.good_url())).run().exits(0);
+    let mut kinds: Vec<u16> =
+        cx.bench().dns.queries(&cx.good()).into_iter().map(|query| query.kind).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, [1, 28], "one A, one AAAA");
+}
+
+fn failures(cx: &Cx) {
+    let answers = [
+        ("nx", Answer::NxDomain, "no such name"),
+        ("servfail", Answer::ServFail, ""),
+        ("nodata", Answer::NoData, ""),
+    ];
+    for (word, answer, why) in answers {
+        let name = cx.name(word, answer);
+        let done = asked(cx, &name);
+        done.shows("HTTP/1.1 502 ")
+            .shows(&format!("exeat could not reach {name}:443"))
+            .says("(not a policy denial)");
+        assert!(done.stderr().contains(why), "{done:?}");
+        assert_eq!(done.record().decision(&name)["verdict"], "error");
+    }
+}
+
+/// The resolver says nothing: the client hears 504 within the proxy's limit.
+fn silence(cx: &Cx) {
+    let name = cx.name("silent", Answer::Silence);
+    let done = asked(cx, &name);
+    done.shows("HTTP/1.1 504 ");
+    assert!(done.took < Duration::from_secs(20), "{done:?}");
+}
+
+/// More addresses than anybody needs: an error or a bounded number of them, and never the bad one among them.
+fn huge_answer(cx: &Cx) {
+    let mut many: Vec<IpAddr> = (1..=70).map(|n| addr(&format!("93.186.0.{n}"))).collect();
+    many.push(addr("10.9.9.9"));
+    let name = cx.name("many", Answer::Addrs(many.clone()));
+    let done = asked(cx, &name);
+    assert!(!done.stdout().starts_with("HTTP/1.1 200"), "{done:?}");
+    assert!(many.iter().all(|addr| cx.bench().internet.visits(*addr).is_empty()));
+}

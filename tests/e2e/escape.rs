@@ -1,0 +1,77 @@
+//! Attacks on the sandbox, one a file, each shown to work where nothing stops it.
+
+use e2e::case::{Cases, Cx};
+use e2e::run::Done;
+
+mod abstract_socket;
+mod bridge_socket;
+mod capabilities;
+mod core_pattern;
+mod foreign_syscalls;
+mod git_hooks;
+mod host_loopback;
+mod host_processes;
+mod host_socket;
+mod inherited_descriptors;
+mod io_uring;
+mod keyring;
+mod mask_removal;
+mod pid_one;
+mod proc_environ;
+mod resolver_sockets;
+mod setuid;
+mod socket_families;
+mod sysfs;
+mod terminal_input;
+mod tmpfs_fill;
+mod user_namespace;
+mod vsock;
+
+pub(crate) fn cases(list: &mut Cases) {
+    abstract_socket::cases(list);
+    bridge_socket::cases(list);
+    capabilities::cases(list);
+    core_pattern::cases(list);
+    foreign_syscalls::cases(list);
+    git_hooks::cases(list);
+    host_loopback::cases(list);
+    host_processes::cases(list);
+    host_socket::cases(list);
+    inherited_descriptors::cases(list);
+    io_uring::cases(list);
+    keyring::cases(list);
+    mask_removal::cases(list);
+    pid_one::cases(list);
+    proc_environ::cases(list);
+    resolver_sockets::cases(list);
+    setuid::cases(list);
+    socket_families::cases(list);
+    sysfs::cases(list);
+    terminal_input::cases(list);
+    tmpfs_fill::cases(list);
+    user_namespace::cases(list);
+    vsock::cases(list);
+}
+
+/// The attack works on the host: what refuses it inside is the sandbox.
+fn works_outside(cx: &Cx, words: &str) {
+    let done = outside(cx, words);
+    assert!(done.stdout().starts_with("ok"), "the control failed, so the trial would say nothing: {done:?}");
+}
+
+/// Runs a probe on the host, as the trial's user.
+fn outside(cx: &Cx, words: &str) -> Done {
+    cx.outside(std::iter::once(cx.probe()).chain(words.split(' '))).run()
+}
+
+/// Runs a probe in the sandbox; it has to be refused with one of these errors.
+fn refused_inside(cx: &Cx, words: &str, errors: &[&str]) {
+    let done = cx.probing(&[&cx.good()], words).run();
+    let said = done.stdout();
+    assert!(
+        errors.contains(&said.trim_end()),
+        "`{words}` said `{}`, not one of {errors:?}: {done:?}",
+        said.trim_end()
+    );
+    done.record();
+}

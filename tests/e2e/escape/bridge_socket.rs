@@ -1,0 +1,30 @@
+//! B25, B26: the bind-mounted socket of the bridge. With handoff it is dead once the stage runs; with a relay it is the
+//! same server with the same policy.
+
+use e2e::case::{Bridge, Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.matrix("escape::b25_bridge_socket", attack);
+}
+
+fn attack(cx: &Cx) {
+    let hex = |name: &str| {
+        let head = format!("CONNECT {name}:443 HTTP/1.1\r\nHost: {name}:443\r\n\r\n");
+        head.bytes().map(|byte| format!("{byte:02x}")).collect::<String>()
+    };
+    cx.write("evil", &format!("quiet 3000\nsend {}\n", hex(&cx.evil())));
+    let script = format!(
+        "for socket in $(find /run /tmp -type s 2>/dev/null); do {} bytes-unix $socket evil; done; echo done",
+        cx.probe()
+    );
+    let done = cx.sh(&[&cx.good()], &script).run();
+    let said = done.exits(0).stdout();
+    let refusal: String = b"HTTP/1.1 403".iter().map(|byte| format!("{byte:02x}")).collect();
+    for line in said.lines().filter(|line| *line != "done") {
+        let dead = ["ECONNREFUSED", "EPERM", "EACCES", "ENOENT"].contains(&line);
+        let judged = cx.bridge() == Bridge::Relay && line.starts_with(&format!("closed {refusal}"));
+        assert!(dead || judged, "the socket said {line}: {done:?}");
+    }
+    assert!(said.ends_with("done\n"), "{done:?}");
+    done.record();
+}

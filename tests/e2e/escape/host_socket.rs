@@ -1,0 +1,62 @@
+//! B01, B02: a socket in the file system is reached through any mount, read-only or not. It must not be in sight, or
+//! the family must be refused.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixDatagram, UnixListener};
+use std::path::Path;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.matrix("escape::b01_host_socket", attack);
+    list.matrix("escape::b01_host_socket_in_host_view", in_host_view);
+}
+
+const GONE: [&str; 4] = ["ENOENT", "EACCES", "EPERM", "ECONNREFUSED"];
+
+fn open_to_all(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("chmod");
+}
+
+fn attack(cx: &Cx) {
+    for place in [Path::new("/tmp"), cx.home()] {
+        let stream = place.join(format!("{}.sock", cx.good()));
+        let datagram = place.join(format!("{}.dgram", cx.good()));
+        let _listener = UnixListener::bind(&stream).expect("a socket on the host");
+        let _receiver = UnixDatagram::bind(&datagram).expect("a socket on the host");
+        open_to_all(&stream);
+        open_to_all(&datagram);
+        for words in [format!("unix {}", stream.display()), format!("unix-dgram {}", datagram.display())] {
+            super::works_outside(cx, &words);
+            super::refused_inside(cx, &words, &GONE);
+        }
+    }
+    let done = cx.probing(&[], "sockets").run();
+    let said = done.stdout();
+    assert!(
+        said == "none\n" || said.trim_end().split(' ').all(|path| path.starts_with("/run/exeat/")),
+        "{done:?}"
+    );
+}
+
+/// The whole tree is visible, so the family is refused, and socketpairs stay.
+fn in_host_view(cx: &Cx) {
+    let stream = cx.home().join("host.sock");
+    let datagram = cx.home().join("host.dgram");
+    let _listener = UnixListener::bind(&stream).expect("a socket on the host");
+    let _receiver = UnixDatagram::bind(&datagram).expect("a socket on the host");
+    open_to_all(&stream);
+    open_to_all(&datagram);
+    let probe = cx.probe();
+    let script = format!(
+        "{probe} unix {}; {probe} unix-dgram {}; {probe} socket 1 1 0",
+        stream.display(),
+        datagram.display()
+    );
+    cx.outside(["sh", "-c", &script]).run().prints("ok\nok\nok\n");
+    let done = cx.exeat(["run", "--fs", "host", "--", "sh", "-c", &script]).run();
+    for line in done.exits(0).stdout().lines() {
+        assert!(GONE.contains(&line) || line == "EAFNOSUPPORT", "{done:?}");
+    }
+}

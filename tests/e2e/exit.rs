@@ -1,0 +1,125 @@
+//! Exit codes: the stage's own, and never one of ours in its place.
+
+use std::path::Path;
+
+use e2e::case::{Cases, Cx};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.matrix("exit::stage_codes_pass_through", stage_codes);
+    list.matrix("exit::signals_are_128_plus_n", signals);
+    list.matrix("exit::not_found_is_127", not_found);
+    list.matrix("exit::not_executable_is_126", not_executable);
+    list.users("exit::bad_input_is_2", bad_input);
+    list.users("exit::b34_no_bwrap_is_125", no_bwrap);
+    list.users("exit::b17_planted_bwrap_is_ignored", planted_bwrap);
+    list.once("exit::result_tells_causes_apart", result_cause);
+    list.once("exit::timeout_is_124", timeout);
+}
+
+fn stage_codes(cx: &Cx) {
+    for code in [0, 1, 7, 125, 255] {
+        cx.sh(&[], &format!("exit {code}")).run().exits(code).silent();
+    }
+}
+
+fn signals(cx: &Cx) {
+    for (name, number) in [("TERM", 15), ("KILL", 9), ("INT", 2), ("SEGV", 11)] {
+        cx.sh(&[], &format!("ulimit -c 0; kill -{name} $$")).run().exits(128 + number);
+    }
+}
+
+fn not_found(cx: &Cx) {
+    cx.run(&[], ["no-such-command-anywhere"]).run().exits(127).says("no-such-command-anywhere");
+    cx.run(&[], ["./no/such/file"]).run().exits(127);
+}
+
+fn not_executable(cx: &Cx) {
+    cx.run(&[], ["./ca.pem"]).run().exits(126).says("ca.pem");
+    cx.run(&[], ["/etc"]).run().exits(126);
+}
+
+/// A policy that is wrong never starts anything.
+fn bad_input(cx: &Cx) {
+    let rules = [
+        "*",
+        "*.com",
+        "https://x.test/",
+        "user@x.test",
+        "x..test",
+        "x.test:0",
+        "10.0.0.0/33",
+        "x.test:70000",
+        "bücher.test",
+        "",
+    ];
+    for rule in rules {
+        cx.run(&["fine.test", rule], ["touch", "started"]).run().exits(2).prints("");
+    }
+    let missing = cx.home().join("no-such-policy.toml").display().to_string();
+    for words in [
+        vec!["run", "--no-such-flag", "--", "touch", "started"],
+        vec!["run", "--policy", &missing, "--", "touch", "started"],
+        vec!["run", "--allow", "@/no/such/list", "--", "touch", "started"],
+        vec!["run", "--bridge", "rope", "--", "touch", "started"],
+        vec!["run", "--allow", "x.test", "--"],
+        vec!["no-such-command"],
+    ] {
+        cx.exeat(words).run().exits(2);
+    }
+    let broken = cx.home().join("broken.toml");
+    std::fs::write(&broken, "schema = 1\n[network]\nallow = [\"ok.test\"]\nalow = [\"evil.test\"]\n")
+        .expect("policy");
+    let done = cx.exeat(["run", "--policy", broken.to_str().expect("ASCII"), "--", "touch", "started"]).run();
+    done.exits(2).says("broken.toml:4");
+    assert!(!cx.dir().join("started").exists());
+}
+
+/// The file is hidden in a private mount namespace: by a whiteout where overlays work, else by /dev/null.
+fn no_bwrap(cx: &Cx) {
+    let hide = "for bwrap in /usr/bin/bwrap /bin/bwrap /usr/local/bin/bwrap; do
+                  if [ -e $bwrap ]; then
+                    dir=$(dirname $(readlink -f $bwrap)); work=/tmp/hide-$$; mkdir -p $work; mount -t tmpfs none $work
+                    mkdir $work/up $work/work
+                    mount -t overlay none -o lowerdir=$dir,upperdir=$work/up,workdir=$work/work $dir && rm -f $bwrap ||
+                      mount --bind /dev/null $bwrap
+                  fi
+                done";
+    let done = cx.run(&[], ["touch", "started"]).in_mounts(hide).run();
+    done.exits(125).prints("").says("bwrap").says("apt");
+    assert!(!cx.dir().join("started").exists(), "there is no unsandboxed run");
+    assert!(
+        done.record_path().is_none_or(|path| !path.exists())
+            || done.record_so_far().events("decision").is_empty()
+    );
+}
+
+fn planted_bwrap(cx: &Cx) {
+    let planted = cx.write("bwrap", "#!/bin/sh\necho planted\ntouch planted-ran\n");
+    std::fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+    let path = format!("{}:{}", cx.dir().display(), e2e::bench::PATH);
+    cx.sh(&[], "echo real").env("PATH", &path).run().exits(0).prints("real\n");
+    assert!(!cx.dir().join("planted-ran").exists());
+}
+
+/// The same number from the stage and from exeat are told apart.
+fn result_cause(cx: &Cx) {
+    let result = |name: &str| cx.home().join(name).display().to_string();
+    let read = |path: &str| -> serde_json::Value {
+        serde_json::from_str(&std::fs::read_to_string(Path::new(path)).expect("the result")).expect("JSON")
+    };
+    let stage = result("stage.json");
+    cx.exeat(["run", "--result", &stage, "--", "sh", "-c", "exit 2"]).run().exits(2);
+    assert_eq!((&read(&stage)["cause"], &read(&stage)["code"]), (&"exit".into(), &2.into()));
+    let policy = result("policy.json");
+    cx.exeat(["run", "--result", &policy, "--allow", "*", "--", "true"]).run().exits(2);
+    assert_eq!(read(&policy)["cause"], "policy");
+    let signal = result("signal.json");
+    cx.exeat(["run", "--result", &signal, "--", "sh", "-c", "kill -9 $$"]).run().exits(137);
+    assert_eq!(read(&signal)["cause"], "signal");
+}
+
+fn timeout(cx: &Cx) {
+    let done = cx.exeat(["run", "--timeout", "1s", "--", "sleep", "1000"]).run();
+    done.exits(124);
+    assert!(done.took.as_secs() < 20, "{done:?}");
+}

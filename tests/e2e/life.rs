@@ -1,0 +1,170 @@
+//! Beginning and end of a run: signals, deaths, and what is left behind, which is nothing.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use e2e::case::{Bridge, Cases, Cx};
+use e2e::leftover::{Leftover, descendants};
+use e2e::wait_for;
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.matrix("life::signals_reach_the_stage", signals_reach);
+    list.bridges("life::a_stubborn_stage_is_killed", stubborn);
+    list.matrix("life::b32_daemons_die_with_the_stage", daemons_die);
+    list.alone("life::b32_kill_9_leaves_nothing", kill_9);
+    list.alone("life::r09_leftover_of_200_runs", two_hundred_runs);
+    list.bridges("life::b24_killed_bridge_opens_nothing", killed_bridge);
+    list.bridges("life::b26_two_at_once_do_not_meet", two_at_once);
+    list.bridges("life::waits_for_no_relay", waits_for_no_relay);
+    list.matrix("life::a_stage_may_serve", may_serve);
+}
+
+const TRAP: &str = "trap 'echo got-term; exit 3' TERM; trap 'echo got-int; exit 4' INT
+                    echo ready; while :; do sleep 0.05; done";
+
+fn signals_reach(cx: &Cx) {
+    for (signal, word, code) in [(Signal::SIGTERM, "got-term", 3), (Signal::SIGINT, "got-int", 4)] {
+        let mut live = cx.sh(&[], TRAP).start();
+        live.until_prints("ready").signal(signal);
+        let done = live.wait();
+        done.exits(code).prints(&format!("ready\n{word}\n"));
+        done.record();
+    }
+}
+
+/// A grace period, and then the end.
+fn stubborn(cx: &Cx) {
+    let mut live = cx.sh(&[], "trap '' TERM INT; echo ready; while :; do sleep 1; done").start();
+    live.until_prints("ready").signal(Signal::SIGTERM);
+    let done = live.wait();
+    done.exits(137);
+    assert!(done.took < Duration::from_secs(25), "{done:?}");
+    done.record();
+}
+
+fn daemons_die(cx: &Cx) {
+    let done = cx.sh(&[], "setsid sleep 7654.25 </dev/null >/dev/null 2>&1 & echo started").run();
+    done.exits(0).prints("started\n");
+    assert!(done.took < Duration::from_secs(10), "the run waits for its stage alone: {done:?}");
+    wait_for(Duration::from_secs(5), "the end of the daemon", || (!running("7654.25")).then_some(()));
+}
+
+/// Whether any process of this machine has this word on its command line.
+fn running(word: &str) -> bool {
+    let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
+    entries
+        .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
+        .any(|line| line.split(|byte| *byte == 0).any(|argument| argument == word.as_bytes()))
+}
+
+/// The places where a run may put things, as seen by the trial.
+fn count(cx: &Cx) -> Leftover {
+    Leftover::now(&[cx.home(), Path::new("/tmp"), Path::new("/run/user"), Path::new("/dev/shm")])
+}
+
+/// Waits until the count is what it was; the kernel takes a moment to end a PID namespace.
+fn nothing_more_than(cx: &Cx, before: &Leftover) {
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    while count(cx) != *before && std::time::Instant::now() < end {
+        thread::sleep(Duration::from_millis(20));
+    }
+    let after = count(cx);
+    assert!(after == *before, "left behind:\nbefore {before:#?}\nafter {after:#?}");
+}
+
+fn kill_9(cx: &Cx) {
+    // The first run makes what stays by design: the cache of this working directory.
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    let mut live = cx.sh(&[&cx.good()], "setsid sleep 7654.5 & echo ready; exec sleep 7654.75").start();
+    live.until_prints("ready").signal(Signal::SIGKILL);
+    live.wait();
+    nothing_more_than(cx, &before);
+    assert!(!running("7654.5") && !running("7654.75"));
+}
+
+/// Four at a time; every fourth is killed while its stage runs, at no particular moment.
+fn two_hundred_runs(cx: &Cx) {
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    thread::scope(|scope| {
+        for worker in 0..4 {
+            scope.spawn(move || {
+                for n in 0..50 {
+                    if n % 4 == 3 {
+                        let live = cx.sh(&[&cx.good()], "exec sleep 1000").start();
+                        thread::sleep(Duration::from_millis(7 * ((n + worker) % 13)));
+                        live.signal(Signal::SIGKILL);
+                        live.wait();
+                    } else {
+                        cx.sh(&[&cx.good()], "exit 5").run().exits(5);
+                    }
+                }
+            });
+        }
+    });
+    // What a run that was killed in its first milliseconds left is swept by the next start.
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    nothing_more_than(cx, &before);
+    assert!(descendants().is_empty(), "{:?}", descendants());
+}
+
+/// The stage kills everything that it can see. It loses its own network at most.
+fn killed_bridge(cx: &Cx) {
+    let (v4, v6) = cx.good_addrs();
+    let script = format!(
+        "for p in /proc/[0-9]*; do p=${{p#/proc/}}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p 2>/dev/null; done
+         {0} ask {good}:443 | head -n 1
+         {0} ask {evil}:443 | head -n 1
+         {0} tcp {v4}:443; {0} tcp [{v6}]:443; {0} dns-udp 8.8.8.8:53 x.test",
+        cx.probe(),
+        good = cx.good(),
+        evil = cx.evil(),
+    );
+    let done = cx.sh(&[&cx.good()], &script).run();
+    let said = done.exits(0).stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines.len(), 5, "{done:?}");
+    assert!(
+        lines[0] == "ECONNREFUSED" || lines[0] == "HTTP/1.1 200 OK" || lines[0].starts_with("HTTP/1.1 200 "),
+        "{said}"
+    );
+    assert!(lines[1] == "ECONNREFUSED" || lines[1].starts_with("HTTP/1.1 403 "), "{said}");
+    assert_eq!(lines[2..], ["ENETUNREACH"; 3], "{said}");
+    done.record();
+}
+
+/// Two sandboxes of one user: no socket of the one is in reach of the other, and policies stay apart.
+fn two_at_once(cx: &Cx) {
+    let (good, other) = (cx.good(), cx.name("other", e2e::dns::Answer::Addrs(vec![cx.good_addrs().0])));
+    let hold = format!("hold {good}:7 1");
+    let mut first = cx.probing(&[&format!("{good}:7")], &hold).stdin_open().start();
+    first.until_prints("holding 1");
+    let probe = cx.probe();
+    let script =
+        format!("{probe} sockets; {probe} ask {good}:7 | head -n 1; {probe} ask {other}:7 | head -n 1");
+    let second = cx.sh(&[&format!("{other}:7")], &script).run();
+    let said = second.exits(0).stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    let own_alone = lines[0] == "none"
+        || (cx.bridge() == Bridge::Relay && !lines[0].contains(' ') && lines[0].starts_with("/run/exeat/"));
+    assert!(own_alone, "sockets in reach: {}", lines[0]);
+    assert!(lines[1].starts_with("HTTP/1.1 403 ") && lines[2].starts_with("HTTP/1.1 200 "), "{said}");
+}
+
+/// A stage that waits for all its children must not wait for one of ours.
+fn waits_for_no_relay(cx: &Cx) {
+    let script = "import os\ntry:\n os.wait()\nexcept ChildProcessError:\n print('no child')\n";
+    if !Path::new("/usr/bin/python3").exists() {
+        cx.cannot("python3 is not installed");
+    }
+    cx.run(&[], ["python3", "-c", script]).run().exits(0).prints("no child\n");
+}
+
+/// Loopback is the stage's own.
+fn may_serve(cx: &Cx) {
+    cx.probing(&[], "serve 8080").run().exits(0).prints("ok: hello\n");
+}

@@ -1,0 +1,127 @@
+//! Ways around the proxy: addresses, resolvers and the sockets of others.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::FileTypeExt;
+use std::os::unix::net::{self as unix_net, UnixDatagram, UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use crate::{Said, number};
+
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Connects, and says hello so that an origin would see it.
+pub(crate) fn tcp(addr: &str) -> Said {
+    let mut stream = TcpStream::connect_timeout(&address(addr)?, PATIENCE)?;
+    stream.write_all(b"hello")?;
+    Ok("ok".into())
+}
+
+/// Sends one datagram.
+pub(crate) fn udp(addr: &str) -> Said {
+    let addr = address(addr)?;
+    let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
+    socket.send_to(b"hello", addr)?;
+    Ok("ok".into())
+}
+
+/// Asks a resolver for an address.
+pub(crate) fn dns_udp(server: &str, name: &str) -> Said {
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.connect(address(server)?)?;
+    socket.send(&question(name))?;
+    let mut reply = [0; 512];
+    let count = socket.recv(&mut reply)?;
+    Ok(format!("ok: code {}, {count} bytes", reply[3] & 0x0f))
+}
+
+/// The same over TCP.
+pub(crate) fn dns_tcp(server: &str, name: &str) -> Said {
+    let mut stream = TcpStream::connect_timeout(&address(server)?, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let question = question(name);
+    let length = u16::try_from(question.len()).map_err(io::Error::other)?.to_be_bytes();
+    stream.write_all(&[&length[..], &question].concat())?;
+    let mut reply = [0; 514];
+    let count = stream.read(&mut reply)?;
+    Ok(format!("ok: code {}, {count} bytes", reply[5] & 0x0f))
+}
+
+/// Connects to a socket in the file system.
+pub(crate) fn unix(path: &str) -> Said {
+    UnixStream::connect(path)?.write_all(b"hello")?;
+    Ok("ok".into())
+}
+
+/// Sends to a datagram socket in the file system, without connecting.
+pub(crate) fn unix_dgram(path: &str) -> Said {
+    UnixDatagram::unbound()?.send_to(b"hello", path)?;
+    Ok("ok".into())
+}
+
+/// Connects to an abstract socket.
+pub(crate) fn abstract_stream(name: &str) -> Said {
+    let addr = unix_net::SocketAddr::from_abstract_name(name)?;
+    UnixStream::connect_addr(&addr)?.write_all(b"hello")?;
+    Ok("ok".into())
+}
+
+/// Listens on an abstract socket until standard input ends.
+pub(crate) fn listen_abstract(name: &str) -> Said {
+    let addr = unix_net::SocketAddr::from_abstract_name(name)?;
+    let _listener = UnixListener::bind_addr(&addr)?;
+    println!("listening");
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok("ok".into())
+}
+
+/// Serves one connection of its own on loopback: a stage may do so.
+pub(crate) fn serve(port: &str) -> Said {
+    let listener = TcpListener::bind(("127.0.0.1", number(port)?))?;
+    let addr = listener.local_addr()?;
+    let client = std::thread::spawn(move || tcp(&addr.to_string()));
+    let mut heard = String::new();
+    listener.accept()?.0.read_to_string(&mut heard)?;
+    client.join().map_err(|_| io::Error::other("client"))??;
+    Ok(format!("ok: {heard}"))
+}
+
+/// Every socket in the file system that can be connected to, blank separated; `none` is what should come.
+pub(crate) fn sockets() -> Said {
+    let mut found = Vec::new();
+    for place in ["/run", "/tmp", "/var", "/home", "/root", "/dev", "."] {
+        walk(Path::new(place), &mut found);
+    }
+    Ok(if found.is_empty() { "none".into() } else { found.join(" ") })
+}
+
+fn walk(place: &Path, found: &mut Vec<String>) {
+    let Ok(entries) = fs::read_dir(place) else { return };
+    for entry in entries.flatten() {
+        let Ok(kind) = entry.file_type() else { continue };
+        if kind.is_dir() {
+            walk(&entry.path(), found);
+        } else if kind.is_socket() && UnixStream::connect(entry.path()).is_ok() {
+            found.push(entry.path().display().to_string());
+        }
+    }
+}
+
+fn address(text: &str) -> io::Result<SocketAddr> {
+    text.parse().map_err(|_| io::Error::other(format!("`{text}` is no address")))
+}
+
+/// A query for an A record.
+fn question(name: &str) -> Vec<u8> {
+    let mut bytes = vec![0x12, 0x34, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in name.split('.') {
+        bytes.push(u8::try_from(label.len()).unwrap_or(63));
+        bytes.extend_from_slice(label.as_bytes());
+    }
+    bytes.extend_from_slice(&[0, 0, 1, 0, 1]);
+    bytes
+}

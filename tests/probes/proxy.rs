@@ -1,0 +1,357 @@
+//! The proxy as a client sees it, with the corners that no ordinary client shows.
+
+use std::env;
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::{Said, name_of, number};
+
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// CONNECT, and everything that came back, on one line.
+pub(crate) fn ask(target: &str) -> Said {
+    let mut stream = dial()?;
+    stream.write_all(head(target).as_bytes())?;
+    let answer = read_head(&mut stream)?;
+    let mut rest = Vec::new();
+    if !answer.starts_with("HTTP/1.1 200") {
+        let _ = stream.read_to_end(&mut rest);
+    }
+    Ok(format!("{answer}{}", String::from_utf8_lossy(&rest)).replace("\r\n", "\n"))
+}
+
+/// Sends so many bytes and closes its side; all of them have to come back, and then the end.
+pub(crate) fn echo(target: &str, count: &str) -> Said {
+    let stream = tunnel(target)?;
+    echo_through(stream, number(count)?)
+}
+
+/// The first bytes come right behind the head, in the same segment.
+pub(crate) fn early(target: &str) -> Said {
+    let mut stream = dial()?;
+    stream.write_all(format!("{}early bird", head(target)).as_bytes())?;
+    stream.shutdown(Shutdown::Write)?;
+    accepted(&read_head(&mut stream)?)?;
+    let mut heard = String::new();
+    stream.read_to_string(&mut heard)?;
+    Ok(heard)
+}
+
+/// The server speaks first.
+pub(crate) fn greeting(target: &str) -> Said {
+    let mut stream = tunnel(target)?;
+    let mut heard = [0; 64];
+    let count = stream.read(&mut heard)?;
+    stream.write_all(b"and then we")?;
+    let mut answer = [0; 11];
+    stream.read_exact(&mut answer)?;
+    let (heard, answer) = (String::from_utf8_lossy(&heard[..count]), String::from_utf8_lossy(&answer));
+    Ok(format!("{} {answer}", heard.trim()))
+}
+
+/// The server closes its side; ours still carries bytes.
+pub(crate) fn server_closes(target: &str) -> Said {
+    let mut stream = tunnel(target)?;
+    let mut heard = String::new();
+    stream.read_to_string(&mut heard)?;
+    for _ in 0..5 {
+        stream.write_all(b"12345")?;
+        thread::sleep(Duration::from_millis(20));
+    }
+    stream.shutdown(Shutdown::Write)?;
+    Ok(heard)
+}
+
+/// We close our side; the answer comes after that.
+pub(crate) fn client_closes(target: &str, count: &str) -> Said {
+    let mut stream = tunnel(target)?;
+    stream.write_all(&vec![b'c'; number(count)?])?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut heard = String::new();
+    stream.read_to_string(&mut heard)?;
+    Ok(heard.trim().into())
+}
+
+/// Downloads so many bytes.
+pub(crate) fn bulk(target: &str, count: &str) -> Said {
+    let began = Instant::now();
+    let got = download(tunnel(target)?, number(count)?, Duration::ZERO)?;
+    Ok(format!("{got} bytes in {} ms", began.elapsed().as_millis()))
+}
+
+/// Asks for many bytes and does not read them for a while: whoever is in between must not collect them.
+pub(crate) fn slow_reader(target: &str, count: &str) -> Said {
+    let got = download(tunnel(target)?, number(count)?, Duration::from_secs(2))?;
+    Ok(format!("{got} bytes"))
+}
+
+/// Tunnels one after the other, in so many threads; each echoes 64 bytes.
+pub(crate) fn many(target: &str, each: &str, beside: &str) -> Said {
+    let each: usize = number(each)?;
+    let workers: Vec<_> = (0..number::<usize>(beside)?)
+        .map(|_| {
+            let target = target.to_string();
+            thread::spawn(move || {
+                let outcomes = (0..each).map(|_| tunnel(&target).and_then(|stream| echo_through(stream, 64)));
+                outcomes.filter_map(|outcome| outcome.err().map(|error| name_of(&error))).collect::<Vec<_>>()
+            })
+        })
+        .collect();
+    let total = each * workers.len();
+    let failed: Vec<String> =
+        workers.into_iter().flat_map(|worker| worker.join().unwrap_or_default()).collect();
+    Ok(format!("{} of {total} {}", total - failed.len(), failed.first().map_or("", String::as_str))
+        .trim()
+        .into())
+}
+
+/// Opens tunnels and keeps them until standard input ends.
+pub(crate) fn hold(target: &str, count: &str) -> Said {
+    let tunnels = (0..number::<usize>(count)?).map(|_| tunnel(target)).collect::<io::Result<Vec<_>>>()?;
+    println!("holding {}", tunnels.len());
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok("ok".into())
+}
+
+/// The head arrives byte by byte.
+pub(crate) fn split_head(target: &str) -> Said {
+    let mut stream = dial()?;
+    stream.set_nodelay(true)?;
+    for byte in head(target).bytes() {
+        stream.write_all(&[byte])?;
+    }
+    accepted(&read_head(&mut stream)?)?;
+    echo_through(stream, 64)
+}
+
+/// The head never ends: a byte a second. Says what came of it, and after how many seconds.
+pub(crate) fn slow_head(target: &str) -> Said {
+    let began = Instant::now();
+    let mut stream = dial()?;
+    let head = head(target);
+    stream.write_all(&head.as_bytes()[..head.len() - 2])?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let mut heard = Vec::new();
+    let mut buffer = [0; 1024];
+    let outcome = loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => break "closed".to_string(),
+            Ok(count) => heard.extend_from_slice(&buffer[..count]),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if began.elapsed() > PATIENCE {
+                    break "still open".to_string();
+                }
+                let _ = stream.write_all(b"X");
+            }
+            Err(error) => break name_of(&error),
+        }
+    };
+    let heard = String::from_utf8_lossy(&heard);
+    Ok(format!("{outcome} after {} s: {}", began.elapsed().as_secs(), heard.lines().next().unwrap_or("")))
+}
+
+/// One field of so many bytes.
+pub(crate) fn huge_head(target: &str, size: &str) -> Said {
+    let head = head(target);
+    first_line(&format!("{}X-Pad: {}\r\n\r\n", &head[..head.len() - 2], "x".repeat(number(size)?)))
+}
+
+/// So many fields.
+pub(crate) fn many_fields(target: &str, count: &str) -> Said {
+    let head = head(target);
+    first_line(&format!("{}{}\r\n", &head[..head.len() - 2], "X-Pad: x\r\n".repeat(number(count)?)))
+}
+
+/// A CONNECT for every line of a file (`\xHH` is a byte); the status of each, on lines of their own.
+pub(crate) fn ask_all(file: &str) -> Said {
+    let mut said = Vec::new();
+    for line in fs::read_to_string(file)?.lines() {
+        said.push(status_of(line).unwrap_or_else(|error| name_of(&error)));
+    }
+    Ok(said.join("\n"))
+}
+
+/// Sends what a script says over TCP and gives what came back; see [`converse`].
+pub(crate) fn bytes(file: &str) -> Said {
+    let stream = dial()?;
+    converse(stream.try_clone()?, stream, |stream| stream.shutdown(Shutdown::Write), file)
+}
+
+/// The same straight on the proxy's socket.
+pub(crate) fn bytes_unix(socket: &str, file: &str) -> Said {
+    let stream = UnixStream::connect(socket)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    converse(stream.try_clone()?, stream, |stream| stream.shutdown(Shutdown::Write), file)
+}
+
+/// Plays a script: one step a line, `send HEX`, `wait MS`, `shut`. Then reads to the end of the connection, for as long
+/// as bytes come (`quiet MS` says how long that is; `until-head` stops at the first empty line). Says `closed` or `open`, a blank, and the hex of what came.
+fn converse<S: Read + Send + 'static, W: Write>(
+    mut reader: S,
+    mut writer: W,
+    shut: impl Fn(&W) -> io::Result<()>,
+    file: &str,
+) -> Said {
+    let script = fs::read_to_string(file)?;
+    let quiet = script.lines().find_map(|line| line.strip_prefix("quiet ")).map_or(Ok(1500), number)?;
+    let (send, chunks) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let mut buffer = [0; 4096];
+        while let Ok(count) = reader.read(&mut buffer) {
+            if count == 0 || send.send(buffer[..count].to_vec()).is_err() {
+                return;
+            }
+        }
+    });
+    let mut heard: Vec<u8> = Vec::new();
+    for line in script.lines() {
+        match line.split_once(' ').unwrap_or((line, "")) {
+            ("send", hex) => drop(writer.write_all(&unhex(hex)).and_then(|()| writer.flush())),
+            ("wait", millis) => {
+                let end = Instant::now() + Duration::from_millis(number(millis)?);
+                match listen_until(&chunks, end, &mut heard) {
+                    // The other side has gone: nobody hears the rest.
+                    RecvTimeoutError::Disconnected => break,
+                    RecvTimeoutError::Timeout => {}
+                }
+            }
+            ("shut", _) => drop(shut(&writer)),
+            _ => {}
+        }
+    }
+    let head_alone = script.lines().any(|line| line == "until-head");
+    let state = loop {
+        if head_alone && heard.windows(4).any(|window| window == b"\r\n\r\n") {
+            break "open";
+        }
+        match chunks.recv_timeout(Duration::from_millis(quiet)) {
+            Ok(chunk) => heard.extend(chunk),
+            Err(RecvTimeoutError::Disconnected) => break "closed",
+            Err(RecvTimeoutError::Timeout) => break "open",
+        }
+    };
+    Ok(format!("{state} {}", hex(&heard)))
+}
+
+/// Takes in what comes until `end`; says why it stopped.
+fn listen_until(chunks: &Receiver<Vec<u8>>, end: Instant, heard: &mut Vec<u8>) -> RecvTimeoutError {
+    loop {
+        match chunks.recv_timeout(end.saturating_duration_since(Instant::now())) {
+            Ok(chunk) => heard.extend(chunk),
+            Err(reason) => return reason,
+        }
+    }
+}
+
+fn status_of(target: &str) -> Said {
+    let mut stream = dial()?;
+    let mut request = b"CONNECT ".to_vec();
+    request.extend(unescape(target));
+    request.extend(b" HTTP/1.1\r\nHost: x\r\n\r\n");
+    stream.write_all(&request)?;
+    let answer = read_head(&mut stream)?;
+    Ok(answer.split(' ').nth(1).unwrap_or("none").to_string())
+}
+
+fn first_line(request: &str) -> Said {
+    let mut stream = dial()?;
+    let mut copy = stream.try_clone()?;
+    let request = request.to_string();
+    // A refusal may come before all is sent: then the rest of the sending fails, and that is no news.
+    let sender = thread::spawn(move || copy.write_all(request.as_bytes()));
+    let answer = read_head(&mut stream)?;
+    let _ = sender.join();
+    Ok(answer.lines().next().unwrap_or("").to_string())
+}
+
+fn echo_through(mut stream: TcpStream, count: usize) -> Said {
+    let sent: Vec<u8> = (0..=255).cycle().take(count).collect();
+    let mut writer = stream.try_clone()?;
+    let copy = sent.clone();
+    let sender = thread::spawn(move || {
+        writer.write_all(&copy)?;
+        writer.shutdown(Shutdown::Write)
+    });
+    let mut heard = Vec::new();
+    stream.read_to_end(&mut heard)?;
+    sender.join().map_err(|_| io::Error::other("sender"))??;
+    if heard == sent { Ok(format!("ok: {count}")) } else { Ok(format!("{} of {count} bytes", heard.len())) }
+}
+
+fn download(mut stream: TcpStream, count: u64, pause: Duration) -> io::Result<u64> {
+    stream.write_all(&count.to_be_bytes())?;
+    thread::sleep(pause);
+    let mut buffer = vec![0; 256 * 1024];
+    let mut got = 0;
+    loop {
+        match stream.read(&mut buffer)? {
+            0 => return Ok(got),
+            more => got += more as u64,
+        }
+    }
+}
+
+fn tunnel(target: &str) -> io::Result<TcpStream> {
+    let mut stream = dial()?;
+    stream.write_all(head(target).as_bytes())?;
+    accepted(&read_head(&mut stream)?)?;
+    Ok(stream)
+}
+
+fn accepted(answer: &str) -> io::Result<()> {
+    let line = answer.lines().next().unwrap_or("nothing");
+    if line.starts_with("HTTP/1.1 200") { Ok(()) } else { Err(io::Error::other(line.to_string())) }
+}
+
+fn head(target: &str) -> String {
+    format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n")
+}
+
+/// Connects to where `HTTPS_PROXY` points.
+fn dial() -> io::Result<TcpStream> {
+    let proxy = env::var("HTTPS_PROXY").map_err(|_| io::Error::other("no HTTPS_PROXY"))?;
+    let addr: Result<SocketAddr, _> = proxy.trim_start_matches("http://").trim_end_matches('/').parse();
+    let stream = TcpStream::connect(addr.map_err(io::Error::other)?)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    Ok(stream)
+}
+
+/// Up to the empty line and no further; what comes behind belongs to the tunnel.
+fn read_head(stream: &mut TcpStream) -> io::Result<String> {
+    let mut head = Vec::new();
+    let mut byte = [0];
+    while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte)? == 1 {
+        head.push(byte[0]);
+    }
+    Ok(String::from_utf8_lossy(&head).into_owned())
+}
+
+fn unescape(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("\\x") {
+        bytes.extend(before.bytes());
+        bytes.extend(unhex(&after[..2]));
+        rest = &after[2..];
+    }
+    bytes.extend(rest.bytes());
+    bytes
+}
+
+fn unhex(text: &str) -> Vec<u8> {
+    let digits: Vec<u8> = text
+        .chars()
+        .filter_map(|digit| digit.to_digit(16))
+        .filter_map(|digit| digit.try_into().ok())
+        .collect();
+    digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect()
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
