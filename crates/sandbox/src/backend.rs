@@ -18,7 +18,6 @@ use nix::libc;
 use crate::bwrap::Argv;
 use crate::child::Bwrap;
 use crate::control::{Control, Ready, wait};
-use crate::enforce::Held;
 use crate::error::Error;
 use crate::seccomp;
 use crate::spec::SandboxSpec;
@@ -72,7 +71,6 @@ pub enum Bridge {
 pub struct Running {
     handle: Handle,
     bwrap: Bwrap,
-    landlock: u32,
 }
 
 /// Signals for a running stage; may be used from any thread.
@@ -152,13 +150,13 @@ impl Offer {
     pub fn go(mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<Running, Error> {
         self.control.set_deadline(GO).map_err(Error::Control)?;
         self.control.send_go(go, streams)?;
-        let landlock = match self.control.receive()? {
-            Some((Message::Hardened { landlock }, _)) => landlock,
+        match self.control.receive()? {
+            Some((Message::Hardened { landlock }, _)) => tracing::debug!(landlock, "stage2 hardened itself"),
             Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
             _ => return Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
-        };
+        }
         match self.control.receive()? {
-            None => Ok(Running { handle: self.handle, bwrap: self.bwrap, landlock }),
+            None => Ok(Running { handle: self.handle, bwrap: self.bwrap }),
             Some((Message::Failed { step, errno }, _)) => Err(failed(step, errno)),
             Some(_) => Err(Error::Control(io::ErrorKind::InvalidData.into())),
         }
@@ -171,20 +169,6 @@ fn failed(step: Step, errno: i32) -> Error {
 }
 
 impl Running {
-    /// Whether the Landlock domain behind the filters holds.
-    #[must_use]
-    pub fn syscalls(&self) -> Held {
-        match self.landlock {
-            6.. => Held::Full,
-            0 => Held::Partial {
-                missing: "no Landlock domain: pid 1's memory is writable to the stage (Linux 5.19)".into(),
-            },
-            _ => Held::Partial {
-                missing: "no Landlock scopes: pid 1 and the relay may be signalled (Linux 6.12)".into(),
-            },
-        }
-    }
-
     /// Waits until no process of the sandbox is left.
     ///
     /// # Errors

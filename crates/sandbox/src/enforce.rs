@@ -38,3 +38,17 @@ pub struct Enforcement {
     /// The kernel identity: an unprivileged uid.
     pub identity: Held,
 }
+
+/// Whether the layers on system calls hold on this kernel: the filters always, the Landlock domain behind them by its ABI.
+#[must_use]
+pub fn syscalls() -> Held {
+    match crate::sys::landlock_abi() {
+        6.. => Held::Full,
+        2..=5 => Held::Partial {
+            missing: "no Landlock scopes: pid 1 and the relay may be signalled (Linux 6.12)".into(),
+        },
+        _ => Held::Partial {
+            missing: "no Landlock domain: pid 1's memory is writable to the stage (Linux 5.19)".into(),
+        },
+    }
+}

@@ -221,6 +221,17 @@ impl AsFd for PidFd {
     }
 }
 
+/// The kernel's Landlock ABI, 0 where it has none (landlock(7)).
+pub(crate) fn landlock_abi() -> u32 {
+    const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
+    let none: *const libc::c_void = std::ptr::null();
+    // SAFETY: with the VERSION flag the kernel wants a null pointer and size 0 and touches no memory.
+    let abi = unsafe {
+        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, LANDLOCK_CREATE_RULESET_VERSION)
+    };
+    u32::try_from(abi).unwrap_or(0)
+}
+
 /// An anonymous file that holds `bytes`, read from its start, under a descriptor above the standard ones.
 pub(crate) fn file_of(bytes: &[u8]) -> io::Result<File> {
     use std::io::{Seek, Write};

@@ -1,0 +1,167 @@
+//! The host side alone: a proxy for sandboxes that somebody else makes.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use exeat_audit::place::{Place, store_policy};
+use exeat_audit::{Cause, Event, Header, Log, Mode, RunEnd, RunId, RunStart, sha256_hex};
+use exeat_policy::Policy;
+use exeat_proxy::{Context, Listener, Summary, serve};
+use exeat_sandbox::raise_descriptor_limit;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::request::AuditTo;
+use crate::run::open_record;
+use crate::signals::Signals;
+
+/// Told where the proxy listens, and the record's path where it has one.
+pub type Ready = Box<dyn FnOnce(&str, Option<&Path>)>;
+
+/// What to serve, and where.
+pub struct ProxyRequest {
+    /// The place to listen on.
+    pub listen: Listen,
+    /// Listen on an address that other machines reach.
+    pub listen_anywhere: bool,
+    /// The policy.
+    pub policy: Policy,
+    /// Where the record goes.
+    pub audit: AuditTo,
+    /// A name in every record.
+    pub stage: Option<String>,
+    /// The caller's environment.
+    pub host_env: BTreeMap<OsString, OsString>,
+    /// Called once, when connections are accepted: the place, and the record's path where it has one.
+    pub ready: Ready,
+}
+
+impl std::fmt::Debug for ProxyRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProxyRequest").field("listen", &self.listen).finish_non_exhaustive()
+    }
+}
+
+/// A place to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A Unix socket, made with mode 0600.
+    Unix(PathBuf),
+    /// A TCP address: any local user may use it.
+    Tcp(SocketAddr),
+}
+
+/// Serves until SIGINT, SIGTERM, SIGHUP or SIGQUIT, then drains.
+///
+/// # Errors
+/// When the place or the record cannot be had, or the record could not be ended.
+pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
+    let prepare = |what| move |source| Error::Prepare { what, source };
+    if let Listen::Tcp(address) = request.listen
+        && !address.ip().is_loopback()
+        && !request.listen_anywhere
+    {
+        return Err(Error::ListenAnywhere(address));
+    }
+    raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(prepare("the runtime"))?.block_on(async {
+        let mut signals = Signals::listen().map_err(prepare("the signal handlers"))?;
+        let run = RunId::new();
+        let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
+        let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();
+        let (sink, audit) = open_record(&request.audit, place.as_ref(), run)?;
+        let canonical = request.policy.canonical_json();
+        if let (AuditTo::Default, Some(path)) = (&request.audit, &audit) {
+            store_policy(path, &canonical).map_err(Error::Place)?;
+        }
+        let policy_sha256 = sha256_hex(canonical.as_bytes());
+        let log = Log::start(sink, Header { run, stage: request.stage, policy_sha256, mode: Mode::Enforce });
+        let log = log.map_err(Error::Log)?;
+        let start = RunStart {
+            version: env!("CARGO_PKG_VERSION").into(),
+            backend: Some("none".into()),
+            bridge: Some("proxy".into()),
+            gateway: Some("off".into()),
+            ..RunStart::default()
+        };
+        log.write(Event::RunStart(start)).map_err(Error::Log)?;
+
+        let place = match &request.listen {
+            Listen::Unix(path) => format!("unix:{}", path.display()),
+            Listen::Tcp(address) => format!("tcp:{address}"),
+        };
+        let failed = |source| Error::Listen { place: place.clone(), source };
+        let (listener, place, _socket) = match &request.listen {
+            Listen::Unix(path) => {
+                let (listener, file) = listen_unix(path).map_err(failed)?;
+                (Listener::unix(listener).map_err(failed)?, place.clone(), Some(file))
+            }
+            Listen::Tcp(address) => {
+                let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+                // With port 0 the kernel chose one.
+                let bound = listener.local_addr().map_err(failed)?;
+                (Listener::tcp(listener).map_err(failed)?, format!("tcp:{bound}"), None)
+            }
+        };
+        let context = Arc::new(Context::new(request.policy, log.clone(), run));
+        let stop = CancellationToken::new();
+        let serving = serve(listener, Arc::clone(&context), stop.clone());
+        tokio::pin!(serving);
+        (request.ready)(&place, audit.as_deref());
+        tokio::select! {
+            _ = signals.next() => {
+                stop.cancel();
+                // A second signal does not wait for the drain.
+                tokio::select! {
+                    _ = signals.next() => {}
+                    report = &mut serving => tracing::debug!(?report, "the proxy has stopped"),
+                }
+            }
+            report = &mut serving => tracing::debug!(?report, "the proxy has stopped"),
+        }
+        let summary = context.summary();
+        let end =
+            RunEnd { cause: Cause::Stopped, exit: Some(0), connections: summary.connections, dropped: 0 };
+        log.write(Event::RunEnd(end)).map_err(Error::Log)?;
+        Ok(summary)
+    })
+}
+
+/// A Unix socket for the caller alone, and the duty to remove it.
+fn listen_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let old = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
+    let bound = match UnixListener::bind(path) {
+        // Left behind by a proxy that was killed: nobody answers there any more.
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_dead_socket(path) => {
+            fs::remove_file(path).and_then(|()| UnixListener::bind(path))
+        }
+        other => other,
+    };
+    nix::sys::stat::umask(old);
+    let listener = bound?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    Ok((listener, SocketFile(path.to_path_buf())))
+}
+
+fn is_dead_socket(path: &Path) -> bool {
+    let socket = fs::symlink_metadata(path).is_ok_and(|meta| meta.file_type().is_socket());
+    socket && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+/// Removes the socket's name at the end.
+struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        // Somebody else may have removed it already.
+        let _ = fs::remove_file(&self.0);
+    }
+}

@@ -1,0 +1,172 @@
+//! The directory of one run: the proxy's socket and the denials file, until stage2 has connected.
+//!
+//! Both are bind-mounted into the sandbox, and a bind mount outlives the name: with the names gone, even SIGKILL leaves
+//! nothing behind. What a run leaves that was killed before that is swept by the next one.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::{Flock, FlockArg};
+use nix::unistd::geteuid;
+
+/// What a run directory's name starts with.
+const PREFIX: &str = "exeat-";
+const SOCKET: &str = "proxy.sock";
+const DENIALS: &str = "denials.jsonl";
+const LOCK: &str = "lock";
+/// Names looked at by one sweep: a full `/tmp` must not slow a start.
+const SWEPT: usize = 4096;
+
+/// A private directory, removed with what is in it when dropped.
+#[derive(Debug)]
+pub(crate) struct RunDir {
+    path: PathBuf,
+    /// Held for as long as the directory is in use.
+    _lock: Flock<File>,
+}
+
+impl RunDir {
+    /// Makes a directory of random name, mode 0700, in the user's runtime directory or else in `/tmp`.
+    pub(crate) fn create(base: &Path) -> io::Result<Self> {
+        sweep(base);
+        let path = nix::unistd::mkdtemp(&base.join(format!("{PREFIX}XXXXXX")))?;
+        let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
+        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
+            .map_err(|(_, errno)| io::Error::from(errno))?;
+        Ok(Self { path, _lock: lock })
+    }
+
+    pub(crate) fn socket_path(&self) -> PathBuf {
+        self.path.join(SOCKET)
+    }
+
+    pub(crate) fn denials_path(&self) -> PathBuf {
+        self.path.join(DENIALS)
+    }
+
+    /// The socket. bind(2) refuses a path of more than 107 bytes, and so does this.
+    pub(crate) fn listen(&self) -> io::Result<UnixListener> {
+        let path = self.socket_path();
+        let listener = UnixListener::bind(&path)?;
+        // The directory is 0700: nobody else gets as far as the socket. Writable for whoever the stage is to the kernel.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        Ok(listener)
+    }
+
+    /// The denials file, for appending; the stage reads it.
+    pub(crate) fn denials(&self) -> io::Result<File> {
+        let path = self.denials_path();
+        let file = OpenOptions::new().append(true).create_new(true).mode(0o644).open(&path)?;
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644))?;
+        Ok(file)
+    }
+
+    /// Lets another kernel uid pass: only root calls this, for a stage that becomes that uid.
+    pub(crate) fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
+        std::os::unix::fs::chown(&self.path, Some(uid), Some(gid))
+    }
+}
+
+impl Drop for RunDir {
+    fn drop(&mut self) {
+        // What cannot be removed now is swept at the next start.
+        let _ = remove(&self.path);
+    }
+}
+
+/// Where run directories are made: the user's runtime directory where it is private, else `/tmp`.
+pub(crate) fn base(runtime_dir: Option<&Path>) -> PathBuf {
+    let private = |path: &Path| {
+        let meta = fs::symlink_metadata(path).ok()?;
+        (meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0)
+            .then(|| path.to_path_buf())
+    };
+    runtime_dir.filter(|path| path.is_absolute()).and_then(private).unwrap_or_else(|| "/tmp".into())
+}
+
+/// Removes directories of ours whose run is over. Best effort: a directory that is not plainly ours is left alone.
+fn sweep(base: &Path) {
+    let Ok(entries) = fs::read_dir(base) else { return };
+    for entry in entries.flatten().take(SWEPT) {
+        if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
+            continue;
+        }
+        let path = entry.path();
+        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
+        let ours = meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o7777 == 0o700;
+        if !ours {
+            continue;
+        }
+        // Without a lock file it is either not ours or about to get one.
+        let lock = OpenOptions::new().write(true).custom_flags(nix::libc::O_NOFOLLOW).open(path.join(LOCK));
+        let Ok(lock) = lock else { continue };
+        if Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok() {
+            let _ = remove(&path);
+        }
+    }
+}
+
+/// Removes the three files and the directory, and nothing else: a directory that holds more stays.
+fn remove(path: &Path) -> io::Result<()> {
+    for name in [SOCKET, DENIALS, LOCK] {
+        match fs::remove_file(path.join(name)) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+    }
+    fs::remove_dir(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> PathBuf {
+        let path = std::env::temp_dir().join(format!("dirs-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        path
+    }
+
+    #[test]
+    fn b36_b27_a_run_directory_is_private_and_leaves_nothing() {
+        let base = scratch("private");
+        let dir = RunDir::create(&base).unwrap();
+        assert_eq!(fs::metadata(&dir.path).unwrap().mode() & 0o7777, 0o700);
+        let _listener = dir.listen().unwrap();
+        let _denials = dir.denials().unwrap();
+        drop(dir);
+        assert_eq!(fs::read_dir(&base).unwrap().count(), 0);
+        fs::remove_dir(&base).unwrap();
+    }
+
+    #[test]
+    fn b32_what_a_killed_run_left_is_swept_and_what_is_in_use_is_not() {
+        let base = scratch("sweep");
+        let killed = RunDir::create(&base).unwrap();
+        let path = killed.path.clone();
+        let _socket = killed.listen().unwrap();
+        // As if by SIGKILL: the lock is gone, the names are not.
+        let RunDir { _lock, .. } = &killed;
+        let used = RunDir::create(&base).unwrap();
+        assert!(path.exists(), "swept while its lock is held");
+        fs::remove_file(path.join(LOCK)).unwrap();
+        fs::write(path.join(LOCK), "").unwrap();
+        let third = RunDir::create(&base).unwrap();
+        assert!(!path.exists(), "not swept");
+        assert!(used.path.exists());
+        drop((killed, used, third));
+        fs::remove_dir(&base).unwrap();
+    }
+
+    #[test]
+    fn b27_a_path_over_107_bytes_is_refused() {
+        let base = scratch(&"x".repeat(100));
+        let dir = RunDir::create(&base).unwrap();
+        assert!(dir.listen().is_err());
+        drop(dir);
+        fs::remove_dir(&base).unwrap();
+    }
+}

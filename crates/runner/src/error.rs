@@ -1,0 +1,112 @@
+//! Why a run did not happen: the step, the cause, the fix.
+
+use std::io;
+use std::path::PathBuf;
+
+/// A run did not happen, or was lost after it had begun.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The request has no command.
+    #[error("there is no command to run")]
+    NoCommand,
+    /// A path of the request does not exist or cannot be read.
+    #[error("cannot use {what} `{}`", .path.display())]
+    Path {
+        /// What it was given for.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The record would lie where the stage can write.
+    #[error("the record `{}` would lie in `{}`, which the stage can write", .record.display(), .tree.display())]
+    RecordInside {
+        /// The record.
+        record: PathBuf,
+        /// The writable tree.
+        tree: PathBuf,
+    },
+    /// A listener was asked for that any host on the network could use.
+    #[error("`{0}` is not a loopback address: everybody who reaches it could use the proxy")]
+    ListenAnywhere(std::net::SocketAddr),
+    /// The place of the record could not be used.
+    #[error("cannot keep the record")]
+    Place(#[source] exeat_audit::place::Error),
+    /// The record could not be opened.
+    #[error("cannot open the record")]
+    Record(#[source] exeat_audit::OpenError),
+    /// The record could not be written.
+    #[error("cannot write the record")]
+    Log(#[source] exeat_audit::Error),
+    /// Something on the host could not be prepared.
+    #[error("cannot prepare {what}")]
+    Prepare {
+        /// What it is.
+        what: &'static str,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The proxy could not listen.
+    #[error("cannot listen on `{place}`")]
+    Listen {
+        /// The place.
+        place: String,
+        /// The cause.
+        source: io::Error,
+    },
+    /// The sandbox could not be set up.
+    #[error("cannot set up the sandbox")]
+    Sandbox(#[source] exeat_sandbox::Error),
+    /// A signal came before the stage was started.
+    #[error("stopped by signal {0} before the command was started")]
+    Stopped(i32),
+}
+
+impl Error {
+    /// exeat's exit code: 2 for what the caller wrote, 125 for what the machine refused, 128+n for a signal.
+    #[must_use]
+    pub fn code(&self) -> u8 {
+        match self {
+            Self::NoCommand | Self::Path { .. } | Self::RecordInside { .. } | Self::ListenAnywhere(_) => 2,
+            Self::Record(exeat_audit::OpenError::Exists { .. }) => 2,
+            Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),
+            _ => 125,
+        }
+    }
+
+    /// The word for the result object.
+    #[must_use]
+    pub fn cause_word(&self) -> &'static str {
+        match self {
+            Self::Stopped(_) => "signal",
+            _ => "setup",
+        }
+    }
+
+    /// One command or change that mends it, where one is known.
+    #[must_use]
+    pub fn fix(&self) -> Option<String> {
+        match self {
+            Self::NoCommand => {
+                Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
+            }
+            Self::RecordInside { .. } => {
+                Some("name a file outside the working directory and every --rw, or leave --audit out".into())
+            }
+            Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
+            Self::Sandbox(error) => error.fix().map(str::to_owned),
+            _ => None,
+        }
+    }
+
+    /// The layer that refused, where it is known.
+    #[must_use]
+    pub fn layer(&self) -> Option<&'static str> {
+        match self {
+            Self::Sandbox(exeat_sandbox::Error::Bwrap { layer, .. }) => layer.as_str(),
+            _ => None,
+        }
+    }
+}

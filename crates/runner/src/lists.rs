@@ -1,0 +1,218 @@
+//! The lists that a view is made of: system trees, toolchains, credentials, protected names, caches, variables.
+//!
+//! Data only. Each is documented in docs/files.md; a test there compares.
+
+/// Trees of the system: shown read-only in the project view, and never writable as a working directory.
+pub(crate) const SYSTEM: &[&str] =
+    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu/store"];
+
+/// Places that are the kernel's or the machine's: never shown from the host, whatever the working directory is.
+pub(crate) const KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
+
+/// Directories of HOME that a directory on PATH stands for: the first component below HOME, or the first two below
+/// `.local/share`, and what the programs there need beside themselves.
+pub(crate) const TOOLCHAINS: &[(&str, &[&str])] = &[
+    (".cargo/bin", &[".cargo/bin", ".rustup"]),
+    (".local/bin", &[".local/bin", ".local/share/uv", ".local/share/pipx", ".local/pipx"]),
+    (".pyenv", &[".pyenv"]),
+    (".rbenv", &[".rbenv"]),
+    (".nodenv", &[".nodenv"]),
+    (".goenv", &[".goenv"]),
+    (".jenv", &[".jenv"]),
+    (".nvm", &[".nvm"]),
+    (".volta", &[".volta"]),
+    (".asdf", &[".asdf"]),
+    (".bun", &[".bun/bin"]),
+    (".deno", &[".deno/bin"]),
+    (".sdkman", &[".sdkman/candidates"]),
+    (".local/share/mise", &[".local/share/mise"]),
+    (".local/share/fnm", &[".local/share/fnm"]),
+    (".local/share/pnpm", &[".local/share/pnpm"]),
+];
+
+/// Variables that name a toolchain's place; what they name is shown read-only.
+pub(crate) const TOOLCHAIN_VARIABLES: &[&str] = &[
+    "RUSTUP_HOME",
+    "PYENV_ROOT",
+    "NVM_DIR",
+    "VOLTA_HOME",
+    "JAVA_HOME",
+    "GOROOT",
+    "VIRTUAL_ENV",
+    "CONDA_PREFIX",
+];
+
+/// Files and directories with credentials, below HOME: masked wherever a shown tree holds them.
+pub(crate) const CREDENTIALS: &[&str] = &[
+    ".ssh",
+    ".gnupg",
+    ".aws",
+    ".azure",
+    ".kube",
+    ".docker",
+    ".config/gcloud",
+    ".config/gh",
+    ".config/glab-cli",
+    ".config/hub",
+    ".config/op",
+    ".config/containers/auth.json",
+    ".config/rclone",
+    ".config/doctl",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/exeat",
+    ".mozilla",
+    ".netrc",
+    ".git-credentials",
+    ".config/git/credentials",
+    ".npmrc",
+    ".yarnrc",
+    ".yarnrc.yml",
+    ".pypirc",
+    ".config/pip",
+    ".pip",
+    ".cargo/credentials",
+    ".cargo/credentials.toml",
+    ".gem/credentials",
+    ".m2/settings.xml",
+    ".m2/settings-security.xml",
+    ".gradle/gradle.properties",
+    ".terraform.d/credentials.tfrc.json",
+    ".terraformrc",
+    ".vault-token",
+    ".password-store",
+    ".local/share/keyrings",
+    ".local/share/exeat",
+    ".pgpass",
+    ".my.cnf",
+    ".claude",
+    ".claude.json",
+    ".codex",
+    ".gemini",
+    ".config/github-copilot",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".psql_history",
+    ".node_repl_history",
+];
+
+/// Files of the system that only root and its groups read: masked when the stage keeps root's kernel uid, which owns them.
+pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
+    "/etc/shadow",
+    "/etc/shadow-",
+    "/etc/gshadow",
+    "/etc/gshadow-",
+    "/etc/sudoers",
+    "/etc/sudoers.d",
+    "/etc/ssl/private",
+    "/etc/ssh",
+    "/etc/krb5.keytab",
+    "/etc/NetworkManager/system-connections",
+    "/etc/wireguard",
+    "/etc/ppp",
+    "/etc/pki/tls/private",
+];
+
+/// Names in a writable directory that something on the host runs or obeys later: bound read-only where they exist.
+pub(crate) const PROTECTED: &[&str] = &[
+    ".git/hooks",
+    ".git/config",
+    ".git/config.worktree",
+    ".git/info/attributes",
+    ".gitmodules",
+    ".githooks",
+    ".husky",
+    ".pre-commit-config.yaml",
+    ".vscode",
+    ".idea",
+    ".zed",
+    ".cursor",
+    ".claude",
+    ".codex",
+    ".gemini",
+    ".mcp.json",
+    ".envrc",
+    ".exeat.toml",
+    ".npmrc",
+    ".bashrc",
+    ".bash_profile",
+    ".profile",
+    ".zshrc",
+    ".zprofile",
+    ".zshenv",
+    "pyvenv.cfg",
+];
+
+/// Those of [`PROTECTED`] that `--allow-git-config` leaves writable.
+pub(crate) const GIT: &str = ".git/";
+
+/// Variables that are passed to the stage where the caller has them.
+pub(crate) const PASSED: &[&str] = &[
+    "PATH",
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "LC_CTYPE",
+    "LC_COLLATE",
+    "LC_MESSAGES",
+    "LC_MONETARY",
+    "LC_NUMERIC",
+    "LC_TIME",
+    "TZ",
+    "TERM",
+    "COLORTERM",
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "PAGER",
+    "NIX_PATH",
+    "RUST_BACKTRACE",
+    "RUST_LOG",
+    "RUSTUP_TOOLCHAIN",
+    "PYTHONDONTWRITEBYTECODE",
+    "PYTHONUNBUFFERED",
+    "SOURCE_DATE_EPOCH",
+];
+
+/// Variables that name certificates; passed, and the file is shown where the view lacks it.
+pub(crate) const CERTIFICATES: &[&str] = &[
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "CURL_CA_BUNDLE",
+    "REQUESTS_CA_BUNDLE",
+    "PIP_CERT",
+    "GIT_SSL_CAINFO",
+    "NODE_EXTRA_CA_CERTS",
+    "NPM_CONFIG_CAFILE",
+    "CARGO_HTTP_CAINFO",
+    "AWS_CA_BUNDLE",
+    "DENO_CERT",
+    "NIX_SSL_CERT_FILE",
+    "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
+    "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
+];
+
+/// Variables that point package managers at the private cache, and the directory in it.
+pub(crate) const CACHES: &[(&str, &str)] = &[
+    ("XDG_CACHE_HOME", ""),
+    ("npm_config_cache", "npm"),
+    ("YARN_CACHE_FOLDER", "yarn"),
+    ("BUN_INSTALL_CACHE_DIR", "bun"),
+    ("DENO_DIR", "deno"),
+    ("PIP_CACHE_DIR", "pip"),
+    ("UV_CACHE_DIR", "uv"),
+    ("POETRY_CACHE_DIR", "poetry"),
+    ("GOPATH", "go"),
+    ("GOCACHE", "go-build"),
+    ("GOMODCACHE", "go/pkg/mod"),
+    ("CARGO_HOME", "cargo"),
+    ("GRADLE_USER_HOME", "gradle"),
+    ("NUGET_PACKAGES", "nuget"),
+    ("COMPOSER_CACHE_DIR", "composer"),
+    ("GEM_SPEC_CACHE", "gem"),
+    ("PRE_COMMIT_HOME", "pre-commit"),
+];

@@ -1,0 +1,462 @@
+//! One run, from the plan to the outcome.
+//!
+//! Two threads: this one serves the proxy and waits for signals; the other starts bubblewrap and lives as long as it,
+//! because the kernel kills bubblewrap when the thread that started it ends.
+
+use std::ffi::OsString;
+use std::fs::DirBuilder;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use exeat_audit::place::store_policy;
+use exeat_audit::{
+    Cause, Event, Header, Holds, Log, Mode, Note, RunEnd, RunId, RunStart, Sink, What, sha256_hex,
+};
+use exeat_contract::Go;
+use exeat_proxy::{Context, Listener, Summary, serve};
+use exeat_sandbox::backend::Handle;
+use exeat_sandbox::{Bridge, Held, Identity, Launch, Status, raise_descriptor_limit, seccomp};
+use nix::libc;
+use nix::sys::signal::Signal;
+use tokio::net::UnixStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use crate::dirs::RunDir;
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::request::AuditTo;
+use crate::signals::Signals;
+
+/// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The run.
+    pub run: RunId,
+    /// How the stage ended.
+    pub ended: Ended,
+    /// What the proxy saw.
+    pub summary: Summary,
+    /// The record; `None` when it went to a descriptor.
+    pub audit: Option<PathBuf>,
+    /// Lines for the caller.
+    pub notes: Vec<String>,
+}
+
+/// How a stage ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code.
+    Exit(u8),
+    /// By this signal.
+    Signal(i32),
+    /// It was stopped when its time was over.
+    Timeout,
+    /// It never was: no such command.
+    NotFound,
+    /// It never was: the command cannot be executed.
+    NotExecutable,
+}
+
+/// Carries a plan out, on the caller's standard streams, and returns when no process of the stage is left.
+///
+/// # Errors
+/// When the stage was not started: nothing untrusted has run then. The record says so too, where it could be opened.
+pub fn run(plan: Plan) -> Result<Outcome, Error> {
+    let prepare = |what| move |source| Error::Prepare { what, source };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(prepare("the runtime"))?;
+    runtime.block_on(async {
+        let run = RunId::new();
+        // From here on a signal no longer ends this process, so that it can end the stage first.
+        let signals = Signals::listen().map_err(prepare("the signal handlers"))?;
+        let (log, audit) = start_log(&plan, run)?;
+        let outcome = Run { plan: &plan, run, log: log.clone() }.carry_out(signals).await;
+        let end = match &outcome {
+            Ok((ended, summary)) => run_end(*ended, summary),
+            Err(_) => RunEnd { cause: Cause::Setup, exit: None, connections: 0, dropped: 0 },
+        };
+        let (ended, summary) = match (outcome, log.write(Event::RunEnd(end))) {
+            (Ok(outcome), Ok(_)) => outcome,
+            (Err(error), _) => return Err(error),
+            // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
+            (Ok((ended, summary)), Err(error)) => {
+                let notes = vec![format!("the record is incomplete: {}", chain(&error))];
+                return Ok(Outcome { run, ended, summary, audit, notes });
+            }
+        };
+        let notes = match ended {
+            Ended::NotFound => {
+                vec![format!("cannot execute `{}`: there is no such command in the sandbox", shown(&plan))]
+            }
+            Ended::NotExecutable => {
+                vec![format!("cannot execute `{}`: it is not an executable file", shown(&plan))]
+            }
+            _ => Vec::new(),
+        };
+        Ok(Outcome { run, ended, summary, audit, notes })
+    })
+}
+
+fn shown(plan: &Plan) -> String {
+    plan.command.first().map(|name| exeat_audit::escape(name.as_bytes(), 256)).unwrap_or_default()
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
+    let (cause, exit) = match ended {
+        Ended::Exit(code) => (Cause::Exit, Some(code.into())),
+        Ended::Signal(signal) => (Cause::Signal, Some(128 + signal)),
+        Ended::Timeout => (Cause::Timeout, Some(124)),
+        Ended::NotFound => (Cause::Setup, Some(127)),
+        Ended::NotExecutable => (Cause::Setup, Some(126)),
+    };
+    RunEnd { cause, exit, connections: summary.connections, dropped: 0 }
+}
+
+/// Opens the record and writes its first line.
+pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
+    let (sink, path) = open_record(&plan.audit, plan.place.as_ref(), run)?;
+    let canonical = plan.policy.canonical_json();
+    let header = Header {
+        run,
+        stage: plan.stage.clone(),
+        policy_sha256: sha256_hex(canonical.as_bytes()),
+        mode: Mode::Enforce,
+    };
+    // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
+    if let (AuditTo::Default, Some(path)) = (&plan.audit, &path) {
+        store_policy(path, &canonical).map_err(Error::Place)?;
+    }
+    let log = Log::start(sink, header).map_err(Error::Log)?;
+    let held = &plan.enforcement;
+    let aspects =
+        [("net", &held.net), ("fs", &held.fs), ("syscalls", &held.syscalls), ("identity", &held.identity)];
+    let start = RunStart {
+        version: env!("CARGO_PKG_VERSION").into(),
+        command: plan.command.first().cloned(),
+        backend: Some("bwrap".into()),
+        bridge: Some(plan.bridge.as_str().into()),
+        gateway: Some("off".into()),
+        enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
+        labels: plan.labels.clone(),
+    };
+    log.write(Event::RunStart(start)).map_err(Error::Log)?;
+    Ok((log, path))
+}
+
+/// The sink, and its path where it has one.
+pub(crate) fn open_record(
+    audit: &AuditTo,
+    place: Option<&exeat_audit::place::Place>,
+    run: RunId,
+) -> Result<(Sink, Option<PathBuf>), Error> {
+    match (audit, place) {
+        (AuditTo::Default, Some(place)) => {
+            let (sink, path) = place.create(run).map_err(Error::Place)?;
+            Ok((sink, Some(path)))
+        }
+        (AuditTo::Default, None) => Err(Error::Place(exeat_audit::place::Error::NoHome)),
+        (AuditTo::File(path), _) => Ok((Sink::create_file(path).map_err(Error::Record)?, Some(path.clone()))),
+        (AuditTo::Fd(fd), _) => {
+            let fd = fd
+                .try_clone()
+                .map_err(|source| Error::Prepare { what: "the record's descriptor", source })?;
+            Ok((Sink::from_fd(fd).map_err(Error::Record)?, None))
+        }
+    }
+}
+
+fn holds(held: &Held) -> Holds {
+    match held {
+        Held::Full => Holds::Held,
+        Held::Partial { missing } => Holds::Partial(missing.clone()),
+        Held::Absent => Holds::Absent,
+    }
+}
+
+struct Run<'a> {
+    plan: &'a Plan,
+    run: RunId,
+    log: Log,
+}
+
+impl Run<'_> {
+    async fn carry_out(&self, mut signals: Signals) -> Result<(Ended, Summary), Error> {
+        let prepare = |what| move |source| Error::Prepare { what, source };
+        if let Some(cache) = &self.plan.cache {
+            make_cache(cache, self.plan.identity).map_err(prepare("the private cache"))?;
+        }
+        let dir = RunDir::create(&self.plan.run_base).map_err(prepare("the run directory"))?;
+        let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
+        let denials = dir.denials().map_err(prepare("the denials file"))?;
+        if let Identity::Other { uid, gid } = self.plan.identity {
+            dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
+        }
+        let context =
+            Context::new(self.plan.policy.clone(), self.log.clone(), self.run).with_denials(denials);
+        let context = Arc::new(context);
+
+        let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener)?;
+        let bridge = sandbox.offered().await?;
+        // Both names are mounted now: nothing is left on the host from here on, whatever happens.
+        drop(dir);
+
+        let stop = CancellationToken::new();
+        let mut tasks = JoinSet::new();
+        let (listener, lifeline) = match bridge {
+            Bridge::Handoff(listener) => (Listener::tcp(listener), None),
+            Bridge::Relay { listener, lifeline } => (Listener::unix(listener), Some(lifeline)),
+        };
+        let listener = listener.map_err(prepare("the bridge's listener"))?;
+        let over = CancellationToken::new();
+        if let Some(lifeline) = lifeline {
+            let watch = watch_relay(lifeline, self.log.clone(), over.clone());
+            tasks.spawn(async move { drop(watch.await) });
+        }
+        let serving = serve(listener, Arc::clone(&context), stop.clone());
+        tasks.spawn(async move {
+            let report = serving.await;
+            tracing::debug!(?report, "the proxy has stopped");
+        });
+
+        let ended = sandbox.become_stage(&mut signals, self.plan.timeout).await;
+        over.cancel();
+        stop.cancel();
+        // The server drains for a bounded time by itself.
+        while tasks.join_next().await.is_some() {}
+        thread.join();
+        Ok((ended?, context.summary()))
+    }
+
+    /// Starts the thread that owns the sandbox.
+    fn start_sandbox(&self, dir: &RunDir, listener: UnixListener) -> Result<(Thread, Sandbox), Error> {
+        let prepare = |what| move |source| Error::Prepare { what, source };
+        let streams = [
+            io::stdin().as_fd().try_clone_to_owned().map_err(prepare("standard input"))?,
+            io::stdout().as_fd().try_clone_to_owned().map_err(prepare("standard output"))?,
+            io::stderr().as_fd().try_clone_to_owned().map_err(prepare("standard error"))?,
+        ];
+        let launch = Launch {
+            bwrap: self.plan.bwrap.clone(),
+            spec: self.plan.spec(dir.socket_path(), dir.denials_path()),
+            listener,
+            descriptors: Some(raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?),
+        };
+        let go = self.go()?;
+        let (offer_to, offered) = oneshot::channel();
+        let (go_to, may_go) = oneshot::channel();
+        let (started_to, started) = oneshot::channel();
+        let (status_to, status) = oneshot::channel();
+        let body = move || {
+            // A receiver that is gone has lost interest: what is dropped here ends the sandbox.
+            let mut offer = match launch.start() {
+                Ok(offer) => offer,
+                Err(error) => return drop(offer_to.send(Err(error))),
+            };
+            let Some(bridge) = offer.take_bridge() else { return };
+            if offer_to.send(Ok((bridge, offer.handle()))).is_err() || may_go.blocking_recv().is_err() {
+                return;
+            }
+            let [input, output, error] = &streams;
+            let running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
+                Ok(running) => running,
+                Err(error) => return drop(started_to.send(Err(error))),
+            };
+            // The stage has its own: a reader of its output must see the end when the stage closes it.
+            drop(streams);
+            if started_to.send(Ok(())).is_ok() {
+                drop(status_to.send(running.wait()));
+            }
+        };
+        let thread = std::thread::Builder::new().name("sandbox".into()).spawn(body);
+        let thread = thread.map_err(prepare("the sandbox's thread"))?;
+        let sandbox = Sandbox { offered: Some(offered), handle: None, go: Some(go_to), started, status };
+        Ok((Thread(Some(thread)), sandbox))
+    }
+
+    fn go(&self) -> Result<Go, Error> {
+        let mut env = self.plan.env.clone();
+        env.insert("EXEAT_RUN_ID".into(), self.run.to_string().into());
+        let filter = if self.plan.sockets_exposed {
+            seccomp::no_unix_sockets().map_err(Error::Sandbox)?
+        } else {
+            Vec::new()
+        };
+        Ok(Go {
+            argv: self.plan.command.iter().cloned().map(OsString::into_vec).collect(),
+            env: env
+                .into_iter()
+                .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
+                .collect(),
+            cwd: self.plan.cwd.as_os_str().as_bytes().to_vec(),
+            filter,
+        })
+    }
+}
+
+/// The sandbox's thread, joined at the end.
+struct Thread(Option<std::thread::JoinHandle<()>>);
+
+impl Thread {
+    fn join(&mut self) {
+        if let Some(thread) = self.0.take() {
+            // It has sent its last word; a panic there has been reported already as a closed channel.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Thread {
+    fn drop(&mut self) {
+        self.join();
+    }
+}
+
+type Offered = Result<(Bridge, Handle), exeat_sandbox::Error>;
+
+/// The other thread, as seen from this one.
+struct Sandbox {
+    offered: Option<oneshot::Receiver<Offered>>,
+    handle: Option<Handle>,
+    go: Option<oneshot::Sender<()>>,
+    started: oneshot::Receiver<Result<(), exeat_sandbox::Error>>,
+    status: oneshot::Receiver<Result<Status, exeat_sandbox::Error>>,
+}
+
+fn lost<T>(_: T) -> Error {
+    Error::Prepare { what: "the sandbox", source: io::Error::other("its thread ended early") }
+}
+
+impl Sandbox {
+    async fn offered(&mut self) -> Result<Bridge, Error> {
+        let offered = self.offered.take().ok_or(()).map_err(lost)?;
+        let (bridge, handle) = offered.await.map_err(lost)?.map_err(Error::Sandbox)?;
+        self.handle = Some(handle);
+        Ok(bridge)
+    }
+
+    /// Lets the stage start, passes signals on, and waits for the end.
+    async fn become_stage(
+        mut self,
+        signals: &mut Signals,
+        timeout: Option<Duration>,
+    ) -> Result<Ended, Error> {
+        let handle = self.handle.take().ok_or(()).map_err(lost)?;
+        // A signal that came while the sandbox was made: the stage is not started at all.
+        tokio::select! {
+            biased;
+            signal = signals.next() => return Err(Error::Stopped(signal as i32)),
+            () = std::future::ready(()) => {}
+        }
+        self.go.take().and_then(|go| go.send(()).ok()).ok_or(()).map_err(lost)?;
+        match self.started.await.map_err(lost)? {
+            Ok(()) => {}
+            Err(exeat_sandbox::Error::Exec(errno)) => {
+                let absent = errno as i32 == libc::ENOENT;
+                return Ok(if absent { Ended::NotFound } else { Ended::NotExecutable });
+            }
+            Err(error) => return Err(Error::Sandbox(error)),
+        }
+        let timeout = timeout.and_then(|limit| Instant::now().checked_add(limit));
+        let mut stopping = Stopping { handle, deadline: None };
+        let mut timed_out = false;
+        let status = loop {
+            let deadline = stopping.deadline;
+            tokio::select! {
+                status = &mut self.status => break status.map_err(lost)?.map_err(Error::Sandbox)?,
+                signal = signals.next() => stopping.signal(signal),
+                () = until(timeout), if !timed_out => {
+                    timed_out = true;
+                    stopping.signal(Signal::SIGTERM);
+                }
+                () = until(deadline), if deadline.is_some() => stopping.kill(),
+            }
+        };
+        Ok(match status {
+            _ if timed_out => Ended::Timeout,
+            Status::Exit(code) => Ended::Exit(code),
+            Status::Signal(signal) => Ended::Signal(signal),
+        })
+    }
+}
+
+/// Sleeps until then, or for ever.
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// A stage that is asked to end, and made to when it does not: after the grace period or at the second signal.
+struct Stopping {
+    handle: Handle,
+    deadline: Option<Instant>,
+}
+
+impl Stopping {
+    fn signal(&mut self, signal: Signal) {
+        if self.deadline.is_some() {
+            return self.kill();
+        }
+        self.deadline = Some(Instant::now() + GRACE);
+        // A stage that is over already needs no signal.
+        let _ = self.handle.signal(signal as i32);
+    }
+
+    fn kill(&mut self) {
+        // Not again: from here on only the end is waited for.
+        self.deadline = Instant::now().checked_add(GRACE);
+        let _ = self.handle.kill();
+    }
+}
+
+/// Writes a note when the relay dies before the stage.
+async fn watch_relay(lifeline: OwnedFd, log: Log, over: CancellationToken) -> io::Result<()> {
+    let lifeline = std::os::unix::net::UnixStream::from(lifeline);
+    lifeline.set_nonblocking(true)?;
+    let lifeline = UnixStream::from_std(lifeline)?;
+    tokio::select! {
+        () = over.cancelled() => {}
+        // The relay never writes: readable means end of file.
+        ready = lifeline.readable() => {
+            ready?;
+            tracing::warn!("the relay ended before the stage");
+            // The log fails closed by itself.
+            let _ = log.write(Event::Note(Note::new(What::BridgeLost)));
+        }
+    }
+    Ok(())
+}
+
+fn make_cache(cache: &Path, identity: Identity) -> io::Result<()> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true).mode(0o700);
+    builder.create(cache)?;
+    if let Identity::Other { uid, gid } = identity {
+        // Made below a directory of that user's: it could have put a link there, which is not followed.
+        std::os::unix::fs::lchown(cache, Some(uid), Some(gid))?;
+    }
+    Ok(())
+}

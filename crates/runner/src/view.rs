@@ -1,0 +1,478 @@
+//! What the stage sees of the file tree: from the request and the host to an ordered list of mounts.
+//!
+//! Reads the host and changes nothing. The order is the contract: base view, private places, our files, toolchains, default
+//! masks, then the caller's trees by depth (of two at one place the read-only one wins), protected names, and last the
+//! caller's masks, which nothing opens again.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use exeat_contract::{CACHE, NOBODY, STAGE2};
+use exeat_sandbox::spec::Bytes;
+use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
+
+use crate::error::Error;
+use crate::lists;
+use crate::request::{Bind, Cache, Files, View};
+
+/// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
+const TMP_SIZE: u64 = 1 << 30;
+/// Bytes of `/run`: sockets, pid files, and stage2.
+const RUN_SIZE: u64 = 64 << 20;
+/// Bytes of `/dev/shm`: browsers and databases share memory there.
+const SHM_SIZE: u64 = 512 << 20;
+/// Bytes of a directory that stands for something hidden.
+const MASK_SIZE: u64 = 4096;
+
+/// Facts that a view depends on.
+#[derive(Debug)]
+pub(crate) struct Facts<'a> {
+    pub(crate) cwd: &'a Path,
+    pub(crate) home: &'a Path,
+    /// The caller's PATH.
+    pub(crate) path: Option<&'a OsStr>,
+    /// Trees that variables of the environment name, and files of certificates.
+    pub(crate) named: Vec<PathBuf>,
+    /// The private cache on the host, where there is one.
+    pub(crate) cache: Option<&'a Path>,
+    /// Directories that exeat itself writes to.
+    pub(crate) own: &'a [PathBuf],
+    /// The stage keeps root's kernel uid.
+    pub(crate) root: bool,
+    /// The stage becomes another kernel uid: what only root can read is not shown.
+    pub(crate) other: bool,
+}
+
+/// A view, ready for the sandbox.
+#[derive(Debug)]
+pub(crate) struct Built {
+    pub(crate) mounts: Vec<Mount>,
+    /// Where the stage starts.
+    pub(crate) cwd: PathBuf,
+    /// Lines for the caller.
+    pub(crate) notes: Vec<String>,
+    pub(crate) held: Held,
+    /// A socket of the host may be reachable by path: no Unix sockets for the stage.
+    pub(crate) sockets_exposed: bool,
+    /// Host paths that the stage can write below.
+    pub(crate) writable: Vec<PathBuf>,
+}
+
+/// Builds the view.
+pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
+    let mut view =
+        Builder { files, facts, mounts: Vec::new(), notes: Vec::new(), shown: Vec::new(), lost: Vec::new() };
+    view.base();
+    view.private_places();
+    view.our_files();
+    if files.view == View::Project {
+        view.toolchains();
+    }
+    let cwd = view.working_directory();
+    view.default_masks(cwd.as_ref());
+    let writable = view.trees(cwd.as_ref())?;
+    view.protected(&writable);
+    view.masks()?;
+    let start = match &cwd {
+        Some(Tree { at, .. }) => at.clone(),
+        None if files.view == View::Host => facts.cwd.to_path_buf(),
+        None => view.fallback_directory(&writable),
+    };
+    let sockets_exposed = files.view == View::Host || cwd.as_ref().is_some_and(|tree| tree.wide);
+    let held =
+        if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
+    let writable = writable.into_iter().map(|(host, _)| host).collect();
+    Ok(Built { mounts: view.mounts, cwd: start, notes: view.notes, held, sockets_exposed, writable })
+}
+
+/// A tree of the host in the view.
+#[derive(Debug, Clone)]
+struct Tree {
+    host: PathBuf,
+    at: PathBuf,
+    writable: bool,
+    /// More than a project: it may hold credentials and sockets.
+    wide: bool,
+}
+
+struct Builder<'a> {
+    files: &'a Files,
+    facts: &'a Facts<'a>,
+    mounts: Vec<Mount>,
+    notes: Vec<String>,
+    /// Host trees that are shown at their own place.
+    shown: Vec<PathBuf>,
+    /// What cannot be kept.
+    lost: Vec<String>,
+}
+
+impl Builder<'_> {
+    fn base(&mut self) {
+        match self.files.view {
+            View::Host => self.show(Path::new("/")),
+            View::Project => {
+                for tree in lists::SYSTEM.iter().map(Path::new) {
+                    match fs::symlink_metadata(tree) {
+                        Ok(meta) if meta.is_symlink() => {
+                            if let Ok(target) = fs::read_link(tree) {
+                                self.mounts.push(Mount::Symlink { target, at: tree.to_path_buf() });
+                            }
+                        }
+                        Ok(meta) if meta.is_dir() => self.show(tree),
+                        _ => {}
+                    }
+                }
+            }
+            View::Minimal => {
+                let store = Path::new("/nix/store");
+                if store.is_dir() {
+                    self.show(store);
+                }
+            }
+        }
+    }
+
+    fn show(&mut self, tree: &Path) {
+        self.mounts.push(Mount::ReadOnly { host: tree.to_path_buf(), at: tree.to_path_buf() });
+        self.shown.push(tree.to_path_buf());
+    }
+
+    fn private_places(&mut self) {
+        self.mounts.push(Mount::Proc);
+        self.mounts.push(Mount::Dev { shm: SHM_SIZE });
+        for (at, size, mode) in
+            [("/tmp", TMP_SIZE, 0o1777), ("/var/tmp", TMP_SIZE, 0o1777), ("/run", RUN_SIZE, 0o755)]
+        {
+            self.mounts.push(Mount::Tmpfs { at: at.into(), size, mode });
+        }
+        if self.files.view == View::Host {
+            self.mounts.push(Mount::Tmpfs { at: "/sys".into(), size: MASK_SIZE, mode: 0o555 });
+        } else {
+            self.mounts.push(Mount::Dir { at: "/sys".into() });
+            self.mounts.push(Mount::Symlink { target: "../run".into(), at: "/var/run".into() });
+        }
+        // NixOS has its programs and its setuid wrappers behind names in /run.
+        for tree in ["/run/current-system", "/run/wrappers"].map(Path::new) {
+            if self.files.view != View::Minimal && tree.exists() {
+                self.show(tree);
+            }
+        }
+    }
+
+    fn our_files(&mut self) {
+        self.mounts.push(Mount::File {
+            at: STAGE2.into(),
+            bytes: Bytes(Cow::Borrowed(STAGE2_IMAGE)),
+            mode: 0o555,
+        });
+        let home = self.facts.home.display();
+        let passwd =
+            format!("root:x:0:0:root:/root:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}:nobody:{home}:/bin/sh\n");
+        let group = format!("root:x:0:\nnogroup:x:{NOBODY}:\n");
+        self.cover("/etc/passwd".into(), passwd);
+        self.cover("/etc/group".into(), group);
+        let resolver = "# exeat: names are resolved by the proxy, outside.\nnameserver 127.0.0.53\noptions attempts:1 timeout:1\n";
+        if let Some(at) = resolved_place(Path::new("/etc/resolv.conf")) {
+            self.cover(at, resolver.into());
+        }
+        if self.files.cache == Cache::Private {
+            match self.facts.cache {
+                Some(host) => {
+                    self.mounts.push(Mount::Writable { host: host.to_path_buf(), at: CACHE.into() })
+                }
+                None => self.mounts.push(Mount::Tmpfs { at: CACHE.into(), size: TMP_SIZE, mode: 0o755 }),
+            }
+        }
+    }
+
+    /// A file of ours at a place of the system's: mounted over what is there, or else simply made.
+    fn cover(&mut self, at: PathBuf, text: String) {
+        let bytes = Bytes(Cow::Owned(text.into_bytes()));
+        let from_host = self.is_shown(&at);
+        if from_host && at.exists() {
+            self.mounts.push(Mount::CoverFile { at, bytes });
+        } else if !from_host {
+            self.mounts.push(Mount::File { at, bytes, mode: 0o444 });
+        }
+        // In a read-only tree that lacks the name there is nothing to cover and nothing can be made.
+    }
+
+    fn is_shown(&self, path: &Path) -> bool {
+        let private = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"].map(Path::new);
+        let within = |tree: &Path| path.starts_with(tree);
+        self.shown.iter().any(|tree| {
+            within(tree) && !private.iter().any(|place| within(place) && !tree.starts_with(place))
+        })
+    }
+
+    fn toolchains(&mut self) {
+        let mut roots = BTreeSet::new();
+        let dirs = self.facts.path.map(std::env::split_paths).into_iter().flatten();
+        for dir in dirs.filter(|dir| dir.is_absolute() && plain(dir)) {
+            roots.extend(toolchain_roots(&dir, self.facts.home));
+        }
+        roots.extend(self.facts.named.iter().filter(|path| path.is_absolute() && plain(path)).cloned());
+        // In order, so that a tree comes before what lies in it.
+        for root in roots {
+            let kept_out = self.is_shown(&root)
+                || root.starts_with(self.facts.cwd)
+                || self.facts.home.starts_with(&root)
+                || lists::KERNEL.iter().any(|place| root.starts_with(place));
+            if kept_out || !root.exists() {
+                continue;
+            }
+            if self.facts.other && root.starts_with(self.facts.home) {
+                self.notes
+                    .push(format!("`{}` is not shown to the stage: only root may read it", root.display()));
+                continue;
+            }
+            self.show(&root);
+        }
+    }
+
+    /// The working directory's tree, if it is to be shown.
+    fn working_directory(&mut self) -> Option<Tree> {
+        let cwd = self.facts.cwd;
+        let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
+        if self.files.view == View::Minimal || cwd == Path::new("/") || within(lists::KERNEL) {
+            return None;
+        }
+        let is = |what: &str| Some(what.to_owned());
+        let why = if cwd == self.facts.home {
+            is("it is the home directory")
+        } else if self.facts.home.starts_with(cwd) {
+            is("the home directory lies in it")
+        } else if within(lists::SYSTEM) || ["/var", "/boot"].map(Path::new).contains(&cwd) {
+            is("it belongs to the system")
+        } else if ["/tmp", "/var/tmp", "/run"].map(Path::new).iter().any(|place| place.starts_with(cwd)) {
+            is("other programs' temporary files and sockets are in it")
+        } else {
+            let own = self.facts.own.iter().find(|own| own.starts_with(cwd));
+            own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
+        };
+        if let Some(why) = &why {
+            self.notes
+                .push(format!("the working directory `{}` is read-only for the stage: {why}", cwd.display()));
+        }
+        Some(Tree {
+            host: cwd.to_path_buf(),
+            at: cwd.to_path_buf(),
+            writable: why.is_none(),
+            wide: why.is_some(),
+        })
+    }
+
+    fn default_masks(&mut self, cwd: Option<&Tree>) {
+        let home = self.facts.home;
+        let wide = cwd.filter(|tree| tree.wide);
+        // A wide working directory is mounted before its masks, the caller's other trees after them.
+        if let Some(tree) = wide {
+            self.show(&tree.host);
+        }
+        let credentials = lists::CREDENTIALS.iter().map(|name| home.join(name));
+        let own = self.facts.own.iter().filter(|path| *path != Path::new("/tmp")).cloned();
+        let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| self.facts.root).map(PathBuf::from);
+        let mut masked = BTreeSet::new();
+        for path in credentials.chain(own).chain(system) {
+            // A link's target too, or the link would only be a detour.
+            masked.extend(path.canonicalize().ok());
+            masked.insert(path);
+        }
+        for path in masked {
+            let under_cwd = cwd.is_some_and(|tree| !tree.wide && path.starts_with(&tree.host));
+            if self.is_shown(&path)
+                && !under_cwd
+                && fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_symlink())
+            {
+                self.mask(&path);
+            }
+        }
+    }
+
+    fn mask(&mut self, path: &Path) {
+        let at = path.to_path_buf();
+        self.mounts.push(if path.is_dir() {
+            Mount::Tmpfs { at, size: MASK_SIZE, mode: 0o000 }
+        } else {
+            Mount::ReadOnly { host: "/dev/null".into(), at }
+        });
+    }
+
+    /// The caller's trees by depth. Returns the writable ones, host and guest.
+    fn trees(&mut self, cwd: Option<&Tree>) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
+        let tree = |bind: &Bind, writable| {
+            let what = if writable { "the path of --rw" } else { "the path of --ro" };
+            let source = bind.host.canonicalize().map_err(|source| Error::Path {
+                what,
+                path: bind.host.clone(),
+                source,
+            })?;
+            Ok(Tree { host: source, at: bind.guest.clone(), writable, wide: false })
+        };
+        let mut trees: Vec<Tree> = cwd.filter(|tree| !tree.wide).cloned().into_iter().collect();
+        for bind in &self.files.rw {
+            trees.push(tree(bind, true)?);
+        }
+        for bind in &self.files.ro {
+            trees.push(tree(bind, false)?);
+        }
+        trees.sort_by_key(|tree| (tree.at.components().count(), tree.at.clone(), !tree.writable));
+        let mut writable = Vec::new();
+        for Tree { host, at, writable: may_write, .. } in trees {
+            if may_write {
+                self.mounts.push(Mount::Writable { host: host.clone(), at: at.clone() });
+                writable.push((host, at));
+            } else {
+                writable.retain(|(_, covered)| !covered.starts_with(&at));
+                self.mounts.push(Mount::ReadOnly { host, at });
+            }
+        }
+        Ok(writable)
+    }
+
+    /// Names in writable trees that the host obeys later.
+    fn protected(&mut self, writable: &[(PathBuf, PathBuf)]) {
+        for (host, at) in writable {
+            let mut held = BTreeSet::new();
+            for name in lists::PROTECTED {
+                if self.files.allow_git_config && name.starts_with(lists::GIT) {
+                    continue;
+                }
+                match links_in(host, Path::new(name)) {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        let path = host.join(name);
+                        self.lost.push(format!(
+                            "`{}` is behind a symbolic link and is not protected",
+                            path.display()
+                        ));
+                        continue;
+                    }
+                    // Missing at start: there is nothing to bind.
+                    Err(_) => continue,
+                }
+                // A directory above it could be renamed away and made anew, unless it is a mount point itself.
+                let above = Path::new(name).ancestors().skip(1).filter(|above| *above != Path::new(""));
+                let mut above: Vec<&Path> = above.collect();
+                // The outer one first: a mount covers what was mounted below its place before.
+                above.reverse();
+                for above in above {
+                    if held.insert(above.to_path_buf()) {
+                        self.mounts.push(Mount::Writable { host: host.join(above), at: at.join(above) });
+                    }
+                }
+                self.mounts.push(Mount::ReadOnly { host: host.join(name), at: at.join(name) });
+            }
+        }
+        if self.files.allow_git_config {
+            self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
+        }
+        self.notes.extend(self.lost.iter().cloned());
+    }
+
+    fn masks(&mut self) -> Result<(), Error> {
+        for path in &self.files.mask {
+            let twin = path.canonicalize();
+            let twin = twin.map_err(|source| Error::Path {
+                what: "the path of --mask",
+                path: path.clone(),
+                source,
+            })?;
+            self.mask(&twin);
+            // At the name that was given as well, where that is a place of its own.
+            if *path != twin
+                && fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_symlink())
+                && links_in(Path::new("/"), path).is_ok_and(|links| !links)
+            {
+                self.mask(&path.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a stage starts whose working directory is not in the view.
+    fn fallback_directory(&mut self, writable: &[(PathBuf, PathBuf)]) -> PathBuf {
+        let cwd = self.facts.cwd;
+        let visible = writable.iter().any(|(_, at)| cwd.starts_with(at));
+        if visible || cwd == Path::new("/") { cwd.to_path_buf() } else { "/tmp".into() }
+    }
+}
+
+/// Whether a component of `name` below `base` is a symbolic link.
+fn links_in(base: &Path, name: &Path) -> io::Result<bool> {
+    let mut path = base.to_path_buf();
+    for part in name.components() {
+        path.push(part);
+        if fs::symlink_metadata(&path)?.is_symlink() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Without `..`, which says nothing about where a path leads.
+fn plain(path: &Path) -> bool {
+    path.components().all(|part| !matches!(part, Component::ParentDir))
+}
+
+/// What a directory on PATH needs to be shown for its programs to run.
+fn toolchain_roots(dir: &Path, home: &Path) -> Vec<PathBuf> {
+    if let Ok(below) = dir.strip_prefix(home) {
+        let known = lists::TOOLCHAINS.iter().find(|(name, _)| below.starts_with(name));
+        if let Some((_, needed)) = known {
+            return needed.iter().map(|name| home.join(name)).collect();
+        }
+    }
+    // `PREFIX/bin` needs what lies beside it, unless that would be all of HOME or of a directory for everything.
+    let parent = dir
+        .parent()
+        .filter(|_| dir.file_name().is_some_and(|name| name == "bin" || name == "sbin" || name == "shims"));
+    let too_much = |tree: &Path| {
+        home.starts_with(tree)
+            || tree == home.join(".local")
+            || tree == home.join(".config")
+            || tree.components().count() < 3
+    };
+    vec![parent.filter(|tree| !too_much(tree)).unwrap_or(dir).to_path_buf()]
+}
+
+/// Where a file is written that is to be read at `path`: links are followed by their words, since inside they may dangle.
+fn resolved_place(path: &Path) -> Option<PathBuf> {
+    /// As many links as the kernel follows (path_resolution(7)).
+    const LINKS: usize = 40;
+    let mut place = path.to_path_buf();
+    for _ in 0..LINKS {
+        let Ok(target) = fs::read_link(&place) else { return Some(place) };
+        place = normal(&place.parent()?.join(target));
+    }
+    None
+}
+
+/// Without `.` and `..`, by words.
+fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// A directory for the private cache that belongs to this working directory.
+pub(crate) fn cache_dir(base: &Path, cwd: &Path) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt;
+    let digest = exeat_audit::sha256_hex(cwd.as_os_str().as_bytes());
+    base.join("exeat").join(digest.get(..16).unwrap_or(&digest))
+}
+
+#[cfg(test)]
+mod tests;
