@@ -31,6 +31,9 @@ const MAX_STAGE: usize = 128;
 /// Faults that one error prints; the rest is counted.
 const MAX_SHOWN: usize = 20;
 
+/// Faults that one error holds. A file that is all faults is not worth a guess at each.
+const MAX_FAULTS: usize = 100;
+
 /// A policy file, every part of it checked.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -180,6 +183,7 @@ pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<
 pub struct FileError {
     path: String,
     problems: Vec<Problem>,
+    total: usize,
 }
 
 /// One fault of a policy file.
@@ -199,7 +203,7 @@ pub struct Problem {
 }
 
 impl FileError {
-    /// The faults in the order of the file; at least one.
+    /// The first faults in the order of the file; at least one, at most a hundred.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }
@@ -221,7 +225,7 @@ impl fmt::Display for FileError {
                 write!(f, "\n  {margin} = probably meant: {meant}")?;
             }
         }
-        match self.problems.len().checked_sub(MAX_SHOWN) {
+        match self.total.checked_sub(MAX_SHOWN) {
             Some(more) if more > 0 => write!(f, "\n... and {more} more"),
             _ => Ok(()),
         }
@@ -296,13 +300,22 @@ struct Typed<'t> {
 struct Reader<'a> {
     text: &'a str,
     path: &'a str,
+    /// The offset of each line break, so that the line of a rule is a search and not a scan.
+    breaks: Vec<usize>,
     faults: Vec<(Range<usize>, String, Option<String>)>,
 }
 
 impl<'a> Reader<'a> {
     fn new(text: &'a str, path: &'a str) -> Self {
         // Editors of other systems write a byte order mark; it is no part of the text.
-        Self { text: text.strip_prefix('\u{feff}').unwrap_or(text), path, faults: Vec::new() }
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        Self { text, path, breaks: text.match_indices('\n').map(|(at, _)| at).collect(), faults: Vec::new() }
+    }
+
+    /// The line of a byte, from 1.
+    fn line(&self, at: usize) -> u32 {
+        // Bounded by the size of a file that fits.
+        u32::try_from(self.breaks.partition_point(|end| *end < at) + 1).unwrap_or(u32::MAX)
     }
 
     fn fits(&mut self) -> bool {
@@ -322,9 +335,11 @@ impl<'a> Reader<'a> {
             return Ok(value);
         }
         self.faults.sort_by_key(|(at, ..)| at.start);
+        let total = self.faults.len();
+        self.faults.truncate(MAX_FAULTS);
         let (text, path) = (self.text, self.path.to_owned());
         let problems = self.faults.into_iter().map(|(at, message, meant)| problem(text, at, message, meant));
-        Err(FileError { path, problems: problems.collect() })
+        Err(FileError { path, problems: problems.collect(), total })
     }
 
     fn document(&mut self, document: Node, file: &mut PolicyFile) {
@@ -583,7 +598,7 @@ impl<'a> Reader<'a> {
     ) -> Option<FileRule> {
         match RuleSpec::parse(typed.text, action, allowances) {
             Ok(spec) => {
-                let (line, _) = place(self.text, typed.at.start);
+                let line = self.line(typed.at.start);
                 let origin = Origin::File { path: self.path.to_owned(), line };
                 Some(FileRule { text: typed.text.to_owned(), spec, origin, note: note.clone() })
             }
@@ -622,7 +637,7 @@ impl<'a> Reader<'a> {
                     self.fault(entry.key_at, message, None);
                 }
                 None => {
-                    let (message, meant) = unknown(section, &entry.key);
+                    let (message, meant) = unknown(section, &entry.key, self.faults.len() < MAX_FAULTS);
                     self.fault(entry.key_at, message, meant);
                 }
             }
@@ -675,9 +690,12 @@ fn meant(error: &RuleError) -> Option<String> {
     error.meant().map(|meant| format!("\"{meant}\""))
 }
 
-fn unknown(section: &str, name: &str) -> (String, Option<String>) {
+fn unknown(section: &str, name: &str, guess: bool) -> (String, Option<String>) {
     let place = if section.is_empty() { "at the top".to_owned() } else { format!("in `[{section}]`") };
     let message = format!("there is no key `{}` {place}", visible(name));
+    if !guess {
+        return (message, None);
+    }
     let full = |key: &Key| {
         if key.section.is_empty() { key.name.to_owned() } else { format!("{}.{}", key.section, key.name) }
     };

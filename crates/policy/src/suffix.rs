@@ -44,11 +44,9 @@ const PLATFORMS: &[&str] = &[
 
 /// Whether `*.base` would cover names of more than one owner.
 pub(crate) fn shared(base: &HostName) -> Option<Shared> {
-    if base.parents().next().is_none() {
-        return Some(Shared::Public);
-    }
     // A name one label below shows both an entry for `base` and a wildcard entry below it
     // (`*.compute.amazonaws.com`): in either case the child is no more than a suffix and one label.
+    // A single label is always a suffix, listed or not.
     let probe = format!("x.{base}");
     let suffix = psl::suffix(probe.as_bytes());
     let suffix_len = suffix.map_or(0, |suffix| suffix.as_bytes().len());

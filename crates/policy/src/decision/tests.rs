@@ -219,6 +219,7 @@ fn d05_d07_addresses_that_get_no_flag() {
         &[],
         &hopeless("metadata_ip", "not a public address (cloud metadata)"),
     );
+    refuses(&[], "224.0.0.1:80", &[], &hopeless("private_ip", "not a public address (multicast)"));
     refuses(
         &["0.0.0.0:80"],
         "0.0.0.0:80",
@@ -328,6 +329,7 @@ fn expired_rules() {
     let denial = judge(&["a.example.com@2026-01-01"], "a.example.com:80", &[]).unwrap_err();
     assert_eq!(denial.reason(), Reason::Default);
     // A prohibition does not lapse.
+    assert!(policy(&["!a.example.com@2026-01-01"]).rules().iter().all(|rule| rule.is_live(today())));
     let denial =
         judge(&["*.example.com", "!a.example.com@2026-01-01"], "a.example.com:443", &[]).unwrap_err();
     assert_eq!(denial.reason(), Reason::DenyRule);

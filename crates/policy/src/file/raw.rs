@@ -3,6 +3,7 @@
 //! One tree for TOML and JSON, instead of serde structs: an error can then point at the text, all faults are
 //! reported at once, and an unknown key is refused with the key that was probably meant.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::ops::Range;
 
@@ -124,10 +125,11 @@ fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, SyntaxErr
         Some(b'{') => {
             let map: RawMap = serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?;
             let mut entries: Vec<Entry> = Vec::new();
+            let mut seen = HashSet::new();
             for (key, value) in map.0 {
                 let node = json_node(text, value, depth - 1)?;
                 let key_at = key_before(text, node.at.start);
-                if entries.iter().any(|entry| entry.key == key) {
+                if !seen.insert(key.clone()) {
                     return Err(SyntaxError { at: key_at, message: "this key is given twice".into() });
                 }
                 entries.push(Entry { key, key_at, node });

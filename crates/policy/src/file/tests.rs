@@ -276,6 +276,22 @@ fn many_faults_are_counted() {
     assert!(error.to_string().ends_with("... and 10 more"));
 }
 
+/// A file at the cap, of rules or of faults, is read in a moment: no step scans the file for each of them.
+#[test]
+fn a_file_at_the_cap_is_read_in_a_moment() {
+    let start = std::time::Instant::now();
+    let lines = "a.example.com\n".repeat(70_000);
+    assert_eq!(parse_rule_lines(&lines, "hosts.txt", Action::Allow).unwrap().len(), 70_000);
+    let listed = format!("{{\"network\": {{\"allow\": [{}\"b.test\"]}}}}", "\"a.test\",".repeat(90_000));
+    assert_eq!(parse(&listed).unwrap().rules.len(), 90_001);
+    let keys: String = (0..90_000).map(|i| format!("\"k{i}\":1,")).collect();
+    let error = parse(&format!("{{{keys}\"z\":1}}")).unwrap_err();
+    assert!(error.to_string().ends_with("... and 89981 more"), "{error}");
+    let faults = format!("[network]\nallow = [{}]", "\"*\",".repeat(200_000));
+    assert_eq!(parse(&faults).unwrap_err().problems().len(), 100);
+    assert!(start.elapsed() < std::time::Duration::from_secs(20), "{:?}", start.elapsed());
+}
+
 #[test]
 fn rule_lines() {
     let text = "# hosts\r\napi.example.com\r\n\n  *.cdn.example.com:443  # comment\n!b.example.com\n\t#x\n10.0.0.0/8:5432";

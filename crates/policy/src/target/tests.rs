@@ -178,10 +178,19 @@ fn h20_lengths() {
     assert_eq!(longest.len(), 253);
     check(format!("{longest}:443").as_bytes(), Some(&format!("{longest}:443")));
     check(format!("{longest}.:65535").as_bytes(), Some(&format!("{longest}:65535")));
-    check(format!("b{longest}:443").as_bytes(), None);
+    check(format!("{longest}b:443").as_bytes(), None);
+    check(format!("{longest}b.:443").as_bytes(), None);
     check(format!("{label}a.com:443").as_bytes(), None);
     check(&[b'a'; 1 << 20], None);
     check(".a".repeat(5000).as_bytes(), None);
+}
+
+/// Neither is left to a later step: what is too long is not scanned, what is not ASCII is not decoded.
+#[test]
+fn bytes_are_judged_before_anything_is_read() {
+    assert_eq!(Target::parse(&[b'a'; 261]), Err(TargetError::TooLong));
+    assert_eq!(Target::parse("ex\u{e4}mple.com:443".as_bytes()), Err(TargetError::Byte { at: 2 }));
+    assert_eq!(Target::parse(b"a:443\xff"), Err(TargetError::Byte { at: 5 }));
 }
 
 /// A03: an error never repeats what was asked for.
