@@ -85,7 +85,7 @@ fn install(missing: &[&Need]) -> Result<(), String> {
     } else {
         return Err(format!("missing packages. Install them with:\n  sudo sh -c '{by_hand}'"));
     };
-    println!("xtask: installing {}", packages.join(" "));
+    println!("xtask: installing {} with apt-get", packages.join(" "));
     let apt = |arguments: &[&str]| -> bool {
         let mut command = Command::new(if sudo { "sudo" } else { "env" });
         if sudo {
@@ -93,8 +93,8 @@ fn install(missing: &[&Need]) -> Result<(), String> {
         }
         command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]);
         command.args(["-o", "Dpkg::Use-Pty=0"]).args(arguments);
-        // The packages' own chatter goes to stderr: it is not what anybody asked for.
-        command.stdin(Stdio::null()).stdout(std::io::stderr());
+        // Hundreds of lines about packages; errors and warnings stay.
+        command.stdin(Stdio::null()).stdout(Stdio::null());
         command.status().is_ok_and(|status| status.success())
     };
     // An update may fail for one source of several: what counts is whether the packages can be had.
