@@ -1,18 +1,29 @@
 //! The data path against a direct socket: a 64-byte round trip, bulk on one stream, and one CONNECT from accept to
-//! close. `cargo bench -p exeat-proxy`; ratios, not absolute numbers, mean something on another machine.
-#![expect(clippy::unwrap_used, clippy::disallowed_methods, clippy::indexing_slicing, reason = "a benchmark")]
+//! close; then what no stopwatch shows: CPU of the proxy's own threads per connection, memory per idle tunnel.
+//! `cargo bench -p exeat-proxy`; ratios, not absolute numbers, mean something on another machine.
+#![expect(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    clippy::indexing_slicing,
+    clippy::print_stdout,
+    reason = "a benchmark"
+)]
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use criterion::{Criterion, Throughput, criterion_group};
 use exeat_audit::{Header, Log, Mode, RunId, Sink};
 use exeat_policy::{Action, Note, Origin, PolicyBuilder};
 use exeat_proxy::{Context, Listener, serve};
 use tokio_util::sync::CancellationToken;
+
+/// The name of the proxy's threads.
+const THREADS: &str = "proxy";
 
 /// Bytes of one bulk transfer.
 const BULK: usize = 256 << 20;
@@ -50,16 +61,22 @@ fn proxy(origin: SocketAddr) -> SocketAddr {
     let addr = listener.local_addr().unwrap();
     let mut rules = PolicyBuilder::new();
     let flag = Origin::Flag { flag: "--allow".into() };
-    rules.add(&origin.to_string(), Action::Allow, flag, Note::default()).unwrap();
+    let port = origin.port();
+    for rule in [format!("127.0.0.1:{port}"), format!("[::1]:{port}"), format!("localhost:{port}")] {
+        rules.add(&rule, Action::Allow, flag.clone(), Note::default()).unwrap();
+    }
     let run = RunId::new();
-    let path = std::env::temp_dir().join(format!("exeat-bench-{run}.jsonl"));
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("bench-{run}.jsonl"));
     let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
     let log = Log::start(Sink::create_file(&path).unwrap(), header).unwrap();
-    std::fs::remove_file(&path).unwrap();
     let cx = Arc::new(Context::new(rules.build(), log, run));
     thread::spawn(move || {
-        let runtime =
-            tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .thread_name(THREADS)
+            .enable_all()
+            .build()
+            .unwrap();
         runtime.block_on(async {
             let stop = CancellationToken::new();
             tokio::spawn(serve(Listener::tcp(listener).unwrap(), cx, stop)).await.unwrap();
@@ -75,15 +92,19 @@ fn direct(origin: SocketAddr) -> TcpStream {
 }
 
 fn tunnelled(proxy: SocketAddr, origin: SocketAddr) -> TcpStream {
+    tunnelled_to(proxy, &origin.to_string())
+}
+
+fn tunnelled_to(proxy: SocketAddr, target: &str) -> TcpStream {
     let mut stream = direct(proxy);
-    write!(stream, "CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").unwrap();
+    stream.write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes()).unwrap();
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
         head.push(byte[0]);
     }
-    assert!(head.starts_with(b"HTTP/1.1 200"));
+    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
     stream
 }
 
@@ -133,5 +154,78 @@ fn all(c: &mut Criterion) {
     group.finish();
 }
 
+/// CPU time that the proxy's threads have used, system calls included.
+fn cpu_of_proxy() -> Duration {
+    let mut nanos = 0;
+    for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {
+        let read = |name: &str| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        if read("comm").trim() == THREADS {
+            nanos += read("schedstat").split(' ').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+        }
+    }
+    Duration::from_nanos(nanos)
+}
+
+fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap();
+    line.split_ascii_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+/// Accepts and holds, with one thread for all.
+fn quiet_origin() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        let mut held = Vec::with_capacity(8192);
+        held.extend(listener.incoming());
+    });
+    addr
+}
+
+fn figures() {
+    let origin = origin();
+    let proxy = proxy(origin);
+    let local = format!("localhost:{}", origin.port());
+    let answered = |request: String| {
+        let mut stream = direct(proxy);
+        stream.write_all(request.as_bytes()).unwrap();
+        stream.read_to_end(&mut Vec::new()).unwrap();
+    };
+    let kinds: [(&str, &dyn Fn()); 4] = [
+        ("CONNECT literal, 64 bytes, close", &|| round_trip(&mut tunnelled(proxy, origin))),
+        ("CONNECT name, 64 bytes, close", &|| round_trip(&mut tunnelled_to(proxy, &local))),
+        ("CONNECT denied (403)", &|| answered("CONNECT a.test:443 HTTP/1.1\r\nHost: a.test\r\n\r\n".into())),
+        ("GET answered by hyper (501)", &|| {
+            answered("GET http://a.test/ HTTP/1.1\r\nHost: a.test\r\n\r\n".into())
+        }),
+    ];
+    for (name, connection) in kinds {
+        (0..200).for_each(|_| connection());
+        let before = cpu_of_proxy();
+        (0..3000).for_each(|_| connection());
+        thread::sleep(Duration::from_millis(50));
+        println!("{name}: {} us of the proxy's CPU", (cpu_of_proxy() - before).as_micros() / 3000);
+    }
+
+    // Four descriptors a tunnel, all in this process.
+    let limits = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let files = limits.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let files: usize = files.split_ascii_whitespace().nth(3).unwrap().parse().unwrap();
+    let count = 5000.min(files / 5);
+    let quiet = quiet_origin();
+    let proxy = self::proxy(quiet);
+    let mut held = Vec::with_capacity(count);
+    held.push(tunnelled(proxy, quiet));
+    let before = resident_kib();
+    held.extend((1..count).map(|_| tunnelled(proxy, quiet)));
+    thread::sleep(Duration::from_millis(200));
+    println!("{count} idle tunnels: {} bytes each", (resident_kib() - before) * 1024 / count as u64);
+}
+
 criterion_group!(benches, all);
-criterion_main!(benches);
+
+fn main() {
+    benches();
+    figures();
+}
