@@ -120,6 +120,7 @@ impl Builder<'_> {
                         Ok(meta) if meta.is_symlink() => {
                             if let Ok(target) = fs::read_link(tree) {
                                 self.mounts.push(Mount::Symlink { target, at: tree.to_path_buf() });
+                                self.shown.push(tree.to_path_buf());
                             }
                         }
                         Ok(meta) if meta.is_dir() => self.show(tree),
