@@ -192,6 +192,23 @@ fn the_pages_explain_every_reason_and_every_field_of_the_record() {
     assert!(missing.is_empty(), "docs/audit.md does not explain {missing:?}");
 }
 
+#[test]
+fn the_pages_list_every_name_that_a_view_is_made_of() {
+    let page = read("docs/files.md");
+    let missing: Vec<String> = read("crates/runner/src/lists.rs")
+        .lines()
+        .filter(|line| !line.trim_start().starts_with("//"))
+        .flat_map(|line| line.split('"').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>())
+        // Directories inside the private cache are nobody's business.
+        .filter(|name| {
+            name.starts_with(['.', '/']) && !name.ends_with('/')
+                || name.contains('_') && *name == name.to_uppercase()
+        })
+        .filter(|name| !page.contains(&format!("`{name}`")))
+        .collect();
+    assert!(missing.is_empty(), "docs/files.md does not list {missing:?}");
+}
+
 /// The workspace's packages, as cargo tells them.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
