@@ -1,1 +1,50 @@
-fn main() {}
+//! The `exeat` command: parse, one match over the commands, exit code.
+#![forbid(unsafe_code)]
+
+mod args;
+mod commands;
+mod env_vars;
+mod exit;
+mod failure;
+mod render;
+mod request;
+mod result;
+mod stdio;
+mod trace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use args::{AuditCommand, Cli, Command};
+use commands::{audit, check, generate, proxy, run};
+use exit::Exit;
+use render::Paint;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help that nobody reads any more is no failure.
+            let _ = error.print();
+            return if error.use_stderr() { Exit::BadInput.into() } else { Exit::Yes.into() };
+        }
+    };
+    trace::start();
+    let out = Paint::new(cli.color, &std::io::stdout());
+    let err = Paint::new(cli.color, &std::io::stderr());
+    let done = match cli.command {
+        Command::Run(args) => run::run(*args, err),
+        Command::Check(args) => check::run(&args, out),
+        Command::Proxy(args) => proxy::run(args, err),
+        Command::Audit { command: AuditCommand::Show(args) } => audit::show(&args, out),
+        Command::Audit { command: AuditCommand::List(args) } => audit::list(&args, out),
+        Command::Completions { shell } => generate::completions(shell),
+        Command::Man { out } => generate::man(out.as_deref()),
+    };
+    done.unwrap_or_else(|failure| {
+        stdio::say(&failure.report(err));
+        failure.exit()
+    })
+    .into()
+}

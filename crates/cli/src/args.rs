@@ -1,0 +1,546 @@
+//! What was typed, and nothing else: no file is read here and no default depends on the machine. What it means is in
+//! `request.rs`.
+
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
+use exeat_audit::query::HostFilter;
+use exeat_policy::file::{BindSpec, PathSpec};
+use exeat_policy::{Reason, Verdict};
+
+/// The whole command line.
+#[derive(Debug, Parser)]
+#[command(
+    name = "exeat",
+    version,
+    about = "Run a command so that it can reach only the hosts you name",
+    long_about = "exeat runs a command (a stage) so that it can reach only the hosts you name, and writes down every \
+                  attempt.\n\nThe stage has no network at all: its only way out is a proxy on this side, which checks \
+                  each name, port, address and TLS server name. No root, no daemon, no fallback.",
+    after_help = EXAMPLES,
+    after_long_help = EXAMPLES_LONG,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    /// Colour: auto (default), always or never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
+    #[arg(hide_default_value = true)]
+    pub(crate) color: ColorWhen,
+
+    /// What to do.
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// When to colour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum ColorWhen {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a command in the sandbox and exit with its code
+    Run(Box<RunArgs>),
+    /// Decide about targets without running anything, and say why
+    Check(CheckArgs),
+    /// Serve the host side alone: a proxy that enforces the policy
+    Proxy(ProxyArgs),
+    /// Read the records of runs
+    Audit {
+        /// What to read.
+        #[command(subcommand)]
+        command: AuditCommand,
+    },
+    /// Print the completion script of a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Print the manual page
+    #[command(after_help = MAN_EXAMPLES)]
+    Man {
+        /// Write one page per command into this directory instead
+        #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+        out: Option<PathBuf>,
+    },
+}
+
+/// The policy, for every command that needs one. All of them add up; a deny rule always wins.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Policy")]
+pub(crate) struct PolicyArgs {
+    /// Allow a host, *.domain or address, on port 443 or the ports given; @FILE: a rule a line
+    #[arg(long, value_name = "RULE|@FILE")]
+    pub(crate) allow: Vec<String>,
+
+    /// Deny a host, *.domain or address on every port or the ports given; always wins
+    #[arg(long, value_name = "RULE|@FILE")]
+    pub(crate) deny: Vec<String>,
+
+    /// Allow a target without checking the TLS server name, for servers that speak first
+    #[arg(long, value_name = "RULE")]
+    pub(crate) tls_off: Vec<String>,
+
+    /// Read a policy file, TOML or JSON; - is stdin
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) policy: Vec<PathBuf>,
+}
+
+/// `exeat run`.
+#[derive(Debug, Args)]
+#[command(after_help = RUN_EXAMPLES)]
+#[command(override_usage = "exeat run [OPTIONS] [--] COMMAND [ARG]...")]
+pub(crate) struct RunArgs {
+    // First, because the help heading of the flattened policy would go on to it.
+    /// The command and its arguments: the first word that is no option starts it
+    #[arg(trailing_var_arg = true, value_name = "COMMAND", value_hint = ValueHint::CommandWithArguments)]
+    pub(crate) command: Vec<OsString>,
+
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// Show a path read-only, at DEST if given
+    #[arg(long, value_name = "PATH[:DEST]", help_heading = "Files", value_hint = ValueHint::AnyPath)]
+    pub(crate) ro: Vec<BindSpec>,
+
+    /// Show a path writable, at DEST if given
+    #[arg(long, value_name = "PATH[:DEST]", help_heading = "Files", value_hint = ValueHint::AnyPath)]
+    pub(crate) rw: Vec<BindSpec>,
+
+    /// Hide a path
+    #[arg(long, value_name = "PATH", help_heading = "Files", value_hint = ValueHint::AnyPath)]
+    pub(crate) mask: Vec<PathSpec>,
+
+    /// What of the file tree the stage sees: project (default), host or minimal
+    #[arg(long, value_name = "VIEW", help_heading = "Files", hide_possible_values = true)]
+    pub(crate) fs: Option<FsView>,
+
+    /// Package caches: private (default: writable, kept, one per working directory) or none
+    #[arg(long, value_name = "CACHE", help_heading = "Files", hide_possible_values = true)]
+    pub(crate) cache: Option<CacheKind>,
+
+    /// Pass a variable of yours to the stage, or set one
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Environment", value_parser = parse_variable)]
+    pub(crate) env: Vec<Variable>,
+
+    /// Leave git's configuration and hooks in the working directory writable
+    #[arg(long, help_heading = "Files")]
+    pub(crate) allow_git_config: bool,
+
+    /// Where the record goes; otherwise a file per run in the state directory
+    #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) audit: Option<Output>,
+
+    /// Write one JSON object about the run here at its end, also when the run failed to start
+    #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) result: Option<Output>,
+
+    /// A name for the stage, in every line of the record
+    #[arg(long, value_name = "NAME", help_heading = "Run", value_parser = parse_stage)]
+    pub(crate) stage: Option<String>,
+
+    /// A label for the record
+    #[arg(long = "label", value_name = "K=V", help_heading = "Run")]
+    pub(crate) labels: Vec<Label>,
+
+    /// Print the plan and run nothing
+    #[arg(long, help_heading = "Run")]
+    pub(crate) dry_run: bool,
+
+    /// With --dry-run: as JSON
+    #[arg(long, requires = "dry_run", help_heading = "Run")]
+    pub(crate) json: bool,
+
+    /// How the stage's connections reach the proxy: handoff (default) or relay
+    #[arg(long, value_name = "KIND", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) bridge: Option<BridgeKind>,
+
+    /// Stop the stage after this time, such as 90s or 10m; the exit code is then 124
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Run")]
+    pub(crate) timeout: Option<Duration>,
+
+    /// No summary at the end
+    #[arg(long, help_heading = "Run")]
+    pub(crate) quiet: bool,
+}
+
+/// `exeat check`.
+#[derive(Debug, Args)]
+#[command(after_help = CHECK_EXAMPLES)]
+pub(crate) struct CheckArgs {
+    /// host, host:port, address:port or [v6]:port; port 443 when none is given
+    #[arg(required = true, value_name = "TARGET", value_hint = ValueHint::Hostname)]
+    pub(crate) targets: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// Resolve names now and check the addresses as a run would
+    #[arg(long, help_heading = "Output")]
+    pub(crate) resolve: bool,
+
+    /// One JSON object per target
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// `exeat proxy`.
+#[derive(Debug, Args)]
+#[command(after_help = PROXY_EXAMPLES)]
+pub(crate) struct ProxyArgs {
+    /// Where to listen
+    #[arg(long, value_name = "unix:PATH|tcp:IP:PORT", value_hint = ValueHint::FilePath)]
+    pub(crate) listen: ListenAt,
+
+    /// Accept a tcp address that is not loopback
+    #[arg(long)]
+    pub(crate) listen_anywhere: bool,
+
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// Where the record goes; otherwise a file in the state directory
+    #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) audit: Option<Output>,
+
+    /// A name for the stage, in every line of the record
+    #[arg(long, value_name = "NAME", help_heading = "Run", value_parser = parse_stage)]
+    pub(crate) stage: Option<String>,
+
+    /// No summary at the end
+    #[arg(long, help_heading = "Run")]
+    pub(crate) quiet: bool,
+}
+
+/// `exeat audit ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum AuditCommand {
+    /// Show what a run tried to reach, and what became of it
+    Show(AuditShowArgs),
+    /// List the recorded runs, the newest first
+    List(AuditListArgs),
+}
+
+/// `exeat audit show`.
+#[derive(Debug, Args)]
+#[command(after_help = AUDIT_SHOW_EXAMPLES)]
+pub(crate) struct AuditShowArgs {
+    /// A record, or a run by the first letters of its name; otherwise the last run
+    #[arg(value_name = "FILE|RUN", value_hint = ValueHint::FilePath)]
+    pub(crate) run: Option<PathBuf>,
+
+    /// The last run
+    #[arg(long, conflicts_with = "run")]
+    pub(crate) last: bool,
+
+    /// Only this verdict: allow, deny, would_deny or error
+    #[arg(long, value_name = "VERDICT", help_heading = "Filter", value_parser = parse_verdict)]
+    pub(crate) verdict: Vec<Verdict>,
+
+    /// Only this host, or every host below a domain: *.example.com
+    #[arg(long, value_name = "HOST", help_heading = "Filter")]
+    pub(crate) host: Vec<HostFilter>,
+
+    /// Only this reason, such as default, port, deny_rule or private_ip
+    #[arg(long, value_name = "REASON", help_heading = "Filter", value_parser = parse_reason)]
+    pub(crate) reason: Vec<Reason>,
+
+    /// The records as they stand, one JSON object a line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `exeat audit list`.
+#[derive(Debug, Args)]
+#[command(after_help = AUDIT_LIST_EXAMPLES)]
+pub(crate) struct AuditListArgs {
+    /// As one JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `--fs`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum FsView {
+    /// The system, the toolchains on PATH, and the working directory.
+    Project,
+    /// The whole tree read-only, credentials masked.
+    Host,
+    /// Only what is declared.
+    Minimal,
+}
+
+/// `--cache`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CacheKind {
+    /// exeat's own, writable, one per working directory.
+    Private,
+    /// None.
+    None,
+}
+
+/// `--bridge`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BridgeKind {
+    /// The listener is handed to the proxy.
+    Handoff,
+    /// A process in the sandbox copies.
+    Relay,
+}
+
+/// `FILE|fd:N`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Output {
+    /// A path.
+    File(PathBuf),
+    /// An open descriptor of this process.
+    Fd(i32),
+}
+
+impl FromStr for Output {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some(number) = text.strip_prefix("fd:") else {
+            return if text.is_empty() {
+                Err("the path is empty".into())
+            } else {
+                Ok(Self::File(text.into()))
+            };
+        };
+        match digits(number).and_then(|n| i32::try_from(n).ok()) {
+            Some(0) => Err("descriptor 0 is the stage's stdin".into()),
+            Some(1) => Err("descriptor 1 is the stage's stdout, where exeat never writes".into()),
+            Some(fd) => Ok(Self::Fd(fd)),
+            None => {
+                Err("a descriptor is written fd:N, such as fd:3; for a file of this name: ./fd:...".into())
+            }
+        }
+    }
+}
+
+/// `--label K=V`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Label {
+    /// Before the first `=`.
+    pub(crate) key: String,
+    /// After it.
+    pub(crate) value: String,
+}
+
+impl FromStr for Label {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            Some((key, value)) if !key.is_empty() => Ok(Self { key: key.into(), value: value.into() }),
+            _ => Err("a label is written KEY=VALUE".into()),
+        }
+    }
+}
+
+/// `--env NAME[=VALUE]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Variable {
+    /// Pass the caller's value on.
+    Pass(OsString),
+    /// Set a value.
+    Set(OsString, OsString),
+}
+
+/// `--listen`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum ListenAt {
+    /// `unix:PATH`.
+    Unix(PathBuf),
+    /// `tcp:IP:PORT`.
+    Tcp(SocketAddr),
+}
+
+impl FromStr for ListenAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once(':') {
+            Some(("unix", "")) => Err("the path is empty".into()),
+            Some(("unix", path)) => Ok(Self::Unix(path.into())),
+            Some(("tcp", addr)) => addr.parse().map(Self::Tcp).map_err(|_| match addr.rsplit_once(':') {
+                Some(("localhost" | "", port)) if digits(port).is_some() => {
+                    format!("a tcp listener needs an address: tcp:127.0.0.1:{port}")
+                }
+                _ if digits(addr).is_some() => {
+                    format!("a tcp listener needs an address: tcp:127.0.0.1:{addr}")
+                }
+                _ => "a tcp listener is written tcp:IP:PORT, such as tcp:127.0.0.1:3128".into(),
+            }),
+            _ => Err("a listener is written unix:PATH or tcp:IP:PORT".into()),
+        }
+    }
+}
+
+/// The longest `--timeout`: a year. Longer is a slip of the hand, and would overflow clocks further down.
+const MAX_TIMEOUT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+/// `90s`, `10m`, `1h30m`, `500ms`: whole numbers with units, each unit once, the large ones first.
+fn parse_duration(text: &str) -> Result<Duration, String> {
+    const UNITS: [(&str, u64); 5] =
+        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+    const SHAPE: &str = "a duration is written like 90s, 10m, 1h30m or 500ms";
+    if digits(text).is_some() {
+        return Err(format!("the unit is missing: {text}s, {text}m?"));
+    }
+    let mut rest = text;
+    let mut units = UNITS.iter();
+    let mut total = Duration::ZERO;
+    while !rest.is_empty() {
+        let (number, tail) = split_while(rest, |c| c.is_ascii_digit());
+        let (unit, tail) = split_while(tail, |c| c.is_ascii_alphabetic());
+        let (_, factor) = units.find(|(name, _)| *name == unit).ok_or(SHAPE)?;
+        let millis = digits(number).and_then(|n| n.checked_mul(*factor)).ok_or(SHAPE)?;
+        total = total.checked_add(Duration::from_millis(millis)).ok_or(SHAPE)?;
+        rest = tail;
+    }
+    match total {
+        Duration::ZERO => Err(SHAPE.into()),
+        total if total > MAX_TIMEOUT => Err("a duration is at most 366d".into()),
+        total => Ok(total),
+    }
+}
+
+fn parse_variable(text: &str) -> Result<Variable, String> {
+    match text.split_once('=') {
+        _ if text.is_empty() || text.starts_with('=') => Err("the name of the variable is empty".into()),
+        Some((name, value)) => Ok(Variable::Set(name.into(), value.into())),
+        None => Ok(Variable::Pass(text.into())),
+    }
+}
+
+/// The same bounds as in a policy file: the name stands in every line of the record.
+fn parse_stage(text: &str) -> Result<String, String> {
+    match text.chars().count() {
+        0 => Err("the name is empty".into()),
+        129.. => Err("the name has more than 128 characters".into()),
+        _ if text.chars().any(char::is_control) => Err("the name has a control character".into()),
+        _ => Ok(text.into()),
+    }
+}
+
+fn parse_verdict(text: &str) -> Result<Verdict, String> {
+    text.parse().map_err(|_| words(&Verdict::ALL))
+}
+
+fn parse_reason(text: &str) -> Result<Reason, String> {
+    text.parse().map_err(|_| words(&Reason::ALL))
+}
+
+fn words(all: &[impl ToString]) -> String {
+    let all: Vec<_> = all.iter().map(ToString::to_string).collect();
+    format!("one of {}", all.join(", "))
+}
+
+fn split_while(text: &str, keep: impl Fn(char) -> bool) -> (&str, &str) {
+    let at = text.find(|c| !keep(c)).unwrap_or(text.len());
+    text.split_at_checked(at).unwrap_or((text, ""))
+}
+
+/// Plain decimal digits only: `parse` alone would take a sign.
+fn digits(text: &str) -> Option<u64> {
+    let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    if plain { text.parse().ok() } else { None }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  exeat run --allow api.example.com -- curl -sS https://api.example.com/
+  exeat check --allow '*.example.com' a.example.com
+  exeat audit show
+
+`exeat help COMMAND` shows the options and examples of a command.";
+
+const EXAMPLES_LONG: &str = "\
+Examples:
+  exeat run --allow api.example.com -- curl -sS https://api.example.com/
+  exeat check --allow '*.example.com' a.example.com
+  exeat audit show
+
+Rules:
+  api.example.com              this host, port 443
+  *.example.com                one or more labels below example.com, never example.com itself
+  archive.example.org:80,443   these ports; 8000-8099 is a range, * is every port
+  10.2.3.4:5432                an address; also 10.20.0.0/16:5432 and [2001:db8::1]:443
+  !stats.example.com           in a list of allow rules: deny
+
+Exit codes:
+  the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found; 124 --timeout
+  reached; 125 exeat could not do its part, and nothing ran; 2 bad arguments or policy.
+  check: 0 allowed, 1 denied, 2 bad input, 125 could not tell.
+
+Environment:
+  RUST_LOG   diagnostics on stderr, such as debug or exeat_proxy=trace
+  NO_COLOR   no colour
+
+`exeat help COMMAND` shows the options and examples of a command.";
+
+const RUN_EXAMPLES: &str = "\
+Examples:
+  exeat run --allow api.example.com -- curl -sS https://api.example.com/
+  exeat run --allow '*.example.com' --allow 'db.corp.example:5432' -- make test
+  exeat run --policy .exeat.toml --timeout 10m -- npm ci
+  exeat run --dry-run --allow api.example.com -- curl https://api.example.com/
+  exeat run --result fd:3 --label job=42 -- ./stage.sh 3>result.json
+
+Exit codes: the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found;
+124 --timeout reached; 125 exeat could not set the sandbox up; 2 bad arguments or policy.";
+
+const CHECK_EXAMPLES: &str = "\
+Examples:
+  exeat check --allow '*.example.com' a.example.com
+  exeat check --policy .exeat.toml --resolve api.example.com:8443 10.2.3.4:443
+  exeat check --allow @hosts.txt --json api.example.com | jq -r .reason
+
+Exit codes: 0 every target is allowed, 1 one is denied, 2 bad input, 125 could not tell.";
+
+const PROXY_EXAMPLES: &str = "\
+Examples:
+  exeat proxy --listen unix:/run/user/1000/exeat.sock --allow api.example.com
+  exeat proxy --listen tcp:127.0.0.1:3128 --policy .exeat.toml
+
+It serves until SIGINT or SIGTERM. Any local user may use a tcp listener.";
+
+const AUDIT_SHOW_EXAMPLES: &str = "\
+Examples:
+  exeat audit show
+  exeat audit show 01JD8Z3V5Q --verdict deny
+  exeat audit show run.jsonl --host '*.example.com' --json";
+
+const AUDIT_LIST_EXAMPLES: &str = "\
+Examples:
+  exeat audit list
+  exeat audit list --json | jq -r '.[].run'";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  exeat completions bash > ~/.local/share/bash-completion/completions/exeat
+  exeat completions fish > ~/.config/fish/completions/exeat.fish
+  exeat completions zsh > \"${fpath[1]}/_exeat\"";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  exeat man | man -l -
+  exeat man --out ~/.local/share/man/man1";
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,205 @@
+use std::fmt::Debug;
+
+use clap::CommandFactory;
+
+use super::*;
+
+#[test]
+fn the_definition_holds_together() {
+    Cli::command().debug_assert();
+}
+
+fn parse(words: &[&str]) -> Result<Cli, clap::Error> {
+    Cli::try_parse_from(std::iter::once("exeat").chain(words.iter().copied()))
+}
+
+fn run(words: &[&str]) -> RunArgs {
+    let words: Vec<&str> = std::iter::once("run").chain(words.iter().copied()).collect();
+    match parse(&words).map(|cli| cli.command) {
+        Ok(Command::Run(args)) => *args,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn the_first_word_that_is_no_option_starts_the_command() {
+    for (words, command) in [
+        (vec!["--allow", "a.example", "curl", "-sS", "--allow", "b"], vec!["curl", "-sS", "--allow", "b"]),
+        (vec!["--allow", "a.example", "--", "curl", "-v"], vec!["curl", "-v"]),
+        (vec!["--", "--strange"], vec!["--strange"]),
+        (vec!["--", "--", "x"], vec!["--", "x"]),
+        (vec!["sh", "-c", "x", "--", "y"], vec!["sh", "-c", "x", "--", "y"]),
+        (vec!["env", "--help"], vec!["env", "--help"]),
+        (vec!["git", "--version"], vec!["git", "--version"]),
+        (vec!["ls", "--color", "never"], vec!["ls", "--color", "never"]),
+        (vec!["--quiet", "true"], vec!["true"]),
+        (vec![], vec![]),
+    ] {
+        assert_eq!(run(&words).command, command, "{words:?}");
+    }
+    assert_eq!(run(&["--allow", "a", "--allow", "b", "x"]).policy.allow, ["a", "b"]);
+    assert!(run(&["curl", "--allow", "b"]).policy.allow.is_empty());
+}
+
+/// What a later version has is refused here, never taken and ignored.
+#[test]
+fn flags_of_other_versions_are_refused() {
+    for flag in [
+        "--transparent=on",
+        "--via=unix:/x",
+        "--require=full",
+        "--backend=bwrap",
+        "--effects=x",
+        "--preset=x",
+        "-p",
+        "--memory=1G",
+        "--pids=1",
+        "--ceiling=x",
+        "--mode=report",
+        "--unix-sockets=on",
+        "--host-port=1",
+        "--unsafe-no-isolation",
+        "--on-excess=narrow",
+    ] {
+        let error = parse(&["run", flag, "x"]).expect_err(flag);
+        assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{flag}");
+        assert_eq!(error.exit_code(), 2, "{flag}");
+    }
+    for command in ["learn", "policy", "preset", "env", "doctor", "prove"] {
+        let error = parse(&[command]).expect_err(command);
+        assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand, "{command}");
+    }
+    for command in ["summary", "verify", "replay", "export", "report", "prune"] {
+        let error = parse(&["audit", command]).expect_err(command);
+        assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand, "{command}");
+    }
+    assert!(parse(&["run", "--json", "x"]).is_err(), "--json without --dry-run");
+    assert!(parse(&["audit", "show", "--last", "x"]).is_err(), "--last with a run");
+}
+
+fn check<T: Debug + PartialEq>(parse: impl Fn(&str) -> Result<T, String>, text: &str, expect: Option<T>) {
+    assert_eq!(parse(text).ok(), expect, "{text:?}");
+}
+
+#[test]
+fn durations() {
+    for (text, millis) in [
+        ("90s", 90_000),
+        ("10m", 600_000),
+        ("1h30m", 5_400_000),
+        ("1d", 86_400_000),
+        ("500ms", 500),
+        ("1s500ms", 1_500),
+        ("366d", 31_622_400_000),
+    ] {
+        check(parse_duration, text, Some(Duration::from_millis(millis)));
+    }
+    for text in [
+        "",
+        "0s",
+        "0",
+        "90",
+        "s",
+        "1x",
+        "1.5h",
+        "-1s",
+        "+1s",
+        "1 s",
+        "30m1h",
+        "1s1s",
+        "367d",
+        "99999999999999999999s",
+        "18446744073709551615d",
+        "1\u{661}s",
+        "1\u{b5}s",
+    ] {
+        check(parse_duration, text, None);
+    }
+    assert_eq!(parse_duration("90").unwrap_err(), "the unit is missing: 90s, 90m?");
+}
+
+#[test]
+fn outputs() {
+    let parse = |text: &str| text.parse();
+    check(parse, "run.jsonl", Some(Output::File("run.jsonl".into())));
+    check(parse, "./fd:3", Some(Output::File("./fd:3".into())));
+    check(parse, "fd:3", Some(Output::Fd(3)));
+    check(parse, "fd:2", Some(Output::Fd(2)));
+    for text in ["", "fd:", "fd:0", "fd:1", "fd:-1", "fd:+3", "fd:x", "fd:99999999999", "fd:3 "] {
+        check::<Output>(parse, text, None);
+    }
+}
+
+#[test]
+fn labels_and_variables() {
+    let label = |key: &str, value: &str| Some(Label { key: key.into(), value: value.into() });
+    check(str::parse, "k=v", label("k", "v"));
+    check(str::parse, "k=", label("k", ""));
+    check(str::parse, "k=a=b", label("k", "a=b"));
+    check::<Label>(str::parse, "=v", None);
+    check::<Label>(str::parse, "k", None);
+
+    check(parse_variable, "CI", Some(Variable::Pass("CI".into())));
+    check(parse_variable, "CI=", Some(Variable::Set("CI".into(), "".into())));
+    check(parse_variable, "A=b=c", Some(Variable::Set("A".into(), "b=c".into())));
+    check(parse_variable, "=x", None);
+    check(parse_variable, "", None);
+
+    check(parse_stage, "nightly import", Some("nightly import".to_owned()));
+    check(parse_stage, "", None);
+    check(parse_stage, "a\nb", None);
+    check(parse_stage, &"x".repeat(129), None);
+}
+
+#[test]
+fn listeners() {
+    let parse = |text: &str| text.parse();
+    check(parse, "unix:/run/x.sock", Some(ListenAt::Unix("/run/x.sock".into())));
+    check(parse, "unix:x", Some(ListenAt::Unix("x".into())));
+    check(parse, "tcp:127.0.0.1:3128", Some(ListenAt::Tcp(([127, 0, 0, 1], 3128).into())));
+    check(parse, "tcp:[::1]:3128", Some(ListenAt::Tcp((std::net::Ipv6Addr::LOCALHOST, 3128).into())));
+    for text in [
+        "",
+        "unix:",
+        "tcp:",
+        "tcp:3128",
+        "tcp:localhost:3128",
+        "tcp:::1:3128",
+        "/run/x.sock",
+        "udp:1.2.3.4:5",
+    ] {
+        check::<ListenAt>(parse, text, None);
+    }
+    for text in ["tcp:3128", "tcp:localhost:3128", "tcp::3128"] {
+        let error = text.parse::<ListenAt>().unwrap_err();
+        assert_eq!(error, "a tcp listener needs an address: tcp:127.0.0.1:3128", "{text}");
+    }
+}
+
+/// `exeat COMMAND --help` as it is shown on a terminal of 100 columns.
+#[test]
+fn help() {
+    let commands: [&[&str]; 9] = [
+        &[],
+        &["run"],
+        &["check"],
+        &["proxy"],
+        &["audit"],
+        &["audit", "show"],
+        &["audit", "list"],
+        &["completions"],
+        &["man"],
+    ];
+    for words in commands {
+        let name = std::iter::once("exeat").chain(words.iter().copied()).collect::<Vec<_>>().join("_");
+        let words: Vec<&str> = name.split('_').chain(["--help"]).collect();
+        let error = Cli::command().term_width(100).try_get_matches_from(&words).unwrap_err();
+        assert_eq!(error.exit_code(), 0, "{words:?}");
+        let text = error.to_string();
+        let text: Vec<&str> = text.lines().map(str::trim_end).collect();
+        let text = text.join("\n");
+        insta::with_settings!({ prepend_module_to_snapshot => false, snapshot_path => "../snapshots" }, {
+            insta::assert_snapshot!(name, text);
+        });
+    }
+}

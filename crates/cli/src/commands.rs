@@ -1,0 +1,7 @@
+//! The commands, each in a file of its own.
+
+pub(crate) mod audit;
+pub(crate) mod check;
+pub(crate) mod generate;
+pub(crate) mod proxy;
+pub(crate) mod run;

@@ -1,0 +1,88 @@
+use exeat_policy::{Action, Note, Origin, PolicyBuilder};
+
+use super::*;
+
+fn policy(rules: &[&str]) -> Policy {
+    let mut builder = PolicyBuilder::new();
+    for rule in rules {
+        builder.add(rule, Action::Allow, Origin::Flag { flag: "--allow".into() }, Note::default()).unwrap();
+    }
+    builder.build()
+}
+
+fn answers(rules: &[&str], targets: &[&str]) -> Vec<Answer> {
+    let policy = policy(rules);
+    targets.iter().map(|text| answer(&policy, target(text).unwrap(), Day::from_unix(0), false)).collect()
+}
+
+#[test]
+fn a_target_as_people_write_it() {
+    for (typed, expect) in [
+        ("api.example.com", "api.example.com:443"),
+        ("API.Example.Com.", "api.example.com:443"),
+        ("api.example.com:8443", "api.example.com:8443"),
+        ("10.2.3.4", "10.2.3.4:443"),
+        ("10.2.3.4:80", "10.2.3.4:80"),
+        ("2001:db8::1", "[2001:db8::1]:443"),
+        ("[2001:db8::1]", "[2001:db8::1]:443"),
+        ("[2001:db8::1]:22", "[2001:db8::1]:22"),
+    ] {
+        assert_eq!(target(typed).unwrap().to_string(), expect, "{typed}");
+    }
+}
+
+#[test]
+fn what_is_no_target_and_what_was_meant() {
+    for (typed, meant) in [
+        ("https://api.example.com/v1?x=y", Some("api.example.com:443")),
+        ("http://api.example.com", Some("api.example.com:80")),
+        ("https://user:pw@api.example.com:8443/", Some("api.example.com:8443")),
+        ("ssh://git@git.example.com", Some("git.example.com:22")),
+        ("git@git.example.com", Some("git.example.com:443")),
+        ("api.example.com/v1", Some("api.example.com:443")),
+        ("*.example.com", None),
+        ("", None),
+        ("a b", None),
+        ("api.example.com:0", None),
+        ("api.example.com:https", None),
+        ("b\u{fc}cher.example", None),
+    ] {
+        let failure = target(typed).expect_err(typed);
+        assert_eq!(failure.exit(), Exit::BadInput, "{typed}");
+        let report = failure.report(Paint::PLAIN);
+        match meant {
+            Some(meant) => {
+                assert!(report.ends_with(&format!("probably meant: exeat check {meant}\n")), "{report}")
+            }
+            None => assert!(!report.contains("probably meant"), "{report}"),
+        }
+    }
+}
+
+#[test]
+fn answers_for_people() {
+    let answers = answers(
+        &["*.example.com", "api.example.net:8443", "!stats.example.com"],
+        &["a.example.com", "example.com", "api.example.net", "stats.example.com", "10.0.0.1"],
+    );
+    insta::assert_snapshot!(text(&answers, Paint::PLAIN), @r#"
+    allow  a.example.com:443      *.example.com (--allow)
+    deny   example.com:443        no rule allows it  --allow example.com
+    deny   api.example.net:443    allowed on 8443 only  --allow api.example.net
+    deny   stats.example.com:443  denied by --allow
+    deny   10.0.0.1:443           no IP rule allows this address (private)  --allow 10.0.0.1:443
+    "#);
+}
+
+#[test]
+fn answers_for_programs() {
+    let answers = answers(
+        &["*.example.com", "!stats.example.com"],
+        &["a.example.com", "example.com", "stats.example.com:80"],
+    );
+    insta::assert_snapshot!(json(&answers).unwrap(), @r#"
+    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"*.example.com","rule_src":"--allow","addresses_checked":false}
+    {"target":"example.com:443","verdict":"deny","reason":"default","said":"no rule allows it","flag":"--allow example.com","addresses_checked":false}
+    {"target":"stats.example.com:80","verdict":"deny","reason":"deny_rule","rule":"!stats.example.com","rule_src":"--allow","said":"denied by --allow","addresses_checked":false}
+    "#);
+}

@@ -1,0 +1,92 @@
+//! `exeat completions` and `exeat man`: generated from the arguments, so that they cannot disagree with them.
+
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use clap_complete::Shell;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, roman};
+
+use crate::args::Cli;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::stdio;
+
+/// Prints the completion script of a shell.
+pub(crate) fn completions(shell: Shell) -> Result<Exit, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "exeat", &mut script);
+    stdio::data(&script)?;
+    Ok(Exit::Yes)
+}
+
+/// Prints the manual page, or writes one page per command into a directory.
+pub(crate) fn man(out: Option<&Path>) -> Result<Exit, Failure> {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    match out {
+        None => stdio::data(&page(&command)?)?,
+        Some(directory) => {
+            fs::create_dir_all(directory).map_err(|error| cannot(directory, error))?;
+            pages(&command, directory)?;
+        }
+    }
+    Ok(Exit::Yes)
+}
+
+fn pages(command: &Command, directory: &Path) -> Result<(), Failure> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name());
+    let file = directory.join(format!("{name}.1"));
+    fs::write(&file, page(command)?).map_err(|error| cannot(&file, error))?;
+    command.get_subcommands().try_for_each(|command| pages(command, directory))
+}
+
+fn page(command: &Command) -> Result<Vec<u8>, Failure> {
+    let mut page = Vec::new();
+    render(command, &mut page)
+        .map_err(|error| Failure::could("cannot write the manual page").because(error))?;
+    Ok(page)
+}
+
+fn render(command: &Command, page: &mut Vec<u8>) -> io::Result<()> {
+    let man = Man::new(command.clone()).manual("exeat");
+    man.render_title(page)?;
+    man.render_name_section(page)?;
+    man.render_synopsis_section(page)?;
+    man.render_description_section(page)?;
+    man.render_options_section(page)?;
+    if command.has_subcommands() {
+        man.render_subcommands_section(page)?;
+    }
+    let after = command.get_after_long_help().or(command.get_after_help());
+    sections(&after.map(ToString::to_string).unwrap_or_default()).to_writer(page)
+}
+
+/// The text below the help as sections of the page: a heading ends in a colon, and what is set in columns stays so.
+fn sections(text: &str) -> Roff {
+    let mut roff = Roff::new();
+    for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.is_empty()) {
+        let body = match paragraph.split_once('\n') {
+            Some((head, body)) if head.ends_with(':') => {
+                roff.control("SH", [head.trim_end_matches(':').to_uppercase().as_str()]);
+                body
+            }
+            _ => {
+                roff.control("PP", []);
+                paragraph
+            }
+        };
+        roff.control("nf", []);
+        for line in body.lines() {
+            roff.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+        }
+        roff.control("fi", []);
+    }
+    roff
+}
+
+fn cannot(path: &Path, error: io::Error) -> Failure {
+    Failure::could(format!("cannot write `{}`", path.display())).because(error)
+}

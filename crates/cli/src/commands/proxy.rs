@@ -1,0 +1,70 @@
+//! `exeat proxy`: the host side alone. It serves whoever reaches its listener; who that is, is not its business.
+
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use exeat_runner::{Listen, ProxyRequest};
+
+use crate::args::{ListenAt, ProxyArgs};
+use crate::commands::audit;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::{Ending, Paint, printable, shell_word};
+use crate::request::{self, Machine};
+use crate::stdio;
+
+/// Serves until SIGINT or SIGTERM.
+pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
+    let machine = Machine::here()?;
+    let listen = match &args.listen {
+        ListenAt::Unix(_) if args.listen_anywhere => {
+            return Err(Failure::input("`--listen-anywhere` is about tcp listeners only"));
+        }
+        ListenAt::Unix(path) => Listen::Unix(machine.cwd.join(path)),
+        ListenAt::Tcp(addr) if !addr.ip().is_loopback() && !args.listen_anywhere => {
+            return Err(Failure::input(format!("`tcp:{addr}` is not a loopback address")).hint(
+                "--listen-anywhere serves whoever reaches it; tcp:127.0.0.1:PORT or unix:PATH does not",
+            ));
+        }
+        ListenAt::Tcp(addr) => Listen::Tcp(*addr),
+    };
+    request::inherited(&[("--audit", args.audit.as_ref())])?;
+    let loaded = request::load(&args.policy, &machine)?;
+    if let Some(note) = loaded.note().filter(|_| !args.quiet) {
+        stdio::line("note", &note);
+    }
+    match &args.listen {
+        ListenAt::Unix(_) => {}
+        ListenAt::Tcp(addr) if addr.ip().is_loopback() => {
+            stdio::line("warning", "any local user may use this listener; unix:PATH can be kept to yourself");
+        }
+        ListenAt::Tcp(_) => stdio::line("warning", "whoever reaches this listener may use it"),
+    }
+
+    let to = request::audit(args.audit.as_ref(), &machine)?;
+    let place = audit::place_of(&machine).ok();
+    let record: Rc<OnceCell<PathBuf>> = Rc::default();
+    let told = Rc::clone(&record);
+    let summary = exeat_runner::serve_alone(ProxyRequest {
+        listen,
+        listen_anywhere: args.listen_anywhere,
+        policy: loaded.policy,
+        audit: to,
+        stage: args.stage.or(loaded.stage),
+        host_env: machine.env,
+        ready: Box::new(move |at: &str, record: Option<&Path>| {
+            let place = record.map(|path| format!("; record: {}", shell_word(&path.display().to_string())));
+            stdio::say(&format!("exeat: listening on {}{}\n", printable(at), place.unwrap_or_default()));
+            if let Some(path) = record {
+                let _ = told.set(path.to_owned());
+            }
+        }),
+    })?;
+
+    if !args.quiet {
+        let record = record.get().map(|path| audit::name_of(path, place.as_ref()));
+        stdio::say(&Ending { summary: &summary, ended: None, record }.render(paint));
+    }
+    Ok(Exit::Yes)
+}

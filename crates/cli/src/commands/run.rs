@@ -1,0 +1,119 @@
+//! `exeat run`: the request to the runner, and its outcome to the caller. Signals, processes and connections are the
+//! runner's.
+
+use std::io;
+use std::path::Path;
+
+use exeat_runner::{Ended, Outcome};
+
+use crate::args::{Output, RunArgs};
+use crate::commands::audit;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::{Ending, Paint};
+use crate::request::{self, Machine};
+use crate::result::{RunResult, Sink};
+use crate::stdio;
+
+/// Runs the command and answers with its exit code.
+pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
+    let machine = Machine::here()?;
+    if args.dry_run {
+        return dry_run(args, machine);
+    }
+    apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
+    request::inherited(&[("--audit", args.audit.as_ref()), ("--result", args.result.as_ref())])?;
+    let sink = args.result.as_ref().map(|output| Sink::open(output, &machine)).transpose()?;
+    let quiet = args.quiet;
+    let command = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
+    let place = audit::place_of(&machine).ok();
+
+    let done = attempt(args, machine);
+    if let Some(sink) = sink {
+        let result = match &done {
+            Ok(outcome) => RunResult::of(outcome),
+            Err(failure) => RunResult::failed(failure),
+        };
+        if let Err(error) = sink.write(&result) {
+            // The stage has run: its exit code says more than ours would.
+            stdio::say(&Failure::could("cannot write the result").because(error).report(paint));
+        }
+    }
+
+    let outcome = done?;
+    for note in &outcome.notes {
+        stdio::line("note", note);
+    }
+    if let Some(failure) = never_ran(outcome.ended, &command) {
+        stdio::say(&failure.report(paint));
+    }
+    if !quiet {
+        let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
+        let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record };
+        let summary = ending.render(paint);
+        if summary.is_empty() && outcome.ended == Ended::Timeout {
+            stdio::line("note", "the stage was stopped at its time limit (--timeout)");
+        }
+        stdio::say(&summary);
+    }
+    Ok(outcome.ended.into())
+}
+
+/// The words of a shell for a command that it cannot start; the stage had no chance to say them.
+fn never_ran(ended: Ended, command: &str) -> Option<Failure> {
+    let failure = match ended {
+        Ended::NotFound => Failure::could(format!("`{command}`: command not found in the sandbox")),
+        Ended::NotExecutable => Failure::could(format!("`{command}` cannot be executed")),
+        Ended::Exit(_) | Ended::Signal(_) | Ended::Timeout => return None,
+    };
+    Some(match ended {
+        Ended::NotFound => failure.hint("--ro PATH shows the stage what lies outside of its view"),
+        _ => failure,
+    })
+}
+
+fn attempt(args: RunArgs, machine: Machine) -> Result<Outcome, Failure> {
+    let quiet = args.quiet;
+    let (request, hints) = request::run(args, machine)?;
+    let plan = exeat_runner::plan(request)?;
+    for hint in hints.iter().filter(|_| !quiet) {
+        stdio::line("note", hint);
+    }
+    // What weakens a promise is said whatever `--quiet` says.
+    for note in plan.notes() {
+        stdio::line("note", note);
+    }
+    Ok(exeat_runner::run(plan)?)
+}
+
+fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
+    let json = args.json;
+    let (request, hints) = request::run(args, machine)?;
+    let plan = exeat_runner::plan(request)?;
+    for note in hints.iter().chain(plan.notes()) {
+        stdio::line("note", note);
+    }
+    let mut text = if json { plan.to_json().to_string() } else { plan.to_text() };
+    if !text.ends_with('\n') {
+        text.push('\n');
+    }
+    stdio::data(text.as_bytes())?;
+    Ok(Exit::Yes)
+}
+
+/// The record and the result are two things: one would end in the middle of the other, or replace it.
+fn apart(audit: Option<&Output>, result: Option<&Output>, machine: &Machine) -> Result<(), Failure> {
+    let same = match (audit, result) {
+        (Some(Output::Fd(audit)), Some(Output::Fd(result))) => audit == result,
+        (Some(Output::File(audit)), Some(Output::File(result))) => {
+            let (audit, result) = (machine.cwd.join(audit), machine.cwd.join(result));
+            audit == result || same_file(&audit, &result).unwrap_or(false)
+        }
+        _ => false,
+    };
+    if same { Err(Failure::input("`--audit` and `--result` name the same place")) } else { Ok(()) }
+}
+
+fn same_file(a: &Path, b: &Path) -> io::Result<bool> {
+    Ok(a.canonicalize()? == b.canonicalize()?)
+}

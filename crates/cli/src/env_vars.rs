@@ -1,0 +1,17 @@
+//! The environment variables that the command line reads, all of them. What a stage gets in its environment is not
+//! here: the plan says it (`exeat run --dry-run`).
+
+/// Set and not empty: no colour, whatever the terminal (<https://no-color.org>). `--color` wins.
+pub(crate) const NO_COLOR: &str = "NO_COLOR";
+
+/// `dumb`: no colour.
+pub(crate) const TERM: &str = "TERM";
+
+/// Diagnostics on stderr, in the syntax of `tracing_subscriber::EnvFilter`: `debug`, `exeat_proxy=trace`. Not set: none.
+pub(crate) const RUST_LOG: &str = "RUST_LOG";
+
+/// Where the user's state is kept; records are in `exeat/runs` below it. Not set: `~/.local/state`.
+pub(crate) const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
+
+/// What `~/` in a path means.
+pub(crate) const HOME: &str = "HOME";

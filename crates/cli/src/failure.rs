@@ -1,0 +1,164 @@
+//! What ends a command early, and the one function that prints it. A denial is no failure: it is an answer.
+
+use std::error::Error;
+use std::io;
+
+use crate::exit::Exit;
+use crate::render::{Paint, printable_lines};
+
+/// Why a command of exeat stopped. The message is lower case, without a full stop, the user's text in backticks.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Arguments, policy or another input of the user: exit code 2.
+    Input(Fault),
+    /// Something that exeat needs does not work here: exit code 125.
+    Could(Fault),
+    /// The runner says itself whether it was the input.
+    Run(Box<exeat_runner::Error>),
+    /// Nobody reads our standard output any more, or it cannot be written.
+    Stdout(io::Error),
+}
+
+/// A message, what caused it, and what to do.
+#[derive(Debug)]
+pub(crate) struct Fault {
+    message: String,
+    source: Option<Box<dyn Error>>,
+    hint: Option<String>,
+}
+
+impl Failure {
+    /// The user's input is wrong.
+    pub(crate) fn input(message: impl Into<String>) -> Self {
+        Self::Input(Fault { message: message.into(), source: None, hint: None })
+    }
+
+    /// exeat could not do its part.
+    pub(crate) fn could(message: impl Into<String>) -> Self {
+        Self::Could(Fault { message: message.into(), source: None, hint: None })
+    }
+
+    /// What caused it; never repeated by the message.
+    pub(crate) fn because(mut self, source: impl Into<Box<dyn Error>>) -> Self {
+        if let Self::Input(fault) | Self::Could(fault) = &mut self {
+            fault.source = Some(source.into());
+        }
+        self
+    }
+
+    /// What to do, on a line of its own.
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        if let Self::Input(fault) | Self::Could(fault) = &mut self {
+            fault.hint = Some(hint.into());
+        }
+        self
+    }
+
+    /// The exit code that goes with it.
+    pub(crate) fn exit(&self) -> Exit {
+        match self {
+            Self::Input(_) => Exit::BadInput,
+            Self::Could(_) => Exit::CouldNot,
+            Self::Run(error) => match error.code() {
+                code if code == Exit::BadInput.code() => Exit::BadInput,
+                // Stopped before the stage began: as if we had died of the signal.
+                signal @ 129..=192 => Exit::Signal(i32::from(signal) - 128),
+                _ => Exit::CouldNot,
+            },
+            // `exeat audit list | head -1` has done all that was wanted.
+            Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Yes,
+            Self::Stdout(_) => Exit::CouldNot,
+        }
+    }
+
+    /// The word for it in the result object.
+    pub(crate) fn cause(&self) -> &'static str {
+        match self {
+            Self::Input(_) => "policy",
+            Self::Run(_) if self.exit() == Exit::BadInput => "policy",
+            Self::Run(error) => error.cause_word(),
+            Self::Could(_) | Self::Stdout(_) => "setup",
+        }
+    }
+
+    /// The lines for stderr, each with its newline; none where nobody is to blame.
+    pub(crate) fn report(&self, paint: Paint) -> String {
+        let (mut text, hint, source) = match self {
+            Self::Input(fault) | Self::Could(fault) => {
+                (fault.message.clone(), fault.hint.clone(), fault.source.as_deref())
+            }
+            Self::Run(error) => (error.to_string(), error.fix(), error.source()),
+            Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => return String::new(),
+            Self::Stdout(error) => ("cannot write to stdout".to_owned(), None, Some(error as &dyn Error)),
+        };
+        let mut next = source;
+        while let Some(source) = next {
+            text.push_str(": ");
+            text.push_str(&in_house(&source.to_string()));
+            next = source.source();
+        }
+        let mut out = format!("exeat: {} {}\n", paint.bad("error:"), printable_lines(&text));
+        if let Some(hint) = hint {
+            out.push_str(&format!("  {} {}\n", paint.strong("hint:"), printable_lines(&hint)));
+        }
+        out
+    }
+}
+
+impl From<exeat_runner::Error> for Failure {
+    fn from(error: exeat_runner::Error) -> Self {
+        Self::Run(Box::new(error))
+    }
+}
+
+/// The standard library's messages in our spelling: `No such file or directory (os error 2)` loses its capital, which
+/// would stand in mid-sentence, and its number, which says nothing more.
+fn in_house(text: &str) -> String {
+    let Some((text, _)) = text.rsplit_once(" (os error ") else { return text.to_owned() };
+    let mut chars = text.chars();
+    match (chars.next(), chars.clone().next()) {
+        (Some(first), Some(second)) if second.is_lowercase() => first.to_lowercase().chain(chars).collect(),
+        _ => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(failure: &Failure) -> String {
+        failure.report(Paint::PLAIN)
+    }
+
+    #[test]
+    fn the_chain_is_one_line_and_the_hint_another() {
+        let failure =
+            Failure::could("cannot open `/x/y`").because(io::Error::from_raw_os_error(2)).hint("mkdir -p /x");
+        assert_eq!(
+            report(&failure),
+            "exeat: error: cannot open `/x/y`: no such file or directory\n  hint: mkdir -p /x\n"
+        );
+        assert_eq!(failure.exit().code(), 125);
+    }
+
+    #[test]
+    fn hostile_text_moves_no_cursor() {
+        let failure = Failure::input("`\u{1b}[2J\u{202e}` is no rule\nsecond line");
+        assert_eq!(report(&failure), "exeat: error: `\\u{1b}[2J\\u{202e}` is no rule\nsecond line\n");
+    }
+
+    #[test]
+    fn a_closed_stdout_is_no_error() {
+        let closed = Failure::Stdout(io::ErrorKind::BrokenPipe.into());
+        assert_eq!((report(&closed).as_str(), closed.exit().code()), ("", 0));
+        let full = Failure::Stdout(io::Error::from_raw_os_error(28));
+        assert_eq!(report(&full), "exeat: error: cannot write to stdout: no space left on device\n");
+        assert_eq!(full.exit().code(), 125);
+    }
+
+    #[test]
+    fn acronyms_keep_their_capitals() {
+        assert_eq!(in_house("RTNETLINK answers: x (os error 1)"), "RTNETLINK answers: x");
+        assert_eq!(in_house("no number"), "no number");
+    }
+}

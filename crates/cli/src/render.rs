@@ -1,0 +1,284 @@
+//! What people read: colour, the summary at the end of a run, tables. It decides nothing and writes nothing; its
+//! functions return text. A record that programs read is never rendered here.
+
+use std::io::IsTerminal;
+
+use exeat_runner::{DeniedHost, Ended, FailedHost, Summary};
+
+use crate::args::ColorWhen;
+use crate::env_vars;
+
+/// Colour or none, for one stream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Paint(bool);
+
+impl Paint {
+    /// No colour.
+    #[cfg(test)]
+    pub(crate) const PLAIN: Self = Self(false);
+
+    /// What `--color`, the stream and the environment say together.
+    pub(crate) fn new(when: ColorWhen, stream: &impl IsTerminal) -> Self {
+        let is = |name, what: fn(&std::ffi::OsStr) -> bool| std::env::var_os(name).is_some_and(|v| what(&v));
+        Self(match when {
+            ColorWhen::Always => true,
+            ColorWhen::Never => false,
+            ColorWhen::Auto => {
+                stream.is_terminal()
+                    && !is(env_vars::NO_COLOR, |v| !v.is_empty())
+                    && !is(env_vars::TERM, |v| v == "dumb")
+            }
+        })
+    }
+
+    /// Whether there is colour.
+    pub(crate) fn is_on(self) -> bool {
+        self.0
+    }
+
+    /// Something was refused or went wrong.
+    pub(crate) fn bad(self, text: &str) -> String {
+        self.wrap("\x1b[31m", text)
+    }
+
+    /// Something was let through.
+    pub(crate) fn good(self, text: &str) -> String {
+        self.wrap("\x1b[32m", text)
+    }
+
+    /// Something failed that is nobody's policy.
+    pub(crate) fn odd(self, text: &str) -> String {
+        self.wrap("\x1b[33m", text)
+    }
+
+    /// What to type next, and headings.
+    pub(crate) fn strong(self, text: &str) -> String {
+        self.wrap("\x1b[1m", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.0 && !text.trim().is_empty() { format!("{code}{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// The text with everything made visible that would move a cursor, hide or reorder text on a terminal. Letters of every
+/// script stay as they are; hosts are ASCII before they come here.
+pub(crate) fn printable(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() || is_format(c) {
+            out.extend(c.escape_default());
+        } else {
+            out.push(c);
+        }
+    }
+    out
+}
+
+/// [`printable`], where lines stay lines.
+pub(crate) fn printable_lines(text: &str) -> String {
+    let lines: Vec<_> = text.split('\n').map(printable).collect();
+    lines.join("\n")
+}
+
+/// Zero-width, bidirectional and line-separator characters (Unicode TR36, section 2.5 and 3.2).
+fn is_format(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
+}
+
+/// The end of one run, as the summary needs it.
+#[derive(Debug)]
+pub(crate) struct Ending<'a> {
+    /// What was denied, failed and reached.
+    pub(crate) summary: &'a Summary,
+    /// How the stage ended; `None`: there was no stage (`exeat proxy`).
+    pub(crate) ended: Option<Ended>,
+    /// What `exeat audit show` needs to find the record; `None`: it went to a descriptor.
+    pub(crate) record: Option<String>,
+}
+
+/// Hosts that each list of the summary shows at most.
+const SHOWN: usize = 10;
+
+/// Bytes of one reason or flag in the summary, at most: a terminal line that wraps five times says nothing.
+const CELL: usize = 300;
+
+impl Ending<'_> {
+    /// The lines of the summary, each with its newline. Empty when nothing was denied and nothing failed.
+    pub(crate) fn render(&self, paint: Paint) -> String {
+        let Summary { denied, failed, .. } = self.summary;
+        if denied.is_empty() && failed.is_empty() && self.summary.denied_more == 0 {
+            return String::new();
+        }
+        let mut rows: Vec<Row> = most_first(denied, |host| host.count).map(Row::from).collect();
+        rows.extend(most_first(failed, |host| host.count).map(Row::from));
+
+        let mut out = format!("exeat: {}\n", self.headline());
+        out.push_str(&table(&rows, paint));
+        for (hosts, what, verdict) in [(denied.len(), "", "deny"), (failed.len(), " failed", "error")] {
+            let more = hosts.saturating_sub(SHOWN);
+            if more > 0 {
+                let show = self.show(&format!(" --verdict {verdict}"));
+                let at_least = if what.is_empty() && self.summary.denied_more > 0 { "at least " } else { "" };
+                out.push_str(&format!("  ... and {at_least}{more} more{what}{}\n", prefixed(": ", &show)));
+            }
+        }
+        if let Some(show) = self.show("") {
+            out.push_str(&format!("exeat: record: {show}\n"));
+        }
+        out
+    }
+
+    fn headline(&self) -> String {
+        let Summary { denied, failed, reached, denied_more, .. } = self.summary;
+        let mut parts = Vec::new();
+        if !denied.is_empty() || *denied_more > 0 {
+            let at_least = if *denied_more > 0 { "at least " } else { "" };
+            parts.push(format!("{at_least}{} {} denied", denied.len(), hosts(denied.len())));
+        }
+        if !failed.is_empty() {
+            let noun = if parts.is_empty() { format!(" {}", hosts(failed.len())) } else { String::new() };
+            parts.push(format!("{}{noun} failed", failed.len()));
+        }
+        parts.push(format!("{reached} reached"));
+        let end = match self.ended {
+            None => return parts.join(", "),
+            Some(Ended::Exit(code)) => format!("the stage exited {code}"),
+            Some(Ended::Signal(signal)) => match signal_name(signal) {
+                Some(name) => format!("the stage was killed by {name}"),
+                None => format!("the stage was killed by signal {signal}"),
+            },
+            Some(Ended::Timeout) => "the stage was stopped at its time limit".to_owned(),
+            Some(Ended::NotFound) => "the command was not found".to_owned(),
+            Some(Ended::NotExecutable) => "the command could not be executed".to_owned(),
+        };
+        format!("{}; {end}", parts.join(", "))
+    }
+
+    fn show(&self, filter: &str) -> Option<String> {
+        self.record.as_deref().map(|record| format!("exeat audit show {}{filter}", shell_word(record)))
+    }
+}
+
+/// One line of the summary, before its columns are known.
+struct Row {
+    word: &'static str,
+    count: String,
+    target: String,
+    said: String,
+    flag: String,
+}
+
+impl From<&DeniedHost> for Row {
+    fn from(host: &DeniedHost) -> Self {
+        Self {
+            word: "denied",
+            count: format!("{}x", host.count),
+            target: target(&host.host, host.port),
+            said: cell(&host.said),
+            flag: host.flag.as_deref().map(cell).unwrap_or_default(),
+        }
+    }
+}
+
+impl From<&FailedHost> for Row {
+    fn from(host: &FailedHost) -> Self {
+        Self {
+            word: "failed",
+            count: format!("{}x", host.count),
+            target: target(&host.host, host.port),
+            said: format!("{} (not a policy denial)", cell(&host.said)),
+            flag: String::new(),
+        }
+    }
+}
+
+fn table(rows: &[Row], paint: Paint) -> String {
+    let width = |of: fn(&Row) -> usize| rows.iter().map(of).max().unwrap_or(0);
+    let count = width(|row| row.count.len());
+    let target = width(|row| row.target.chars().count());
+    // A line without a flag ends with its reason, so only the others share the column.
+    let said = width(|row| if row.flag.is_empty() { 0 } else { row.said.chars().count() });
+    let mut out = String::new();
+    for row in rows {
+        let word = if row.word == "denied" { paint.bad(row.word) } else { paint.odd(row.word) };
+        let flag = paint.strong(&row.flag);
+        let line =
+            format!("  {word}  {:>count$}  {:target$}   {:said$}   {flag}", row.count, row.target, row.said);
+        out.push_str(line.trim_end());
+        out.push('\n');
+    }
+    out
+}
+
+/// The most frequent first, equal ones in their order, and no more than are shown.
+fn most_first<T>(list: &[T], count: fn(&T) -> u64) -> impl Iterator<Item = &T> {
+    let mut list: Vec<&T> = list.iter().collect();
+    list.sort_by_key(|one| std::cmp::Reverse(count(one)));
+    list.into_iter().take(SHOWN)
+}
+
+fn target(host: &str, port: u16) -> String {
+    match host {
+        "" => "(malformed request)".to_owned(),
+        // A v6 literal that comes without its brackets could not be told from its port.
+        v6 if v6.contains(':') && !v6.starts_with('[') => format!("[{}]:{port}", cell(v6)),
+        host => format!("{}:{port}", cell(host)),
+    }
+}
+
+fn cell(text: &str) -> String {
+    let text = printable(text);
+    match text.char_indices().nth(CELL).and_then(|(at, _)| text.get(..at)) {
+        Some(start) => format!("{start}..."),
+        None => text,
+    }
+}
+
+fn hosts(n: usize) -> &'static str {
+    if n == 1 { "host" } else { "hosts" }
+}
+
+fn prefixed(prefix: &str, text: &Option<String>) -> String {
+    text.as_deref().map(|text| format!("{prefix}{text}")).unwrap_or_default()
+}
+
+/// The text as one word of a POSIX shell, so that what is printed can be pasted.
+pub(crate) fn shell_word(text: &str) -> String {
+    let text = printable(text);
+    let plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        text
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
+/// Linux's names of the signals that end processes (signal(7)); the same on x86-64 and aarch64.
+fn signal_name(signal: i32) -> Option<&'static str> {
+    Some(match signal {
+        1 => "SIGHUP",
+        2 => "SIGINT",
+        3 => "SIGQUIT",
+        4 => "SIGILL",
+        5 => "SIGTRAP",
+        6 => "SIGABRT",
+        7 => "SIGBUS",
+        8 => "SIGFPE",
+        9 => "SIGKILL",
+        10 => "SIGUSR1",
+        11 => "SIGSEGV",
+        12 => "SIGUSR2",
+        13 => "SIGPIPE",
+        14 => "SIGALRM",
+        15 => "SIGTERM",
+        24 => "SIGXCPU",
+        25 => "SIGXFSZ",
+        31 => "SIGSYS",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,167 @@
+use exeat_policy::Reason;
+
+use super::*;
+
+fn denied(host: &str, port: u16, said: &str, count: u64, flag: Option<&str>) -> DeniedHost {
+    DeniedHost {
+        host: host.into(),
+        port,
+        reason: Reason::Default,
+        said: said.into(),
+        count,
+        flag: flag.map(str::to_owned),
+    }
+}
+
+fn failed(host: &str, said: &str, count: u64) -> FailedHost {
+    FailedHost { host: host.into(), port: 443, said: said.into(), count }
+}
+
+fn render(summary: &Summary, ended: Option<Ended>, record: Option<&str>) -> String {
+    Ending { summary, ended, record: record.map(str::to_owned) }.render(Paint::PLAIN)
+}
+
+#[test]
+fn the_summary_of_the_reference() {
+    let summary = Summary {
+        denied: vec![
+            denied(
+                "wiki.corp.example",
+                443,
+                "resolves to 10.2.3.4 (private)",
+                1,
+                Some("--allow 10.2.3.4:443"),
+            ),
+            denied("stats.example.net", 443, "no rule allows it", 14, Some("--allow stats.example.net")),
+            denied("api.example.com", 8443, "allowed on 443 only", 2, Some("--allow api.example.com:8443")),
+        ],
+        failed: vec![failed("files.example.org", "DNS: no such name", 1)],
+        reached: 2,
+        ..Summary::default()
+    };
+    insta::assert_snapshot!(render(&summary, Some(Ended::Exit(1)), Some("01JD8Z3V5Q")), @r"
+    exeat: 3 hosts denied, 1 failed, 2 reached; the stage exited 1
+      denied  14x  stats.example.net:443   no rule allows it                --allow stats.example.net
+      denied   2x  api.example.com:8443    allowed on 443 only              --allow api.example.com:8443
+      denied   1x  wiki.corp.example:443   resolves to 10.2.3.4 (private)   --allow 10.2.3.4:443
+      failed   1x  files.example.org:443   DNS: no such name (not a policy denial)
+    exeat: record: exeat audit show 01JD8Z3V5Q
+    ");
+}
+
+#[test]
+fn the_summary_of_the_readme() {
+    let summary = Summary {
+        denied: vec![denied("other.example", 443, "no rule allows it", 1, Some("--allow other.example"))],
+        ..Summary::default()
+    };
+    insta::assert_snapshot!(render(&summary, Some(Ended::Exit(56)), Some("01JD8Z3V5Q")), @r"
+    exeat: 1 host denied, 0 reached; the stage exited 56
+      denied  1x  other.example:443   no rule allows it   --allow other.example
+    exeat: record: exeat audit show 01JD8Z3V5Q
+    ");
+}
+
+#[test]
+fn nothing_denied_nothing_failed_nothing_said() {
+    let summary = Summary { reached: 7, connections: 9, allowed: 9, ..Summary::default() };
+    assert_eq!(render(&summary, Some(Ended::Exit(1)), Some("x")), "");
+}
+
+#[test]
+fn a_deny_rule_gets_no_flag() {
+    let summary = Summary {
+        denied: vec![
+            denied("telemetry.example.com", 443, "denied by .exeat.toml:14", 3, None),
+            denied("a.example", 443, "no rule allows it", 1, Some("--allow a.example")),
+        ],
+        ..Summary::default()
+    };
+    insta::assert_snapshot!(render(&summary, Some(Ended::Signal(9)), None), @r"
+    exeat: 2 hosts denied, 0 reached; the stage was killed by SIGKILL
+      denied  3x  telemetry.example.com:443   denied by .exeat.toml:14
+      denied  1x  a.example:443               no rule allows it   --allow a.example
+    ");
+}
+
+#[test]
+fn only_failures() {
+    let summary =
+        Summary { failed: vec![failed("a.example", "connection refused", 2)], ..Summary::default() };
+    insta::assert_snapshot!(render(&summary, Some(Ended::Timeout), Some("my records/run.jsonl")), @r"
+    exeat: 1 host failed, 0 reached; the stage was stopped at its time limit
+      failed  2x  a.example:443   connection refused (not a policy denial)
+    exeat: record: exeat audit show 'my records/run.jsonl'
+    ");
+}
+
+#[test]
+fn ten_hosts_are_shown_and_the_rest_counted() {
+    let many = |n: usize| {
+        (0..n)
+            .map(|i| denied(&format!("h{i}.example"), 443, "no rule allows it", 1, None))
+            .collect::<Vec<_>>()
+    };
+    let fails = |n: usize| (0..n).map(|i| failed(&format!("f{i}.example"), "refused", 1)).collect::<Vec<_>>();
+    let text = render(&Summary { denied: many(17), ..Summary::default() }, None, Some("01JD8Z3V5Q"));
+    assert_eq!(text.lines().filter(|line| line.starts_with("  denied")).count(), 10, "{text}");
+    assert!(text.starts_with("exeat: 17 hosts denied, 0 reached\n"), "{text}");
+    assert!(text.contains("\n  ... and 7 more: exeat audit show 01JD8Z3V5Q --verdict deny\n"), "{text}");
+    assert!(text.ends_with("\nexeat: record: exeat audit show 01JD8Z3V5Q\n"), "{text}");
+
+    let text =
+        render(&Summary { denied: many(10), failed: fails(12), ..Summary::default() }, None, Some("R"));
+    assert!(!text.contains("--verdict deny"), "{text}");
+    assert!(text.contains("\n  ... and 2 more failed: exeat audit show R --verdict error\n"), "{text}");
+
+    let text = render(&Summary { denied: many(1024), denied_more: 5, ..Summary::default() }, None, None);
+    assert!(text.starts_with("exeat: at least 1024 hosts denied, 0 reached\n"), "{text}");
+    assert!(text.ends_with("\n  ... and at least 1014 more\n"), "{text}");
+}
+
+#[test]
+fn hostile_text_stays_on_its_line() {
+    let summary = Summary {
+        denied: vec![
+            denied("", 0, "malformed\nexeat: 0 hosts denied", 1, None),
+            denied("2001:db8::1", 443, "x\u{1b}[2J\u{202e}", 1, Some("--allow [2001:db8::1]:443\r")),
+            denied("long.example", 443, &"y".repeat(5000), 1, None),
+        ],
+        ..Summary::default()
+    };
+    let text = render(&summary, Some(Ended::NotFound), Some("a'b\n"));
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()), "{text:?}");
+    assert_eq!(text.lines().count(), 5, "{text}");
+    assert!(text.contains("(malformed request)"), "{text}");
+    assert!(text.contains("[2001:db8::1]:443"), "{text}");
+    assert!(text.lines().all(|line| line.len() < 500), "{text}");
+    assert!(text.ends_with("exeat audit show 'a'\\''b\\n'\n"), "{text}");
+}
+
+#[test]
+fn colour_wraps_words_and_breaks_no_column() {
+    let summary = Summary {
+        denied: vec![denied("a.example", 443, "no rule allows it", 1, None)],
+        ..Summary::default()
+    };
+    let text = Ending { summary: &summary, ended: None, record: None }.render(Paint(true));
+    assert_eq!(
+        text,
+        "exeat: 1 host denied, 0 reached\n  \u{1b}[31mdenied\u{1b}[0m  1x  a.example:443      no rule allows it\n"
+            .replace("443      no", "443   no")
+    );
+}
+
+#[test]
+fn words_for_a_shell() {
+    for (text, word) in [
+        ("run.jsonl", "run.jsonl"),
+        ("/a b/c", "'/a b/c'"),
+        ("it's", r"'it'\''s'"),
+        ("", "''"),
+        ("$(x)", "'$(x)'"),
+        ("~/x", "'~/x'"),
+    ] {
+        assert_eq!(shell_word(text), word);
+    }
+}

@@ -1,0 +1,232 @@
+use std::os::unix::fs::DirBuilderExt;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use clap::Parser;
+
+use super::*;
+use crate::args::{Cli, Command};
+use crate::render::Paint;
+
+/// A directory that goes away with the test.
+struct Place(PathBuf);
+
+impl Place {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("exeat-request-{}-{n}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&path).unwrap();
+        Self(path.canonicalize().unwrap())
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        let path = self.0.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    fn machine(&self) -> Machine {
+        Machine { cwd: self.0.clone(), env: [("HOME".into(), "/home/ann".into())].into() }
+    }
+
+    fn try_request(&self, words: &[&str]) -> Result<(Request, Vec<String>), Failure> {
+        let words = ["exeat", "run"].into_iter().chain(words.iter().copied()).chain(["true"]);
+        let Command::Run(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        run(*args, self.machine())
+    }
+
+    fn request(&self, words: &[&str]) -> Request {
+        match self.try_request(words) {
+            Ok((request, _)) => request,
+            Err(failure) => panic!("{}", failure.report(Paint::PLAIN)),
+        }
+    }
+
+    /// The report, with this place's own path taken out.
+    fn report(&self, words: &[&str]) -> String {
+        let failure = self.try_request(words).expect_err("it is refused");
+        assert_eq!(failure.exit().code(), 2);
+        assert_eq!(failure.cause(), "policy");
+        failure.report(Paint::PLAIN).replace(self.0.to_str().unwrap(), "DIR")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn rules(request: &Request) -> Vec<String> {
+    request.policy.rules().iter().map(|rule| format!("{rule} {}", rule.origin)).collect()
+}
+
+#[test]
+fn rules_keep_their_origins() {
+    let place = Place::new();
+    place.file("hosts.txt", "# ours\nb.example  # why\n\n!c.example\n");
+    place.file(
+        "policy.toml",
+        "schema = 1\n[network]\nallow = [\n  \"d.example:80,443\",\n]\ndeny = [\"e.example\"]\n",
+    );
+    let request = place.request(&[
+        "--allow",
+        "a.example",
+        "--allow",
+        "@hosts.txt",
+        "--deny",
+        "f.example",
+        "--policy",
+        "policy.toml",
+    ]);
+    assert_eq!(
+        rules(&request),
+        [
+            "a.example:443 --allow",
+            "b.example:443 hosts.txt:2",
+            "!c.example:* hosts.txt:4",
+            "!f.example:* --deny",
+            "d.example:80,443 policy.toml:4",
+            "!e.example:* policy.toml:6",
+        ]
+    );
+}
+
+#[test]
+fn a_target_named_by_tls_off_is_not_checked() {
+    let place = Place::new();
+    let request = place.request(&["--allow", "db.example:5432", "--tls-off", "db.example:5432"]);
+    let target = exeat_policy::Target::parse(b"db.example:5432").unwrap();
+    let admitted = request.policy.admit(target, exeat_policy::Day::from_unix(0)).unwrap();
+    assert_eq!(admitted.rule().note.tls, TlsCheck::Off);
+    assert!(place.report(&["--tls-off", "!db.example"]).contains("one allow rule is needed here"));
+}
+
+#[test]
+fn paths_of_a_file_are_relative_to_it_and_those_of_flags_to_here() {
+    let place = Place::new();
+    place.file(
+        "conf/policy.toml",
+        "[fs]\nview = \"host\"\nro = [\"~/datasets:/data\", \"../lib\"]\nrw = [\"out\"]\nmask = [\"secrets\", \"~\"]\n",
+    );
+    let request = place.request(&[
+        "--policy",
+        "conf/policy.toml",
+        "--ro",
+        "x/../y",
+        "--ro",
+        "~/z",
+        "--rw",
+        "/abs:~/inside",
+        "--mask",
+        "m",
+    ]);
+    let here = |path: &str| place.0.join(path);
+    let bind = |host: PathBuf, guest: PathBuf| Bind { host, guest };
+    assert_eq!(
+        request.files.ro,
+        [
+            bind("/home/ann/datasets".into(), "/data".into()),
+            bind(here("conf/../lib"), here("lib")),
+            bind(here("x/../y"), here("y")),
+            bind("/home/ann/z".into(), "/home/ann/z".into()),
+        ]
+    );
+    assert_eq!(
+        request.files.rw,
+        [bind(here("conf/out"), here("conf/out")), bind("/abs".into(), "/home/ann/inside".into())]
+    );
+    assert_eq!(request.files.mask, [here("conf/secrets"), "/home/ann".into(), here("m")]);
+    assert_eq!(request.files.view, View::Host);
+    assert_eq!(place.request(&["--policy", "conf/policy.toml", "--fs", "minimal"]).files.view, View::Minimal);
+}
+
+#[test]
+fn the_environment_is_that_of_files_then_that_of_flags() {
+    let place = Place::new();
+    place.file("p.toml", "[env]\npass = [\"CI\"]\nset = { LANG = \"C.UTF-8\" }\n");
+    let request = place.request(&["--policy", "p.toml", "--env", "LANG=de", "--env", "X"]);
+    let set = |name: &str, value: &str| EnvRule::Set(name.into(), value.into());
+    let pass = |name: &str| EnvRule::Pass(name.into());
+    assert_eq!(request.env, [pass("CI"), set("LANG", "C.UTF-8"), set("LANG", "de"), pass("X")]);
+}
+
+#[test]
+fn files_that_differ_are_not_guessed_about() {
+    let place = Place::new();
+    place.file("a.toml", "stage = \"a\"\n[fs]\nview = \"host\"\n");
+    place.file("b.toml", "stage = \"b\"\n");
+    assert_eq!(place.request(&["--policy", "a.toml", "--policy", "a.toml"]).stage.as_deref(), Some("a"));
+    assert_eq!(place.request(&["--policy", "a.toml", "--stage", "s"]).stage.as_deref(), Some("s"));
+    insta::assert_snapshot!(place.report(&["--policy", "a.toml", "--policy", "b.toml"]), @r#"
+    exeat: error: `a.toml` and `b.toml` differ about the stage's name
+      hint: leave it to one of the files
+    "#);
+}
+
+#[test]
+fn the_project_file_is_used_only_when_named() {
+    let place = Place::new();
+    place.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
+    let (request, notes) = place.try_request(&[]).unwrap();
+    assert!(request.policy.is_empty());
+    assert_eq!(notes, [".exeat.toml was found and not used; --policy .exeat.toml uses it"]);
+    let (request, notes) = place.try_request(&["--policy", "./.exeat.toml"]).unwrap();
+    assert_eq!(rules(&request), ["a.example:443 ./.exeat.toml:2"]);
+    assert!(notes.is_empty());
+}
+
+#[test]
+fn reports() {
+    let place = Place::new();
+    place
+        .file("bad.toml", "[network]\nallow = [\"ok.example\", \"https://api.example.com/v1\"]\nalow = []\n");
+    place.file("bad.txt", "ok.example\n*foo.example\n");
+    place.file("latin1.txt", "ok.example\n");
+    fs::write(place.0.join("latin1.txt"), b"ok.example\n# caf\xe9\n").unwrap();
+    fs::write(place.0.join("big.toml"), vec![b'\n'; MAX_FILE_BYTES + 1]).unwrap();
+    let mut all = String::new();
+    for words in [
+        &["--allow", "https://api.example.com/v1"][..],
+        &["--allow", "*.com"],
+        &["--allow", "EX\u{c4}MPLE.com"],
+        &["--deny", "!a.example"],
+        &["--allow", "@missing.txt"],
+        &["--allow", "@"],
+        &["--allow", "@bad.txt"],
+        &["--allow", "@latin1.txt"],
+        &["--policy", "missing.toml"],
+        &["--policy", "."],
+        &["--policy", "bad.toml"],
+        &["--policy", "big.toml"],
+        &["--policy", "-", "--policy", "-"],
+    ] {
+        all.push_str(&format!("$ exeat run {}\n{}\n", words.join(" "), place.report(words)));
+    }
+    insta::with_settings!({ prepend_module_to_snapshot => false, snapshot_path => "../snapshots" }, {
+        insta::assert_snapshot!("reports", all);
+    });
+}
+
+#[test]
+fn no_home_no_tilde() {
+    let place = Place::new();
+    let Command::Run(args) = Cli::try_parse_from(["exeat", "run", "--ro", "~/x", "true"]).unwrap().command
+    else {
+        panic!()
+    };
+    let machine = Machine { env: [("HOME".into(), "relative".into())].into(), ..place.machine() };
+    let report = run(*args, machine).expect_err("there is no HOME").report(Paint::PLAIN);
+    assert_eq!(report, "exeat: error: --ro: `~` is HOME, and HOME is not set to an absolute path\n");
+}
+
+#[test]
+fn no_command_and_how_it_is_done() {
+    let place = Place::new();
+    let Command::Run(args) = Cli::try_parse_from(["exeat", "run"]).unwrap().command else { panic!() };
+    let report = run(*args, place.machine()).expect_err("nothing to run").report(Paint::PLAIN);
+    insta::assert_snapshot!(report, @r#"
+    exeat: error: there is no command to run
+      hint: exeat run --allow api.example.com -- curl -sS https://api.example.com/
+    "#);
+}

@@ -1,0 +1,201 @@
+//! The result object: one JSON object about a run, for the program that started it. It is not the record, and it holds
+//! nothing that the record does not.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use exeat_runner::{Ended, Outcome};
+use nix::fcntl::{OFlag, openat, renameat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, unlinkat};
+use serde::Serialize;
+
+use crate::args::Output;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::request::{self, Machine};
+
+/// What `--result` says. Hosts and addresses are plain text; `allow` holds the rules that would let the host through.
+#[derive(Debug, Serialize)]
+pub(crate) struct RunResult<'a> {
+    schema: u32,
+    /// The run; `null` when there was none.
+    run: Option<String>,
+    /// `exit`, `signal`, `timeout`: the stage ran and ended so. `setup`, `policy`: it did not run.
+    cause: &'static str,
+    /// The exit code of exeat.
+    code: u8,
+    denied: Vec<Denied<'a>>,
+    failed: Vec<Failed<'a>>,
+    /// The record; `null` when there is none, or when it went to a descriptor.
+    audit: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Denied<'a> {
+    host: &'a str,
+    port: u16,
+    reason: &'static str,
+    count: u64,
+    allow: Vec<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failed<'a> {
+    host: &'a str,
+    port: u16,
+    error: &'a str,
+    count: u64,
+}
+
+impl<'a> RunResult<'a> {
+    /// The stage was started.
+    pub(crate) fn of(outcome: &'a Outcome) -> Self {
+        let summary = &outcome.summary;
+        Self {
+            schema: 1,
+            run: Some(outcome.run.to_string()),
+            cause: match outcome.ended {
+                Ended::Exit(_) => "exit",
+                Ended::Signal(_) => "signal",
+                Ended::Timeout => "timeout",
+                Ended::NotFound | Ended::NotExecutable => "setup",
+            },
+            code: Exit::from(outcome.ended).code(),
+            denied: summary
+                .denied
+                .iter()
+                .map(|denied| Denied {
+                    host: &denied.host,
+                    port: denied.port,
+                    reason: denied.reason.as_str(),
+                    count: denied.count,
+                    allow: rules_of(denied.flag.as_deref()),
+                })
+                .collect(),
+            failed: summary
+                .failed
+                .iter()
+                .map(|failed| Failed {
+                    host: &failed.host,
+                    port: failed.port,
+                    error: &failed.said,
+                    count: failed.count,
+                })
+                .collect(),
+            audit: outcome.audit.as_ref().map(|path| path.display().to_string()),
+        }
+    }
+
+    /// Nothing ran.
+    pub(crate) fn failed(failure: &Failure) -> Self {
+        Self {
+            schema: 1,
+            run: None,
+            cause: failure.cause(),
+            code: failure.exit().code(),
+            denied: Vec::new(),
+            failed: Vec::new(),
+            audit: None,
+        }
+    }
+}
+
+/// `--allow A --allow B` as its rules.
+fn rules_of(flags: Option<&str>) -> Vec<&str> {
+    flags
+        .into_iter()
+        .flat_map(|flags| flags.split("--allow "))
+        .map(str::trim)
+        .filter(|rule| !rule.is_empty())
+        .collect()
+}
+
+/// Where the result goes, opened before the stage runs.
+///
+/// A file is written beside its place and renamed into it after the stage has ended, below a directory that was opened
+/// before it began: whatever the stage made of the place, nothing outside that directory is written, and what is read
+/// there afterwards is ours.
+#[derive(Debug)]
+pub(crate) enum Sink {
+    /// A pipe, a terminal, a device: written as it stands.
+    Open(File),
+    /// A file below this directory.
+    Below(OwnedFd, PathBuf),
+}
+
+impl Sink {
+    /// Opens the place. A result of an earlier run is removed, so that it cannot be taken for this one's.
+    pub(crate) fn open(output: &Output, machine: &Machine) -> Result<Self, Failure> {
+        let path = match output {
+            Output::Fd(n) => return Ok(Self::Open(request::take_fd("--result", *n)?.into())),
+            Output::File(path) => machine.cwd.join(path),
+        };
+        let bad = |error: io::Error| {
+            Failure::input(format!("cannot write the result to `{}`", path.display())).because(error)
+        };
+        match path.metadata() {
+            Ok(meta) if meta.is_dir() => return Err(bad(io::ErrorKind::IsADirectory.into())),
+            Ok(meta) if !meta.is_file() => {
+                // Opening a pipe for writing waits for its reader, as a shell's `>` does.
+                return OpenOptions::new().write(true).open(&path).map(Self::Open).map_err(bad);
+            }
+            _ => {}
+        }
+        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(bad(io::ErrorKind::IsADirectory.into()));
+        };
+        let directory = OpenOptions::new()
+            .read(true)
+            .custom_flags(OFlag::O_DIRECTORY.bits())
+            .open(directory)
+            .map_err(bad)?;
+        let sink = Self::Below(directory.into(), name.into());
+        sink.prove().map_err(bad)?;
+        Ok(sink)
+    }
+
+    /// Whether a file can be made there, found out before the stage runs.
+    fn prove(&self) -> io::Result<()> {
+        let Self::Below(directory, name) = self else { return Ok(()) };
+        let draft = draft(name);
+        create(directory, &draft)?;
+        unlinkat(directory, &draft, UnlinkatFlags::NoRemoveDir)?;
+        match unlinkat(directory, name.as_path(), UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(nix::Error::ENOENT) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Writes the object and a newline.
+    pub(crate) fn write(self, result: &RunResult<'_>) -> io::Result<()> {
+        let mut line = serde_json::to_vec(result)?;
+        line.push(b'\n');
+        match self {
+            Self::Open(mut file) => file.write_all(&line),
+            Self::Below(directory, name) => {
+                let draft = draft(&name);
+                create(&directory, &draft)?.write_all(&line)?;
+                Ok(renameat(&directory, &draft, &directory, name.as_path())?)
+            }
+        }
+    }
+}
+
+fn create(directory: &OwnedFd, name: &Path) -> io::Result<File> {
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    // A stage of an earlier run may have left something at the draft's name; it is no one's.
+    let _ = unlinkat(directory, name, UnlinkatFlags::NoRemoveDir);
+    Ok(openat(directory, name, flags, Mode::from_bits_truncate(0o666))?.into())
+}
+
+/// The name under which a result is written before it is moved to its place.
+fn draft(name: &Path) -> PathBuf {
+    PathBuf::from(format!(".{}.exeat-{}", name.display(), std::process::id()))
+}
+
+#[cfg(test)]
+mod tests;

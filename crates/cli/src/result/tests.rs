@@ -1,0 +1,111 @@
+use std::fs;
+
+use exeat_audit::RunId;
+use exeat_policy::Reason;
+use exeat_runner::{DeniedHost, FailedHost, Summary};
+
+use super::*;
+
+fn outcome(ended: Ended) -> Outcome {
+    let run: RunId = "01JD8Z3V5QABCDEFGHJKMNPQRS".parse().unwrap();
+    let summary = Summary {
+        denied: vec![DeniedHost {
+            host: "wiki.corp.example".into(),
+            port: 443,
+            reason: Reason::PrivateIp,
+            said: "resolves to 10.2.3.4 (private)".into(),
+            count: 2,
+            flag: Some("--allow 10.2.3.4:443 --allow [fd00::1]:443".into()),
+        }],
+        failed: vec![FailedHost {
+            host: "a.example".into(),
+            port: 443,
+            said: "DNS: no such name".into(),
+            count: 1,
+        }],
+        ..Summary::default()
+    };
+    Outcome { run, ended, summary, audit: Some("/state/run.jsonl".into()), notes: Vec::new() }
+}
+
+#[test]
+fn the_object_of_the_reference() {
+    let text = |result: &RunResult<'_>| serde_json::to_string(result).unwrap();
+    insta::assert_snapshot!(text(&RunResult::of(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl"}"#);
+    insta::assert_snapshot!(text(&RunResult::failed(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"denied":[],"failed":[],"audit":null}"#);
+    for (ended, expect) in [
+        (Ended::Signal(9), r#""cause":"signal","code":137,"#),
+        (Ended::Timeout, r#""cause":"timeout","code":124,"#),
+        (Ended::NotFound, r#""cause":"setup","code":127,"#),
+        (Ended::NotExecutable, r#""cause":"setup","code":126,"#),
+    ] {
+        assert!(text(&RunResult::of(&outcome(ended))).contains(expect), "{ended:?}");
+    }
+    assert!(text(&RunResult::failed(&Failure::could("x"))).contains(r#""cause":"setup","code":125,"#));
+}
+
+fn machine(name: &str) -> Machine {
+    let cwd = std::env::temp_dir().join(format!("exeat-result-{}-{name}", std::process::id()));
+    fs::create_dir(&cwd).unwrap();
+    Machine { cwd, env: Default::default() }
+}
+
+fn names(machine: &Machine) -> Vec<String> {
+    let mut names: Vec<_> = fs::read_dir(&machine.cwd)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn an_old_result_is_gone_before_the_run_and_a_new_one_there_after_it() {
+    let machine = machine("old");
+    let place = machine.cwd.join("r.json");
+    fs::write(&place, "old").unwrap();
+    let sink = Sink::open(&Output::File("r.json".into()), &machine).unwrap();
+    assert!(!place.exists());
+    sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
+    assert!(fs::read_to_string(&place).unwrap().ends_with("}\n"));
+    assert_eq!(names(&machine), ["r.json"]);
+    fs::remove_dir_all(&machine.cwd).unwrap();
+}
+
+/// A stage may write where the result goes: it must gain nothing outside, and its own text must not pass for ours.
+#[test]
+fn what_a_stage_leaves_in_its_place_is_replaced_and_never_followed() {
+    let machine = machine("link");
+    let (out, precious) = (machine.cwd.join("out"), machine.cwd.join("precious"));
+    fs::create_dir(&out).unwrap();
+    fs::write(&precious, "mine").unwrap();
+    let sink = Sink::open(&Output::File("out/r.json".into()), &machine).unwrap();
+    // During the run: links to a file of the user's, at the result's name and at the draft's.
+    std::os::unix::fs::symlink(&precious, out.join("r.json")).unwrap();
+    std::os::unix::fs::symlink(&precious, out.join(draft(Path::new("r.json")))).unwrap();
+    sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "mine");
+    assert!(fs::symlink_metadata(out.join("r.json")).unwrap().is_file());
+
+    // A whole directory replaced by a link: the result stays in the directory that was opened.
+    let sink = Sink::open(&Output::File("out/r.json".into()), &machine).unwrap();
+    let (moved, elsewhere) = (machine.cwd.join("moved"), machine.cwd.join("elsewhere"));
+    fs::create_dir(&elsewhere).unwrap();
+    fs::rename(&out, &moved).unwrap();
+    std::os::unix::fs::symlink(&elsewhere, &out).unwrap();
+    sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
+    assert!(moved.join("r.json").exists() && !elsewhere.join("r.json").exists());
+    fs::remove_dir_all(&machine.cwd).unwrap();
+}
+
+#[test]
+fn a_place_that_cannot_be_written_is_said_before_the_run() {
+    let machine = machine("bad");
+    for path in ["missing/r.json", ".", "r.json/"] {
+        fs::create_dir_all(machine.cwd.join("r.json")).unwrap();
+        let failure = Sink::open(&Output::File(path.into()), &machine).expect_err(path);
+        assert_eq!(failure.exit(), Exit::BadInput, "{path}");
+    }
+    assert!(matches!(Sink::open(&Output::File("/dev/null".into()), &machine), Ok(Sink::Open(_))));
+    fs::remove_dir_all(&machine.cwd).unwrap();
+}

@@ -1,0 +1,24 @@
+//! The two streams. Data goes to stdout, words to stderr; neither ever panics because a reader went away.
+
+use std::io::{self, Write};
+
+use crate::failure::Failure;
+
+/// Writes data to stdout.
+pub(crate) fn data(bytes: &[u8]) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::Stdout)
+}
+
+/// Writes words to stderr. One write, so that lines of the stage do not get in between; a closed stderr changes
+/// nothing about a run.
+pub(crate) fn say(text: &str) {
+    if !text.is_empty() {
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    }
+}
+
+/// One line for the user on stderr, of a kind: `note`, `warning`.
+pub(crate) fn line(kind: &str, text: &str) {
+    say(&format!("exeat: {kind}: {}\n", crate::render::printable(text)));
+}
