@@ -1,0 +1,351 @@
+//! The `exeat` binary as its callers meet it: exit codes, streams, generated files. Nothing here starts a sandbox.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A directory of one test, which is the working directory, HOME and state directory of its commands.
+struct Home(PathBuf);
+
+impl Home {
+    fn new() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("exeat-cli-{}-{n}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
+        #[expect(clippy::disallowed_methods, reason = "these tests are about the process")]
+        let mut command = Command::new(program);
+        command.env_clear().env("HOME", &self.0).env("PATH", "/usr/bin:/bin").current_dir(&self.0);
+        command.stdin(Stdio::null());
+        command
+    }
+
+    fn exeat(&self, words: &[&str]) -> Command {
+        let mut command = self.command(env!("CARGO_BIN_EXE_exeat"));
+        command.args(words);
+        command
+    }
+
+    fn run(&self, words: &[&str]) -> (i32, String, String) {
+        said(self.exeat(words).output().unwrap())
+    }
+
+    fn with_stdin(&self, words: &[&str], input: &[u8]) -> (i32, String, String) {
+        let mut child = self
+            .exeat(words)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // The reader may stop early: that is what a cap is.
+        let _ = child.stdin.take().unwrap().write_all(input);
+        said(child.wait_with_output().unwrap())
+    }
+
+    fn file(&self, name: &str, text: &str) {
+        fs::write(self.0.join(name), text).unwrap();
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn said(output: Output) -> (i32, String, String) {
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
+}
+
+const UNCHECKED: &str = "exeat: note: addresses were not checked (--resolve checks them)\n";
+
+#[test]
+fn check_says_yes() {
+    let home = Home::new();
+    let done = home.run(&["check", "--allow", "*.example.com", "a.example.com:443"]);
+    assert_eq!(done, (0, "allow  a.example.com:443  *.example.com (--allow)\n".into(), UNCHECKED.into()));
+}
+
+#[test]
+fn check_says_no_and_how() {
+    let home = Home::new();
+    let done = home.run(&["check", "--allow", "*.example.com", "example.com"]);
+    assert_eq!(
+        done,
+        (1, "deny   example.com:443  no rule allows it  --allow example.com\n".into(), String::new())
+    );
+    let (code, out, _) = home.run(&["check", "--allow", "a.example", "a.example", "b.example"]);
+    assert_eq!((code, out.lines().count()), (1, 2));
+}
+
+#[test]
+fn check_judges_a_literal_without_looking_anything_up() {
+    let home = Home::new();
+    let done = home.run(&["check", "--allow", "10.2.3.4:443", "10.2.3.4"]);
+    assert_eq!(done, (0, "allow  10.2.3.4:443  10.2.3.4:443 (--allow)\n".into(), String::new()));
+    assert_eq!(home.run(&["check", "--allow", "127.0.0.0/8:*", "169.254.169.254:80"]).0, 1);
+}
+
+#[test]
+fn check_in_json() {
+    let home = Home::new();
+    let (code, out, _) = home.run(&["check", "--json", "--allow", "a.example", "a.example", "b.example:80"]);
+    let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(code, 1);
+    assert_eq!(lines.len(), 2);
+    let word = |line: usize, key: &str| lines[line][key].as_str().unwrap_or("-").to_owned();
+    assert_eq!(
+        (word(0, "verdict"), word(0, "rule"), word(0, "rule_src")),
+        ("allow".into(), "a.example".into(), "--allow".into())
+    );
+    assert_eq!((word(1, "verdict"), word(1, "reason")), ("deny".into(), "default".into()));
+    assert_eq!(word(1, "flag"), "--allow b.example:80");
+}
+
+#[test]
+fn bad_input_is_exit_2_on_stderr_only() {
+    let home = Home::new();
+    home.file("bad.toml", "[network]\nalow = []\n");
+    for words in [
+        &["check", "https://api.example.com/v1"][..],
+        &["check", "--allow", "https://x.example/", "x.example"],
+        &["check", "--policy", "bad.toml", "x.example"],
+        &["check", "--policy", "missing.toml", "x.example"],
+        &["check"],
+        &["run"],
+        &["run", "--allow", "*", "--", "true"],
+        &["run", "--bogus", "true"],
+        &["run", "--timeout", "90", "true"],
+        &["run", "--audit", "fd:1", "true"],
+        &["run", "--result", "fd:77", "true"],
+        &["run", "--audit", "x", "--result", "./x", "true"],
+        &["proxy"],
+        &["proxy", "--listen", "tcp:0.0.0.0:3128"],
+        &["proxy", "--listen", "unix:x", "--listen-anywhere"],
+        &["audit", "show", "nothing-here"],
+        &["audit", "show"],
+        &["bogus"],
+        &[],
+    ] {
+        let (code, out, err) = home.run(words);
+        assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
+        assert!(!err.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn a_policy_on_stdin() {
+    let home = Home::new();
+    let words = ["check", "--policy", "-", "a.example"];
+    let toml = b"[network]\nallow = [\"a.example\"]\n";
+    let (code, out, _) = home.with_stdin(&words, toml);
+    assert_eq!((code, out.as_str()), (0, "allow  a.example:443  a.example (stdin:2)\n"));
+    assert_eq!(home.with_stdin(&words, br#"{"network": {"allow": ["a.example"]}}"#).0, 0);
+    let (code, _, err) = home.with_stdin(&words, &vec![b'\n'; (1 << 20) + 1]);
+    assert_eq!((code, err.as_str()), (2, "exeat: error: `stdin` is larger than 1048576 bytes\n"));
+}
+
+#[test]
+fn a_project_file_that_is_not_named_is_said_and_not_used() {
+    let home = Home::new();
+    home.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
+    let note = "exeat: note: .exeat.toml was found and not used; --policy .exeat.toml uses it\n";
+    let (code, _, err) = home.run(&["check", "a.example"]);
+    assert_eq!((code, err.as_str()), (1, note));
+    let (code, out, err) = home.run(&["check", "--policy", ".exeat.toml", "a.example"]);
+    assert_eq!((code, err.as_str()), (0, UNCHECKED));
+    assert_eq!(out, "allow  a.example:443  a.example (.exeat.toml:2)\n");
+}
+
+#[test]
+fn a_failed_start_writes_its_result_too() {
+    let home = Home::new();
+    let (code, _, _) = home.run(&["run", "--result", "r.json", "--allow", "*.com", "--", "true"]);
+    let result: serde_json::Value =
+        serde_json::from_str(&fs::read_to_string(home.0.join("r.json")).unwrap()).unwrap();
+    assert_eq!(code, 2);
+    assert_eq!((result["cause"].as_str(), result["code"].as_u64()), (Some("policy"), Some(2)));
+    assert_eq!(result["schema"].as_u64(), Some(1));
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let home = Home::new();
+    for words in [
+        &["check", "--allow", "a.example", "a.example"][..],
+        &["audit", "list", "--json"],
+        &["completions", "bash"],
+        &["man"],
+        &["--help"],
+        &["run", "--help"],
+    ] {
+        let mut child = home.exeat(words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        let err = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {err}");
+        assert!(!err.contains("panicked") && !err.contains("error"), "{words:?}: {err}");
+    }
+}
+
+#[test]
+fn a_full_disk_is_an_error() {
+    let home = Home::new();
+    let full = fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let output = home.exeat(&["completions", "bash"]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(125));
+    assert_eq!(output.stderr, b"exeat: error: cannot write to stdout: no space left on device\n");
+}
+
+#[test]
+fn colour_is_for_terminals_or_by_request() {
+    let home = Home::new();
+    let (_, out, _) = home.run(&["check", "--allow", "a.example", "a.example"]);
+    assert!(!out.contains('\u{1b}'));
+    let (_, out, _) = home.run(&["check", "--color", "always", "--allow", "a.example", "a.example"]);
+    assert!(out.starts_with("\u{1b}[32mallow\u{1b}[0m  a.example:443"), "{out:?}");
+}
+
+#[test]
+fn records_are_found_listed_and_shown() {
+    let home = Home::new();
+    assert_eq!(home.run(&["audit", "list"]).0, 0);
+    assert_eq!(home.run(&["audit", "list", "--json"]).1, "[]\n");
+
+    let (old, new) = ("01JD8Z3V5QABCDEFGHJKMNPQRS", "01JD9Z3V5QABCDEFGHJKMNPQRS");
+    let runs = home.0.join(".local/state/exeat/runs");
+    fs::create_dir_all(&runs).unwrap();
+    for run in [old, new] {
+        let line = |seq: u32, rest: &str| {
+            format!(
+                r#"{{"schema":"egress/1","seq":{seq},"ts":"2026-11-21T10:20:32.123456Z","mono_us":1,"run":"{run}",{rest}}}"#
+            )
+        };
+        let text = [
+            line(0, r#""event":"run_start","command":"curl""#),
+            line(
+                1,
+                r#""event":"decision","conn":1,"host":"a.example","port":443,"verdict":"allow","reason":"rule","rule":"a.example","rule_src":"--allow""#,
+            ),
+            line(
+                2,
+                r#""event":"decision","conn":2,"host":"b.example","port":443,"verdict":"deny","reason":"default""#,
+            ),
+        ];
+        fs::write(runs.join(format!("{run}.jsonl")), text.join("\n") + "\n").unwrap();
+    }
+
+    let (code, out, _) = home.run(&["audit", "list"]);
+    assert_eq!((code, out.lines().count()), (0, 3));
+    assert!(out.lines().nth(1).unwrap().starts_with(new), "the newest first: {out}");
+
+    for words in [&["audit", "show"][..], &["audit", "show", "--last"], &["audit", "show", "01jd9"]] {
+        let (code, out, err) = home.run(words);
+        assert_eq!(code, 0, "{err}");
+        assert!(out.contains(new) && out.contains("a.example:443") && out.contains("b.example:443"), "{out}");
+    }
+    let file = runs.join(format!("{old}.jsonl"));
+    let (_, out, _) = home.run(&["audit", "show", file.to_str().unwrap(), "--verdict", "deny"]);
+    assert!(out.contains(old) && out.contains("b.example:443") && !out.contains("a.example:443"), "{out}");
+    let (_, out, _) = home.run(&["audit", "show", "--json", "--host", "a.example"]);
+    assert_eq!(out.lines().count(), 1);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap()["host"], "a.example");
+
+    let (code, _, err) = home.run(&["audit", "show", "01J"]);
+    assert_eq!(code, 2);
+    assert!(err.contains("several runs"), "{err}");
+}
+
+/// Runs a checker if this machine has it; with `E2E_STRICT` a missing one is a failure.
+fn checker(home: &Home, program: &str, args: &[&str], input: &Path) -> Option<Output> {
+    if !["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(program).exists()) {
+        assert!(std::env::var_os("E2E_STRICT").is_none() || program != "bash", "{program} is missing");
+        eprintln!("skipped: {program} is missing");
+        return None;
+    }
+    Some(home.command(program).args(args).arg(input).output().unwrap())
+}
+
+#[test]
+fn completions_are_scripts_of_their_shells() {
+    let home = Home::new();
+    for (shell, words) in
+        [("bash", "--allow-git-config"), ("zsh", "--allow-git-config"), ("fish", "allow-git-config")]
+    {
+        let (code, script, _) = home.run(&["completions", shell]);
+        assert_eq!(code, 0);
+        assert!(script.contains(words), "{shell}");
+        home.file(shell, &script);
+        if let Some(output) = checker(&home, shell, &["-n"], &home.0.join(shell)) {
+            assert!(output.status.success(), "{shell}: {}", String::from_utf8_lossy(&output.stderr));
+        }
+    }
+}
+
+#[test]
+fn manual_pages_are_clean() {
+    let home = Home::new();
+    let (code, page, _) = home.run(&["man"]);
+    assert_eq!(code, 0);
+    assert!(page.contains(".TH exeat 1"), "{page}");
+    let (code, out, _) = home.run(&["man", "--out", "pages/man1"]);
+    assert_eq!((code, out.as_str()), (0, ""));
+    let mut names: Vec<String> = fs::read_dir(home.0.join("pages/man1"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    assert_eq!(
+        names,
+        [
+            "exeat-audit-list.1",
+            "exeat-audit-show.1",
+            "exeat-audit.1",
+            "exeat-check.1",
+            "exeat-completions.1",
+            "exeat-man.1",
+            "exeat-proxy.1",
+            "exeat-run.1",
+            "exeat.1",
+        ]
+    );
+    for name in names {
+        let page = home.0.join("pages/man1").join(&name);
+        let args = ["--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z"];
+        if let Some(output) = checker(&home, "man", &args, &page) {
+            assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{name}");
+        }
+    }
+}
+
+#[test]
+fn diagnostics_are_asked_for_by_rust_log() {
+    let home = Home::new();
+    let words = ["check", "--allow", "a.example", "a.example"];
+    let output = home.exeat(&words).env("RUST_LOG", "exeat=[bad").output().unwrap();
+    let (code, _, err) = said(output);
+    assert_eq!(code, 0);
+    assert!(err.starts_with("exeat: warning: RUST_LOG"), "{err}");
+}
+
+#[test]
+fn the_version_and_the_help_of_a_command() {
+    let home = Home::new();
+    assert_eq!(
+        home.run(&["--version"]),
+        (0, format!("exeat {}\n", env!("CARGO_PKG_VERSION")), String::new())
+    );
+    let (code, out, _) = home.run(&["help", "run"]);
+    assert_eq!(code, 0);
+    assert!(BufReader::new(out.as_bytes()).lines().any(|line| line.unwrap().starts_with("Examples:")));
+}
