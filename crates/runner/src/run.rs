@@ -218,7 +218,7 @@ impl Run<'_> {
         let context = Arc::new(context);
 
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener)?;
-        let bridge = sandbox.offered().await?;
+        let (bridge, handle) = sandbox.offered().await?;
         // Both names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
 
@@ -231,7 +231,7 @@ impl Run<'_> {
         let listener = listener.map_err(prepare("the bridge's listener"))?;
         let over = CancellationToken::new();
         if let Some(lifeline) = lifeline {
-            let watch = watch_relay(lifeline, self.log.clone(), over.clone());
+            let watch = watch_relay(lifeline, handle.clone(), self.log.clone(), over.clone());
             tasks.spawn(async move { drop(watch.await) });
         }
         let serving = serve(listener, Arc::clone(&context), stop.clone());
@@ -240,7 +240,7 @@ impl Run<'_> {
             tracing::debug!(?report, "the proxy has stopped");
         });
 
-        let ended = sandbox.become_stage(&mut signals, self.plan.timeout).await;
+        let ended = sandbox.become_stage(handle, &mut signals, self.plan.timeout).await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
@@ -291,7 +291,7 @@ impl Run<'_> {
         };
         let thread = std::thread::Builder::new().name("sandbox".into()).spawn(body);
         let thread = thread.map_err(prepare("the sandbox's thread"))?;
-        let sandbox = Sandbox { offered: Some(offered), handle: None, go: Some(go_to), started, status };
+        let sandbox = Sandbox { offered: Some(offered), go: Some(go_to), started, status };
         Ok((Thread(Some(thread)), sandbox))
     }
 
@@ -338,7 +338,6 @@ type Offered = Result<(Bridge, Handle), exeat_sandbox::Error>;
 /// The other thread, as seen from this one.
 struct Sandbox {
     offered: Option<oneshot::Receiver<Offered>>,
-    handle: Option<Handle>,
     go: Option<oneshot::Sender<()>>,
     started: oneshot::Receiver<Result<(), exeat_sandbox::Error>>,
     status: oneshot::Receiver<Result<Status, exeat_sandbox::Error>>,
@@ -349,20 +348,18 @@ fn lost<T>(_: T) -> Error {
 }
 
 impl Sandbox {
-    async fn offered(&mut self) -> Result<Bridge, Error> {
+    async fn offered(&mut self) -> Result<(Bridge, Handle), Error> {
         let offered = self.offered.take().ok_or(()).map_err(lost)?;
-        let (bridge, handle) = offered.await.map_err(lost)?.map_err(Error::Sandbox)?;
-        self.handle = Some(handle);
-        Ok(bridge)
+        offered.await.map_err(lost)?.map_err(Error::Sandbox)
     }
 
     /// Lets the stage start, passes signals on, and waits for the end.
     async fn become_stage(
         mut self,
+        handle: Handle,
         signals: &mut Signals,
         timeout: Option<Duration>,
     ) -> Result<Ended, Error> {
-        let handle = self.handle.take().ok_or(()).map_err(lost)?;
         // A signal that came while the sandbox was made: the stage is not started at all.
         tokio::select! {
             biased;
@@ -432,20 +429,24 @@ impl Stopping {
     }
 }
 
+/// How long the stage may outlive its relay without that being a loss: both end with pid 1, in any order.
+const TOGETHER: Duration = Duration::from_millis(200);
+
 /// Writes a note when the relay dies before the stage.
-async fn watch_relay(lifeline: OwnedFd, log: Log, over: CancellationToken) -> io::Result<()> {
+async fn watch_relay(lifeline: OwnedFd, handle: Handle, log: Log, over: CancellationToken) -> io::Result<()> {
     let lifeline = std::os::unix::net::UnixStream::from(lifeline);
     lifeline.set_nonblocking(true)?;
     let lifeline = UnixStream::from_std(lifeline)?;
     tokio::select! {
-        () = over.cancelled() => {}
+        () = over.cancelled() => return Ok(()),
         // The relay never writes: readable means end of file.
-        ready = lifeline.readable() => {
-            ready?;
-            tracing::warn!("the relay ended before the stage");
-            // The log fails closed by itself.
-            let _ = log.write(Event::Note(Note::new(What::BridgeLost)));
-        }
+        ready = lifeline.readable() => ready?,
+    }
+    tokio::time::sleep(TOGETHER).await;
+    if !handle.stage_is_over() {
+        tracing::warn!("the relay ended before the stage");
+        // The log fails closed by itself.
+        let _ = log.write(Event::Note(Note::new(What::BridgeLost)));
     }
     Ok(())
 }

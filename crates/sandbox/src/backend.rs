@@ -207,6 +207,14 @@ impl Handle {
         self.0.stage.signal_group(signal)
     }
 
+    /// Whether the stage's own process has ended.
+    #[must_use]
+    pub fn stage_is_over(&self) -> bool {
+        let stage = self.0.stage.as_fd();
+        // Whatever is wrong with the descriptor, there is no stage behind it any more.
+        !matches!(wait(stage, stage, Instant::now()), Ok(None))
+    }
+
     /// Ends every process of the sandbox at once.
     ///
     /// # Errors
