@@ -268,7 +268,10 @@ fn identity(cwd: &Path, notes: &mut Vec<String>) -> Result<(Identity, Held), Err
     })?;
     let mapped = meta.uid() != exeat_contract::NOBODY;
     if meta.uid() != 0 && mapped {
-        return Ok((Identity::Other { uid: meta.uid(), gid: meta.gid() }, Held::Full));
+        // The user's own group, not the directory's: that may be root's.
+        let user = User::from_uid(Uid::from_raw(meta.uid())).ok().flatten();
+        let gid = user.map_or(exeat_contract::NOBODY, |user| user.gid.as_raw());
+        return Ok((Identity::Other { uid: meta.uid(), gid }, Held::Full));
     }
     let missing = "started by root in a directory of root's: the stage keeps root's kernel uid, so file permissions do not hold \
                    it back inside its view";

@@ -452,12 +452,16 @@ async fn watch_relay(lifeline: OwnedFd, handle: Handle, log: Log, over: Cancella
 }
 
 fn make_cache(cache: &Path, identity: Identity) -> io::Result<()> {
-    let mut builder = DirBuilder::new();
-    builder.recursive(true).mode(0o700);
-    builder.create(cache)?;
-    if let Identity::Other { uid, gid } = identity {
-        // Made below a directory of that user's: it could have put a link there, which is not followed.
-        std::os::unix::fs::lchown(cache, Some(uid), Some(gid))?;
-    }
-    Ok(())
+    let make = || DirBuilder::new().recursive(true).mode(0o700).create(cache);
+    let Identity::Other { uid, gid } = identity else { return make() };
+    // Below a directory of that user's, who may have put links there: what is made is made with that user's rights. They
+    // are a thread's own (setfsuid(2)), so the thread ends with them.
+    std::thread::scope(|scope| {
+        let maker = scope.spawn(|| {
+            nix::unistd::setfsgid(gid.into());
+            nix::unistd::setfsuid(uid.into());
+            make()
+        });
+        maker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it ended early")))
+    })
 }
