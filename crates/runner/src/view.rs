@@ -217,6 +217,7 @@ impl Builder<'_> {
             roots.extend(toolchain_roots(&dir, self.facts.home));
         }
         roots.extend(self.facts.named.iter().filter(|path| path.is_absolute() && plain(path)).cloned());
+        let mut unreadable = Vec::new();
         // In order, so that a tree comes before what lies in it.
         for root in roots {
             let kept_out = self.is_shown(&root)
@@ -227,11 +228,16 @@ impl Builder<'_> {
                 continue;
             }
             if self.facts.other && root.starts_with(self.facts.home) {
-                self.notes
-                    .push(format!("`{}` is not shown to the stage: only root may read it", root.display()));
+                unreadable.push(root.display().to_string());
                 continue;
             }
             self.show(&root);
+        }
+        if !unreadable.is_empty() {
+            let list = unreadable.join(", ");
+            self.notes.push(format!(
+                "only root may read these programs of PATH, and the stage is not root: {list}"
+            ));
         }
     }
 
