@@ -202,6 +202,6 @@ fn huge_answer(cx: &Cx) {
     many.push(addr("10.9.9.9"));
     let name = cx.name("many", Answer::Addrs(many.clone()));
     let done = asked(cx, &name);
-    assert!(!done.stdout().starts_with("HTTP/1.1 200"), "{done:?}");
+    assert!(["HTTP/1.1 403", "HTTP/1.1 502"].iter().any(|line| done.stdout().starts_with(line)), "{done:?}");
     assert!(many.iter().all(|addr| cx.bench().internet.visits(*addr).is_empty()));
 }

@@ -85,7 +85,7 @@ impl AuditLog {
         self
     }
 
-    /// `prev` is the SHA-256 of the line before, so no line can be taken out or changed.
+    /// `prev` is the SHA-256 of the line before with its line feed, so no line can be taken out or changed.
     fn chained(&self) {
         let pairs = self.lines.iter().zip(&self.records[1..]);
         for (line, record) in pairs {

@@ -40,7 +40,7 @@ fn appear(cx: &Cx) {
     let done = cx
         .sh(
             &[],
-            "mkdir -p .git/hooks .vscode; echo evil >.git/hooks/pre-commit; echo '{}' >.vscode/tasks.json",
+            "mkdir -p .git/hooks .vscode; echo evil >.git/hooks/pre-commit; echo '{}' >.vscode/tasks.json; echo end",
         )
         .run();
     assert!(

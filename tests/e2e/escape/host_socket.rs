@@ -56,7 +56,8 @@ fn in_host_view(cx: &Cx) {
     );
     cx.outside(["sh", "-c", &script]).run().prints("ok\nok\nok\n");
     let done = cx.exeat(["run", "--fs", "host", "--", "sh", "-c", &script]).run();
-    for line in done.exits(0).stdout().lines() {
+    assert_eq!(done.exits(0).stdout().lines().count(), 3, "{done:?}");
+    for line in done.stdout().lines() {
         assert!(GONE.contains(&line) || line == "EAFNOSUPPORT", "{done:?}");
     }
 }

@@ -22,10 +22,13 @@ fn attack(cx: &Cx) {
     ];
     let bare = cx.outside(words).env("SECRET", "hunter2").run();
     bare.shows("hunter2");
-    let script =
-        format!("{} environ 1; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' ' '", cx.probe());
+    let script = format!(
+        "{} environ 1; cat /proc/*/environ /proc/*/cmdline 2>/dev/null | tr '\\0' ' '; echo end",
+        cx.probe()
+    );
     let done = cx.sh(&[], &script).env("SECRET", "hunter2").run();
-    assert!(!done.exits(0).stdout().contains("hunter2"), "{done:?}");
+    let said = done.exits(0).stdout();
+    assert!(said.ends_with("end\n") && !said.contains("hunter2"), "{done:?}");
     let arguments = cx.run(&[], ["cat", "/proc/1/cmdline"]).run().stdout();
     assert!(
         !arguments.contains("/var/tmp") && !arguments.contains("/run/user"),

@@ -9,7 +9,9 @@ pub(super) fn cases(list: &mut Cases) {
 fn attack(cx: &Cx) {
     let done = cx.run(&[], ["cat", "/proc/self/mountinfo"]).run();
     let half = half_of_memory();
-    for line in done.exits(0).stdout().lines().filter(|line| line.contains(" - tmpfs ")) {
+    let mounts = done.exits(0).stdout();
+    assert!(mounts.contains(" - tmpfs "), "{done:?}");
+    for line in mounts.lines().filter(|line| line.contains(" - tmpfs ")) {
         let place = line.split(' ').nth(4).unwrap_or("");
         let read_only =
             line.split(' ').nth(5).is_some_and(|options| options.split(',').any(|option| option == "ro"));
