@@ -46,6 +46,8 @@ fn local(exeat: &Path) -> ExitCode {
     let project = home.join("project");
     fs::create_dir_all(&project).expect("a home and a project");
     fs::write(project.join("ca.pem"), &bench.ca_pem).expect("the certificate of the local authority");
+    // Started by root in a directory of somebody else's, exeat becomes that user first.
+    bench.give(&project, false);
     let root = bench.powers == Powers::Root;
     let mut words = bench.become_user(root);
     words.push("env".into());
@@ -74,24 +76,19 @@ fn local(exeat: &Path) -> ExitCode {
         "the server saw nothing, and neither did the resolver",
     );
 
-    println!("3. Around the proxy: there is no other way out, whatever the client is told.");
-    let code = shell.run(&format!("exeat run --allow {GRANTED} -- curl -sSk --noproxy '*' https://{other}/"));
+    println!("3. Around the proxy: directly, and then by the address instead of the name.");
+    let both = format!("curl -sSk --noproxy \"*\" https://{other}/; curl -sSk https://{other}/");
+    let code = shell.run(&format!("exeat run --allow {GRANTED} -- sh -c '{both}'"));
     good &= expect(
         code != 0 && seen.new_at(other) == 0,
-        "the server saw nothing; the kernel refused it inside the sandbox",
+        "the server saw nothing: the kernel refused the first inside the sandbox, the policy the second",
     );
 
-    println!("4. By its address instead of its name: that takes a rule for the address.");
-    let code = shell.run(&format!("exeat run --allow {GRANTED} -- curl -sSk https://{other}/"));
-    good &= expect(code != 0 && seen.new_at(other) == 0, "the server saw nothing");
-
-    println!(
-        "What was written down: a record for each run. (Attempt 3 never reached the proxy, so its record holds no attempt.)"
-    );
+    println!("What was written down: one record for each run.");
     good &= shell.run("exeat audit list") == 0;
     println!();
     for run in runs(&home) {
-        good &= shell.run(&format!("exeat audit show {run}")) == 0;
+        good &= shell.run(&format!("exeat audit show {}", &run[..12])) == 0;
         println!();
     }
     bench.tear_down();

@@ -1,6 +1,7 @@
 //! Prints a command as a person would type it, runs it as it stands, and shows what it says.
 
 use std::io::Write;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -28,7 +29,7 @@ impl Shell {
     pub(crate) fn run(&self, line: &str) -> i32 {
         println!("   $ {line}");
         let _ = std::io::stdout().flush();
-        self.shell(line).status().expect("sh").code().unwrap_or(255)
+        self.shell(line).stderr(our_stdout()).status().expect("sh").code().unwrap_or(255)
     }
 
     /// The same, and what it said on stderr, which is shown too.
@@ -45,10 +46,14 @@ impl Shell {
         let mut words = self.before.iter().map(String::as_str).chain(["sh", "-c", line]);
         let mut command = Command::new(words.next().unwrap_or("sh"));
         command.args(words).current_dir(&self.directory).stdin(Stdio::null());
-        // stderr before stdout would tear the story apart where both are not one terminal.
         for (name, value) in &self.environment {
             command.env(name, value);
         }
         command
     }
+}
+
+/// Both streams in one, so that the story stays in order wherever it goes.
+fn our_stdout() -> Stdio {
+    std::io::stdout().as_fd().try_clone_to_owned().map_or_else(|_| Stdio::inherit(), Stdio::from)
 }
