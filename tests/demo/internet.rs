@@ -23,10 +23,6 @@ pub(crate) fn show(exeat: &Path) -> bool {
     };
     let project = env::temp_dir().join(format!("exeat-demo-{}", std::process::id()));
     fs::create_dir_all(&project).expect("a directory for the demonstration");
-    if nix::unistd::geteuid().is_root() {
-        // Started by root in a directory of somebody else's, exeat becomes that user first.
-        let _ = std::os::unix::fs::chown(&project, Some(65534), Some(65534));
-    }
     let path_variable = env::var("PATH").unwrap_or_default();
     let beside = exeat.parent().unwrap_or(exeat).display().to_string();
     let shell = Shell::new(&project, vec![]).env("PATH", &format!("{beside}:{path_variable}"));

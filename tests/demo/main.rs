@@ -52,6 +52,7 @@ fn local(exeat: &Path) -> ExitCode {
     let mut words = bench.become_user(root);
     words.push("env".into());
     let shell = Shell::new(&project, words)
+        .clear()
         .env("PATH", &format!("{HOME}/bin:{PATH}"))
         .env("HOME", &home.display().to_string())
         .env("LANG", "C.UTF-8");

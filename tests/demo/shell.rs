@@ -11,17 +11,25 @@ pub(crate) struct Shell {
     /// The words before each command, which make it run as somebody else; not shown.
     before: Vec<String>,
     environment: Vec<(String, String)>,
+    /// Leave out the caller's own environment.
+    clear: bool,
 }
 
 impl Shell {
     /// Commands in this directory.
     pub(crate) fn new(directory: &Path, before: Vec<String>) -> Self {
-        Self { directory: directory.to_owned(), before, environment: vec![] }
+        Self { directory: directory.to_owned(), before, environment: vec![], clear: false }
     }
 
     /// With this variable.
     pub(crate) fn env(mut self, name: &str, value: &str) -> Self {
         self.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// With these variables and no others.
+    pub(crate) fn clear(mut self) -> Self {
+        self.clear = true;
         self
     }
 
@@ -46,6 +54,9 @@ impl Shell {
         let mut words = self.before.iter().map(String::as_str).chain(["sh", "-c", line]);
         let mut command = Command::new(words.next().unwrap_or("sh"));
         command.args(words).current_dir(&self.directory).stdin(Stdio::null());
+        if self.clear {
+            command.env_clear();
+        }
         for (name, value) in &self.environment {
             command.env(name, value);
         }
