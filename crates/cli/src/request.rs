@@ -35,6 +35,11 @@ impl Machine {
         Ok(Self { cwd, env: std::env::vars_os().collect() })
     }
 
+    /// The path from here on, without `.` in it; links and `..` stay as they are.
+    pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
+        self.cwd.join(path).components().collect()
+    }
+
     fn home(&self) -> Option<&Path> {
         let home = Path::new(self.env.get(&OsString::from(env_vars::HOME))?);
         home.is_absolute().then_some(home)
@@ -166,7 +171,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<(Request, Vec<Strin
 pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditTo, Failure> {
     Ok(match output {
         None => AuditTo::Default,
-        Some(Output::File(path)) => AuditTo::File(machine.cwd.join(path)),
+        Some(Output::File(path)) => AuditTo::File(machine.absolute(path)),
         Some(Output::Fd(n)) => AuditTo::Fd(take_fd("--audit", *n)?),
     })
 }
@@ -369,7 +374,7 @@ fn place(path: &PathSpec, base: &Path, machine: &Machine) -> Result<PathBuf, Pla
         PathSpec::Absolute(path) => PathBuf::from(path),
         PathSpec::Home(below) if below.is_empty() => machine.home().ok_or(PlaceError::NoHome)?.to_owned(),
         PathSpec::Home(below) => machine.home().ok_or(PlaceError::NoHome)?.join(below),
-        PathSpec::Relative(path) => base.join(path),
+        PathSpec::Relative(path) => base.join(path).components().collect(),
     })
 }
 

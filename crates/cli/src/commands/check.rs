@@ -14,9 +14,7 @@ use crate::render::{Paint, printable};
 use crate::request::{self, Machine};
 use crate::stdio;
 
-mod addresses;
 
-use addresses::{Unchecked, check_addresses};
 
 /// Decides about every target, in the order in which they were given.
 pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {

@@ -21,7 +21,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         ListenAt::Unix(_) if args.listen_anywhere => {
             return Err(Failure::input("`--listen-anywhere` is about tcp listeners only"));
         }
-        ListenAt::Unix(path) => Listen::Unix(machine.cwd.join(path)),
+        ListenAt::Unix(path) => Listen::Unix(machine.absolute(path)),
         ListenAt::Tcp(addr) if !addr.ip().is_loopback() && !args.listen_anywhere => {
             return Err(Failure::input(format!("`tcp:{addr}` is not a loopback address")).hint(
                 "--listen-anywhere serves whoever reaches it; tcp:127.0.0.1:PORT or unix:PATH does not",

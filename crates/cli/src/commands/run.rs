@@ -25,7 +25,6 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     request::inherited(&[("--audit", args.audit.as_ref()), ("--result", args.result.as_ref())])?;
     let sink = args.result.as_ref().map(|output| Sink::open(output, &machine)).transpose()?;
     let quiet = args.quiet;
-    let command = args.command.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
     let place = audit::place_of(&machine).ok();
 
     let done = attempt(args, machine);
@@ -44,8 +43,11 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     for note in &outcome.notes {
         stdio::line("note", note);
     }
-    if let Some(failure) = never_ran(outcome.ended, &command) {
-        stdio::say(&failure.report(paint));
+    if outcome.ended == Ended::NotFound {
+        stdio::say(
+            "  hint: --ro PATH shows the stage what lies outside of its view
+",
+        );
     }
     if !quiet {
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
@@ -57,19 +59,6 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
         stdio::say(&summary);
     }
     Ok(outcome.ended.into())
-}
-
-/// The words of a shell for a command that it cannot start; the stage had no chance to say them.
-fn never_ran(ended: Ended, command: &str) -> Option<Failure> {
-    let failure = match ended {
-        Ended::NotFound => Failure::could(format!("`{command}`: command not found in the sandbox")),
-        Ended::NotExecutable => Failure::could(format!("`{command}` cannot be executed")),
-        Ended::Exit(_) | Ended::Signal(_) | Ended::Timeout => return None,
-    };
-    Some(match ended {
-        Ended::NotFound => failure.hint("--ro PATH shows the stage what lies outside of its view"),
-        _ => failure,
-    })
 }
 
 fn attempt(args: RunArgs, machine: Machine) -> Result<Outcome, Failure> {
