@@ -21,6 +21,11 @@ use crate::reply::Failure;
 /// Where the addresses of an admitted name come from. Called on a thread that may block.
 pub(crate) trait Resolve: Send + Sync {
     fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure>;
+
+    /// An answer that is known without waiting for anything.
+    fn known(&self, _name: &HostName) -> Option<Vec<IpAddr>> {
+        None
+    }
 }
 
 /// Resolves and classifies.
@@ -81,6 +86,10 @@ impl Guard {
     }
 
     async fn look_up(&self, name: HostName) -> Result<Vec<IpAddr>, Failure> {
+        // A thread's wake-up costs more than the rest of a CONNECT.
+        if let Some(ips) = self.resolver.known(&name) {
+            return Ok(ips);
+        }
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Failure::Resolver)?;
         let resolver = Arc::clone(&self.resolver);
         let answer = tokio::task::spawn_blocking(move || {
@@ -109,6 +118,29 @@ impl Guard {
     }
 }
 
+/// Why an admitted target has no address that may be dialled.
+#[derive(Debug)]
+pub enum Unchecked {
+    /// By policy.
+    Denied(Denial),
+    /// There is no usable answer; the words are those of the end-of-run summary.
+    Failed(String),
+}
+
+/// Resolves an admitted target as the proxy would, once, within [`limits::DNS`], and judges every address. Nothing is
+/// dialled and nothing recorded. A literal is not looked up.
+///
+/// # Errors
+/// [`Unchecked`].
+pub async fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
+    let guard = Guard::new(Arc::new(System::of_this_host()));
+    match guard.resolve(admitted, Instant::now() + limits::DNS).await {
+        Ok(resolved) => Ok(resolved.vetted),
+        Err(Unresolved::Denied { denial, .. }) => Err(Unchecked::Denied(denial)),
+        Err(Unresolved::Failed(failure)) => Err(Unchecked::Failed(failure.to_string())),
+    }
+}
+
 /// The system: an exact match in the hosts file, else one lookup of the absolute name.
 ///
 /// The file is read here because `getaddrinfo("localhost.")` does not find `localhost` in it, and without the dot the
@@ -125,6 +157,10 @@ type Hosts = HashMap<Box<str>, Vec<IpAddr>>;
 type Stamp = (u64, u64, i64, i64, u64);
 
 impl System {
+    pub(crate) fn of_this_host() -> Self {
+        Self::new(PathBuf::from("/etc/hosts"))
+    }
+
     pub(crate) fn new(hosts: PathBuf) -> Self {
         Self { hosts, read: Mutex::new(None) }
     }
@@ -155,6 +191,11 @@ impl System {
 }
 
 impl Resolve for System {
+    fn known(&self, name: &HostName) -> Option<Vec<IpAddr>> {
+        // A file that cannot be read is reported by `resolve`.
+        self.hosts().ok()?.get(name.as_str()).cloned()
+    }
+
     fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure> {
         let hosts = self.hosts().map_err(|error| {
             tracing::debug!(%error, "cannot read the hosts file");

@@ -24,6 +24,7 @@ mod tunnel;
 #[cfg(test)]
 mod tests;
 
+pub use guard::{Unchecked, check_addresses};
 pub use limits::Limits;
 pub use server::{Context, Listener, ServeReport, serve};
 pub use tally::{DeniedHost, FailedHost, Summary};

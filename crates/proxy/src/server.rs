@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io;
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -84,7 +83,7 @@ impl Context {
             log,
             run,
             denials: None,
-            guard: Guard::new(Arc::new(System::new(PathBuf::from("/etc/hosts")))),
+            guard: Guard::new(Arc::new(System::of_this_host())),
             pool: Pool::default(),
             tally: Mutex::default(),
             slots: Arc::new(Semaphore::new(limits.connections)),

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use exeat_audit::place::{Place, store_policy};
 use exeat_audit::{Cause, Event, Header, Log, Mode, RunEnd, RunId, RunStart, sha256_hex};
-use exeat_policy::Policy;
-use exeat_proxy::{Context, Listener, Summary, serve};
+use exeat_policy::{Admitted, Policy, Vetted};
+use exeat_proxy::{Context, Listener, Summary, Unchecked, serve};
 use exeat_sandbox::raise_descriptor_limit;
 use tokio_util::sync::CancellationToken;
 
@@ -133,6 +133,17 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         log.write(Event::RunEnd(end)).map_err(Error::Log)?;
         Ok(summary)
     })
+}
+
+/// Resolves and judges the addresses of an admitted target as a run's proxy would; blocks for as long as that may take.
+///
+/// # Errors
+/// [`Unchecked`]: denied by policy, or no usable answer.
+pub fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(exeat_proxy::check_addresses(admitted)),
+        Err(error) => Err(Unchecked::Failed(format!("no runtime: {error}"))),
+    }
 }
 
 /// A Unix socket for the caller alone, and the duty to remove it.

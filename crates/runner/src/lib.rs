@@ -16,10 +16,10 @@ mod run;
 mod signals;
 mod view;
 
-pub use alone::{Listen, ProxyRequest, Ready, serve_alone};
+pub use alone::{Listen, ProxyRequest, Ready, check_addresses, serve_alone};
 pub use error::Error;
 pub use exeat_audit::RunId;
-pub use exeat_proxy::{DeniedHost, FailedHost, Summary};
+pub use exeat_proxy::{DeniedHost, FailedHost, Summary, Unchecked};
 pub use exeat_sandbox::take_fd;
 pub use plan::{Plan, plan};
 pub use request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};

@@ -7,14 +7,14 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use exeat_policy::{Admitted, Day, Denial, Host, Policy, Port, Rule, Target, TargetError, Vetted};
 use serde::Serialize;
 
+use exeat_runner::{Unchecked, check_addresses};
+
 use crate::args::CheckArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::{Paint, printable};
 use crate::request::{self, Machine};
 use crate::stdio;
-
-
 
 /// Decides about every target, in the order in which they were given.
 pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
