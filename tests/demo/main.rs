@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-use e2e::bench::{Bench, HOME, PATH, Powers, address};
+use e2e::bench::{Bench, HOME, PATH, address};
 use e2e::dns::Answer;
 use shell::Shell;
 
@@ -46,10 +46,10 @@ fn local(exeat: &Path) -> ExitCode {
     let project = home.join("project");
     fs::create_dir_all(&project).expect("a home and a project");
     fs::write(project.join("ca.pem"), &bench.ca_pem).expect("the certificate of the local authority");
-    // Started by root in a directory of somebody else's, exeat becomes that user first.
+    // Root shows it as an ordinary user too: that is how most people work.
+    bench.give(&home, false);
     bench.give(&project, false);
-    let root = bench.powers == Powers::Root;
-    let mut words = bench.become_user(root);
+    let mut words = bench.become_user(false);
     words.push("env".into());
     let shell = Shell::new(&project, words)
         .clear()
