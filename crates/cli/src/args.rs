@@ -181,7 +181,8 @@ pub(crate) struct RunArgs {
 #[derive(Debug, Args)]
 #[command(after_help = CHECK_EXAMPLES)]
 pub(crate) struct CheckArgs {
-    /// host, host:port, address:port or [v6]:port; port 443 when none is given
+    /// What to decide about.
+    #[arg(help = "host, host:port, address:port or [v6]:port; port 443 when none is given")]
     #[arg(required = true, value_name = "TARGET", value_hint = ValueHint::Hostname)]
     pub(crate) targets: Vec<String>,
 

@@ -5,9 +5,8 @@ use std::net::Ipv6Addr;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use exeat_policy::{Admitted, Day, Denial, Host, Policy, Port, Rule, Target, TargetError, Vetted};
-use serde::Serialize;
-
 use exeat_runner::{Unchecked, check_addresses};
+use serde::Serialize;
 
 use crate::args::CheckArgs;
 use crate::exit::Exit;
