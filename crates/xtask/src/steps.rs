@@ -69,6 +69,9 @@ pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
         // A test program that died, or that did not build, prints no result line.
         total.failed = 1;
     }
+    for name in &total.names {
+        println!("failed: {name}");
+    }
     println!("\n{} passed, {} failed", total.passed, total.failed);
     if total.failed == 0 && total.passed > 0 { Ok(()) } else { Err("not every test passed".to_owned()) }
 }
@@ -89,11 +92,16 @@ fn finish(command: &mut Command, what: &str) -> Result<(), String> {
 struct Total {
     passed: u64,
     failed: u64,
+    /// The tests that failed, as their programs name them.
+    names: Vec<String>,
 }
 
 impl Total {
-    /// Adds `test result: ok. 5 passed; 0 failed; ...`; any other line adds nothing.
+    /// Adds `test result: ok. 5 passed; 0 failed; ...` and the name in `test NAME ... FAILED`; any other line adds nothing.
     fn add(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix("... FAILED")) {
+            self.names.push(name.trim().to_owned());
+        }
         let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
         let count = |word: &str| -> u64 {
             rest.split([';', '.'])
@@ -118,6 +126,7 @@ mod tests {
         );
         total.add("test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s");
         total.add("test passed_in_name ... ok");
-        assert_eq!(total, Total { passed: 12, failed: 2 });
+        total.add("test cut::short      ... FAILED");
+        assert_eq!(total, Total { passed: 12, failed: 2, names: vec!["cut::short".into()] });
     }
 }
