@@ -91,8 +91,8 @@ fn descriptors(cx: &Cx) {
         "{text}"
     );
     assert_eq!(
-        (&denied["reason"], denied["allow"].as_str()),
-        (&"default".into(), Some(cx.evil().as_str())),
+        (&denied["reason"], &denied["allow"]),
+        (&"default".into(), &serde_json::json!([cx.evil()])),
         "{text}"
     );
 }

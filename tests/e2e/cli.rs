@@ -83,7 +83,7 @@ fn check_json(cx: &Cx) {
 
 fn dry_run(cx: &Cx) {
     let done = cx.exeat(["run", "--dry-run", "--allow", &cx.good(), "--", "touch", "started"]).run();
-    done.exits(0).shows(&cx.good()).shows("--unshare-net").shows("--cap-drop").shows("HTTPS_PROXY");
+    done.exits(0).shows(&cx.good()).shows("--unshare-all").shows("--cap-drop").shows("HTTPS_PROXY");
     assert!(!cx.dir().join("started").exists());
     assert!(!cx.home().join(".local/state/exeat/runs").exists(), "a dry run writes no record");
 }
@@ -225,7 +225,9 @@ fn minimal_view(cx: &Cx) {
     if !built.is_ok_and(|output| output.status.success()) {
         cx.cannot("gcc and a static libc are not installed");
     }
-    cx.exeat(["run", "--fs", "minimal", "--", "./small"]).run().exits(7);
+    let here = cx.dir().to_str().expect("ASCII");
+    cx.exeat(["run", "--fs", "minimal", "--rw", here, "--", "./small"]).run().exits(7);
+    cx.exeat(["run", "--fs", "minimal", "--", "./small"]).run().exits(127);
     cx.exeat(["run", "--fs", "minimal", "--", "/bin/sh", "-c", "true"]).run().exits(127);
 }
 
@@ -234,6 +236,7 @@ fn cache_persists(cx: &Cx) {
     let host = cx.home().join(".cache");
     fs::create_dir(&host).expect("the host's cache");
     fs::write(host.join("theirs"), "x").expect("the host's cache");
+    cx.bench().give(&host, cx.is_root());
     cx.sh(&[], "mkdir -p $XDG_CACHE_HOME && echo kept >$XDG_CACHE_HOME/mine; ls -A $XDG_CACHE_HOME")
         .run()
         .prints("mine\n");

@@ -36,7 +36,7 @@ fn private_answer(cx: &Cx) {
     let done = asked(cx, &name);
     done.shows("HTTP/1.1 403 ")
         .shows("its address is not public")
-        .shows("an IP rule is needed besides the name");
+        .shows("An IP rule is needed besides the name");
     assert!(!done.stdout().contains("10.2.3.4"), "a resolved address went inside: {done:?}");
     done.says("resolves to 10.2.3.4 (private)").says("--allow 10.2.3.4:443");
     let log = done.record();

@@ -21,6 +21,7 @@ mod exit;
 mod life;
 mod load;
 mod streams;
+mod tls;
 mod vectors;
 
 /// Trials wait more than they compute, so a few per processor.
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
     deny::cases(&mut cases);
     dns::cases(&mut cases);
     streams::cases(&mut cases);
+    tls::cases(&mut cases);
     exit::cases(&mut cases);
     life::cases(&mut cases);
     audit::cases(&mut cases);

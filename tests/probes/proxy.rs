@@ -250,9 +250,8 @@ fn listen_until(chunks: &Receiver<Vec<u8>>, end: Instant, heard: &mut Vec<u8>) -
 
 fn status_of(target: &str) -> Said {
     let mut stream = dial()?;
-    let mut request = b"CONNECT ".to_vec();
-    request.extend(unescape(target));
-    request.extend(b" HTTP/1.1\r\nHost: x\r\n\r\n");
+    let target = unescape(target);
+    let request = [b"CONNECT ", target.as_slice(), b" HTTP/1.1\r\nHost: ", &target, b"\r\n\r\n"].concat();
     stream.write_all(&request)?;
     let answer = read_head(&mut stream)?;
     Ok(answer.split(' ').nth(1).unwrap_or("none").to_string())

@@ -87,10 +87,11 @@ impl AuditLog {
 
     /// `prev` is the SHA-256 of the line before with its line feed, so no line can be taken out or changed.
     fn chained(&self) {
+        assert_eq!(self.records[0]["prev"], "0".repeat(64).as_str(), "the first line hangs on nothing");
         let pairs = self.lines.iter().zip(&self.records[1..]);
         for (line, record) in pairs {
-            let digest: String =
-                Sha256::digest(line.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest = Sha256::digest(format!("{line}\n"));
+            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
             assert_eq!(record["prev"], digest.as_str(), "the chain breaks at {record}");
         }
     }

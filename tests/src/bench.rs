@@ -122,8 +122,11 @@ impl Bench {
         }
     }
 
-    /// Removes what the bench made outside its namespaces: one directory.
+    /// Ends what trials left running, and removes what the bench made outside its namespaces: one directory.
     pub fn tear_down(&self) {
+        for pid in crate::leftover::living() {
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
+        }
         let _ = nix::mount::umount2(HOME, nix::mount::MntFlags::MNT_DETACH);
         let _ = fs::remove_dir_all(&self.scratch);
     }

@@ -159,11 +159,12 @@ impl Cx {
         path
     }
 
-    /// The probe binary, copied into the working directory, as the stage calls it.
+    /// The probe binary, linked into the working directory, as the stage calls it.
     pub fn probe(&self) -> &'static str {
         let place = self.dir.join("probe");
         if !place.exists() {
-            fs::copy(self.bench().bin.join("probe"), &place).expect("copy of the probe");
+            // A link: a file that was just written cannot be executed while any forked child still holds it open.
+            fs::hard_link(self.bench().bin.join("probe"), &place).expect("link to the probe");
         }
         "./probe"
     }

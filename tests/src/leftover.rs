@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use nix::unistd::Pid;
+
 /// What a run is there to leave: its record.
 const EXPECTED: [&str; 2] = ["/exeat/runs/", "/audit-"];
 
@@ -32,6 +34,11 @@ impl Leftover {
             files: found,
         }
     }
+}
+
+/// Living descendants of this process, orphans among them.
+pub fn living() -> Vec<Pid> {
+    descendants().iter().filter_map(|line| line.split(' ').next()?.parse().ok()).map(Pid::from_raw).collect()
 }
 
 /// Living descendants of this process, as `pid name`.
