@@ -30,6 +30,8 @@ pub(crate) struct Bwrap {
     child: Child,
     process: PidFd,
     info: File,
+    /// Its end of file, by our end or by dropping it, ends the sandbox.
+    lifeline: Option<OwnedFd>,
     over: bool,
 }
 
@@ -44,6 +46,8 @@ impl Bwrap {
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (info, info_writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
+        let (lifeline_end, lifeline) =
+            pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
         let mut passed = Passed { files: Vec::new(), info: info_writer };
         let filters = filters
             .iter()
@@ -58,14 +62,17 @@ impl Bwrap {
         // With an empty environment there is nothing of the caller in /proc/1/environ.
         command.env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        sys::before_exec(&mut command, sys::Child { kept: passed.numbers(), identity, descriptors });
+        sys::before_exec(
+            &mut command,
+            sys::Child { kept: passed.numbers(), lifeline: lifeline_end.as_raw_fd(), identity, descriptors },
+        );
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
         let child = command.spawn().map_err(spawn)?;
-        // `passed` is dropped here: the child has its copies.
+        // `passed` and the lifeline's other end are dropped here: the child has its copies.
         let pid = i32::try_from(child.id()).map_err(|_| spawn(io::ErrorKind::InvalidData.into()))?;
         // Not reaped yet, so the number is still this child's.
         let process = PidFd::open(pid).map_err(spawn)?;
-        Ok(Self { child, process, info: info.into(), over: false })
+        Ok(Self { child, process, info: info.into(), lifeline: Some(lifeline), over: false })
     }
 
     /// The pid, as the host sees it, of the sandbox's pid 1.
@@ -132,9 +139,8 @@ impl AsFd for Bwrap {
 impl Drop for Bwrap {
     fn drop(&mut self) {
         if !self.over {
-            // Its end is the end of the sandbox: --die-with-parent holds for pid 1 too. It cannot refuse SIGKILL, so the
-            // wait is short, and neither call has an error that could be acted on here.
-            let _ = self.child.kill();
+            // The guard kills bubblewrap and what it left, and then ends. There is no error here that could be acted on.
+            drop(self.lifeline.take());
             let _ = self.child.wait();
         }
     }
