@@ -483,7 +483,8 @@ impl Tally {
 fn ended(end: &Record) -> String {
     let mut text = format!("ended {} UTC: {}", day_and_time(&end.ts), short_end(end));
     if let Some(connections) = end.connections {
-        text.push_str(&format!(", {connections} connections"));
+        let plural = if connections == 1 { "" } else { "s" };
+        text.push_str(&format!(", {connections} connection{plural}"));
     }
     if let Some(dropped) = end.dropped.filter(|dropped| *dropped > 0) {
         text.push_str(&format!(", {dropped} ATTEMPTS NOT RECORDED"));

@@ -11,6 +11,7 @@ mod environment;
 mod error;
 mod lists;
 mod plan;
+mod quarantine;
 pub mod request;
 mod run;
 mod signals;

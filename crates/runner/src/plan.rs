@@ -19,6 +19,7 @@ use serde_json::json;
 
 use crate::error::Error;
 use crate::lists;
+use crate::quarantine::Missing;
 use crate::request::{AuditTo, Bridge, Cache, Request};
 use crate::{dirs, environment, view};
 
@@ -35,6 +36,7 @@ pub struct Plan {
     pub(crate) bridge: BridgeKind,
     pub(crate) identity: Identity,
     pub(crate) sockets_exposed: bool,
+    pub(crate) missing: Vec<Missing>,
     pub(crate) enforcement: Enforcement,
     pub(crate) cache: Option<PathBuf>,
     /// Where the run directory is made.
@@ -113,6 +115,7 @@ pub fn plan(request: Request) -> Result<Plan, Error> {
         },
         identity,
         sockets_exposed: built.sockets_exposed,
+        missing: built.missing,
         enforcement: Enforcement {
             net: Held::Full,
             fs: built.held,
@@ -273,8 +276,7 @@ fn identity(cwd: &Path, notes: &mut Vec<String>) -> Result<(Identity, Held), Err
         let gid = user.map_or(exeat_contract::NOBODY, |user| user.gid.as_raw());
         return Ok((Identity::Other { uid: meta.uid(), gid }, Held::Full));
     }
-    let missing = "started by root in a directory of root's: the stage keeps root's kernel uid, so file permissions do not hold \
-                   it back inside its view";
+    let missing = "the stage keeps root's kernel uid: in its view, file permissions do not hold it back";
     notes.push(format!("{missing} (start exeat as an ordinary user, or in a directory that one owns)"));
     Ok((Identity::Caller, Held::Partial { missing: missing.into() }))
 }

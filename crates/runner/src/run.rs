@@ -33,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::dirs::RunDir;
 use crate::error::Error;
 use crate::plan::Plan;
+use crate::quarantine::{Found, Watch};
 use crate::request::AuditTo;
 use crate::signals::Signals;
 
@@ -82,7 +83,18 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
         // From here on a signal no longer ends this process, so that it can end the stage first.
         let signals = Signals::listen().map_err(prepare("the signal handlers"))?;
         let (log, audit) = start_log(&plan, run)?;
+        let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
+        let watches = watches.map_err(prepare("the watch on protected names"))?;
         let outcome = Run { plan: &plan, run, log: log.clone() }.carry_out(signals).await;
+        // No process of the stage is left: what is found now stays as it is found.
+        let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
+        for Found { path, .. } in &found {
+            let mut note = Note::new(What::Quarantined);
+            note.error = Some(path.display().to_string());
+            // The log fails closed by itself, and the line below tells.
+            let _ = log.write(Event::Note(note));
+        }
+        let mut notes: Vec<String> = found.iter().map(told).collect();
         let end = match &outcome {
             Ok((ended, summary)) => run_end(*ended, summary),
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, connections: 0, dropped: 0 },
@@ -92,21 +104,36 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
             (Err(error), _) => return Err(error),
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             (Ok((ended, summary)), Err(error)) => {
-                let notes = vec![format!("the record is incomplete: {}", chain(&error))];
+                notes.push(format!("the record is incomplete: {}", chain(&error)));
                 return Ok(Outcome { run, ended, summary, audit, notes });
             }
         };
-        let notes = match ended {
+        match ended {
             Ended::NotFound => {
-                vec![format!("cannot execute `{}`: there is no such command in the sandbox", shown(&plan))]
+                notes.push(format!(
+                    "cannot execute `{}`: there is no such command in the sandbox",
+                    shown(&plan)
+                ));
             }
             Ended::NotExecutable => {
-                vec![format!("cannot execute `{}`: it is not an executable file", shown(&plan))]
+                notes.push(format!("cannot execute `{}`: it is not an executable file", shown(&plan)));
             }
-            _ => Vec::new(),
-        };
+            _ => {}
+        }
         Ok(Outcome { run, ended, summary, audit, notes })
     })
+}
+
+fn told(found: &Found) -> String {
+    let path = exeat_audit::escape(found.path.as_os_str().as_bytes(), 1024);
+    let why = "the stage made it, and something on the host could run or obey it";
+    match &found.moved {
+        Ok(new) => {
+            let new = new.file_name().unwrap_or_default();
+            format!("`{path}` was renamed to `{}`: {why}", exeat_audit::escape(new.as_bytes(), 1024))
+        }
+        Err(error) => format!("`{path}` could not be moved aside ({error}): {why}"),
+    }
 }
 
 fn shown(plan: &Plan) -> String {

@@ -17,6 +17,7 @@ use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 
 use crate::error::Error;
 use crate::lists;
+use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View};
 
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
@@ -60,6 +61,8 @@ pub(crate) struct Built {
     pub(crate) sockets_exposed: bool,
     /// Host paths that the stage can write below.
     pub(crate) writable: Vec<PathBuf>,
+    /// Protected names that do not exist, and are watched.
+    pub(crate) missing: Vec<Missing>,
 }
 
 /// Builds the view.
@@ -75,7 +78,7 @@ pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let cwd = view.working_directory();
     view.default_masks(cwd.as_ref());
     let writable = view.trees(cwd.as_ref())?;
-    view.protected(&writable);
+    let missing = view.protected(&writable);
     view.masks()?;
     let start = match &cwd {
         Some(Tree { at, .. }) => at.clone(),
@@ -86,7 +89,7 @@ pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
     let writable = writable.into_iter().map(|(host, _)| host).collect();
-    Ok(Built { mounts: view.mounts, cwd: start, notes: view.notes, held, sockets_exposed, writable })
+    Ok(Built { mounts: view.mounts, cwd: start, notes: view.notes, held, sockets_exposed, writable, missing })
 }
 
 /// A tree of the host in the view.
@@ -245,7 +248,14 @@ impl Builder<'_> {
     fn working_directory(&mut self) -> Option<Tree> {
         let cwd = self.facts.cwd;
         let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
-        if self.files.view == View::Minimal || cwd == Path::new("/") || within(lists::KERNEL) {
+        if self.files.view == View::Minimal {
+            return None;
+        }
+        if cwd == Path::new("/") || within(lists::KERNEL) {
+            self.notes.push(format!(
+                "the working directory `{}` is read-only for the stage, and is not the host's",
+                cwd.display()
+            ));
             return None;
         }
         let is = |what: &str| Some(what.to_owned());
@@ -342,9 +352,11 @@ impl Builder<'_> {
     }
 
     /// Names in writable trees that the host obeys later.
-    fn protected(&mut self, writable: &[(PathBuf, PathBuf)]) {
+    fn protected(&mut self, writable: &[(PathBuf, PathBuf)]) -> Vec<Missing> {
+        let mut all = Vec::new();
         for (host, at) in writable {
             let mut held = BTreeSet::new();
+            let mut missing = Vec::new();
             for name in lists::PROTECTED {
                 if self.files.allow_git_config && name.starts_with(lists::GIT) {
                     continue;
@@ -359,8 +371,11 @@ impl Builder<'_> {
                         ));
                         continue;
                     }
-                    // Missing at start: there is nothing to bind.
-                    Err(_) => continue,
+                    // There is nothing to bind: watched instead.
+                    Err(_) => {
+                        missing.push(*name);
+                        continue;
+                    }
                 }
                 // A directory above it could be renamed away and made anew, unless it is a mount point itself.
                 let above = Path::new(name).ancestors().skip(1).filter(|above| *above != Path::new(""));
@@ -374,11 +389,13 @@ impl Builder<'_> {
                 }
                 self.mounts.push(Mount::ReadOnly { host: host.join(name), at: at.join(name) });
             }
+            all.push(Missing { tree: host.clone(), names: missing });
         }
         if self.files.allow_git_config {
             self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
         }
         self.notes.extend(self.lost.iter().cloned());
+        all
     }
 
     fn masks(&mut self) -> Result<(), Error> {
