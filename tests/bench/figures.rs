@@ -66,9 +66,10 @@ impl Report {
         self.notes.push(note);
     }
 
-    /// Whether every aim is met.
+    /// Whether every aim for CPU time and memory is met.
     pub(crate) fn met(&self) -> bool {
-        self.figures.iter().all(|figure| figure.met() != Some(false))
+        let steady = |figure: &&Figure| ["CPU", "memory"].iter().any(|word| figure.name.contains(word));
+        self.figures.iter().filter(steady).all(|figure| figure.met() != Some(false))
     }
 
     /// Prints the table.

@@ -9,15 +9,24 @@ use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
 use nix::unistd::Pid;
 
+/// The CPUs that this process may use.
+pub(crate) fn cpus() -> CpuSet {
+    sched_getaffinity(Pid::from_raw(0)).expect("the CPUs we may use")
+}
+
+/// Lets this thread, and what it starts from now on, use these CPUs.
+pub(crate) fn use_cpus(cpus: &CpuSet) {
+    sched_setaffinity(Pid::from_raw(0), cpus).expect("sched_setaffinity");
+}
+
 /// Puts this process, and so all that it starts, on the first CPU that it may use.
 pub(crate) fn pin() {
-    let this = Pid::from_raw(0);
-    let allowed = sched_getaffinity(this).expect("the CPUs we may use");
+    let allowed = cpus();
     let first =
         (0..CpuSet::count()).find(|cpu| allowed.is_set(*cpu).unwrap_or(false)).expect("at least one CPU");
     let mut one = CpuSet::new();
     one.set(first).expect("a CPU number");
-    sched_setaffinity(this, &one).expect("pinning to one CPU");
+    use_cpus(&one);
 }
 
 /// Thousands of tunnels need thousands of descriptors.

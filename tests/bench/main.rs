@@ -1,10 +1,11 @@
 //! What exeat costs: start-up, one stream, one round trip, one CONNECT, one idle tunnel, itself at rest.
 //!
 //! Every figure stands beside the same work done without exeat, by the same client and the same server, in turns and in
-//! one run, with every process on one CPU. A mark says whether the aim is met; where a figure can be taken as CPU time
-//! it is, because wall time on a shared machine measures the neighbours. Run it with `cargo xtask bench`.
+//! one run, with every process on one CPU. A mark says whether the aim is met. `--gate` looks at CPU time and memory only,
+//! because wall time on a shared machine measures the neighbours. Run it with `cargo xtask bench`.
 //!
-//! `bench [--rounds N] [--start] [--gate]`; `--start` measures start-up alone, `--gate` fails when an aim is missed. (`bench client ...` is the client that it starts.)
+//! `bench [--rounds N] [--start] [--gate]`; `--start` measures start-up alone, `--gate` fails when such
+//! an aim is missed. (`bench client ...` is the client that it starts.)
 #![forbid(unsafe_code)]
 
 mod client;
@@ -47,15 +48,18 @@ fn main() -> ExitCode {
         }
     }
     machine::raise_open_files();
+    let cpus = machine::cpus();
     machine::pin();
     let under_test = under_test::UnderTest::find();
     println!("{}", machine::describe());
-    println!("every process on one CPU, medians of {rounds} interleaved rounds\n");
+    println!("medians of {rounds} interleaved rounds, every process on one CPU (`free`: on any)\n");
 
     let mut report = Report::default();
     startup::measure(&under_test, rounds * 3, &mut report);
     if !only_start {
         paths::measure(&under_test, rounds, &mut report);
+        machine::use_cpus(&cpus);
+        paths::measure_free(&under_test, rounds, &mut report);
     }
     report.print();
     let met = report.met();

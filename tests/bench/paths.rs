@@ -79,6 +79,34 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
     memory(&mut explicit.client, proxy.pid(), resting, report);
 }
 
+/// The same stream and round trip with every process on whatever CPU is free: what a person sees.
+pub(crate) fn measure_free(under_test: &UnderTest, rounds: usize, report: &mut Report) {
+    // Threads keep the CPUs of the one that started them, so the server is a new one too.
+    let origin = server::start();
+    let mut direct = Lane::new(under_test.direct(origin), None);
+    let mut handoff = Lane::inside(under_test, origin, "handoff");
+    for _ in 0..rounds {
+        direct.round();
+        handoff.round();
+    }
+    let (ours, bare) = (handoff.megabytes(), direct.megabytes());
+    report.add(Figure {
+        name: "one stream, free".into(),
+        value: format!("{ours:.0} MB/s"),
+        base: format!("{bare:.0} MB/s"),
+        number: ours / bare,
+        aim: Aim::None,
+    });
+    let (ours, bare) = (median(&handoff.trip), median(&direct.trip));
+    report.add(Figure {
+        name: "64-byte round trip, free".into(),
+        value: format!("{ours:.1} us"),
+        base: format!("{bare:.1} us"),
+        number: ours / bare,
+        aim: Aim::None,
+    });
+}
+
 /// What a tunnel holds when nothing moves.
 fn memory(client: &mut Client, proxy: u32, resting: u64, report: &mut Report) {
     // Client and server live in one process each and need a descriptor per tunnel.
