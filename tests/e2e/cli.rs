@@ -1,6 +1,7 @@
 //! The command line: what it answers, and the ways a run can be started.
 
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 use e2e::case::{Cases, Cx};
@@ -14,6 +15,11 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("cli::host_is_read_only", host_is_read_only);
     list.users("cli::started_in_home_or_root_is_read_only", in_home_or_root);
     list.users("cli::resolv_conf_dangling", dangling_resolv_conf);
+    list.users("cli::arguments_and_directories_are_bytes", bytes);
+    list.bridges("cli::b27_long_paths", long_paths);
+    list.users("cli::limits_are_the_callers", caller_limits);
+    list.once("cli::working_directory_is_gone", no_directory);
+    list.users("cli::b13_links_lead_nowhere", links_lead_nowhere);
     list.matrix("cli::environment", environment);
     list.bridges("cli::identity", identity);
     list.bridges("cli::files_of_the_stage", files);
@@ -129,10 +135,57 @@ fn in_home_or_root(cx: &Cx) {
     done.exits(0).prints("refused\n").says("read-only");
 }
 
+/// A shell line in front of `exeat run -- REST`.
+fn behind<'a>(cx: &'a Cx, before: &str, rest: &str) -> e2e::run::Run<'a> {
+    let exeat = cx.bench().bin.join("exeat");
+    cx.exeat_plain(["x"]).under(["sh", "-c", &format!("{before}; exec {} run -- {rest}", exeat.display())])
+}
+
+/// Arguments, directories and variables are bytes, not text.
+fn bytes(cx: &Cx) {
+    let done = behind(cx, "true", "printf %s \"$(printf 'a\\377b')\"").run();
+    assert_eq!(done.exits(0).raw_stdout, b"a\xffb", "{done:?}");
+    let odd = cx.home().join(std::ffi::OsStr::from_bytes(b"odd \xff\n'dir"));
+    fs::create_dir(&odd).expect("an odd name");
+    cx.bench().give(&odd, cx.is_root());
+    cx.sh(&[], "echo here >made; cat made").cwd(&odd).run().exits(0).prints("here\n");
+    assert!(odd.join("made").exists());
+}
+
+/// A socket's path holds 107 bytes; directories are longer than that.
+fn long_paths(cx: &Cx) {
+    let deep = cx.home().join("d".repeat(100)).join("e".repeat(100));
+    fs::create_dir_all(&deep).expect("a deep directory");
+    cx.bench().give(&deep, cx.is_root());
+    let text = deep.to_str().expect("ASCII");
+    let run = cx.probing(&[&format!("{}:7", cx.good())], &format!("echo {}:7 10", cx.good()));
+    run.env("XDG_RUNTIME_DIR", text).env("TMPDIR", text).run().exits(0).prints("ok: 10\n");
+    cx.sh(&[], "echo here").cwd(&deep).run().exits(0).prints("here\n");
+}
+
+/// The host side raises its own limit of descriptors; the stage has the caller's.
+fn caller_limits(cx: &Cx) {
+    behind(cx, "ulimit -Sn 333; umask 027", "sh -c 'ulimit -Sn; umask'").run().exits(0).prints("333\n0027\n");
+}
+
+/// A working directory that is gone is a failure of ours, said in words.
+fn no_directory(cx: &Cx) {
+    let done = behind(cx, "mkdir gone; cd gone; rmdir ../gone", "echo started").run();
+    done.exits(125).prints("").says("directory");
+}
+
+/// A link in the working directory leads no further than the view does.
+fn links_lead_nowhere(cx: &Cx) {
+    fs::write(cx.home().join("secret"), "hunter2").expect("secret");
+    std::os::unix::fs::symlink(cx.home(), cx.dir().join("up")).expect("link");
+    std::os::unix::fs::symlink("../secret", cx.dir().join("secret")).expect("link");
+    cx.sh(&[], "cat up/secret secret ../secret 2>/dev/null; echo end").run().prints("end\n");
+}
+
 /// Ubuntu's /etc/resolv.conf is a link into /run, and /run is private inside.
 fn dangling_resolv_conf(cx: &Cx) {
     let mounts =
-        "copy=/tmp/etc-$$; mkdir $copy; cp -a /etc/. $copy/; cp --remove-destination /etc/hosts $copy/hosts
+        "copy=/tmp/etc-$$; mkdir $copy; cp -a /etc/. $copy/ 2>/dev/null || true; cp --remove-destination /etc/hosts $copy/hosts
                   cp --remove-destination /etc/nsswitch.conf $copy/nsswitch.conf
                   rm -f $copy/resolv.conf; ln -s ../run/nowhere/stub-resolv.conf $copy/resolv.conf
                   mount --bind $copy /etc";

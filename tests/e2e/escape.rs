@@ -14,6 +14,7 @@ mod host_processes;
 mod host_socket;
 mod inherited_descriptors;
 mod io_uring;
+mod kernel_uid;
 mod keyring;
 mod mask_removal;
 mod pid_one;
@@ -39,6 +40,7 @@ pub(crate) fn cases(list: &mut Cases) {
     host_socket::cases(list);
     inherited_descriptors::cases(list);
     io_uring::cases(list);
+    kernel_uid::cases(list);
     keyring::cases(list);
     mask_removal::cases(list);
     pid_one::cases(list);
