@@ -35,7 +35,7 @@ pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
 /// Builds `exeat` and the two programs in one go, so that they share every dependency, and returns where they are.
 fn release() -> Result<PathBuf, String> {
     finish(
-        tree::cargo().args(["build", "--release", "--quiet", "-p", "exeat-cli", "-p", "e2e", "--bins"]),
+        tree::cargo().args(["build", "--release", "-p", "exeat-cli", "-p", "e2e", "--bins"]),
         "the release build",
     )?;
     Ok(tree::target()?.join("release"))
