@@ -64,10 +64,13 @@ pub fn plan(request: Request) -> Result<Plan, Error> {
     let home = home_of(variable("HOME"));
     let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
     let (identity, identity_held) = identity(&cwd, &mut notes)?;
-    let other = matches!(identity, Identity::Other { .. });
-    let root = !other && geteuid().is_root();
+    let other = match identity {
+        Identity::Other { uid, gid } => Some((uid, gid)),
+        Identity::Caller => None,
+    };
+    let root = other.is_none() && geteuid().is_root();
 
-    let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| !other));
+    let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
     let cache_base = cache_base(identity, variable("XDG_CACHE_HOME"), &home);
     let cache = cache_base
         .as_ref()

@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use exeat_contract::{CACHE, NOBODY, STAGE2};
@@ -44,8 +45,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) own: &'a [PathBuf],
     /// The stage keeps root's kernel uid.
     pub(crate) root: bool,
-    /// The stage becomes another kernel uid: what only root can read is not shown.
-    pub(crate) other: bool,
+    /// The kernel uid and gid that the stage becomes, where that is not the caller's.
+    pub(crate) other: Option<(u32, u32)>,
 }
 
 /// A view, ready for the sandbox.
@@ -230,7 +231,7 @@ impl Builder<'_> {
             if kept_out || !root.exists() {
                 continue;
             }
-            if self.facts.other && root.starts_with(self.facts.home) {
+            if self.facts.other.is_some_and(|who| !is_open_to(who, &root)) {
                 unreadable.push(root.display().to_string());
                 continue;
             }
@@ -295,9 +296,10 @@ impl Builder<'_> {
         let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| self.facts.root).map(PathBuf::from);
         let mut masked = BTreeSet::new();
         for path in credentials.chain(own).chain(system) {
-            // A link's target too, or the link would only be a detour.
-            masked.extend(path.canonicalize().ok());
-            masked.insert(path);
+            if fs::symlink_metadata(&path).is_ok() {
+                // Where it really is: what is masked at a link would be a detour.
+                masked.insert(path.canonicalize().unwrap_or(path));
+            }
         }
         for path in masked {
             let under_cwd = cwd.is_some_and(|tree| !tree.wide && path.starts_with(&tree.host));
@@ -328,7 +330,10 @@ impl Builder<'_> {
                 path: bind.host.clone(),
                 source,
             })?;
-            Ok(Tree { host: source, at: bind.guest.clone(), writable, wide: false })
+            // In a tree of the host's a link leads where it leads there; elsewhere the place is made as it was named.
+            let linked = bind.guest == bind.host && self.is_shown(&bind.guest);
+            let at = if linked { source.clone() } else { bind.guest.clone() };
+            Ok(Tree { host: source, at, writable, wide: false })
         };
         let mut trees: Vec<Tree> = cwd.filter(|tree| !tree.wide).cloned().into_iter().collect();
         for bind in &self.files.rw {
@@ -424,6 +429,20 @@ impl Builder<'_> {
         let visible = writable.iter().any(|(_, at)| cwd.starts_with(at));
         if visible || cwd == Path::new("/") { cwd.to_path_buf() } else { "/tmp".into() }
     }
+}
+
+/// Whether a user may enter a directory and every one above it, by the permission bits.
+fn is_open_to((uid, gid): (u32, u32), path: &Path) -> bool {
+    path.ancestors().all(|part| {
+        fs::metadata(part).is_ok_and(|meta| {
+            let bit = match (meta.uid() == uid, meta.gid() == gid) {
+                (true, _) => 0o100,
+                (false, true) => 0o010,
+                (false, false) => 0o001,
+            };
+            !meta.is_dir() || meta.mode() & bit != 0
+        })
+    })
 }
 
 /// Whether a component of `name` below `base` is a symbolic link.

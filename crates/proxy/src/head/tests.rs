@@ -4,8 +4,8 @@ use super::*;
 
 const CURL: &str = "CONNECT api.example.com:443 HTTP/1.1\r\nHost: api.example.com:443\r\nUser-Agent: curl/8.5.0\r\nProxy-Connection: Keep-Alive\r\n\r\n";
 const GO: &str = "CONNECT proxy.golang.org:443 HTTP/1.1\r\nHost: proxy.golang.org:443\r\nUser-Agent: Go-http-client/1.1\r\n\r\n";
-const PYTHON_OLD: &str = "CONNECT pypi.org:443 HTTP/1.0\r\n\r\n";
-const NODE: &str = "CONNECT registry.npmjs.org:443 HTTP/1.1\r\nhost: registry.npmjs.org\r\nconnection: close\r\nContent-Length: 0\r\n\r\n";
+const PYTHON_OLD: &str = "CONNECT packages.example.org:443 HTTP/1.0\r\n\r\n";
+const NODE: &str = "CONNECT registry.example.org:443 HTTP/1.1\r\nhost: registry.example.org\r\nconnection: close\r\nContent-Length: 0\r\n\r\n";
 const JAVA: &str = "CONNECT repo.maven.apache.org:443 HTTP/1.1\r\nUser-Agent: Java/21\r\nHost: repo.maven.apache.org\r\nAccept: */*\r\nProxy-Connection: keep-alive\r\n\r\n";
 
 fn parse(bytes: &[u8]) -> Parsed<'_> {
@@ -31,8 +31,8 @@ fn target(head: &str) -> Result<String, Fault> {
 fn real_clients_are_understood() {
     assert_eq!(target(CURL), Ok("api.example.com:443".into()));
     assert_eq!(target(GO), Ok("proxy.golang.org:443".into()));
-    assert_eq!(target(PYTHON_OLD), Ok("pypi.org:443".into()));
-    assert_eq!(target(NODE), Ok("registry.npmjs.org:443".into()));
+    assert_eq!(target(PYTHON_OLD), Ok("packages.example.org:443".into()));
+    assert_eq!(target(NODE), Ok("registry.example.org:443".into()));
     assert_eq!(target(JAVA), Ok("repo.maven.apache.org:443".into()));
 }
 

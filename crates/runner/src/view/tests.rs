@@ -42,7 +42,7 @@ impl Place {
             cache: None,
             own: &own,
             root: false,
-            other: false,
+            other: None,
         };
         build(files, &facts).unwrap()
     }
@@ -266,7 +266,7 @@ fn a_missing_tree_is_the_caller_s_mistake() {
         cache: None,
         own: &[],
         root: false,
-        other: false,
+        other: None,
     };
     assert_eq!(build(&files, &facts).unwrap_err().code(), 2);
 }
