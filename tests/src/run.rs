@@ -305,9 +305,9 @@ impl Done {
     /// Standard error as text, without the note that every run gets that root starts in a directory of root's.
     pub fn stderr(&self) -> String {
         let text = String::from_utf8_lossy(&self.raw_stderr);
-        let lines =
-            text.split_inclusive('\n').filter(|line| !line.starts_with("exeat: note: started by root in "));
-        lines.collect()
+        text.split_inclusive('\n')
+            .filter(|line| !line.starts_with("exeat: note: the stage keeps root's"))
+            .collect()
     }
 
     /// It ended with this code.

@@ -51,6 +51,15 @@ fn appear(cx: &Cx) {
         !cx.dir().join(".vscode/tasks.json").exists(),
         "an editor task stands in the working directory: {done:?}"
     );
+    done.says("exeat-quarantine");
+    let log = done.record();
+    let notes: Vec<String> = log.events("note").iter().map(|note| note.to_string()).collect();
+    assert!(notes.iter().any(|note| note.contains("quarantined")), "{notes:?}");
+    assert!(
+        names(cx).iter().any(|name| name.to_string_lossy().ends_with(".exeat-quarantine")),
+        "{:?}",
+        names(cx)
+    );
 }
 
 fn names(cx: &Cx) -> Vec<std::ffi::OsString> {
