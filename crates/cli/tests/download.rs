@@ -1,0 +1,84 @@
+//! A real package from a real registry: with its host granted it arrives, without it does not.
+//!
+//! Which registry is asked of the client's own configuration, so a company mirror serves as well. On a machine that
+//! reaches none there is nothing to try, and the test says so.
+#![expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a test starts the program under test, says what it could not try, and fails where a helper does"
+)]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A small package that needs no other.
+const PACKAGE: &str = "is-number@7.0.0";
+
+struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("download-{}", std::process::id()));
+        std::fs::create_dir_all(root.join("project")).unwrap();
+        Self { root }
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(program);
+        command.args(arguments).current_dir(self.root.join("project"));
+        command.env("XDG_STATE_HOME", self.root.join("state")).env("XDG_CACHE_HOME", self.root.join("cache"));
+        // Not once more after a refusal: the answer would be the same.
+        command.env("npm_config_fetch_retries", "0").output().unwrap()
+    }
+
+    fn npm_pack(&self, flags: &[&str]) -> Output {
+        let stage = ["--", "npm", "pack", "--fetch-retries=0", PACKAGE];
+        self.run(env!("CARGO_BIN_EXE_exeat"), &[&["run"], flags, &stage].concat())
+    }
+
+    fn packed(&self) -> bool {
+        self.root.join("project/is-number-7.0.0.tgz").exists()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.root);
+    }
+}
+
+fn registry(place: &Place) -> Option<String> {
+    let asked = place.run("npm", &["config", "get", "registry"]);
+    let url = String::from_utf8(asked.stdout).ok()?.trim().to_owned();
+    let host = url.strip_prefix("https://")?.split(['/', ':']).next()?.to_owned();
+    let reached = place.run("curl", &["-sS", "-m", "10", "-o", "/dev/null", &url]);
+    reached.status.success().then_some(host)
+}
+
+#[test]
+fn npm_pack_works_with_its_host_granted_and_not_without() {
+    let place = Place::new();
+    let Some(host) = registry(&place) else {
+        println!("not tried: npm's registry cannot be reached from this machine");
+        return;
+    };
+    let refused = place.npm_pack(&[]);
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success() && !place.packed(), "{said}");
+    assert!(said.contains(&format!("--allow {host}")), "{said}");
+
+    let mut flags = vec!["--allow", &host];
+    let mut granted = place.npm_pack(&flags);
+    let said = String::from_utf8_lossy(&granted.stderr).into_owned();
+    // A network whose resolver answers with special-use addresses: the summary names the rule that is needed besides.
+    let rule =
+        said.lines().find(|line| line.contains("resolves to")).and_then(|line| line.split("--allow ").nth(1));
+    if let Some(rule) = rule {
+        flags.extend(["--allow", rule.trim()]);
+        granted = place.npm_pack(&flags);
+    }
+    assert!(granted.status.success() && place.packed(), "{}", String::from_utf8_lossy(&granted.stderr));
+}
