@@ -7,7 +7,7 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use e2e::case::{Bridge, Cases, Cx};
-use e2e::leftover::{Leftover, descendants};
+use e2e::leftover::{Leftover, descendants, living};
 use e2e::wait_for;
 
 pub(crate) fn cases(list: &mut Cases) {
@@ -15,6 +15,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("life::a_stubborn_stage_is_killed", stubborn);
     list.matrix("life::b32_daemons_die_with_the_stage", daemons_die);
     list.alone("life::b32_kill_9_leaves_nothing", kill_9);
+    list.alone("life::b32_kill_9_of_every_process", kill_9_of_all);
     list.alone("life::r09_leftover_of_200_runs", two_hundred_runs);
     list.bridges("life::b24_killed_bridge_opens_nothing", killed_bridge);
     list.bridges("life::b26_two_at_once_do_not_meet", two_at_once);
@@ -84,6 +85,22 @@ fn kill_9(cx: &Cx) {
     live.wait();
     nothing_more_than(cx, &before);
     assert!(!running("7654.5") && !running("7654.75"));
+}
+
+/// Everything on the host side dies at once, as when a terminal or a CI job is torn down by group or by parent.
+fn kill_9_of_all(cx: &Cx) {
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    for n in 0..8 {
+        let live = cx.sh(&[&cx.good()], "exec sleep 7654.5").start();
+        thread::sleep(Duration::from_millis(15 * n));
+        for pid in living() {
+            let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
+        }
+        live.wait();
+    }
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    nothing_more_than(cx, &before);
 }
 
 /// Four at a time; every fourth is killed while its stage runs, at no particular moment.

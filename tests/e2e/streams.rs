@@ -10,6 +10,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("streams::stdin_to_stdout_is_binary", binary);
     list.matrix("streams::each_stream_is_its_own", each_is_its_own);
     list.bridges("streams::a_pipe_stays_a_pipe", kinds);
+    list.bridges("streams::started_with_closed_streams", closed_streams);
     list.bridges("streams::early_close_ends_the_stage", early_close);
     list.bridges("streams::output_comes_at_once", at_once);
     list.matrix("streams::p21_client_closes_first", client_closes);
@@ -46,6 +47,15 @@ fn kinds(cx: &Cx) {
     let done = cx.sh(&[], &script).redirect(&format!(">>{} 2>&1", file.display())).run();
     done.exits(0).prints("");
     assert_eq!(std::fs::read_to_string(&file).expect("out"), "device\nfile\nfile\n");
+}
+
+/// Descriptors that the caller has closed must not become ours, or the record would go to the stage's output.
+fn closed_streams(cx: &Cx) {
+    let made = cx.dir().join("made");
+    cx.sh(&[&cx.good()], "echo here >made").redirect("0<&- 1>&- 2>&-").run().exits(0);
+    assert_eq!(std::fs::read_to_string(&made).expect("made"), "here\n");
+    let ask = format!("ask {}:443", cx.evil());
+    cx.probing(&[&cx.good()], &ask).redirect("0<&- 2>&-").run().exits(0).shows("HTTP/1.1 403 ");
 }
 
 /// `exeat run -- yes | head -n 1` ends, as it does without exeat.
