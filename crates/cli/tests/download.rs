@@ -4,7 +4,6 @@
 //! reaches none there is nothing to try, and the test says so.
 #![expect(
     clippy::disallowed_methods,
-    clippy::print_stdout,
     clippy::unwrap_used,
     reason = "a test starts the program under test, says what it could not try, and fails where a helper does"
 )]
