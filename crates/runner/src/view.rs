@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_contract::{CACHE, NOBODY, STAGE2};
@@ -68,8 +69,15 @@ pub(crate) struct Built {
 
 /// Builds the view.
 pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
-    let mut view =
-        Builder { files, facts, mounts: Vec::new(), notes: Vec::new(), shown: Vec::new(), lost: Vec::new() };
+    let mut view = Builder {
+        files,
+        facts,
+        mounts: Vec::new(),
+        notes: Vec::new(),
+        shown: Vec::new(),
+        declared: Vec::new(),
+        lost: Vec::new(),
+    };
     view.base();
     view.private_places();
     view.our_files();
@@ -79,6 +87,7 @@ pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let cwd = view.working_directory();
     view.default_masks(cwd.as_ref());
     let writable = view.trees(cwd.as_ref())?;
+    view.host_sockets();
     let missing = view.protected(&writable);
     view.masks()?;
     let start = match &cwd {
@@ -110,6 +119,8 @@ struct Builder<'a> {
     notes: Vec<String>,
     /// Host trees that are shown at their own place.
     shown: Vec<PathBuf>,
+    /// The caller's trees, host and guest.
+    declared: Vec<(PathBuf, PathBuf)>,
     /// What cannot be kept.
     lost: Vec<String>,
 }
@@ -345,6 +356,7 @@ impl Builder<'_> {
         trees.sort_by_key(|tree| (tree.at.components().count(), tree.at.clone(), !tree.writable));
         let mut writable = Vec::new();
         for Tree { host, at, writable: may_write, .. } in trees {
+            self.declared.push((host.clone(), at.clone()));
             if may_write {
                 self.mounts.push(Mount::Writable { host: host.clone(), at: at.clone() });
                 writable.push((host, at));
@@ -354,6 +366,25 @@ impl Builder<'_> {
             }
         }
         Ok(writable)
+    }
+
+    /// Sockets that somebody on the host listens on in the caller's trees: no mount option keeps a stage from connecting.
+    fn host_sockets(&mut self) {
+        let trees = std::mem::take(&mut self.declared);
+        for name in listening_names() {
+            for (host, at) in &trees {
+                // A name may be relative to where its server was started: most are, to the tree's own directory.
+                let path = host.join(&name);
+                let Ok(below) = path.strip_prefix(host) else { continue };
+                if fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket()) {
+                    self.notes.push(format!(
+                        "`{}` is hidden from the stage: a program on the host listens there",
+                        path.display()
+                    ));
+                    self.mask(&at.join(below));
+                }
+            }
+        }
     }
 
     /// Names in writable trees that the host obeys later.
@@ -429,6 +460,26 @@ impl Builder<'_> {
         let visible = writable.iter().any(|(_, at)| cwd.starts_with(at));
         if visible || cwd == Path::new("/") { cwd.to_path_buf() } else { "/tmp".into() }
     }
+}
+
+/// The names of Unix sockets in this network namespace (proc_net(5), `/proc/net/unix`), without the abstract ones.
+fn listening_names() -> BTreeSet<PathBuf> {
+    let table = fs::read("/proc/net/unix").unwrap_or_default();
+    let mut names = BTreeSet::new();
+    for line in table.split(|byte| *byte == b'\n').skip(1) {
+        // Seven columns, and then the name, which may hold spaces.
+        let mut rest = line;
+        for _ in 0..7 {
+            rest = rest.trim_ascii_start();
+            let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+            rest = rest.get(end..).unwrap_or_default();
+        }
+        let name = rest.strip_prefix(b" ").unwrap_or_default();
+        if !name.is_empty() && !name.starts_with(b"@") {
+            names.insert(PathBuf::from(OsStr::from_bytes(name)));
+        }
+    }
+    names
 }
 
 /// Whether a user may enter a directory and every one above it, by the permission bits.
@@ -512,7 +563,6 @@ fn normal(path: &Path) -> PathBuf {
 
 /// A directory for the private cache that belongs to this working directory.
 pub(crate) fn cache_dir(base: &Path, cwd: &Path) -> PathBuf {
-    use std::os::unix::ffi::OsStrExt;
     let digest = exeat_audit::sha256_hex(cwd.as_os_str().as_bytes());
     base.join("exeat").join(digest.get(..16).unwrap_or(&digest))
 }

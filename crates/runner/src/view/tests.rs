@@ -282,3 +282,14 @@ fn a_dangling_resolv_conf_is_resolved_by_its_words() {
     symlink(&a, &b).unwrap();
     assert_eq!(resolved_place(&a), None, "a loop");
 }
+
+#[test]
+fn b01_a_socket_that_the_host_listens_on_is_hidden_wherever_it_is_named_from() {
+    let place = Place::new("socket");
+    let path = place.project().join("dev server.sock");
+    let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    assert!(listening_names().contains(&path), "spaces are part of a name");
+    let built = place.build(&Files::default(), &place.project(), None);
+    assert!(is_hidden(&built, &path));
+    assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
+}
