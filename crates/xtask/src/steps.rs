@@ -46,7 +46,7 @@ pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
     let debug = tree::target()?.join("debug");
     // The binary that end-to-end tests drive, built with the features that the test build uses: nothing is compiled twice.
     finish(tree::cargo().args(["build", "--workspace", "--bins", "--tests"]), "the build")?;
-    let mut child = tree::cargo()
+    let mut child = tree::cargo_with_all_signals()
         .args(["test", "--workspace", "--no-fail-fast"])
         .args(arguments)
         .env("E2E_STRICT", "1")

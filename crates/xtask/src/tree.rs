@@ -19,6 +19,19 @@ pub(crate) fn cargo() -> Command {
     command
 }
 
+/// The same with no signal ignored: a shell that starts a job in the background, and some CI runners, ignore SIGINT and
+/// SIGQUIT for all that they start, and tests that send these signals would see nothing happen.
+pub(crate) fn cargo_with_all_signals() -> Command {
+    const SIGNALS: &str = "--default-signal=INT,QUIT,HUP,TERM";
+    // coreutils 8.31 and later; where it is older, the disposition stays what it is.
+    if !Command::new("env").args([SIGNALS, "true"]).output().is_ok_and(|output| output.status.success()) {
+        return cargo();
+    }
+    let mut command = Command::new("env");
+    command.arg(SIGNALS).arg(cargo().get_program()).current_dir(root());
+    command
+}
+
 /// Cargo's target directory, wherever its configuration puts it.
 pub(crate) fn target() -> Result<PathBuf, String> {
     let output = cargo()
