@@ -11,6 +11,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b01_host_socket", attack);
     list.matrix("escape::b01_host_socket_in_host_view", in_host_view);
+    list.users("escape::b01_host_socket_in_working_directory", in_working_directory);
 }
 
 const GONE: [&str; 4] = ["ENOENT", "EACCES", "EPERM", "ECONNREFUSED"];
@@ -38,6 +39,15 @@ fn attack(cx: &Cx) {
         said == "none\n" || said.trim_end().split(' ').all(|path| path.starts_with("/run/exeat/")),
         "{done:?}"
     );
+}
+
+/// A server of the host that keeps its socket in the project.
+fn in_working_directory(cx: &Cx) {
+    let stream = cx.dir().join("server.sock");
+    let _listener = UnixListener::bind(&stream).expect("a socket on the host");
+    open_to_all(&stream);
+    super::works_outside(cx, "unix server.sock");
+    super::refused_inside(cx, "unix server.sock", &GONE);
 }
 
 /// The whole tree is visible, so the family is refused, and socketpairs stay.
