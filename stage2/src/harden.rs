@@ -2,22 +2,33 @@
 //!
 //! None of this is the egress boundary: that is the empty network namespace.
 
+use std::io;
+use std::os::fd::AsFd;
+
 use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
+use nix::sys::stat::Mode;
 use nix::unistd::{Pid, setpgid};
 
 use crate::sys;
 
 /// Marks every descriptor but the standard streams close-on-exec, and gives the stage ordinary process attributes.
-pub(crate) fn close_descriptors() -> nix::Result<()> {
+///
+/// The limit of descriptors comes back only here: the kernel refuses to pass a descriptor while its sender's user has more
+/// in flight than the sender's soft limit, so a stage could otherwise keep its user's other runs from starting (unix(7),
+/// ETOOMANYREFS).
+pub(crate) fn limit_process(descriptors: u64) -> nix::Result<()> {
     sys::close_on_exec_from(3)?;
     // A process group of its own: a signal for the stage reaches what it started, and not pid 1 or the relay.
     setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
     // The Rust runtime ignores SIGPIPE; a stage must not, or `yes | head -1` never ends.
     sys::set_disposition(Signal::SIGPIPE, SigHandler::SigDfl)?;
     sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, descriptors.min(most), most)?;
     // A core file would be written into the working directory, or handed to a program on the host.
     let (_, most) = getrlimit(Resource::RLIMIT_CORE)?;
     setrlimit(Resource::RLIMIT_CORE, 0, most)
@@ -26,20 +37,31 @@ pub(crate) fn close_descriptors() -> nix::Result<()> {
 /// Enters a Landlock domain and returns the kernel's Landlock ABI, or 0 where no domain could be made.
 ///
 /// What a domain adds here (landlock(7)): no ptrace or `/proc/PID/mem` access to processes outside it, which are pid 1
-/// and the relay; from ABI 6 also no signals to them and no abstract sockets of others. It limits no file access.
+/// and the relay; from ABI 6 also no signals to them and no abstract sockets of others. Files are opened below the
+/// sandbox's root or not at all: a standard stream is an object of the host's, and `/proc/self/fd/0` would open a file
+/// anew for writing that the caller opened for reading. Each stream keeps the rights that it was opened with.
 pub(crate) fn enter_landlock_domain() -> nix::Result<u32> {
     prctl::set_no_new_privs()?;
     let abi = match sys::landlock_abi() {
         Err(Errno::ENOSYS | Errno::EOPNOTSUPP) => return Ok(0),
         other => other?,
     };
-    match abi {
-        6.. => sys::landlock_scope_domain()?,
-        // A domain with any file right forbids renames between directories unless REFER is granted again.
-        2..=5 => sys::landlock_refer_domain()?,
-        // ABI 1 cannot grant them: a stage that could not rename would cost more than this layer gives.
-        _ => return Ok(0),
+    // ABI 1 forbids renames between directories and cannot grant them: that would cost more than this layer gives.
+    if abi < 2 {
+        return Ok(0);
     }
+    let domain = sys::Domain::new(abi)?;
+    let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    domain.allow(&root, domain.handled())?;
+    for stream in [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()] {
+        let flags = OFlag::from_bits_retain(fcntl(stream, FcntlArg::F_GETFL)?);
+        match domain.allow(stream, sys::stream_rights(flags)) {
+            // Pipes and sockets have no place in a file tree, and need no rule.
+            Err(Errno::EBADFD) | Ok(()) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    domain.enter()?;
     Ok(abi)
 }
 

@@ -77,7 +77,7 @@ fn become_stage(kind: BridgeKind, control: &Control) -> Result<Infallible, Failu
     let command = exec::Command::new(&go).during(Step::Exec)?;
     control::take_streams(streams).during(Step::TakeStreams)?;
     nix::unistd::chdir(command.cwd()).during(Step::EnterDirectory)?;
-    harden::close_descriptors().during(Step::CloseDescriptors)?;
+    harden::limit_process(go.descriptors).during(Step::CloseDescriptors)?;
     let landlock = harden::enter_landlock_domain().during(Step::Landlock)?;
     control.send(&Message::Hardened { landlock }, &[]).during(Step::Landlock)?;
     harden::install_filter(&go.filter).during(Step::Seccomp)?;

@@ -5,6 +5,7 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::libc::{self, c_int};
 use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::socket::{
@@ -149,7 +150,8 @@ pub(crate) fn set_disposition(which: Signal, handler: SigHandler) -> nix::Result
     unsafe { signal(which, handler) }.map(drop)
 }
 
-/// `struct landlock_ruleset_attr` of ABI 6 (include/uapi/linux/landlock.h).
+/// `struct landlock_ruleset_attr` of ABI 6 (include/uapi/linux/landlock.h). An older kernel takes the longer struct when
+/// the rest of it is zero.
 #[repr(C)]
 struct RulesetAttr {
     handled_access_fs: u64,
@@ -166,7 +168,12 @@ struct PathBeneathAttr {
 
 const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
 const LANDLOCK_RULE_PATH_BENEATH: u32 = 1;
+const LANDLOCK_ACCESS_FS_WRITE_FILE: u64 = 1 << 1;
+const LANDLOCK_ACCESS_FS_READ_FILE: u64 = 1 << 2;
+/// EXECUTE to MAKE_SYM: the rights of ABI 1.
+const LANDLOCK_ACCESS_FS_ABI_1: u64 = (1 << 13) - 1;
 const LANDLOCK_ACCESS_FS_REFER: u64 = 1 << 13;
+const LANDLOCK_ACCESS_FS_TRUNCATE: u64 = 1 << 14;
 const LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1 << 0;
 const LANDLOCK_SCOPE_SIGNAL: u64 = 1 << 1;
 
@@ -180,64 +187,72 @@ pub(crate) fn landlock_abi() -> nix::Result<u32> {
     u32::try_from(abi).map_err(|_| Errno::EOVERFLOW)
 }
 
-/// Enters a domain that scopes signals and abstract sockets and handles no access right (ABI 6).
-pub(crate) fn landlock_scope_domain() -> nix::Result<()> {
-    let ruleset = create_ruleset(&RulesetAttr {
-        handled_access_fs: 0,
-        handled_access_net: 0,
-        scoped: LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL,
-    })?;
-    restrict_self(&ruleset)
+/// What a stream that was opened with these flags may be opened for again.
+pub(crate) fn stream_rights(flags: OFlag) -> u64 {
+    let truncate = if flags.contains(OFlag::O_APPEND) { 0 } else { LANDLOCK_ACCESS_FS_TRUNCATE };
+    match flags & OFlag::O_ACCMODE {
+        OFlag::O_RDONLY => LANDLOCK_ACCESS_FS_READ_FILE,
+        OFlag::O_WRONLY => LANDLOCK_ACCESS_FS_WRITE_FILE | truncate,
+        _ => LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | truncate,
+    }
 }
 
-/// Enters a domain that handles only REFER, and grants it everywhere (ABI 2).
-pub(crate) fn landlock_refer_domain() -> nix::Result<()> {
-    let ruleset = create_ruleset(&RulesetAttr {
-        handled_access_fs: LANDLOCK_ACCESS_FS_REFER,
-        handled_access_net: 0,
-        scoped: 0,
-    })?;
-    let root = nix::fcntl::open(
-        "/",
-        nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_CLOEXEC,
-        nix::sys::stat::Mode::empty(),
-    )?;
-    let rule = PathBeneathAttr { allowed_access: LANDLOCK_ACCESS_FS_REFER, parent_fd: root.as_raw_fd() };
-    // SAFETY: the pointer is to a live struct of the layout that LANDLOCK_RULE_PATH_BENEATH names.
-    Errno::result(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_add_rule,
-            ruleset.as_raw_fd(),
-            LANDLOCK_RULE_PATH_BENEATH,
-            &raw const rule,
-            0_u32,
-        )
-    })?;
-    restrict_self(&ruleset)
+/// A Landlock domain in the making.
+pub(crate) struct Domain {
+    ruleset: OwnedFd,
+    handled: u64,
 }
 
-fn create_ruleset(attr: &RulesetAttr) -> nix::Result<OwnedFd> {
-    // An older kernel refuses a larger struct unless the rest is zero, which it is for the domains above (landlock(7)).
-    // SAFETY: pointer and size describe one live RulesetAttr.
-    let fd = Errno::result(unsafe {
-        libc::syscall(
-            libc::SYS_landlock_create_ruleset,
-            &raw const *attr,
-            mem::size_of::<RulesetAttr>(),
-            0_u32,
-        )
-    })?;
-    let fd = RawFd::try_from(fd).map_err(|_| Errno::EOVERFLOW)?;
-    // SAFETY: the system call returned a new descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
-}
+impl Domain {
+    /// A domain of all file rights of `abi` up to 3, and of its scopes.
+    pub(crate) fn new(abi: u32) -> nix::Result<Self> {
+        let truncate = if abi >= 3 { LANDLOCK_ACCESS_FS_TRUNCATE } else { 0 };
+        let scoped = if abi >= 6 { LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL } else { 0 };
+        let handled = LANDLOCK_ACCESS_FS_ABI_1 | LANDLOCK_ACCESS_FS_REFER | truncate;
+        let attr = RulesetAttr { handled_access_fs: handled, handled_access_net: 0, scoped };
+        // SAFETY: pointer and size describe one live RulesetAttr.
+        let fd = Errno::result(unsafe {
+            libc::syscall(
+                libc::SYS_landlock_create_ruleset,
+                &raw const attr,
+                mem::size_of::<RulesetAttr>(),
+                0_u32,
+            )
+        })?;
+        let fd = RawFd::try_from(fd).map_err(|_| Errno::EOVERFLOW)?;
+        // SAFETY: the system call returned a new descriptor that nothing else owns.
+        Ok(Self { ruleset: unsafe { OwnedFd::from_raw_fd(fd) }, handled })
+    }
 
-fn restrict_self(ruleset: &OwnedFd) -> nix::Result<()> {
-    // SAFETY: takes a descriptor and flags.
-    Errno::result(unsafe {
-        libc::syscall(libc::SYS_landlock_restrict_self, ruleset.as_fd().as_raw_fd(), 0_u32)
-    })
-    .map(drop)
+    pub(crate) fn handled(&self) -> u64 {
+        self.handled
+    }
+
+    /// Grants `rights` on what `place` refers to, and below it.
+    pub(crate) fn allow(&self, place: impl AsFd, rights: u64) -> nix::Result<()> {
+        let rule =
+            PathBeneathAttr { allowed_access: rights & self.handled, parent_fd: place.as_fd().as_raw_fd() };
+        // SAFETY: the pointer is to a live struct of the layout that LANDLOCK_RULE_PATH_BENEATH names.
+        Errno::result(unsafe {
+            libc::syscall(
+                libc::SYS_landlock_add_rule,
+                self.ruleset.as_raw_fd(),
+                LANDLOCK_RULE_PATH_BENEATH,
+                &raw const rule,
+                0_u32,
+            )
+        })
+        .map(drop)
+    }
+
+    /// Enters it for good. Wants no_new_privs.
+    pub(crate) fn enter(self) -> nix::Result<()> {
+        // SAFETY: takes a descriptor and flags.
+        Errno::result(unsafe {
+            libc::syscall(libc::SYS_landlock_restrict_self, self.ruleset.as_raw_fd(), 0_u32)
+        })
+        .map(drop)
+    }
 }
 
 /// Installs a seccomp filter for good (seccomp(2)). The program is `struct sock_filter` after `struct sock_filter`.

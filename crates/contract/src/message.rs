@@ -46,6 +46,8 @@ pub struct Go {
     pub cwd: Vec<u8>,
     /// A classic BPF program (`struct sock_filter` each, native endian) to install before `execve`; empty for none.
     pub filter: Vec<u8>,
+    /// The soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)) that the caller had.
+    pub descriptors: u64,
 }
 
 /// The steps of stage2, for "step: cause".
@@ -147,6 +149,7 @@ impl Message {
                 put_list(&mut out, &go.env)?;
                 put(&mut out, &go.cwd)?;
                 put(&mut out, &go.filter)?;
+                out.extend(go.descriptors.to_le_bytes());
             }
             Self::Hardened { landlock } => {
                 out.push(HARDENED);
@@ -183,6 +186,7 @@ impl Message {
                 env: take_list(rest)?,
                 cwd: take_bytes(rest)?,
                 filter: take_bytes(rest)?,
+                descriptors: u64::from_le_bytes(take_array(rest)?),
             }),
             HARDENED => Self::Hardened { landlock: u32::from_le_bytes(take_array(rest)?) },
             FAILED => {
@@ -236,6 +240,7 @@ mod tests {
                 env: vec![b"A=1".to_vec()],
                 cwd: b"/work".to_vec(),
                 filter: vec![0; 8],
+                descriptors: 1024,
             }),
             Message::Hardened { landlock: 7 },
             Message::Failed { step: Step::Exec, errno: 2 },

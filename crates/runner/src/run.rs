@@ -288,9 +288,9 @@ impl Run<'_> {
             bwrap: self.plan.bwrap.clone(),
             spec: self.plan.spec(dir.socket_path(), dir.denials_path()),
             listener,
-            descriptors: Some(raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?),
         };
-        let go = self.go()?;
+        let descriptors = raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
+        let go = self.go(descriptors)?;
         let (offer_to, offered) = oneshot::channel();
         let (go_to, may_go) = oneshot::channel();
         let (started_to, started) = oneshot::channel();
@@ -322,7 +322,7 @@ impl Run<'_> {
         Ok((Thread(Some(thread)), sandbox))
     }
 
-    fn go(&self) -> Result<Go, Error> {
+    fn go(&self, descriptors: u64) -> Result<Go, Error> {
         let mut env = self.plan.env.clone();
         env.insert("EXEAT_RUN_ID".into(), self.run.to_string().into());
         let filter = if self.plan.sockets_exposed {
@@ -338,6 +338,7 @@ impl Run<'_> {
                 .collect(),
             cwd: self.plan.cwd.as_os_str().as_bytes().to_vec(),
             filter,
+            descriptors,
         })
     }
 }

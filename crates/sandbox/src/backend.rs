@@ -21,7 +21,7 @@ use crate::control::{Control, Ready, wait};
 use crate::error::Error;
 use crate::seccomp;
 use crate::spec::SandboxSpec;
-use crate::sys::{DescriptorLimit, PidFd};
+use crate::sys::PidFd;
 
 /// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
 const START: Duration = Duration::from_secs(30);
@@ -39,8 +39,6 @@ pub struct Launch {
     pub spec: SandboxSpec,
     /// The listening socket that the spec mounts at [`exeat_contract::SOCKET`].
     pub listener: UnixListener,
-    /// The caller's own limit of open descriptors, where it was raised.
-    pub descriptors: Option<DescriptorLimit>,
 }
 
 /// stage2 stands and waits. Dropping this ends the sandbox; nothing untrusted has run.
@@ -101,7 +99,7 @@ impl Launch {
         let by = Instant::now() + START;
         let filters = seccomp::base()?;
         let argv = Argv::new(&self.spec, filters.len());
-        let mut bwrap = Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity, self.descriptors)?;
+        let mut bwrap = Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity)?;
         match wait(self.listener.as_fd(), bwrap.as_fd(), by).map_err(Error::Watch)? {
             Some(Ready::Socket) => {}
             Some(Ready::Ended) => return Err(bwrap.explain()),

@@ -17,7 +17,7 @@ use crate::control::{Ready, wait};
 use crate::error::Error;
 use crate::seccomp::Program;
 use crate::spec::Identity;
-use crate::sys::{self, DescriptorLimit, PidFd};
+use crate::sys::{self, PidFd};
 
 /// Bytes of bubblewrap's words that a message quotes.
 const SAID: u64 = 1024;
@@ -42,7 +42,6 @@ impl Bwrap {
         argv: &Argv,
         filters: &[Program],
         identity: Identity,
-        descriptors: Option<DescriptorLimit>,
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (info, info_writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
@@ -64,7 +63,7 @@ impl Bwrap {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         sys::before_exec(
             &mut command,
-            sys::Child { kept: passed.numbers(), lifeline: lifeline_end.as_raw_fd(), identity, descriptors },
+            sys::Child { kept: passed.numbers(), lifeline: lifeline_end.as_raw_fd(), identity },
         );
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
         let child = command.spawn().map_err(spawn)?;

@@ -36,22 +36,15 @@ pub fn take_fd(number: RawFd) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 
-/// The soft and hard limit of open descriptors before [`raise_descriptor_limit`].
-#[derive(Debug, Clone, Copy)]
-pub struct DescriptorLimit {
-    soft: rlim_t,
-    hard: rlim_t,
-}
-
 /// Raises this process's soft limit of open descriptors to the hard one: a tunnel takes two. What is returned is the
-/// caller's own limit, which the stage gets back.
+/// caller's own soft limit, which the stage gets back.
 ///
 /// # Errors
 /// What getrlimit(2) and setrlimit(2) say.
-pub fn raise_descriptor_limit() -> io::Result<DescriptorLimit> {
+pub fn raise_descriptor_limit() -> io::Result<rlim_t> {
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
-    Ok(DescriptorLimit { soft, hard })
+    Ok(soft)
 }
 
 /// What the child does between fork and exec, beside what [`Command`] does.
@@ -62,7 +55,6 @@ pub(crate) struct Child {
     /// Read end of a pipe whose other end only this process holds: its end of file is this process's end.
     pub(crate) lifeline: RawFd,
     pub(crate) identity: Identity,
-    pub(crate) descriptors: Option<DescriptorLimit>,
 }
 
 /// Arranges for `child`'s steps in `command`. What [`Command`] then waits for is a guard between this process and the
@@ -74,6 +66,8 @@ pub(crate) fn before_exec(command: &mut Command, child: Child) {
         if program != 0 {
             guard(libc::pid_t::try_from(program).unwrap_or(libc::pid_t::MAX), child.lifeline);
         }
+        // Before bubblewrap asks for the same: the guard, too, may be killed.
+        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
         // A session of its own: the terminal's signals are for exeat, which passes them on in order.
         nix::unistd::setsid()?;
         join_new_session_keyring()?;
@@ -82,9 +76,6 @@ pub(crate) fn before_exec(command: &mut Command, child: Child) {
             Errno::result(unsafe { libc::setgroups(0, std::ptr::null()) })?;
             nix::unistd::setresgid(gid.into(), gid.into(), gid.into())?;
             nix::unistd::setresuid(uid.into(), uid.into(), uid.into())?;
-        }
-        if let Some(DescriptorLimit { soft, hard }) = child.descriptors {
-            setrlimit(Resource::RLIMIT_NOFILE, soft, hard)?;
         }
         close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)?;
         for fd in &child.kept {
