@@ -74,6 +74,24 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {
         let mut signals = Signals::listen().map_err(prepare("the signal handlers"))?;
+        // Before the record is begun: a place that is taken leaves none.
+        let shown = match &request.listen {
+            Listen::Unix(path) => format!("unix:{}", path.display()),
+            Listen::Tcp(address) => format!("tcp:{address}"),
+        };
+        let failed = |source| Error::Listen { place: shown.clone(), source };
+        let (listener, shown, _socket) = match &request.listen {
+            Listen::Unix(path) => {
+                let (listener, file) = listen_unix(path).map_err(failed)?;
+                (Listener::unix(listener).map_err(failed)?, shown.clone(), Some(file))
+            }
+            Listen::Tcp(address) => {
+                let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+                // With port 0 the kernel chose one.
+                let bound = listener.local_addr().map_err(failed)?;
+                (Listener::tcp(listener).map_err(failed)?, format!("tcp:{bound}"), None)
+            }
+        };
         let run = RunId::new();
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();
@@ -94,28 +112,11 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         };
         log.write(Event::RunStart(start)).map_err(Error::Log)?;
 
-        let place = match &request.listen {
-            Listen::Unix(path) => format!("unix:{}", path.display()),
-            Listen::Tcp(address) => format!("tcp:{address}"),
-        };
-        let failed = |source| Error::Listen { place: place.clone(), source };
-        let (listener, place, _socket) = match &request.listen {
-            Listen::Unix(path) => {
-                let (listener, file) = listen_unix(path).map_err(failed)?;
-                (Listener::unix(listener).map_err(failed)?, place.clone(), Some(file))
-            }
-            Listen::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-                // With port 0 the kernel chose one.
-                let bound = listener.local_addr().map_err(failed)?;
-                (Listener::tcp(listener).map_err(failed)?, format!("tcp:{bound}"), None)
-            }
-        };
         let context = Arc::new(Context::new(request.policy, log.clone(), run));
         let stop = CancellationToken::new();
         let serving = serve(listener, Arc::clone(&context), stop.clone());
         tokio::pin!(serving);
-        (request.ready)(&place, audit.as_deref());
+        (request.ready)(&shown, audit.as_deref());
         tokio::select! {
             _ = signals.next() => {
                 stop.cancel();

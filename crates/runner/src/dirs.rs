@@ -17,6 +17,8 @@ const PREFIX: &str = "exeat-";
 const SOCKET: &str = "proxy.sock";
 const DENIALS: &str = "denials.jsonl";
 const LOCK: &str = "lock";
+/// Directories tried at one start. Losing one takes another start in the same few microseconds.
+const TRIES: usize = 16;
 /// Names looked at by one sweep: a full `/tmp` must not slow a start.
 const SWEPT: usize = 4096;
 
@@ -32,11 +34,31 @@ impl RunDir {
     /// Makes a directory of random name, mode 0700, in the user's runtime directory or else in `/tmp`.
     pub(crate) fn create(base: &Path) -> io::Result<Self> {
         sweep(base);
+        let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
+        for _ in 0..TRIES {
+            match Self::lock_new(base) {
+                Ok(Some(dir)) => return Ok(dir),
+                Ok(None) => {}
+                Err(error) if error.kind() == io::ErrorKind::NotFound && base.is_dir() => last = error,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(last)
+    }
+
+    /// A new directory with its lock held, or `None` when the sweep of another start took it for a dead one: that can
+    /// happen between the making of the lock file and the lock, and not once the lock is held on a file that has its name.
+    fn lock_new(base: &Path) -> io::Result<Option<Self>> {
         let path = nix::unistd::mkdtemp(&base.join(format!("{PREFIX}XXXXXX")))?;
-        let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path.join(LOCK))?;
-        let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock)
-            .map_err(|(_, errno)| io::Error::from(errno))?;
-        Ok(Self { path, _lock: lock })
+        let name = path.join(LOCK);
+        let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
+        let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
+        let held = lock.metadata()?;
+        let named = fs::symlink_metadata(&name).ok();
+        if named.is_some_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino())) {
+            return Ok(Some(Self { path, _lock: lock }));
+        }
+        Ok(None)
     }
 
     pub(crate) fn socket_path(&self) -> PathBuf {
@@ -103,9 +125,9 @@ fn sweep(base: &Path) {
         // Without a lock file it is either not ours or about to get one.
         let lock = OpenOptions::new().write(true).custom_flags(nix::libc::O_NOFOLLOW).open(path.join(LOCK));
         let Ok(lock) = lock else { continue };
-        if Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_ok() {
-            let _ = remove(&path);
-        }
+        // Held until the directory is gone: a start that has made the file and not yet locked it then sees that it lost.
+        let Ok(_held) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { continue };
+        let _ = remove(&path);
     }
 }
 
@@ -158,6 +180,25 @@ mod tests {
         assert!(!path.exists(), "not swept");
         assert!(used.path.exists());
         drop((killed, used, third));
+        fs::remove_dir(&base).unwrap();
+    }
+
+    #[test]
+    fn starts_at_the_same_time_do_not_sweep_each_other() {
+        let base = scratch("crowd");
+        std::thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    for _ in 0..300 {
+                        let dir = RunDir::create(&base).unwrap();
+                        let _listener = dir.listen().unwrap();
+                        let _denials = dir.denials().unwrap();
+                    }
+                });
+            }
+        });
+        sweep(&base);
+        assert_eq!(fs::read_dir(&base).unwrap().count(), 0);
         fs::remove_dir(&base).unwrap();
     }
 

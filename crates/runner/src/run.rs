@@ -1,11 +1,11 @@
 //! One run, from the plan to the outcome.
 //!
-//! Two threads: this one serves the proxy and waits for signals; the other starts bubblewrap and lives as long as it,
-//! because the kernel kills bubblewrap when the thread that started it ends.
+//! Two threads: this one serves the proxy and waits for signals; the other makes the sandbox and waits for it, which
+//! blocks.
 
 use std::ffi::OsString;
-use std::fs::DirBuilder;
-use std::io;
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
@@ -70,21 +70,23 @@ pub enum Ended {
     NotExecutable,
 }
 
-/// Carries a plan out, on the caller's standard streams, and returns when no process of the stage is left.
+/// Carries a plan out, on the caller's standard streams, and returns when no process of the stage is left. Standard input
+/// and output are the stage's from its start on: in this process `/dev/null` takes their place.
 ///
 /// # Errors
 /// When the stage was not started: nothing untrusted has run then. The record says so too, where it could be opened.
 pub fn run(plan: Plan) -> Result<Outcome, Error> {
     let prepare = |what| move |source| Error::Prepare { what, source };
+    exeat_sandbox::notice_children().map_err(prepare("the signal handlers"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
         let run = RunId::new();
         // From here on a signal no longer ends this process, so that it can end the stage first.
         let signals = Signals::listen().map_err(prepare("the signal handlers"))?;
-        let (log, audit) = start_log(&plan, run)?;
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
+        let (log, audit) = start_log(&plan, run)?;
         let outcome = Run { plan: &plan, run, log: log.clone() }.carry_out(signals).await;
         // No process of the stage is left: what is found now stays as it is found.
         let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
@@ -96,32 +98,35 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
         }
         let mut notes: Vec<String> = found.iter().map(told).collect();
         let end = match &outcome {
-            Ok((ended, summary)) => run_end(*ended, summary),
+            Ok(done) => run_end(done.ended, &done.summary),
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, connections: 0, dropped: 0 },
         };
-        let (ended, summary) = match (outcome, log.write(Event::RunEnd(end))) {
-            (Ok(outcome), Ok(_)) => outcome,
-            (Err(error), _) => return Err(error),
+        let ended = log.write(Event::RunEnd(end));
+        let Done { ended: how, why_not, summary } = outcome?;
+        if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
-            (Ok((ended, summary)), Err(error)) => {
-                notes.push(format!("the record is incomplete: {}", chain(&error)));
-                return Ok(Outcome { run, ended, summary, audit, notes });
-            }
-        };
-        match ended {
-            Ended::NotFound => {
-                notes.push(format!(
-                    "cannot execute `{}`: there is no such command in the sandbox",
-                    shown(&plan)
-                ));
-            }
-            Ended::NotExecutable => {
-                notes.push(format!("cannot execute `{}`: it is not an executable file", shown(&plan)));
+            notes.push(format!("the record is incomplete: {}", chain(&error)));
+        }
+        match (how, why_not) {
+            (Ended::NotFound, _) => notes.push(format!(
+                "cannot execute `{}`: the sandbox has no such command, or not the interpreter that it names",
+                shown(&plan)
+            )),
+            (Ended::NotExecutable, why) => {
+                notes.push(format!("cannot execute `{}`: {}", shown(&plan), why.unwrap_or("not executable")));
             }
             _ => {}
         }
-        Ok(Outcome { run, ended, summary, audit, notes })
+        Ok(Outcome { run, ended: how, summary, audit, notes })
     })
+}
+
+/// A stage that has come to its end.
+struct Done {
+    ended: Ended,
+    /// The kernel's words, where the command could not be executed.
+    why_not: Option<&'static str>,
+    summary: Summary,
 }
 
 fn told(found: &Found) -> String {
@@ -229,7 +234,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn carry_out(&self, mut signals: Signals) -> Result<(Ended, Summary), Error> {
+    async fn carry_out(&self, mut signals: Signals) -> Result<Done, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         if let Some(cache) = &self.plan.cache {
             make_cache(cache, self.plan.identity).map_err(prepare("the private cache"))?;
@@ -245,7 +250,7 @@ impl Run<'_> {
         let context = Arc::new(context);
 
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener)?;
-        let (bridge, handle) = sandbox.offered().await?;
+        let (bridge, handle) = sandbox.offered(&mut signals).await?;
         // Both names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
 
@@ -273,7 +278,8 @@ impl Run<'_> {
         // The server drains for a bounded time by itself.
         while tasks.join_next().await.is_some() {}
         thread.join();
-        Ok((ended?, context.summary()))
+        let (ended, why_not) = ended?;
+        Ok(Done { ended, why_not, summary: context.summary() })
     }
 
     /// Starts the thread that owns the sandbox.
@@ -284,10 +290,12 @@ impl Run<'_> {
             io::stdout().as_fd().try_clone_to_owned().map_err(prepare("standard output"))?,
             io::stderr().as_fd().try_clone_to_owned().map_err(prepare("standard error"))?,
         ];
+        let (cancelled, cancel) = io::pipe().map_err(prepare("a pipe"))?;
         let launch = Launch {
             bwrap: self.plan.bwrap.clone(),
             spec: self.plan.spec(dir.socket_path(), dir.denials_path()),
             listener,
+            cancel: cancelled.into(),
         };
         let descriptors = raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
         let go = self.go(descriptors)?;
@@ -318,7 +326,8 @@ impl Run<'_> {
         };
         let thread = std::thread::Builder::new().name("sandbox".into()).spawn(body);
         let thread = thread.map_err(prepare("the sandbox's thread"))?;
-        let sandbox = Sandbox { offered: Some(offered), go: Some(go_to), started, status };
+        let sandbox =
+            Sandbox { offered: Some(offered), cancel: Some(cancel), go: Some(go_to), started, status };
         Ok((Thread(Some(thread)), sandbox))
     }
 
@@ -366,6 +375,8 @@ type Offered = Result<(Bridge, Handle), exeat_sandbox::Error>;
 /// The other thread, as seen from this one.
 struct Sandbox {
     offered: Option<oneshot::Receiver<Offered>>,
+    /// Dropping it gives up a sandbox that does not stand yet.
+    cancel: Option<PipeWriter>,
     go: Option<oneshot::Sender<()>>,
     started: oneshot::Receiver<Result<(), exeat_sandbox::Error>>,
     status: oneshot::Receiver<Result<Status, exeat_sandbox::Error>>,
@@ -376,9 +387,16 @@ fn lost<T>(_: T) -> Error {
 }
 
 impl Sandbox {
-    async fn offered(&mut self) -> Result<(Bridge, Handle), Error> {
+    /// Waits until the sandbox stands. A signal gives it up: the command is not started at all.
+    async fn offered(&mut self, signals: &mut Signals) -> Result<(Bridge, Handle), Error> {
         let offered = self.offered.take().ok_or(()).map_err(lost)?;
-        offered.await.map_err(lost)?.map_err(Error::Sandbox)
+        tokio::select! {
+            offered = offered => offered.map_err(lost)?.map_err(Error::Sandbox),
+            signal = signals.next() => {
+                drop(self.cancel.take());
+                Err(Error::Stopped(signal as i32))
+            }
+        }
     }
 
     /// Lets the stage start, passes signals on, and waits for the end.
@@ -387,7 +405,7 @@ impl Sandbox {
         handle: Handle,
         signals: &mut Signals,
         timeout: Option<Duration>,
-    ) -> Result<Ended, Error> {
+    ) -> Result<(Ended, Option<&'static str>), Error> {
         // A signal that came while the sandbox was made: the stage is not started at all.
         tokio::select! {
             biased;
@@ -395,11 +413,22 @@ impl Sandbox {
             () = std::future::ready(()) => {}
         }
         self.go.take().and_then(|go| go.send(()).ok()).ok_or(()).map_err(lost)?;
-        match self.started.await.map_err(lost)? {
-            Ok(()) => {}
+        let started = tokio::select! {
+            started = &mut self.started => started.map_err(lost)?,
+            signal = signals.next() => {
+                // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
+                let _ = handle.kill();
+                return Err(Error::Stopped(signal as i32));
+            }
+        };
+        match started {
+            // The stage has the streams now. What it closes must end for whoever is at the other end.
+            Ok(()) => {
+                release_streams().map_err(|source| Error::Prepare { what: "the standard streams", source })?
+            }
             Err(exeat_sandbox::Error::Exec(errno)) => {
                 let absent = errno as i32 == libc::ENOENT;
-                return Ok(if absent { Ended::NotFound } else { Ended::NotExecutable });
+                return Ok((if absent { Ended::NotFound } else { Ended::NotExecutable }, Some(errno.desc())));
             }
             Err(error) => return Err(Error::Sandbox(error)),
         }
@@ -418,12 +447,21 @@ impl Sandbox {
                 () = until(deadline), if deadline.is_some() => stopping.kill(),
             }
         };
-        Ok(match status {
+        let ended = match status {
             _ if timed_out => Ended::Timeout,
             Status::Exit(code) => Ended::Exit(code),
             Status::Signal(signal) => Ended::Signal(signal),
-        })
+        };
+        Ok((ended, None))
     }
+}
+
+/// Puts `/dev/null` in the place of this process's standard input and output.
+fn release_streams() -> io::Result<()> {
+    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    nix::unistd::dup2_stdin(&null)?;
+    nix::unistd::dup2_stdout(&null)?;
+    Ok(())
 }
 
 /// Sleeps until then, or for ever.
@@ -470,7 +508,10 @@ async fn watch_relay(lifeline: OwnedFd, handle: Handle, log: Log, over: Cancella
         // The relay never writes: readable means end of file.
         ready = lifeline.readable() => ready?,
     }
-    tokio::time::sleep(TOGETHER).await;
+    tokio::select! {
+        () = over.cancelled() => return Ok(()),
+        () = tokio::time::sleep(TOGETHER) => {}
+    }
     if !handle.stage_is_over() {
         tracing::warn!("the relay ended before the stage");
         // The log fails closed by itself.

@@ -1,8 +1,7 @@
 //! A sandbox from its description to its end, on bubblewrap.
 //!
 //! Blocking, in three steps: [`Launch::start`] until stage2 has offered the bridge, [`Offer::go`] until the stage is
-//! executed, [`Running::wait`] until it is over. All three belong on one thread that lives as long as the sandbox: the
-//! kernel kills bubblewrap when the *thread* that started it ends (PR_SET_PDEATHSIG, prctl(2)).
+//! executed, [`Running::wait`] until it is over. A caller that serves something meanwhile gives them a thread.
 
 use std::io;
 use std::net::TcpListener;
@@ -39,6 +38,8 @@ pub struct Launch {
     pub spec: SandboxSpec,
     /// The listening socket that the spec mounts at [`exeat_contract::SOCKET`].
     pub listener: UnixListener,
+    /// Reaches end of file when the caller gives up before the sandbox stands.
+    pub cancel: OwnedFd,
 }
 
 /// stage2 stands and waits. Dropping this ends the sandbox; nothing untrusted has run.
@@ -77,6 +78,8 @@ pub struct Handle(Arc<Processes>);
 
 #[derive(Debug)]
 struct Processes {
+    /// The stage's pid as the host sees it: valid for as long as the pidfd beside it can be signalled.
+    pid: i32,
     stage: PidFd,
     init: PidFd,
 }
@@ -100,9 +103,12 @@ impl Launch {
         let filters = seccomp::base()?;
         let argv = Argv::new(&self.spec, filters.len());
         let mut bwrap = Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity)?;
-        match wait(self.listener.as_fd(), bwrap.as_fd(), by).map_err(Error::Watch)? {
+        match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)
+            .map_err(Error::Watch)?
+        {
             Some(Ready::Socket) => {}
             Some(Ready::Ended) => return Err(bwrap.explain()),
+            Some(Ready::Cancelled) => return Err(Error::Cancelled),
             None => return Err(Error::Late(START)),
         }
         // bubblewrap tells the pid before it lets the sandbox go on, so it is there by now.
@@ -112,13 +118,15 @@ impl Launch {
             .set_deadline(by.saturating_duration_since(Instant::now()).max(Duration::from_millis(1)))
             .map_err(Error::Control)?;
         let handle = Handle(Arc::new(Processes {
+            pid: control.pid,
             stage: PidFd::open(control.pid).map_err(Error::Watch)?,
             init: PidFd::open(init).map_err(Error::Watch)?,
         }));
         let passed = match control.receive()? {
             Some((Message::Hello(_), Some(passed))) => passed,
             Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
-            _ => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
+            None => return Err(bwrap.explain()),
+            Some(_) => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
         };
         let bridge = match self.spec.bridge {
             BridgeKind::Handoff => Bridge::Handoff(passed.into()),
@@ -149,6 +157,10 @@ impl Offer {
         self.control.set_deadline(GO).map_err(Error::Control)?;
         self.control.send_go(go, streams)?;
         match self.control.receive()? {
+            // The record has said already what holds.
+            Some((Message::Hardened { landlock }, _)) if landlock < crate::sys::landlock_abi() => {
+                return Err(Error::Stage2 { step: Step::Landlock, source: nix::errno::Errno::EPERM });
+            }
             Some((Message::Hardened { landlock }, _)) => tracing::debug!(landlock, "stage2 hardened itself"),
             Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
             _ => return Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
@@ -173,9 +185,9 @@ impl Running {
     /// [`Error::Watch`] when the processes cannot be waited for; they are killed then.
     pub fn wait(mut self) -> Result<Status, Error> {
         let code = self.bwrap.wait().map_err(Error::Watch)?;
-        let Processes { stage, init } = &*self.handle.0;
+        let Processes { stage, init, .. } = &*self.handle.0;
         // All processes of a pid namespace end before its pid 1 does.
-        if wait(init.as_fd(), init.as_fd(), Instant::now() + END).map_err(Error::Watch)?.is_none() {
+        if wait(init.as_fd(), init.as_fd(), None, Instant::now() + END).map_err(Error::Watch)?.is_none() {
             init.signal(libc::SIGKILL).map_err(Error::Watch)?;
         }
         Ok(match stage.wait_status() {
@@ -202,7 +214,7 @@ impl Handle {
     /// # Errors
     /// What pidfd_send_signal(2) says; `ESRCH` when the stage is over.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        self.0.stage.signal_group(signal)
+        self.0.stage.signal_group(self.0.pid, signal)
     }
 
     /// Whether the stage's own process has ended.
@@ -210,7 +222,7 @@ impl Handle {
     pub fn stage_is_over(&self) -> bool {
         let stage = self.0.stage.as_fd();
         // Whatever is wrong with the descriptor, there is no stage behind it any more.
-        !matches!(wait(stage, stage, Instant::now()), Ok(None))
+        !matches!(wait(stage, stage, None, Instant::now()), Ok(None))
     }
 
     /// Ends every process of the sandbox at once.

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
 use nix::unistd::pipe2;
@@ -21,6 +21,8 @@ use crate::sys::{self, PidFd};
 
 /// Bytes of bubblewrap's words that a message quotes.
 const SAID: u64 = 1024;
+/// From the first sign that it failed to its own end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Bytes of bubblewrap's information about what it started: one small JSON object.
 const INFO: usize = 4096;
 
@@ -80,10 +82,10 @@ impl Bwrap {
         // The object comes in several writes.
         while !text.contains(&b'}') && text.len() < INFO {
             let mut part = [0; 256];
-            match wait(self.info.as_fd(), self.process.as_fd(), by).map_err(Error::Watch)? {
+            match wait(self.info.as_fd(), self.process.as_fd(), None, by).map_err(Error::Watch)? {
                 Some(Ready::Socket) => {}
                 Some(Ready::Ended) => return Err(self.explain()),
-                None => break,
+                Some(Ready::Cancelled) | None => break,
             }
             let count = self.info.read(&mut part).map_err(Error::Watch)?;
             if count == 0 {
@@ -104,13 +106,18 @@ impl Bwrap {
         })
     }
 
-    /// Why bubblewrap ended before the sandbox stood: its own words, and who refused.
+    /// Why bubblewrap ended before the sandbox stood: its own words, and who refused. Ends it, if it has not ended.
     pub(crate) fn explain(&mut self) -> Error {
+        // It is about to end by itself, with a status that tells more than ours would.
+        let _ = wait(self.process.as_fd(), self.process.as_fd(), None, Instant::now() + LAST_WORDS);
+        drop(self.lifeline.take());
         let status = self.child.wait();
         self.over = true;
         let mut said = Vec::new();
         if let Some(stderr) = self.child.stderr.take() {
-            // What could not be read is not said: the exit status is.
+            // Only what is there: another process could hold the other end. What cannot be read is not said.
+            let flags = OFlag::O_NONBLOCK;
+            let _ = nix::fcntl::fcntl(&stderr, nix::fcntl::FcntlArg::F_SETFL(flags));
             let _ = stderr.take(SAID).read_to_end(&mut said);
         }
         let mut said = String::from_utf8_lossy(&said).trim().replace('\n', "; ");

@@ -32,12 +32,15 @@ pub(crate) enum Ready {
     Socket,
     /// The process ended.
     Ended,
+    /// The caller gave up.
+    Cancelled,
 }
 
-/// Waits for the socket, or for the process to end.
+/// Waits for the socket, for the process to end, or for the caller to give up. `None` when the time is over.
 pub(crate) fn wait(
     socket: BorrowedFd<'_>,
     process: BorrowedFd<'_>,
+    cancel: Option<BorrowedFd<'_>>,
     by: Instant,
 ) -> io::Result<Option<Ready>> {
     loop {
@@ -45,18 +48,22 @@ pub(crate) fn wait(
         // Rounded up, so that the last round does not spin.
         let timeout =
             PollTimeout::try_from(left.saturating_add(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
-        let mut fds = [PollFd::new(socket, PollFlags::POLLIN), PollFd::new(process, PollFlags::POLLIN)];
+        let cancel = cancel.unwrap_or(process);
+        let mut fds = [socket, process, cancel].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(&mut fds, timeout) {
             Err(nix::errno::Errno::EINTR) => continue,
             Err(errno) => return Err(errno.into()),
             Ok(_) => {}
         }
-        let [socket_fd, process_fd] = &fds;
+        let [socket_fd, process_fd, cancel_fd] = &fds;
         if socket_fd.any().unwrap_or(false) {
             return Ok(Some(Ready::Socket));
         }
         if process_fd.any().unwrap_or(false) {
             return Ok(Some(Ready::Ended));
+        }
+        if cancel_fd.any().unwrap_or(false) {
+            return Ok(Some(Ready::Cancelled));
         }
         if left.is_zero() {
             return Ok(None);

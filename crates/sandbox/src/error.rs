@@ -47,6 +47,9 @@ pub enum Error {
     /// stage2 did not report in time.
     #[error("the sandbox did not come up within {} s", .0.as_secs())]
     Late(Duration),
+    /// The caller gave up before the sandbox stood.
+    #[error("given up before the sandbox stood")]
+    Cancelled,
     /// Something else connected to the control socket.
     #[error("a process that is not this run's helper (pid {pid}) connected to the control socket")]
     Stranger {

@@ -42,6 +42,7 @@ const REFUSED: &[i64] = &[
     libc::SYS_move_mount,
     libc::SYS_open_by_handle_at,
     libc::SYS_open_tree,
+    SYS_OPEN_TREE_ATTR,
     libc::SYS_pivot_root,
     libc::SYS_setns,
     libc::SYS_umount2,
@@ -51,8 +52,10 @@ const REFUSED: &[i64] = &[
     libc::SYS_delete_module,
     libc::SYS_finit_module,
     libc::SYS_init_module,
+    SYS_KEXEC_FILE_LOAD,
     libc::SYS_kexec_load,
     libc::SYS_quotactl,
+    SYS_QUOTACTL_FD,
     libc::SYS_reboot,
     libc::SYS_settimeofday,
     libc::SYS_swapoff,
@@ -65,10 +68,41 @@ const REFUSED: &[i64] = &[
     libc::SYS_iopl,
 ];
 
+/// Numbers that the libc crate does not have (include/uapi/asm-generic/unistd.h; the same on x86-64).
+const SYS_QUOTACTL_FD: i64 = 443;
+const SYS_OPEN_TREE_ATTR: i64 = 467;
+const SYS_FCHMODAT2: i64 = 452;
+#[cfg(target_arch = "x86_64")]
+const SYS_KEXEC_FILE_LOAD: i64 = 320;
+#[cfg(target_arch = "aarch64")]
+const SYS_KEXEC_FILE_LOAD: i64 = 294;
+
+/// Calls that set a mode, and the place of the mode among the arguments.
+const MODES: &[(i64, u8)] = &[
+    (libc::SYS_fchmod, 1),
+    (libc::SYS_fchmodat, 2),
+    (SYS_FCHMODAT2, 2),
+    (libc::SYS_mknodat, 2),
+    (libc::SYS_openat, 3),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_chmod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_creat, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_mknod, 1),
+    #[cfg(target_arch = "x86_64")]
+    (libc::SYS_open, 2),
+];
+
 /// Refused with ENOSYS, so that callers fall back: clone3 hides its flags from a filter behind a pointer (glibc then uses
-/// clone), and io_uring does what a filter refuses without the system call that the filter sees.
-const MISSING: &[i64] =
-    &[libc::SYS_clone3, libc::SYS_io_uring_enter, libc::SYS_io_uring_register, libc::SYS_io_uring_setup];
+/// clone), and io_uring does what a filter refuses without the system call that the filter sees. openat2 hides its mode in the same way.
+const MISSING: &[i64] = &[
+    libc::SYS_clone3,
+    libc::SYS_io_uring_enter,
+    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_setup,
+    libc::SYS_openat2,
+];
 
 /// Socket families that stay: loopback TCP and UDP, local sockets, and routing netlink for getifaddrs(3).
 const FAMILIES: [i32; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
@@ -108,6 +142,12 @@ pub fn base() -> Result<Vec<Program>, Error> {
     refused.insert(libc::SYS_unshare, vec![new_user()?]);
     refused.insert(libc::SYS_clone, vec![new_user()?]);
 
+    // A file of the stage's that runs with its owner's rights would wait for somebody on the host to run it. Sticky stays.
+    for (number, argument) in MODES {
+        let bit = |bit: u32| rule([(*argument, SeccompCmpOp::MaskedEq(bit.into()), bit)]);
+        refused.insert(*number, vec![bit(libc::S_ISUID)?, bit(libc::S_ISGID)?]);
+    }
+
     let missing = MISSING.iter().map(|number| (*number, Vec::new())).collect();
     Ok(vec![compile(refused, libc::EPERM)?, compile(missing, libc::ENOSYS)?])
 }
@@ -124,10 +164,12 @@ const TIOCLINUX: u64 = 0x541c;
 pub fn no_unix_sockets() -> Result<Program, Error> {
     let unix = libc::AF_UNIX.cast_unsigned();
     let datagram = libc::SOCK_DGRAM.cast_unsigned();
+    let type_is = |kind: u32| rule([(1, SeccompCmpOp::MaskedEq(0xf), kind)]);
     let rules = BTreeMap::from([
         (libc::SYS_socket, vec![rule([(0, SeccompCmpOp::Eq, unix)])?]),
         // The low four bits are the type, the rest flags (include/linux/net.h, SOCK_TYPE_MASK).
-        (libc::SYS_socketpair, vec![rule([(1, SeccompCmpOp::MaskedEq(0xf), datagram)])?]),
+        // The kernel makes a raw Unix socket a datagram one (unix_create, net/unix/af_unix.c).
+        (libc::SYS_socketpair, vec![type_is(datagram)?, type_is(libc::SOCK_RAW.cast_unsigned())?]),
     ]);
     compile(rules, libc::EPERM)
 }

@@ -6,6 +6,7 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
@@ -42,9 +43,24 @@ pub fn take_fd(number: RawFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// What getrlimit(2) and setrlimit(2) say.
 pub fn raise_descriptor_limit() -> io::Result<rlim_t> {
+    /// The first answer: a second run in one process must not take the raised limit for the caller's.
+    static SOFT: OnceLock<rlim_t> = OnceLock::new();
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    let soft = *SOFT.get_or_init(|| soft);
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     Ok(soft)
+}
+
+/// Makes the end of child processes visible again: a caller may have SIGCHLD ignored, which is inherited, and then the
+/// kernel reaps children unasked and nobody learns their status (wait(2)).
+///
+/// # Errors
+/// What sigaction(2) says.
+pub fn notice_children() -> io::Result<()> {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    // SAFETY: the default action runs no code of ours.
+    unsafe { signal(Signal::SIGCHLD, SigHandler::SigDfl) }?;
+    Ok(())
 }
 
 /// What the child does between fork and exec, beside what [`Command`] does.
@@ -84,8 +100,9 @@ pub(crate) fn before_exec(command: &mut Command, child: Child) {
         }
         Ok(())
     };
-    // SAFETY: the closure makes system calls only: it takes no lock and allocates nothing (an io::Error from an errno
-    // holds no allocation), so it is sound in the child of a process with threads.
+    // SAFETY: the closure makes system calls only, and allocates nothing (an io::Error from an errno holds no allocation).
+    // The C library's setres*id take a lock of its own, which fork(2) has left free in the child. So it is sound in the child
+    // of a process with threads.
     unsafe { command.pre_exec(steps) };
 }
 
@@ -122,9 +139,11 @@ fn guard(program: libc::pid_t, lifeline: RawFd) -> ! {
         let timeout = if watched < 0 { 1000 } else { -1 };
         loop {
             let ready = libc::poll(fds.as_mut_ptr(), 2, timeout);
-            let [life, _] = &fds;
+            let [life, _] = &mut fds;
             if ready > 0 && life.revents != 0 {
                 libc::kill(program, libc::SIGKILL);
+                // It has said what it has to say; only the end of bubblewrap is waited for now.
+                life.fd = -1;
             }
             let mut ended: libc::siginfo_t = mem::zeroed();
             let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
@@ -275,11 +294,17 @@ impl PidFd {
         self.send(signal, 0)
     }
 
-    /// Sends a signal to the process group that the process leads; to the process alone before Linux 6.9.
-    pub(crate) fn signal_group(&self, signal: libc::c_int) -> io::Result<()> {
+    /// Sends a signal to the process group that the process, of this pid, leads.
+    pub(crate) fn signal_group(&self, pid: libc::pid_t, signal: libc::c_int) -> io::Result<()> {
         const PIDFD_SIGNAL_PROCESS_GROUP: u32 = 1 << 2;
         match self.send(signal, PIDFD_SIGNAL_PROCESS_GROUP) {
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => self.signal(signal),
+            // Before Linux 6.9. The number is the process's for as long as it can be signalled; it could end, be reaped and
+            // have its number given away between these two calls, which takes a whole round of the pid space.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                self.signal(0)?;
+                // SAFETY: takes numbers only.
+                Errno::result(unsafe { libc::kill(-pid, signal) }).map(drop).map_err(io::Error::from)
+            }
             other => other,
         }
     }
