@@ -59,6 +59,14 @@ pub enum Error {
     /// The sandbox could not be set up.
     #[error("cannot set up the sandbox")]
     Sandbox(#[source] exeat_sandbox::Error),
+    /// A standard stream is something that would lead out of the sandbox.
+    #[error("{stream} is {what}: a stage could use it to leave the sandbox")]
+    Stream {
+        /// Which of the three.
+        stream: &'static str,
+        /// What it is.
+        what: &'static str,
+    },
     /// A signal came before the stage was started.
     #[error("stopped by signal {0} before the command was started")]
     Stopped(i32),
@@ -69,7 +77,11 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {
-            Self::NoCommand | Self::Path { .. } | Self::RecordInside { .. } | Self::ListenAnywhere(_) => 2,
+            Self::NoCommand
+            | Self::Path { .. }
+            | Self::RecordInside { .. }
+            | Self::ListenAnywhere(_)
+            | Self::Stream { .. } => 2,
             Self::Record(exeat_audit::OpenError::Exists { .. }) => 2,
             Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),
             _ => 125,
@@ -94,6 +106,9 @@ impl Error {
             }
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
+            }
+            Self::Stream { .. } => {
+                Some("put a pipe between: `cat |` before exeat, or `| cat` behind it".into())
             }
             Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
             Self::Sandbox(error) => error.fix().map(str::to_owned),

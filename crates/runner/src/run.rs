@@ -6,7 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, PipeWriter};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
@@ -24,6 +24,10 @@ use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Bridge, Held, Identity, Launch, Status, raise_descriptor_limit, seccomp};
 use nix::libc;
 use nix::sys::signal::Signal;
+use nix::sys::socket::{
+    AddressFamily, SockType, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt,
+};
+use nix::sys::stat::{SFlag, fstat};
 use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -290,6 +294,11 @@ impl Run<'_> {
             io::stdout().as_fd().try_clone_to_owned().map_err(prepare("standard output"))?,
             io::stderr().as_fd().try_clone_to_owned().map_err(prepare("standard error"))?,
         ];
+        for (stream, name) in streams.iter().zip(["standard input", "standard output", "standard error"]) {
+            if let Some(what) = leads_out(stream).map_err(prepare("the standard streams"))? {
+                return Err(Error::Stream { stream: name, what });
+            }
+        }
         let (cancelled, cancel) = io::pipe().map_err(prepare("a pipe"))?;
         let launch = Launch {
             bwrap: self.plan.bwrap.clone(),
@@ -454,6 +463,23 @@ impl Sandbox {
         };
         Ok((ended, None))
     }
+}
+
+/// What a stream is, if it is more than a way for bytes: a directory opens files that the view does not have, and a socket
+/// that can be connected again reaches whatever the host's network does.
+fn leads_out(stream: &OwnedFd) -> io::Result<Option<&'static str>> {
+    let kind = SFlag::from_bits_truncate(fstat(stream)?.st_mode) & SFlag::S_IFMT;
+    if kind == SFlag::S_IFDIR {
+        return Ok(Some("a directory"));
+    }
+    if kind != SFlag::S_IFSOCK {
+        return Ok(None);
+    }
+    let family = getsockname::<SockaddrStorage>(stream.as_raw_fd())?.family();
+    // A stream pair is what many programs give their children for a pipe; once connected it stays so.
+    let pair =
+        family == Some(AddressFamily::Unix) && getsockopt(stream, sockopt::SockType)? == SockType::Stream;
+    Ok((!pair).then_some("a network or datagram socket"))
 }
 
 /// Puts `/dev/null` in the place of this process's standard input and output.
