@@ -65,8 +65,12 @@ pub const IDLE: Duration = Duration::from_secs(15 * 60);
 /// Life of one tunnel, whatever it moves. A day: longer than any stage that we know of.
 pub const TOTAL: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Time that the open connections get to write their `close` records when the run stops; what is left is aborted.
+/// Time that an open tunnel gets to deliver what its client sent before the run stopped: a stage may send, close and
+/// exit faster than an origin takes it. The end of a run waits for it, so it is short.
 pub const DRAIN: Duration = Duration::from_secs(2);
+
+/// Time on top of [`DRAIN`] in which connections may write their `close` records; what is left is aborted.
+pub const CLOSING: Duration = Duration::from_millis(250);
 
 /// Connections served at once, per run. Each costs two descriptors (client and upstream), and the usual hard limit is
 /// far above; over it: 503 with `Retry-After`.

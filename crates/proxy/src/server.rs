@@ -174,8 +174,8 @@ pub struct ServeReport {
     pub accept_errors: u64,
 }
 
-/// Serves connections from `listener` until `stop` is cancelled, then gives those still open `limits.drain` to end.
-/// Several calls may share one context.
+/// Serves connections from `listener` until `stop` is cancelled. A tunnel still open then gets `limits.drain` to deliver
+/// what its client has sent; a connection that has no tunnel yet is dropped. Several calls may share one context.
 ///
 /// Dropping the future aborts every connection at once. Each still writes its `close` record, but nothing waits for
 /// it: cancel `stop` instead.
@@ -227,7 +227,7 @@ pub async fn serve(listener: Listener, cx: Arc<Context>, stop: CancellationToken
         }
     }
     drop(listener);
-    report.aborted = drain(tasks, cx.limits.drain).await;
+    report.aborted = drain(tasks, cx.limits.drain + limits::CLOSING).await;
     report
 }
 

@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, ready};
 use std::time::Duration;
@@ -15,7 +15,7 @@ use std::time::Duration;
 use exeat_audit::End;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{tcp, unix};
-use tokio::time::{Instant, sleep_until};
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{self, Limits};
@@ -73,8 +73,10 @@ pub(crate) struct Ended {
     pub(crate) error: Option<String>,
 }
 
-/// Moves `first` and then everything else, until both sides are done, one breaks, a limit is reached or `stop` is
-/// cancelled.
+/// Moves `first` and then everything else, until both sides are done, one breaks or a limit is reached.
+///
+/// Once `stop` is cancelled the client is taken for dead: what it sent before still goes up, until its end of stream or
+/// for `limits.drain`, and nobody waits for the answer.
 ///
 /// Dropping the future closes both sides; what was counted in `moved` stays exact.
 pub(crate) async fn run(
@@ -90,6 +92,8 @@ pub(crate) async fn run(
         let clock = Clock::start();
         // Who was first to say that it has no more: 0 nobody, 1 the client, 2 the upstream.
         let first_end = AtomicU64::new(0);
+        // The upstream has all that the client sent, and its end.
+        let all_sent = AtomicBool::new(false);
         let (mut client_read, mut client_write) = halves(&mut client);
         let (mut upstream_read, mut upstream_write) = halves(&mut upstream);
         let up = async {
@@ -102,25 +106,46 @@ pub(crate) async fn run(
             let _ = first_end.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
             // The other side may have gone already; then its own direction tells.
             let _ = upstream_write.shutdown().await;
+            all_sent.store(true, Ordering::Relaxed);
             Ok(())
         };
         let down = async {
             let count = Count { bytes: &moved.down, clock: &clock };
-            pump(&mut upstream_read, &mut client_write, pool, count)
-                .await
-                .map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
+            let answered = tokio::select! {
+                biased;
+                () = stop.cancelled() => None,
+                moved = pump(&mut upstream_read, &mut client_write, pool, count) => Some(moved),
+            };
+            let Some(moved) = answered else {
+                // Nobody is left to read the answer. Written all the same, it would make the dead client's kernel reset
+                // the connection, and throw away what of the question is still on its way to us.
+                return discard(&mut upstream_read, pool).await.map_err(Broken::upstream);
+            };
+            moved.map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
             let _ = first_end.compare_exchange(0, 2, Ordering::Relaxed, Ordering::Relaxed);
             let _ = client_write.shutdown().await;
             Ok(())
         };
+        let who_ended = || match first_end.load(Ordering::Relaxed) {
+            2 => End::Upstream,
+            _ => End::Client,
+        };
+        let stopped = async {
+            stop.cancelled().await;
+            // Needs no waker: `up` runs in this same task and is polled before, so its end is seen in the same round.
+            let sent = poll_fn(|_| match all_sent.load(Ordering::Relaxed) {
+                true => Poll::Ready(()),
+                false => Poll::Pending,
+            });
+            timeout(limits.drain, sent).await
+        };
         tokio::select! {
             biased;
             done = async { tokio::try_join!(up, down) } => match done {
-                Ok(((), ())) if first_end.load(Ordering::Relaxed) == 2 => Over::Done(End::Upstream),
-                Ok(((), ())) => Over::Done(End::Client),
+                Ok(((), ())) => Over::Done(who_ended()),
                 Err(broken) => Over::Broken(broken),
             },
-            () = stop.cancelled() => Over::Done(End::Killed),
+            sent = stopped => Over::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
             () = clock.idle_for(limits.idle) => Over::Done(End::Idle),
             () = tokio::time::sleep(limits.total) => Over::Total,
         }
@@ -255,6 +280,18 @@ async fn pump(
                 break; // the socket was emptied: asking again would cost a system call
             }
         }
+    }
+}
+
+/// Reads one direction until its end and keeps nothing. Bytes left unread would turn our close into a reset, and a reset
+/// throws away what the kernel has still to send.
+async fn discard(from: &mut ReadHalf<'_>, pool: &Pool) -> io::Result<()> {
+    loop {
+        from.readable().await?;
+        if from.read_now(&mut pool.lend().buffer).await? == Some(0) {
+            return Ok(());
+        }
+        tokio::task::consume_budget().await;
     }
 }
 

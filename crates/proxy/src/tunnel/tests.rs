@@ -11,6 +11,19 @@ async fn pair() -> (Stream, TcpStream) {
     (Stream::Tcp(ours.unwrap().0), peer.unwrap())
 }
 
+/// As [`pair`], but the kernel holds little between the two, so that bytes wait where we can see them.
+async fn narrow_pair() -> (Stream, TcpStream) {
+    const BUFFER: u32 = 16 * 1024;
+    let listener = TcpSocket::new_v4().unwrap();
+    listener.set_send_buffer_size(BUFFER).unwrap(); // what it accepts inherits this
+    listener.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = listener.listen(1).unwrap();
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(BUFFER).unwrap();
+    let (peer, ours) = tokio::join!(socket.connect(listener.local_addr().unwrap()), listener.accept());
+    (Stream::Tcp(ours.unwrap().0), peer.unwrap())
+}
+
 struct Running {
     client: TcpStream,
     origin: TcpStream,
@@ -18,9 +31,17 @@ struct Running {
     stop: CancellationToken,
 }
 
-#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
 async fn start(first: &[u8], limits: Limits) -> Running {
-    let ((ours, client), (theirs, origin)) = (pair().await, pair().await);
+    start_between(pair().await, pair().await, first, limits)
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
+fn start_between(
+    (ours, client): (Stream, TcpStream),
+    (theirs, origin): (Stream, TcpStream),
+    first: &[u8],
+    limits: Limits,
+) -> Running {
     let (first, stop) = (first.to_vec(), CancellationToken::new());
     let token = stop.clone();
     let task = tokio::spawn(async move {
@@ -115,15 +136,55 @@ async fn limits_end_a_tunnel() {
     let total = start(b"", Limits { total: short, ..Limits::default() }).await;
     assert_eq!(total.task.await.unwrap().0.end, End::Budget);
 
-    let stopped = start(b"", Limits::default()).await;
+    let stopped = start(b"", Limits { drain: short, ..Limits::default() }).await;
     stopped.stop.cancel();
-    assert_eq!(stopped.task.await.unwrap().0.end, End::Killed);
+    assert_eq!(stopped.task.await.unwrap().0.end, End::Killed, "its client was still there");
+}
+
+/// A stage that sends, closes and exits: what it sent arrives, though the run is over before the origin has read it.
+#[tokio::test]
+async fn the_stop_of_a_run_cuts_no_client_short() {
+    for answers in [false, true] {
+        let mut run = start_between(pair().await, narrow_pair().await, b"early ", Limits::default());
+        let data: Vec<u8> = (0..1 << 20).map(|n: u32| n.to_le_bytes()[1]).collect();
+        run.client.write_all(&data).await.unwrap();
+        drop(run.client);
+        run.stop.cancel();
+        if answers {
+            // Goes to a client that is gone: the second part finds that out.
+            for _ in 0..2 {
+                run.origin.write_all(b"an answer that nobody reads").await.unwrap();
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        }
+        let got = read_to_end(&mut run.origin).await;
+        assert!(got.strip_prefix(b"early ").is_some_and(|rest| rest == data), "{} bytes", got.len());
+        let start = Instant::now();
+        let (ended, up, _) = run.task.await.unwrap();
+        assert_eq!((ended.end, ended.error, up), (End::Client, None, 6 + (1 << 20)));
+        assert!(start.elapsed() < limits::DRAIN / 2, "nobody waits for an origin that stays");
+    }
+}
+
+/// And an origin that takes nothing holds the end of the run up for the drain time only.
+#[tokio::test]
+async fn the_stop_of_a_run_waits_only_so_long() {
+    let drain = Duration::from_millis(100);
+    let limits = Limits { drain, ..Limits::default() };
+    let mut run = start_between(pair().await, narrow_pair().await, b"", limits);
+    run.client.write_all(&vec![0; 1 << 20]).await.unwrap();
+    drop(run.client);
+    run.stop.cancel();
+    let (ended, up, _) = run.task.await.unwrap();
+    assert_eq!(ended.end, End::Killed);
+    assert!(up < 1 << 20, "{up}");
 }
 
 /// R02: a slow reader stops the sender; what is held here is one buffer and what the kernel holds.
 #[tokio::test]
 async fn a_slow_reader_stops_the_sender() {
-    let run = start(b"", Limits::default()).await;
+    let limits = Limits { drain: Duration::from_millis(50), ..Limits::default() };
+    let run = start(b"", limits).await;
     let chunk = vec![0u8; 1 << 20];
     let mut sent = 0;
     loop {
