@@ -69,6 +69,12 @@ async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Opti
             say_no(client, &Refusal::Malformed(fault), record, cx).await;
             return None;
         }
+        Arrived::Silence => {
+            // Told, because it may be a client that waits for us to speak first; not recorded, because it asked for
+            // nothing that could be denied.
+            say_no(client, &Refusal::Malformed(Fault::TooSlow), record, cx).await;
+            return None;
+        }
         Arrived::Nothing => return None,
     };
     let mut first = bytes.split_off(head_len.min(bytes.len()));
@@ -114,6 +120,8 @@ enum Arrived {
     Other,
     /// Something malformed, cut short or late.
     Fault(Fault),
+    /// Not a byte until the deadline; the client is still there.
+    Silence,
     /// Nothing at all: the client connected and went away.
     Nothing,
 }
@@ -124,6 +132,7 @@ async fn read_head(client: &Stream, bytes: &mut Vec<u8>, cx: &Context) -> Arrive
     let mut parser = Parser::default();
     loop {
         let read = match timeout_at(by, client.read_some(bytes, limits::EARLY_BYTES)).await {
+            Err(_) if bytes.is_empty() => return Arrived::Silence,
             Err(_) => return Arrived::Fault(Fault::TooSlow),
             Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Arrived::Nothing,
             Ok(Err(_) | Ok(0)) => return Arrived::Fault(Fault::CutShort),

@@ -137,11 +137,12 @@ fn reply(refusal: &Refusal) -> Reply {
         Refusal::Denied(denial) => denied(denial),
         Refusal::Failed(target, failure) => {
             let (status, error, reason) = failure.table();
-            unreachable(target, status, error, reason, &failure.to_string())
+            unreachable(target, status, error, reason, &failure.to_string(), ": a rule allows it")
         }
         Refusal::NoRecord(target) => {
             let why = "the attempt cannot be recorded, and nothing goes out unrecorded";
-            unreachable(target, 503, "proxy_internal_error", Reason::AuditUnavailable, why)
+            // What the decision was does not count: a refusal that cannot be recorded gets this answer as well.
+            unreachable(target, 503, "proxy_internal_error", Reason::AuditUnavailable, why, "")
         }
         Refusal::Busy => Reply {
             status: 503,
@@ -199,16 +200,21 @@ fn denied(denial: &Denial) -> Reply {
     }
 }
 
-fn unreachable(target: &Target, status: u16, error: &'static str, reason: Reason, why: &str) -> Reply {
+fn unreachable(
+    target: &Target,
+    status: u16,
+    error: &'static str,
+    reason: Reason,
+    why: &str,
+    decided: &str,
+) -> Reply {
     Reply {
         status,
         phrase: format!("exeat could not reach {target} ({why})"),
         error,
         details: reason.as_str(),
         retry_after: None,
-        body: format!(
-            "exeat could not reach {target}: {why}.\nThis is not a policy denial: a rule allows it.\n"
-        ),
+        body: format!("exeat could not reach {target}: {why}.\nThis is not a policy denial{decided}.\n"),
     }
 }
 

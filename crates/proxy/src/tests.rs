@@ -118,6 +118,7 @@ fn setup(rules: &[&str]) -> Setup {
             linger: Duration::from_millis(300),
             dns: Duration::from_secs(2),
             connect: Duration::from_secs(2),
+            drain: Duration::from_millis(300),
             ..Limits::default()
         },
         sink: None,
@@ -396,9 +397,11 @@ async fn a_full_disk_stops_everything() {
     setup.sink = Some("/dev/full");
     let proxy = setup.start().await;
     for target in [format!("127.0.0.1:{port}"), "evil.test:443".into()] {
-        let (_, head) = proxy.ask(Way::Tcp, &target).await;
+        let (mut client, head) = proxy.ask(Way::Tcp, &target).await;
         assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
         assert!(head.contains("details=\"audit_unavailable\""), "{head}");
+        let body = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+        assert!(!body.contains("allows"), "the second one is allowed by nothing: {body}");
     }
     proxy.end().await;
     assert_eq!(origin.connections(), 0);
@@ -425,11 +428,25 @@ async fn a_slow_head() {
     };
     assert_eq!(trickle.await, "HTTP/1.1 408 Req");
     assert!(start.elapsed() < Duration::from_secs(2));
-    let silent = proxy.connect(Way::Unix).await;
-    drop(silent);
     let ended = proxy.end().await;
-    assert_eq!(ended.decisions(), ["deny:malformed"], "and nothing for who said nothing");
+    assert_eq!(ended.decisions(), ["deny:malformed"]);
     ended.closes_follow_decisions();
+}
+
+/// Who says nothing asks for nothing: there is nothing to deny, whether the client leaves or stays until the deadline.
+#[tokio::test]
+async fn a_silent_client() {
+    for way in WAYS {
+        let proxy = setup(&[]).start().await;
+        drop(proxy.connect(way).await);
+        let mut silent = proxy.connect(way).await;
+        let reply = String::from_utf8(read_to_end(&mut *silent).await).unwrap();
+        assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{reply}");
+        let ended = proxy.end().await;
+        assert!(ended.of("decision").is_empty() && ended.of("close").is_empty(), "{:?}", ended.lines);
+        assert_eq!((ended.summary.connections, ended.summary.denied_total), (2, 0));
+        assert!(ended.denials.is_empty());
+    }
 }
 
 /// P20: an endless head gets 431, and the reply arrives though we stop reading.
@@ -559,7 +576,7 @@ async fn no_hello_is_asked_for() {
     proxy.end().await;
 }
 
-/// A05, A07 under abort: a connection that does not end in the drain time is aborted, and leaves its close all the same.
+/// A05, A07: a connection that does not end in the drain time is cut, and leaves its close all the same.
 #[tokio::test]
 async fn the_stop_of_a_run() {
     let origin = origin(b"").await;

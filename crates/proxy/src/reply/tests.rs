@@ -88,10 +88,12 @@ fn failures_are_not_disguised_as_policy() {
         let text = text(&Refusal::Failed(target("a.test:443"), failure));
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
         assert!(text.contains("\r\n\r\nexeat could not reach a.test:443: "), "{text}");
-        assert!(text.contains("not a policy denial"), "{text}");
+        assert!(text.contains("not a policy denial: a rule allows it.\n"), "{text}");
         assert!(text.contains("Proxy-Status: exeat; error="), "{text}");
     }
-    assert!(text(&Refusal::NoRecord(target("a.test:443"))).contains("details=\"audit_unavailable\""));
+    let unrecorded = text(&Refusal::NoRecord(target("a.test:443")));
+    assert!(unrecorded.contains("details=\"audit_unavailable\""), "{unrecorded}");
+    assert!(unrecorded.contains("not a policy denial.\n"), "no word on what a rule says: {unrecorded}");
     assert!(text(&Refusal::Busy).contains("Retry-After: 1\r\n"));
 }
 
