@@ -22,6 +22,7 @@ mod proc_environ;
 mod resolver_sockets;
 mod setuid;
 mod socket_families;
+mod standard_streams;
 mod sysfs;
 mod terminal_input;
 mod tmpfs_fill;
@@ -48,6 +49,7 @@ pub(crate) fn cases(list: &mut Cases) {
     resolver_sockets::cases(list);
     setuid::cases(list);
     socket_families::cases(list);
+    standard_streams::cases(list);
     sysfs::cases(list);
     terminal_input::cases(list);
     tmpfs_fill::cases(list);

@@ -2,9 +2,12 @@
 
 use std::path::Path;
 
+use std::time::Duration;
+
 use e2e::case::{Cases, Cx};
 
 pub(crate) fn cases(list: &mut Cases) {
+    list.bridges("exit::with_sigchld_ignored", sigchld_ignored);
     list.matrix("exit::stage_codes_pass_through", stage_codes);
     list.matrix("exit::signals_are_128_plus_n", signals);
     list.matrix("exit::not_found_is_127", not_found);
@@ -122,4 +125,10 @@ fn timeout(cx: &Cx) {
     let done = cx.exeat(["run", "--timeout", "1s", "--", "sleep", "1000"]).run();
     done.exits(124);
     assert!(done.took.as_secs() < 20, "{done:?}");
+}
+
+/// What a daemon's children inherit: with SIGCHLD ignored the kernel reaps children unasked, and nobody learns their end.
+fn sigchld_ignored(cx: &Cx) {
+    let ignoring = ["sh", "-c", "trap '' CHLD; exec \"$@\"", "sh"];
+    cx.sh(&[], "exit 4").under(ignoring).deadline(Duration::from_secs(20)).run().exits(4);
 }

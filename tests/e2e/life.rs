@@ -20,6 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("life::b24_killed_bridge_opens_nothing", killed_bridge);
     list.bridges("life::b26_two_at_once_do_not_meet", two_at_once);
     list.bridges("life::waits_for_no_relay", waits_for_no_relay);
+    list.bridges("life::a_tunnel_that_is_stuck_costs_nothing", stuck);
     list.matrix("life::a_stage_may_serve", may_serve);
 }
 
@@ -179,6 +180,22 @@ fn waits_for_no_relay(cx: &Cx) {
         cx.cannot("python3 is not installed");
     }
     cx.run(&[], ["python3", "-c", script]).run().exits(0).prints("no child\n");
+}
+
+/// One side is gone and the other takes nothing: nothing can be done, and nothing is.
+fn stuck(cx: &Cx) {
+    let good = cx.good();
+    for (words, state) in [("stop-reading", "stopped"), ("break-off", "broke off")] {
+        let port = if words == "stop-reading" { 9004 } else { 9005 };
+        let run = cx.probing(&[&format!("{good}:{port}")], &format!("{words} {good}:{port}"));
+        let mut live = run.stdin_open().start();
+        live.until_prints(state);
+        let before = live.ticks();
+        thread::sleep(Duration::from_secs(1));
+        let spent = live.ticks() - before;
+        assert!(spent < 20, "{spent} hundredths of a second of processor time in a second: {words}");
+        live.wait().exits(0);
+    }
 }
 
 /// Loopback is the stage's own.

@@ -15,6 +15,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("streams::output_comes_at_once", at_once);
     list.matrix("streams::p21_client_closes_first", client_closes);
     list.matrix("streams::p21_server_closes_first", server_closes);
+    list.bridges("streams::p21_a_reset_stays_a_reset", reset);
     list.bridges("streams::p04_early_bytes_arrive", early_bytes);
     list.bridges("streams::echo_megabytes", echo_megabytes);
     list.bridges("streams::head_byte_by_byte", head_byte_by_byte);
@@ -99,6 +100,22 @@ fn server_closes(cx: &Cx) {
         visits[0].eof.load(Ordering::SeqCst).then_some(())
     });
     assert_eq!(visits[0].bytes.load(Ordering::SeqCst), 25, "what the client sent after the server's end");
+}
+
+/// A broken stream must not look like a finished one, and a refusal is no broken stream.
+fn reset(cx: &Cx) {
+    let good = cx.good();
+    let probe = cx.probe();
+    let ends = |target: &str| format!("{probe} end-of {target}");
+    let script = [
+        ends(&format!("{good}:9004")),
+        ends(&format!("{good}:5432")),
+        ends(&format!("{}:443", cx.evil())),
+        ends("nonsense"),
+    ];
+    let rules = [format!("{good}:9004"), format!("{good}:9001")];
+    let done = cx.sh(&rules.each_ref().map(String::as_str), &script.join("; ")).run();
+    done.exits(0).prints("200 ECONNRESET\n403 end\n403 end\n400 end\n");
 }
 
 fn early_bytes(cx: &Cx) {

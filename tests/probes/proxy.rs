@@ -90,6 +90,57 @@ pub(crate) fn slow_reader(target: &str, count: &str) -> Said {
     Ok(format!("{got} bytes"))
 }
 
+/// CONNECT; where that is allowed, asks for 3 bytes and then for the end. Says the status and how the stream ended.
+pub(crate) fn end_of(target: &str) -> Said {
+    let mut stream = dial()?;
+    stream.write_all(head(target).as_bytes())?;
+    let answer = read_head(&mut stream)?;
+    if accepted(&answer).is_ok() {
+        stream.write_all(&3_u64.to_be_bytes())?;
+        stream.read_exact(&mut [0; 3])?;
+        stream.write_all(b"x")?;
+    }
+    let end = match stream.read_to_end(&mut Vec::new()) {
+        Ok(_) => "end".to_string(),
+        Err(error) => name_of(&error),
+    };
+    Ok(format!("{} {end}", answer.split(' ').nth(1).unwrap_or("none")))
+}
+
+/// Asks for more than anybody buffers and reads none of it; then the origin breaks the connection. Keeps its side until
+/// standard input ends.
+pub(crate) fn stop_reading(target: &str) -> Said {
+    let mut stream = tunnel(target)?;
+    stream.write_all(&u64::MAX.to_be_bytes())?;
+    thread::sleep(Duration::from_millis(500));
+    // The first makes the origin break off; the second makes the proxy meet that.
+    for _ in 0..2 {
+        stream.write_all(b"x")?;
+        thread::sleep(Duration::from_millis(300));
+    }
+    until_released("stopped")
+}
+
+/// Sends until nobody takes more, then closes without having read the answer, which is a reset. Stays until standard
+/// input ends.
+pub(crate) fn break_off(target: &str) -> Said {
+    let mut stream = dial()?;
+    stream.write_all(head(target).as_bytes())?;
+    // Only what has come when it closes makes the close a reset.
+    stream.peek(&mut [0])?;
+    stream.set_write_timeout(Some(Duration::from_millis(500)))?;
+    while stream.write_all(&[b'b'; 64 * 1024]).is_ok() {}
+    drop(stream);
+    thread::sleep(Duration::from_millis(300));
+    until_released("broke off")
+}
+
+fn until_released(word: &str) -> Said {
+    println!("{word}");
+    io::copy(&mut io::stdin(), &mut io::sink())?;
+    Ok("ok".into())
+}
+
 /// Tunnels one after the other, in so many threads; each echoes 64 bytes.
 pub(crate) fn many(target: &str, each: &str, beside: &str) -> Said {
     let each: usize = number(each)?;

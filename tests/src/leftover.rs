@@ -43,6 +43,11 @@ pub fn living() -> Vec<Pid> {
 
 /// Living descendants of this process, as `pid name`.
 pub fn descendants() -> BTreeSet<String> {
+    below(std::process::id())
+}
+
+/// Living descendants of a process, as `pid name`.
+pub fn below(root: u32) -> BTreeSet<String> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -56,7 +61,7 @@ pub fn descendants() -> BTreeSet<String> {
         let name = head.split_once('(').map_or("", |(_, name)| name).to_string();
         parents.push((pid, parent, state != "Z" && state != "X", name));
     }
-    let mut ours = vec![std::process::id()];
+    let mut ours = vec![root];
     let mut names = BTreeSet::new();
     let mut at = 0;
     while let Some(&parent) = ours.get(at) {

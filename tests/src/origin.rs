@@ -36,6 +36,10 @@ pub const BULK: u16 = 9001;
 pub const CLOSES_FIRST: u16 = 9002;
 /// Reads until the client has closed its sending side, then says how many bytes that were.
 pub const COUNTS: u16 = 9003;
+/// Reads 8 bytes, a big-endian count, and sends that many; the next byte that comes, at any time, breaks the connection.
+pub const RESETS: u16 = 9004;
+/// Reads nothing, and keeps the connection.
+pub const NEVER_READS: u16 = 9005;
 /// What the greeting is.
 pub const GREETING: &[u8] = b"220 origin ready\r\n";
 
@@ -194,6 +198,8 @@ pub fn serve(ca: Ca, ready: impl FnOnce(Internet)) {
         listen(&internet, BULK, bulk).await;
         listen(&internet, CLOSES_FIRST, closes_first).await;
         listen(&internet, COUNTS, counts).await;
+        listen(&internet, RESETS, resets).await;
+        listen(&internet, NEVER_READS, never_reads).await;
         ready(internet);
         std::future::pending::<()>().await;
     });
@@ -328,6 +334,25 @@ async fn counts(mut stream: Logged, _: Arc<Visit>) -> io::Result<()> {
     let count = read_to_end(&mut stream).await?;
     stream.write_all(format!("got {count}\n").as_bytes()).await?;
     stream.shutdown().await
+}
+
+async fn resets(mut stream: Logged, _: Arc<Visit>) -> io::Result<()> {
+    let count = stream.read_u64().await?;
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let writing = async {
+        tokio::io::copy(&mut tokio::io::repeat(b'r').take(count), &mut writer).await?;
+        std::future::pending::<io::Result<u64>>().await
+    };
+    tokio::select! {
+        byte = reader.read_u8() => drop(byte?),
+        failed = writing => drop(failed?),
+    }
+    reader.unsplit(writer).stream.set_zero_linger()
+}
+
+async fn never_reads(stream: Logged, _: Arc<Visit>) -> io::Result<()> {
+    let _kept = stream;
+    std::future::pending().await
 }
 
 async fn read_to_end(stream: &mut Logged) -> io::Result<u64> {

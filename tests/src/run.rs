@@ -16,6 +16,7 @@ use nix::unistd::Pid;
 use crate::audit::AuditLog;
 use crate::bench::PATH;
 use crate::case::Cx;
+use crate::leftover::below;
 use crate::wait_for;
 
 const DEADLINE: Duration = Duration::from_secs(40);
@@ -200,6 +201,13 @@ impl Live<'_> {
         memory_kb(self.pid(), field)
     }
 
+    /// Processor time that exeat and everything below it have had, in the ticks of proc(5): hundredths of a second.
+    pub fn ticks(&self) -> u64 {
+        let below = below(self.child.id());
+        let pids = below.iter().filter_map(|line| line.split(' ').next()?.parse().ok());
+        pids.chain([self.child.id()]).map(ticks).sum()
+    }
+
     /// Waits for the end; a run over its deadline is killed and fails the trial.
     pub fn wait(mut self) -> Done {
         drop(self.child.stdin.take());
@@ -245,6 +253,13 @@ pub fn memory_kb(pid: Pid, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+/// User and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)); 0 for one that is gone.
+fn ticks(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()
 }
 
 /// A stream that a thread reads, so that nobody blocks on it.

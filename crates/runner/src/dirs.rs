@@ -122,9 +122,12 @@ fn sweep(base: &Path) {
         if !ours {
             continue;
         }
-        // Without a lock file it is either not ours or about to get one.
         let lock = OpenOptions::new().write(true).custom_flags(nix::libc::O_NOFOLLOW).open(path.join(LOCK));
-        let Ok(lock) = lock else { continue };
+        let Ok(lock) = lock else {
+            // Killed before it had a lock, or about to get one: that start then makes another. Only an empty directory goes.
+            let _ = fs::remove_dir(&path);
+            continue;
+        };
         // Held until the directory is gone: a start that has made the file and not yet locked it then sees that it lost.
         let Ok(_held) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { continue };
         let _ = remove(&path);
@@ -178,6 +181,9 @@ mod tests {
         fs::write(path.join(LOCK), "").unwrap();
         let third = RunDir::create(&base).unwrap();
         assert!(!path.exists(), "not swept");
+        let empty = nix::unistd::mkdtemp(&base.join("exeat-XXXXXX")).unwrap();
+        sweep(&base);
+        assert!(!empty.exists(), "killed before it had a lock");
         assert!(used.path.exists());
         drop((killed, used, third));
         fs::remove_dir(&base).unwrap();
