@@ -4,7 +4,21 @@
 
 /// Trees of the system: shown read-only in the project view, and never writable as a working directory.
 pub(crate) const SYSTEM: &[&str] =
-    &["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/nix", "/gnu/store"];
+    // Not all of /nix: the daemon's socket is in it.
+    &[
+        "/usr",
+        "/bin",
+        "/sbin",
+        "/lib",
+        "/lib32",
+        "/lib64",
+        "/libx32",
+        "/etc",
+        "/opt",
+        "/nix/store",
+        "/nix/var/nix/profiles",
+        "/gnu/store",
+    ];
 
 /// Places that are the kernel's or the machine's: never shown from the host, whatever the working directory is.
 pub(crate) const KERNEL: &[&str] = &["/proc", "/sys", "/dev"];
@@ -77,7 +91,7 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     ".m2/settings.xml",
     ".m2/settings-security.xml",
     ".gradle/gradle.properties",
-    ".terraform.d/credentials.tfrc.json",
+    ".terraform.d",
     ".terraformrc",
     ".vault-token",
     ".password-store",
@@ -90,6 +104,33 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     ".codex",
     ".gemini",
     ".config/github-copilot",
+    ".huggingface",
+    ".cache/huggingface/token",
+    ".config/sops",
+    ".age",
+    ".s3cfg",
+    ".boto",
+    ".config/hcloud",
+    ".config/stripe",
+    ".config/heroku",
+    ".config/ngrok",
+    ".config/1Password",
+    ".config/Bitwarden",
+    ".config/composer",
+    ".vercel",
+    ".supabase",
+    ".databrickscfg",
+    ".snowsql",
+    ".kaggle",
+    ".oci",
+    ".fly",
+    ".tsh",
+    ".Xauthority",
+    ".electrum",
+    ".bitcoin",
+    ".thunderbird",
+    ".msmtprc",
+    ".authinfo",
     ".bash_history",
     ".zsh_history",
     ".python_history",
@@ -112,6 +153,7 @@ pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
     "/etc/wireguard",
     "/etc/ppp",
     "/etc/pki/tls/private",
+    "/etc/security/opasswd",
 ];
 
 /// Names in a writable directory that something on the host runs or obeys later: bound read-only where they exist.
@@ -120,6 +162,7 @@ pub(crate) const PROTECTED: &[&str] = &[
     ".git/config",
     ".git/config.worktree",
     ".git/info/attributes",
+    ".git/commondir",
     ".gitmodules",
     ".githooks",
     ".husky",
@@ -141,11 +184,24 @@ pub(crate) const PROTECTED: &[&str] = &[
     ".zshrc",
     ".zprofile",
     ".zshenv",
+    ".cargo/config.toml",
+    ".yarnrc.yml",
+    ".mise.toml",
+    ".devcontainer",
+    ".exrc",
+    ".nvim.lua",
+    ".dir-locals.el",
+    ".gdbinit",
+    ".run",
+    ".fleet",
     "pyvenv.cfg",
 ];
 
 /// Those of [`PROTECTED`] that `--allow-git-config` leaves writable.
 pub(crate) const GIT: &str = ".git/";
+
+/// A repository's directory; in a linked worktree and in a submodule a file that says where it is, and then protected.
+pub(crate) const GIT_LINK: &str = ".git";
 
 /// Variables that are passed to the stage where the caller has them.
 pub(crate) const PASSED: &[&str] = &[

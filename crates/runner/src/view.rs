@@ -1,11 +1,12 @@
 //! What the stage sees of the file tree: from the request and the host to an ordered list of mounts.
 //!
-//! Reads the host and changes nothing. The order is the contract: base view, private places, our files, toolchains, default
-//! masks, then the caller's trees by depth (of two at one place the read-only one wins), protected names, and last the
-//! caller's masks, which nothing opens again.
+//! Reads the host and changes nothing. The order is the contract: base view, private places, our files, toolchains, then the
+//! caller's trees by depth (of two at one place the read-only one wins), the host's sockets, and last the caller's masks,
+//! which nothing opens again. What is hidden or protected is so by its path on the host, in every tree that shows it, at
+//! whatever place: directly after the tree's own mount, so that only a deeper tree of the caller's opens it.
 
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -30,6 +31,9 @@ const RUN_SIZE: u64 = 64 << 20;
 const SHM_SIZE: u64 = 512 << 20;
 /// Bytes of a directory that stands for something hidden.
 const MASK_SIZE: u64 = 4096;
+
+/// Places that are private in every view, whatever the host has there.
+const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"];
 
 /// Facts that a view depends on.
 #[derive(Debug)]
@@ -75,7 +79,7 @@ pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
         mounts: Vec::new(),
         notes: Vec::new(),
         shown: Vec::new(),
-        declared: Vec::new(),
+        hidden: hidden(facts),
         lost: Vec::new(),
     };
     view.base();
@@ -85,21 +89,34 @@ pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
         view.toolchains();
     }
     let cwd = view.working_directory();
-    view.default_masks(cwd.as_ref());
-    let writable = view.trees(cwd.as_ref())?;
-    view.host_sockets();
-    let missing = view.protected(&writable);
+    // A wide working directory comes before the caller's other trees, wherever they lie.
+    if let Some(tree) = cwd.as_ref().filter(|tree| tree.wide) {
+        view.show(&tree.host);
+    }
+    let (writable, missing) = view.trees(cwd.as_ref())?;
+    let wide = cwd.as_ref().filter(|tree| tree.wide).map(|tree| tree.at.as_path());
+    let listed = view.host_sockets(Path::new("/proc/net/unix"), wide);
     view.masks()?;
     let start = match &cwd {
         Some(Tree { at, .. }) => at.clone(),
         None if files.view == View::Host => facts.cwd.to_path_buf(),
         None => view.fallback_directory(&writable),
     };
-    let sockets_exposed = files.view == View::Host || cwd.as_ref().is_some_and(|tree| tree.wide);
+    let sockets_exposed = files.view == View::Host || wide.is_some() || !listed;
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
-    let writable = writable.into_iter().map(|(host, _)| host).collect();
+    let cache = facts.cache.filter(|_| files.cache == Cache::Private).map(Path::to_path_buf);
+    let writable = writable.into_iter().map(|(host, _)| host).chain(cache).collect();
     Ok(Built { mounts: view.mounts, cwd: start, notes: view.notes, held, sockets_exposed, writable, missing })
+}
+
+/// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted.
+fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
+    let credentials = lists::CREDENTIALS.iter().map(|name| facts.home.join(name));
+    let own = facts.own.iter().filter(|path| *path != Path::new("/tmp")).cloned();
+    let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
+    // Where it really is: what is masked at a link would be a detour. A dangling link has nothing to hide.
+    credentials.chain(own).chain(system).filter_map(|path| path.canonicalize().ok()).collect()
 }
 
 /// A tree of the host in the view.
@@ -112,6 +129,9 @@ struct Tree {
     wide: bool,
 }
 
+/// Trees, host and guest.
+type Places = Vec<(PathBuf, PathBuf)>;
+
 struct Builder<'a> {
     files: &'a Files,
     facts: &'a Facts<'a>,
@@ -119,8 +139,8 @@ struct Builder<'a> {
     notes: Vec<String>,
     /// Host trees that are shown at their own place.
     shown: Vec<PathBuf>,
-    /// The caller's trees, host and guest.
-    declared: Vec<(PathBuf, PathBuf)>,
+    /// Host paths that are masked in every tree above them.
+    hidden: BTreeSet<PathBuf>,
     /// What cannot be kept.
     lost: Vec<String>,
 }
@@ -153,8 +173,35 @@ impl Builder<'_> {
     }
 
     fn show(&mut self, tree: &Path) {
-        self.mounts.push(Mount::ReadOnly { host: tree.to_path_buf(), at: tree.to_path_buf() });
+        self.bind(tree, tree, false, false);
         self.shown.push(tree.to_path_buf());
+    }
+
+    /// Mounts a tree of the host, and masks what is hidden in it. A tree that the caller `named` opens its own top.
+    fn bind(&mut self, host: &Path, at: &Path, writable: bool, named: bool) {
+        let (from, to) = (host.to_path_buf(), at.to_path_buf());
+        self.mounts.push(if writable {
+            Mount::Writable { host: from, at: to }
+        } else {
+            Mount::ReadOnly { host: from, at: to }
+        });
+        let real = host.canonicalize().unwrap_or_else(|_| host.to_path_buf());
+        let mut masks: Vec<(PathBuf, bool)> = Vec::new();
+        let mut above: Option<&Path> = None;
+        for path in &self.hidden {
+            let Ok(below) = path.strip_prefix(&real) else { continue };
+            let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
+            if covered || (named && *path == real) || above.is_some_and(|above| path.starts_with(above)) {
+                continue;
+            }
+            above = Some(path);
+            // Not `join`: with nothing to add it would make `FILE/`.
+            let place = if below == Path::new("") { at.to_path_buf() } else { at.join(below) };
+            masks.push((place, path.is_dir()));
+        }
+        for (place, is_dir) in masks {
+            self.mask(place, is_dir);
+        }
     }
 
     fn private_places(&mut self) {
@@ -218,10 +265,10 @@ impl Builder<'_> {
     }
 
     fn is_shown(&self, path: &Path) -> bool {
-        let private = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"].map(Path::new);
         let within = |tree: &Path| path.starts_with(tree);
         self.shown.iter().any(|tree| {
-            within(tree) && !private.iter().any(|place| within(place) && !tree.starts_with(place))
+            within(tree)
+                && !PRIVATE.map(Path::new).iter().any(|place| within(place) && !tree.starts_with(place))
         })
     }
 
@@ -275,9 +322,14 @@ impl Builder<'_> {
             is("it is the home directory")
         } else if self.facts.home.starts_with(cwd) {
             is("the home directory lies in it")
-        } else if within(lists::SYSTEM) || ["/var", "/boot"].map(Path::new).contains(&cwd) {
+        } else if within(lists::SYSTEM)
+            || within(&["/nix", "/gnu"])
+            || ["/var", "/boot"].map(Path::new).contains(&cwd)
+        {
             is("it belongs to the system")
-        } else if ["/tmp", "/var/tmp", "/run"].map(Path::new).iter().any(|place| place.starts_with(cwd)) {
+        } else if within(&["/run"])
+            || ["/tmp", "/var/tmp"].map(Path::new).iter().any(|place| place.starts_with(cwd))
+        {
             is("other programs' temporary files and sockets are in it")
         } else {
             let own = self.facts.own.iter().find(|own| own.starts_with(cwd));
@@ -295,45 +347,16 @@ impl Builder<'_> {
         })
     }
 
-    fn default_masks(&mut self, cwd: Option<&Tree>) {
-        let home = self.facts.home;
-        let wide = cwd.filter(|tree| tree.wide);
-        // A wide working directory is mounted before its masks, the caller's other trees after them.
-        if let Some(tree) = wide {
-            self.show(&tree.host);
-        }
-        let credentials = lists::CREDENTIALS.iter().map(|name| home.join(name));
-        let own = self.facts.own.iter().filter(|path| *path != Path::new("/tmp")).cloned();
-        let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| self.facts.root).map(PathBuf::from);
-        let mut masked = BTreeSet::new();
-        for path in credentials.chain(own).chain(system) {
-            if fs::symlink_metadata(&path).is_ok() {
-                // Where it really is: what is masked at a link would be a detour.
-                masked.insert(path.canonicalize().unwrap_or(path));
-            }
-        }
-        for path in masked {
-            let under_cwd = cwd.is_some_and(|tree| !tree.wide && path.starts_with(&tree.host));
-            if self.is_shown(&path)
-                && !under_cwd
-                && fs::symlink_metadata(&path).is_ok_and(|meta| !meta.is_symlink())
-            {
-                self.mask(&path);
-            }
-        }
-    }
-
-    fn mask(&mut self, path: &Path) {
-        let at = path.to_path_buf();
-        self.mounts.push(if path.is_dir() {
+    fn mask(&mut self, at: PathBuf, is_dir: bool) {
+        self.mounts.push(if is_dir {
             Mount::Tmpfs { at, size: MASK_SIZE, mode: 0o000 }
         } else {
             Mount::ReadOnly { host: "/dev/null".into(), at }
         });
     }
 
-    /// The caller's trees by depth. Returns the writable ones, host and guest.
-    fn trees(&mut self, cwd: Option<&Tree>) -> Result<Vec<(PathBuf, PathBuf)>, Error> {
+    /// The caller's trees by depth. Returns the writable ones, host and guest, and what is watched in them.
+    fn trees(&mut self, cwd: Option<&Tree>) -> Result<(Places, Vec<Missing>), Error> {
         let tree = |bind: &Bind, writable| {
             let what = if writable { "the path of --rw" } else { "the path of --ro" };
             let source = bind.host.canonicalize().map_err(|source| Error::Path {
@@ -353,88 +376,189 @@ impl Builder<'_> {
         for bind in &self.files.ro {
             trees.push(tree(bind, false)?);
         }
+        let (protected, mut missing) = self.protected(&trees);
+        for tree in trees.iter_mut().filter(|tree| tree.writable) {
+            if protected.iter().any(|path| tree.host.starts_with(path)) {
+                tree.writable = false;
+                self.notes.push(format!(
+                    "`{}` is read-only for the stage: programs on the host obey what is in it",
+                    tree.host.display()
+                ));
+            }
+        }
         trees.sort_by_key(|tree| (tree.at.components().count(), tree.at.clone(), !tree.writable));
         let mut writable = Vec::new();
         for Tree { host, at, writable: may_write, .. } in trees {
-            self.declared.push((host.clone(), at.clone()));
+            self.bind(&host, &at, may_write, true);
             if may_write {
-                self.mounts.push(Mount::Writable { host: host.clone(), at: at.clone() });
+                self.protect(&host, &at, &protected);
                 writable.push((host, at));
             } else {
                 writable.retain(|(_, covered)| !covered.starts_with(&at));
-                self.mounts.push(Mount::ReadOnly { host, at });
             }
         }
-        Ok(writable)
-    }
-
-    /// Sockets that somebody on the host listens on in the caller's trees: no mount option keeps a stage from connecting.
-    fn host_sockets(&mut self) {
-        let trees = std::mem::take(&mut self.declared);
-        for name in listening_names() {
-            for (host, at) in &trees {
-                // A name may be relative to where its server was started: most are, to the tree's own directory.
-                let path = host.join(&name);
-                let Ok(below) = path.strip_prefix(host) else { continue };
-                if fs::symlink_metadata(&path).is_ok_and(|meta| meta.file_type().is_socket()) {
-                    self.notes.push(format!(
-                        "`{}` is hidden from the stage: a program on the host listens there",
-                        path.display()
-                    ));
-                    self.mask(&at.join(below));
-                }
-            }
-        }
-    }
-
-    /// Names in writable trees that the host obeys later.
-    fn protected(&mut self, writable: &[(PathBuf, PathBuf)]) -> Vec<Missing> {
-        let mut all = Vec::new();
-        for (host, at) in writable {
-            let mut held = BTreeSet::new();
-            let mut missing = Vec::new();
-            for name in lists::PROTECTED {
-                if self.files.allow_git_config && name.starts_with(lists::GIT) {
-                    continue;
-                }
-                match links_in(host, Path::new(name)) {
-                    Ok(false) => {}
-                    Ok(true) => {
-                        let path = host.join(name);
-                        self.lost.push(format!(
-                            "`{}` is behind a symbolic link and is not protected",
-                            path.display()
-                        ));
-                        continue;
-                    }
-                    // There is nothing to bind: watched instead.
-                    Err(_) => {
-                        missing.push(*name);
-                        continue;
-                    }
-                }
-                // A directory above it could be renamed away and made anew, unless it is a mount point itself.
-                let above = Path::new(name).ancestors().skip(1).filter(|above| *above != Path::new(""));
-                let mut above: Vec<&Path> = above.collect();
-                // The outer one first: a mount covers what was mounted below its place before.
-                above.reverse();
-                for above in above {
-                    if held.insert(above.to_path_buf()) {
-                        self.mounts.push(Mount::Writable { host: host.join(above), at: at.join(above) });
-                    }
-                }
-                self.mounts.push(Mount::ReadOnly { host: host.join(name), at: at.join(name) });
-            }
-            all.push(Missing { tree: host.clone(), names: missing });
-        }
+        missing.retain(|missing| writable.iter().any(|(host, _)| *host == missing.tree));
         if self.files.allow_git_config {
             self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
         }
         self.notes.extend(self.lost.iter().cloned());
-        all
+        Ok((writable, missing))
     }
 
+    /// Host paths in the writable trees that the host obeys later, and the names that are not there yet.
+    fn protected(&mut self, trees: &[Tree]) -> (BTreeSet<PathBuf>, Vec<Missing>) {
+        // The names that the caller did not give up.
+        let given_up = |name: &str| self.files.allow_git_config && name.starts_with(lists::GIT);
+        let names: Vec<&'static str> =
+            lists::PROTECTED.iter().copied().filter(|name| !given_up(name)).collect();
+        let mut found = BTreeSet::new();
+        let mut all = Vec::new();
+        for Tree { host, .. } in trees.iter().filter(|tree| tree.writable) {
+            let mut missing = Vec::new();
+            for &name in &names {
+                match links_in(host, Path::new(name)) {
+                    Ok(false) => drop(found.insert(host.join(name))),
+                    Ok(true) => self.lose(&host.join(name)),
+                    // There is nothing to bind: watched instead.
+                    Err(_) => missing.push(name),
+                }
+            }
+            let link = host.join(lists::GIT_LINK);
+            if fs::symlink_metadata(&link).is_ok_and(|meta| meta.is_file()) {
+                found.insert(link);
+            }
+            // A tree in a repository's `.git`: its names begin above the tree.
+            for dir in host.ancestors().filter(|dir| dir.ends_with(lists::GIT_LINK)) {
+                let inside = host.strip_prefix(dir).unwrap_or(Path::new(""));
+                for name in &names {
+                    let Some(name) = name.strip_prefix(lists::GIT) else { continue };
+                    let below = Path::new(name).strip_prefix(inside).ok().and_then(Path::to_str);
+                    match (links_in(dir, Path::new(name)), below) {
+                        (Ok(false), _) => drop(found.insert(dir.join(name))),
+                        (Ok(true), Some(_)) => self.lose(&dir.join(name)),
+                        (Err(_), Some(below)) => missing.push(below),
+                        (Ok(true) | Err(_), None) => {}
+                    }
+                }
+            }
+            all.push(Missing { tree: host.clone(), names: missing });
+        }
+        (found, all)
+    }
+
+    fn lose(&mut self, path: &Path) {
+        let line = format!("`{}` is behind a symbolic link and is not protected", path.display());
+        if !self.lost.contains(&line) {
+            self.lost.push(line);
+        }
+    }
+
+    /// Makes the protected paths in a writable tree read-only there.
+    fn protect(&mut self, host: &Path, at: &Path, protected: &BTreeSet<PathBuf>) {
+        let mut held = BTreeSet::new();
+        let mut outer: Option<&Path> = None;
+        for path in protected {
+            let Ok(below) = path.strip_prefix(host) else { continue };
+            // What is masked in this tree stays masked, and the inside of a protected directory is protected with it.
+            let masked =
+                self.hidden.iter().any(|it| it != host && it.starts_with(host) && path.starts_with(it));
+            if masked || outer.is_some_and(|outer| path.starts_with(outer)) {
+                continue;
+            }
+            outer = Some(path);
+            // A directory above it could be renamed away and made anew, unless it is a mount point itself.
+            let above = below.ancestors().skip(1).filter(|above| *above != Path::new(""));
+            let mut above: Vec<&Path> = above.collect();
+            // The outer one first: a mount covers what was mounted below its place before.
+            above.reverse();
+            for above in above {
+                if held.insert(above.to_path_buf()) {
+                    self.bind(&host.join(above), &at.join(above), true, true);
+                }
+            }
+            self.bind(path, &at.join(below), false, true);
+        }
+    }
+
+    /// The host's trees as they are mounted now: the mount's number, where it really is on the host, the place inside.
+    fn mounted(&self) -> Vec<(usize, PathBuf, PathBuf)> {
+        let tree = |(number, mount): (usize, &Mount)| match mount {
+            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
+                Some((number, host.canonicalize().ok()?, at.clone()))
+            }
+            _ => None,
+        };
+        self.mounts.iter().enumerate().filter_map(tree).collect()
+    }
+
+    /// The mount that decides what is seen at a place.
+    fn top(&self, place: &Path) -> Option<usize> {
+        self.mounts.iter().rposition(|mount| match mount {
+            Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => {
+                place.starts_with(at)
+            }
+            Mount::Proc => place.starts_with("/proc"),
+            Mount::Dev { .. } => place.starts_with("/dev"),
+            _ => false,
+        })
+    }
+
+    /// Sockets that somebody on the host listens on in the trees: no mount option keeps a stage from connecting. False when
+    /// they cannot be listed. Where all of the host or a `wide` directory is shown, the stage has no Unix sockets anyway.
+    fn host_sockets(&mut self, table: &Path, wide: Option<&Path>) -> bool {
+        let names = match listening_names(table) {
+            Ok(names) => names,
+            Err(error) => {
+                self.notes.push(format!(
+                    "the stage has no Unix sockets: the host's cannot be listed (`{}`: {error})",
+                    table.display()
+                ));
+                return false;
+            }
+        };
+        let mut trees = self.mounted();
+        trees.retain(|(_, _, at)| {
+            wide != Some(at) && !(self.files.view == View::Host && at == Path::new("/"))
+        });
+        // A name may be relative to where its server was started: most are, to the tree's own directory.
+        let mut sockets = BTreeSet::new();
+        for name in &names {
+            let bases = trees.iter().map(|(_, host, _)| host.as_path()).filter(|_| name.is_relative());
+            for path in bases.chain(name.is_absolute().then_some(Path::new("/"))).map(|base| base.join(name))
+            {
+                let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+                let Some(real) = parent.zip(path.file_name()).map(|(dir, last)| dir.join(last)) else {
+                    continue;
+                };
+                if fs::symlink_metadata(&real).is_ok_and(|meta| meta.file_type().is_socket()) {
+                    sockets.insert(real);
+                }
+            }
+        }
+        for socket in sockets {
+            let mut is_seen = false;
+            for (number, host, at) in &trees {
+                let Ok(below) = socket.strip_prefix(host) else { continue };
+                let place = if below == Path::new("") { at.clone() } else { at.join(below) };
+                if self.top(&place) == Some(*number) {
+                    self.mask(place, false);
+                    is_seen = true;
+                }
+            }
+            if is_seen {
+                self.notes.push(format!(
+                    "`{}` is hidden from the stage: a program on the host listens there",
+                    socket.display()
+                ));
+            }
+        }
+        true
+    }
+
+    /// The caller's masks, wherever a tree shows what they name.
     fn masks(&mut self) -> Result<(), Error> {
+        let trees = self.mounted();
+        let mut places = BTreeMap::new();
         for path in &self.files.mask {
             let twin = path.canonicalize();
             let twin = twin.map_err(|source| Error::Path {
@@ -442,13 +566,30 @@ impl Builder<'_> {
                 path: path.clone(),
                 source,
             })?;
-            self.mask(&twin);
+            let is_dir = twin.is_dir();
+            for (number, host, at) in &trees {
+                let alias = match (twin.strip_prefix(host), host.starts_with(&twin)) {
+                    // The tree lies in what is masked. The private cache is exeat's and holds nothing of the caller's.
+                    (_, true) if at != Path::new(CACHE) => Some((at.clone(), host.is_dir())),
+                    (Ok(below), false) => Some((at.join(below), is_dir)),
+                    _ => None,
+                };
+                places.extend(alias.filter(|(place, _)| self.top(place) == Some(*number)));
+            }
             // At the name that was given as well, where that is a place of its own.
             if *path != twin
                 && fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_symlink())
                 && links_in(Path::new("/"), path).is_ok_and(|links| !links)
             {
-                self.mask(&path.clone());
+                places.insert(path.clone(), is_dir);
+            }
+            places.insert(twin, is_dir);
+        }
+        let mut outer: Option<PathBuf> = None;
+        for (place, is_dir) in places {
+            if outer.as_ref().is_none_or(|outer| !place.starts_with(outer)) {
+                outer = Some(place.clone());
+                self.mask(place, is_dir);
             }
         }
         Ok(())
@@ -462,9 +603,9 @@ impl Builder<'_> {
     }
 }
 
-/// The names of Unix sockets in this network namespace (proc_net(5), `/proc/net/unix`), without the abstract ones.
-fn listening_names() -> BTreeSet<PathBuf> {
-    let table = fs::read("/proc/net/unix").unwrap_or_default();
+/// The names of Unix sockets in this network namespace, from `/proc/net/unix` (proc_net(5)), without the abstract ones.
+fn listening_names(table: &Path) -> io::Result<BTreeSet<PathBuf>> {
+    let table = fs::read(table)?;
     let mut names = BTreeSet::new();
     for line in table.split(|byte| *byte == b'\n').skip(1) {
         // Seven columns, and then the name, which may hold spaces.
@@ -479,7 +620,7 @@ fn listening_names() -> BTreeSet<PathBuf> {
             names.insert(PathBuf::from(OsStr::from_bytes(name)));
         }
     }
-    names
+    Ok(names)
 }
 
 /// Whether a user may enter a directory and every one above it, by the permission bits.

@@ -288,8 +288,241 @@ fn b01_a_socket_that_the_host_listens_on_is_hidden_wherever_it_is_named_from() {
     let place = Place::new("socket");
     let path = place.project().join("dev server.sock");
     let _listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    assert!(listening_names().contains(&path), "spaces are part of a name");
+    assert!(
+        listening_names(Path::new("/proc/net/unix")).unwrap().contains(&path),
+        "spaces are part of a name"
+    );
     let built = place.build(&Files::default(), &place.project(), None);
     assert!(is_hidden(&built, &path));
     assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
+}
+
+#[test]
+fn b01_a_socket_is_hidden_in_system_trees_behind_links_and_below_a_protected_directory_s_mount_point() {
+    let place = Place::new("sockets");
+    for name in [".git/config", ".git/info/attributes"] {
+        place.make(&format!("home/project/{name}"));
+    }
+    place.make("home/tools/bin/node");
+    symlink(place.home().join("tools"), place.home().join("named")).unwrap();
+    let git = place.project().join(".git/fsmonitor--daemon.ipc");
+    let tool = place.home().join("tools/daemon.sock");
+    let _one = std::os::unix::net::UnixListener::bind(&git).unwrap();
+    let _two = std::os::unix::net::UnixListener::bind(place.home().join("named/daemon.sock")).unwrap();
+    let path = format!("{}/tools/bin", place.home().display());
+    let built = place.build(&Files::default(), &place.project(), Some(&path));
+    assert!(!is_hidden(&built, &place.home().join("tools/bin/node")));
+    assert!(is_hidden(&built, &git) && is_hidden(&built, &tool));
+    assert_eq!(built.notes.len(), 2, "{:?}", built.notes);
+    assert!(!built.sockets_exposed);
+}
+
+#[test]
+fn sockets_that_cannot_be_listed_count_as_exposed() {
+    let place = Place::new("unlisted");
+    let home = place.home();
+    let facts = Facts {
+        cwd: &place.project(),
+        home: &home,
+        path: None,
+        named: Vec::new(),
+        cache: None,
+        own: &[],
+        root: false,
+        other: None,
+    };
+    let files = Files::default();
+    let mut view = Builder {
+        files: &files,
+        facts: &facts,
+        mounts: Vec::new(),
+        notes: Vec::new(),
+        shown: Vec::new(),
+        hidden: BTreeSet::new(),
+        lost: Vec::new(),
+    };
+    assert!(!view.host_sockets(&place.root.join("nowhere"), None));
+    assert_eq!(view.notes.len(), 1);
+    assert!(view.host_sockets(Path::new("/proc/net/unix"), None));
+}
+
+#[test]
+fn the_places_of_running_programs_and_of_nix_are_no_projects() {
+    let place = Place::new("run");
+    for cwd in ["/run", "/run/user/1000/project", "/nix", "/nix/var/nix", "/gnu"] {
+        let built = place.build(&Files::default(), Path::new(cwd), None);
+        assert!(built.writable.is_empty() && built.sockets_exposed, "{cwd}");
+    }
+    assert!(!lists::SYSTEM.contains(&"/nix"), "the daemon's socket is in it");
+}
+
+#[test]
+fn a_mask_holds_in_every_tree_that_shows_its_path() {
+    let place = Place::new("aliases");
+    place.make("home/data/.ssh/id");
+    place.make("home/data/deep/x");
+    let data = place.home().join("data");
+    let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
+    let files = Files {
+        mask: vec![data.join(".ssh")],
+        ro: vec![to(&data, "/data"), to(&data.join(".ssh/id"), "/id"), to(&data.join(".ssh"), "/keys")],
+        rw: vec![to(&place.home(), "/h")],
+        ..Files::default()
+    };
+    let built = place.build(&files, &place.project(), None);
+    for hidden in ["/data/.ssh/id", "/id", "/keys/id", "/h/data/.ssh/id"] {
+        assert!(is_hidden(&built, Path::new(hidden)), "{hidden}");
+    }
+    for shown in ["/data/deep/x", "/h/data/deep/x"] {
+        assert!(!is_hidden(&built, Path::new(shown)), "{shown}");
+    }
+}
+
+#[test]
+fn a_mask_is_not_made_where_another_tree_lies_over_what_it_names() {
+    let place = Place::new("covered");
+    place.make("home/data/sub/key");
+    place.make("home/other/x");
+    let data = place.home().join("data");
+    let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
+    let files = Files {
+        mask: vec![data.join("sub/key")],
+        ro: vec![to(&data, "/data"), to(&place.home().join("other"), "/data/sub")],
+        ..Files::default()
+    };
+    let built = place.build(&files, &place.project(), None);
+    // There is nothing to mount on, and bubblewrap would stop.
+    assert!(
+        matches!(at(&built, Path::new("/data/sub/key")), Some(Mount::ReadOnly { host, .. }) if host.ends_with("other"))
+    );
+}
+
+#[test]
+fn a_mask_above_the_private_cache_leaves_the_cache() {
+    let place = Place::new("cache");
+    place.make("home/.cache/exeat/0/x");
+    place.make("home/.cache/pip/x");
+    let (home, own) = (place.home(), [place.home().join(".cache/exeat")]);
+    let cache = home.join(".cache/exeat/0");
+    let facts = Facts {
+        cwd: &place.project(),
+        home: &home,
+        path: None,
+        named: Vec::new(),
+        cache: Some(&cache),
+        own: &own,
+        root: false,
+        other: None,
+    };
+    let files = Files { mask: vec![home.join(".cache")], ..Files::default() };
+    let built = build(&files, &facts).unwrap();
+    assert!(is_writable(&built, &Path::new(CACHE).join("x")));
+    assert!(built.writable.contains(&cache), "the record must not lie in it");
+}
+
+#[test]
+fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_opens_them() {
+    let place = Place::new("everywhere");
+    for name in [".ssh/id", ".ssh/config", ".config/gh/hosts.yml", ".config/own/x", ".local/state/exeat/run"]
+    {
+        place.make(&format!("home/{name}"));
+    }
+    let home = place.home();
+    let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
+    let files = Files {
+        ro: vec![bind(&home), to(&home, "/h"), bind(&home.join(".ssh/config")), to(&place.root, "/all")],
+        ..Files::default()
+    };
+    let built = place.build(&files, &place.project(), None);
+    for name in [".ssh/id", ".config/gh/hosts.yml", ".local/state/exeat/run"] {
+        for top in [home.as_path(), Path::new("/h"), Path::new("/all/home")] {
+            assert!(is_hidden(&built, &top.join(name)), "{}", top.join(name).display());
+        }
+    }
+    assert!(!is_hidden(&built, &home.join(".ssh/config")), "named");
+    assert!(is_hidden(&built, Path::new("/h/.ssh/config")), "named at another place only");
+    assert!(!is_hidden(&built, Path::new("/h/.config/own/x")));
+    let built = place.build(&Files::default(), &home.join(".config"), None);
+    assert!(is_hidden(&built, &home.join(".config/gh/hosts.yml")), "in the working directory");
+    assert!(is_writable(&built, &home.join(".config/own/x")));
+    let files = Files { ro: vec![to(&home.join(".ssh"), "/keys")], ..Files::default() };
+    assert!(!is_hidden(&place.build(&files, &place.project(), None), Path::new("/keys/id")), "named");
+}
+
+#[test]
+fn what_only_root_reads_is_masked_at_every_place_when_the_stage_is_root() {
+    let place = Place::new("shadow");
+    let home = place.home();
+    let facts = Facts {
+        cwd: &place.project(),
+        home: &home,
+        path: None,
+        named: Vec::new(),
+        cache: None,
+        own: &[],
+        root: true,
+        other: None,
+    };
+    let etc = Bind { host: "/etc".into(), guest: "/etc2".into() };
+    let built = build(&Files { ro: vec![etc], ..Files::default() }, &facts).unwrap();
+    assert!(is_hidden(&built, Path::new("/etc/shadow")) && is_hidden(&built, Path::new("/etc2/shadow")));
+    assert!(!is_hidden(&built, Path::new("/etc2/hosts")));
+}
+
+#[test]
+fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
+    let place = Place::new("protected");
+    for name in [".git/config", ".git/hooks/x", ".git/objects/x", ".vscode/sub/x", ".envrc"] {
+        place.make(&format!("home/project/{name}"));
+    }
+    for name in [".cargo/config.toml", ".cargo/credentials.toml", ".npmrc"] {
+        place.make(&format!("home/{name}"));
+    }
+    let project = place.project();
+    let to = |host: &Path, guest: &str| Bind { host: host.into(), guest: guest.into() };
+    let files = Files {
+        rw: vec![
+            to(&project.join(".git"), "/g2"),
+            to(&project.join(".git/hooks"), "/hooks"),
+            bind(&project.join(".vscode/sub")),
+            to(&place.home(), "/h"),
+        ],
+        ro: vec![bind(&project.join(".git/objects"))],
+        ..Files::default()
+    };
+    for cwd in [project.clone(), Path::new("/").into()] {
+        let built = place.build(&files, &cwd, None);
+        for held in ["/g2/config", "/g2/hooks/x", "/hooks/x", "/h/.cargo/config.toml"] {
+            assert!(!is_writable(&built, Path::new(held)), "{held}");
+        }
+        assert!(is_writable(&built, Path::new("/g2/index")) && is_writable(&built, Path::new("/h/.cargo/x")));
+        assert!(
+            is_hidden(&built, Path::new("/h/.cargo/credentials.toml"))
+                && is_hidden(&built, Path::new("/h/.npmrc"))
+        );
+        let watched = built.missing.iter().find(|missing| missing.tree.ends_with(".git")).unwrap();
+        assert!(watched.names.contains(&"commondir") && watched.names.contains(&"info/attributes"));
+    }
+    let built = place.build(&files, &project, None);
+    for held in [".vscode/sub/x", ".vscode/settings.json", ".git/objects/x", ".git/config"] {
+        assert!(!is_writable(&built, &project.join(held)), "{held}");
+    }
+    assert!(is_writable(&built, &project.join(".git/index")));
+    let built = place.build(&Files { allow_git_config: true, ..files }, &project, None);
+    assert!(is_writable(&built, Path::new("/g2/config")) && is_writable(&built, Path::new("/hooks/x")));
+}
+
+#[test]
+fn b11_the_file_that_leads_to_a_repository_is_protected() {
+    let place = Place::new("worktree");
+    place.make("home/project/.git");
+    let built = place.build(&Files::default(), &place.project(), None);
+    assert!(!is_writable(&built, &place.project().join(".git")));
+    assert!(is_writable(&built, &place.project().join("src")));
+
+    let place = Place::new("commondir");
+    place.make("home/project/.git/commondir");
+    let built = place.build(&Files::default(), &place.project(), None);
+    assert!(!is_writable(&built, &place.project().join(".git/commondir")));
+    assert!(is_writable(&built, &place.project().join(".git/index")));
 }
