@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -98,11 +98,18 @@ pub fn plan(request: Request) -> Result<Plan, Error> {
     };
     let built = view::build(&request.files, &facts)?;
     notes.extend(built.notes);
-    if let AuditTo::File(record) = &request.audit {
-        outside(record, &cwd, &built.writable)?;
-    }
-    if let (AuditTo::Default, Some(place)) = (&request.audit, &place) {
-        outside(&place.dir().join("record"), &cwd, &built.writable)?;
+    match (&request.audit, &place) {
+        (AuditTo::Default, None) => {}
+        (AuditTo::Default, Some(place)) => outside(&place.dir().join("record"), &built.writable)?,
+        (AuditTo::File(record), _) => {
+            let record = cwd.join(record);
+            outside(&record, &built.writable)?;
+            // Where it does not exist yet, nobody has it open.
+            if let Ok(meta) = fs::metadata(&record) {
+                no_stream(&record, &meta, &STREAMS)?;
+            }
+        }
+        (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, &STREAMS)?,
     }
 
     Ok(Plan {
@@ -232,7 +239,7 @@ impl Plan {
     }
 }
 
-/// Seccomp programs of a run, for the dry run: `seccomp::base` has this many.
+/// Seccomp programs of a run, for the dry run: `seccomp::base` has this many, and a test asks it.
 const FILTERS: usize = 2;
 
 fn shown(words: &[OsString]) -> String {
@@ -305,22 +312,150 @@ fn named_trees(env: &BTreeMap<OsString, OsString>) -> Vec<PathBuf> {
     names.filter_map(|name| env.get(OsStr::new(name))).map(PathBuf::from).collect()
 }
 
+/// The caller's standard streams, which the stage gets.
+const STREAMS: [&str; 3] = ["/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd/2"];
+
 /// The stage must not be able to write or replace its own record.
-fn outside(record: &Path, cwd: &Path, writable: &[PathBuf]) -> Result<(), Error> {
-    let absolute = cwd.join(record);
-    // The file may not exist yet, and the directories above it neither.
-    let mut parent = absolute.parent().unwrap_or(Path::new("/"));
-    let resolved = loop {
-        match (parent.canonicalize(), parent.parent()) {
-            (Ok(resolved), _) => break resolved,
-            (Err(_), Some(above)) => parent = above,
-            (Err(_), None) => break PathBuf::from("/"),
-        }
-    };
+fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
+    // Where it leads, not how it is spelled: `/proc/self/cwd` is a tree like any other.
+    let resolved = record.canonicalize().unwrap_or_else(|_| to_be(record));
+    // Devices and the descriptors of pipes are no files that could be replaced; in /dev/shm there are such files.
     let device =
-        ["/dev", "/proc"].iter().any(|place| absolute.as_os_str().as_bytes().starts_with(place.as_bytes()));
+        (resolved.starts_with("/dev") && !resolved.starts_with("/dev/shm")) || resolved.starts_with("/proc");
     match writable.iter().find(|tree| resolved.starts_with(tree)) {
-        Some(tree) if !device => Err(Error::RecordInside { record: absolute, tree: tree.clone() }),
+        Some(tree) if !device => {
+            Err(Error::RecordInside { record: record.to_path_buf(), tree: tree.clone() })
+        }
         _ => Ok(()),
+    }
+}
+
+/// Where a file that does not exist will be: the directories above it may not exist either.
+fn to_be(path: &Path) -> PathBuf {
+    let known = path.ancestors().skip(1).find_map(|above| Some((above, above.canonicalize().ok()?)));
+    match known {
+        Some((above, resolved)) => resolved.join(path.strip_prefix(above).unwrap_or(path)),
+        None => path.to_path_buf(),
+    }
+}
+
+/// The same for a record that is open already. Pipes, sockets and terminals have no path.
+fn descriptor_outside(record: BorrowedFd<'_>, writable: &[PathBuf], streams: &[&str]) -> Result<(), Error> {
+    let link = PathBuf::from(format!("/proc/self/fd/{}", record.as_raw_fd()));
+    let unreadable = |source| Error::Path { what: "the record", path: link.clone(), source };
+    let meta = fs::metadata(&link).map_err(unreadable)?;
+    if !meta.is_file() {
+        return Ok(());
+    }
+    no_stream(&link, &meta, streams)?;
+    outside(&fs::read_link(&link).map_err(unreadable)?, writable)
+}
+
+/// A file that is also a stream of the stage's would be written by the stage.
+fn no_stream(record: &Path, meta: &fs::Metadata, streams: &[&str]) -> Result<(), Error> {
+    let is_record = |stream: &&&str| {
+        fs::metadata(stream).is_ok_and(|other| (other.dev(), other.ino()) == (meta.dev(), meta.ino()))
+    };
+    match streams.iter().find(is_record) {
+        Some(stream) if meta.is_file() => {
+            Err(Error::RecordInside { record: record.to_path_buf(), tree: stream.into() })
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// A writable tree, and a place beside it.
+    struct Dirs {
+        root: PathBuf,
+        tree: PathBuf,
+    }
+
+    impl Dirs {
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("plan-{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join("tree")).unwrap();
+            let root = root.canonicalize().unwrap();
+            Self { tree: root.join("tree"), root }
+        }
+    }
+
+    impl Drop for Dirs {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.root);
+        }
+    }
+
+    fn is_refused(result: Result<(), Error>) -> bool {
+        match result {
+            Ok(()) => false,
+            Err(Error::RecordInside { .. }) => true,
+            Err(other) => panic!("{other}"),
+        }
+    }
+
+    #[test]
+    fn a_dry_run_names_as_many_filters_as_a_run_has() {
+        assert_eq!(exeat_sandbox::seccomp::base().unwrap().len(), FILTERS);
+    }
+
+    #[test]
+    fn the_record_is_where_its_path_leads() {
+        let dirs = Dirs::new("leads");
+        symlink(&dirs.tree, dirs.root.join("link")).unwrap();
+        fs::write(dirs.tree.join("there"), "").unwrap();
+        symlink(dirs.tree.join("there"), dirs.root.join("file")).unwrap();
+        let writable = [dirs.tree.clone()];
+        for inside in ["tree/x", "tree/new/dir/x", "link/x", "file"] {
+            assert!(is_refused(outside(&dirs.root.join(inside), &writable)), "{inside}");
+        }
+        for beside in ["x", "treex", "new/x"] {
+            assert!(!is_refused(outside(&dirs.root.join(beside), &writable)), "{beside}");
+        }
+        // A process's view of the root directory: the same tree by another name.
+        let magic = Path::new("/proc/self/root").join(dirs.tree.strip_prefix("/").unwrap());
+        assert!(is_refused(outside(&magic.join("x"), &writable)));
+    }
+
+    #[test]
+    fn devices_are_no_places_and_names_that_begin_like_one_are() {
+        let everything = [PathBuf::from("/")];
+        assert!(is_refused(outside(Path::new("/develx/record"), &everything)));
+        assert!(is_refused(outside(Path::new("/procession"), &everything)));
+        assert!(is_refused(outside(Path::new("/dev/shm/record"), &everything)));
+        assert!(!is_refused(outside(Path::new("/dev/null"), &everything)));
+    }
+
+    #[test]
+    fn a_descriptor_of_a_file_is_where_the_file_is() {
+        let dirs = Dirs::new("descriptor");
+        let writable = [dirs.tree.clone()];
+        let inside = File::create(dirs.tree.join("x")).unwrap();
+        let beside = File::create(dirs.root.join("x")).unwrap();
+        assert!(is_refused(descriptor_outside(inside.as_fd(), &writable, &[])));
+        assert!(!is_refused(descriptor_outside(beside.as_fd(), &writable, &[])));
+        let (_, pipe) = std::io::pipe().unwrap();
+        let pipe = OwnedFd::from(pipe);
+        assert!(!is_refused(descriptor_outside(pipe.as_fd(), &[PathBuf::from("/")], &[])));
+    }
+
+    #[test]
+    fn a_file_that_is_also_a_stream_of_the_stage_is_no_record() {
+        let dirs = Dirs::new("stream");
+        let (file, other) = (dirs.root.join("file"), dirs.root.join("other"));
+        let open = File::create(&file).unwrap();
+        fs::write(&other, "").unwrap();
+        let (stream, other, null) = (file.to_str().unwrap(), other.to_str().unwrap(), "/dev/null");
+        assert!(is_refused(descriptor_outside(open.as_fd(), &[], &[null, stream])));
+        assert!(!is_refused(descriptor_outside(open.as_fd(), &[], &[null, other])));
+        assert!(is_refused(no_stream(&file, &fs::metadata(&file).unwrap(), &[stream])));
+        assert!(!is_refused(no_stream(Path::new(null), &fs::metadata(null).unwrap(), &[null])));
     }
 }
