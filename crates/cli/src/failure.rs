@@ -83,26 +83,40 @@ impl Failure {
 
     /// The lines for stderr, each with its newline; none where nobody is to blame.
     pub(crate) fn report(&self, paint: Paint) -> String {
-        let (mut text, hint, source) = match self {
+        match self {
             Self::Input(fault) | Self::Could(fault) => {
-                (fault.message.clone(), fault.hint.clone(), fault.source.as_deref())
+                lines(&fault.message, fault.source.as_deref(), None, fault.hint.as_deref(), paint)
             }
-            Self::Run(error) => (error.to_string(), error.fix(), error.source()),
-            Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => return String::new(),
-            Self::Stdout(error) => ("cannot write to stdout".to_owned(), None, Some(error as &dyn Error)),
-        };
-        let mut next = source;
-        while let Some(source) = next {
-            text.push_str(": ");
-            text.push_str(&in_house(&source.to_string()));
-            next = source.source();
+            Self::Run(error) => {
+                lines(&error.to_string(), error.source(), error.layer(), error.fix().as_deref(), paint)
+            }
+            Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => String::new(),
+            Self::Stdout(error) => lines("cannot write to stdout", Some(error), None, None, paint),
         }
-        let mut out = format!("exeat: {} {}\n", paint.bad("error:"), printable_lines(&text));
-        if let Some(hint) = hint {
-            out.push_str(&format!("  {} {}\n", paint.strong("hint:"), printable_lines(&hint)));
-        }
-        out
     }
+}
+
+/// What happened with its causes, in one line; then what made it happen, and what to do, where they are known.
+fn lines(
+    message: &str,
+    mut source: Option<&dyn Error>,
+    layer: Option<&str>,
+    hint: Option<&str>,
+    paint: Paint,
+) -> String {
+    let mut text = message.to_owned();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&in_house(&error.to_string()));
+        source = error.source();
+    }
+    let mut out = format!("exeat: {} {}\n", paint.bad("error:"), printable_lines(&text));
+    for (word, text) in [("because:", layer), ("hint:", hint)] {
+        if let Some(text) = text {
+            out.push_str(&format!("  {} {}\n", paint.strong(word), printable_lines(text)));
+        }
+    }
+    out
 }
 
 impl From<exeat_runner::Error> for Failure {
@@ -139,6 +153,19 @@ mod tests {
             "exeat: error: cannot open `/x/y`: no such file or directory\n  hint: mkdir -p /x\n"
         );
         assert_eq!(failure.exit().code(), 125);
+    }
+
+    /// Which of the host's settings refused is not in bubblewrap's words.
+    #[test]
+    fn the_layer_that_refused_stands_before_the_hint() {
+        let said = io::Error::other("bwrap: setting up uid map: Permission denied");
+        let layer = "AppArmor restricts unprivileged user namespaces";
+        assert_eq!(
+            lines("cannot set up the sandbox", Some(&said), Some(layer), Some("allow it"), Paint::PLAIN),
+            "exeat: error: cannot set up the sandbox: bwrap: setting up uid map: Permission denied\n\
+             \x20 because: AppArmor restricts unprivileged user namespaces\n\
+             \x20 hint: allow it\n"
+        );
     }
 
     #[test]
