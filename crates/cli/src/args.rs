@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use clap::error::ContextValue;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
@@ -34,6 +35,26 @@ pub(crate) struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The error with what was typed made visible: clap prints it as it came, and a line feed in a value would make a line
+/// that looks like ours.
+pub(crate) fn visible(mut error: clap::Error) -> clap::Error {
+    let shown = |text: &String| crate::render::printable(text);
+    let typed: Vec<_> = error
+        .context()
+        .filter_map(|(kind, value)| match value {
+            ContextValue::String(text) => Some((kind, ContextValue::String(shown(text)))),
+            ContextValue::Strings(texts) => {
+                Some((kind, ContextValue::Strings(texts.iter().map(shown).collect())))
+            }
+            _ => None, // clap's own words
+        })
+        .collect();
+    for (kind, value) in typed {
+        error.insert(kind, value);
+    }
+    error
 }
 
 /// When to colour.

@@ -25,6 +25,7 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
+            let error = args::visible(error);
             // Help that nobody reads any more is no failure.
             let _ = error.print();
             return if error.use_stderr() { Exit::BadInput.into() } else { Exit::Yes.into() };

@@ -176,6 +176,26 @@ fn listeners() {
     }
 }
 
+/// What was typed makes no line of its own in an error, and paints nothing.
+#[test]
+fn errors_show_what_was_typed_on_one_line() {
+    let typed = "/a\n\u{1b}[31mexeat: fake\nb:c:d";
+    for words in [
+        vec!["run", "--rw", typed],
+        vec!["run", "--timeout", typed],
+        vec!["audit", "show", "--host", typed],
+        vec!["audit", "show", "--verdict", typed],
+        vec!["run", "--fs", typed],
+        vec!["run", "--a\nb\u{1b}"],
+        vec![typed],
+    ] {
+        let error = visible(parse(&words).expect_err("it is wrong"));
+        let said = error.to_string();
+        assert!(said.lines().all(|line| !line.starts_with("exeat: ") && !line.contains('\u{1b}')), "{said}");
+        assert!(said.lines().next().is_some_and(|line| line.contains("\\n")), "{said}");
+    }
+}
+
 /// `exeat COMMAND --help` as it is shown on a terminal of 100 columns.
 #[test]
 fn help() {
