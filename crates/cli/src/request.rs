@@ -63,6 +63,18 @@ pub(crate) struct Loaded {
 }
 
 impl Loaded {
+    /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
+    pub(crate) fn note_without_stage(&self) -> Option<&'static str> {
+        let Self { view, ro, rw, mask, env, .. } = self;
+        let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
+        match (fs, !env.is_empty()) {
+            (false, false) => None,
+            (true, false) => Some("[fs] of the policy is for exeat run; not used here"),
+            (false, true) => Some("[env] of the policy is for exeat run; not used here"),
+            (true, true) => Some("[fs] and [env] of the policy are for exeat run; not used here"),
+        }
+    }
+
     /// What to tell the user about a policy file that was found and not used.
     pub(crate) fn note(&self) -> Option<String> {
         self.unused.map(|file| format!("{file} was found and not used; --policy {file} uses it"))

@@ -34,6 +34,9 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     if let Some(note) = loaded.note().filter(|_| !args.quiet) {
         stdio::line("note", &note);
     }
+    if let Some(note) = loaded.note_without_stage().filter(|_| !args.quiet) {
+        stdio::line("note", note);
+    }
     match &args.listen {
         ListenAt::Unix(_) => {}
         ListenAt::Tcp(addr) if addr.ip().is_loopback() => {

@@ -208,6 +208,26 @@ fn reports() {
     });
 }
 
+/// `exeat proxy` has no stage, and does not pass over what a file says about one without a word.
+#[test]
+fn what_a_proxy_leaves_out_of_a_policy() {
+    for (text, left_out) in [
+        ("[network]\nallow = [\"a.example\"]\n", None),
+        ("[fs]\nro = [\"/data\"]\n", Some("[fs] ")),
+        ("[fs]\nview = \"minimal\"\n", Some("[fs] ")),
+        ("[env]\npass = [\"CI\"]\n", Some("[env] ")),
+        ("[fs]\nmask = [\"x\"]\n[env]\nset = { A = \"b\" }\n", Some("[fs] and [env] ")),
+    ] {
+        let place = Place::new();
+        place.file("p.toml", text);
+        let words = ["exeat", "proxy", "--listen", "unix:s", "--policy", "p.toml"];
+        let Command::Proxy(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        let note = load(&args.policy, &place.machine()).unwrap().note_without_stage();
+        assert!(note.is_some() == left_out.is_some(), "{text}: {note:?}");
+        assert!(note.unwrap_or_default().starts_with(left_out.unwrap_or_default()), "{text}: {note:?}");
+    }
+}
+
 #[test]
 fn no_home_no_tilde() {
     let place = Place::new();
