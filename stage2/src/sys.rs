@@ -71,13 +71,6 @@ pub(crate) fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Sets O_NONBLOCK.
-pub(crate) fn set_nonblocking(fd: BorrowedFd<'_>) -> nix::Result<()> {
-    let mut on: c_int = 1;
-    // SAFETY: FIONBIO reads one int through the pointer, which is valid for the call.
-    Errno::result(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONBIO, &raw mut on) }).map(drop)
-}
-
 /// fork(2) of a program that has one thread.
 pub(crate) fn fork() -> nix::Result<ForkResult> {
     // SAFETY: stage2 never starts a thread, so the child may do all that the parent may.

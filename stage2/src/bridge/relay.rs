@@ -4,16 +4,18 @@
 //! the stage itself. It is not the stage's child (a stage that waits for all children must not wait for it), it is not
 //! dumpable (its descriptors are not for the stage), and it ends with the sandbox.
 
+use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use exeat_contract::SOCKET;
 use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::socket::{self, AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
 use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, read};
+use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, read, write};
 
 use crate::sys;
 
@@ -22,44 +24,95 @@ use crate::sys;
 const CHUNK: usize = 64 * 1024;
 /// Reads from one connection before the others have their turn.
 const TURNS: usize = 16;
-/// Milliseconds without accepting after the process has run out of descriptors.
+/// Milliseconds without accepting after the process has run out of descriptors, or the host side's backlog of room.
 const ACCEPT_PAUSE_MS: u16 = 50;
 /// Connections accepted before the copies have their turn.
 const ACCEPTS: usize = 64;
 
-/// Leaves a relay behind, a child of the sandbox's pid 1. The descriptor that is returned reaches end of file when it dies.
+/// Leaves a relay behind, a child of the sandbox's pid 1, once it can serve. The descriptor that is returned reaches end
+/// of file when it dies, and carries nothing before that.
 pub(crate) fn start(listener: OwnedFd) -> nix::Result<OwnedFd> {
     let (ours, lifeline) =
         socket::socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
     match sys::fork()? {
         ForkResult::Parent { child } => {
+            // Only the relay and its maker may hold the other end, or it would not end with them.
+            drop((listener, lifeline));
             waitpid(child, None)?;
+            came_up(&ours)?;
             Ok(ours)
         }
         ForkResult::Child => {
             drop(ours);
             // The middle process ends at once, so that pid 1 inherits the relay.
-            if let Ok(ForkResult::Child) = sys::fork() {
-                let failed = serve(listener, lifeline);
-                sys::exit_now(i32::from(failed.is_err()));
+            match sys::fork() {
+                Ok(ForkResult::Child) => {
+                    let failed = serve(listener, &lifeline);
+                    sys::exit_now(i32::from(failed.is_err()));
+                }
+                Ok(ForkResult::Parent { .. }) => {}
+                Err(errno) => report(&lifeline, errno as i32),
             }
             sys::exit_now(0)
         }
     }
 }
 
-fn serve(listener: OwnedFd, lifeline: OwnedFd) -> nix::Result<()> {
+/// Waits for what [`report`] sends.
+fn came_up(lifeline: &OwnedFd) -> nix::Result<()> {
+    let mut said = [0; 4];
+    let mut have = 0;
+    while let Some(space) = said.get_mut(have..).filter(|space| !space.is_empty()) {
+        match read(lifeline, space) {
+            // It died before it could say why: out of memory, as likely as not.
+            Ok(0) => return Err(Errno::EAGAIN),
+            Ok(count) => have += count,
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+    match i32::from_le_bytes(said) {
+        0 => Ok(()),
+        errno => Err(Errno::from_raw(errno)),
+    }
+}
+
+/// Says how the start went: an `errno`, 0 for a relay that is up.
+fn report(lifeline: &OwnedFd, errno: i32) {
+    // Nobody left to hear it, nobody to tell.
+    let _ = write(lifeline, &errno.to_le_bytes());
+}
+
+fn serve(listener: OwnedFd, lifeline: &OwnedFd) -> nix::Result<()> {
+    let made = settle(&listener, lifeline).and_then(|()| Relay::new(listener));
+    report(lifeline, made.as_ref().err().map_or(0, |errno| *errno as i32));
+    made?.run()
+}
+
+/// Leaves everything behind that came from bwrap.
+fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> nix::Result<()> {
     prctl::set_dumpable(false)?;
     nix::unistd::setsid()?;
-    sys::close_all_except(&[listener.as_raw_fd(), lifeline.as_raw_fd()])?;
+    // The standard numbers stay taken: a panic's message must not go into a connection that has got one of them.
+    let nothing = File::options()
+        .read(true)
+        .write(true)
+        .open("/dev/null")
+        .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    dup2_stdin(&nothing)?;
+    dup2_stdout(&nothing)?;
+    dup2_stderr(&nothing)?;
+    drop(nothing);
+    sys::close_all_except(&[0, 1, 2, listener.as_raw_fd(), lifeline.as_raw_fd()])?;
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
-    Relay::new(listener)?.run()
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)
 }
 
 struct Relay {
     epoll: Epoll,
     listener: OwnedFd,
+    /// Accepted while the host side could not take one more: it is the next to be served.
+    held: Option<OwnedFd>,
     /// A slot is reused only after the events of a round are handled, so that no late event meets a new connection.
     pairs: Vec<Option<Pair>>,
     free: Vec<usize>,
@@ -77,6 +130,7 @@ impl Relay {
         Ok(Self {
             epoll,
             listener,
+            held: None,
             pairs: Vec::new(),
             free: Vec::new(),
             freed: Vec::new(),
@@ -112,42 +166,44 @@ impl Relay {
         }
     }
 
-    /// Whether to go on accepting; not for a while once descriptors or memory have run out.
+    /// Whether to go on accepting; not for a while once descriptors, memory or the host side's backlog have run out.
     fn accept_all(&mut self) -> bool {
         for _ in 0..ACCEPTS {
-            let accepted = sys::accept(self.listener.as_fd());
-            match accepted {
-                Ok(tcp) => {
-                    // A host side that does not answer shows as a closed connection, as it would without a relay.
-                    if self.open_pair(tcp).is_err() {
-                        return true;
-                    }
-                }
+            let accepted = self.held.take().map_or_else(|| sys::accept(self.listener.as_fd()), Ok);
+            let tcp = match accepted {
+                Ok(tcp) => tcp,
                 Err(Errno::EAGAIN) => return true,
-                Err(Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM) => return false,
+                Err(errno) if is_shortage(errno) => return false,
                 // The client went away first, or a signal: the next one.
+                Err(_) => continue,
+            };
+            match dial() {
+                // One that cannot be watched is closed; the others go on.
+                Ok(unix) => drop(self.open_pair(tcp, unix)),
+                Err(errno) if errno == Errno::EAGAIN || is_shortage(errno) => {
+                    self.held = Some(tcp);
+                    return false;
+                }
+                // A host side that does not answer shows as a closed connection, as it would without a relay.
                 Err(_) => {}
             }
         }
         true
     }
 
-    fn open_pair(&mut self, tcp: OwnedFd) -> nix::Result<()> {
+    fn open_pair(&mut self, tcp: OwnedFd, unix: OwnedFd) -> nix::Result<()> {
         socket::setsockopt(&tcp, sockopt::TcpNoDelay, &true)?;
-        let unix = socket::socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
-        socket::connect(unix.as_raw_fd(), &UnixAddr::new(SOCKET)?)?;
-        sys::set_nonblocking(unix.as_fd())?;
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.pairs.push(None);
-            self.pairs.len() - 1
-        });
+        let pair = Pair { sides: [Side::new(tcp, EpollFlags::EPOLLIN), Side::new(unix, FROM_HOST)] };
+        // Taken from the list only when nothing can fail any more.
+        let slot = self.free.last().copied().unwrap_or(self.pairs.len());
         let token = slot as u64 * 2;
-        let pair = Pair { sides: [Side::new(tcp), Side::new(unix)] };
         for (side, token) in pair.sides.iter().zip([token, token + 1]) {
             self.epoll.add(&side.fd, EpollEvent::new(side.interest, token))?;
         }
-        if let Some(place) = self.pairs.get_mut(slot) {
-            *place = Some(pair);
+        self.free.pop();
+        match self.pairs.get_mut(slot) {
+            Some(place) => *place = Some(pair),
+            None => self.pairs.push(Some(pair)),
         }
         Ok(())
     }
@@ -158,13 +214,28 @@ impl Relay {
         let Some(pair) = place.as_mut() else { return };
         let from_unix = token % 2 == 1;
         let over = pair.turn(&mut self.buffer, from_unix, events).is_err() || pair.is_over();
-        if over || pair.watch(&self.epoll, token & !1).is_err() {
+        if over || pair.watch(&self.epoll, token & !1, from_unix, events).is_err() {
             // Closing the descriptors removes them from the epoll set.
             *place = None;
             self.freed.push(slot);
         }
     }
 }
+
+/// A connection to the host side. Without waiting: while the backlog is full, the tunnels that are open go on.
+fn dial() -> nix::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let unix = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    socket::connect(unix.as_raw_fd(), &UnixAddr::new(SOCKET)?)?;
+    Ok(unix)
+}
+
+fn is_shortage(errno: Errno) -> bool {
+    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM)
+}
+
+/// What is waited for on a fresh Unix side: bytes, and the end of its sending, which has to be seen when it happens.
+const FROM_HOST: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP);
 
 /// One connection: the stage's TCP side and the host's Unix side.
 struct Pair {
@@ -180,12 +251,26 @@ struct Side {
     ended: bool,
     /// The other side's end of file was passed on to this one.
     shut: bool,
+    /// This side, the host's, has ended its sending and was still there to listen.
+    half_closed: bool,
+    /// Out of the epoll set: it has hung up, which epoll reports whatever the interest is, and nothing can be done about
+    /// it before the other side has taken what is pending there.
+    parked: bool,
     interest: EpollFlags,
 }
 
 impl Side {
-    fn new(fd: OwnedFd) -> Self {
-        Self { fd, pending: Vec::new(), sent: 0, ended: false, shut: false, interest: EpollFlags::EPOLLIN }
+    fn new(fd: OwnedFd, interest: EpollFlags) -> Self {
+        Self {
+            fd,
+            pending: Vec::new(),
+            sent: 0,
+            ended: false,
+            shut: false,
+            half_closed: false,
+            parked: false,
+            interest,
+        }
     }
 
     /// Writes what is pending; whether all of it went.
@@ -208,15 +293,26 @@ impl Side {
 impl Pair {
     fn turn(&mut self, buffer: &mut [u8], from_unix: bool, events: EpollFlags) -> nix::Result<()> {
         let [tcp, unix] = &mut self.sides;
-        copy(tcp, unix, buffer)?;
-        if let Err(errno) = copy(unix, tcp, buffer) {
-            // The host side reset the connection: say so to the client in the same way.
-            socket::setsockopt(&tcp.fd, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
+        let hung_up = events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
+        unix.half_closed |= from_unix && !hung_up && events.contains(EpollFlags::EPOLLRDHUP);
+
+        let up = copy(tcp, unix, buffer).and_then(|()| pass_end(tcp, unix));
+        // Also when the way up is broken: a host side that takes no more may have said why.
+        let down = copy(unix, tcp, buffer).and_then(|()| {
+            if is_cut(unix)? {
+                return Err(Errno::ECONNRESET);
+            }
+            pass_end(unix, tcp)
+        });
+        if let Err(errno) = up.and(down) {
+            // A broken stream must not look like a finished one: the client gets a reset, as it does without a relay.
+            if !tcp.shut {
+                socket::setsockopt(&tcp.fd, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
+            }
             return Err(errno);
         }
         // Both directions of the side that raised this are closed: nothing can be written to it any more.
         let (gone, other) = if from_unix { (unix, tcp) } else { (tcp, unix) };
-        let hung_up = events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
         if hung_up && gone.ended && other.pending.is_empty() { Err(Errno::EPIPE) } else { Ok(()) }
     }
 
@@ -224,7 +320,9 @@ impl Pair {
         self.sides.iter().all(|side| side.ended && side.shut)
     }
 
-    fn watch(&mut self, epoll: &Epoll, token: u64) -> nix::Result<()> {
+    /// Waits for what comes next. `events` are those that the side of `from_unix` has raised.
+    fn watch(&mut self, epoll: &Epoll, token: u64, from_unix: bool, events: EpollFlags) -> nix::Result<()> {
+        let hung_up = events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
         let [tcp, unix] = &mut self.sides;
         let wants = |from: &Side, to: &Side| {
             let mut interest = EpollFlags::empty();
@@ -232,9 +330,23 @@ impl Pair {
             interest.set(EpollFlags::EPOLLOUT, !from.pending.is_empty());
             interest
         };
-        let wanted = [wants(tcp, unix), wants(unix, tcp)];
-        for ((side, interest), token) in [tcp, unix].into_iter().zip(wanted).zip([token, token + 1]) {
-            if interest != side.interest {
+        let mut from_host = wants(unix, tcp);
+        from_host.set(EpollFlags::EPOLLRDHUP, !unix.ended && !unix.half_closed);
+        let blocked = [!unix.pending.is_empty(), !tcp.pending.is_empty()];
+        let raised = [hung_up && !from_unix, hung_up && from_unix];
+        let wanted = [wants(tcp, unix), from_host];
+        let sides = [tcp, unix].into_iter().zip(wanted).zip(blocked).zip(raised).zip([token, token + 1]);
+        for ((((side, interest), blocked), hung_up), token) in sides {
+            if side.parked {
+                if !blocked {
+                    epoll.add(&side.fd, EpollEvent::new(interest, token))?;
+                    side.parked = false;
+                    side.interest = interest;
+                }
+            } else if hung_up && blocked {
+                epoll.delete(&side.fd)?;
+                side.parked = true;
+            } else if interest != side.interest {
                 epoll.modify(&side.fd, &mut EpollEvent::new(interest, token))?;
                 side.interest = interest;
             }
@@ -243,20 +355,43 @@ impl Pair {
     }
 }
 
+/// Whether the host side, whose end of file was just read, has dropped the connection instead of ending it.
+///
+/// It ends a stream, and a refusal too, by closing its sending half and listening on: until the client's end, or for a
+/// second. It closes both halves at once where it would reset a TCP connection, and where a limit or the end of the run
+/// cuts a tunnel. Once it has had the client's end, closing all is an ordinary end. A relay that gets no turn within that
+/// second takes a refusal for a cut: its reply has gone out before the reset, and stays readable.
+fn is_cut(unix: &mut Side) -> nix::Result<bool> {
+    if !unix.ended || unix.half_closed || unix.shut {
+        return Ok(false);
+    }
+    // Asked now, because the events of this round may be older than the end.
+    let mut sockets = [PollFd::new(unix.fd.as_fd(), PollFlags::empty())];
+    poll(&mut sockets, PollTimeout::ZERO)?;
+    let [socket] = sockets;
+    let cut =
+        socket.revents().is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR));
+    unix.half_closed = !cut;
+    Ok(cut)
+}
+
+/// Passes the end of one side on, once everything before it has gone.
+fn pass_end(from: &Side, to: &mut Side) -> nix::Result<()> {
+    if !from.ended || to.shut || !to.pending.is_empty() {
+        return Ok(());
+    }
+    to.shut = true;
+    match socket::shutdown(to.fd.as_raw_fd(), Shutdown::Write) {
+        // The other end is gone already; its own direction ends by itself.
+        Err(Errno::ENOTCONN) | Ok(()) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Moves what `from` has, as far as `to` takes it.
 fn copy(from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> nix::Result<()> {
     for _ in 0..TURNS {
-        if !to.flush()? {
-            return Ok(());
-        }
-        if from.ended {
-            if !to.shut {
-                to.shut = true;
-                match socket::shutdown(to.fd.as_raw_fd(), Shutdown::Write) {
-                    // The other end is gone already; its own direction ends by itself.
-                    Err(Errno::ENOTCONN) | Ok(()) => {}
-                    Err(errno) => return Err(errno),
-                }
-            }
+        if !to.flush()? || from.ended {
             return Ok(());
         }
         match read(&from.fd, buffer) {
