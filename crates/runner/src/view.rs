@@ -310,7 +310,8 @@ impl Builder<'_> {
         if self.files.view == View::Minimal {
             return None;
         }
-        if cwd == Path::new("/") || within(lists::KERNEL) {
+        // `/run` itself is where stage2 and the proxy's socket are put.
+        if [Path::new("/"), Path::new("/run")].contains(&cwd) || within(lists::KERNEL) {
             self.notes.push(format!(
                 "the working directory `{}` is read-only for the stage, and is not the host's",
                 cwd.display()

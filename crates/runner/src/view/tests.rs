@@ -349,7 +349,13 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
 #[test]
 fn the_places_of_running_programs_and_of_nix_are_no_projects() {
     let place = Place::new("run");
-    for cwd in ["/run", "/run/user/1000/project", "/nix", "/nix/var/nix", "/gnu"] {
+    let built = place.build(&Files::default(), Path::new("/run"), None);
+    assert!(
+        matches!(at(&built, Path::new("/run/x")), Some(Mount::Tmpfs { size: RUN_SIZE, .. })),
+        "not the host's"
+    );
+    assert!(built.writable.is_empty());
+    for cwd in ["/run/user/1000/project", "/nix", "/nix/var/nix", "/gnu"] {
         let built = place.build(&Files::default(), Path::new(cwd), None);
         assert!(built.writable.is_empty() && built.sockets_exposed, "{cwd}");
     }
