@@ -478,7 +478,7 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_stage_is_root() {
 #[test]
 fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
     let place = Place::new("protected");
-    for name in [".git/config", ".git/hooks/x", ".git/objects/x", ".vscode/sub/x", ".envrc"] {
+    for name in [".git/config", ".git/hooks/x", ".git/objects/x", ".vscode/sub/.envrc", ".envrc"] {
         place.make(&format!("home/project/{name}"));
     }
     for name in [".cargo/config.toml", ".cargo/credentials.toml", ".npmrc"] {
