@@ -8,19 +8,20 @@ use std::time::{Duration, Instant};
 
 use crate::shell::Shell;
 
-/// Hosts and what is fetched from them, the first one that answers.
-const HOSTS: &[(&str, &str)] = &[("example.com", "/"), ("pypi.org", "/simple/six/")];
+/// What is fetched where the network answers for it: a host kept for examples (RFC 2606).
+const EXAMPLE: &str = "https://example.com/";
 
 /// How long a host may take to answer the question whether it is there.
 const PATIENCE: Duration = Duration::from_secs(4);
 
 /// Reaches a real host with a rule, and does not reach it without. False only when exeat did the wrong thing.
 pub(crate) fn show(exeat: &Path) -> bool {
-    let Some((host, path)) = HOSTS.iter().find(|(host, path)| answers(&format!("https://{host}{path}")))
-    else {
+    let urls = [Some(EXAMPLE.to_owned()), registry()];
+    let Some(url) = urls.into_iter().flatten().find(|url| answers(url)) else {
         println!("A real host: left out, this machine reaches none of those that were tried.");
         return true;
     };
+    let host = url.trim_start_matches("https://").split('/').next().unwrap_or_default();
     let project = env::temp_dir().join(format!("exeat-demo-{}", std::process::id()));
     fs::create_dir_all(&project).expect("a directory for the demonstration");
     let path_variable = env::var("PATH").unwrap_or_default();
@@ -28,9 +29,7 @@ pub(crate) fn show(exeat: &Path) -> bool {
     let shell = Shell::new(&project, vec![]).env("PATH", &format!("{beside}:{path_variable}"));
 
     println!("A real host, with a rule and without.");
-    let curl = format!(
-        "curl -sS -m 20 -o page.html -w '%{{http_code}} %{{size_download}} bytes\\n' https://{host}{path}"
-    );
+    let curl = format!("curl -sS -m 20 -o page.html -w '%{{http_code}} %{{size_download}} bytes\\n' {url}");
     let (mut code, said) = shell.run_and_read(&format!("exeat run --allow {host} -- {curl}"));
     if code != 0
         && let Some(flag) = flag(&said)
@@ -48,6 +47,18 @@ pub(crate) fn show(exeat: &Path) -> bool {
         if holds { "=> reached with the rule, refused without" } else { "=> NOT AS IT SHOULD BE" }
     );
     holds
+}
+
+/// The package registry that npm is set to use here, for networks that let nothing else through.
+fn registry() -> Option<String> {
+    let output =
+        Command::new("npm").args(["config", "get", "registry"]).stdin(Stdio::null()).output().ok()?;
+    let url = String::from_utf8(output.stdout).ok()?.trim().to_owned();
+    // No port and no userinfo: the rule is made of the host alone.
+    let authority = url.strip_prefix("https://")?.split('/').next()?;
+    // The URL stands in a line for a shell.
+    let plain = !url.contains(|c: char| !c.is_ascii_alphanumeric() && !"/.:-_".contains(c));
+    (plain && !authority.is_empty() && !authority.contains([':', '@'])).then_some(url)
 }
 
 /// Whether the host can be reached from here at all, without exeat.
