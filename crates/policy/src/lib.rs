@@ -31,6 +31,7 @@ mod decision;
 mod escape;
 pub mod file;
 mod grammar;
+mod limits;
 mod name;
 mod pattern;
 mod policy;
@@ -45,6 +46,7 @@ pub use decision::{Admitted, Decision, Denial, MAX_ADDRS, Reason, Verdict, Vette
 pub use file::{FileError, PolicyFile};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use ipnet::IpNet;
+pub use limits::{LimitError, Limits, Size, Span};
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;
 pub use policy::{Policy, PolicyBuilder};

@@ -1,0 +1,301 @@
+//! What a stage may use of the machine: numbers with units, and the smaller of two. Nothing here enforces one.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// Limits of a run. `None` limits nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Limits {
+    /// `timeout`: wall time of the whole run; then the stage is stopped.
+    pub timeout: Option<Span>,
+    /// `cpu_time`: processor time of each process, in whole seconds, rounded up (`RLIMIT_CPU`).
+    pub cpu_time: Option<Span>,
+    /// `memory`: of all processes of the stage together.
+    pub memory: Option<Size>,
+    /// `pids`: processes and threads at one time.
+    pub pids: Option<u32>,
+    /// `open_files`: descriptors of each process (`RLIMIT_NOFILE`).
+    pub open_files: Option<u32>,
+    /// `file_size`: the largest file that a process may write (`RLIMIT_FSIZE`).
+    pub file_size: Option<Size>,
+    /// `tmpfs_size`: each of the private `/tmp` and `/var/tmp`.
+    pub tmpfs_size: Option<Size>,
+    /// `output`: stdout and stderr of the stage together.
+    pub output: Option<Size>,
+}
+
+impl Limits {
+    /// The key of each limit and its value as text, those that are set only, in the order above.
+    pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output } = *self;
+        let text = |value: Option<Size>| value.map(|value| value.to_string());
+        [
+            ("timeout", timeout.map(|value| value.to_string())),
+            ("cpu_time", cpu_time.map(|value| value.to_string())),
+            ("memory", text(memory)),
+            ("pids", pids.map(|value| value.to_string())),
+            ("open_files", open_files.map(|value| value.to_string())),
+            ("file_size", text(file_size)),
+            ("tmpfs_size", text(tmpfs_size)),
+            ("output", text(output)),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value?)))
+    }
+
+    /// The smaller of each two: neither side can lift what the other one limits.
+    #[must_use]
+    pub fn min(self, other: Self) -> Self {
+        fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+            match (a, b) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            }
+        }
+        Self {
+            timeout: least(self.timeout, other.timeout),
+            cpu_time: least(self.cpu_time, other.cpu_time),
+            memory: least(self.memory, other.memory),
+            pids: least(self.pids, other.pids),
+            open_files: least(self.open_files, other.open_files),
+            file_size: least(self.file_size, other.file_size),
+            tmpfs_size: least(self.tmpfs_size, other.tmpfs_size),
+            output: least(self.output, other.output),
+        }
+    }
+
+    /// `other`'s value where it has one, else this one's: a flag over a file.
+    #[must_use]
+    pub fn overridden_by(self, other: Self) -> Self {
+        Self {
+            timeout: other.timeout.or(self.timeout),
+            cpu_time: other.cpu_time.or(self.cpu_time),
+            memory: other.memory.or(self.memory),
+            pids: other.pids.or(self.pids),
+            open_files: other.open_files.or(self.open_files),
+            file_size: other.file_size.or(self.file_size),
+            tmpfs_size: other.tmpfs_size.or(self.tmpfs_size),
+            output: other.output.or(self.output),
+        }
+    }
+}
+
+/// A length of time, at least a millisecond and at most 366 days: longer is a slip of the hand, and would
+/// overflow clocks further down.
+///
+/// Written `90s`, `10m`, `1h30m`, `500ms`: whole numbers with units, each unit once, the large ones first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Span(Duration);
+
+/// A number of bytes, at least one.
+///
+/// Written `512`, `64KiB`, `10MB`, `2GiB`: a whole number with a unit of 1000 (`kB`, `MB`, `GB`, `TB`) or of 1024
+/// (`KiB`, `MiB`, `GiB`, `TiB`), in any letter case. `K`, `M`, `G` and `T` alone are those of 1024.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Size(u64);
+
+const MAX_SPAN: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+
+const SPAN_UNITS: [(&str, u64); 5] =
+    [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
+
+const SIZE_UNITS: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("TB", 1_000_000_000_000),
+    ("GiB", 1 << 30),
+    ("GB", 1_000_000_000),
+    ("MiB", 1 << 20),
+    ("MB", 1_000_000),
+    ("KiB", 1 << 10),
+    ("kB", 1_000),
+    ("", 1),
+];
+
+/// Why a text is no length of time or number of bytes.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LimitError {
+    /// Only digits.
+    #[error("the unit is missing: `{0}s`, `{0}m`?")]
+    NoUnit(String),
+    /// Not a length of time.
+    #[error("a duration is written like `90s`, `10m`, `1h30m` or `500ms`, and is longer than nothing")]
+    Span,
+    /// Longer than a year.
+    #[error("a duration is at most 366d")]
+    TooLong,
+    /// Not a number of bytes.
+    #[error("a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing")]
+    Size,
+}
+
+impl Span {
+    /// `None` below a millisecond and above 366 days.
+    pub fn new(span: Duration) -> Option<Self> {
+        (Duration::from_millis(1)..=MAX_SPAN).contains(&span).then_some(Self(span))
+    }
+
+    /// As the standard library has it.
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl Size {
+    /// `None` for 0.
+    pub const fn new(bytes: u64) -> Option<Self> {
+        if bytes == 0 { None } else { Some(Self(bytes)) }
+    }
+
+    /// In bytes.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl FromStr for Span {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        if number(text).is_some() {
+            return Err(LimitError::NoUnit(text.to_owned()));
+        }
+        let mut rest = text;
+        let mut units = SPAN_UNITS.iter();
+        let mut total = Duration::ZERO;
+        while !rest.is_empty() {
+            let (digits, tail) = split_while(rest, |c| c.is_ascii_digit());
+            let (unit, tail) = split_while(tail, |c| c.is_ascii_alphabetic());
+            let (_, factor) = units.find(|(name, _)| *name == unit).ok_or(LimitError::Span)?;
+            let millis = number(digits).ok_or(LimitError::Span)?;
+            let part = millis.checked_mul(*factor).ok_or(LimitError::TooLong)?;
+            total = total.checked_add(Duration::from_millis(part)).ok_or(LimitError::TooLong)?;
+            rest = tail;
+        }
+        if total > MAX_SPAN {
+            return Err(LimitError::TooLong);
+        }
+        Self::new(total).ok_or(LimitError::Span)
+    }
+}
+
+impl FromStr for Size {
+    type Err = LimitError;
+
+    fn from_str(text: &str) -> Result<Self, LimitError> {
+        let (digits, unit) = split_while(text, |c| c.is_ascii_digit());
+        let short = ["k", "m", "g", "t"].contains(&unit.to_ascii_lowercase().as_str());
+        let unit = if short { format!("{unit}iB") } else { unit.to_owned() };
+        let known = SIZE_UNITS.iter().find(|(name, _)| name.eq_ignore_ascii_case(&unit));
+        let (_, factor) = known.ok_or(LimitError::Size)?;
+        let bytes = number(digits).and_then(|number| number.checked_mul(*factor));
+        bytes.and_then(Self::new).ok_or(LimitError::Size)
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // INVARIANT: at most 366 days.
+        let mut rest = u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX);
+        for (unit, factor) in SPAN_UNITS {
+            if rest >= factor {
+                write!(f, "{}{unit}", rest / factor)?;
+                rest %= factor;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// In the largest unit that leaves no rest.
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = SIZE_UNITS.iter().find(|(_, factor)| self.0.is_multiple_of(*factor));
+        match unit {
+            Some((unit, factor)) => write!(f, "{}{unit}", self.0 / factor),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+fn number(digits: &str) -> Option<u64> {
+    let all = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    all.then(|| digits.parse().ok())?
+}
+
+fn split_while(text: &str, keep: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|c| !keep(c)).unwrap_or(text.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_whole_numbers_with_units_the_large_ones_first() {
+        for (text, millis) in [
+            ("90s", 90_000),
+            ("10m", 600_000),
+            ("1h30m", 5_400_000),
+            ("500ms", 500),
+            ("366d", 366 * 86_400_000),
+            ("90m", 5_400_000),
+        ] {
+            assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))), "{text}");
+        }
+        for text in ["", "s", "1.5s", "-1s", "1s1m", "1s1s", "0s", " 1s", "1 s", "1x", "１s", "1S"] {
+            assert_eq!(text.parse::<Span>(), Err(LimitError::Span), "{text}");
+        }
+        assert_eq!("90".parse::<Span>(), Err(LimitError::NoUnit("90".into())));
+        for text in ["367d", "99999999999999999d", "366d1ms"] {
+            assert_eq!(text.parse::<Span>(), Err(LimitError::TooLong), "{text}");
+        }
+    }
+
+    #[test]
+    fn sizes_have_units_of_1000_and_1024() {
+        for (text, bytes) in [
+            ("512", 512),
+            ("64KiB", 65_536),
+            ("10MB", 10_000_000),
+            ("10mb", 10_000_000),
+            ("2GiB", 2 << 30),
+            ("2g", 2 << 30),
+            ("1K", 1024),
+            ("1kB", 1000),
+            ("3TiB", 3 << 40),
+        ] {
+            assert_eq!(text.parse(), Ok(Size(bytes)), "{text}");
+        }
+        for text in ["", "0", "0MB", "1.5GB", "-1", "MB", "1 MB", "1PB", "1i", "99999999TiB", "1KB2"] {
+            assert_eq!(text.parse::<Size>(), Err(LimitError::Size), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_shown_parses_to_the_same() {
+        for text in ["1d2h3m4s5ms", "90m", "1ms", "366d"] {
+            let span: Span = text.parse().unwrap();
+            assert_eq!(span.to_string().parse(), Ok(span), "{text}");
+        }
+        for (text, shown) in
+            [("2048", "2KiB"), ("10MB", "10MB"), ("1001", "1001"), ("1536MiB", "1536MiB"), ("1000", "1kB")]
+        {
+            let size: Size = text.parse().unwrap();
+            assert_eq!((size.to_string().as_str(), size.to_string().parse()), (shown, Ok(size)));
+        }
+    }
+
+    /// K13: a child only narrows.
+    #[test]
+    fn the_smaller_limit_holds_and_a_missing_one_lifts_nothing() {
+        let pids = |pids| Limits { pids, ..Limits::default() };
+        assert_eq!(pids(Some(3)).min(pids(Some(5))), pids(Some(3)));
+        assert_eq!(pids(None).min(pids(Some(5))), pids(Some(5)));
+        assert_eq!(pids(Some(3)).min(pids(None)), pids(Some(3)));
+        assert_eq!(pids(Some(3)).overridden_by(pids(Some(5))), pids(Some(5)));
+        assert_eq!(pids(Some(3)).overridden_by(pids(None)), pids(Some(3)));
+    }
+}
