@@ -9,9 +9,10 @@ use serde::{Serialize, Serializer};
 
 use crate::addr::{AddrClass, OwnAddrs};
 use crate::day::Day;
-use crate::policy::Policy;
+use crate::escape::printable;
+use crate::policy::{Layer, Policy, Role};
 use crate::port::{Port, PortSet};
-use crate::rule::{Rule, RuleId};
+use crate::rule::{Rule, RuleId, TlsCheck};
 use crate::target::{Host, Target};
 
 /// The most addresses of one answer that are kept for dialling. The rest is judged, then dropped.
@@ -245,7 +246,7 @@ pub struct Decision {
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target, today: exeat_policy::Day) {
-/// let forged = exeat_policy::Admitted { policy, target, rule: todo!(), today };
+/// let forged = exeat_policy::Admitted { policy, target, granted: vec![], today };
 /// # }
 /// ```
 #[must_use = "an admitted target still has to be vetted"]
@@ -253,14 +254,17 @@ pub struct Decision {
 pub struct Admitted {
     policy: Policy,
     target: Target,
-    rule: RuleId,
+    granted: Granted,
     today: Day,
 }
 
+/// The rule of each layer that grants a target, in the order of the layers. The last one is the grant itself.
+type Granted = Vec<RuleId>;
+
 impl Admitted {
-    // Called by `Policy::admit` alone.
-    pub(crate) fn new(policy: Policy, target: Target, rule: RuleId, today: Day) -> Self {
-        Self { policy, target, rule, today }
+    // Called by `Policy::admit` alone, with a rule for each layer.
+    pub(crate) fn new(policy: Policy, target: Target, granted: Granted, today: Day) -> Self {
+        Self { policy, target, granted, today }
     }
 
     /// What was asked for.
@@ -270,7 +274,19 @@ impl Admitted {
 
     /// The grant.
     pub fn rule(&self) -> &Rule {
-        self.policy.rule(self.rule)
+        grant(&self.policy, &self.granted)
+    }
+
+    /// The rule of each layer above the grants, with its layer: what else had to allow it.
+    pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
+        within(&self.policy, &self.granted)
+    }
+
+    /// Whether the TLS server name is checked: the strictest word of the grant and of the ceilings. What a stage
+    /// declares cannot speak of it.
+    pub fn tls(&self) -> TlsCheck {
+        let ceilings = self.within().filter(|(layer, _)| layer.role() == Role::Ceiling);
+        ceilings.fold(self.rule().note.tls, |tls, (_, rule)| tls.strictest(rule.note.tls))
     }
 
     /// Judges every address that the target resolved to; one bad address refuses the whole answer.
@@ -289,12 +305,26 @@ impl Admitted {
                 addrs: dialable(answers, self.target.port),
                 policy: self.policy,
                 target: self.target,
-                rule: self.rule,
+                granted: self.granted,
                 opened_by,
             }),
-            Err(why) => Err(Denial::new(self.policy.clone(), self.target, why, Some(self.rule))),
+            Err((why, layer)) => {
+                let admitted_by = self.granted.last().copied();
+                Err(Denial::new(self.policy.clone(), self.target, why, admitted_by, layer))
+            }
         }
     }
+}
+
+// INVARIANT: `Policy::admit` takes a rule of every layer, and there always are the grants.
+#[expect(clippy::indexing_slicing, reason = "a list with a rule for each layer is never empty")]
+fn grant<'a>(policy: &'a Policy, granted: &[RuleId]) -> &'a Rule {
+    policy.rule(granted[granted.len() - 1])
+}
+
+fn within<'a>(policy: &'a Policy, granted: &'a [RuleId]) -> impl Iterator<Item = (&'a Layer, &'a Rule)> {
+    let rules = granted.iter().map(|id| policy.rule(*id));
+    policy.layers().iter().zip(rules).filter(|(layer, _)| layer.role() != Role::Grants)
 }
 
 /// A granted target whose every address was judged: the permission to dial.
@@ -303,7 +333,7 @@ impl Admitted {
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
-/// let forged = exeat_policy::Vetted { policy, target, rule: todo!(), opened_by: None, addrs: vec![] };
+/// let forged = exeat_policy::Vetted { policy, target, granted: vec![], opened_by: None, addrs: vec![] };
 /// # }
 /// ```
 #[must_use = "a vetted target is meant to be dialled or recorded"]
@@ -311,7 +341,7 @@ impl Admitted {
 pub struct Vetted {
     policy: Policy,
     target: Target,
-    rule: RuleId,
+    granted: Granted,
     opened_by: Option<RuleId>,
     addrs: Vec<SocketAddr>,
 }
@@ -324,7 +354,12 @@ impl Vetted {
 
     /// The grant of the target.
     pub fn rule(&self) -> &Rule {
-        self.policy.rule(self.rule)
+        grant(&self.policy, &self.granted)
+    }
+
+    /// The rule of each layer above the grants, with its layer.
+    pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
+        within(&self.policy, &self.granted)
     }
 
     /// The IP rule that opened the first address outside public space, where one had to.
@@ -343,7 +378,7 @@ impl Vetted {
             target: self.target.clone(),
             verdict: Verdict::Allow,
             reason: Reason::Rule,
-            rule: Some(self.rule),
+            rule: Some(self.rule().id),
         }
     }
 }
@@ -392,11 +427,19 @@ struct Refused {
     target: Target,
     why: Why,
     admitted_by: Option<RuleId>,
+    /// The layer that does not grant it. `None`: no layer could.
+    layer: Option<usize>,
 }
 
 impl Denial {
-    pub(crate) fn new(policy: Policy, target: Target, why: Why, admitted_by: Option<RuleId>) -> Self {
-        Self(Box::new(Refused { policy, target, why, admitted_by }))
+    pub(crate) fn new(
+        policy: Policy,
+        target: Target,
+        why: Why,
+        admitted_by: Option<RuleId>,
+        layer: Option<usize>,
+    ) -> Self {
+        Self(Box::new(Refused { policy, target, why, admitted_by, layer }))
     }
 
     /// What was asked for.
@@ -423,6 +466,21 @@ impl Denial {
         match &self.0.why {
             Why::DenyRule { rule, .. } | Why::Expired { rule, .. } => Some(self.0.policy.rule(*rule)),
             _ => None,
+        }
+    }
+
+    /// The layer above the grants that refused: a ceiling, or what the stage declared. No grant lifts that.
+    pub fn above(&self) -> Option<&Layer> {
+        let layer = self.0.policy.layers().get(self.0.layer?)?;
+        (layer.role() != Role::Grants).then_some(layer)
+    }
+
+    /// Whose rules do not grant it, for the stage: no path.
+    fn whose_inside(&self) -> &'static str {
+        match self.above().map(Layer::role) {
+            Some(Role::Ceiling) => "no rule of a ceiling",
+            Some(Role::Declared) => "no declared effect",
+            Some(Role::Grants) | None => "no rule",
         }
     }
 
@@ -472,7 +530,10 @@ impl Denial {
     /// One line for the stage: never an address it did not ask for, a path or a person.
     pub fn said_inside(&self) -> String {
         match &self.0.why {
-            Why::Default => "no rule allows it".into(),
+            Why::Default => format!("{} allows it", self.whose_inside()),
+            Why::IpLiteral { .. } if self.above().is_some() => {
+                format!("{} allows this address", self.whose_inside())
+            }
             Why::IpLiteral { .. } => "no IP rule allows this address".into(),
             Why::DenyRule { .. } => "a deny rule forbids this host".into(),
             Why::Port { granted } => match listed(granted) {
@@ -493,6 +554,18 @@ impl Denial {
 
     /// One line for the host's own terminal and record: names addresses and files.
     pub fn said_outside(&self) -> String {
+        let said = self.said_of_rules();
+        match self.above() {
+            None => said,
+            Some(layer) => match (layer.role(), layer.name()) {
+                (Role::Declared, _) => format!("{said} (declared by the stage)"),
+                (_, Some(file)) => format!("{said} (ceiling {})", printable(file)),
+                (_, None) => format!("{said} (ceiling)"),
+            },
+        }
+    }
+
+    fn said_of_rules(&self) -> String {
         // A literal did not resolve to anything, and stands beside this text already.
         let address = |addr: &IpAddr, class: &AddrClass| match self.0.target.host {
             Host::Ip(_) => format!("not a public address ({class})"),
@@ -528,8 +601,12 @@ impl Denial {
     }
 
     /// The flags that would allow exactly this, for the host's side. Never a wildcard; `None` where a
-    /// deny rule or an expiry stands against it, and for metadata and addresses that are never dialled.
+    /// deny rule, an expiry, a ceiling or a declaration stands against it, and for metadata and addresses that
+    /// are never dialled.
     pub fn flag(&self) -> Option<String> {
+        if self.above().is_some() {
+            return None;
+        }
         let target = &self.0.target;
         match &self.0.why {
             Why::Default | Why::Port { .. } | Why::IpLiteral { .. } => {
@@ -558,7 +635,7 @@ impl Denial {
 
     /// Whether report mode may let this through and record `would_deny`: only a name that no rule grants.
     pub fn is_reportable(&self) -> bool {
-        self.0.why == Why::Default
+        self.0.why == Why::Default && self.above().is_none()
     }
 }
 

@@ -24,6 +24,23 @@ impl HostPattern {
             Self::Any => true,
         }
     }
+
+    /// Whether every name that `other` covers is covered.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Any, _) => true,
+            (_, Self::Exact(name)) => self.matches(name),
+            (Self::Subdomains(base), Self::Subdomains(other)) => {
+                base == other || other.parents().any(|parent| parent == base.as_str())
+            }
+            (Self::Exact(_), _) | (_, Self::Any) => false,
+        }
+    }
+
+    /// The names that both cover: of two patterns that meet, one always lies within the other.
+    pub fn intersection<'a>(&'a self, other: &'a Self) -> Option<&'a Self> {
+        if self.covers(other) { Some(other) } else { other.covers(self).then_some(self) }
+    }
 }
 
 impl fmt::Display for HostPattern {

@@ -1,5 +1,6 @@
-//! The decision. Deny rules first, in no order; then grants; then, once the addresses are known, every one
-//! of them. Nothing here resolves a name, and a name that is not admitted is not to be resolved.
+//! The decision. Deny rules first, in no order; then every layer has to grant; then, once the addresses are
+//! known, every one of them in every layer. Nothing here resolves a name, and a name that is not admitted is
+//! not to be resolved.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -10,28 +11,36 @@ use crate::addr::{self, AddrClass, Opening, OwnAddrs};
 use crate::day::Day;
 use crate::decision::{Admitted, Denial, Why};
 use crate::grammar::{Allowances, RuleError, RuleSpec};
+use crate::name::HostName;
 use crate::port::{Port, PortSet};
 use crate::rule::{Action, Note, Origin, Rule, RuleId, TlsCheck};
 use crate::target::{Host, Target};
 
+mod effective;
 mod index;
+mod layer;
 
+pub use effective::{Effective, EffectiveRule, Excess};
 use index::Index;
+pub use layer::{Layer, Layers, Role};
 
 /// Rules, ready to be asked. A clone is another handle to the same policy.
 ///
-/// An empty policy refuses everything.
+/// A policy has layers, and a target is granted when every one of them grants it: the grants, what the stage
+/// declared, and each ceiling. A deny rule of any layer wins over all of them. An empty policy refuses everything.
 #[derive(Debug, Clone)]
 pub struct Policy(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     rules: Vec<Rule>,
-    allow: Index,
+    /// Ceilings, then what is declared, then the grants: what the caller cannot lift is asked, and named, first.
+    layers: Vec<Layer>,
+    /// The deny rules of all layers.
     deny: Index,
 }
 
-/// Collects rules. Rules are a union: their order decides nothing, and a repeated one is harmless.
+/// Collects the rules of one layer. Rules are a union: their order decides nothing, and a repeated one is harmless.
 #[derive(Debug, Clone, Default)]
 pub struct PolicyBuilder {
     rules: Vec<Rule>,
@@ -76,23 +85,32 @@ impl PolicyBuilder {
         self.rules.push(Rule { id, text: text.to_owned(), action, pattern, ports, origin, note });
     }
 
-    /// Makes the policy.
+    /// Makes the policy of these grants, with nothing above them.
     pub fn build(self) -> Policy {
-        let allow = Index::new(&self.rules, Action::Allow);
-        let deny = Index::new(&self.rules, Action::Deny);
-        Policy(Arc::new(Inner { rules: self.rules, allow, deny }))
+        Layers { grants: self, ..Layers::default() }.build()
     }
 }
 
 impl Policy {
-    /// Every rule, in the order of addition; [`RuleId`] is the place in it.
+    /// Every rule of every layer: the grants first, in the order of addition; [`RuleId`] is the place in it.
     pub fn rules(&self) -> &[Rule] {
         &self.0.rules
     }
 
-    /// Whether there is no allow rule, so that nothing at all is granted.
+    /// The layers in the order in which they are asked: ceilings, what is declared, grants.
+    pub fn layers(&self) -> &[Layer] {
+        &self.0.layers
+    }
+
+    /// The rules of one of the layers, in the order of addition.
+    pub fn rules_of(&self, layer: &Layer) -> &[Rule] {
+        self.0.rules.get(layer.places()).unwrap_or_default()
+    }
+
+    /// Whether some layer has no allow rule, so that nothing at all is granted.
     pub fn is_empty(&self) -> bool {
-        self.0.rules.iter().all(|rule| rule.action == Action::Deny)
+        let grants = |layer| self.rules_of(layer).iter().any(|rule: &Rule| rule.action == Action::Allow);
+        !self.0.layers.iter().all(grants)
     }
 
     /// Whether the rules grant `target` on `today`.
@@ -104,26 +122,53 @@ impl Policy {
     ///
     /// A [`Denial`]; a denied name must not be resolved.
     pub fn admit(&self, target: Target, today: Day) -> Result<Admitted, Denial> {
-        let found = match &target.host {
-            Host::Name(_) => self.grant_of_name(&target, today),
-            Host::Ip(ip) => self.grant_of_literal(*ip, target.port, today),
+        let denied = match &target.host {
+            Host::Name(name) => {
+                self.0.deny.by_name(name).find(|id| self.rule(*id).ports.contains(target.port))
+            }
+            Host::Ip(ip) => self.denied(*ip, target.port),
         };
-        match found {
-            Ok(rule) => Ok(Admitted::new(self.clone(), target, rule, today)),
-            Err(why) => Err(Denial::new(self.clone(), target, why, None)),
+        if let Some(rule) = denied {
+            return Err(Denial::new(self.clone(), target, Why::DenyRule { rule, addr: None }, None, None));
         }
+        let mut granted = Vec::with_capacity(self.0.layers.len());
+        for (at, layer) in self.0.layers.iter().enumerate() {
+            let found = match &target.host {
+                Host::Name(name) => self.grant_of_name(layer, name, target.port, today),
+                Host::Ip(ip) => self.grant_of_literal(layer, *ip, target.port, today),
+            };
+            match found {
+                Ok(rule) => granted.push(rule),
+                Err(why) => return Err(Denial::new(self.clone(), target, why, None, Some(at))),
+            }
+        }
+        Ok(Admitted::new(self.clone(), target, granted, today))
     }
 
     /// What the effective policy says, as one line of JSON: the digest of a run's policy is taken over this.
     ///
     /// Each rule stands once in its canonical spelling with its note; rules are sorted. Where a rule was
     /// written, how it was spelled and in which order changes nothing, so equal policies have equal digests.
+    /// Layers besides the grants stand beside them: `declared`, and `ceilings`, sorted too.
     pub fn canonical_json(&self) -> String {
-        let mut lines: Vec<(String, String)> = self.0.rules.iter().map(canonical_rule).collect();
-        lines.sort_unstable();
-        lines.dedup();
-        let rules: Vec<String> = lines.into_iter().map(|(_, json)| json).collect();
-        format!(r#"{{"rules":[{}],"schema":1}}"#, rules.join(","))
+        let of = |role| {
+            let layers = self.0.layers.iter().filter(move |layer: &&Layer| layer.role() == role);
+            let mut all: Vec<String> = layers.map(|layer| canonical_rules(self.rules_of(layer))).collect();
+            all.sort_unstable();
+            all.dedup();
+            all
+        };
+        let mut json = String::from("{");
+        let ceilings = of(Role::Ceiling);
+        if !ceilings.is_empty() {
+            json.push_str(&format!(r#""ceilings":[{}],"#, ceilings.join(",")));
+        }
+        if let Some(declared) = of(Role::Declared).first() {
+            json.push_str(&format!(r#""declared":{declared},"#));
+        }
+        let rules = of(Role::Grants);
+        json.push_str(&format!(r#""rules":{},"schema":1}}"#, rules.first().map_or("[]", String::as_str)));
+        json
     }
 
     // INVARIANT: a `RuleId` held by a value of this crate was made by the policy held beside it.
@@ -133,63 +178,63 @@ impl Policy {
     }
 
     /// Judges the answer for an admitted target; `Ok` is the rule that opened a special-use address.
+    ///
+    /// `Err` names the layer that refused, where a rule of that layer would lift it.
     pub(crate) fn vet(
         &self,
         target: &Target,
         answers: &[IpAddr],
         own: &OwnAddrs,
         today: Day,
-    ) -> Result<Option<RuleId>, Why> {
+    ) -> Result<Option<RuleId>, (Why, Option<usize>)> {
         if answers.is_empty() {
-            return Err(Why::Empty);
+            return Err((Why::Empty, None));
         }
         // What nothing can open comes first: a suggested flag must not end in the next refusal.
         let literal = target.host.ip().is_some();
         for ip in answers {
             if let Some(rule) = self.denied(*ip, target.port) {
-                return Err(Why::DenyRule { rule, addr: (!literal).then_some(*ip) });
+                return Err((Why::DenyRule { rule, addr: (!literal).then_some(*ip) }, None));
             }
         }
         let mut opened_by = None;
-        let mut closed: Vec<(IpAddr, Shut)> = Vec::new();
+        let mut closed: Vec<(IpAddr, Shut, usize)> = Vec::new();
         for ip in answers {
-            match self.opened(*ip, target.port, own, today) {
-                Ok(rule) => opened_by = opened_by.or(rule),
-                Err(_) if closed.iter().any(|(other, _)| other == ip) => {}
-                Err(shut) => closed.push((*ip, shut)),
+            for (at, layer) in self.0.layers.iter().enumerate() {
+                match self.opened(layer, *ip, target.port, own, today) {
+                    // The last layer is the grants: its rule is the one that the caller wrote.
+                    Ok(rule) if layer.role() == Role::Grants => opened_by = opened_by.or(rule),
+                    Ok(_) => {}
+                    Err(_) if closed.iter().any(|(other, _, by)| (other, *by) == (ip, at)) => {}
+                    Err(shut) => closed.push((*ip, shut, at)),
+                }
             }
         }
-        let worst = closed.iter().max_by_key(|(_, shut)| shut.rank());
+        // A ceiling before the grants, whose flag would not help.
+        let worst = closed.iter().max_by_key(|(_, shut, at)| (shut.rank(), std::cmp::Reverse(*at)));
         match worst {
             None => Ok(opened_by),
-            Some((ip, Shut::Expired(rule, class))) => {
-                Err(Why::Expired { rule: *rule, addr: Some((*ip, *class)) })
+            Some((ip, Shut::Expired(rule, class), at)) => {
+                Err((Why::Expired { rule: *rule, addr: Some((*ip, *class)) }, Some(*at)))
             }
-            Some((ip, Shut::Closed(class))) => {
+            Some((ip, Shut::Closed(class), at)) => {
                 let (first, class) = (*ip, *class);
-                let more = closed.iter().map(|(ip, _)| *ip).filter(|ip| *ip != first).collect();
-                Err(Why::Closed { class, first, more })
+                let others = closed.iter().filter(|(ip, _, by)| *ip != first && by == at);
+                let more = others.map(|(ip, ..)| *ip).collect();
+                Err((Why::Closed { class, first, more }, Some(*at)))
             }
         }
     }
 
-    fn grant_of_name(&self, target: &Target, today: Day) -> Result<RuleId, Why> {
-        let Some(name) = target.host.name() else { return Err(Why::Default) };
-        let deny = &self.0.deny;
-        if let Some(rule) = deny.by_name(name).find(|id| self.rule(*id).ports.contains(target.port)) {
-            return Err(Why::DenyRule { rule, addr: None });
-        }
-        self.pick(self.0.allow.by_name(name), target.port, today).map_err(|miss| match miss {
+    fn grant_of_name(&self, layer: &Layer, name: &HostName, port: Port, today: Day) -> Result<RuleId, Why> {
+        self.pick(layer.allow.by_name(name), port, today).map_err(|miss| match miss {
             Miss::Expired(rule) => Why::Expired { rule, addr: None },
             Miss::Port(granted) => Why::Port { granted },
             Miss::Nothing => Why::Default,
         })
     }
 
-    fn grant_of_literal(&self, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
-        if let Some(rule) = self.denied(ip, port) {
-            return Err(Why::DenyRule { rule, addr: None });
-        }
+    fn grant_of_literal(&self, layer: &Layer, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
         let class = addr::classify(ip);
         let closed = Why::Closed { class, first: ip, more: Vec::new() };
         let opening = addr::opening(ip);
@@ -197,12 +242,12 @@ impl Policy {
             return Err(closed);
         }
         let opens = |id: &RuleId| self.lies_within(*id, opening);
-        self.pick(self.0.allow.by_ip(ip).filter(opens), port, today).map_err(|miss| match miss {
+        self.pick(layer.allow.by_ip(ip).filter(opens), port, today).map_err(|miss| match miss {
             Miss::Expired(rule) => Why::Expired { rule, addr: None },
             Miss::Port(granted) => Why::Port { granted },
             Miss::Nothing if class == AddrClass::Metadata => closed,
             // A rule covers it, but none that may open this block: "no IP rule" would mislead.
-            Miss::Nothing if self.0.allow.by_ip(ip).next().is_some() => closed,
+            Miss::Nothing if layer.allow.by_ip(ip).next().is_some() => closed,
             Miss::Nothing => Why::IpLiteral { class },
         })
     }
@@ -213,8 +258,15 @@ impl Policy {
         all.flat_map(|ip| self.0.deny.by_ip(ip)).find(|id| self.rule(*id).ports.contains(port))
     }
 
-    /// Whether an address may be dialled once its target is granted, and by which rule if it takes one.
-    fn opened(&self, ip: IpAddr, port: Port, own: &OwnAddrs, today: Day) -> Result<Option<RuleId>, Shut> {
+    /// Whether a layer lets an address be dialled once its target is granted, and by which rule if it takes one.
+    fn opened(
+        &self,
+        layer: &Layer,
+        ip: IpAddr,
+        port: Port,
+        own: &OwnAddrs,
+        today: Day,
+    ) -> Result<Option<RuleId>, Shut> {
         let opening = addr::opening(ip);
         let class =
             if own.contains(ip) && opening != Opening::Never { AddrClass::Own } else { addr::classify(ip) };
@@ -227,7 +279,7 @@ impl Policy {
             (AddrClass::Own, _) | (_, Opening::Within(_)) => {}
             (_, Opening::Public) => return Ok(None),
         }
-        match self.pick(self.0.allow.by_ip(ip).filter(opens), port, today) {
+        match self.pick(layer.allow.by_ip(ip).filter(opens), port, today) {
             Ok(rule) => Ok(Some(rule)),
             Err(Miss::Expired(rule)) => Err(Shut::Expired(rule, class)),
             Err(Miss::Port(_) | Miss::Nothing) => Err(Shut::Closed(class)),
@@ -298,6 +350,15 @@ impl Shut {
             Self::Closed(_) => 0,
         }
     }
+}
+
+/// A list of JSON objects, sorted and without repeats.
+fn canonical_rules(rules: &[Rule]) -> String {
+    let mut lines: Vec<(String, String)> = rules.iter().map(canonical_rule).collect();
+    lines.sort_unstable();
+    lines.dedup();
+    let rules: Vec<String> = lines.into_iter().map(|(_, json)| json).collect();
+    format!("[{}]", rules.join(","))
 }
 
 fn canonical_rule(rule: &Rule) -> (String, String) {

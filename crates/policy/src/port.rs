@@ -116,6 +116,29 @@ impl PortSet {
         self.0.iter().filter_map(|&(first, last)| Some((Port::new(first)?, Port::new(last)?)))
     }
 
+    /// The ports that both have.
+    #[must_use]
+    pub fn intersection(&self, other: &Self) -> Self {
+        let pairs = self.0.iter().flat_map(|a| other.0.iter().map(move |b| (a.0.max(b.0), a.1.min(b.1))));
+        // Sorted ranges met with sorted ranges come out sorted, and cannot touch: theirs do not.
+        Self(pairs.filter(|(first, last)| first <= last).collect())
+    }
+
+    /// The ports that `other` has not.
+    #[must_use]
+    pub fn without(&self, other: &Self) -> Self {
+        let mut rest = self.0.clone();
+        for &(from, to) in &other.0 {
+            let cut = |(first, last): (u16, u16)| {
+                let below = (from > 1).then(|| (first, last.min(from - 1)));
+                let above = to.checked_add(1).map(|next| (first.max(next), last));
+                below.into_iter().chain(above).filter(|(first, last)| first <= last)
+            };
+            rest = rest.into_iter().flat_map(cut).collect();
+        }
+        Self(rest)
+    }
+
     /// Adds every port of `other`.
     pub fn extend(&mut self, other: &Self) {
         *self = Self::union([&*self, other]);
@@ -178,6 +201,22 @@ mod tests {
             (&[(9, 5)], ""),
         ] {
             assert_eq!(set(ranges).to_string(), shown);
+        }
+    }
+
+    #[test]
+    fn sets_are_met_and_cut() {
+        for (a, b, both, rest) in [
+            (&[(443, 443)][..], &[(1, 65535)][..], "443", ""),
+            (&[(1, 65535)], &[(443, 443)], "443", "1-442,444-65535"),
+            (&[(10, 20), (30, 40)], &[(15, 35)], "15-20,30-35", "10-14,36-40"),
+            (&[(10, 20)], &[(21, 30)], "", "10-20"),
+            (&[(10, 20)], &[(1, 10), (20, 65535)], "10,20", "11-19"),
+            (&[], &[(1, 5)], "", ""),
+        ] {
+            assert_eq!(set(a).intersection(&set(b)).to_string(), both);
+            assert_eq!(set(b).intersection(&set(a)).to_string(), both);
+            assert_eq!(set(a).without(&set(b)).to_string(), rest);
         }
     }
 

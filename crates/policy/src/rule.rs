@@ -104,6 +104,16 @@ impl TlsCheck {
             Self::Off => false,
         }
     }
+
+    /// Of two, the one that is enforced on more ports.
+    #[must_use]
+    pub fn strictest(self, other: Self) -> Self {
+        match (self, other) {
+            (Self::Sni, _) | (_, Self::Sni) => Self::Sni,
+            (Self::Auto, _) | (_, Self::Auto) => Self::Auto,
+            (Self::Off, Self::Off) => Self::Off,
+        }
+    }
 }
 
 /// Where a rule was written.

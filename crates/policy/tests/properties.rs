@@ -4,8 +4,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use exeat_policy::{
-    Action, Allowances, Day, HostName, HostPattern, Note, Origin, OwnAddrs, Pattern, Policy, PolicyBuilder,
-    PolicyFile, Reason, RuleSpec, Target,
+    Action, AddrClass, Allowances, Day, HostName, HostPattern, Layers, Note, Origin, OwnAddrs, Pattern,
+    Policy, PolicyBuilder, PolicyFile, Reason, RuleSpec, Target,
 };
 use proptest::prelude::*;
 
@@ -16,13 +16,17 @@ fn today() -> Day {
 }
 
 fn policy(rules: &[String]) -> Policy {
+    builder(rules).build()
+}
+
+fn builder(rules: &[String]) -> PolicyBuilder {
     let mut builder = PolicyBuilder::new();
     builder.allow_any(true).allow_shared_suffix(true);
     for rule in rules {
         let origin = Origin::Flag { flag: "--allow".into() };
         builder.add(rule, Action::Allow, origin, Note::default()).unwrap();
     }
-    builder.build()
+    builder
 }
 
 /// Admitted and vetted against one answer: what a connection would see.
@@ -138,6 +142,59 @@ proptest! {
         let Pattern::Name(pattern) = RuleSpec::parse(&text, Action::Allow, WIDE).unwrap().pattern else { panic!() };
         let asked: HostName = asked.parse().unwrap();
         prop_assert_eq!(pattern.matches(&asked), naive(&pattern, asked.as_str()));
+    }
+
+    /// K13: a stack of layers grants what each of them grants alone, so it is never wider than any of them; a deny
+    /// rule of one denies for all.
+    #[test]
+    fn a_stack_grants_what_every_layer_grants(
+        layers in prop::collection::vec(prop::collection::vec(rule(), 0..8), 1..4),
+        declares in any::<bool>(),
+        target in target(),
+        answer in ip(),
+    ) {
+        let mut rest = layers.iter();
+        let grants = builder(rest.next().unwrap());
+        let declared = if declares { rest.next().map(|rules| builder(rules)) } else { None };
+        let ceilings = rest.map(|rules| ("c".to_owned(), builder(rules))).collect();
+        let stack = Layers { grants, declared, ceilings }.build();
+        let own = OwnAddrs::default();
+        let together = outcome(&stack, &target, answer, &own);
+        let alone: Vec<_> =
+            layers.iter().map(|rules| outcome(&policy(rules), &target, answer, &own)).collect();
+        prop_assert_eq!(together.is_ok(), alone.iter().all(Result::is_ok), "{:?} {:?}", together, alone);
+        if let Err(reason) = together {
+            let denied = alone.contains(&Err(Reason::DenyRule));
+            prop_assert!(alone.contains(&Err(reason)) || denied, "{reason:?} {alone:?}");
+        }
+    }
+
+    /// What is listed as the intersection is what is decided, deny rules apart.
+    #[test]
+    fn the_intersection_listed_is_the_one_decided(
+        layers in prop::collection::vec(prop::collection::vec(grant(), 0..8), 1..4),
+        target in target(),
+    ) {
+        let mut rest = layers.iter();
+        let grants = builder(rest.next().unwrap());
+        let ceilings = rest.map(|rules| ("c".to_owned(), builder(rules))).collect();
+        let stack = Layers { grants, declared: None, ceilings }.build();
+        let target: Target = target.parse().unwrap();
+        let listed = stack.effective().allow.iter().any(|rule| {
+            let host = match (&rule.pattern, target.host.name(), target.host.ip()) {
+                (Pattern::Name(pattern), Some(name), _) => pattern.matches(name),
+                (Pattern::Net(net), _, Some(ip)) => net.contains(&ip),
+                _ => false,
+            };
+            host && rule.ports.contains(target.port)
+        });
+        let public = target.host.ip().is_none_or(|ip| exeat_policy::classify(ip) == AddrClass::Public);
+        let decided = stack.admit(target, today()).is_ok();
+        if public {
+            prop_assert_eq!(listed, decided);
+        } else {
+            prop_assert!(listed || !decided);
+        }
     }
 
     /// The index finds what a scan over all rules finds.

@@ -160,7 +160,7 @@ async fn reach(target: &Target, record: &mut Record<'_>, cx: &Context) -> Result
         Err(denial) => return Err(record.denied(denial, Vec::new(), None)),
     };
     let rule = RuleRef::from(admitted.rule());
-    let tls = admitted.rule().note.tls;
+    let tls = admitted.tls();
     let check = tls.enforced_on(target.port);
     if target.port.get() == HTTP && target.host.name().is_some() && tls == TlsCheck::Auto {
         return Err(record.not_served(Via::Connect, target.clone(), Refusal::PlainTunnel(target.clone())));

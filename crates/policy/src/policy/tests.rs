@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use super::*;
+use crate::decision::Reason;
 
 fn today() -> Day {
     "2026-11-21".parse().unwrap()
@@ -263,4 +264,107 @@ fn ten_thousand_rules() {
     }
     // 30 000 decisions. A scan of the rules takes minutes here, a lookup well under a second unoptimised.
     assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+}
+
+fn within(grants: &[&str], ceiling: &[&str]) -> Policy {
+    let add = |texts: &[&str]| {
+        let mut builder = PolicyBuilder::new();
+        builder.allow_any(true);
+        for text in texts {
+            builder.add(text, Action::Allow, flag(), Note::default()).unwrap();
+        }
+        builder
+    };
+    let ceilings = vec![("/etc/exeat/policy.toml".to_owned(), add(ceiling))];
+    Layers { grants: add(grants), declared: None, ceilings }.build()
+}
+
+/// K13: a flag cannot lift what a ceiling holds, so none is offered.
+#[test]
+fn a_ceiling_refuses_by_name_and_without_a_flag() {
+    for (grants, ceiling, target, inside, outside) in [
+        (
+            &["a.example.com"][..],
+            &["b.example.com"][..],
+            "a.example.com:443",
+            "no rule of a ceiling allows it",
+            "no rule allows it (ceiling /etc/exeat/policy.toml)",
+        ),
+        // Also where the grants would not allow it either: the flag would end in the next refusal.
+        (
+            &[],
+            &["b.example.com"],
+            "a.example.com:443",
+            "no rule of a ceiling allows it",
+            "no rule allows it (ceiling /etc/exeat/policy.toml)",
+        ),
+        (
+            &["a.example.com:*"],
+            &["a.example.com"],
+            "a.example.com:80",
+            "this host is allowed on port 443 only",
+            "allowed on 443 only (ceiling /etc/exeat/policy.toml)",
+        ),
+        (
+            &["93.184.215.14"],
+            &["*:*"],
+            "93.184.215.14:443",
+            "no rule of a ceiling allows this address",
+            "no IP rule allows this address (ceiling /etc/exeat/policy.toml)",
+        ),
+    ] {
+        let denial = within(grants, ceiling).admit(target.parse().unwrap(), today()).unwrap_err();
+        assert_eq!((denial.said_inside(), denial.said_outside()), (inside.to_owned(), outside.to_owned()));
+        assert_eq!((denial.flag(), denial.is_reportable()), (None, false), "{target}");
+    }
+}
+
+/// K13: every layer has to open a special-use address; one alone does not.
+#[test]
+fn a_private_address_is_opened_in_every_layer() {
+    let vet = |grants: &[&str], ceiling: &[&str]| {
+        let admitted =
+            within(grants, ceiling).admit("db.corp.example:443".parse().unwrap(), today()).unwrap();
+        admitted.vet(&["10.2.3.4".parse().unwrap()], &OwnAddrs::default()).map_err(|denial| denial.flag())
+    };
+    assert!(vet(&["db.corp.example", "10.2.3.4"], &["*.corp.example", "10.0.0.0/8"]).is_ok());
+    assert_eq!(
+        vet(&["db.corp.example"], &["*.corp.example", "10.0.0.0/8"]).unwrap_err(),
+        Some("--allow 10.2.3.4:443".to_owned()),
+    );
+    assert_eq!(vet(&["db.corp.example", "10.2.3.4"], &["*.corp.example"]).unwrap_err(), None);
+    assert_eq!(vet(&["db.corp.example", "10.2.3.4"], &["*.corp.example", "0.0.0.0/0"]).unwrap_err(), None);
+    assert_eq!(vet(&["db.corp.example"], &["*.corp.example"]).unwrap_err(), None);
+}
+
+#[test]
+fn a_deny_rule_of_a_ceiling_wins_and_the_strictest_tls_check_holds() {
+    let policy = within(&["*.example.com"], &["*:*", "!a.example.com"]);
+    let denial = policy.admit("a.example.com:443".parse().unwrap(), today()).unwrap_err();
+    assert_eq!(denial.reason(), Reason::DenyRule);
+    assert!(policy.admit("b.example.com:443".parse().unwrap(), today()).is_ok());
+
+    let tls = |grant: TlsCheck, ceiling: TlsCheck| {
+        let one = |tls| {
+            let mut builder = PolicyBuilder::new();
+            builder.add("a.example.com", Action::Allow, flag(), Note { tls, ..Note::default() }).unwrap();
+            builder
+        };
+        let declared = Some(one(TlsCheck::Auto));
+        let policy =
+            Layers { grants: one(grant), declared, ceilings: vec![("c".into(), one(ceiling))] }.build();
+        policy.admit("a.example.com:443".parse().unwrap(), today()).unwrap().tls()
+    };
+    assert_eq!(tls(TlsCheck::Off, TlsCheck::Off), TlsCheck::Off);
+    assert_eq!(tls(TlsCheck::Off, TlsCheck::Auto), TlsCheck::Auto);
+    assert_eq!(tls(TlsCheck::Sni, TlsCheck::Off), TlsCheck::Sni);
+}
+
+#[test]
+fn canonical_json_holds_the_layers() {
+    let policy = within(&["a.example.com"], &["*.example.com"]);
+    assert_eq!(
+        policy.canonical_json(),
+        r#"{"ceilings":[[{"rule":"*.example.com:443"}]],"rules":[{"rule":"a.example.com:443"}],"schema":1}"#,
+    );
 }

@@ -1,0 +1,210 @@
+//! What the layers come to together, for people: decisions are made layer by layer and not from this.
+
+use ipnet::IpNet;
+
+use crate::addr::{Opening, opening};
+use crate::day::Day;
+use crate::pattern::HostPattern;
+use crate::port::PortSet;
+use crate::rule::{Action, Pattern, Rule, TlsCheck};
+
+use super::{Layer, Policy, Role};
+
+/// The most rules that an intersection is spelled out to: more tell a reader nothing.
+const MAX_EFFECTIVE: usize = 100_000;
+
+/// The intersection of all layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Effective {
+    /// What is granted, each with the rules that it comes from.
+    pub allow: Vec<EffectiveRule>,
+    /// Whether there is more than is listed.
+    pub truncated: bool,
+}
+
+/// Targets that a rule of every layer grants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct EffectiveRule {
+    /// What all of them cover.
+    pub pattern: Pattern,
+    /// The ports that all of them have.
+    pub ports: PortSet,
+    /// Whether the TLS server name is checked: the strictest word of the grant and the ceilings.
+    pub tls: TlsCheck,
+    /// The first day on which one of them has expired.
+    pub expires: Option<Day>,
+    /// A rule of each layer, in the order of the layers; the last is the grant.
+    pub from: Vec<Rule>,
+    /// For addresses: the widest of the nets. A special-use address is open only if this lies in its block.
+    widest: Option<IpNet>,
+}
+
+/// Something that the stage declared and the other layers do not grant.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Excess<'a> {
+    /// The declared rule.
+    pub rule: &'a Rule,
+    /// The ports of it that are not granted.
+    pub ports: PortSet,
+    /// The layer that does not grant them; `None`: a deny rule forbids them.
+    pub missing_in: Option<&'a Layer>,
+    /// The deny rule.
+    pub denied_by: Option<&'a Rule>,
+}
+
+impl EffectiveRule {
+    fn of(rule: &Rule) -> Self {
+        Self {
+            pattern: rule.pattern.clone(),
+            ports: rule.ports.clone(),
+            tls: rule.note.tls,
+            expires: rule.note.expires,
+            from: vec![rule.clone()],
+            widest: rule.pattern.net().copied(),
+        }
+    }
+
+    fn and(&self, rule: &Rule, role: Role) -> Option<Self> {
+        let pattern = self.pattern.intersection(&rule.pattern)?.clone();
+        let ports = self.ports.intersection(&rule.ports);
+        if ports.is_empty() {
+            return None;
+        }
+        let widest = self.widest.zip(rule.pattern.net()).map(|(a, b)| if a.contains(b) { a } else { *b });
+        // A wide net opens no special-use block, so what it has in common with a narrow one there is nothing.
+        if let (Some(net), Some(widest)) = (pattern.net(), widest)
+            && let Opening::Within(block) = opening(net.addr())
+            && block.contains(net)
+            && !block.contains(&widest)
+        {
+            return None;
+        }
+        // What a stage declares cannot speak of the TLS check.
+        let tls = if role == Role::Declared { self.tls } else { self.tls.strictest(rule.note.tls) };
+        let expires = match (self.expires, rule.note.expires) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let mut from = vec![rule.clone()];
+        from.extend_from_slice(&self.from);
+        Some(Self { pattern, ports, tls, expires, from, widest })
+    }
+}
+
+impl Pattern {
+    /// What both cover, if they meet: of two that meet, one always lies within the other.
+    pub fn intersection<'a>(&'a self, other: &'a Self) -> Option<&'a Self> {
+        match (self, other) {
+            (Self::Name(a), Self::Name(b)) => {
+                let both = a.intersection(b)?;
+                Some(if std::ptr::eq(both, a) { self } else { other })
+            }
+            (Self::Net(a), Self::Net(b)) => {
+                if a.contains(b) {
+                    Some(other)
+                } else {
+                    b.contains(a).then_some(self)
+                }
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether everything that `other` covers is covered.
+    pub fn covers(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Name(a), Self::Name(b)) => a.covers(b),
+            (Self::Net(a), Self::Net(b)) => a.contains(b),
+            _ => false,
+        }
+    }
+}
+
+impl Policy {
+    /// What is granted once every layer has had its say: patterns, ports and addresses met with one another.
+    ///
+    /// Deny rules are not taken out of it; they stand in [`Policy::rules`] and win over all of this.
+    pub fn effective(&self) -> Effective {
+        let mut truncated = false;
+        // From the grants outward.
+        let mut layers = self.layers().iter().rev();
+        let allow = |layer: &Layer| {
+            self.rules_of(layer).iter().filter(|rule| rule.action == Action::Allow).collect::<Vec<_>>()
+        };
+        let mut met: Vec<EffectiveRule> =
+            layers.next().map(&allow).into_iter().flatten().map(EffectiveRule::of).collect();
+        for layer in layers {
+            let rules = allow(layer);
+            let mut next = Vec::new();
+            for one in &met {
+                let candidates: Box<dyn Iterator<Item = &Rule>> = match one.pattern.name() {
+                    // Only rules around a name can meet it, and those are indexed.
+                    Some(HostPattern::Exact(name)) => {
+                        Box::new(layer.allow.by_name(name).map(|id| self.rule(id)))
+                    }
+                    _ => Box::new(rules.iter().copied()),
+                };
+                next.extend(candidates.filter_map(|rule| one.and(rule, layer.role())));
+                if next.len() > MAX_EFFECTIVE {
+                    next.truncate(MAX_EFFECTIVE);
+                    truncated = true;
+                    break;
+                }
+            }
+            met = next;
+        }
+        Effective { allow: met, truncated }
+    }
+
+    /// What the stage declared beyond what the other layers grant on `today`. Without a declaration there is none.
+    pub fn excess(&self, today: Day) -> Vec<Excess<'_>> {
+        let declared = self.layers().iter().filter(|layer| layer.role() == Role::Declared);
+        let rules = declared.flat_map(|layer| self.rules_of(layer));
+        let mut excess = Vec::new();
+        for rule in rules.filter(|rule| rule.action == Action::Allow) {
+            let denies = self.rules().iter().filter(|deny| deny.action == Action::Deny);
+            let forbids = |deny: &&Rule| {
+                deny.pattern.covers(&rule.pattern) && rule.ports.without(&deny.ports).is_empty()
+            };
+            if let Some(deny) = denies.clone().find(forbids) {
+                let ports = rule.ports.clone();
+                excess.push(Excess { rule, ports, missing_in: None, denied_by: Some(deny) });
+                continue;
+            }
+            for layer in self.layers().iter().filter(|layer| layer.role() != Role::Declared) {
+                let ports = self.missing(rule, layer, today);
+                if !ports.is_empty() {
+                    excess.push(Excess { rule, ports, missing_in: Some(layer), denied_by: None });
+                    break;
+                }
+            }
+        }
+        excess
+    }
+
+    /// The ports of `rule` on which the live rules of a layer do not cover all of it.
+    fn missing(&self, rule: &Rule, layer: &Layer, today: Day) -> PortSet {
+        let live = |other: &&Rule| other.action == Action::Allow && other.is_live(today);
+        let others: Vec<&Rule> = self.rules_of(layer).iter().filter(live).collect();
+        let whole = others.iter().filter(|other| other.pattern.covers(&rule.pattern));
+        let mut missing = whole.fold(rule.ports.clone(), |left, other| left.without(&other.ports));
+        // Nets may cover one together that none of them covers alone.
+        if let Some(net) = rule.pattern.net()
+            && !missing.is_empty()
+        {
+            let parts = others.iter().filter(|other| missing.without(&other.ports).is_empty());
+            let nets = parts.filter_map(|other| other.pattern.net()).filter(|part| net.contains(*part));
+            let joined = IpNet::aggregate(&nets.copied().collect());
+            if joined.iter().any(|joined| joined.contains(net)) {
+                missing = PortSet::empty();
+            }
+        }
+        missing
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,88 @@
+//! Who a set of rules speaks for. What a layer grants is decided above; nothing here decides.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::rule::{Action, Rule, RuleId};
+
+use super::index::Index;
+use super::{Inner, Policy, PolicyBuilder};
+
+/// Whose word the rules of a layer are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    /// A site's or a user's upper bound, which no grant lifts.
+    Ceiling,
+    /// What the stage says that it needs.
+    Declared,
+    /// What the caller allows.
+    Grants,
+}
+
+/// One set of rules of a policy.
+#[derive(Debug)]
+pub struct Layer {
+    role: Role,
+    name: Option<String>,
+    places: Range<usize>,
+    pub(super) allow: Index,
+}
+
+impl Layer {
+    /// Whose word it is.
+    pub fn role(&self) -> Role {
+        self.role
+    }
+
+    /// The file of a ceiling, as it was named.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_deref()
+    }
+
+    /// Where its rules stand in [`Policy::rules`].
+    pub(super) fn places(&self) -> Range<usize> {
+        self.places.clone()
+    }
+}
+
+/// The layers of a policy to be: a target is granted when every one of them grants it.
+#[derive(Debug, Clone, Default)]
+pub struct Layers {
+    /// What the caller allows.
+    pub grants: PolicyBuilder,
+    /// What the stage declared; `None` is everything.
+    pub declared: Option<PolicyBuilder>,
+    /// Upper bounds, each with the name of its file. An empty one allows nothing.
+    pub ceilings: Vec<(String, PolicyBuilder)>,
+}
+
+impl Layers {
+    /// Makes the policy.
+    pub fn build(self) -> Policy {
+        let Self { grants, declared, ceilings } = self;
+        let declared = declared.map(|rules| (Role::Declared, None, rules));
+        let ceilings = ceilings.into_iter().map(|(name, rules)| (Role::Ceiling, Some(name), rules));
+        let mut rules: Vec<Rule> = Vec::new();
+        let mut layers = Vec::new();
+        for (role, name, added) in
+            std::iter::once((Role::Grants, None, grants)).chain(declared).chain(ceilings)
+        {
+            let start = rules.len();
+            rules.extend(added.rules);
+            for (at, rule) in rules.iter_mut().enumerate().skip(start) {
+                // INVARIANT: files are capped and arguments are few; 2^32 rules do not fit in memory.
+                rule.id = RuleId(u32::try_from(at).unwrap_or(u32::MAX));
+            }
+            let own = rules.get(start..).unwrap_or_default();
+            layers.push(Layer {
+                role,
+                name,
+                places: start..rules.len(),
+                allow: Index::new(own, Action::Allow),
+            });
+        }
+        layers.sort_by_key(Layer::role);
+        let deny = Index::new(&rules, Action::Deny);
+        Policy(Arc::new(Inner { rules, layers, deny }))
+    }
+}
