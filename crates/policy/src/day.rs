@@ -40,6 +40,11 @@ impl Day {
         Some(Self(era * 146_097 + day_of_era - 719_468))
     }
 
+    /// How many days this day is after another one; negative before it.
+    pub fn days_after(self, other: Self) -> i64 {
+        i64::from(self.0) - i64::from(other.0)
+    }
+
     /// Year, month and day; the inverse of [`Day::from_ymd`].
     pub fn ymd(self) -> (i64, i64, i64) {
         let z = i64::from(self.0) + 719_468;

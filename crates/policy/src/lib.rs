@@ -49,7 +49,10 @@ pub use ipnet::IpNet;
 pub use limits::{LimitError, Limits, Size, Span};
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;
-pub use policy::{Effective, EffectiveRule, Excess, Layer, Layers, Policy, PolicyBuilder, Role};
+pub use policy::{
+    Change, ChangeKind, Effective, EffectiveRule, Excess, Finding, Layer, Layers, Lint, Policy,
+    PolicyBuilder, Role,
+};
 pub use port::{Port, PortError, PortSet};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
 pub use target::{Host, Target, TargetError};

@@ -19,10 +19,12 @@ use crate::target::{Host, Target};
 mod effective;
 mod index;
 mod layer;
+mod review;
 
 pub use effective::{Effective, EffectiveRule, Excess};
 use index::Index;
 pub use layer::{Layer, Layers, Role};
+pub use review::{Change, ChangeKind, Finding, Lint};
 
 /// Rules, ready to be asked. A clone is another handle to the same policy.
 ///

@@ -185,17 +185,24 @@ impl Policy {
         excess
     }
 
+    /// A deny rule that leaves nothing of this allow rule.
+    pub(super) fn forbidden(&self, rule: &Rule) -> Option<&Rule> {
+        let denies = self.0.deny.covering(&rule.pattern).map(|id| self.rule(id));
+        denies.into_iter().find(|deny| rule.ports.without(&deny.ports).is_empty())
+    }
+
     /// The ports of `rule` on which the live rules of a layer do not cover all of it.
-    fn missing(&self, rule: &Rule, layer: &Layer, today: Day) -> PortSet {
-        let live = |other: &&Rule| other.action == Action::Allow && other.is_live(today);
-        let others: Vec<&Rule> = self.rules_of(layer).iter().filter(live).collect();
-        let whole = others.iter().filter(|other| other.pattern.covers(&rule.pattern));
-        let mut missing = whole.fold(rule.ports.clone(), |left, other| left.without(&other.ports));
+    pub(super) fn missing(&self, rule: &Rule, layer: &Layer, today: Day) -> PortSet {
+        let whole = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
+        let live = whole.filter(|other| other.is_live(today));
+        let mut missing = live.fold(rule.ports.clone(), |left, other| left.without(&other.ports));
         // Nets may cover one together that none of them covers alone.
         if let Some(net) = rule.pattern.net()
             && !missing.is_empty()
         {
-            let parts = others.iter().filter(|other| missing.without(&other.ports).is_empty());
+            let live = |other: &&Rule| other.action == Action::Allow && other.is_live(today);
+            let others = self.rules_of(layer).iter().filter(live);
+            let parts = others.filter(|other| missing.without(&other.ports).is_empty());
             let nets = parts.filter_map(|other| other.pattern.net()).filter(|part| net.contains(*part));
             let joined = IpNet::aggregate(&nets.copied().collect());
             if joined.iter().any(|joined| joined.contains(net)) {

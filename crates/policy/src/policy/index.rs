@@ -57,6 +57,25 @@ impl Index {
         exact.chain(below).chain(&self.any).copied()
     }
 
+    /// Every rule that covers all that `pattern` covers, whatever the ports.
+    pub(super) fn covering<'a>(&'a self, pattern: &'a Pattern) -> Box<dyn Iterator<Item = RuleId> + 'a> {
+        match pattern {
+            Pattern::Name(HostPattern::Exact(name)) => Box::new(self.by_name(name)),
+            Pattern::Name(HostPattern::Subdomains(base)) => {
+                let bases = std::iter::once(base.as_str()).chain(base.parents());
+                let below = bases.filter_map(|base| self.below.get(base)).flatten();
+                Box::new(below.chain(&self.any).copied())
+            }
+            Pattern::Name(HostPattern::Any) => Box::new(self.any.iter().copied()),
+            Pattern::Net(net) => {
+                let lens = if net.addr().is_ipv4() { &self.v4_lens } else { &self.v6_lens };
+                let wider = lens.iter().filter(move |len| **len <= net.prefix_len());
+                let nets = wider.filter_map(move |len| Some(IpNet::new(net.addr(), *len).ok()?.trunc()));
+                Box::new(nets.filter_map(|net| self.nets.get(&net)).flatten().copied())
+            }
+        }
+    }
+
     /// Every rule that covers `ip`, the narrowest net first.
     pub(super) fn by_ip(&self, ip: IpAddr) -> impl Iterator<Item = RuleId> {
         let lens = if ip.is_ipv4() { &self.v4_lens } else { &self.v6_lens };

@@ -1,0 +1,240 @@
+//! What a reader should look at: rules that are risky, dead or double, and what a change of policy does.
+//! Advice only; nothing here decides.
+
+use std::fmt;
+
+use crate::addr::{Opening, opening};
+use crate::day::Day;
+use crate::pattern::HostPattern;
+use crate::port::PortSet;
+use crate::rule::{Action, Origin, Pattern, Rule, TlsCheck};
+use crate::suffix::shared;
+
+use super::{Layer, Policy, Role};
+
+/// Days ahead for which an expiry is worth a word.
+const SOON: i64 = 14;
+
+/// Something about a rule that its author should know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Finding<'a> {
+    /// The rule.
+    pub rule: &'a Rule,
+    /// What is the matter.
+    pub lint: Lint,
+    /// The other rule that makes it so.
+    pub by: Option<&'a Rule>,
+}
+
+/// What can be the matter with a rule that is valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Lint {
+    /// Every name.
+    Any,
+    /// A wildcard where the names below have many owners.
+    SharedSuffix,
+    /// A deny rule leaves nothing of it.
+    Unreachable,
+    /// Another rule of the same layer grants all of it.
+    Duplicate,
+    /// The only grant of a listed host is `Network`, which opens every other one too.
+    Swallowed,
+    /// It has expired.
+    Expired,
+    /// It expires within two weeks.
+    ExpiresSoon,
+    /// A range of special-use addresses for which no port was written.
+    RangeWithoutPort,
+    /// A range of special-use addresses on every port.
+    RangeAllPorts,
+    /// A net so wide that it opens no special-use address, though it holds some.
+    NetOpensNothing,
+    /// The TLS server name is not checked on port 443.
+    TlsOff,
+}
+
+impl Lint {
+    /// The word for scripts; stable.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::SharedSuffix => "shared_suffix",
+            Self::Unreachable => "unreachable",
+            Self::Duplicate => "duplicate",
+            Self::Swallowed => "swallowed",
+            Self::Expired => "expired",
+            Self::ExpiresSoon => "expires_soon",
+            Self::RangeWithoutPort => "range_without_port",
+            Self::RangeAllPorts => "range_all_ports",
+            Self::NetOpensNothing => "net_opens_nothing",
+            Self::TlsOff => "tls_off",
+        }
+    }
+}
+
+impl fmt::Display for Finding<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.lint {
+            Lint::Any => f.write_str("it allows every host")?,
+            Lint::SharedSuffix => f.write_str("anyone can get a name below this one")?,
+            Lint::Unreachable => f.write_str("a deny rule leaves nothing of it")?,
+            Lint::Duplicate => f.write_str("another rule allows all of it already")?,
+            Lint::Swallowed => {
+                f.write_str("`Network` allows it and everything else: the list has no effect")?
+            }
+            Lint::Expired => f.write_str("it has expired")?,
+            Lint::ExpiresSoon => f.write_str("it expires within two weeks")?,
+            Lint::RangeWithoutPort => {
+                f.write_str("a range of private addresses without a port means 443; write the port")?;
+            }
+            Lint::RangeAllPorts => f.write_str("every port of every host in this private range")?,
+            Lint::NetOpensNothing => {
+                f.write_str("it is wider than the special-use ranges in it, and opens none of them")?;
+            }
+            Lint::TlsOff => f.write_str("on port 443 a tunnel without the check can carry any host")?,
+        }
+        match self.by {
+            Some(by) => write!(f, ": {} ({})", by.text, by.origin),
+            None => Ok(()),
+        }
+    }
+}
+
+/// What one policy grants and another does not.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Change {
+    /// Which targets.
+    pub pattern: Pattern,
+    /// On which ports.
+    pub ports: PortSet,
+    /// Why, in a few words: a rule came or went, or its check did.
+    pub why: ChangeKind,
+}
+
+/// What makes a difference between two policies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum ChangeKind {
+    /// Allow rules, in any layer.
+    Allow,
+    /// A deny rule.
+    Deny,
+    /// The check of the TLS server name.
+    Tls,
+}
+
+impl Policy {
+    /// What a reader should look at, in the order of the rules.
+    pub fn review(&self, today: Day) -> Vec<Finding<'_>> {
+        let mut findings = Vec::new();
+        for layer in self.layers() {
+            for rule in self.rules_of(layer).iter().filter(|rule| rule.action == Action::Allow) {
+                self.review_one(layer, rule, today, &mut findings);
+            }
+        }
+        findings.sort_by_key(|finding| finding.rule.id);
+        findings
+    }
+
+    fn review_one<'a>(&'a self, layer: &Layer, rule: &'a Rule, today: Day, findings: &mut Vec<Finding<'a>>) {
+        let mut say = |lint, by| findings.push(Finding { rule, lint, by });
+        let effect = matches!(&rule.origin, Origin::Effect { effect } if effect == "Network");
+        // An upper bound is wide on purpose, and so is a bare `Network`, which is said when it is read.
+        let wide = layer.role() != Role::Ceiling && !effect;
+        match &rule.pattern {
+            Pattern::Name(HostPattern::Any) if wide => say(Lint::Any, None),
+            Pattern::Net(net) if wide && net.prefix_len() == 0 => say(Lint::Any, None),
+            Pattern::Name(HostPattern::Subdomains(base)) if wide && shared(base).is_some() => {
+                say(Lint::SharedSuffix, None);
+            }
+            Pattern::Net(net) if wide => {
+                let single = net.prefix_len() == net.max_prefix_len();
+                match opening(net.addr()) {
+                    Opening::Within(block) if block.contains(net) && !single => {
+                        // The text as typed tells whether a port was; a net in brackets has colons of its own.
+                        let typed = rule.text.rsplit_once(']').map_or(rule.text.as_str(), |(_, ports)| ports);
+                        if !typed.contains(':') {
+                            say(Lint::RangeWithoutPort, None);
+                        } else if rule.ports == PortSet::all() {
+                            say(Lint::RangeAllPorts, None);
+                        }
+                    }
+                    Opening::Within(block) if !block.contains(net) => say(Lint::NetOpensNothing, None),
+                    Opening::Within(_) | Opening::Public | Opening::Never => {}
+                }
+            }
+            _ => {}
+        }
+        if rule.note.tls == TlsCheck::Off && rule.ports.contains(crate::port::Port::HTTPS) {
+            say(Lint::TlsOff, None);
+        }
+        match rule.note.expires {
+            Some(day) if day <= today => say(Lint::Expired, None),
+            Some(day) if day.days_after(today) <= SOON => say(Lint::ExpiresSoon, None),
+            _ => {}
+        }
+        if let Some(deny) = self.forbidden(rule) {
+            say(Lint::Unreachable, Some(deny));
+            return;
+        }
+        let same = |other: &&Rule| {
+            other.id != rule.id
+                && other.is_live(today)
+                && rule.ports.without(&other.ports).is_empty()
+                // One that is noted otherwise is there for its note. Of two that are equal the later one is double.
+                && other.note == rule.note
+                && (other.pattern != rule.pattern || other.ports != rule.ports || other.id < rule.id)
+        };
+        if let Some(other) = layer.allow.covering(&rule.pattern).map(|id| self.rule(id)).find(same) {
+            let bare = matches!(&other.origin, Origin::Effect { effect } if effect == "Network");
+            say(if bare { Lint::Swallowed } else { Lint::Duplicate }, Some(other));
+        }
+    }
+
+    /// What this policy grants on `today` that `other` does not: what a change from `other` to this opens. With the
+    /// two exchanged, what it closes.
+    ///
+    /// A wider rule is named whole, also where a part of it was granted before.
+    pub fn opens(&self, other: &Self, today: Day) -> Vec<Change> {
+        let mut changes = Vec::new();
+        for rule in self.effective().allow {
+            let Some(grant) = rule.from.last() else { continue };
+            if rule.expires.is_some_and(|day| day <= today) || self.forbidden(grant).is_some() {
+                continue;
+            }
+            let asked = Rule { pattern: rule.pattern.clone(), ports: rule.ports.clone(), ..grant.clone() };
+            let missing = other.layers().iter().map(|layer| other.missing(&asked, layer, today));
+            let missing = PortSet::union(&missing.collect::<Vec<_>>());
+            if !missing.is_empty() {
+                let why = ChangeKind::Allow;
+                changes.push(Change { pattern: rule.pattern.clone(), ports: missing, why });
+            } else if rule.tls == TlsCheck::Off && !other.lifts_tls(&asked, today) {
+                changes.push(Change { pattern: rule.pattern, ports: rule.ports, why: ChangeKind::Tls });
+            }
+        }
+        for deny in other.rules().iter().filter(|rule| rule.action == Action::Deny) {
+            if self.forbidden(deny).is_none() {
+                let (pattern, ports) = (deny.pattern.clone(), deny.ports.clone());
+                changes.push(Change { pattern, ports, why: ChangeKind::Deny });
+            }
+        }
+        changes.sort_by(|a, b| (&a.pattern, &a.ports, a.why).cmp(&(&b.pattern, &b.ports, b.why)));
+        changes.dedup();
+        changes
+    }
+
+    /// Whether the TLS check is off for all of a rule.
+    fn lifts_tls(&self, rule: &Rule, today: Day) -> bool {
+        self.layers().iter().filter(|layer| layer.role() != Role::Declared).all(|layer| {
+            let covering = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
+            let off = covering.filter(|other| other.note.tls == TlsCheck::Off && other.is_live(today));
+            off.fold(rule.ports.clone(), |left, other| left.without(&other.ports)).is_empty()
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

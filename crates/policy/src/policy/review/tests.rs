@@ -1,0 +1,154 @@
+use super::*;
+use crate::policy::{Layers, PolicyBuilder};
+use crate::rule::Note;
+
+fn today() -> Day {
+    "2026-11-21".parse().unwrap()
+}
+
+fn builder(rules: &[(&str, Note)]) -> PolicyBuilder {
+    let mut builder = PolicyBuilder::new();
+    builder.allow_any(true).allow_shared_suffix(true);
+    for (at, (text, note)) in (1..).zip(rules) {
+        let origin = Origin::File { path: "p.toml".into(), line: at };
+        builder.add(text, Action::Allow, origin, note.clone()).unwrap();
+    }
+    builder
+}
+
+fn plain(rules: &[&str]) -> Policy {
+    let rules: Vec<_> = rules.iter().map(|rule| (*rule, Note::default())).collect();
+    builder(&rules).build()
+}
+
+fn found(policy: &Policy) -> Vec<String> {
+    let findings = policy.review(today());
+    let shown = findings.iter().map(|finding| match finding.by {
+        Some(by) => format!("{}: {} by {}", finding.rule.text, finding.lint.as_str(), by.text),
+        None => format!("{}: {}", finding.rule.text, finding.lint.as_str()),
+    });
+    shown.collect()
+}
+
+#[test]
+fn risky_dead_and_double_rules_are_found() {
+    for (rules, expect) in [
+        (&["a.example.com", "*.example.org:8443", "10.1.2.3", "93.184.215.0/24"][..], &[][..]),
+        (&["*"], &["*: any"]),
+        (&["0.0.0.0/0"], &["0.0.0.0/0: any"]),
+        (&["*.github.io"], &["*.github.io: shared_suffix"]),
+        (&["a.example.com", "!*.example.com"], &["a.example.com: unreachable by !*.example.com"]),
+        // Some of it is left.
+        (&["*.example.com", "!a.example.com"], &[]),
+        (&["a.example.com:443,80", "!a.example.com:80"], &[]),
+        (&["a.example.com", "A.example.com.:443"], &["A.example.com.:443: duplicate by a.example.com"]),
+        (&["a.example.com", "*.example.com"], &["a.example.com: duplicate by *.example.com"]),
+        (&["a.example.com:80", "*.example.com"], &[]),
+        (&["10.0.0.0/8"], &["10.0.0.0/8: range_without_port"]),
+        (&["[fd00::/8]"], &["[fd00::/8]: range_without_port"]),
+        (&["[fd00::/8]:5432"], &[]),
+        (&["10.0.0.0/8:*"], &["10.0.0.0/8:*: range_all_ports"]),
+        (&["10.0.0.0/7:80"], &["10.0.0.0/7:80: net_opens_nothing"]),
+    ] {
+        assert_eq!(found(&plain(rules)), expect, "{rules:?}");
+    }
+}
+
+#[test]
+fn a_rule_with_a_note_of_its_own_is_no_double() {
+    let note = Note { reason: Some("for the export".into()), ..Note::default() };
+    let rules = [("*.example.com", Note::default()), ("a.example.com", note)];
+    assert_eq!(found(&builder(&rules).build()), [""; 0]);
+}
+
+#[test]
+fn expiry_and_the_lifted_check_are_found() {
+    let expires = |day: &str| Note { expires: day.parse().ok(), ..Note::default() };
+    let off = Note { tls: TlsCheck::Off, ..Note::default() };
+    let rules = [
+        ("a.example.com", expires("2026-11-21")),
+        ("b.example.com", expires("2026-11-22")),
+        ("c.example.com", expires("2026-12-06")),
+        ("d.example.com", off.clone()),
+        ("e.example.com:5432", off),
+    ];
+    let expect = ["a.example.com: expired", "b.example.com: expires_soon", "d.example.com: tls_off"];
+    assert_eq!(found(&builder(&rules).build()), expect);
+}
+
+#[test]
+fn a_list_beside_a_bare_network_has_no_effect() {
+    let mut declared = PolicyBuilder::new();
+    declared.allow_any(true);
+    for (rule, effect) in [("*:80,443", "Network"), ("a.example.com", "NetworkHosts")] {
+        let origin = Origin::Effect { effect: effect.into() };
+        declared.add(rule, Action::Allow, origin, Note::default()).unwrap();
+    }
+    let policy = Layers { grants: declared, ..Layers::default() }.build();
+    assert_eq!(found(&policy), ["a.example.com: swallowed by *:80,443"]);
+}
+
+#[test]
+fn an_upper_bound_may_be_wide() {
+    let ceiling = builder(&[("*:*", Note::default()), ("*.github.io", Note::default())]);
+    let grants = builder(&[("a.github.io", Note::default())]);
+    let policy = Layers { grants, declared: None, ceilings: vec![("c.toml".into(), ceiling)] }.build();
+    assert_eq!(found(&policy), ["*.github.io: duplicate by *:*"]);
+}
+
+fn changes(old: &Policy, new: &Policy) -> (Vec<String>, Vec<String>) {
+    let shown = |changes: Vec<Change>| {
+        changes.iter().map(|c| format!("{}:{} {:?}", c.pattern, c.ports, c.why)).collect::<Vec<_>>()
+    };
+    (shown(new.opens(old, today())), shown(old.opens(new, today())))
+}
+
+#[test]
+fn a_change_opens_and_closes() {
+    let check = |old: &[&str], new: &[&str], opens: &[&str], closes: &[&str]| {
+        let (opened, closed) = changes(&plain(old), &plain(new));
+        assert_eq!(
+            (opened.as_slice(), closed.as_slice()),
+            (&*owned(opens), &*owned(closes)),
+            "{old:?} {new:?}"
+        );
+    };
+    check(&["a.example.com"], &["A.example.com:443"], &[], &[]);
+    check(&[], &["a.example.com"], &["a.example.com:443 Allow"], &[]);
+    check(&["*.example.com"], &["a.example.com"], &[], &["*.example.com:443 Allow"]);
+    check(
+        &["a.example.com:80,443"],
+        &["a.example.com:443,8443"],
+        &["a.example.com:8443 Allow"],
+        &["a.example.com:80 Allow"],
+    );
+    check(&["*.example.com", "!a.example.com"], &["*.example.com"], &["a.example.com:* Deny"], &[]);
+    check(&["*.example.com"], &["*.example.com", "!a.example.com"], &[], &["a.example.com:* Deny"]);
+    check(&["10.0.0.0/9", "10.128.0.0/9"], &["10.0.0.0/8"], &[], &[]);
+    // Denied before and after.
+    check(&["!a.example.com"], &["!a.example.com", "a.example.com"], &[], &[]);
+}
+
+fn owned(texts: &[&str]) -> Vec<String> {
+    texts.iter().map(|text| (*text).to_owned()).collect()
+}
+
+#[test]
+fn a_lifted_check_and_an_expired_rule_are_changes() {
+    let one = |note| builder(&[("a.example.com", note)]).build();
+    let off = one(Note { tls: TlsCheck::Off, ..Note::default() });
+    let expired = one(Note { expires: Some(today()), ..Note::default() });
+    let plain = one(Note::default());
+    assert_eq!(changes(&plain, &off), (owned(&["a.example.com:443 Tls"]), vec![]));
+    assert_eq!(changes(&plain, &expired), (vec![], owned(&["a.example.com:443 Allow"])));
+}
+
+#[test]
+fn a_ceiling_closes() {
+    let grants = || builder(&[("*.example.com:*", Note::default())]);
+    let ceiling = builder(&[("*.example.com", Note::default())]);
+    let within = Layers { grants: grants(), declared: None, ceilings: vec![("c".into(), ceiling)] }.build();
+    let free = grants().build();
+    let (opened, closed) = changes(&free, &within);
+    assert_eq!((opened, closed), (vec![], owned(&["*.example.com:1-442,444-65535 Allow"])));
+}
