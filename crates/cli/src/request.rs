@@ -8,7 +8,9 @@ use std::io::{self, Read};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_policy::file::{self, BindSpec, FileRule, MAX_FILE_BYTES, PathSpec, PolicyFile};
-use exeat_policy::{Action, FileError, Note, Origin, Policy, PolicyBuilder, RuleError, TlsCheck};
+use exeat_policy::{
+    Action, FileError, FileRole, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, TlsCheck,
+};
 use exeat_runner::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
 
 use crate::args::{BridgeKind, CacheKind, FsView, Output, PolicyArgs, RunArgs, Variable};
@@ -58,6 +60,7 @@ pub(crate) struct Loaded {
     rw: Vec<Bind>,
     mask: Vec<PathBuf>,
     env: Vec<EnvRule>,
+    allow_git_config: bool,
     /// A project file that lies here and was not named.
     pub(crate) unused: Option<&'static str>,
 }
@@ -65,8 +68,8 @@ pub(crate) struct Loaded {
 impl Loaded {
     /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
     pub(crate) fn note_without_stage(&self) -> Option<&'static str> {
-        let Self { view, ro, rw, mask, env, .. } = self;
-        let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
+        let Self { view, ro, rw, mask, env, allow_git_config, .. } = self;
+        let fs = view.is_some() || *allow_git_config || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
         match (fs, !env.is_empty()) {
             (false, false) => None,
             (true, false) => Some("[fs] of the policy is for exeat run; not used here"),
@@ -113,7 +116,7 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
     }
     for path in &args.policy {
         let (text, base, shown) = read_policy(path, machine)?;
-        let file = PolicyFile::parse(&text, &shown).map_err(from_file)?;
+        let file = PolicyFile::parse(&text, &shown, FileRole::Policy, &[]).map_err(from_file)?;
         file.apply(&mut builder).map_err(from_file)?;
         said.add(file, &base, &shown, machine)?;
     }
@@ -125,6 +128,7 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
         rw: said.rw,
         mask: said.mask,
         env: said.env,
+        allow_git_config: said.allow_git_config,
         unused: unused(&args.policy, machine),
     })
 }
@@ -137,7 +141,8 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<(Request, Vec<Strin
     }
     let loaded = load(&args.policy, &machine)?;
     let notes = loaded.note().into_iter().collect();
-    let Loaded { policy, stage, view, mut ro, mut rw, mut mask, mut env, .. } = loaded;
+    let Loaded { policy, stage, view, mut ro, mut rw, mut mask, mut env, allow_git_config, .. } = loaded;
+    let allow_git_config = allow_git_config || args.allow_git_config;
 
     let here = |flag: &'static str| move |error| place_error(flag, error);
     for bind in &args.ro {
@@ -166,7 +171,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<(Request, Vec<Strin
     let request = Request {
         command: args.command,
         policy,
-        files: Files { view, ro, rw, mask, cache, allow_git_config: args.allow_git_config },
+        files: Files { view, ro, rw, mask, cache, allow_git_config },
         env,
         bridge,
         stage: args.stage.or(stage),
@@ -220,29 +225,39 @@ struct Said {
     rw: Vec<Bind>,
     mask: Vec<PathBuf>,
     env: Vec<EnvRule>,
+    allow_git_config: bool,
 }
 
 impl Said {
     fn add(&mut self, file: PolicyFile, base: &Path, shown: &str, machine: &Machine) -> Result<(), Failure> {
+        // What is not kept yet is refused: a run without its limits would pass for one with them.
+        for (given, what) in [
+            (file.limits != Limits::default(), "`[limits]`"),
+            (file.work.is_some(), "an isolation policy (`ro_binds` and so on)"),
+        ] {
+            if given {
+                return Err(Failure::input(format!("{shown}: {what} is not supported by this version")));
+            }
+        }
         if let Some(stage) = file.stage {
             agree(&mut self.stage, stage, shown, "the stage's name")?;
         }
         if let Some(view) = file.fs.view {
             agree(&mut self.view, view_of(view), shown, "the view")?;
         }
-        for (list, texts, key) in [(&mut self.ro, &file.fs.ro, "ro"), (&mut self.rw, &file.fs.rw, "rw")] {
-            for text in texts {
-                let bind = text.parse().map_err(PlaceError::Text);
-                let bind = bind.and_then(|bind: BindSpec| place_bind(&bind, base, machine));
+        for (list, binds, key) in [(&mut self.ro, file.fs.ro, "ro"), (&mut self.rw, file.fs.rw, "rw")] {
+            for bind in binds.unwrap_or_default() {
+                let bind = place_bind(&bind, base, machine);
                 list.push(bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?);
             }
         }
-        for text in &file.fs.mask {
-            let path = text.parse().map_err(PlaceError::Text);
-            let path = path.and_then(|path: PathSpec| place(&path, base, machine));
+        for path in &file.fs.mask {
+            let path = place(path, base, machine);
             self.mask.push(path.map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?);
         }
-        self.env.extend(file.env.pass.into_iter().map(|name| EnvRule::Pass(name.into())));
+        self.allow_git_config |= file.fs.allow_git_config.unwrap_or_default();
+        let passed = file.env.pass.unwrap_or_default();
+        self.env.extend(passed.into_iter().map(|name| EnvRule::Pass(name.into())));
         self.env
             .extend(file.env.set.into_iter().map(|(name, value)| EnvRule::Set(name.into(), value.into())));
         Ok(())
@@ -361,8 +376,6 @@ fn unused(named: &[PathBuf], machine: &Machine) -> Option<&'static str> {
 
 #[derive(Debug, thiserror::Error)]
 enum PlaceError {
-    #[error("{0}")]
-    Text(file::BindError),
     #[error("`~` is HOME, and HOME is not set to an absolute path")]
     NoHome,
 }

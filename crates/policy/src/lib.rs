@@ -28,6 +28,7 @@
 mod addr;
 mod day;
 mod decision;
+pub mod effect;
 mod escape;
 pub mod file;
 mod grammar;
@@ -43,7 +44,8 @@ mod target;
 pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
 pub use day::{Day, DayError};
 pub use decision::{Admitted, Decision, Denial, MAX_ADDRS, Reason, Verdict, Vetted, WordError};
-pub use file::{FileError, PolicyFile};
+pub use effect::{Effect, EffectKind, EffectSet};
+pub use file::{FileError, FileRole, PolicyFile};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use ipnet::IpNet;
 pub use limits::{LimitError, Limits, Size, Span};

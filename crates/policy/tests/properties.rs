@@ -3,9 +3,11 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use exeat_policy::effect::{Effect, EffectKind, EffectSet};
+use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_policy::{
-    Action, AddrClass, Allowances, Day, HostName, HostPattern, Layers, Note, Origin, OwnAddrs, Pattern,
-    Policy, PolicyBuilder, PolicyFile, Reason, RuleSpec, Target,
+    Action, AddrClass, Allowances, Day, FileRole, HostName, HostPattern, Layers, Note, Origin, OwnAddrs,
+    Pattern, Policy, PolicyBuilder, PolicyFile, Reason, RuleSpec, Size, Span, Target,
 };
 use proptest::prelude::*;
 
@@ -131,6 +133,64 @@ fn naive(pattern: &HostPattern, name: &str) -> bool {
             name.len() > base.len() && base.iter().zip(&name).all(|(a, b)| a == b)
         }
     }
+}
+
+fn path() -> BoxedStrategy<String> {
+    "(/|~/)[a-z .:\\\\\"\u{e9}]{1,3}(/[a-z]{1,3}){0,2}"
+        .prop_filter("no `..`", |path| !path.contains(".."))
+        .boxed()
+}
+
+fn host_rule() -> BoxedStrategy<String> {
+    let target = prop_oneof![
+        name(),
+        name().prop_map(|name| format!("*.a.{name}")),
+        v4().prop_map(|ip| ip.to_string())
+    ];
+    (target, prop_oneof![Just(""), Just(":443"), Just(":80,443"), Just(":*")])
+        .prop_map(|(target, ports)| format!("{target}{ports}"))
+        .boxed()
+}
+
+fn effect() -> BoxedStrategy<Effect> {
+    prop_oneof![
+        any::<u64>().prop_map(|cents| Effect::Cost { cents }),
+        Just(Effect::Fallible),
+        path().prop_map(|path| Effect::FsRead { path: path.parse().unwrap() }),
+        path().prop_map(|path| Effect::FsWrite { path: path.parse().unwrap() }),
+        "\\PC{0,6}|[\"\\\\\u{0}\n]{0,3}".prop_map(|model| Effect::Llm { model }),
+        Just(Effect::Network),
+        prop::collection::btree_set(host_rule().prop_map(|rule| rule.parse().unwrap()), 0..4)
+            .prop_map(|hosts| Effect::NetworkHosts { hosts }),
+        Just(Effect::NonDeterministic),
+        Just(Effect::Process),
+        Just(Effect::Pure),
+        Just(Effect::Unknown),
+    ]
+    .boxed()
+}
+
+/// A member of an object that may be an effect: near-misses of every field.
+fn member() -> BoxedStrategy<(String, String)> {
+    let key = prop::sample::select(vec!["cents", "path", "model", "hosts", "host"]);
+    let value = prop::sample::select(vec![
+        "1",
+        "-1",
+        "1.0",
+        "18446744073709551615",
+        "18446744073709551616",
+        "null",
+        "\"/a\"",
+        "\"a\"",
+        "\"~/a/../b\"",
+        "[]",
+        "[\"a.test\"]",
+        "[\"!a.test\"]",
+        "[\"*\"]",
+        "[1]",
+        "{}",
+    ]);
+    (key, value).prop_map(|(key, value)| (key.to_owned(), value.to_owned())).boxed()
 }
 
 proptest! {
@@ -348,9 +408,93 @@ proptest! {
     fn no_text_breaks_the_file_parser(
         text in "\\PC{0,60}|(\\[network\\]\n)?(allow|deny|rule|x) ?= ?[\\[{\"a.,*\\\\\u{e9}\n\\]}]{0,20}|\\{[\"network:{}\\[\\],a\\\\ \n]{0,40}",
     ) {
-        if let Err(error) = PolicyFile::parse(&text, "policy") {
+        if let Err(error) = PolicyFile::parse(&text, "policy", FileRole::Policy, &[]) {
             prop_assert!(!error.problems().is_empty());
             prop_assert!(!error.to_string().is_empty());
+        }
+    }
+
+    /// N31: what is written is read again, by both readers, in any order and with repetitions.
+    #[test]
+    fn effects_are_read_as_they_are_written(effects in prop::collection::vec(effect(), 0..6)) {
+        let set: EffectSet = effects.iter().cloned().collect();
+        let json = serde_json::to_string(&set).unwrap();
+        prop_assert_eq!(EffectSet::parse(&json, "x").unwrap(), set.clone());
+        prop_assert_eq!(serde_json::from_str::<EffectSet>(&json).unwrap(), set.clone());
+        let mut twice: Vec<_> = effects.iter().chain(&effects).map(|effect| serde_json::to_string(effect).unwrap()).collect();
+        twice.reverse();
+        let again = EffectSet::parse(&format!("[{}]", twice.join(", ")), "x").unwrap();
+        prop_assert_eq!(serde_json::to_string(&again).unwrap(), json);
+        for kind in EffectKind::ALL {
+            prop_assert_eq!(set.has(kind), effects.iter().any(|effect| effect.kind() == kind));
+        }
+    }
+
+    /// The reader with places and the one without take the same objects for effects.
+    #[test]
+    fn both_readers_of_effects_agree(
+        kind in prop::sample::select(EffectKind::ALL.to_vec()),
+        members in prop::collection::vec(member(), 0..3),
+    ) {
+        let members: Vec<String> = members.iter().map(|(key, value)| format!(", \"{key}\": {value}")).collect();
+        let text = format!("{{\"effect\": \"{}\"{}}}", kind.tag(), members.concat());
+        let bare = serde_json::from_str::<Effect>(&text);
+        match EffectSet::parse(&text, "x") {
+            Ok(set) => prop_assert_eq!(set.iter().next().cloned(), bare.ok()),
+            Err(error) => prop_assert!(bare.is_err(), "{text}: {error}"),
+        }
+    }
+
+    #[test]
+    fn no_text_breaks_the_effect_parser(text in "\\PC{0,60}|[\\[{\"efct:NworkHs,\\]}\\\\ \n]{0,40}") {
+        if let Err(error) = EffectSet::parse(&text, "x") {
+            prop_assert!(!error.problems().is_empty() && !error.to_string().is_empty());
+        }
+    }
+
+    /// A file of generated values gives these values again, in TOML and in JSON, as a policy and as a ceiling.
+    #[test]
+    fn a_file_says_what_was_written(
+        allow in prop::collection::vec(host_rule(), 0..4),
+        binds in prop::option::of(prop::collection::vec("(/|~/)?[a-z]{1,3}(/[a-z]{1,3})?", 0..3)),
+        names in prop::option::of(prop::collection::vec("[A-Z_\u{e9}\"\\\\]{1,5}", 0..3)),
+        millis in prop::option::of(1_u64..1_000_000_000_000),
+        bytes in prop::option::of(1_u64..),
+        pids in prop::option::of(1_u32..),
+        ceiling in any::<bool>(),
+    ) {
+        let span = millis.and_then(|millis| Span::new(std::time::Duration::from_millis(millis)));
+        let size = bytes.and_then(Size::new);
+        let mut limits = serde_json::Map::new();
+        let mut put = |key: &str, value: Option<serde_json::Value>| limits.extend(value.map(|value| (key.to_owned(), value)));
+        put("timeout", span.map(|span| span.to_string().into()));
+        put("memory", size.map(|size| size.to_string().into()));
+        put("pids", pids.map(Into::into));
+        let mut document = serde_json::json!({
+            "schema": 1, "network": {"allow": allow}, "fs": {"mask": ["m"]}, "env": {}, "limits": limits,
+        });
+        if let Some(binds) = &binds {
+            document["fs"]["rw"] = binds.clone().into();
+        }
+        if let Some(names) = &names {
+            document["env"]["pass"] = names.clone().into();
+        }
+        let role = if ceiling { FileRole::Ceiling } else { FileRole::Policy };
+        let json = serde_json::to_string_pretty(&document).unwrap();
+        let toml = toml::to_string(&document).unwrap();
+        for text in [json, toml] {
+            let file = PolicyFile::parse(&text, "x", role, &[]).unwrap_or_else(|error| panic!("{error}"));
+            let texts: Vec<&String> = file.rules.iter().map(|rule| &rule.text).collect();
+            prop_assert_eq!(texts, allow.iter().collect::<Vec<_>>());
+            let specs: Vec<RuleSpec> = allow.iter().map(|rule| rule.parse().unwrap()).collect();
+            prop_assert_eq!(file.rules.iter().map(|rule| rule.spec.clone()).collect::<Vec<_>>(), specs);
+            let parsed = binds.as_ref().map(|binds| binds.iter().map(|bind| bind.parse::<BindSpec>().unwrap()).collect::<Vec<_>>());
+            let shown = file.fs.rw.iter().flatten().map(|bind| bind.to_string().parse::<BindSpec>().unwrap());
+            prop_assert_eq!(shown.collect::<Vec<_>>(), parsed.clone().unwrap_or_default());
+            prop_assert_eq!(file.fs.rw, parsed);
+            prop_assert_eq!(file.fs.mask, ["m".parse::<PathSpec>().unwrap()]);
+            prop_assert_eq!(&file.env.pass, &names);
+            prop_assert_eq!((file.limits.timeout, file.limits.memory, file.limits.pids), (span, size, pids));
         }
     }
 }

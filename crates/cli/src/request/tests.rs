@@ -250,3 +250,29 @@ fn no_command_and_how_it_is_done() {
       hint: exeat run --allow api.example.com -- curl -sS https://api.example.com/
     "#);
 }
+
+/// K5: git's configuration can be opened in a file too.
+#[test]
+fn a_file_may_open_gits_configuration() {
+    let place = Place::new();
+    place.file("open.toml", "[fs]\nallow_git_config = true\n");
+    place.file("shut.toml", "[fs]\nallow_git_config = false\n");
+    assert!(place.request(&["--policy", "open.toml"]).files.allow_git_config);
+    assert!(!place.request(&["--policy", "shut.toml"]).files.allow_git_config);
+    assert!(place.request(&["--policy", "shut.toml", "--allow-git-config"]).files.allow_git_config);
+}
+
+/// What is read and not kept yet stops the run.
+#[test]
+fn what_is_not_kept_yet_is_refused() {
+    let place = Place::new();
+    place.file("limits.toml", "[limits]\nmemory = \"1GiB\"\n");
+    place.file("old.json", r#"{"ro_binds": [], "network": false, "env_allowlist": []}"#);
+    for (file, what) in
+        [("limits.toml", "`[limits]`"), ("old.json", "an isolation policy (`ro_binds` and so on)")]
+    {
+        let expect = format!("error: {file}: {what} is not supported by this version");
+        let report = place.report(&["--policy", file]);
+        assert!(report.contains(&expect), "{report}");
+    }
+}

@@ -1,5 +1,6 @@
 //! Paths as a policy writes them. Nothing here looks at a file system or knows where HOME is.
 
+use std::fmt;
 use std::str::FromStr;
 
 /// A path before it is placed: what it is relative to is the caller's to know.
@@ -38,6 +39,9 @@ pub enum BindError {
     /// Two colons or more.
     #[error("a bind is HOST or HOST:GUEST; a path with a colon in it cannot be given here")]
     Colons,
+    /// A relative path where there is nothing to be relative to.
+    #[error("the path is absolute or starts with `~/`")]
+    Relative,
     /// A relative path inside.
     #[error("the path inside is absolute or starts with `~/`")]
     RelativeGuest,
@@ -69,6 +73,31 @@ impl FromStr for PathSpec {
 }
 
 impl PathSpec {
+    /// A path that means the same wherever it is written: absolute or below HOME.
+    pub(crate) fn fixed(text: &str) -> Result<Self, BindError> {
+        match text.parse()? {
+            Self::Relative(_) => Err(BindError::Relative),
+            path => Ok(path),
+        }
+    }
+
+    /// A path inside the sandbox.
+    pub(crate) fn guest(text: &str) -> Result<Self, BindError> {
+        let path: Self = text.parse()?;
+        if matches!(path, Self::Relative(_)) {
+            return Err(BindError::RelativeGuest);
+        }
+        if path.has_dots() {
+            return Err(BindError::DotDot);
+        }
+        Ok(path)
+    }
+
+    /// Whether a part of it is `..`.
+    pub(crate) fn has_dots(&self) -> bool {
+        self.text().split('/').any(|part| part == "..")
+    }
+
     fn text(&self) -> &str {
         match self {
             Self::Absolute(text) | Self::Home(text) | Self::Relative(text) => text,
@@ -86,16 +115,29 @@ impl FromStr for BindSpec {
             None => (text, None),
         };
         let host = host.parse()?;
-        let guest: Option<PathSpec> = guest.map(str::parse).transpose()?;
-        if let Some(guest) = &guest {
-            if matches!(guest, PathSpec::Relative(_)) {
-                return Err(BindError::RelativeGuest);
-            }
-            if guest.text().split('/').any(|part| part == "..") {
-                return Err(BindError::DotDot);
-            }
-        }
+        let guest = guest.map(PathSpec::guest).transpose()?;
         Ok(Self { host, guest })
+    }
+}
+
+/// As it is written in a policy.
+impl fmt::Display for PathSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absolute(text) | Self::Relative(text) => f.write_str(text),
+            Self::Home(below) if below.is_empty() => f.write_str("~"),
+            Self::Home(below) => write!(f, "~/{below}"),
+        }
+    }
+}
+
+/// As it is written in a policy, if neither path holds a colon.
+impl fmt::Display for BindSpec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.guest {
+            Some(guest) => write!(f, "{}:{guest}", self.host),
+            None => self.host.fmt(f),
+        }
     }
 }
 
@@ -106,8 +148,12 @@ mod tests {
     fn check(text: &str, expect: Result<(PathSpec, Option<PathSpec>), BindError>) {
         let expect = expect.map(|(host, guest)| BindSpec { host, guest });
         assert_eq!(text.parse::<BindSpec>(), expect, "{text:?}");
+        if let Ok(bind) = expect {
+            assert_eq!(bind.to_string().parse(), Ok(bind), "{text:?}");
+        }
     }
 
+    /// A3: `~` is HOME, and a relative path stays one until somebody places it.
     #[test]
     fn binds_are_one_path_or_two() {
         let home = |text: &str| PathSpec::Home(text.into());

@@ -3,7 +3,7 @@
 //! One tree for TOML and JSON, instead of serde structs: an error can then point at the text, all faults are
 //! reported at once, and an unknown key is refused with the key that was probably meant.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 
@@ -14,46 +14,45 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::day::Day;
+use crate::escape::visible;
+
+use super::error::Fault;
 
 /// Tables in tables that a policy file may hold; ours needs four.
 const MAX_DEPTH: usize = 16;
 
 /// A value and the bytes that it was read from.
 #[derive(Debug)]
-pub(super) struct Node {
-    pub(super) at: Range<usize>,
-    pub(super) value: Value,
+pub(crate) struct Node {
+    pub(crate) at: Range<usize>,
+    pub(crate) value: Value,
 }
 
 #[derive(Debug)]
-pub(super) enum Value {
+pub(crate) enum Value {
     Str(String),
     Bool(bool),
-    Int(i64),
+    /// Wide enough for every number that a key of ours takes.
+    Int(i128),
     /// A TOML date without a time.
     Date(Day),
     Array(Vec<Node>),
     Table(Vec<Entry>),
-    /// What no key of ours takes, by its name: a float, a date with a time, null.
+    /// JSON's `null`.
+    Null,
+    /// What no key of ours takes, by its name: a float, a date with a time.
     Other(&'static str),
 }
 
 #[derive(Debug)]
-pub(super) struct Entry {
-    pub(super) key: String,
-    pub(super) key_at: Range<usize>,
-    pub(super) node: Node,
-}
-
-/// A fault of syntax.
-#[derive(Debug)]
-pub(super) struct SyntaxError {
-    pub(super) at: Range<usize>,
-    pub(super) message: String,
+pub(crate) struct Entry {
+    pub(crate) key: String,
+    pub(crate) key_at: Range<usize>,
+    pub(crate) node: Node,
 }
 
 impl Value {
-    pub(super) fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
             Self::Str(_) => "a string",
             Self::Bool(_) => "true or false",
@@ -61,21 +60,22 @@ impl Value {
             Self::Date(_) => "a date",
             Self::Array(_) => "a list",
             Self::Table(_) => "a table",
+            Self::Null => "null",
             Self::Other(kind) => kind,
         }
     }
 }
 
 /// A TOML document.
-pub(super) fn toml(text: &str) -> Result<Node, Vec<SyntaxError>> {
+pub(crate) fn toml(text: &str) -> Result<Node, Vec<Fault>> {
     let (table, errors) = DeTable::parse_recoverable(text);
     if errors.is_empty() {
         let at = table.span();
         return Ok(Node { at, value: toml_table(table.into_inner()) });
     }
-    let all = errors.into_iter().map(|error| SyntaxError {
-        at: error.span().unwrap_or(0..0),
-        message: error.message().lines().collect::<Vec<_>>().join(", "),
+    let all = errors.into_iter().map(|error| {
+        let message = error.message().lines().collect::<Vec<_>>().join(", ");
+        (error.span().unwrap_or(0..0), message, None)
     });
     Err(all.collect())
 }
@@ -95,7 +95,7 @@ fn toml_node(value: Spanned<DeValue<'_>>) -> Node {
     let value = match value.into_inner() {
         DeValue::String(text) => Value::Str(text.into_owned()),
         DeValue::Boolean(yes) => Value::Bool(yes),
-        DeValue::Integer(number) => i64::from_str_radix(number.as_str(), number.radix())
+        DeValue::Integer(number) => i128::from_str_radix(number.as_str(), number.radix())
             .map_or(Value::Other("a number too large"), Value::Int),
         DeValue::Float(_) => Value::Other("a number with a fraction"),
         DeValue::Datetime(when) => match (when.date, when.time, when.offset) {
@@ -110,27 +110,28 @@ fn toml_node(value: Spanned<DeValue<'_>>) -> Node {
 }
 
 /// A JSON document (RFC 8259). A name given twice is refused: readers disagree which one counts.
-pub(super) fn json(text: &str) -> Result<Node, Vec<SyntaxError>> {
+pub(crate) fn json(text: &str) -> Result<Node, Vec<Fault>> {
     let raw: &RawValue = serde_json::from_str(text).map_err(|error| vec![syntax(text, 0, &error)])?;
     json_node(text, raw, MAX_DEPTH).map_err(|error| vec![error])
 }
 
-fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, SyntaxError> {
+fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, Fault> {
     let source = raw.get();
     // `raw` is a part of `text`: serde_json lends it out, it does not copy.
     let start = (source.as_ptr() as usize).saturating_sub(text.as_ptr() as usize);
     let at = start..start + source.len();
     let value = match source.bytes().next() {
-        _ if depth == 0 => return Err(SyntaxError { at, message: "nested too deeply".into() }),
+        _ if depth == 0 => return Err((at.start..at.start + 1, "nested too deeply".into(), None)),
         Some(b'{') => {
             let map: RawMap = serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?;
             let mut entries: Vec<Entry> = Vec::new();
-            let mut seen = HashSet::new();
+            let mut seen: HashMap<String, usize> = HashMap::new();
             for (key, value) in map.0 {
                 let node = json_node(text, value, depth - 1)?;
                 let key_at = key_before(text, node.at.start);
-                if !seen.insert(key.clone()) {
-                    return Err(SyntaxError { at: key_at, message: "this key is given twice".into() });
+                if let Some(first) = seen.insert(key.clone(), key_at.start) {
+                    let line = text.bytes().take(first).filter(|byte| *byte == b'\n').count() + 1;
+                    return Err((key_at, format!("this key is given twice, first on line {line}"), None));
                 }
                 entries.push(Entry { key, key_at, node });
             }
@@ -144,8 +145,8 @@ fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, SyntaxErr
         Some(b'"') => Value::Str(serde_json::from_str(source).map_err(|error| syntax(text, start, &error))?),
         Some(b't') => Value::Bool(true),
         Some(b'f') => Value::Bool(false),
-        Some(b'n') => Value::Other("null"),
-        _ => source.parse().map_or(Value::Other("a number of another kind"), Value::Int),
+        Some(b'n') => Value::Null,
+        _ => source.parse().map_or(Value::Other("a number with a fraction or an exponent"), Value::Int),
     };
     Ok(Node { at, value })
 }
@@ -163,14 +164,50 @@ fn key_before(text: &str, start: usize) -> Range<usize> {
     open.map_or(here, |(open, _)| open..head.len())
 }
 
-fn syntax(text: &str, start: usize, error: &serde_json::Error) -> SyntaxError {
+fn syntax(text: &str, start: usize, error: &serde_json::Error) -> Fault {
     let rest = text.get(start..).unwrap_or_default();
     let before: usize = rest.split_inclusive('\n').take(error.line().saturating_sub(1)).map(str::len).sum();
     let at = (start + before + error.column().saturating_sub(1)).min(text.len());
     let full = error.to_string();
     // serde_json ends its message with a place that counts from the part it was given.
     let message = full.split(" at line ").next().unwrap_or(&full).to_owned();
-    SyntaxError { at: at..at, message }
+    // The comma is the fault, not what follows it; for objects serde_json says that a key is missing.
+    let head = text.get(..at).unwrap_or_default().trim_end();
+    let closes = text.get(at..).is_some_and(|rest| rest.starts_with([']', '}']));
+    if let Some(before) = head.strip_suffix(',').filter(|_| closes) {
+        let message = "a comma with nothing after it".to_owned();
+        return (before.len()..head.len(), message, Some("no comma here".into()));
+    }
+    let (at, meant) = json_meant(text, at, &message);
+    (at, message, meant)
+}
+
+/// What somebody who writes another language by heart probably meant, and the text that should be replaced.
+fn json_meant(text: &str, at: usize, message: &str) -> (Range<usize>, Option<String>) {
+    let here = at..at;
+    let Some(rest) = text.get(at..) else { return (here, None) };
+    let end = rest
+        .find(|c: char| !(c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | '*')))
+        .unwrap_or(rest.len());
+    let word = rest.get(..end).unwrap_or_default();
+    let meant = match (message, rest.chars().next()) {
+        (_, Some('\'')) => return (at..at + 1, Some("a `\"` on each side".into())),
+        (_, Some('#' | '/')) => return (at..at + 1, Some("no comment: JSON has none, TOML has".into())),
+        ("expected `:`", Some('=')) => return (at..at + 1, Some("`:`".into())),
+        ("expected `,` or `]`" | "expected `,` or `}`", Some('"')) => {
+            return (here, Some("a `,` before it".into()));
+        }
+        ("expected value" | "expected ident", Some('T' | 'F' | 'N')) => match word {
+            "True" => Some("true".into()),
+            "False" => Some("false".into()),
+            "None" => Some("null".into()),
+            _ => None,
+        },
+        _ => None,
+    };
+    let bare = matches!(message, "expected value" | "key must be a string") && !word.is_empty();
+    let meant = meant.or_else(|| bare.then(|| format!("\"{}\"", visible(word))));
+    (at..at + word.len(), meant)
 }
 
 /// The members of an object in their order, names decoded, values left as text.

@@ -4,8 +4,15 @@ use crate::target::Target;
 const TOML: &str = include_str!("../../tests/fixtures/good.toml");
 const JSON: &str = include_str!("../../tests/fixtures/good.json");
 
+const CEILING: &str = include_str!("../../tests/fixtures/ceiling.toml");
+const PRESETS: [&str; 2] = ["code", "packages"];
+
 fn parse(text: &str) -> Result<PolicyFile, FileError> {
-    PolicyFile::parse(text, ".exeat.toml")
+    PolicyFile::parse(text, ".exeat.toml", FileRole::Policy, &PRESETS)
+}
+
+fn ceiling(text: &str) -> Result<PolicyFile, FileError> {
+    PolicyFile::parse(text, "site.toml", FileRole::Ceiling, &PRESETS)
 }
 
 fn rules(file: &PolicyFile) -> Vec<String> {
@@ -16,7 +23,12 @@ fn rules(file: &PolicyFile) -> Vec<String> {
 /// The faults as `line:column message = meant`.
 #[track_caller]
 fn check_faults(text: &str, expect: &[&str]) {
-    let error = parse(text).expect_err("it is refused");
+    faults_of(parse(text), expect);
+}
+
+#[track_caller]
+fn faults_of(parsed: Result<PolicyFile, FileError>, expect: &[&str]) {
+    let error = parsed.expect_err("it is refused");
     let found: Vec<String> = error
         .problems()
         .iter()
@@ -35,13 +47,13 @@ fn a_whole_file() {
     assert_eq!(
         rules(&file),
         [
-            ".exeat.toml:8 api.example.com:443 Auto",
-            ".exeat.toml:9 *.cdn.example.com:443 Auto",
-            ".exeat.toml:10 archive.example.org:80,443 Auto",
-            ".exeat.toml:12 !telemetry.example.com:* Auto",
-            ".exeat.toml:15 db.corp.example:5432 Off",
-            ".exeat.toml:15 10.20.0.0/16:5432 Off",
-            ".exeat.toml:16 !10.20.0.13:* Auto",
+            ".exeat.toml:9 api.example.com:443 Auto",
+            ".exeat.toml:10 *.cdn.example.com:443 Auto",
+            ".exeat.toml:11 archive.example.org:80,443 Auto",
+            ".exeat.toml:13 !telemetry.example.com:* Auto",
+            ".exeat.toml:16 db.corp.example:5432 Off",
+            ".exeat.toml:16 10.20.0.0/16:5432 Off",
+            ".exeat.toml:17 !10.20.0.13:* Auto",
         ]
     );
     let noted = &file.rules[4].note;
@@ -50,15 +62,45 @@ fn a_whole_file() {
     assert_eq!(noted.expires, "2027-03-31".parse().ok());
     assert_eq!(file.rules[6].note.expires, None);
     assert_eq!(file.fs.view, Some(View::Project));
+    let binds = |binds: &Option<Vec<BindSpec>>| -> Vec<String> {
+        binds.iter().flatten().map(ToString::to_string).collect()
+    };
     assert_eq!(
-        (&file.fs.ro[..], &file.fs.rw[..]),
-        (&["~/datasets:/data".to_owned()][..], &["out".to_owned()][..])
+        (binds(&file.fs.ro), binds(&file.fs.rw)),
+        (vec!["~/datasets:/data".into()], vec!["out".into()])
     );
-    assert_eq!(file.fs.mask, ["secrets"]);
-    assert_eq!(file.env.pass, ["CI"]);
+    assert_eq!(file.fs.mask, ["secrets".parse().unwrap()]);
+    assert_eq!(file.fs.allow_git_config, Some(false));
+    assert_eq!(file.env.pass, Some(vec!["CI".to_owned()]));
     assert_eq!(
         file.env.set,
         [("LANG".to_owned(), "C.UTF-8".to_owned()), ("TZ".to_owned(), "UTC".to_owned())]
+    );
+    let presets: Vec<_> = file.presets.iter().map(|(name, at)| format!("{name} {at}")).collect();
+    assert_eq!(presets, ["code .exeat.toml:7", "packages .exeat.toml:7"]);
+    assert_eq!(
+        (file.role, file.report, file.require_hosts, &file.work),
+        (FileRole::Policy, None, None, &None)
+    );
+}
+
+/// K11: every limit has a key, with a unit where it needs one.
+#[test]
+fn limits_of_a_file() {
+    let file = parse(TOML).unwrap();
+    let limits: Vec<_> = file.limits.set().map(|(key, value)| format!("{key} {value}")).collect();
+    assert_eq!(
+        limits,
+        [
+            "timeout 10m",
+            "cpu_time 1m30s",
+            "memory 2GiB",
+            "pids 256",
+            "open_files 1024",
+            "file_size 1GB",
+            "tmpfs_size 512MiB",
+            "output 10MB",
+        ]
     );
 }
 
@@ -69,10 +111,11 @@ fn json_says_the_same() {
         file.rules.iter().map(|rule| (rule.text.clone(), rule.spec.clone(), rule.note.clone())).collect()
     };
     assert_eq!(bare(&toml), bare(&json));
-    assert_eq!((toml.stage, toml.fs, toml.env), (json.stage.clone(), json.fs.clone(), json.env.clone()));
-    assert_eq!(json.rules[0].origin.to_string(), ".exeat.toml:5");
+    assert_eq!((&toml.stage, &toml.fs, &toml.env), (&json.stage, &json.fs, &json.env));
+    assert_eq!(toml.limits, json.limits);
+    assert_eq!(json.rules[0].origin.to_string(), ".exeat.toml:6");
     let lines: Vec<String> = json.rules.iter().map(|rule| rule.origin.to_string()).collect();
-    assert_eq!(lines[4..], [".exeat.toml:8", ".exeat.toml:8", ".exeat.toml:9"]);
+    assert_eq!(lines[4..], [".exeat.toml:9", ".exeat.toml:9", ".exeat.toml:10"]);
 }
 
 #[test]
@@ -82,7 +125,7 @@ fn a_policy_made_of_a_file() {
     let policy = builder.build();
     let today = "2027-03-30".parse().unwrap();
     let admitted = policy.admit("db.corp.example:5432".parse::<Target>().unwrap(), today).unwrap();
-    assert_eq!(admitted.rule().origin.to_string(), ".exeat.toml:15");
+    assert_eq!(admitted.rule().origin.to_string(), ".exeat.toml:16");
 }
 
 #[test]
@@ -166,14 +209,13 @@ fn unknown_keys_name_the_nearest() {
 #[test]
 fn keys_of_another_version_are_refused_not_ignored() {
     for (text, expect) in [
-        ("[limits]\ntimeout = \"10m\"", "1:2 `limits` is not supported by this version"),
-        ("[network]\npresets = [\"x\"]", "2:1 `presets` is not supported by this version"),
         (
             "[[network.rule]]\nallow = []\nmax_upload = \"1MB\"",
             "3:1 `max_upload` is not supported by this version",
         ),
         ("[network]\nmode = \"report\"", "2:8 `report` is not supported by this version: it only enforces"),
-        ("{\"limits\": {}}", "1:2 `limits` is not supported by this version"),
+        ("[network]\nmax_upload = \"1MB\"", "2:1 `max_upload` is not supported by this version"),
+        ("{\"network\": {\"max_upload\": 1}}", "1:14 `max_upload` is not supported by this version"),
     ] {
         check_faults(text, &[expect]);
     }
@@ -183,20 +225,34 @@ fn keys_of_another_version_are_refused_not_ignored() {
 #[test]
 fn values_of_the_wrong_kind() {
     for (text, expect) in [
-        ("schema = \"1\"", "1:10 `schema` is a number, not a string"),
-        ("schema = 1.0", "1:10 `schema` is a number, not a number with a fraction"),
-        ("stage = 1", "1:9 `stage` is a string, not a number"),
+        ("schema = \"1\"", "1:10 `schema` is a number, not a string = 1"),
+        ("schema = 1.0", "1:10 `schema` is a number, not a number with a fraction = 1"),
+        ("stage = 1", "1:9 `stage` is a string, not a number = \"1\""),
         ("stage = \"\"", "1:9 the stage has an empty name"),
         ("stage = \"a\\nb\"", "1:9 the stage's name has a control character"),
-        ("network = true", "1:11 `network` is a table, not true or false"),
-        ("[network]\nallow = \"a.example.com\"", "2:9 `allow` is a list of strings, not a string"),
+        ("network = true", "1:11 `network` is a table, not true or false = a list of hosts, `network.allow`"),
+        (
+            "{\"network\": true}",
+            "1:13 `network` is a table, not true or false = a list of hosts, `network.allow`",
+        ),
+        (
+            "network = false",
+            "1:11 `network` is a table, not true or false = nothing: without rules no host is allowed",
+        ),
+        (
+            "[network]\nallow = \"a.example.com\"",
+            "2:9 `allow` is a list of strings, not a string = [\"a.example.com\"]",
+        ),
         ("[network]\nallow = [1]", "2:10 `allow` is a list of strings, not a number"),
-        ("[network]\nallow_any = \"yes\"", "2:13 `allow_any` is true or false, not a string"),
+        ("[network]\nallow_any = \"yes\"", "2:13 `allow_any` is true or false, not a string = true"),
         (
             "[network]\nmode = \"enforced\"",
-            "2:8 `enforced` is no mode; this version knows `enforce` = enforce",
+            "2:8 `enforced` is no mode; this version knows `enforce` = \"enforce\"",
         ),
-        ("[network.rule]\nallow = []", "1:1 `rule` is a list of tables, `[[network.rule]]`, not a table"),
+        (
+            "[network.rule]\nallow = []",
+            "1:1 `rule` is a list of tables, `[[network.rule]]`, not a table = [[network.rule]]",
+        ),
         ("[network]\nrule = [1]", "2:9 a `[[network.rule]]` is a table, not a number"),
         ("[[network.rule]]\nreason = \"x\"", "1:1 a `[[network.rule]]` has `allow`, `deny` or both"),
         (
@@ -212,14 +268,14 @@ fn values_of_the_wrong_kind() {
             "3:11 `expires` is a day, YYYY-MM-DD; `soon` is none",
         ),
         ("[[network.rule]]\nallow = []\ntls = \"on\"", "3:7 `tls` is `sni` or `off`, not `on`"),
-        ("[fs]\nview = \"hosts\"", "2:8 `view` is `project`, `host` or `minimal`, not `hosts` = host"),
+        ("[fs]\nview = \"hosts\"", "2:8 `view` is `project`, `host` or `minimal`, not `hosts` = \"host\""),
         ("[fs]\nro = [\"/a:b\"]", "2:7 the path inside is absolute or starts with `~/`"),
         ("[fs]\nmask = [\"\"]", "2:9 the path is empty"),
         ("[env]\npass = [\"LANG=C\"]", "2:9 the name of a variable has no `=`; values are given in `set`"),
         ("[env]\nset = [\"LANG=C\"]", "2:7 `set` is a table of names and strings, not a list"),
-        ("[env]\nset = { LANG = 1 }", "2:16 `LANG` is a string, not a number"),
+        ("[env]\nset = { LANG = 1 }", "2:16 `LANG` is a string, not a number = \"1\""),
         ("{\"stage\": null}", "1:11 `stage` is a string, not null"),
-        ("{\"schema\": 99999999999999999999}", "1:12 `schema` is a number, not a number of another kind"),
+        ("{\"schema\": 99999999999999999999}", "1:12 this version reads schema 1 only"),
     ] {
         check_faults(text, &[expect]);
     }
@@ -312,4 +368,259 @@ fn rule_lines() {
         parse_rule_lines("a.example.com\n  b.example.com#x\nc..d\n", "hosts.txt", Action::Allow).unwrap_err();
     let places: Vec<_> = error.problems().iter().map(|p| (p.line, p.column)).collect();
     assert_eq!(places, [(2, 16), (3, 3)]);
+}
+
+/// K10, K14, A2: the words of other programs for our keys, and what stands on the command line.
+#[test]
+fn keys_of_other_programs_lead_to_ours() {
+    for (text, expect) in [
+        ("effects = []", "1:1 there is no key `effects` at the top = --effects FILE, on the command line"),
+        ("ceiling = 1", "1:1 there is no key `ceiling` at the top = --ceiling FILE, on the command line"),
+        ("presets = []", "1:1 there is no key `presets` at the top = network.presets"),
+        (
+            "[network]\nallowed_domains = []",
+            "2:1 there is no key `allowed_domains` in `[network]` = network.allow",
+        ),
+        ("forbidden_paths = []", "1:1 there is no key `forbidden_paths` at the top = fs.mask"),
+        ("allowed_write_paths = []", "1:1 there is no key `allowed_write_paths` at the top = fs.rw"),
+        ("allow_network = true", "1:1 there is no key `allow_network` at the top = network.allow"),
+        (
+            "[limits]\nwall_time_secs = 3",
+            "2:1 there is no key `wall_time_secs` in `[limits]` = limits.timeout",
+        ),
+        ("{\"schema\": 1, \"ro_binds\": []}", "1:15 there is no key `ro_binds` at the top = fs.ro"),
+    ] {
+        check_faults(text, &[expect]);
+    }
+}
+
+/// K1, K3, K4, K5: what is hidden, what is writable, what is read-only in it, and git's configuration.
+#[test]
+fn files_of_a_policy() {
+    let file =
+        parse("[fs]\nmask=[\"~/.keys\"]\nrw=[\"/w\"]\nro=[\"/w/fixed\"]\nallow_git_config=true").unwrap();
+    assert_eq!(file.fs.mask[0], PathSpec::Home(".keys".into()));
+    assert_eq!(file.fs.rw.unwrap()[0].host, PathSpec::Absolute("/w".into()));
+    assert_eq!(file.fs.ro.unwrap()[0].host, PathSpec::Absolute("/w/fixed".into()));
+    assert_eq!(file.fs.allow_git_config, Some(true));
+}
+
+#[test]
+fn limits_that_are_none() {
+    for (text, expect) in [
+        ("timeout = 90", "2:11 `timeout` is a duration like \"10m\", not a number = \"90s\""),
+        ("timeout = \"90\"", "2:11 `timeout`: the unit is missing: `90s`, `90m`? = \"90s\""),
+        (
+            "timeout = \"10 minutes\"",
+            "2:11 `timeout`: a duration is written like `90s`, `10m`, `1h30m` or `500ms`, \
+             and is longer than nothing = \"10m\"",
+        ),
+        ("cpu_time = \"400d\"", "2:12 `cpu_time`: a duration is at most 366d"),
+        ("memory = 512", "2:10 `memory` is a size like \"512MiB\", not a number = \"512\""),
+        (
+            "memory = \"2 gib\"",
+            "2:10 `memory`: a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing = \"2gib\"",
+        ),
+        ("memory = true", "2:10 `memory` is a size like \"512MiB\", not true or false"),
+        ("pids = \"256\"", "2:8 `pids` is a whole number from 1 to 4294967295, not a string = 256"),
+        ("pids = 0", "2:8 `pids` is a whole number from 1 to 4294967295"),
+        ("open_files = -1", "2:14 `open_files` is a whole number from 1 to 4294967295"),
+        ("open_files = 4294967296", "2:14 `open_files` is a whole number from 1 to 4294967295"),
+        ("pid = 1", "2:1 there is no key `pid` in `[limits]` = pids"),
+    ] {
+        check_faults(&format!("[limits]\n{text}"), &[expect]);
+    }
+    assert_eq!(parse("[limits]\npids = 4294967295").unwrap().limits.pids, Some(u32::MAX));
+}
+
+#[test]
+fn presets_are_known_or_refused() {
+    check_faults(
+        "[network]\npresets = [\"code\", \"Package\", \"zzz\"]",
+        &["2:20 there is no preset `Package` = \"packages\"", "2:31 there is no preset `zzz`"],
+    );
+    assert!(PolicyFile::parse("[network]\npresets = [\"code\"]", "x", FileRole::Policy, &[]).is_err());
+}
+
+#[test]
+fn a_whole_ceiling() {
+    let file = ceiling(CEILING).unwrap();
+    assert_eq!(file.role, FileRole::Ceiling);
+    assert_eq!((file.report, file.require_hosts), (Some(false), Some(true)));
+    assert_eq!(file.presets[0].0, "packages");
+    let shown: Vec<_> = file.rules.iter().map(|rule| rule.spec.to_string()).collect();
+    assert_eq!(
+        shown,
+        ["*.example.com:*", "10.20.0.0/16:5432", "!paste.example.net:*", "db.corp.example:5432"]
+    );
+    assert_eq!(file.rules[3].origin.to_string(), "site.toml:12");
+    assert_eq!(file.rules[3].note.reason.as_deref(), Some("the warehouse"));
+    assert_eq!(file.fs.view, Some(View::Project));
+    assert_eq!(file.fs.rw, Some(vec![]));
+    assert_eq!(file.env.pass, Some(vec!["CI".to_owned(), "LANG".to_owned()]));
+    assert_eq!(file.limits.pids, None);
+    assert_eq!(file.limits.memory, "4GiB".parse().ok());
+}
+
+/// H15, K13: an empty list of a ceiling allows nothing, an absent one bounds nothing; the two are told apart.
+#[test]
+fn an_empty_list_is_not_an_absent_one() {
+    let absent = ceiling("[fs]\n[env]").unwrap();
+    assert_eq!((absent.fs.ro, absent.fs.rw, absent.env.pass), (None, None, None));
+    let empty = ceiling("[fs]\nro = []\nrw = []\n[env]\npass = []").unwrap();
+    assert_eq!((empty.fs.ro, empty.fs.rw, empty.env.pass), (Some(vec![]), Some(vec![]), Some(vec![])));
+    assert!(View::Minimal < View::Project && View::Project < View::Host);
+}
+
+#[test]
+fn each_role_has_keys_of_its_own() {
+    for (text, expect) in [
+        ("[network]\nreport = true", "2:1 `report` belongs in a ceiling; this is a policy"),
+        ("[network]\nrequire_hosts = true", "2:1 `require_hosts` belongs in a ceiling; this is a policy"),
+    ] {
+        check_faults(text, &[expect]);
+    }
+    for (text, expect) in [
+        ("stage = \"x\"", "1:1 `stage` belongs in a policy; this is a ceiling"),
+        ("[network]\nmode = \"enforce\"", "2:1 `mode` belongs in a policy; this is a ceiling"),
+        ("[env]\nset = {}", "2:1 `set` belongs in a policy; this is a ceiling"),
+        ("[network]\nreport = \"no\"", "2:10 `report` is true or false, not a string = false"),
+        (
+            "[fs]\nro = [\"/a\", \"~/b:/c\"]",
+            "2:13 a ceiling bounds paths of the host; where they are shown is not its business = \"~/b\"",
+        ),
+        (
+            "{\"ro_binds\": [], \"network\": false, \"env_allowlist\": []}",
+            "1:1 a ceiling is not written as an isolation policy (`ro_binds` and so on)",
+        ),
+    ] {
+        faults_of(ceiling(text), &[expect]);
+    }
+}
+
+#[test]
+fn json_faults_say_what_was_meant() {
+    for (text, expect) in [
+        ("{\"stage\": \"a\",\n \"stage\": \"b\"}", "2:2 this key is given twice, first on line 1"),
+        ("{\"stage\": \"a\",}", "1:14 a comma with nothing after it = no comma here"),
+        ("{\"network\": {\"allow\": [\"a.test\",\n]}}", "1:32 a comma with nothing after it = no comma here"),
+        ("{stage: \"a\"}", "1:2 key must be a string = \"stage\""),
+        ("{\"stage\": 'a'}", "1:11 expected value = a `\"` on each side"),
+        ("{\"stage\": nightly}", "1:12 expected ident"),
+        ("{\"stage\": Nightly}", "1:11 expected value = \"Nightly\""),
+        ("{\"network\": {\"allow_any\": True}}", "1:27 expected value = true"),
+        ("{\"stage\" = \"a\"}", "1:10 expected `:` = `:`"),
+        ("{// x\n}", "1:2 key must be a string = no comment: JSON has none, TOML has"),
+        ("{\"network\": {\"allow\": [\"a.test\" \"b.test\"]}}", "1:33 expected `,` or `]` = a `,` before it"),
+    ] {
+        check_faults(text, &[expect]);
+    }
+    check_faults("stage = \"a\"\nstage = \"b\"", &["2:1 duplicate key"]);
+}
+
+const OLD: &str = include_str!("../../tests/fixtures/isolation-0.7.json");
+const NEW: &str = include_str!("../../tests/fixtures/isolation-0.8.json");
+
+/// N6, N7, N8, N9, N10, N11, N21: an isolation policy loads as it stands, also one without `rw_binds`.
+#[test]
+fn isolation_policies_load_as_they_stand() {
+    let old = parse(OLD).unwrap();
+    let binds = |binds: Option<Vec<BindSpec>>| -> Vec<String> {
+        binds.into_iter().flatten().map(|bind| bind.to_string()).collect()
+    };
+    assert_eq!(old.fs.view, Some(View::Minimal));
+    assert_eq!(binds(old.fs.ro), ["/nix/store:/nix/store", "/data/raw:/input"]);
+    assert_eq!(binds(old.fs.rw), [""; 0]);
+    assert_eq!(old.work, Some(Work::Scratch));
+    assert_eq!(old.rules, []);
+    assert_eq!(old.env.pass.unwrap()[..2], ["PATH", "HOME"]);
+
+    let new = parse(NEW).unwrap();
+    assert_eq!(binds(new.fs.rw), ["/data/out:/data/out"]);
+    assert_eq!(new.work, Some(Work::Host(PathSpec::Absolute("/srv/jobs/17".into()))));
+    let rules: Vec<_> = new.rules.iter().map(|rule| format!("{} {}", rule.origin, rule.spec)).collect();
+    assert_eq!(
+        rules,
+        [".exeat.toml:5 *:80,443", ".exeat.toml:5 0.0.0.0/0:80,443", ".exeat.toml:5 [::/0]:80,443"]
+    );
+    assert_eq!(parse(&NEW.replace("\"/srv/jobs/17\"", "null")).unwrap().work, Some(Work::Scratch));
+}
+
+/// N10: `network` may also be our own rules; `true` is every public host and never the host itself.
+#[test]
+fn the_network_of_an_isolation_policy() {
+    let text = r#"{"ro_binds": [], "network": {"allow": ["a.example.com"]}, "env_allowlist": []}"#;
+    let rules = parse(text).unwrap().rules;
+    assert_eq!(rules[0].spec.to_string(), "a.example.com:443");
+
+    let mut builder = PolicyBuilder::new();
+    parse(NEW).unwrap().apply(&mut builder).unwrap();
+    let policy = builder.build();
+    let today = "2027-03-30".parse().unwrap();
+    for target in ["127.0.0.1:443", "10.0.0.1:443", "169.254.169.254:80", "[::1]:443", "93.184.215.14:22"] {
+        assert!(policy.admit(target.parse::<Target>().unwrap(), today).is_err(), "{target}");
+    }
+    for target in ["93.184.215.14:443", "[2606:2800:21f::1]:80", "a.example.com:443"] {
+        assert!(policy.admit(target.parse::<Target>().unwrap(), today).is_ok(), "{target}");
+    }
+    let admitted = policy.admit("a.example.com:443".parse::<Target>().unwrap(), today).unwrap();
+    assert!(admitted.vet(&["10.0.0.1".parse().unwrap()], &crate::addr::OwnAddrs::default()).is_err());
+}
+
+#[test]
+fn faults_of_isolation_policies() {
+    for (text, expect) in [
+        (
+            r#"{"rw_binds": [], "network": false, "env_allowlist": []}"#,
+            &["1:1 an isolation policy has `ro_binds`, and this one has not"][..],
+        ),
+        (
+            r#"{"ro_binds": []}"#,
+            &[
+                "1:1 an isolation policy has `network`, and this one has not",
+                "1:1 an isolation policy has `env_allowlist`, and this one has not",
+            ],
+        ),
+        (
+            r#"{"ro_binds": [["/a", "/b"]], "network": false, "env_allowlist": []}"#,
+            &[r#"1:15 `ro_binds` is a list of binds, {"host": PATH, "sandbox": PATH}, not a list"#],
+        ),
+        (
+            r#"{"ro_binds": [{"host": "/a"}], "network": false, "env_allowlist": []}"#,
+            &["1:15 a bind has `host` and `sandbox`; `sandbox` is missing"],
+        ),
+        (
+            r#"{"ro_binds": [{"host": "a", "sandbox": "/b/../c"}], "network": false, "env_allowlist": []}"#,
+            &["1:24 the path is absolute or starts with `~/`", "1:40 the path inside has no `..`"],
+        ),
+        (
+            r#"{"ro_binds": [{"host": "/a", "sandbx": "/b", "sandbox": "/b"}], "network": "no", "env_allowlist": ["A=1"]}"#,
+            &[
+                "1:30 there is no key `sandbx` in a bind = sandbox",
+                "1:76 `network` is true, false, or a table of rules, not a string",
+                "1:100 the name of a variable has no `=`; values are given in `set`",
+            ],
+        ),
+        (
+            r#"{"ro_binds": [], "network": false, "env_allowlist": [], "rw_bind": []}"#,
+            &["1:57 there is no key `rw_bind` at the top = rw_binds"],
+        ),
+    ] {
+        check_faults(text, expect);
+    }
+}
+
+/// H15: an empty document of any form allows nothing.
+#[test]
+fn an_empty_isolation_policy_allows_nothing() {
+    let file = parse(r#"{"ro_binds": [], "network": false, "env_allowlist": []}"#).unwrap();
+    assert_eq!((file.rules, file.fs.ro, file.env.pass), (vec![], Some(vec![]), Some(vec![])));
+}
+
+/// The first of two rules that grant the same counts, and TOML does not keep the order of keys.
+#[test]
+fn the_order_of_keys_changes_nothing() {
+    let text = r#"{"network": {"rule": [{"allow": ["a.test"], "tls": "off"}], "deny": ["c.test"], "allow": ["b.test"]}}"#;
+    let specs: Vec<_> = parse(text).unwrap().rules.iter().map(|rule| rule.spec.to_string()).collect();
+    assert_eq!(specs, ["b.test:443", "!c.test:*", "a.test:443"]);
 }

@@ -1,0 +1,120 @@
+//! What is wrong with a file: the place, the text with a mark below it, and what was probably meant.
+
+use std::fmt;
+use std::ops::Range;
+
+use crate::escape::{printable, visible};
+
+/// Faults that one error prints; the rest is counted.
+const MAX_SHOWN: usize = 20;
+
+/// Faults that one error holds. A file that is all faults is not worth a guess at each.
+pub(super) const MAX_FAULTS: usize = 100;
+
+/// Everything that is wrong with a file.
+///
+/// Displayed as `path:line:column`, the fault, the line with a mark below it, and what was probably meant.
+/// Text of the file is printed with control and foreign characters escaped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FileError {
+    path: String,
+    problems: Vec<Problem>,
+    total: usize,
+}
+
+/// One fault of a file.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Problem {
+    /// From 1.
+    pub line: u32,
+    /// In characters, from 1.
+    pub column: u32,
+    /// What is wrong, without a full stop.
+    pub message: String,
+    /// What was probably meant.
+    pub meant: Option<String>,
+    source: String,
+    mark: Range<usize>,
+}
+
+/// A fault before it has a line: where, what, and what was probably meant.
+pub(super) type Fault = (Range<usize>, String, Option<String>);
+
+impl FileError {
+    /// Of at least one fault.
+    pub(super) fn new(text: &str, path: &str, mut faults: Vec<Fault>) -> Self {
+        faults.sort_by_key(|(at, ..)| at.start);
+        let total = faults.len();
+        faults.truncate(MAX_FAULTS);
+        let problems = faults.into_iter().map(|(at, message, meant)| problem(text, at, message, meant));
+        Self { path: path.to_owned(), problems: problems.collect(), total }
+    }
+
+    /// The first faults in the order of the file; at least one, at most a hundred.
+    pub fn problems(&self) -> &[Problem] {
+        &self.problems
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, problem) in self.problems.iter().take(MAX_SHOWN).enumerate() {
+            if i > 0 {
+                writeln!(f)?;
+            }
+            let Problem { line, column, message, meant, source, mark } = problem;
+            let margin = " ".repeat(line.to_string().len());
+            writeln!(f, "{}:{line}:{column}: {message}", printable(&self.path))?;
+            writeln!(f, "  {line} | {source}")?;
+            let marks = "^".repeat(mark.len().max(1));
+            write!(f, "  {margin} | {}{marks}", " ".repeat(mark.start))?;
+            if let Some(meant) = meant {
+                write!(f, "\n  {margin} = probably meant: {meant}")?;
+            }
+        }
+        match self.total.checked_sub(MAX_SHOWN) {
+            Some(more) if more > 0 => write!(f, "\n... and {more} more"),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for FileError {}
+
+/// Line and column of a byte, both from 1, the column in characters.
+fn place(text: &str, at: usize) -> (u32, u32) {
+    let head = text.get(..at).unwrap_or(text);
+    let line = head.bytes().filter(|b| *b == b'\n').count() + 1;
+    let column = head.rsplit('\n').next().unwrap_or(head).chars().count() + 1;
+    // Both are bounded by the size of a file that fits.
+    (u32::try_from(line).unwrap_or(u32::MAX), u32::try_from(column).unwrap_or(u32::MAX))
+}
+
+/// Characters of a source line that a message shows around the fault.
+const MAX_SOURCE: usize = 100;
+
+fn problem(text: &str, at: Range<usize>, message: String, meant: Option<String>) -> Problem {
+    let start = (0..=at.start.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
+    let (line, column) = place(text, start);
+    let head = text.get(..start).unwrap_or_default();
+    let line_start = head.rfind('\n').map_or(0, |at| at + 1);
+    let rest = text.get(line_start..).unwrap_or_default();
+    let whole = rest.lines().next().unwrap_or_default();
+    // A long line is shown from a little before the fault on.
+    let before = text.get(line_start..start).unwrap_or_default();
+    let skip = before.chars().count().saturating_sub(MAX_SOURCE / 2);
+    let shown: String = whole.chars().skip(skip).take(MAX_SOURCE).collect();
+    let before: String = before.chars().skip(skip).collect();
+    let marked: String = text
+        .get(start..at.end.max(start))
+        .and_then(|marked| marked.lines().next())
+        .unwrap_or_default()
+        .chars()
+        .take(MAX_SOURCE - before.chars().count().min(MAX_SOURCE))
+        .collect();
+    // Escaped as the line is, so that the mark stands below what it marks.
+    let from = visible(&before).len();
+    let mark = from..from + visible(&marked).len();
+    Problem { line, column, message, meant, source: visible(&shown), mark }
+}

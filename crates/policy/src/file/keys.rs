@@ -1,0 +1,240 @@
+//! Every key of a policy file: what its value is, where it belongs and what it says. The reader and the schema both go by
+//! this table.
+
+use crate::escape::visible;
+
+use super::FileRole;
+
+/// A key and what is known about it.
+#[derive(Debug)]
+pub(crate) struct Key {
+    pub(crate) section: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) shape: Shape,
+    /// The one role whose files may have it; `None`: both.
+    pub(crate) only: Option<FileRole>,
+    /// One line for the schema.
+    pub(crate) about: &'static str,
+}
+
+/// What a value looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// The number of the file's language.
+    Version,
+    /// A section.
+    Table,
+    /// A list of sections.
+    Tables,
+    /// A stage's name.
+    Stage,
+    /// Any string.
+    Text,
+    /// `enforce`.
+    Mode,
+    /// `sni` or `off`.
+    Tls,
+    /// `minimal`, `project` or `host`.
+    View,
+    /// True or false.
+    Flag,
+    /// A day.
+    Day,
+    /// Rules.
+    Rules,
+    /// Names of presets.
+    Presets,
+    /// `HOST[:DEST]`.
+    Binds,
+    /// Paths.
+    Paths,
+    /// Names of variables.
+    Names,
+    /// Variables with values.
+    Variables,
+    /// A length of time.
+    Span,
+    /// A number of bytes.
+    Size,
+    /// A whole number from 1.
+    Count,
+    /// Known and not supported by this version.
+    Later,
+}
+
+const fn key(section: &'static str, name: &'static str, shape: Shape, about: &'static str) -> Key {
+    Key { section, name, shape, only: None, about }
+}
+
+const fn policy(section: &'static str, name: &'static str, shape: Shape, about: &'static str) -> Key {
+    Key { section, name, shape, only: Some(FileRole::Policy), about }
+}
+
+const fn ceiling(section: &'static str, name: &'static str, shape: Shape, about: &'static str) -> Key {
+    Key { section, name, shape, only: Some(FileRole::Ceiling), about }
+}
+
+const fn later(section: &'static str, name: &'static str) -> Key {
+    Key { section, name, shape: Shape::Later, only: None, about: "" }
+}
+
+/// Every key of our own format, also those of the design that this version cannot honour.
+pub(crate) const KEYS: &[Key] = &[
+    key("", "schema", Shape::Version, "the version of this language; 1"),
+    policy("", "stage", Shape::Stage, "the stage's name in every line of the record"),
+    key("", "network", Shape::Table, "which hosts"),
+    key("", "fs", Shape::Table, "which files"),
+    key("", "env", Shape::Table, "which variables"),
+    key("", "limits", Shape::Table, "how much"),
+    policy("network", "mode", Shape::Mode, "whether the rules are enforced"),
+    key("network", "presets", Shape::Presets, "named sets of hosts"),
+    key("network", "allow", Shape::Rules, "hosts that are allowed; port 443 where none is given"),
+    key(
+        "network",
+        "deny",
+        Shape::Rules,
+        "hosts that are denied, on every port where none is given; always wins",
+    ),
+    key("network", "rule", Shape::Tables, "rules that need a word of explanation"),
+    key("network", "allow_any", Shape::Flag, "permits the rule `*` in this file"),
+    key("network", "allow_shared_suffix", Shape::Flag, "permits wildcards on shared suffixes in this file"),
+    ceiling("network", "report", Shape::Flag, "false: no run may use report mode"),
+    ceiling("network", "require_hosts", Shape::Flag, "true: a bare `Network` effect is refused"),
+    later("network", "max_upload"),
+    key("network.rule", "allow", Shape::Rules, "hosts that are allowed; port 443 where none is given"),
+    key("network.rule", "deny", Shape::Rules, "hosts that are denied, on every port where none is given"),
+    key("network.rule", "reason", Shape::Text, "why the rule exists"),
+    key("network.rule", "approved_by", Shape::Text, "who agreed to it"),
+    key("network.rule", "expires", Shape::Day, "the first day, in UTC, on which `allow` grants nothing"),
+    key(
+        "network.rule",
+        "tls",
+        Shape::Tls,
+        "whether the TLS server name is checked; on port 443 it is by default",
+    ),
+    later("network.rule", "max_upload"),
+    later("network.rule", "methods"),
+    later("network.rule", "paths"),
+    key("fs", "view", Shape::View, "what is shown before anything is listed"),
+    key("fs", "ro", Shape::Binds, "shown read-only"),
+    key("fs", "rw", Shape::Binds, "shown writable"),
+    key("fs", "mask", Shape::Paths, "hidden"),
+    key("fs", "allow_git_config", Shape::Flag, "leaves git's hooks and configuration writable"),
+    key("env", "pass", Shape::Names, "variables of the caller that are passed on"),
+    policy("env", "set", Shape::Variables, "variables that are set"),
+    key("limits", "timeout", Shape::Span, "wall time of the run"),
+    key("limits", "cpu_time", Shape::Span, "processor time of each process"),
+    key("limits", "memory", Shape::Size, "memory of all processes together"),
+    key("limits", "pids", Shape::Count, "processes and threads at one time"),
+    key("limits", "open_files", Shape::Count, "descriptors of each process"),
+    key("limits", "file_size", Shape::Size, "the largest file that a process may write"),
+    key("limits", "tmpfs_size", Shape::Size, "each of the private `/tmp` and `/var/tmp`"),
+    key("limits", "output", Shape::Size, "stdout and stderr together"),
+];
+
+/// The keys of a published isolation policy: see [`isolation`](super::isolation).
+pub(super) const ISOLATION: &[Key] = &[
+    key("isolation", "ro_binds", Shape::Tables, "shown read-only"),
+    key("isolation", "rw_binds", Shape::Tables, "shown writable"),
+    key("isolation", "work_host", Shape::Text, "the directory to work in"),
+    key("isolation", "network", Shape::Flag, "whether there is a network"),
+    key("isolation", "env_allowlist", Shape::Names, "variables that are passed on"),
+    key("isolation.bind", "host", Shape::Text, "the path on the host"),
+    key("isolation.bind", "sandbox", Shape::Text, "the path inside"),
+];
+
+/// Words for our keys that other programs and earlier thoughts use.
+const OTHER_WORDS: &[(&str, &str)] = &[
+    ("effects", "--effects FILE, on the command line"),
+    ("ceiling", "--ceiling FILE, on the command line"),
+    ("ceilings", "--ceiling FILE, on the command line"),
+    ("ro_binds", "fs.ro"),
+    ("rw_binds", "fs.rw"),
+    ("env_allowlist", "env.pass"),
+    ("allow_write", "fs.rw"),
+    ("allowed_write_paths", "fs.rw"),
+    ("deny_read", "fs.mask"),
+    ("forbidden_paths", "fs.mask"),
+    ("deny_write_within_allow", "fs.ro"),
+    ("allowed_domains", "network.allow"),
+    ("denied_domains", "network.deny"),
+    ("allow_network", "network.allow"),
+    ("cpu_time_secs", "limits.cpu_time"),
+    ("wall_time_secs", "limits.timeout"),
+    ("max_rss_bytes", "limits.memory"),
+    ("max_open_fds", "limits.open_files"),
+    ("max_output_bytes", "limits.output"),
+];
+
+/// Says that there is no such key, and with `guess` which one was probably meant.
+pub(super) fn unknown(
+    keys: &'static [Key],
+    section: &str,
+    name: &str,
+    guess: bool,
+) -> (String, Option<String>) {
+    let place = match section {
+        "" | "isolation" => "at the top".to_owned(),
+        "isolation.bind" => "in a bind".to_owned(),
+        _ => format!("in `[{section}]`"),
+    };
+    let message = format!("there is no key `{}` {place}", visible(name));
+    (message, if guess { key_meant(keys, section, name) } else { None })
+}
+
+/// The same word elsewhere, else another word for it, else a similar word here, else a similar word anywhere.
+fn key_meant(keys: &'static [Key], section: &str, name: &str) -> Option<String> {
+    let full = |key: &Key| match key.section {
+        "" | "isolation" | "isolation.bind" => key.name.to_owned(),
+        section => format!("{section}.{}", key.name),
+    };
+    let folded = name.replace('-', "_").to_ascii_lowercase();
+    let known = || keys.iter().filter(|key| key.shape != Shape::Later);
+    if let Some(key) = known().find(|key| key.section == section && key.name == folded) {
+        return Some(key.name.to_owned());
+    }
+    if let Some(key) = known().find(|key| key.name == folded) {
+        return Some(full(key));
+    }
+    if let Some((_, ours)) = OTHER_WORDS.iter().find(|(word, _)| *word == folded) {
+        return Some((*ours).to_owned());
+    }
+    let here = nearest(&folded, known().filter(|key| key.section == section).map(|key| key.name));
+    here.map(str::to_owned).or_else(|| {
+        let there = nearest(&folded, known().map(|key| key.name))?;
+        known().find(|key| key.name == there).map(full)
+    })
+}
+
+/// The word that differs least from `typed`, if it differs by no more than a third of its letters.
+pub(crate) fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+    // A typing error changes a letter or two; a longer text is no typing error, and costs time to compare.
+    if typed.len() > 40 {
+        return None;
+    }
+    let ranked = words.into_iter().map(|word| (distance(typed, word), word));
+    let (edits, word) = ranked.min()?;
+    (edits <= word.len().div_ceil(3)).then_some(word)
+}
+
+/// Insertions, deletions and substitutions between two words (Levenshtein), a row at a time.
+fn distance(a: &str, b: &str) -> usize {
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, x) in a.bytes().enumerate() {
+        let mut diagonal = i;
+        let mut left = i + 1;
+        for (j, y) in b.bytes().enumerate() {
+            let Some(above) = row.get(j + 1).copied() else { break };
+            let best = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
+            if let Some(cell) = row.get_mut(j) {
+                *cell = left;
+            }
+            diagonal = above;
+            left = best;
+        }
+        if let Some(last) = row.last_mut() {
+            *last = left;
+        }
+    }
+    row.last().copied().unwrap_or_default()
+}

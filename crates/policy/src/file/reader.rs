@@ -1,0 +1,234 @@
+//! Takes a document apart and collects every fault on the way. What the keys mean is said elsewhere.
+
+use std::ops::Range;
+
+use crate::escape::visible;
+use crate::grammar::{Allowances, RuleError, RuleSpec};
+use crate::rule::{Action, Note, Origin};
+
+use super::error::{Fault, FileError, MAX_FAULTS};
+use super::keys::{Key, Shape, unknown};
+use super::raw::{Entry, Node, Value};
+use super::{FileRole, FileRule, MAX_FILE_BYTES};
+
+/// A string of the file: what it says, where, and where its text starts if it is spelled without escapes.
+pub(super) struct Typed<'t> {
+    pub(super) text: &'t str,
+    pub(super) at: Range<usize>,
+    pub(super) inside: Option<usize>,
+}
+
+pub(crate) struct Reader<'a> {
+    text: &'a str,
+    path: &'a str,
+    pub(super) role: FileRole,
+    /// The presets that exist.
+    pub(super) presets: &'a [&'a str],
+    /// The offset of each line break, so that the line of a rule is a search and not a scan.
+    breaks: Vec<usize>,
+    faults: Vec<Fault>,
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(text: &'a str, path: &'a str) -> Self {
+        // Editors of other systems write a byte order mark; it is no part of the text.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let breaks = text.match_indices('\n').map(|(at, _)| at).collect();
+        Self { text, path, role: FileRole::Policy, presets: &[], breaks, faults: Vec::new() }
+    }
+
+    /// A policy file's reader.
+    pub(super) fn of(self, role: FileRole, presets: &'a [&'a str]) -> Self {
+        Self { role, presets, ..self }
+    }
+
+    pub(crate) fn text(&self) -> &'a str {
+        self.text
+    }
+
+    /// The line of a byte, from 1.
+    pub(super) fn line(&self, at: usize) -> u32 {
+        // Bounded by the size of a file that fits.
+        u32::try_from(self.breaks.partition_point(|end| *end < at) + 1).unwrap_or(u32::MAX)
+    }
+
+    pub(super) fn origin(&self, at: usize) -> Origin {
+        Origin::File { path: self.path.to_owned(), line: self.line(at) }
+    }
+
+    pub(crate) fn fits(&mut self) -> bool {
+        let fits = self.text.len() <= MAX_FILE_BYTES;
+        if !fits {
+            self.fault(0..0, format!("the file is larger than {MAX_FILE_BYTES} bytes"), None);
+        }
+        fits
+    }
+
+    pub(crate) fn fault(&mut self, at: Range<usize>, message: impl Into<String>, meant: Option<String>) {
+        self.faults.push((at, message.into(), meant));
+    }
+
+    /// Whether another fault is still worth a guess.
+    pub(crate) fn guesses(&self) -> bool {
+        self.faults.len() < MAX_FAULTS
+    }
+
+    pub(crate) fn finish<T>(self, value: T) -> Result<T, FileError> {
+        if self.faults.is_empty() {
+            return Ok(value);
+        }
+        Err(FileError::new(self.text, self.path, self.faults))
+    }
+
+    /// The document, or its faults of syntax and nothing else.
+    pub(crate) fn parsed(&mut self, parse: impl Fn(&str) -> Result<Node, Vec<Fault>>) -> Option<Node> {
+        match parse(self.text) {
+            Ok(document) => Some(document),
+            Err(faults) => {
+                self.faults.extend(faults);
+                None
+            }
+        }
+    }
+
+    pub(super) fn rules(
+        &mut self,
+        entry: Entry,
+        action: Action,
+        allowances: Allowances,
+        note: &Note,
+        rules: &mut Vec<FileRule>,
+    ) {
+        for (text, at) in self.strings(entry) {
+            let inside = self.inside(&text, &at);
+            let typed = Typed { text: &text, at, inside };
+            rules.extend(self.rule(&typed, action, allowances, note));
+        }
+    }
+
+    pub(super) fn rule(
+        &mut self,
+        typed: &Typed<'_>,
+        action: Action,
+        allowances: Allowances,
+        note: &Note,
+    ) -> Option<FileRule> {
+        match RuleSpec::parse(typed.text, action, allowances) {
+            Ok(spec) => {
+                let origin = self.origin(typed.at.start);
+                Some(FileRule { text: typed.text.to_owned(), spec, origin, note: note.clone() })
+            }
+            Err(error) => {
+                let at = match typed.inside {
+                    Some(start) => start + error.span().start..start + error.span().end,
+                    None => typed.at.clone(),
+                };
+                self.fault(at, error.to_string(), rule_meant(&error));
+                None
+            }
+        }
+    }
+
+    /// Where the text of a string starts, if the file spells it as it is.
+    pub(crate) fn inside(&self, text: &str, at: &Range<usize>) -> Option<usize> {
+        let source = self.text.get(at.clone())?;
+        let quotes = (source.len().checked_sub(text.len())?) / 2;
+        let plain = source.get(quotes..source.len() - quotes) == Some(text);
+        plain.then_some(at.start + quotes)
+    }
+
+    /// The entries of a table that this version acts on, in a file of this role; the others are faults.
+    pub(super) fn table(&mut self, keys: &'static [Key], section: &'static str, node: Node) -> Vec<Entry> {
+        let Value::Table(entries) = node.value else {
+            self.wrong(node.at, &format!("`{section}` is a table"), &node.value, None);
+            return Vec::new();
+        };
+        let mut known = Vec::new();
+        for entry in entries {
+            let here = keys.iter().find(|key| key.section == section && key.name == entry.key);
+            match here {
+                Some(Key { shape: Shape::Later, .. }) => {
+                    let message = format!("`{}` is not supported by this version", entry.key);
+                    self.fault(entry.key_at, message, None);
+                }
+                Some(Key { only: Some(role), .. }) if *role != self.role => {
+                    let message = match role {
+                        FileRole::Policy => format!("`{}` belongs in a policy; this is a ceiling", entry.key),
+                        FileRole::Ceiling => {
+                            format!("`{}` belongs in a ceiling; this is a policy", entry.key)
+                        }
+                    };
+                    self.fault(entry.key_at, message, None);
+                }
+                Some(_) => known.push(entry),
+                None => {
+                    let (message, meant) = unknown(keys, section, &entry.key, self.guesses());
+                    self.fault(entry.key_at, message, meant);
+                }
+            }
+        }
+        known
+    }
+
+    pub(super) fn flag(&mut self, entry: &Entry) -> Option<bool> {
+        match &entry.node.value {
+            Value::Bool(yes) => Some(*yes),
+            other => {
+                let meant = match other {
+                    Value::Str(text) => match text.to_ascii_lowercase().as_str() {
+                        "true" | "yes" | "on" => Some("true".to_owned()),
+                        "false" | "no" | "off" => Some("false".to_owned()),
+                        _ => None,
+                    },
+                    _ => None,
+                };
+                self.wrong(entry.node.at.clone(), &format!("`{}` is true or false", entry.key), other, meant);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn string(&mut self, key: &str, node: Node) -> Option<String> {
+        match node.value {
+            Value::Str(text) => Some(text),
+            other => {
+                let meant = match &other {
+                    Value::Int(number) => Some(format!("\"{number}\"")),
+                    Value::Date(day) => Some(format!("\"{day}\"")),
+                    _ => None,
+                };
+                self.wrong(node.at, &format!("`{}` is a string", visible(key)), &other, meant);
+                None
+            }
+        }
+    }
+
+    pub(crate) fn strings(&mut self, entry: Entry) -> Vec<(String, Range<usize>)> {
+        let what = format!("`{}` is a list of strings", visible(&entry.key));
+        let Value::Array(items) = entry.node.value else {
+            let meant = match &entry.node.value {
+                Value::Str(text) => Some(format!("[\"{}\"]", visible(text))),
+                _ => None,
+            };
+            self.wrong(entry.node.at, &what, &entry.node.value, meant);
+            return Vec::new();
+        };
+        let mut strings = Vec::new();
+        for item in items {
+            match item.value {
+                Value::Str(text) => strings.push((text, item.at)),
+                other => self.wrong(item.at, &what, &other, None),
+            }
+        }
+        strings
+    }
+
+    pub(crate) fn wrong(&mut self, at: Range<usize>, what: &str, found: &Value, meant: Option<String>) {
+        self.fault(at, format!("{what}, not {}", found.kind()), meant);
+    }
+}
+
+/// As it would stand in a file.
+pub(crate) fn rule_meant(error: &RuleError) -> Option<String> {
+    error.meant().map(|meant| format!("\"{meant}\""))
+}

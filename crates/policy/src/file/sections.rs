@@ -1,0 +1,406 @@
+//! What the keys of our own format mean.
+
+use std::ops::Range;
+use std::str::FromStr;
+
+use crate::day::Day;
+use crate::escape::visible;
+use crate::grammar::Allowances;
+use crate::limits::{LimitError, Limits, Span};
+use crate::rule::{Action, Note, TlsCheck};
+
+use super::bind::{BindError, BindSpec};
+use super::keys::{KEYS, nearest};
+use super::raw::{Entry, Node, Value};
+use super::reader::Reader;
+use super::{EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, View};
+
+/// Characters of a stage's name: it stands in every record.
+pub(crate) const MAX_STAGE: usize = 128;
+
+const SIZE: &str = "a size like \"512MiB\"";
+
+const VIEWS: [(&str, View); 3] =
+    [("minimal", View::Minimal), ("project", View::Project), ("host", View::Host)];
+
+impl Reader<'_> {
+    pub(super) fn document(&mut self, document: Node, file: &mut PolicyFile) {
+        for entry in self.table(KEYS, "", document) {
+            match entry.key.as_str() {
+                "schema" => match entry.node.value {
+                    Value::Int(SCHEMA) => {}
+                    Value::Int(_) => self.fault(entry.node.at, "this version reads schema 1 only", None),
+                    other => self.wrong(entry.node.at, "`schema` is a number", &other, Some("1".into())),
+                },
+                "stage" => file.stage = self.stage(entry.node),
+                "network" => self.network(entry.node, file),
+                "fs" => self.fs(entry.node, &mut file.fs),
+                "env" => self.env(entry.node, &mut file.env),
+                "limits" => self.limits(entry.node, &mut file.limits),
+                _ => {}
+            }
+        }
+    }
+
+    fn stage(&mut self, node: Node) -> Option<String> {
+        let at = node.at.clone();
+        let stage = self.string("stage", node)?;
+        let fault = if stage.is_empty() {
+            "the stage has an empty name"
+        } else if stage.chars().count() > MAX_STAGE {
+            "the stage's name has more than 128 characters"
+        } else if stage.chars().any(char::is_control) {
+            "the stage's name has a control character"
+        } else {
+            return Some(stage);
+        };
+        self.fault(at, fault, None);
+        None
+    }
+
+    pub(super) fn network(&mut self, node: Node, file: &mut PolicyFile) {
+        if let Value::Bool(yes) = node.value {
+            let meant = if yes {
+                "a list of hosts, `network.allow`"
+            } else {
+                "nothing: without rules no host is allowed"
+            };
+            return self.wrong(node.at, "`network` is a table", &node.value, Some(meant.into()));
+        }
+        let mut entries = self.table(KEYS, "network", node);
+        // Of two rules that grant the same the first one counts: TOML and JSON are to agree which that is.
+        entries.sort_by(|a, b| a.key.cmp(&b.key));
+        // The allowances first: they say how the rules are read, wherever they stand.
+        let mut allowances = Allowances::default();
+        for entry in &entries {
+            match entry.key.as_str() {
+                "allow_any" => allowances.any = self.flag(entry).unwrap_or_default(),
+                "allow_shared_suffix" => allowances.shared_suffix = self.flag(entry).unwrap_or_default(),
+                _ => {}
+            }
+        }
+        let bare = Note::default();
+        for entry in entries {
+            match entry.key.as_str() {
+                "mode" => self.mode(entry.node),
+                "presets" => self.presets(entry, file),
+                "allow" => self.rules(entry, Action::Allow, allowances, &bare, &mut file.rules),
+                "deny" => self.rules(entry, Action::Deny, allowances, &bare, &mut file.rules),
+                "report" => file.report = self.flag(&entry),
+                "require_hosts" => file.require_hosts = self.flag(&entry),
+                "rule" => match entry.node.value {
+                    Value::Array(items) => {
+                        for item in items {
+                            self.noted_rule(item, allowances, file);
+                        }
+                    }
+                    other => {
+                        let meant = matches!(other, Value::Table(_)).then(|| "[[network.rule]]".to_owned());
+                        let what = "`rule` is a list of tables, `[[network.rule]]`";
+                        self.wrong(entry.node.at, what, &other, meant);
+                    }
+                },
+                _ => {}
+            }
+        }
+    }
+
+    fn mode(&mut self, node: Node) {
+        let at = node.at.clone();
+        match self.string("mode", node).as_deref() {
+            None | Some("enforce") => {}
+            Some("report") => {
+                self.fault(at, "`report` is not supported by this version: it only enforces", None)
+            }
+            Some(other) => {
+                let message = format!("`{}` is no mode; this version knows `enforce`", visible(other));
+                self.fault(at, message, nearest(other, ["enforce"]).map(quoted));
+            }
+        }
+    }
+
+    fn presets(&mut self, entry: Entry, file: &mut PolicyFile) {
+        for (name, at) in self.strings(entry) {
+            if self.presets.contains(&name.as_str()) {
+                let origin = self.origin(at.start);
+                file.presets.push((name, origin));
+                continue;
+            }
+            let folded = name.to_ascii_lowercase().replace('_', "-");
+            let meant = if self.guesses() { nearest(&folded, self.presets.iter().copied()) } else { None };
+            let meant = meant.map(quoted);
+            self.fault(at, format!("there is no preset `{}`", visible(&name)), meant);
+        }
+    }
+
+    fn noted_rule(&mut self, node: Node, allowances: Allowances, file: &mut PolicyFile) {
+        let at = node.at.clone();
+        let Value::Table(_) = node.value else {
+            return self.wrong(at, "a `[[network.rule]]` is a table", &node.value, None);
+        };
+        let entries = self.table(KEYS, "network.rule", node);
+        let mut note = Note::default();
+        let mut lists = Vec::new();
+        let mut grant_only = Vec::new();
+        for entry in entries {
+            match entry.key.as_str() {
+                "allow" => lists.push((entry, Action::Allow)),
+                "deny" => lists.push((entry, Action::Deny)),
+                "reason" => note.reason = self.string("reason", entry.node),
+                "approved_by" => note.approved_by = self.string("approved_by", entry.node),
+                "expires" => {
+                    grant_only.push(entry.key_at);
+                    note.expires = self.day(entry.node);
+                }
+                "tls" => {
+                    grant_only.push(entry.key_at);
+                    note.tls = self.tls(entry.node);
+                }
+                _ => {}
+            }
+        }
+        if lists.is_empty() {
+            self.fault(at, "a `[[network.rule]]` has `allow`, `deny` or both", None);
+        } else if lists.iter().all(|(_, action)| *action == Action::Deny) {
+            for at in grant_only {
+                self.fault(at, "a deny rule never expires and checks no TLS: this key is for `allow`", None);
+            }
+        }
+        for (entry, action) in lists {
+            // What limits a grant says nothing about a prohibition beside it.
+            let bare = || Note { expires: None, tls: TlsCheck::Auto, ..note.clone() };
+            let note = if action == Action::Deny { bare() } else { note.clone() };
+            self.rules(entry, action, allowances, &note, &mut file.rules);
+        }
+    }
+
+    fn day(&mut self, node: Node) -> Option<Day> {
+        let at = node.at;
+        let what = "`expires` is a day, YYYY-MM-DD";
+        match node.value {
+            Value::Date(day) => Some(day),
+            Value::Str(text) => match text.parse() {
+                Ok(day) => Some(day),
+                Err(_) => {
+                    self.fault(at, format!("{what}; `{}` is none", visible(&text)), None);
+                    None
+                }
+            },
+            other => {
+                self.wrong(at, what, &other, None);
+                None
+            }
+        }
+    }
+
+    fn tls(&mut self, node: Node) -> TlsCheck {
+        let at = node.at.clone();
+        match self.string("tls", node).as_deref() {
+            None => TlsCheck::Auto,
+            Some("sni") => TlsCheck::Sni,
+            Some("off") => TlsCheck::Off,
+            Some(other) => {
+                let meant = nearest(other, ["sni", "off"]).map(quoted);
+                self.fault(at, format!("`tls` is `sni` or `off`, not `{}`", visible(other)), meant);
+                TlsCheck::Auto
+            }
+        }
+    }
+
+    fn fs(&mut self, node: Node, fs: &mut FsSection) {
+        for entry in self.table(KEYS, "fs", node) {
+            match entry.key.as_str() {
+                "view" => fs.view = self.view(entry.node),
+                "ro" => fs.ro = Some(self.binds(entry)),
+                "rw" => fs.rw = Some(self.binds(entry)),
+                "mask" => fs.mask = self.paths(entry).into_iter().map(|(path, _)| path).collect(),
+                "allow_git_config" => fs.allow_git_config = self.flag(&entry),
+                _ => {}
+            }
+        }
+    }
+
+    fn view(&mut self, node: Node) -> Option<View> {
+        let at = node.at.clone();
+        let text = self.string("view", node)?;
+        if let Some((_, view)) = VIEWS.iter().find(|(name, _)| *name == text) {
+            return Some(*view);
+        }
+        let message = format!("`view` is `project`, `host` or `minimal`, not `{}`", visible(&text));
+        self.fault(at, message, nearest(&text, VIEWS.map(|(name, _)| name)).map(quoted));
+        None
+    }
+
+    fn binds(&mut self, entry: Entry) -> Vec<BindSpec> {
+        let binds = self.paths::<BindSpec>(entry);
+        let mut kept = Vec::new();
+        for (bind, at) in binds {
+            if self.role == FileRole::Ceiling && bind.guest.is_some() {
+                let meant = Some(format!("\"{}\"", visible(&bind.host.to_string())));
+                self.fault(
+                    at,
+                    "a ceiling bounds paths of the host; where they are shown is not its business",
+                    meant,
+                );
+            } else {
+                kept.push(bind);
+            }
+        }
+        kept
+    }
+
+    fn paths<T: FromStr<Err = BindError>>(&mut self, entry: Entry) -> Vec<(T, Range<usize>)> {
+        let mut paths = Vec::new();
+        for (text, at) in self.strings(entry) {
+            match text.parse::<T>() {
+                Ok(path) => paths.push((path, at)),
+                Err(error) => self.fault(at, error.to_string(), None),
+            }
+        }
+        paths
+    }
+
+    fn env(&mut self, node: Node, env: &mut EnvSection) {
+        for entry in self.table(KEYS, "env", node) {
+            match entry.key.as_str() {
+                "pass" => env.pass = Some(self.names(entry)),
+                _ => self.variables(entry, env),
+            }
+        }
+    }
+
+    pub(super) fn names(&mut self, entry: Entry) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, at) in self.strings(entry) {
+            if self.env_name(&name, at) {
+                names.push(name);
+            }
+        }
+        names
+    }
+
+    fn variables(&mut self, entry: Entry, env: &mut EnvSection) {
+        let Value::Table(entries) = entry.node.value else {
+            let what = "`set` is a table of names and strings";
+            return self.wrong(entry.node.at, what, &entry.node.value, None);
+        };
+        for Entry { key, key_at, node } in entries {
+            let at = node.at.clone();
+            let Some(value) = self.string(&key, node) else { continue };
+            if value.contains('\0') {
+                self.fault(at, "a variable holds no NUL", None);
+            } else if self.env_name(&key, key_at) {
+                env.set.push((key, value));
+            }
+        }
+        env.set.sort_unstable();
+    }
+
+    fn env_name(&mut self, name: &str, at: Range<usize>) -> bool {
+        let fault = if name.is_empty() {
+            "a variable has a name"
+        } else if name.contains('=') {
+            "the name of a variable has no `=`; values are given in `set`"
+        } else if name.chars().any(char::is_control) {
+            "the name of a variable has no control characters"
+        } else {
+            return true;
+        };
+        self.fault(at, fault, None);
+        false
+    }
+
+    fn limits(&mut self, node: Node, limits: &mut Limits) {
+        for entry in self.table(KEYS, "limits", node) {
+            match entry.key.as_str() {
+                "timeout" => limits.timeout = self.span(entry),
+                "cpu_time" => limits.cpu_time = self.span(entry),
+                "memory" => limits.memory = self.amount(entry, SIZE, ""),
+                "pids" => limits.pids = self.count(entry),
+                "open_files" => limits.open_files = self.count(entry),
+                "file_size" => limits.file_size = self.amount(entry, SIZE, ""),
+                "tmpfs_size" => limits.tmpfs_size = self.amount(entry, SIZE, ""),
+                "output" => limits.output = self.amount(entry, SIZE, ""),
+                _ => {}
+            }
+        }
+    }
+
+    fn span(&mut self, entry: Entry) -> Option<Span> {
+        self.amount(entry, "a duration like \"10m\"", "s")
+    }
+
+    /// A string with a unit. `unit` is what a bare number most likely has.
+    fn amount<T: FromStr<Err = LimitError>>(&mut self, entry: Entry, what: &str, unit: &str) -> Option<T> {
+        let at = entry.node.at;
+        match entry.node.value {
+            Value::Str(text) => match text.parse() {
+                Ok(amount) => return Some(amount),
+                Err(error) => {
+                    let meant = amount_meant::<T>(&text, unit);
+                    self.fault(at, format!("`{}`: {error}", entry.key), meant);
+                }
+            },
+            other => {
+                let meant = match &other {
+                    Value::Int(number) => amount_meant::<T>(&number.to_string(), unit),
+                    _ => None,
+                };
+                self.wrong(at, &format!("`{}` is {what}", entry.key), &other, meant);
+            }
+        }
+        None
+    }
+
+    fn count(&mut self, entry: Entry) -> Option<u32> {
+        let what = format!("`{}` is a whole number from 1 to {}", entry.key, u32::MAX);
+        let at = entry.node.at;
+        let count = |number: i128| u32::try_from(number).ok().filter(|count| *count > 0);
+        match entry.node.value {
+            Value::Int(number) => {
+                let count = count(number);
+                if count.is_none() {
+                    self.fault(at, what, None);
+                }
+                count
+            }
+            other => {
+                let meant = match &other {
+                    Value::Str(text) => text.trim().parse().ok().and_then(count),
+                    _ => None,
+                };
+                self.wrong(at, &what, &other, meant.map(|count| count.to_string()));
+                None
+            }
+        }
+    }
+}
+
+/// What probably stood for an amount: one with spaces, with units written out, or without a unit.
+fn amount_meant<T: FromStr>(text: &str, unit: &str) -> Option<String> {
+    let mut spelled = text.to_ascii_lowercase();
+    spelled.retain(|c| !c.is_whitespace());
+    for (word, short) in [
+        ("seconds", "s"),
+        ("second", "s"),
+        ("secs", "s"),
+        ("sec", "s"),
+        ("minutes", "m"),
+        ("minute", "m"),
+        ("mins", "m"),
+        ("min", "m"),
+        ("hours", "h"),
+        ("hour", "h"),
+        ("days", "d"),
+        ("day", "d"),
+    ] {
+        spelled = spelled.replace(word, short);
+    }
+    let bare = !spelled.is_empty() && spelled.bytes().all(|byte| byte.is_ascii_digit());
+    let spelled = if bare { spelled + unit } else { spelled };
+    spelled.parse::<T>().is_ok().then(|| quoted(&spelled))
+}
+
+fn quoted(word: &str) -> String {
+    format!("\"{word}\"")
+}
