@@ -38,6 +38,7 @@ mod pattern;
 mod policy;
 mod port;
 mod rule;
+pub mod schema;
 mod suffix;
 mod target;
 

@@ -1,0 +1,161 @@
+//! The JSON Schemas (draft 2020-12) of what this crate reads, for editors and for programs that write it.
+//!
+//! They are made from the tables that the readers go by. A schema says what a value looks like; that a text is a rule, a
+//! host name or an existing preset, only the readers say.
+
+use serde_json::{Map, Value, json};
+
+use crate::effect::EffectKind;
+use crate::file::keys::{KEYS, Key, Shape};
+use crate::file::sections::MAX_STAGE;
+use crate::file::{FileRole, SCHEMA};
+
+const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
+
+/// The schema of a policy file or of a ceiling. TOML and JSON hold the same.
+pub fn policy_json_schema(role: FileRole) -> Value {
+    let title = match role {
+        FileRole::Policy => "exeat policy",
+        FileRole::Ceiling => "exeat ceiling",
+    };
+    let mut schema = object(table("", role));
+    schema.insert("$schema".into(), DRAFT.into());
+    schema.insert("title".into(), title.into());
+    schema.insert("$defs".into(), definitions());
+    Value::Object(schema)
+}
+
+/// The schema of what a stage declares: a list of effects, or one.
+pub fn effects_json_schema() -> Value {
+    let effects: Vec<Value> = EffectKind::ALL.into_iter().map(effect).collect();
+    json!({
+        "$schema": DRAFT,
+        "title": "exeat effects",
+        "oneOf": [
+            {"type": "array", "items": {"$ref": "#/$defs/effect"}},
+            {"$ref": "#/$defs/effect"},
+        ],
+        "$defs": {"effect": {"oneOf": effects}},
+    })
+}
+
+fn effect(kind: EffectKind) -> Value {
+    let mut properties = Map::new();
+    properties.insert("effect".into(), json!({"const": kind.tag()}));
+    let mut required = vec!["effect"];
+    if let Some(field) = kind.field() {
+        let value = match kind {
+            EffectKind::Cost => json!({"type": "integer", "minimum": 0, "maximum": u64::MAX}),
+            EffectKind::FsRead | EffectKind::FsWrite => json!({"type": "string", "pattern": "^(/|~$|~/)"}),
+            EffectKind::NetworkHosts => {
+                json!({"type": "array", "items": {"type": "string", "pattern": "^[^!\\s][^\\s]*$"}})
+            }
+            _ => json!({"type": "string"}),
+        };
+        properties.insert(field.into(), value);
+        required.push(field);
+    }
+    json!({
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": false,
+    })
+}
+
+/// The properties of a section.
+fn table(section: &str, role: FileRole) -> Map<String, Value> {
+    let here = |key: &&Key| {
+        key.section == section && key.shape != Shape::Later && key.only.is_none_or(|only| only == role)
+    };
+    let property = |key: &Key| {
+        let mut property = value(key, role);
+        property.insert("description".into(), key.about.into());
+        (key.name.to_owned(), Value::Object(property))
+    };
+    KEYS.iter().filter(here).map(property).collect()
+}
+
+fn object(properties: Map<String, Value>) -> Map<String, Value> {
+    map(json!({"type": "object", "properties": properties, "additionalProperties": false}))
+}
+
+fn value(key: &Key, role: FileRole) -> Map<String, Value> {
+    let list = |of: &str| json!({"type": "array", "items": {"$ref": format!("#/$defs/{of}")}});
+    map(match key.shape {
+        Shape::Table => Value::Object(object(table(key.name, role))),
+        Shape::Tables => {
+            let mut item = object(table(&format!("{}.{}", key.section, key.name), role));
+            item.insert("anyOf".into(), json!([{"required": ["allow"]}, {"required": ["deny"]}]));
+            json!({"type": "array", "items": item})
+        }
+        // A schema's numbers are those of JSON.
+        Shape::Version => json!({"const": i64::try_from(SCHEMA).unwrap_or_default()}),
+        Shape::Stage => json!({"type": "string", "minLength": 1, "maxLength": MAX_STAGE}),
+        Shape::Text => json!({"type": "string"}),
+        Shape::Mode => json!({"enum": ["enforce"]}),
+        Shape::Tls => json!({"enum": ["sni", "off"]}),
+        Shape::View => json!({"enum": ["minimal", "project", "host"]}),
+        Shape::Flag => json!({"type": "boolean"}),
+        Shape::Day => json!({"type": "string", "format": "date"}),
+        Shape::Rules => list("rule"),
+        Shape::Presets => json!({"type": "array", "items": {"type": "string"}}),
+        Shape::Binds => list("bind"),
+        Shape::Paths => list("path"),
+        Shape::Names => list("variable"),
+        Shape::Variables => json!({
+            "type": "object",
+            "propertyNames": {"$ref": "#/$defs/variable"},
+            "additionalProperties": {"type": "string"},
+        }),
+        Shape::Span => json!({"$ref": "#/$defs/span"}),
+        Shape::Size => json!({"$ref": "#/$defs/size"}),
+        Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
+        Shape::Later => Value::Bool(false),
+    })
+}
+
+fn definitions() -> Value {
+    json!({
+        "rule": {
+            "description": "a host name, `*.` and a host name, an address or a network; then `:` and ports, if not the usual ones",
+            "type": "string",
+            "pattern": "^[^\\s]+$",
+            "examples": ["api.example.com", "*.cdn.example.com:443,8443", "10.20.0.0/16:5432"],
+        },
+        "bind": {
+            "description": "HOST or HOST:DEST; HOST is relative to this file unless it starts with `/` or `~/`",
+            "type": "string",
+            "pattern": "^[^:]+(:(/|~$|~/)[^:]*)?$",
+        },
+        "path": {
+            "description": "relative to this file unless it starts with `/` or `~/`",
+            "type": "string",
+            "minLength": 1,
+        },
+        "variable": {"type": "string", "pattern": "^[^=]+$"},
+        "span": {
+            "description": "whole numbers with the units d, h, m, s, ms, the large ones first; at most 366d",
+            "type": "string",
+            "pattern": "^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
+            "examples": ["90s", "1h30m"],
+        },
+        "size": {
+            "description": "a whole number of bytes, or with a unit of 1000 (kB, MB, GB, TB) or 1024 (KiB, MiB, GiB, TiB)",
+            "type": "string",
+            "pattern": "^[0-9]+([kKmMgGtT]([iI]?[bB])?)?$",
+            "examples": ["512MiB", "10MB"],
+        },
+    })
+}
+
+/// The members of what was written as an object.
+fn map(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
