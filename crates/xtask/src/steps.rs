@@ -17,7 +17,8 @@ pub(crate) fn demo(arguments: &[String]) -> Result<(), String> {
 /// What exeat costs: criterion's benches, then the program that prints aims and marks.
 pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
     let binaries = release()?;
-    for (package, bench) in [("exeat-policy", "decide"), ("exeat-proxy", "tunnel")] {
+    for (package, bench) in [("exeat-policy", "decide"), ("exeat-policy", "load"), ("exeat-proxy", "tunnel")]
+    {
         let file = tree::root()
             .join("crates")
             .join(package.trim_start_matches("exeat-"))

@@ -1,0 +1,80 @@
+//! What it costs to load a policy of 10 000 rules: parse the file and build the policy. Promised: below 50 ms.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    missing_docs,
+    reason = "helpers of tests may fail loudly"
+)]
+
+use std::fmt::Write;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use exeat_policy::{FileRole, PolicyBuilder, PolicyFile};
+
+const RULES: u32 = 10_000;
+const PROMISED: Duration = Duration::from_millis(50);
+
+fn rule(i: u32) -> String {
+    match i % 4 {
+        0 => format!("host{i}.example.com"),
+        1 => format!("*.wild{i}.example.org:443,8443"),
+        2 => format!("93.{}.{}.0/24", i / 256 % 256, i % 256),
+        _ => format!("!denied{i}.example.com"),
+    }
+}
+
+fn listed() -> String {
+    let rules: Vec<String> = (0..RULES).map(|i| format!("  \"{}\"", rule(i))).collect();
+    rules.join(",\n")
+}
+
+/// Each rule in a table of its own, which is the most text for a rule.
+fn noted() -> String {
+    let mut text = String::new();
+    for i in 0..RULES {
+        writeln!(text, "[[network.rule]]\nallow = [\"{}\"]\nreason = \"number {i}\"", rule(i)).unwrap();
+    }
+    text
+}
+
+fn load_one(text: &str) {
+    let file = PolicyFile::parse(text, "policy", FileRole::Policy, &[]).unwrap();
+    let mut builder = PolicyBuilder::new();
+    file.apply(&mut builder).unwrap();
+    assert_eq!(black_box(builder.build()).rules().len(), RULES as usize);
+}
+
+fn load(c: &mut Criterion) {
+    let mut group = c.benchmark_group("load");
+    for (name, text) in [
+        ("toml", format!("[network]\nallow = [\n{}\n]\n", listed())),
+        ("json", format!("{{\"network\": {{\"allow\": [\n{}\n]}}}}\n", listed())),
+        ("toml-noted", noted()),
+    ] {
+        group.bench_function(name, |b| b.iter(|| load_one(black_box(&text))));
+        // The best of ten, so that a busy machine does not break the promise for us.
+        let best = (0..10).map(|_| {
+            let start = Instant::now();
+            load_one(&text);
+            start.elapsed()
+        });
+        let best = best.min().unwrap_or_default();
+        println!("load/{name}: {RULES} rules in {best:?}, promised {PROMISED:?}");
+        assert!(best < PROMISED, "{name} took {best:?}");
+    }
+    group.finish();
+}
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default()
+        .warm_up_time(std::time::Duration::from_millis(200))
+        .measurement_time(std::time::Duration::from_millis(1000))
+        .sample_size(20)
+        .without_plots();
+    targets = load
+}
+criterion_main!(benches);
