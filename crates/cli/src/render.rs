@@ -98,6 +98,11 @@ pub(crate) struct Ending<'a> {
     pub(crate) record: Option<String>,
 }
 
+/// Whether nothing was denied and nothing failed: then the summary has no line.
+pub(crate) fn is_silent(summary: &Summary) -> bool {
+    summary.denied.is_empty() && summary.failed.is_empty() && summary.denied_more == 0
+}
+
 /// Hosts that each list of the summary shows at most.
 const SHOWN: usize = 10;
 
@@ -108,7 +113,7 @@ impl Ending<'_> {
     /// The lines of the summary, each with its newline. Empty when nothing was denied and nothing failed.
     pub(crate) fn render(&self, paint: Paint) -> String {
         let Summary { denied, failed, .. } = self.summary;
-        if denied.is_empty() && failed.is_empty() && self.summary.denied_more == 0 {
+        if is_silent(self.summary) {
             return String::new();
         }
         let mut rows: Vec<Row> = most_first(denied, |host| host.count).map(Row::from).collect();

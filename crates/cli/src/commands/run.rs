@@ -10,7 +10,7 @@ use crate::args::{Output, RunArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::render::{Ending, Paint};
+use crate::render::{self, Ending, Paint};
 use crate::request::{self, Machine};
 use crate::result::{RunResult, Sink};
 use crate::stdio;
@@ -49,14 +49,15 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
 ",
         );
     }
-    if !quiet {
+    let silent = render::is_silent(&outcome.summary);
+    if !quiet && silent && outcome.ended == Ended::Timeout {
+        stdio::line("note", "the stage was stopped at its time limit (--timeout)");
+    }
+    if !quiet && !silent {
+        // The short name takes a look at every record there is, so only where it is printed.
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
         let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record };
-        let summary = ending.render(paint);
-        if summary.is_empty() && outcome.ended == Ended::Timeout {
-            stdio::line("note", "the stage was stopped at its time limit (--timeout)");
-        }
-        stdio::say(&summary);
+        stdio::say(&ending.render(paint));
     }
     Ok(outcome.ended.into())
 }
