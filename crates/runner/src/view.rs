@@ -115,8 +115,12 @@ fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
     let credentials = lists::CREDENTIALS.iter().map(|name| facts.home.join(name));
     let own = facts.own.iter().filter(|path| *path != Path::new("/tmp")).cloned();
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
+    // Most are not there. One look says so, where `canonicalize` takes one for each part of a path.
+    let missing =
+        |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+    let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
     // Where it really is: what is masked at a link would be a detour. A dangling link has nothing to hide.
-    credentials.chain(own).chain(system).filter_map(|path| path.canonicalize().ok()).collect()
+    there.filter_map(|path| path.canonicalize().ok()).collect()
 }
 
 /// A tree of the host in the view.
@@ -558,6 +562,9 @@ impl Builder<'_> {
 
     /// The caller's masks, wherever a tree shows what they name.
     fn masks(&mut self) -> Result<(), Error> {
+        if self.files.mask.is_empty() {
+            return Ok(());
+        }
         let trees = self.mounted();
         let mut places = BTreeMap::new();
         for path in &self.files.mask {
