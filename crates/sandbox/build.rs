@@ -1,7 +1,8 @@
 //! Builds stage2 as a static executable, which the library embeds: one file installs everything, and no search path
 //! decides which helper runs.
 //!
-//! A nested cargo with a target directory of its own, because stage2 needs other flags (`crt-static`) than the rest.
+//! A nested cargo with a target directory of its own, because stage2 needs other flags than the rest: it is freestanding,
+//! at a fixed address, and has an entry of its own.
 #![expect(
     clippy::disallowed_methods,
     clippy::expect_used,
@@ -11,6 +12,14 @@
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
+
+/// How stage2 is built. `freestanding` is what its own code asks for.
+const FLAGS: [&str; 4] = [
+    "--cfg=freestanding",
+    "-Ctarget-feature=+crt-static",
+    "-Crelocation-model=static",
+    "-Clink-arg=-nostartfiles",
+];
 
 fn main() {
     let variable = |name: &str| env::var(name).unwrap_or_else(|_| unreachable!("cargo sets {name}"));
@@ -29,16 +38,13 @@ fn main() {
         .arg("--target-dir")
         .arg(&target_dir)
         .current_dir(&root)
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static\u{1f}-Crelocation-model=static")
+        .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"))
         // A lint run of the workspace must not lint here: its driver would replace the compiler.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")
         .env_remove("CARGO_MAKEFLAGS");
     let status = cargo.status().expect("cargo runs");
-    assert!(
-        status.success(),
-        "cannot build the static stage2 (it needs the C library's static archive: libc6-dev)"
-    );
+    assert!(status.success(), "cannot build stage2");
 
     let built = target_dir.join(&target).join("stage2/stage2");
     println!("cargo::rustc-env=EXEAT_STAGE2={}", built.display());

@@ -1,11 +1,15 @@
 //! From words to `execve`: the search along PATH as execvp(3) does it.
 
-use std::convert::Infallible;
-use std::ffi::{CStr, CString};
+use alloc::ffi::CString;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::convert::Infallible;
+use core::ffi::CStr;
 
 use exeat_contract::Go;
-use nix::errno::Errno;
-use nix::unistd::execve;
+use rustix::io::Errno;
+
+use crate::sys::execve;
 
 /// Where execvp(3) looks when the environment has no PATH.
 const DEFAULT_PATH: &[u8] = b"/bin:/usr/bin";
@@ -22,12 +26,12 @@ pub(crate) struct Command {
 
 impl Command {
     /// `EINVAL` when a string holds a NUL or there is no command.
-    pub(crate) fn new(go: &Go) -> nix::Result<Self> {
+    pub(crate) fn new(go: &Go) -> rustix::io::Result<Self> {
         let strings = |list: &[Vec<u8>]| {
-            list.iter().map(|bytes| c_string(bytes.clone())).collect::<nix::Result<Vec<_>>>()
+            list.iter().map(|bytes| c_string(bytes.clone())).collect::<rustix::io::Result<Vec<_>>>()
         };
         let argv = strings(&go.argv)?;
-        let name = argv.first().ok_or(Errno::EINVAL)?.as_bytes();
+        let name = argv.first().ok_or(Errno::INVAL)?.as_bytes();
         let path =
             go.env.iter().find_map(|pair| pair.strip_prefix(b"PATH=".as_slice())).unwrap_or(DEFAULT_PATH);
         let candidates = match name {
@@ -36,7 +40,7 @@ impl Command {
             _ => path
                 .split(|byte| *byte == b':')
                 .map(|dir| candidate(dir, name))
-                .collect::<nix::Result<_>>()?,
+                .collect::<rustix::io::Result<_>>()?,
         };
         Ok(Self { env: strings(&go.env)?, cwd: c_string(go.cwd.clone())?, argv, candidates })
     }
@@ -46,34 +50,34 @@ impl Command {
     }
 
     /// Becomes the command, or says why it cannot: `ENOENT` when no place has it, else the most telling answer.
-    pub(crate) fn execute(self) -> nix::Result<Infallible> {
-        let mut answer = Errno::ENOENT;
+    pub(crate) fn execute(self) -> rustix::io::Result<Infallible> {
+        let mut answer = Errno::NOENT;
         for place in &self.candidates {
-            let Err(errno) = execve(place, &self.argv, &self.env);
+            let errno = execve(place, &self.argv, &self.env);
             match errno {
-                Errno::ENOEXEC => return self.execute_by_shell(place),
-                Errno::ENOENT | Errno::ENOTDIR => {}
+                Errno::NOEXEC => return self.execute_by_shell(place),
+                Errno::NOENT | Errno::NOTDIR => {}
                 // Seen, but not to be executed: a later place may still have one that can be.
-                Errno::EACCES => answer = errno,
+                Errno::ACCESS => answer = errno,
                 errno => return Err(errno),
             }
         }
         Err(answer)
     }
 
-    fn execute_by_shell(&self, script: &CStr) -> nix::Result<Infallible> {
+    fn execute_by_shell(&self, script: &CStr) -> rustix::io::Result<Infallible> {
         let arguments = self.argv.iter().skip(1).map(CString::as_c_str);
         let argv: Vec<&CStr> = [SHELL, script].into_iter().chain(arguments).collect();
-        execve(SHELL, &argv, &self.env)
+        Err(execve(SHELL, &argv, &self.env))
     }
 }
 
-fn candidate(dir: &[u8], name: &[u8]) -> nix::Result<CString> {
+fn candidate(dir: &[u8], name: &[u8]) -> rustix::io::Result<CString> {
     // An empty element of PATH is the working directory.
     let dir = if dir.is_empty() { b".".as_slice() } else { dir };
     c_string([dir, b"/", name].concat())
 }
 
-fn c_string(bytes: Vec<u8>) -> nix::Result<CString> {
-    CString::new(bytes).map_err(|_| Errno::EINVAL)
+fn c_string(bytes: Vec<u8>) -> rustix::io::Result<CString> {
+    CString::new(bytes).map_err(|_| Errno::INVAL)
 }

@@ -2,16 +2,10 @@
 //!
 //! None of this is the egress boundary: that is the empty network namespace.
 
-use std::io;
-use std::os::fd::AsFd;
-
-use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl, open};
-use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::signal::{SigHandler, SigSet, SigmaskHow, Signal, sigprocmask};
-use nix::sys::stat::Mode;
-use nix::unistd::{Pid, setpgid};
+use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setpgid, setrlimit};
+use rustix::thread::set_no_new_privs;
 
 use crate::sys;
 
@@ -20,18 +14,19 @@ use crate::sys;
 /// The limit of descriptors comes back only here: the kernel refuses to pass a descriptor while its sender's user has more
 /// in flight than the sender's soft limit, so a stage could otherwise keep its user's other runs from starting (unix(7),
 /// ETOOMANYREFS).
-pub(crate) fn limit_process(descriptors: u64) -> nix::Result<()> {
+pub(crate) fn limit_process(descriptors: u64) -> rustix::io::Result<()> {
     sys::close_on_exec_from(3)?;
     // A process group of its own: a signal for the stage reaches what it started, and not pid 1 or the relay.
-    setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
-    // The Rust runtime ignores SIGPIPE; a stage must not, or `yes | head -1` never ends.
-    sys::set_disposition(Signal::SIGPIPE, SigHandler::SigDfl)?;
-    sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::empty()), None)?;
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, descriptors.min(most), most)?;
+    setpgid(None, None)?;
+    // A caller may ignore SIGPIPE, which is inherited; a stage must not, or `yes | head -1` never ends.
+    sys::restore_sigpipe()?;
+    sys::unblock_signals()?;
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    let current = Some(maximum.map_or(descriptors, |most| descriptors.min(most)));
+    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
     // A core file would be written into the working directory, or handed to a program on the host: to that one with a limit
     // of 0 as well. At 1 byte there is neither (do_coredump, fs/coredump.c).
-    setrlimit(Resource::RLIMIT_CORE, 1, 1)
+    setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })
 }
 
 /// Enters a Landlock domain and returns the kernel's Landlock ABI, or 0 where no domain could be made.
@@ -40,11 +35,11 @@ pub(crate) fn limit_process(descriptors: u64) -> nix::Result<()> {
 /// and the relay; from ABI 6 also no signals to them and no abstract sockets of others. Files are opened below the
 /// sandbox's root or not at all: a standard stream is an object of the host's, and `/proc/self/fd/0` would open a file
 /// anew for writing that the caller opened for reading. Each stream keeps the rights that it was opened with.
-pub(crate) fn enter_landlock_domain() -> nix::Result<u32> {
-    prctl::set_no_new_privs()?;
+pub(crate) fn enter_landlock_domain() -> rustix::io::Result<u32> {
+    set_no_new_privs(true)?;
     let abi = match sys::landlock_abi() {
         // EPERM is the answer of a container's filter.
-        Err(Errno::ENOSYS | Errno::EOPNOTSUPP | Errno::EPERM) => return Ok(0),
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => return Ok(0),
         other => other?,
     };
     // ABI 1 forbids renames between directories and cannot grant them: that would cost more than this layer gives.
@@ -52,13 +47,12 @@ pub(crate) fn enter_landlock_domain() -> nix::Result<u32> {
         return Ok(0);
     }
     let domain = sys::Domain::new(abi)?;
-    let root = open("/", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+    let root = open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     domain.allow(&root, domain.handled())?;
-    for stream in [io::stdin().as_fd(), io::stdout().as_fd(), io::stderr().as_fd()] {
-        let flags = OFlag::from_bits_retain(fcntl(stream, FcntlArg::F_GETFL)?);
-        match domain.allow(stream, sys::stream_rights(flags)) {
+    for stream in sys::standard_streams() {
+        match domain.allow(stream, sys::stream_rights(fcntl_getfl(stream)?)) {
             // Pipes and sockets have no place in a file tree, and need no rule.
-            Err(Errno::EBADFD) | Ok(()) => {}
+            Err(Errno::BADFD) | Ok(()) => {}
             Err(errno) => return Err(errno),
         }
     }
@@ -67,6 +61,6 @@ pub(crate) fn enter_landlock_domain() -> nix::Result<u32> {
 }
 
 /// Installs the program that the host side sent, if any.
-pub(crate) fn install_filter(program: &[u8]) -> nix::Result<()> {
+pub(crate) fn install_filter(program: &[u8]) -> rustix::io::Result<()> {
     if program.is_empty() { Ok(()) } else { sys::install_seccomp_filter(program) }
 }

@@ -4,22 +4,31 @@
 //! before anything untrusted does, single-threaded, and nothing of it is left after `execve` except the relay, where that
 //! bridge was chosen. Every failure is told to the host side, step and `errno`; the exit status says nothing.
 //!
+//! What exeat embeds is freestanding: without the C and the standard library, whose start costs more than all of the work
+//! here. The build script of `exeat-sandbox` builds it, with `--cfg freestanding`. Without that it is an ordinary program
+//! of the same modules, so that the workspace's lints read them.
+//!
 //! Usage: `stage2 handoff|relay`, by exeat alone.
+#![cfg_attr(freestanding, no_std, no_main)]
+
+extern crate alloc;
 
 mod bridge;
 mod control;
 mod exec;
 mod harden;
 mod loopback;
-#[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
+#[expect(
+    unsafe_code,
+    reason = "the entry, the heap, and system calls that no library wraps, each behind a safe function"
+)]
 mod sys;
 
-use std::convert::Infallible;
-use std::os::unix::ffi::OsStrExt;
-use std::process::ExitCode;
+use core::convert::Infallible;
 
 use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, Step};
-use nix::errno::Errno;
+use rustix::io::Errno;
+use rustix::process::chdir;
 
 use crate::control::Control;
 
@@ -34,30 +43,40 @@ trait During<T> {
     fn during(self, step: Step) -> Result<T, Failure>;
 }
 
-impl<T> During<T> for nix::Result<T> {
+impl<T> During<T> for rustix::io::Result<T> {
     fn during(self, step: Step) -> Result<T, Failure> {
         self.map_err(|errno| Failure { step, errno })
     }
 }
 
-fn main() -> ExitCode {
-    let Some(kind) = std::env::args_os().nth(1).and_then(|word| BridgeKind::from_word(word.as_bytes()))
-    else {
-        eprintln!("stage2: this program is started by exeat");
-        return ExitCode::from(2);
+#[cfg(not(freestanding))]
+fn main() -> std::process::ExitCode {
+    use std::os::unix::ffi::OsStrExt;
+    let word = std::env::args_os().nth(1);
+    run(word.as_deref().map(OsStrExt::as_bytes)).into()
+}
+
+/// The program, from its first argument to its exit status. Returns only when it has not become the stage.
+fn run(word: Option<&[u8]>) -> u8 {
+    if control::hold_standard_numbers().is_err() {
+        return 1;
+    }
+    let Some(kind) = word.and_then(BridgeKind::from_word) else {
+        control::say(&["stage2: this program is started by exeat\n"]);
+        return 2;
     };
     // Without the control socket there is nobody to tell but bwrap's standard error, which the host reads too.
     let control = match Control::connect(SOCKET) {
         Ok(control) => control,
         Err(errno) => {
-            eprintln!("stage2: cannot connect to {SOCKET}: {}", errno.desc());
-            return ExitCode::FAILURE;
+            control::say(&["stage2: cannot connect to ", SOCKET, ": ", control::describe(errno), "\n"]);
+            return 1;
         }
     };
     let Err(Failure { step, errno }) = become_stage(kind, &control);
     // The host side sees the end of the connection in any case.
-    let _ = control.send(&Message::Failed { step, errno: errno as i32 }, &[]);
-    ExitCode::FAILURE
+    let _ = control.send(&Message::Failed { step, errno: errno.raw_os_error() }, &[]);
+    1
 }
 
 fn become_stage(kind: BridgeKind, control: &Control) -> Result<Infallible, Failure> {
@@ -76,7 +95,7 @@ fn become_stage(kind: BridgeKind, control: &Control) -> Result<Infallible, Failu
     let (go, streams) = control.receive_go().during(Step::ReadGo)?;
     let command = exec::Command::new(&go).during(Step::Exec)?;
     control::take_streams(streams).during(Step::TakeStreams)?;
-    nix::unistd::chdir(command.cwd()).during(Step::EnterDirectory)?;
+    chdir(command.cwd()).during(Step::EnterDirectory)?;
     harden::limit_process(go.descriptors).during(Step::CloseDescriptors)?;
     let landlock = harden::enter_landlock_domain().during(Step::Landlock)?;
     control.send(&Message::Hardened { landlock }, &[]).during(Step::Landlock)?;

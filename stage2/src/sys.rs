@@ -1,125 +1,155 @@
-//! System calls that nix does not wrap, or whose result is a raw descriptor. No policy here.
+//! System calls that rustix does not wrap, or keeps for C libraries. No policy here.
+//!
+//! What takes the place of a C library is below: [`heap`], and `start` in a freestanding build.
 
-use std::io::{IoSlice, IoSliceMut};
-use std::mem;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+mod heap;
+#[cfg(freestanding)]
+mod start;
 
-use nix::errno::Errno;
-use nix::fcntl::OFlag;
-use nix::libc::{self, c_int};
-use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockFlag, UnixAddr, accept4, recvmsg, sendmsg,
-};
-use nix::unistd::ForkResult;
+use alloc::vec::Vec;
+use core::arch::asm;
+use core::ffi::{CStr, c_char};
+use core::mem;
+use core::ptr;
 
-/// Descriptors that one message may carry: three standard streams.
-const PASSED: usize = 3;
+use linux_raw_sys::general as number;
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use rustix::process::Pid;
 
-/// Sends all of `frame`, with `passed` beside its first byte.
-pub(crate) fn send_with_descriptors(socket: &OwnedFd, frame: &[u8], passed: &[&OwnedFd]) -> nix::Result<()> {
-    let raw: Vec<RawFd> = passed.iter().map(|fd| fd.as_raw_fd()).collect();
-    let rights = [ControlMessage::ScmRights(&raw)];
-    let mut control = if raw.is_empty() { &[] } else { &rights[..] };
-    let mut rest = frame;
-    while !rest.is_empty() {
-        let sent = sendmsg(
-            socket.as_raw_fd(),
-            &[IoSlice::new(rest)],
-            control,
-            MsgFlags::MSG_NOSIGNAL,
-            None::<&UnixAddr>,
+/// A system call of up to five arguments; what it returns when it succeeds.
+///
+/// # Safety
+/// What the call does with these arguments must be sound, as for any use of syscall(2).
+unsafe fn syscall(number: u32, arguments: [usize; 5]) -> rustix::io::Result<usize> {
+    let [a, b, c, d, e] = arguments;
+    let answer: isize;
+    // SAFETY: the register use is that of syscall(2) for the architecture; the rest is the caller's promise. The kernel
+    // may write memory that the arguments name, so this is neither `nomem` nor `readonly`.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        asm!(
+            "syscall",
+            inlateout("rax") number as usize => answer,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack, preserves_flags),
         );
-        match sent {
-            Ok(count) => {
-                rest = rest.get(count..).unwrap_or_default();
-                control = &[];
-            }
-            Err(Errno::EINTR) => {}
-            Err(errno) => return Err(errno),
-        }
     }
-    Ok(())
-}
-
-/// Reads once into `buffer`; the descriptors that came along are close-on-exec.
-pub(crate) fn receive_with_descriptors(
-    socket: &OwnedFd,
-    buffer: &mut [u8],
-) -> nix::Result<(usize, Vec<OwnedFd>)> {
-    let mut space = nix::cmsg_space!([RawFd; PASSED]);
-    let mut slices = [IoSliceMut::new(buffer)];
-    let message =
-        recvmsg::<UnixAddr>(socket.as_raw_fd(), &mut slices, Some(&mut space), MsgFlags::MSG_CMSG_CLOEXEC)?;
-    if message.bytes == 0 {
-        return Err(Errno::ECONNRESET);
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        asm!(
+            "svc 0",
+            in("x8") number as usize,
+            inlateout("x0") a => answer,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e,
+            options(nostack, preserves_flags),
+        );
     }
-    let mut passed = Vec::new();
-    for part in message.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(raw) = part {
-            // SAFETY: the kernel has just installed these descriptors for us, and nothing else knows their numbers.
-            passed.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
+    // The last page of numbers is errors (syscall(2), IS_ERR_VALUE in include/linux/err.h).
+    match i32::try_from(answer) {
+        Ok(error @ -4095..=-1) => Err(Errno::from_raw_os_error(-error)),
+        _ => Ok(answer.cast_unsigned()),
     }
-    Ok((message.bytes, passed))
 }
 
-/// Accepts a connection, non-blocking and close-on-exec.
-pub(crate) fn accept(listener: BorrowedFd<'_>) -> nix::Result<OwnedFd> {
-    let fd = accept4(listener.as_raw_fd(), SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC)?;
-    // SAFETY: accept4 returned a new descriptor that nothing else owns.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+/// A descriptor as an argument: the kernel reads the low half alone.
+fn argument(fd: &impl AsFd) -> usize {
+    fd.as_fd().as_raw_fd().cast_unsigned() as usize
 }
 
-/// fork(2) of a program that has one thread.
-pub(crate) fn fork() -> nix::Result<ForkResult> {
-    // SAFETY: stage2 never starts a thread, so the child may do all that the parent may.
-    unsafe { nix::unistd::fork() }
+/// Standard input, output and error.
+pub(crate) fn standard_streams() -> [BorrowedFd<'static>; 3] {
+    // SAFETY: whatever is open under these numbers is replaced now and then, and never closed. The one caller before all of
+    // them are sure to be open asks just that.
+    [0, 1, 2].map(|number| unsafe { BorrowedFd::borrow_raw(number) })
 }
 
-/// Ends the process without running destructors or flushing buffers that the parent also has.
+/// fork(2) of a program that has one thread: the child's pid, and nothing in the child.
+pub(crate) fn fork() -> rustix::io::Result<Option<Pid>> {
+    /// The end of the child is told to its parent (clone(2)).
+    const SIGCHLD: usize = 17;
+    // SAFETY: with SIGCHLD alone and no stack clone(2) is fork(2). stage2 never starts a thread, so the child may do all
+    // that the parent may.
+    let child = unsafe { syscall(number::__NR_clone, [SIGCHLD, 0, 0, 0, 0]) }?;
+    Ok(i32::try_from(child).ok().and_then(Pid::from_raw))
+}
+
+/// Ends the process without running destructors.
 pub(crate) fn exit_now(status: i32) -> ! {
-    // SAFETY: _exit only ends the process.
-    unsafe { libc::_exit(status) }
+    loop {
+        // SAFETY: exit_group(2) only ends the process.
+        let _ = unsafe { syscall(number::__NR_exit_group, [status.cast_unsigned() as usize, 0, 0, 0, 0]) };
+    }
+}
+
+/// Becomes the program at `path`, or says why not.
+pub(crate) fn execve(path: &CStr, argv: &[impl AsRef<CStr>], env: &[impl AsRef<CStr>]) -> Errno {
+    let (argv, env) = (pointers(argv), pointers(env));
+    // SAFETY: `path` ends with NUL, and so does each string of the two lists, which end with a null pointer. All of them
+    // live across the call.
+    let answer = unsafe {
+        syscall(number::__NR_execve, [path.as_ptr().addr(), argv.as_ptr().addr(), env.as_ptr().addr(), 0, 0])
+    };
+    answer.err().unwrap_or(Errno::NOEXEC)
+}
+
+fn pointers(strings: &[impl AsRef<CStr>]) -> Vec<*const c_char> {
+    strings.iter().map(|string| string.as_ref().as_ptr()).chain([ptr::null()]).collect()
+}
+
+/// The interface is up (netdevice(7)).
+pub(crate) const IFF_UP: i16 = 1;
+
+/// `struct ifreq` (netdevice(7)): a name that ends with NUL, and a union of 24 bytes that begins with the flags.
+#[repr(C, align(8))]
+struct InterfaceRequest {
+    name: [u8; 16],
+    flags: i16,
+    rest: [u8; 22],
+}
+
+impl InterfaceRequest {
+    fn new(name: &str, flags: i16) -> rustix::io::Result<Self> {
+        let mut request = Self { name: [0; 16], flags, rest: [0; 22] };
+        // One byte stays zero: the name ends with NUL.
+        if name.len() >= request.name.len() {
+            return Err(Errno::NAMETOOLONG);
+        }
+        request.name.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte);
+        Ok(request)
+    }
 }
 
 /// The flags of an interface (netdevice(7), SIOCGIFFLAGS).
-pub(crate) fn interface_flags(socket: &OwnedFd, name: &str) -> nix::Result<c_int> {
-    let mut request = interface_request(name)?;
+pub(crate) fn interface_flags(socket: &OwnedFd, name: &str) -> rustix::io::Result<i16> {
+    const SIOCGIFFLAGS: usize = 0x8913;
+    let mut request = InterfaceRequest::new(name, 0)?;
+    let place = (&raw mut request).expose_provenance();
     // SAFETY: SIOCGIFFLAGS reads and writes one ifreq through the pointer, which is valid for the call.
-    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFFLAGS, &raw mut request) })?;
-    // SAFETY: the kernel has just written this member of the union.
-    Ok(c_int::from(unsafe { request.ifr_ifru.ifru_flags }))
+    unsafe { syscall(number::__NR_ioctl, [argument(socket), SIOCGIFFLAGS, place, 0, 0]) }?;
+    Ok(request.flags)
 }
 
 /// Sets the flags of an interface (netdevice(7), SIOCSIFFLAGS).
-pub(crate) fn set_interface_flags(socket: &OwnedFd, name: &str, flags: c_int) -> nix::Result<()> {
-    let mut request = interface_request(name)?;
-    request.ifr_ifru.ifru_flags = libc::c_short::try_from(flags).map_err(|_| Errno::EINVAL)?;
+pub(crate) fn set_interface_flags(socket: &OwnedFd, name: &str, flags: i16) -> rustix::io::Result<()> {
+    const SIOCSIFFLAGS: usize = 0x8914;
+    let request = InterfaceRequest::new(name, flags)?;
+    let place = (&raw const request).expose_provenance();
     // SAFETY: SIOCSIFFLAGS reads one ifreq through the pointer, which is valid for the call.
-    Errno::result(unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCSIFFLAGS, &raw mut request) }).map(drop)
-}
-
-fn interface_request(name: &str) -> nix::Result<libc::ifreq> {
-    // SAFETY: ifreq is plain data, for which all bytes zero is a value.
-    let mut request: libc::ifreq = unsafe { mem::zeroed() };
-    // One byte stays zero: the name ends with NUL.
-    if name.len() >= request.ifr_name.len() {
-        return Err(Errno::ENAMETOOLONG);
-    }
-    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
-        *place = byte.cast_signed();
-    }
-    Ok(request)
+    unsafe { syscall(number::__NR_ioctl, [argument(socket), SIOCSIFFLAGS, place, 0, 0]) }.map(drop)
 }
 
 /// Marks every descriptor from `first` on close-on-exec (close_range(2), Linux 5.11).
-pub(crate) fn close_on_exec_from(first: u32) -> nix::Result<()> {
-    close_range(first, u32::MAX, libc::CLOSE_RANGE_CLOEXEC)
+pub(crate) fn close_on_exec_from(first: u32) -> rustix::io::Result<()> {
+    const CLOSE_RANGE_CLOEXEC: u32 = 1 << 2;
+    close_range(first, u32::MAX, CLOSE_RANGE_CLOEXEC)
 }
 
 /// Closes every descriptor that is not in `kept`.
-pub(crate) fn close_all_except(kept: &[RawFd]) -> nix::Result<()> {
+pub(crate) fn close_all_except(kept: &[RawFd]) -> rustix::io::Result<()> {
     let mut kept: Vec<u32> = kept.iter().filter_map(|fd| u32::try_from(*fd).ok()).collect();
     kept.sort_unstable();
     let mut first = 0;
@@ -132,15 +162,32 @@ pub(crate) fn close_all_except(kept: &[RawFd]) -> nix::Result<()> {
     close_range(first, u32::MAX, 0)
 }
 
-fn close_range(first: u32, last: u32, flags: libc::c_uint) -> nix::Result<()> {
+fn close_range(first: u32, last: u32, flags: u32) -> rustix::io::Result<()> {
+    let arguments = [first as usize, last as usize, flags as usize, 0, 0];
     // SAFETY: takes numbers only. Closing is sound because callers give up, or never owned, what they close.
-    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
+    unsafe { syscall(number::__NR_close_range, arguments) }.map(drop)
 }
 
-/// Sets what a signal does.
-pub(crate) fn set_disposition(which: Signal, handler: SigHandler) -> nix::Result<()> {
-    // SAFETY: only SIG_DFL and SIG_IGN are passed: no code of ours runs in a handler.
-    unsafe { signal(which, handler) }.map(drop)
+/// Bytes of the kernel's signal set (rt_sigaction(2), "C library/kernel differences").
+const SIGNAL_SET: usize = mem::size_of::<u64>();
+
+/// Gives SIGPIPE its default action.
+pub(crate) fn restore_sigpipe() -> rustix::io::Result<()> {
+    const SIGPIPE: usize = 13;
+    // `struct sigaction` of the kernel, with nothing set: SIG_DFL is 0 (handler, flags, restorer, mask).
+    let action: [u64; 4] = [0; 4];
+    let action = (&raw const action).expose_provenance();
+    // SAFETY: the pointer is to a live struct of the kernel's layout, and the default action runs no code of ours.
+    unsafe { syscall(number::__NR_rt_sigaction, [SIGPIPE, action, 0, SIGNAL_SET, 0]) }.map(drop)
+}
+
+/// Lets every signal through (rt_sigprocmask(2)).
+pub(crate) fn unblock_signals() -> rustix::io::Result<()> {
+    const SIG_SETMASK: usize = 2;
+    let none = 0_u64;
+    let set = (&raw const none).expose_provenance();
+    // SAFETY: the pointer is to a live signal set of the size given.
+    unsafe { syscall(number::__NR_rt_sigprocmask, [SIG_SETMASK, set, 0, SIGNAL_SET, 0]) }.map(drop)
 }
 
 /// `struct landlock_ruleset_attr` of ABI 6 (include/uapi/linux/landlock.h). An older kernel takes the longer struct when
@@ -159,8 +206,8 @@ struct PathBeneathAttr {
     parent_fd: i32,
 }
 
-const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;
-const LANDLOCK_RULE_PATH_BENEATH: u32 = 1;
+const LANDLOCK_CREATE_RULESET_VERSION: usize = 1;
+const LANDLOCK_RULE_PATH_BENEATH: usize = 1;
 const LANDLOCK_ACCESS_FS_WRITE_FILE: u64 = 1 << 1;
 const LANDLOCK_ACCESS_FS_READ_FILE: u64 = 1 << 2;
 /// EXECUTE to MAKE_SYM: the rights of ABI 1.
@@ -171,21 +218,19 @@ const LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1 << 0;
 const LANDLOCK_SCOPE_SIGNAL: u64 = 1 << 1;
 
 /// The kernel's Landlock ABI. `ENOSYS` or `EOPNOTSUPP` where there is none.
-pub(crate) fn landlock_abi() -> nix::Result<u32> {
-    let none: *const RulesetAttr = std::ptr::null();
+pub(crate) fn landlock_abi() -> rustix::io::Result<u32> {
+    let arguments = [0, 0, LANDLOCK_CREATE_RULESET_VERSION, 0, 0];
     // SAFETY: with the VERSION flag the kernel wants a null pointer and size 0 and touches no memory.
-    let abi = Errno::result(unsafe {
-        libc::syscall(libc::SYS_landlock_create_ruleset, none, 0_usize, LANDLOCK_CREATE_RULESET_VERSION)
-    })?;
-    u32::try_from(abi).map_err(|_| Errno::EOVERFLOW)
+    let abi = unsafe { syscall(number::__NR_landlock_create_ruleset, arguments) }?;
+    u32::try_from(abi).map_err(|_| Errno::OVERFLOW)
 }
 
 /// What a stream that was opened with these flags may be opened for again.
-pub(crate) fn stream_rights(flags: OFlag) -> u64 {
-    let truncate = if flags.contains(OFlag::O_APPEND) { 0 } else { LANDLOCK_ACCESS_FS_TRUNCATE };
-    match flags & OFlag::O_ACCMODE {
-        OFlag::O_RDONLY => LANDLOCK_ACCESS_FS_READ_FILE,
-        OFlag::O_WRONLY => LANDLOCK_ACCESS_FS_WRITE_FILE | truncate,
+pub(crate) fn stream_rights(flags: OFlags) -> u64 {
+    let truncate = if flags.contains(OFlags::APPEND) { 0 } else { LANDLOCK_ACCESS_FS_TRUNCATE };
+    match flags & OFlags::ACCMODE {
+        OFlags::RDONLY => LANDLOCK_ACCESS_FS_READ_FILE,
+        OFlags::WRONLY => LANDLOCK_ACCESS_FS_WRITE_FILE | truncate,
         _ => LANDLOCK_ACCESS_FS_READ_FILE | LANDLOCK_ACCESS_FS_WRITE_FILE | truncate,
     }
 }
@@ -198,21 +243,15 @@ pub(crate) struct Domain {
 
 impl Domain {
     /// A domain of all file rights of `abi` up to 3, and of its scopes.
-    pub(crate) fn new(abi: u32) -> nix::Result<Self> {
+    pub(crate) fn new(abi: u32) -> rustix::io::Result<Self> {
         let truncate = if abi >= 3 { LANDLOCK_ACCESS_FS_TRUNCATE } else { 0 };
         let scoped = if abi >= 6 { LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL } else { 0 };
         let handled = LANDLOCK_ACCESS_FS_ABI_1 | LANDLOCK_ACCESS_FS_REFER | truncate;
         let attr = RulesetAttr { handled_access_fs: handled, handled_access_net: 0, scoped };
+        let arguments = [(&raw const attr).expose_provenance(), mem::size_of::<RulesetAttr>(), 0, 0, 0];
         // SAFETY: pointer and size describe one live RulesetAttr.
-        let fd = Errno::result(unsafe {
-            libc::syscall(
-                libc::SYS_landlock_create_ruleset,
-                &raw const attr,
-                mem::size_of::<RulesetAttr>(),
-                0_u32,
-            )
-        })?;
-        let fd = RawFd::try_from(fd).map_err(|_| Errno::EOVERFLOW)?;
+        let fd = unsafe { syscall(number::__NR_landlock_create_ruleset, arguments) }?;
+        let fd = RawFd::try_from(fd).map_err(|_| Errno::OVERFLOW)?;
         // SAFETY: the system call returned a new descriptor that nothing else owns.
         Ok(Self { ruleset: unsafe { OwnedFd::from_raw_fd(fd) }, handled })
     }
@@ -222,50 +261,43 @@ impl Domain {
     }
 
     /// Grants `rights` on what `place` refers to, and below it.
-    pub(crate) fn allow(&self, place: impl AsFd, rights: u64) -> nix::Result<()> {
+    pub(crate) fn allow(&self, place: impl AsFd, rights: u64) -> rustix::io::Result<()> {
         let rule =
             PathBeneathAttr { allowed_access: rights & self.handled, parent_fd: place.as_fd().as_raw_fd() };
+        let rule = (&raw const rule).expose_provenance();
+        let arguments = [argument(&self.ruleset), LANDLOCK_RULE_PATH_BENEATH, rule, 0, 0];
         // SAFETY: the pointer is to a live struct of the layout that LANDLOCK_RULE_PATH_BENEATH names.
-        Errno::result(unsafe {
-            libc::syscall(
-                libc::SYS_landlock_add_rule,
-                self.ruleset.as_raw_fd(),
-                LANDLOCK_RULE_PATH_BENEATH,
-                &raw const rule,
-                0_u32,
-            )
-        })
-        .map(drop)
+        unsafe { syscall(number::__NR_landlock_add_rule, arguments) }.map(drop)
     }
 
     /// Enters it for good. Wants no_new_privs.
-    pub(crate) fn enter(self) -> nix::Result<()> {
+    pub(crate) fn enter(self) -> rustix::io::Result<()> {
         // SAFETY: takes a descriptor and flags.
-        Errno::result(unsafe {
-            libc::syscall(libc::SYS_landlock_restrict_self, self.ruleset.as_raw_fd(), 0_u32)
-        })
-        .map(drop)
+        unsafe { syscall(number::__NR_landlock_restrict_self, [argument(&self.ruleset), 0, 0, 0, 0]) }
+            .map(drop)
     }
 }
 
+/// `struct sock_fprog` (include/uapi/linux/filter.h).
+#[repr(C)]
+struct FilterProgram {
+    /// Instructions, not bytes.
+    length: u16,
+    filter: *const u8,
+}
+
 /// Installs a seccomp filter for good (seccomp(2)). The program is `struct sock_filter` after `struct sock_filter`.
-pub(crate) fn install_seccomp_filter(program: &[u8]) -> nix::Result<()> {
+pub(crate) fn install_seccomp_filter(program: &[u8]) -> rustix::io::Result<()> {
+    const PR_SET_SECCOMP: usize = 22;
+    const SECCOMP_MODE_FILTER: usize = 2;
     let (instructions, rest) = program.as_chunks::<8>();
     if !rest.is_empty() {
-        return Err(Errno::EINVAL);
+        return Err(Errno::INVAL);
     }
-    let mut filter: Vec<libc::sock_filter> = instructions
-        .iter()
-        .map(|&[a, b, jt, jf, k @ ..]| libc::sock_filter {
-            code: u16::from_ne_bytes([a, b]),
-            jt,
-            jf,
-            k: u32::from_ne_bytes(k),
-        })
-        .collect();
-    let length = libc::c_ushort::try_from(filter.len()).map_err(|_| Errno::E2BIG)?;
-    let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
-    // SAFETY: `program` describes `filter`, and both live across the call; the kernel copies and checks the program.
-    Errno::result(unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) })
-        .map(drop)
+    let length = u16::try_from(instructions.len()).map_err(|_| Errno::TOOBIG)?;
+    let description = FilterProgram { length, filter: program.as_ptr() };
+    let place = (&raw const description).expose_provenance();
+    // SAFETY: `description` describes `program`, and both live across the call; the kernel copies the program byte by byte,
+    // whatever its alignment, and checks it.
+    unsafe { syscall(number::__NR_prctl, [PR_SET_SECCOMP, SECCOMP_MODE_FILTER, place, 0, 0]) }.map(drop)
 }

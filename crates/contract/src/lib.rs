@@ -1,7 +1,11 @@
 //! What the host side and stage2 must agree on: places, the port, and the messages of the control socket.
 //!
-//! No dependencies and no I/O: stage2 links this next to hostile code, so it stays small enough to read at one sitting.
+//! No dependencies and no I/O: stage2 links this next to hostile code, so it stays small enough to read at one sitting, and
+//! without the standard library, which stage2 has not.
 #![forbid(unsafe_code)]
+#![no_std]
+
+extern crate alloc;
 
 pub mod message;
 

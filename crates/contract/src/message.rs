@@ -4,6 +4,10 @@
 //! `u32` length and its bytes. Descriptors travel beside a frame's first byte (`SCM_RIGHTS`, unix(7)): the listener with a
 //! [`Hello`] of a handoff; standard input, output and error, in this order, with a [`Go`].
 
+use alloc::vec;
+use alloc::vec::Vec;
+use core::fmt;
+
 /// Bytes of one frame at most: execve(2) takes 6 MiB of arguments and environment at the largest (`_STK_LIM / 4 * 3`).
 pub const MAX_FRAME: usize = 8 << 20;
 
@@ -120,13 +124,13 @@ impl Step {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DecodeError;
 
-impl std::fmt::Display for DecodeError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for DecodeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("malformed control message")
     }
 }
 
-impl std::error::Error for DecodeError {}
+impl core::error::Error for DecodeError {}
 
 const HELLO: u8 = 1;
 const GO: u8 = 2;

@@ -4,18 +4,26 @@
 //! the stage itself. It is not the stage's child (a stage that waits for all children must not wait for it), it is not
 //! dumpable (its descriptors are not for the stage), and it ends with the sandbox.
 
-use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use alloc::vec;
+use alloc::vec::Vec;
+use core::time::Duration;
 
 use exeat_contract::SOCKET;
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
-use nix::sys::prctl;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use nix::sys::socket::{self, AddressFamily, MsgFlags, Shutdown, SockFlag, SockType, UnixAddr, sockopt};
-use nix::sys::wait::waitpid;
-use nix::unistd::{ForkResult, dup2_stderr, dup2_stdin, dup2_stdout, read, write};
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags, open};
+use rustix::io::{Errno, read};
+use rustix::net::sockopt::{set_socket_linger, set_tcp_nodelay};
+use rustix::net::{
+    AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, send,
+    shutdown, socket_with, socketpair,
+};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, WaitOptions, getrlimit, set_dumpable_behavior, setrlimit, setsid,
+    waitpid,
+};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::sys;
 
@@ -24,34 +32,34 @@ use crate::sys;
 const CHUNK: usize = 64 * 1024;
 /// Reads from one connection before the others have their turn.
 const TURNS: usize = 16;
-/// Milliseconds without accepting after the process has run out of descriptors, or the host side's backlog of room.
-const ACCEPT_PAUSE_MS: u16 = 50;
+/// Without accepting after the process has run out of descriptors, or the host side's backlog of room: 50 ms.
+const ACCEPT_PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 50_000_000 };
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 /// Connections accepted before the copies have their turn.
 const ACCEPTS: usize = 64;
 
 /// Leaves a relay behind, a child of the sandbox's pid 1, once it can serve. The descriptor that is returned reaches end
 /// of file when it dies, and carries nothing before that.
-pub(crate) fn start(listener: OwnedFd) -> nix::Result<OwnedFd> {
-    let (ours, lifeline) =
-        socket::socketpair(AddressFamily::Unix, SockType::Stream, None, SockFlag::SOCK_CLOEXEC)?;
+pub(crate) fn start(listener: OwnedFd) -> rustix::io::Result<OwnedFd> {
+    let (ours, lifeline) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     match sys::fork()? {
-        ForkResult::Parent { child } => {
+        Some(child) => {
             // Only the relay and its maker may hold the other end, or it would not end with them.
             drop((listener, lifeline));
-            waitpid(child, None)?;
+            waitpid(Some(child), WaitOptions::empty())?;
             came_up(&ours)?;
             Ok(ours)
         }
-        ForkResult::Child => {
+        None => {
             drop(ours);
             // The middle process ends at once, so that pid 1 inherits the relay.
             match sys::fork() {
-                Ok(ForkResult::Child) => {
+                Ok(None) => {
                     let failed = serve(listener, &lifeline);
                     sys::exit_now(i32::from(failed.is_err()));
                 }
-                Ok(ForkResult::Parent { .. }) => {}
-                Err(errno) => report(&lifeline, errno as i32),
+                Ok(Some(_)) => {}
+                Err(errno) => report(&lifeline, errno.raw_os_error()),
             }
             sys::exit_now(0)
         }
@@ -59,57 +67,53 @@ pub(crate) fn start(listener: OwnedFd) -> nix::Result<OwnedFd> {
 }
 
 /// Waits for what [`report`] sends.
-fn came_up(lifeline: &OwnedFd) -> nix::Result<()> {
+fn came_up(lifeline: &OwnedFd) -> rustix::io::Result<()> {
     let mut said = [0; 4];
     let mut have = 0;
     while let Some(space) = said.get_mut(have..).filter(|space| !space.is_empty()) {
-        match read(lifeline, space) {
+        match read(lifeline, &mut *space) {
             // It died before it could say why: out of memory, as likely as not.
-            Ok(0) => return Err(Errno::EAGAIN),
+            Ok(0) => return Err(Errno::AGAIN),
             Ok(count) => have += count,
-            Err(Errno::EINTR) => {}
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }
     match i32::from_le_bytes(said) {
         0 => Ok(()),
-        errno => Err(Errno::from_raw(errno)),
+        errno => Err(Errno::from_raw_os_error(errno)),
     }
 }
 
 /// Says how the start went: an `errno`, 0 for a relay that is up.
 fn report(lifeline: &OwnedFd, errno: i32) {
     // Nobody left to hear it, nobody to tell.
-    let _ = write(lifeline, &errno.to_le_bytes());
+    let _ = send(lifeline, &errno.to_le_bytes(), SendFlags::NOSIGNAL);
 }
 
-fn serve(listener: OwnedFd, lifeline: &OwnedFd) -> nix::Result<()> {
+fn serve(listener: OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
     let made = settle(&listener, lifeline).and_then(|()| Relay::new(listener));
-    report(lifeline, made.as_ref().err().map_or(0, |errno| *errno as i32));
+    report(lifeline, made.as_ref().err().map_or(0, |errno| errno.raw_os_error()));
     made?.run()
 }
 
 /// Leaves everything behind that came from bwrap.
-fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> nix::Result<()> {
-    prctl::set_dumpable(false)?;
-    nix::unistd::setsid()?;
+fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
+    set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
+    setsid()?;
     // The standard numbers stay taken: a panic's message must not go into a connection that has got one of them.
-    let nothing = File::options()
-        .read(true)
-        .write(true)
-        .open("/dev/null")
-        .map_err(|error| error.raw_os_error().map_or(Errno::EIO, Errno::from_raw))?;
+    let nothing = open(c"/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
     dup2_stdin(&nothing)?;
     dup2_stdout(&nothing)?;
     dup2_stderr(&nothing)?;
     drop(nothing);
     sys::close_all_except(&[0, 1, 2, listener.as_raw_fd(), lifeline.as_raw_fd()])?;
-    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
-    setrlimit(Resource::RLIMIT_NOFILE, most, most)
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
 }
 
 struct Relay {
-    epoll: Epoll,
+    epoll: OwnedFd,
     listener: OwnedFd,
     /// Accepted while the host side could not take one more: it is the next to be served.
     held: Option<OwnedFd>,
@@ -124,9 +128,9 @@ struct Relay {
 const LISTENER: u64 = u64::MAX;
 
 impl Relay {
-    fn new(listener: OwnedFd) -> nix::Result<Self> {
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        epoll.add(&listener, EpollEvent::new(EpollFlags::EPOLLIN, LISTENER))?;
+    fn new(listener: OwnedFd) -> rustix::io::Result<Self> {
+        let epoll = epoll::create(CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         Ok(Self {
             epoll,
             listener,
@@ -138,28 +142,29 @@ impl Relay {
         })
     }
 
-    fn run(mut self) -> nix::Result<()> {
-        let mut events = [EpollEvent::empty(); 128];
+    fn run(mut self) -> rustix::io::Result<()> {
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 128];
         let mut accepting = true;
         loop {
-            let timeout = if accepting { EpollTimeout::NONE } else { EpollTimeout::from(ACCEPT_PAUSE_MS) };
-            let ready = match self.epoll.wait(&mut events, timeout) {
-                Err(Errno::EINTR) => continue,
+            let timeout = if accepting { None } else { Some(&ACCEPT_PAUSE) };
+            let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
+                Err(Errno::INTR) => continue,
                 other => other?,
             };
             let mut waiting = !accepting;
             for event in events.iter().take(ready) {
-                match event.data() {
+                match event.data.u64() {
                     LISTENER => waiting = true,
-                    token => self.serve_pair(token, event.events()),
+                    token => self.serve_pair(token, event.flags),
                 }
             }
             self.free.append(&mut self.freed);
             if waiting {
                 let now = self.accept_all();
                 if now != accepting {
-                    let interest = if now { EpollFlags::EPOLLIN } else { EpollFlags::empty() };
-                    self.epoll.modify(&self.listener, &mut EpollEvent::new(interest, LISTENER))?;
+                    let interest = if now { EventFlags::IN } else { EventFlags::empty() };
+                    let data = EventData::new_u64(LISTENER);
+                    epoll::modify(&self.epoll, &self.listener, data, interest)?;
                     accepting = now;
                 }
             }
@@ -169,10 +174,10 @@ impl Relay {
     /// Whether to go on accepting; not for a while once descriptors, memory or the host side's backlog have run out.
     fn accept_all(&mut self) -> bool {
         for _ in 0..ACCEPTS {
-            let accepted = self.held.take().map_or_else(|| sys::accept(self.listener.as_fd()), Ok);
+            let accepted = self.held.take().map_or_else(|| accept_with(&self.listener, FRESH), Ok);
             let tcp = match accepted {
                 Ok(tcp) => tcp,
-                Err(Errno::EAGAIN) => return true,
+                Err(Errno::AGAIN) => return true,
                 Err(errno) if is_shortage(errno) => return false,
                 // The client went away first, or a signal: the next one.
                 Err(_) => continue,
@@ -180,7 +185,7 @@ impl Relay {
             match dial() {
                 // One that cannot be watched is closed; the others go on.
                 Ok(unix) => drop(self.open_pair(tcp, unix)),
-                Err(errno) if errno == Errno::EAGAIN || is_shortage(errno) => {
+                Err(errno) if errno == Errno::AGAIN || is_shortage(errno) => {
                     self.held = Some(tcp);
                     return false;
                 }
@@ -191,14 +196,14 @@ impl Relay {
         true
     }
 
-    fn open_pair(&mut self, tcp: OwnedFd, unix: OwnedFd) -> nix::Result<()> {
-        socket::setsockopt(&tcp, sockopt::TcpNoDelay, &true)?;
-        let pair = Pair { sides: [Side::new(tcp, EpollFlags::EPOLLIN), Side::new(unix, FROM_HOST)] };
+    fn open_pair(&mut self, tcp: OwnedFd, unix: OwnedFd) -> rustix::io::Result<()> {
+        set_tcp_nodelay(&tcp, true)?;
+        let pair = Pair { sides: [Side::new(tcp, EventFlags::IN), Side::new(unix, FROM_HOST)] };
         // Taken from the list only when nothing can fail any more.
         let slot = self.free.last().copied().unwrap_or(self.pairs.len());
         let token = slot as u64 * 2;
         for (side, token) in pair.sides.iter().zip([token, token + 1]) {
-            self.epoll.add(&side.fd, EpollEvent::new(side.interest, token))?;
+            epoll::add(&self.epoll, &side.fd, EventData::new_u64(token), side.interest)?;
         }
         self.free.pop();
         match self.pairs.get_mut(slot) {
@@ -208,7 +213,7 @@ impl Relay {
         Ok(())
     }
 
-    fn serve_pair(&mut self, token: u64, events: EpollFlags) {
+    fn serve_pair(&mut self, token: u64, events: EventFlags) {
         let Ok(slot) = usize::try_from(token / 2) else { return };
         let Some(place) = self.pairs.get_mut(slot) else { return };
         let Some(pair) = place.as_mut() else { return };
@@ -223,19 +228,21 @@ impl Relay {
 }
 
 /// A connection to the host side. Without waiting: while the backlog is full, the tunnels that are open go on.
-fn dial() -> nix::Result<OwnedFd> {
-    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
-    let unix = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
-    socket::connect(unix.as_raw_fd(), &UnixAddr::new(SOCKET)?)?;
+fn dial() -> rustix::io::Result<OwnedFd> {
+    let unix = socket_with(AddressFamily::UNIX, SocketType::STREAM, FRESH, None)?;
+    connect(&unix, &SocketAddrUnix::new(SOCKET)?)?;
     Ok(unix)
 }
 
 fn is_shortage(errno: Errno) -> bool {
-    matches!(errno, Errno::EMFILE | Errno::ENFILE | Errno::ENOBUFS | Errno::ENOMEM)
+    matches!(errno, Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM)
 }
 
+/// How both sides of a connection are made.
+const FRESH: SocketFlags = SocketFlags::CLOEXEC.union(SocketFlags::NONBLOCK);
+
 /// What is waited for on a fresh Unix side: bytes, and the end of its sending, which has to be seen when it happens.
-const FROM_HOST: EpollFlags = EpollFlags::EPOLLIN.union(EpollFlags::EPOLLRDHUP);
+const FROM_HOST: EventFlags = EventFlags::IN.union(EventFlags::RDHUP);
 
 /// One connection: the stage's TCP side and the host's Unix side.
 struct Pair {
@@ -256,11 +263,11 @@ struct Side {
     /// Out of the epoll set: it has hung up, which epoll reports whatever the interest is, and nothing can be done about
     /// it before the other side has taken what is pending there.
     parked: bool,
-    interest: EpollFlags,
+    interest: EventFlags,
 }
 
 impl Side {
-    fn new(fd: OwnedFd, interest: EpollFlags) -> Self {
+    fn new(fd: OwnedFd, interest: EventFlags) -> Self {
         Self {
             fd,
             pending: Vec::new(),
@@ -274,12 +281,12 @@ impl Side {
     }
 
     /// Writes what is pending; whether all of it went.
-    fn flush(&mut self) -> nix::Result<bool> {
+    fn flush(&mut self) -> rustix::io::Result<bool> {
         while let Some(rest) = self.pending.get(self.sent..).filter(|rest| !rest.is_empty()) {
-            match socket::send(self.fd.as_raw_fd(), rest, MsgFlags::MSG_NOSIGNAL) {
+            match send(&self.fd, rest, SendFlags::NOSIGNAL) {
                 Ok(sent) => self.sent += sent,
-                Err(Errno::EAGAIN) => return Ok(false),
-                Err(Errno::EINTR) => {}
+                Err(Errno::AGAIN) => return Ok(false),
+                Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),
             }
         }
@@ -291,29 +298,29 @@ impl Side {
 }
 
 impl Pair {
-    fn turn(&mut self, buffer: &mut [u8], from_unix: bool, events: EpollFlags) -> nix::Result<()> {
+    fn turn(&mut self, buffer: &mut [u8], from_unix: bool, events: EventFlags) -> rustix::io::Result<()> {
         let [tcp, unix] = &mut self.sides;
-        let hung_up = events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
-        unix.half_closed |= from_unix && !hung_up && events.contains(EpollFlags::EPOLLRDHUP);
+        let hung_up = events.intersects(EventFlags::HUP | EventFlags::ERR);
+        unix.half_closed |= from_unix && !hung_up && events.contains(EventFlags::RDHUP);
 
         let up = copy(tcp, unix, buffer).and_then(|()| pass_end(tcp, unix));
         // Also when the way up is broken: a host side that takes no more may have said why.
         let down = copy(unix, tcp, buffer).and_then(|()| {
             if is_cut(unix)? {
-                return Err(Errno::ECONNRESET);
+                return Err(Errno::CONNRESET);
             }
             pass_end(unix, tcp)
         });
         if let Err(errno) = up.and(down) {
             // A broken stream must not look like a finished one: the client gets a reset, as it does without a relay.
             if !tcp.shut {
-                socket::setsockopt(&tcp.fd, sockopt::Linger, &nix::libc::linger { l_onoff: 1, l_linger: 0 })?;
+                set_socket_linger(&tcp.fd, Some(Duration::ZERO))?;
             }
             return Err(errno);
         }
         // Both directions of the side that raised this are closed: nothing can be written to it any more.
         let (gone, other) = if from_unix { (unix, tcp) } else { (tcp, unix) };
-        if hung_up && gone.ended && other.pending.is_empty() { Err(Errno::EPIPE) } else { Ok(()) }
+        if hung_up && gone.ended && other.pending.is_empty() { Err(Errno::PIPE) } else { Ok(()) }
     }
 
     fn is_over(&self) -> bool {
@@ -321,17 +328,23 @@ impl Pair {
     }
 
     /// Waits for what comes next. `events` are those that the side of `from_unix` has raised.
-    fn watch(&mut self, epoll: &Epoll, token: u64, from_unix: bool, events: EpollFlags) -> nix::Result<()> {
-        let hung_up = events.intersects(EpollFlags::EPOLLHUP | EpollFlags::EPOLLERR);
+    fn watch(
+        &mut self,
+        epoll: &OwnedFd,
+        token: u64,
+        from_unix: bool,
+        events: EventFlags,
+    ) -> rustix::io::Result<()> {
+        let hung_up = events.intersects(EventFlags::HUP | EventFlags::ERR);
         let [tcp, unix] = &mut self.sides;
         let wants = |from: &Side, to: &Side| {
-            let mut interest = EpollFlags::empty();
-            interest.set(EpollFlags::EPOLLIN, !from.ended && to.pending.is_empty());
-            interest.set(EpollFlags::EPOLLOUT, !from.pending.is_empty());
+            let mut interest = EventFlags::empty();
+            interest.set(EventFlags::IN, !from.ended && to.pending.is_empty());
+            interest.set(EventFlags::OUT, !from.pending.is_empty());
             interest
         };
         let mut from_host = wants(unix, tcp);
-        from_host.set(EpollFlags::EPOLLRDHUP, !unix.ended && !unix.half_closed);
+        from_host.set(EventFlags::RDHUP, !unix.ended && !unix.half_closed);
         let blocked = [!unix.pending.is_empty(), !tcp.pending.is_empty()];
         let raised = [hung_up && !from_unix, hung_up && from_unix];
         let wanted = [wants(tcp, unix), from_host];
@@ -339,15 +352,15 @@ impl Pair {
         for ((((side, interest), blocked), hung_up), token) in sides {
             if side.parked {
                 if !blocked {
-                    epoll.add(&side.fd, EpollEvent::new(interest, token))?;
+                    epoll::add(epoll, &side.fd, EventData::new_u64(token), interest)?;
                     side.parked = false;
                     side.interest = interest;
                 }
             } else if hung_up && blocked {
-                epoll.delete(&side.fd)?;
+                epoll::delete(epoll, &side.fd)?;
                 side.parked = true;
             } else if interest != side.interest {
-                epoll.modify(&side.fd, &mut EpollEvent::new(interest, token))?;
+                epoll::modify(epoll, &side.fd, EventData::new_u64(token), interest)?;
                 side.interest = interest;
             }
         }
@@ -361,56 +374,58 @@ impl Pair {
 /// second. It closes both halves at once where it would reset a TCP connection, and where a limit or the end of the run
 /// cuts a tunnel. Once it has had the client's end, closing all is an ordinary end. A relay that gets no turn within that
 /// second takes a refusal for a cut: its reply has gone out before the reset, and stays readable.
-fn is_cut(unix: &mut Side) -> nix::Result<bool> {
+fn is_cut(unix: &mut Side) -> rustix::io::Result<bool> {
     if !unix.ended || unix.half_closed || unix.shut {
         return Ok(false);
     }
     // Asked now, because the events of this round may be older than the end.
-    let mut sockets = [PollFd::new(unix.fd.as_fd(), PollFlags::empty())];
-    poll(&mut sockets, PollTimeout::ZERO)?;
+    let mut sockets = [PollFd::new(&unix.fd, PollFlags::empty())];
+    poll(&mut sockets, Some(&AT_ONCE))?;
     let [socket] = sockets;
-    let cut =
-        socket.revents().is_some_and(|events| events.intersects(PollFlags::POLLHUP | PollFlags::POLLERR));
+    let cut = socket.revents().intersects(PollFlags::HUP | PollFlags::ERR);
     unix.half_closed = !cut;
     Ok(cut)
 }
 
 /// Passes the end of one side on, once everything before it has gone.
-fn pass_end(from: &Side, to: &mut Side) -> nix::Result<()> {
+fn pass_end(from: &Side, to: &mut Side) -> rustix::io::Result<()> {
     if !from.ended || to.shut || !to.pending.is_empty() {
         return Ok(());
     }
     to.shut = true;
-    match socket::shutdown(to.fd.as_raw_fd(), Shutdown::Write) {
+    match shutdown(&to.fd, Shutdown::Write) {
         // The other end is gone already; its own direction ends by itself.
-        Err(Errno::ENOTCONN) | Ok(()) => Ok(()),
+        Err(Errno::NOTCONN) | Ok(()) => Ok(()),
         Err(errno) => Err(errno),
     }
 }
 
 /// Moves what `from` has, as far as `to` takes it.
-fn copy(from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> nix::Result<()> {
+fn copy(from: &mut Side, to: &mut Side, buffer: &mut [u8]) -> rustix::io::Result<()> {
     for _ in 0..TURNS {
         if !to.flush()? || from.ended {
             return Ok(());
         }
-        match read(&from.fd, buffer) {
+        match read(&from.fd, &mut *buffer) {
             Ok(0) => from.ended = true,
             Ok(count) => {
-                let Some(bytes) = buffer.get(..count) else { return Err(Errno::EIO) };
-                let sent = match socket::send(to.fd.as_raw_fd(), bytes, MsgFlags::MSG_NOSIGNAL) {
+                let Some(bytes) = buffer.get(..count) else { return Err(Errno::IO) };
+                let sent = match send(&to.fd, bytes, SendFlags::NOSIGNAL) {
                     Ok(sent) => sent,
-                    Err(Errno::EAGAIN | Errno::EINTR) => 0,
+                    Err(Errno::AGAIN | Errno::INTR) => 0,
                     Err(errno) => return Err(errno),
                 };
-                to.pending.extend_from_slice(bytes.get(sent..).unwrap_or_default());
+                let rest = bytes.get(sent..).unwrap_or_default();
+                // Without memory this connection ends, and the others go on.
+                to.pending.try_reserve_exact(rest.len()).map_err(|_| Errno::NOMEM)?;
+                to.pending.extend_from_slice(rest);
                 // A short read is the last for now: the next one would only say so.
                 if count < buffer.len() && to.pending.is_empty() {
                     return Ok(());
                 }
             }
-            Err(Errno::EAGAIN) => return Ok(()),
-            Err(Errno::EINTR) => {}
+            Err(Errno::AGAIN) => return Ok(()),
+            Err(Errno::INTR) => {}
             Err(errno) => return Err(errno),
         }
     }

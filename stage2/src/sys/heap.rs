@@ -1,0 +1,114 @@
+//! Memory from the kernel, for a program with one thread that uses little of it. Not a general allocator: no two threads,
+//! and small blocks never go back to the kernel.
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::cell::UnsafeCell;
+use core::ptr::{self, NonNull};
+
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+
+#[global_allocator]
+static HEAP: Heap = Heap(UnsafeCell::new(State { free: [None; CLASSES], next: ptr::null_mut(), left: 0 }));
+
+/// Bytes of the smallest block, and the alignment of every block.
+const SMALLEST: usize = 16;
+/// Sizes of blocks: 16 bytes to 64 KiB, doubling. What is larger is mapped, and unmapped when it is freed.
+const CLASSES: usize = 13;
+const LARGEST: usize = SMALLEST << (CLASSES - 1);
+/// Bytes that are mapped at once for blocks. A page that no block has used yet costs nothing.
+const CHUNK: usize = 256 * 1024;
+/// Every mapping begins at a page's start, and no page is smaller.
+const PAGE: usize = 4096;
+
+struct Heap(UnsafeCell<State>);
+
+// SAFETY: stage2 starts no thread and has no signal handler, so nothing runs at the same time as a call.
+unsafe impl Sync for Heap {}
+
+struct State {
+    /// For each size a list of free blocks, each of which holds the pointer to the next.
+    free: [Option<NonNull<Free>>; CLASSES],
+    /// What is left of the newest chunk.
+    next: *mut u8,
+    left: usize,
+}
+
+struct Free {
+    next: Option<NonNull<Free>>,
+}
+
+/// The size of the blocks for a layout, by its number; `None` for what gets a mapping of its own.
+fn class(layout: Layout) -> Option<usize> {
+    let size = layout.size().max(SMALLEST);
+    let fits = size <= LARGEST && layout.align() <= SMALLEST;
+    // 16 is 2^4.
+    fits.then(|| size.next_power_of_two().trailing_zeros() as usize - 4)
+}
+
+// SAFETY: a block is given to one caller at a time, is at least as large as its class and so as the layout, and is aligned
+// to 16 bytes or to a page, which `class` and `alloc` compare with the layout. Nothing here unwinds.
+unsafe impl GlobalAlloc for Heap {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class(layout) else {
+            return if layout.align() <= PAGE { map(layout.size()) } else { ptr::null_mut() };
+        };
+        // SAFETY: nothing else refers to the state during a call: see `Sync`.
+        let state = unsafe { &mut *self.0.get() };
+        let Some(list) = state.free.get_mut(class) else { return ptr::null_mut() };
+        if let Some(block) = *list {
+            // SAFETY: `dealloc` has written a `Free` at the start of every block in a list.
+            *list = unsafe { block.as_ref() }.next;
+            return block.as_ptr().cast();
+        }
+        let size = SMALLEST << class;
+        if state.left < size {
+            let chunk = map(CHUNK);
+            if chunk.is_null() {
+                return chunk;
+            }
+            // The rest of the old one is lost; its pages were never touched.
+            (state.next, state.left) = (chunk, CHUNK);
+        }
+        let block = state.next;
+        // SAFETY: `size` bytes are left of the chunk, so this is in it or at its end.
+        state.next = unsafe { block.add(size) };
+        state.left -= size;
+        block
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        let Some(class) = class(layout) else {
+            // SAFETY: `alloc` has mapped this block for the same layout, and its caller gives it up. An error (too many
+            // mappings to split one) leaves it mapped, which harms nobody.
+            let _ = unsafe { munmap(block.cast(), layout.size()) };
+            return;
+        };
+        // SAFETY: nothing else refers to the state during a call: see `Sync`.
+        let state = unsafe { &mut *self.0.get() };
+        let Some((list, block)) = state.free.get_mut(class).zip(NonNull::new(block.cast::<Free>())) else {
+            return;
+        };
+        // SAFETY: the block is ours again, at least 16 bytes large and aligned to 16.
+        unsafe { block.write(Free { next: *list }) };
+        *list = Some(block);
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise about the layout is passed on.
+        let block = unsafe { self.alloc(layout) };
+        // A mapping of its own is fresh from the kernel, and zero.
+        if class(layout).is_some() && !block.is_null() {
+            // SAFETY: the block is at least as large as the layout.
+            unsafe { block.write_bytes(0, layout.size()) };
+        }
+        block
+    }
+}
+
+/// Fresh memory, or null.
+fn map(size: usize) -> *mut u8 {
+    let protection = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: without an address and MAP_FIXED this touches no mapping that exists.
+    let mapped = unsafe { mmap_anonymous(ptr::null_mut(), size, protection, MapFlags::PRIVATE) };
+    mapped.map_or(ptr::null_mut(), <*mut core::ffi::c_void>::cast)
+}
