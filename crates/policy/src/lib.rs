@@ -37,6 +37,7 @@ mod name;
 mod pattern;
 mod policy;
 mod port;
+pub mod preset;
 mod rule;
 pub mod schema;
 mod suffix;

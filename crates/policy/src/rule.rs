@@ -136,6 +136,8 @@ pub enum Origin {
     Preset {
         /// Its name.
         name: String,
+        /// The rule in it, as written there.
+        rule: String,
     },
     /// A declared effect of the stage.
     Effect {
@@ -150,7 +152,7 @@ impl fmt::Display for Origin {
             Self::Flag { flag } => f.write_str(flag),
             // A path is the only part that a stranger may have named, by naming a file.
             Self::File { path, line } => write!(f, "{}:{line}", printable(path)),
-            Self::Preset { name } => write!(f, "preset:{name}"),
+            Self::Preset { name, rule } => write!(f, "preset:{name}#{rule}"),
             Self::Effect { effect } => write!(f, "effect:{effect}"),
         }
     }

@@ -213,8 +213,7 @@ pub(crate) fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>)
         return None;
     }
     let ranked = words.into_iter().map(|word| (distance(typed, word), word));
-    let (edits, word) = ranked.min()?;
-    (edits <= word.len().div_ceil(3)).then_some(word)
+    ranked.filter(|(edits, word)| *edits <= word.len().div_ceil(3)).min().map(|(_, word)| word)
 }
 
 /// Insertions, deletions and substitutions between two words (Levenshtein), a row at a time.

@@ -216,7 +216,12 @@ fn canonical_json_says_what_decides() {
     builder.add("DB.example.com.:5432", Action::Allow, flag(), note).unwrap();
     builder.add("api.example.com", Action::Allow, flag(), Note::default()).unwrap();
     builder
-        .add("api.example.com:443", Action::Allow, Origin::Preset { name: "p".into() }, Note::default())
+        .add(
+            "api.example.com:443",
+            Action::Allow,
+            Origin::Preset { name: "p".into(), rule: "r".into() },
+            Note::default(),
+        )
         .unwrap();
     builder.add("!evil.example.com", Action::Allow, flag(), Note::default()).unwrap();
     assert_eq!(

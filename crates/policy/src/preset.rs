@@ -1,0 +1,460 @@
+//! Presets: named groups of rules that come with the program, and profiles, which are unions of groups.
+//!
+//! Data and lookup only. A group that has a client instead of hosts is filled by whoever can run that client; nothing here
+//! runs, resolves or reads a file.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::LazyLock;
+
+use serde::{Deserialize, Serialize};
+
+use crate::file::keys::nearest;
+use crate::grammar::{Allowances, RuleError, RuleSpec};
+use crate::policy::PolicyBuilder;
+use crate::port::{Port, PortSet};
+use crate::rule::{Action, Note, Origin};
+
+/// The data, as it is compiled in.
+const DATA: &str = include_str!("../presets.toml");
+
+/// The name under which the always-denied hosts stand in a record. No group and no profile has it.
+const DENY: &str = "deny";
+
+static CATALOGUE: LazyLock<Result<Catalogue, String>> = LazyLock::new(|| Catalogue::read(DATA));
+
+/// One group of rules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Preset {
+    /// What it is called.
+    pub name: String,
+    /// What it is for, in a few words.
+    pub description: String,
+    /// How far it opens the policy.
+    pub risk: Risk,
+    /// What makes it a way out for data.
+    pub flags: Vec<Flag>,
+    /// A warning for whoever uses it.
+    pub note: Option<String>,
+    /// The ports of its rules.
+    pub ports: PortSet,
+    /// Its rules; none where there is a client to ask.
+    pub allow: Vec<PresetRule>,
+    /// Files of a project that choose it: a name, or `*` and the end of one.
+    pub detect: Vec<String>,
+    /// The client that knows the hosts.
+    pub from_client: Option<Client>,
+    /// The methods that its use needs. For people: behind CONNECT no method is seen.
+    pub methods: Vec<String>,
+    /// Paths on shared hosts that its use needs. For people: they grant nothing, and least of all their host.
+    pub url_rules: Vec<String>,
+}
+
+/// One rule of a group, or of what is always denied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PresetRule {
+    /// The rule as a user would write it, with the group's ports.
+    pub text: String,
+    /// What it says.
+    pub spec: RuleSpec,
+    /// Where it stands: the group and the text.
+    pub origin: Origin,
+}
+
+/// How far a group opens the policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Risk {
+    /// Read-mostly, with content that the vendor controls.
+    Low,
+    /// Wider than an install needs, or takes uploads of the account holder.
+    Medium,
+    /// Serves or stores content of arbitrary third parties.
+    High,
+}
+
+/// What makes a group a way out for data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Flag {
+    /// It takes writes.
+    Upload,
+    /// Anyone can publish there.
+    UserContent,
+    /// Anyone can rent a name below one of its wildcards.
+    MultiTenant,
+}
+
+/// A package client that knows which hosts it is configured to use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Client {
+    /// Debian's package manager.
+    Apt,
+    /// Rust's.
+    Cargo,
+    /// Node's own.
+    Npm,
+    /// Python's own.
+    Pip,
+    /// Another one of Node's.
+    Pnpm,
+    /// Another one of Python's.
+    Uv,
+    /// Another one of Node's.
+    Yarn,
+}
+
+/// A named union of groups.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Profile {
+    /// What it is called.
+    pub name: String,
+    /// The groups and profiles that it names.
+    pub members: Vec<String>,
+}
+
+/// What a name stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// A group.
+    Group(&'static Preset),
+    /// A profile.
+    Profile(&'static Profile),
+}
+
+/// Why a name stands for nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum PresetError {
+    /// There is no group and no profile of this name.
+    Unknown {
+        /// The name as typed. It may hold anything, also control characters.
+        name: String,
+        /// The name that was probably meant.
+        meant: Option<&'static str>,
+    },
+    /// The data that came with the program cannot be read: a fault of the build.
+    Data(String),
+}
+
+/// The groups, by name.
+#[must_use]
+pub fn groups() -> &'static [Preset] {
+    CATALOGUE.as_ref().map_or(&[], |catalogue| &catalogue.groups)
+}
+
+/// The profiles, by name.
+#[must_use]
+pub fn profiles() -> &'static [Profile] {
+    CATALOGUE.as_ref().map_or(&[], |catalogue| &catalogue.profiles)
+}
+
+/// Every name: the groups, then the profiles.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let groups = groups().iter().map(|group| group.name.as_str());
+    groups.chain(profiles().iter().map(|profile| profile.name.as_str()))
+}
+
+/// The day on which the data was last looked through, `YYYY-MM-DD`.
+#[must_use]
+pub fn updated() -> &'static str {
+    CATALOGUE.as_ref().map_or("", |catalogue| &catalogue.updated)
+}
+
+/// What a name stands for. Names are lower case; nothing is folded.
+#[must_use]
+pub fn find(name: &str) -> Option<Found> {
+    let group = groups().iter().find(|group| group.name == name).map(Found::Group);
+    group.or_else(|| profiles().iter().find(|profile| profile.name == name).map(Found::Profile))
+}
+
+/// The groups that a name comes to, each once, in the order of the data.
+///
+/// # Errors
+///
+/// [`PresetError`]: the name is unknown, or the data is broken. Whoever loads a policy must not go on without it.
+pub fn expand(name: &str) -> Result<Vec<&'static Preset>, PresetError> {
+    let catalogue = CATALOGUE.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
+    catalogue.expand(name)
+}
+
+/// Hosts that are denied wherever a preset is used, whatever else grants them: cloud metadata by its names.
+///
+/// Without a preset they are not needed: nothing is reachable that was not named, and their addresses stay closed.
+///
+/// # Errors
+///
+/// [`PresetError::Data`].
+pub fn always_denied() -> Result<&'static [PresetRule], PresetError> {
+    let catalogue = CATALOGUE.as_ref().map_err(|fault| PresetError::Data(fault.clone()))?;
+    Ok(&catalogue.denied)
+}
+
+/// The groups that the files of a directory choose, by the names of its entries.
+///
+/// Whoever wrote the directory chooses here. No group of high risk and none with a flag is ever among them.
+pub fn detect<'n>(entries: impl IntoIterator<Item = &'n str>) -> Vec<&'static Preset> {
+    let mut found: Vec<bool> = vec![false; groups().len()];
+    for entry in entries {
+        for (found, group) in found.iter_mut().zip(groups()) {
+            *found |= group.is_chosen_by(entry);
+        }
+    }
+    let chosen = found.into_iter().zip(groups()).filter(|(found, _)| *found);
+    chosen.map(|(_, group)| group).collect()
+}
+
+impl Preset {
+    /// Adds the rules of the group to the grants of a policy.
+    ///
+    /// It adds nothing for a group that has a client to ask, and leaves [`always_denied`] to the caller.
+    pub fn add_to(&self, grants: &mut PolicyBuilder) {
+        for rule in &self.allow {
+            rule.add_to(grants);
+        }
+    }
+
+    /// Where a rule that was found for this group stands.
+    #[must_use]
+    pub fn origin(&self, rule: &str) -> Origin {
+        Origin::Preset { name: self.name.clone(), rule: rule.to_owned() }
+    }
+
+    /// Whether the group has this flag.
+    #[must_use]
+    pub fn has(&self, flag: Flag) -> bool {
+        self.flags.contains(&flag)
+    }
+
+    fn is_chosen_by(&self, entry: &str) -> bool {
+        self.detect.iter().any(|pattern| match pattern.strip_prefix('*') {
+            // `.tf` alone has no name before the ending.
+            Some(end) => entry.strip_suffix(end).is_some_and(|name| !name.is_empty()),
+            None => entry == pattern,
+        })
+    }
+}
+
+impl PresetRule {
+    /// Adds the rule to those of a policy.
+    pub fn add_to(&self, rules: &mut PolicyBuilder) {
+        rules.push(self.spec.clone(), &self.text, self.origin.clone(), Note::default());
+    }
+}
+
+impl Risk {
+    /// The word in the data and in records.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Medium => "medium",
+            Self::High => "high",
+        }
+    }
+}
+
+impl fmt::Display for Risk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Flag {
+    /// The word in the data.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Upload => "upload",
+            Self::UserContent => "user-content",
+            Self::MultiTenant => "multi-tenant",
+        }
+    }
+}
+
+impl fmt::Display for Flag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl Client {
+    /// The word in the data, which is also what people call the program.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Apt => "apt",
+            Self::Cargo => "cargo",
+            Self::Npm => "npm",
+            Self::Pip => "pip",
+            Self::Pnpm => "pnpm",
+            Self::Uv => "uv",
+            Self::Yarn => "yarn",
+        }
+    }
+}
+
+impl fmt::Display for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl PresetError {
+    /// The name that was probably meant.
+    #[must_use]
+    pub fn meant(&self) -> Option<&'static str> {
+        match self {
+            Self::Unknown { meant, .. } => *meant,
+            Self::Data(_) => None,
+        }
+    }
+}
+
+/// The text, escaped, and the fault; the hint is for the caller to put on its own line.
+impl fmt::Display for PresetError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unknown { name, .. } => {
+                write!(f, "there is no preset `{}`", crate::escape::visible(name))
+            }
+            Self::Data(fault) => write!(f, "the presets of this build cannot be read: {fault}"),
+        }
+    }
+}
+
+impl std::error::Error for PresetError {}
+
+/// The data, understood.
+#[derive(Debug)]
+struct Catalogue {
+    updated: String,
+    groups: Vec<Preset>,
+    profiles: Vec<Profile>,
+    denied: Vec<PresetRule>,
+}
+
+/// The data as it is written.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawCatalogue {
+    schema: u32,
+    updated: String,
+    deny: RawDeny,
+    groups: BTreeMap<String, RawGroup>,
+    profiles: BTreeMap<String, Vec<String>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawDeny {
+    hosts: Vec<String>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawGroup {
+    description: String,
+    risk: Risk,
+    #[serde(default)]
+    flags: Vec<Flag>,
+    note: Option<String>,
+    #[serde(default)]
+    ports: Vec<u16>,
+    #[serde(default)]
+    allow: Vec<String>,
+    #[serde(default)]
+    detect: Vec<String>,
+    from_client: Option<Client>,
+    methods: Vec<String>,
+    #[serde(default)]
+    url_rules: Vec<String>,
+}
+
+impl Catalogue {
+    fn read(text: &str) -> Result<Self, String> {
+        let raw: RawCatalogue = toml::from_str(text).map_err(|error| error.to_string())?;
+        if raw.schema != 1 {
+            return Err(format!("schema {} is not known", raw.schema));
+        }
+        let denied = raw.deny.hosts.into_iter().map(|text| {
+            let spec = RuleSpec::parse(&text, Action::Deny, Allowances::default()).map_err(shown)?;
+            let origin = Origin::Preset { name: DENY.to_owned(), rule: text.clone() };
+            Ok(PresetRule { text, spec, origin })
+        });
+        let denied = denied.collect::<Result<_, String>>()?;
+        let groups = raw.groups.into_iter().map(|(name, group)| group.typed(name));
+        let groups = groups.collect::<Result<_, String>>()?;
+        let profiles = raw.profiles.into_iter().map(|(name, members)| Profile { name, members });
+        Ok(Self { updated: raw.updated, groups, profiles: profiles.collect(), denied })
+    }
+
+    fn expand(&self, name: &str) -> Result<Vec<&Preset>, PresetError> {
+        let mut groups = Vec::new();
+        // The profiles seen: a circle in the data would end here, and a test says that there is none.
+        let mut seen: Vec<&str> = Vec::new();
+        let mut open = vec![name];
+        while let Some(name) = open.pop() {
+            if let Some(group) = self.groups.iter().find(|group| group.name == name) {
+                groups.push(group);
+            } else if let Some(profile) = self.profiles.iter().find(|profile| profile.name == name) {
+                if !seen.contains(&name) {
+                    seen.push(name);
+                    open.extend(profile.members.iter().map(String::as_str));
+                }
+            } else {
+                let meant = nearest(&name.to_ascii_lowercase(), names());
+                return Err(PresetError::Unknown { name: name.to_owned(), meant });
+            }
+        }
+        groups.sort_unstable_by_key(|group| &group.name);
+        groups.dedup_by_key(|group| &group.name);
+        Ok(groups)
+    }
+}
+
+impl RawGroup {
+    fn typed(self, name: String) -> Result<Preset, String> {
+        let ports: Option<Vec<PortSet>> =
+            self.ports.iter().map(|port| Port::new(*port).map(PortSet::one)).collect();
+        let ports = match ports.as_deref() {
+            None => return Err(format!("group {name}: a port is 0")),
+            Some([]) => PortSet::one(Port::HTTPS),
+            Some(ports) => PortSet::union(ports),
+        };
+        let said = if self.ports.is_empty() { String::new() } else { format!(":{ports}") };
+        // The flag in the data is the word that a policy file would have to spell out.
+        let shared_suffix = self.flags.contains(&Flag::MultiTenant);
+        let allowances = Allowances { any: false, shared_suffix };
+        let allow = self.allow.iter().map(|host| {
+            let text = format!("{host}{said}");
+            let spec = RuleSpec::parse(&text, Action::Allow, allowances).map_err(shown)?;
+            let origin = Origin::Preset { name: name.clone(), rule: text.clone() };
+            Ok(PresetRule { text, spec, origin })
+        });
+        Ok(Preset {
+            allow: allow.collect::<Result<_, String>>()?,
+            description: self.description,
+            risk: self.risk,
+            flags: self.flags,
+            note: self.note,
+            ports,
+            detect: self.detect,
+            from_client: self.from_client,
+            methods: self.methods,
+            url_rules: self.url_rules,
+            name,
+        })
+    }
+}
+
+fn shown(error: RuleError) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests;
