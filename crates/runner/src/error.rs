@@ -3,6 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::discover::Unasked;
+
 /// A run did not happen, or was lost after it had begun.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -67,6 +69,16 @@ pub enum Error {
         /// What it is.
         what: &'static str,
     },
+    /// The client of a preset has not said which hosts it uses.
+    #[error("preset `{preset}` asks {client} which hosts it uses, and {why}")]
+    Preset {
+        /// The preset.
+        preset: String,
+        /// Its client.
+        client: &'static str,
+        /// Why not.
+        why: Unasked,
+    },
     /// A signal came before the stage was started.
     #[error("stopped by signal {0} before the command was started")]
     Stopped(i32),
@@ -110,6 +122,8 @@ impl Error {
             Self::Stream { .. } => {
                 Some("put a pipe between: `cat |` before exeat, or `| cat` behind it".into())
             }
+            Self::Preset { why: Unasked::Denied { .. }, .. } => None,
+            Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),
             Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
             Self::Sandbox(error) => error.fix().map(str::to_owned),
             _ => None,

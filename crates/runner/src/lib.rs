@@ -7,6 +7,7 @@
 
 mod alone;
 mod dirs;
+pub mod discover;
 mod environment;
 mod error;
 mod lists;

@@ -260,7 +260,7 @@ fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {
 }
 
 /// HOME as the caller has it, or what the user database says, or `/`.
-fn home_of(variable: Option<&OsStr>) -> PathBuf {
+pub(crate) fn home_of(variable: Option<&OsStr>) -> PathBuf {
     let given = variable.map(PathBuf::from).filter(|path| path.is_absolute());
     let home = given
         .or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.dir))

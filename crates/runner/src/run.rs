@@ -42,7 +42,7 @@ use crate::request::AuditTo;
 use crate::signals::Signals;
 
 /// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
-const GRACE: Duration = Duration::from_secs(5);
+pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
 /// What a run came to.
 #[derive(Debug)]
@@ -80,6 +80,12 @@ pub enum Ended {
 /// # Errors
 /// When the stage was not started: nothing untrusted has run then. The record says so too, where it could be opened.
 pub fn run(plan: Plan) -> Result<Outcome, Error> {
+    let streams = Streams::of_the_caller().map_err(|(what, source)| Error::Prepare { what, source })?;
+    run_on(plan, streams).map(|(outcome, _)| outcome)
+}
+
+/// The same on any streams; also tells the first signal that came while the stage ran, whatever the stage made of it.
+pub(crate) fn run_on(plan: Plan, streams: Streams) -> Result<(Outcome, Option<Signal>), Error> {
     let prepare = |what| move |source| Error::Prepare { what, source };
     exeat_sandbox::notice_children().map_err(prepare("the signal handlers"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -91,7 +97,7 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
         let (log, audit) = start_log(&plan, run)?;
-        let outcome = Run { plan: &plan, run, log: log.clone() }.carry_out(signals).await;
+        let outcome = Run { plan: &plan, run, log: log.clone() }.carry_out(streams, signals).await;
         // No process of the stage is left: what is found now stays as it is found.
         let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
         for Found { path, .. } in &found {
@@ -106,7 +112,7 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, connections: 0, dropped: 0 },
         };
         let ended = log.write(Event::RunEnd(end));
-        let Done { ended: how, why_not, summary } = outcome?;
+        let Done { ended: how, why_not, signal, summary } = outcome?;
         if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
@@ -121,8 +127,35 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
             }
             _ => {}
         }
-        Ok(Outcome { run, ended: how, summary, audit, notes })
+        Ok((Outcome { run, ended: how, summary, audit, notes }, signal))
     })
+}
+
+/// What the stage gets as its standard streams.
+pub(crate) struct Streams {
+    /// Input, output, error.
+    fds: [OwnedFd; 3],
+    /// They are this process's own, which gives them up.
+    own: bool,
+}
+
+const STREAMS: [&str; 3] = ["standard input", "standard output", "standard error"];
+
+impl Streams {
+    fn of_the_caller() -> Result<Self, (&'static str, io::Error)> {
+        let [input, output, error] = STREAMS;
+        let fds = [
+            io::stdin().as_fd().try_clone_to_owned().map_err(|why| (input, why))?,
+            io::stdout().as_fd().try_clone_to_owned().map_err(|why| (output, why))?,
+            io::stderr().as_fd().try_clone_to_owned().map_err(|why| (error, why))?,
+        ];
+        Ok(Self { fds, own: true })
+    }
+
+    /// Streams that this process has made.
+    pub(crate) fn made(input: OwnedFd, output: OwnedFd, error: OwnedFd) -> Self {
+        Self { fds: [input, output, error], own: false }
+    }
 }
 
 /// A stage that has come to its end.
@@ -130,6 +163,8 @@ struct Done {
     ended: Ended,
     /// The kernel's words, where the command could not be executed.
     why_not: Option<&'static str>,
+    /// The first signal that came for the stage.
+    signal: Option<Signal>,
     summary: Summary,
 }
 
@@ -238,7 +273,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    async fn carry_out(&self, mut signals: Signals) -> Result<Done, Error> {
+    async fn carry_out(&self, streams: Streams, mut signals: Signals) -> Result<Done, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         if let Some(cache) = &self.plan.cache {
             make_cache(cache, self.plan.identity).map_err(prepare("the private cache"))?;
@@ -253,7 +288,8 @@ impl Run<'_> {
             Context::new(self.plan.policy.clone(), self.log.clone(), self.run).with_denials(denials);
         let context = Arc::new(context);
 
-        let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener)?;
+        let own_streams = streams.own;
+        let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener, streams)?;
         let (bridge, handle) = sandbox.offered(&mut signals).await?;
         // Both names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
@@ -276,25 +312,25 @@ impl Run<'_> {
             tracing::debug!(?report, "the proxy has stopped");
         });
 
-        let ended = sandbox.become_stage(handle, &mut signals, self.plan.timeout).await;
+        let ended = sandbox.become_stage(handle, &mut signals, self.plan.timeout, own_streams).await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
         while tasks.join_next().await.is_some() {}
         thread.join();
-        let (ended, why_not) = ended?;
-        Ok(Done { ended, why_not, summary: context.summary() })
+        let Over { ended, why_not, signal } = ended?;
+        Ok(Done { ended, why_not, signal, summary: context.summary() })
     }
 
     /// Starts the thread that owns the sandbox.
-    fn start_sandbox(&self, dir: &RunDir, listener: UnixListener) -> Result<(Thread, Sandbox), Error> {
+    fn start_sandbox(
+        &self,
+        dir: &RunDir,
+        listener: UnixListener,
+        Streams { fds: streams, .. }: Streams,
+    ) -> Result<(Thread, Sandbox), Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
-        let streams = [
-            io::stdin().as_fd().try_clone_to_owned().map_err(prepare("standard input"))?,
-            io::stdout().as_fd().try_clone_to_owned().map_err(prepare("standard output"))?,
-            io::stderr().as_fd().try_clone_to_owned().map_err(prepare("standard error"))?,
-        ];
-        for (stream, name) in streams.iter().zip(["standard input", "standard output", "standard error"]) {
+        for (stream, name) in streams.iter().zip(STREAMS) {
             if let Some(what) = leads_out(stream).map_err(prepare("the standard streams"))? {
                 return Err(Error::Stream { stream: name, what });
             }
@@ -414,7 +450,8 @@ impl Sandbox {
         handle: Handle,
         signals: &mut Signals,
         timeout: Option<Duration>,
-    ) -> Result<(Ended, Option<&'static str>), Error> {
+        own_streams: bool,
+    ) -> Result<Over, Error> {
         // A signal that came while the sandbox was made: the stage is not started at all.
         tokio::select! {
             biased;
@@ -432,23 +469,29 @@ impl Sandbox {
         };
         match started {
             // The stage has the streams now. What it closes must end for whoever is at the other end.
+            Ok(()) if !own_streams => {}
             Ok(()) => {
                 release_streams().map_err(|source| Error::Prepare { what: "the standard streams", source })?
             }
             Err(exeat_sandbox::Error::Exec(errno)) => {
                 let absent = errno as i32 == libc::ENOENT;
-                return Ok((if absent { Ended::NotFound } else { Ended::NotExecutable }, Some(errno.desc())));
+                let ended = if absent { Ended::NotFound } else { Ended::NotExecutable };
+                return Ok(Over { ended, why_not: Some(errno.desc()), signal: None });
             }
             Err(error) => return Err(Error::Sandbox(error)),
         }
         let timeout = timeout.and_then(|limit| Instant::now().checked_add(limit));
         let mut stopping = Stopping { handle, deadline: None };
         let mut timed_out = false;
+        let mut first = None;
         let status = loop {
             let deadline = stopping.deadline;
             tokio::select! {
                 status = &mut self.status => break status.map_err(lost)?.map_err(Error::Sandbox)?,
-                signal = signals.next() => stopping.signal(signal),
+                signal = signals.next() => {
+                    first = first.or(Some(signal));
+                    stopping.signal(signal);
+                }
                 () = until(timeout), if !timed_out => {
                     timed_out = true;
                     stopping.signal(Signal::SIGTERM);
@@ -461,8 +504,15 @@ impl Sandbox {
             Status::Exit(code) => Ended::Exit(code),
             Status::Signal(signal) => Ended::Signal(signal),
         };
-        Ok((ended, None))
+        Ok(Over { ended, why_not: None, signal: first })
     }
+}
+
+/// How the sandbox's thread saw the end.
+struct Over {
+    ended: Ended,
+    why_not: Option<&'static str>,
+    signal: Option<Signal>,
 }
 
 /// What a stream is, if it is more than a way for bytes: a directory opens files that the view does not have, and a socket

@@ -1,0 +1,567 @@
+//! Asks a package client which hosts it is configured to use, by running it where it reaches nothing and reading what it
+//! asked for. So a company's mirror works as it is, and no registry is written down here.
+//!
+//! The client runs in a sandbox of its own with an empty directory, the system's settings and the user's own. It is never
+//! shown what the stage to come may write, nor the project: neither a file of settings there nor a program there has a say
+//! in what the stage may reach. The first round grants nothing. Later rounds grant what was found before, and only so much,
+//! because an index names the host of its files; each of them leaves a record like any run.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, PipeReader, Read};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use exeat_contract::PROXY_PORT;
+use exeat_policy::preset::{Preset, PresetRule, always_denied};
+use exeat_policy::{
+    Action, Allowances, Host, Pattern, Policy, PolicyBuilder, Port, Reason, Rule, RuleSpec, Target,
+};
+use exeat_proxy::Summary;
+use exeat_sandbox::Mount;
+
+use crate::error::Error;
+use crate::lists;
+use crate::plan::{home_of, plan};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
+use crate::run::{Ended, GRACE, Streams, run_on};
+
+mod client;
+
+use client::{Question, question};
+
+/// Times that a client is run: an index, the host of its files, a redirect, and once more to see that there is nothing new.
+const ROUNDS: usize = 4;
+/// Hosts that one client may come to. A mirror and its extra indexes are a handful.
+const HOSTS: usize = 16;
+/// Bytes of a client's output that are kept: its last words.
+const SAID: usize = 4096;
+/// Bytes of its last line that a message shows.
+const SHOWN: usize = 200;
+/// A working directory that no view shows: the stage then starts in its own empty `/tmp`, and nothing is made on the host.
+const NOWHERE: &str = "/proc";
+
+/// What a discovery needs to know of the run to come.
+pub struct Ask<'a> {
+    /// Its working directory.
+    pub cwd: PathBuf,
+    /// What it will see.
+    pub files: Files,
+    /// The caller's environment: what it says about registries is the user's word.
+    pub host_env: BTreeMap<OsString, OsString>,
+    /// The caller's rules. Its deny rules hold here too, and its allow rules of addresses open what the found names lead to.
+    pub own: &'a [Rule],
+    /// Makes a round's policy of its grants: the place for ceilings. [`PolicyBuilder::build`] where there are none.
+    pub finish: &'a dyn Fn(PolicyBuilder) -> Policy,
+    /// How long it may take.
+    pub times: Times,
+}
+
+/// How long a discovery may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Times {
+    /// One round of one client, before it is asked to end; it is killed 5 seconds later.
+    pub round: Duration,
+    /// All clients together.
+    pub all: Duration,
+}
+
+impl Default for Times {
+    fn default() -> Self {
+        Self { round: Duration::from_secs(15), all: Duration::from_secs(60) }
+    }
+}
+
+/// Clients being asked, one after the other, against one deadline.
+pub struct Discovery<'a> {
+    ask: Ask<'a>,
+    home: PathBuf,
+    /// Trees that are the project's, or the stage's to write.
+    theirs: Vec<PathBuf>,
+    /// PATH without what lies in those trees.
+    path: OsString,
+    by: Instant,
+}
+
+/// What one client came to.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct Discovered {
+    /// Its hosts, each as one rule of the preset, in the order in which it asked.
+    pub rules: Vec<PresetRule>,
+    /// Lines for the caller: what could not be found out.
+    pub notes: Vec<String>,
+}
+
+/// Why a client has not said which hosts it uses.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Unasked {
+    /// It is not on PATH.
+    Absent {
+        /// The program.
+        program: &'static str,
+    },
+    /// It is on PATH, in a tree that is the project's or the stage's to write.
+    Theirs {
+        /// The tree.
+        tree: PathBuf,
+    },
+    /// It ended without asking for a host.
+    Failed {
+        /// How it ended.
+        ended: Ended,
+        /// Its last line, escaped; may be empty.
+        said: String,
+    },
+    /// It asked for no host in the time that it had.
+    Late {
+        /// The time.
+        limit: Duration,
+    },
+    /// The time for all clients was over before it was asked.
+    NoTime {
+        /// The time.
+        limit: Duration,
+    },
+    /// It asked the proxy for something that is not a host and a port.
+    Malformed,
+    /// It is configured to use a host that is denied.
+    Denied {
+        /// The host and port.
+        target: String,
+        /// Why.
+        said: String,
+    },
+    /// It asked for more hosts than a client needs.
+    TooMany,
+    /// It is a client that this version cannot ask.
+    Unknown,
+}
+
+/// The rest of the sentence "asks pip which hosts it uses, and ...".
+impl fmt::Display for Unasked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent { program } => write!(f, "{program} is not on PATH"),
+            Self::Theirs { tree } => {
+                write!(f, "the one on PATH lies in `{}`, where the stage could change it", tree.display())
+            }
+            Self::Failed { ended, said } => {
+                let how = match ended {
+                    Ended::Exit(code) => format!("exited {code}"),
+                    Ended::Signal(signal) => format!("died of signal {signal}"),
+                    Ended::Timeout => "was stopped".into(),
+                    Ended::NotFound | Ended::NotExecutable => "could not be executed".into(),
+                };
+                write!(f, "it {how} without asking for any")?;
+                if said.is_empty() { Ok(()) } else { write!(f, ": `{said}`") }
+            }
+            Self::Late { limit } => write!(f, "it asked for none in {}", seconds(*limit)),
+            Self::NoTime { limit } => write!(f, "the {} for asking were over", seconds(*limit)),
+            Self::Malformed => f.write_str("it asked for something that is not a host and a port"),
+            Self::Denied { target, said } => write!(f, "it uses `{target}`, which is refused: {said}"),
+            Self::TooMany => write!(f, "it asked for more than {HOSTS}"),
+            Self::Unknown => f.write_str("this version cannot ask it"),
+        }
+    }
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{} s", time.as_secs_f32())
+}
+
+impl<'a> Discovery<'a> {
+    /// Looks at the machine, and starts the clock. Runs nothing.
+    ///
+    /// # Errors
+    /// When the run to come could not be planned.
+    pub fn start(ask: Ask<'a>) -> Result<Self, Error> {
+        let by = Instant::now() + ask.times.all;
+        let home = home_of(ask.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
+        let theirs = theirs(&ask, &home)?;
+        let dirs = ask.host_env.get(OsStr::new("PATH")).map(env::split_paths).into_iter().flatten();
+        let ours = dirs.filter(|dir| dir.is_absolute() && lies_in(dir, &theirs).is_none());
+        // A name with a colon cannot have come out of PATH.
+        let path = env::join_paths(ours).unwrap_or_default();
+        Ok(Self { ask, home, theirs, path, by })
+    }
+
+    /// Asks the client of a group. A group without one comes to nothing.
+    ///
+    /// Blocks for at most [`Times::round`] and 5 seconds for each of four rounds, and not beyond [`Times::all`].
+    ///
+    /// # Errors
+    /// [`Error::Preset`] when the client has not said; any other when its sandbox could not be had, or a signal came.
+    pub fn ask(&self, preset: &Preset) -> Result<Discovered, Error> {
+        let Some(client) = preset.from_client else { return Ok(Discovered::default()) };
+        self.hosts(preset).map_err(|error| match error {
+            Failure::Unasked(why) => {
+                Error::Preset { preset: preset.name.clone(), client: client.as_str(), why }
+            }
+            Failure::Run(error) => error,
+        })
+    }
+
+    fn hosts(&self, preset: &Preset) -> Result<Discovered, Failure> {
+        let question = preset.from_client.and_then(question).ok_or(Unasked::Unknown)?;
+        let program = self.program(question)?;
+        let mut notes = Vec::new();
+        let mut found = Hosts::default();
+        let mut last = None;
+        for round in 0..ROUNDS {
+            let limit = self.by.saturating_duration_since(Instant::now()).saturating_sub(GRACE);
+            if limit.is_zero() && round == 0 {
+                return Err(Unasked::NoTime { limit: self.ask.times.all }.into());
+            }
+            if limit.is_zero() {
+                break;
+            }
+            let limit = limit.min(self.ask.times.round).min(question.limit.unwrap_or(Duration::MAX));
+            let rules = rules(preset, &found.targets)?;
+            let seen = self.round(preset, question, &program, &rules, limit, &mut notes)?;
+            let news = found.learn(&seen.summary, round == 0)?;
+            if found.targets.is_empty() && seen.ended == Ended::Timeout {
+                return Err(Unasked::Late { limit }.into());
+            }
+            if found.targets.is_empty() && seen.ended != Ended::Exit(0) {
+                return Err(Unasked::Failed { ended: seen.ended, said: seen.said }.into());
+            }
+            last = Some(seen);
+            if !news {
+                break;
+            }
+        }
+        let name = &preset.name;
+        notes.extend(found.notes.iter().map(|note| format!("preset `{name}`: {note}")));
+        match last {
+            Some(seen) if seen.ended == Ended::Exit(0) && found.targets.is_empty() => {
+                notes.push(format!("preset `{name}`: {} needs no host", question.programs.join(" or ")));
+            }
+            Some(seen) if seen.ended != Ended::Exit(0) => {
+                let why = found.stuck(&seen.summary).unwrap_or(seen.said);
+                notes.push(format!(
+                    "preset `{name}`: hosts may be missing, its client came no further: {why}"
+                ));
+            }
+            _ => {}
+        }
+        Ok(Discovered { rules: rules(preset, &found.targets)?, notes })
+    }
+
+    /// One run of the client.
+    fn round(
+        &self,
+        preset: &Preset,
+        question: &Question,
+        program: &Path,
+        found: &[PresetRule],
+        limit: Duration,
+        notes: &mut Vec<String>,
+    ) -> Result<Seen, Failure> {
+        let mut grants = PolicyBuilder::new();
+        for rule in found.iter().chain(always_denied().unwrap_or_default()) {
+            rule.add_to(&mut grants);
+        }
+        for rule in self.ask.own {
+            if rule.action == Action::Deny || matches!(rule.pattern, Pattern::Net(_)) {
+                let spec = RuleSpec {
+                    action: rule.action,
+                    pattern: rule.pattern.clone(),
+                    ports: rule.ports.clone(),
+                };
+                grants.push(spec, &rule.text, rule.origin.clone(), rule.note.clone());
+            }
+        }
+        let request = Request {
+            command: ["/bin/sh", "-c", question.script]
+                .map(Into::into)
+                .into_iter()
+                .chain([program.into()])
+                .collect(),
+            cwd: NOWHERE.into(),
+            policy: (self.ask.finish)(grants),
+            files: Files {
+                view: View::Project,
+                ro: self.settings(question, notes),
+                rw: Vec::new(),
+                mask: self.theirs.iter().filter(|tree| can_be_masked(tree, &self.home)).cloned().collect(),
+                cache: Cache::None,
+                allow_git_config: false,
+            },
+            env: self.environment(question),
+            host_env: self.host_env(),
+            bridge: Bridge::default(),
+            stage: Some(format!("preset:{}", preset.name)),
+            labels: Vec::new(),
+            audit: AuditTo::Default,
+            timeout: Some(limit),
+        };
+        let plan = plan(request)?;
+        let prepare = |source| Error::Prepare { what: "the client's streams", source };
+        let null = File::open("/dev/null").map_err(prepare)?;
+        let (reader, writer) = io::pipe().map_err(prepare)?;
+        let output = writer.try_clone().map_err(prepare)?;
+        let streams = Streams::made(null.into(), output.into(), writer.into());
+        // The writing ends go with the run, so the reader ends with it.
+        let tail =
+            std::thread::Builder::new().name("said".into()).spawn(|| last_words(reader)).map_err(prepare)?;
+        let ran = run_on(plan, streams);
+        let said = tail.join().unwrap_or_default();
+        let (outcome, signal) = ran?;
+        if let Some(signal) = signal {
+            return Err(Error::Stopped(signal as i32).into());
+        }
+        Ok(Seen { ended: outcome.ended, summary: outcome.summary, said: last_line(&said) })
+    }
+
+    /// The program, in a place that is the user's or the system's.
+    fn program(&self, question: &Question) -> Result<PathBuf, Unasked> {
+        let on = |path: &OsStr| {
+            let dirs: Vec<PathBuf> = env::split_paths(path).filter(|dir| dir.is_absolute()).collect();
+            let named = question.programs.iter().flat_map(|name| dirs.iter().map(move |dir| dir.join(name)));
+            named.filter(|path| is_executable(path)).collect::<Vec<_>>()
+        };
+        let ours = on(&self.path).into_iter().find(|path| lies_in(path, &self.theirs).is_none());
+        if let Some(program) = ours {
+            return Ok(program);
+        }
+        let all = self.ask.host_env.get(OsStr::new("PATH")).map(|path| on(path)).unwrap_or_default();
+        match all.iter().find_map(|path| lies_in(path, &self.theirs)) {
+            Some(tree) => Err(Unasked::Theirs { tree: tree.to_path_buf() }),
+            None => Err(Unasked::Absent { program: question.programs.first().copied().unwrap_or_default() }),
+        }
+    }
+
+    /// The user's files of settings, where the client looks for them.
+    fn settings(&self, question: &Question, notes: &mut Vec<String>) -> Vec<Bind> {
+        let variable = |name: &str| {
+            self.ask.host_env.get(OsStr::new(name)).map(PathBuf::from).filter(|path| path.is_absolute())
+        };
+        let own = question.files.iter().map(|setting| setting.places(&self.home, variable));
+        let named = question.named.iter().filter_map(|name| variable(name)).map(|path| (path.clone(), path));
+        let mut binds: Vec<Bind> = Vec::new();
+        for (host, guest) in own.chain(named) {
+            // What is no file, such as /dev/null, is there already or says nothing.
+            if !host.is_file() || binds.iter().any(|bind| bind.guest == guest) {
+                continue;
+            }
+            if lies_in(&host, &self.theirs).is_none() {
+                binds.push(Bind { host, guest });
+                continue;
+            }
+            let note = format!("`{}` is not asked for registries: the stage could change it", host.display());
+            if !notes.contains(&note) {
+                notes.push(note);
+            }
+        }
+        binds
+    }
+
+    fn environment(&self, question: &Question) -> Vec<EnvRule> {
+        let theirs = |value: &OsStr| lies_in(Path::new(value), &self.theirs).is_some();
+        let passed = self.ask.host_env.iter().filter(|(name, value)| {
+            let name = name.to_str().unwrap_or_default();
+            let listed = question.pass.iter().any(|pattern| match pattern.strip_suffix('*') {
+                Some(start) => name.starts_with(start),
+                None => name == *pattern,
+            });
+            listed || (question.named.contains(&name) && !theirs(value))
+        });
+        let passed = passed.map(|(name, _)| EnvRule::Pass(name.clone()));
+        let set = question.set.iter().map(|(name, value)| EnvRule::Set(name.into(), value.into()));
+        let proxy = format!("http://127.0.0.1:{PROXY_PORT}");
+        let proxy = question.proxy.iter().map(|name| EnvRule::Set(name.into(), proxy.clone().into()));
+        passed.chain(set).chain(proxy).collect()
+    }
+
+    /// The caller's environment without what leads into trees that are not the user's.
+    fn host_env(&self) -> BTreeMap<OsString, OsString> {
+        let mut vars = self.ask.host_env.clone();
+        for name in lists::TOOLCHAIN_VARIABLES.iter().chain(lists::CERTIFICATES) {
+            let name = OsStr::new(name);
+            if vars.get(name).is_some_and(|value| lies_in(Path::new(value), &self.theirs).is_some()) {
+                vars.remove(name);
+            }
+        }
+        vars.insert("PATH".into(), self.path.clone());
+        vars
+    }
+}
+
+impl fmt::Debug for Discovery<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Discovery").field("theirs", &self.theirs).finish_non_exhaustive()
+    }
+}
+
+/// Either kind of failure, on the way to [`Error`].
+enum Failure {
+    Unasked(Unasked),
+    Run(Error),
+}
+
+impl From<Unasked> for Failure {
+    fn from(why: Unasked) -> Self {
+        Self::Unasked(why)
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Run(error)
+    }
+}
+
+/// What one round showed.
+struct Seen {
+    ended: Ended,
+    summary: Summary,
+    /// The client's last line, escaped.
+    said: String,
+}
+
+/// What a client has asked for so far.
+#[derive(Default)]
+struct Hosts {
+    targets: Vec<Target>,
+    notes: Vec<String>,
+}
+
+impl Hosts {
+    /// Takes what one round was refused; says whether there was anything new.
+    fn learn(&mut self, summary: &Summary, first: bool) -> Result<bool, Unasked> {
+        let before = self.targets.len();
+        for denied in &summary.denied {
+            let shown = format!("{}:{}", denied.host, denied.port);
+            let target = Target::parse(shown.as_bytes()).map_err(|_| Unasked::Malformed)?;
+            if self.targets.contains(&target) {
+                continue;
+            }
+            let literal = matches!(target.host, Host::Ip(_));
+            match denied.reason {
+                Reason::Scheme if first || !literal => {
+                    self.note(format!("`{shown}` speaks plain http, which this version does not forward"));
+                    self.targets.push(target);
+                }
+                Reason::Default | Reason::Port if !literal => self.targets.push(target),
+                // In the first round the word is the user's own. Later it is an index's, and that opens no address.
+                Reason::IpLiteral | Reason::PrivateIp if first && literal => self.targets.push(target),
+                Reason::Malformed => return Err(Unasked::Malformed),
+                _ if first => return Err(Unasked::Denied { target: shown, said: denied.said.clone() }),
+                _ => self.note(format!("`{shown}` is not among its hosts: {}", denied.said)),
+            }
+        }
+        if summary.denied_more > 0 || self.targets.len() > HOSTS {
+            return Err(Unasked::TooMany);
+        }
+        Ok(self.targets.len() > before)
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Why a client that ended badly came no further, where a connection says it.
+    fn stuck(&self, summary: &Summary) -> Option<String> {
+        let denied = summary.denied.first().map(|denied| {
+            let flag = denied.flag.as_ref().map(|flag| format!("; {flag}")).unwrap_or_default();
+            format!("{}:{} {}{flag}", denied.host, denied.port, denied.said)
+        });
+        let failed = || summary.failed.first().map(|it| format!("{}:{} {}", it.host, it.port, it.said));
+        denied.or_else(failed)
+    }
+}
+
+/// The rules for these targets, in the preset's name.
+fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, Unasked> {
+    let rule = |target: &Target| {
+        let text = match &target.host {
+            Host::Name(name) if target.port == Port::HTTPS => name.to_string(),
+            _ => target.to_string(),
+        };
+        let spec = RuleSpec::parse(&text, Action::Allow, Allowances::default());
+        let spec = spec.map_err(|_| Unasked::Malformed)?;
+        Ok(PresetRule { origin: preset.origin(&text), spec, text })
+    };
+    targets.iter().map(rule).collect()
+}
+
+/// The trees that have no say: what the stage may write, its working directory, and the repository around that.
+fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
+    let plan = plan(Request {
+        command: vec!["true".into()],
+        cwd: ask.cwd.clone(),
+        policy: PolicyBuilder::new().build(),
+        files: ask.files.clone(),
+        env: Vec::new(),
+        host_env: ask.host_env.clone(),
+        bridge: Bridge::default(),
+        stage: None,
+        labels: Vec::new(),
+        audit: AuditTo::Default,
+        timeout: None,
+    })?;
+    let writable = plan.mounts.iter().filter_map(|mount| match mount {
+        Mount::Writable { host, .. } => Some(host.canonicalize().unwrap_or_else(|_| host.clone())),
+        _ => None,
+    });
+    let cwd = ask.cwd.canonicalize().unwrap_or_else(|_| ask.cwd.clone());
+    let repository = cwd.ancestors().find(|dir| fs::symlink_metadata(dir.join(lists::GIT_LINK)).is_ok());
+    // The home directory and the system are nobody's project, and a stage that starts there cannot write to them.
+    let is_project = |dir: &Path| {
+        !home.starts_with(dir)
+            && !lists::SYSTEM.iter().any(|tree| dir.starts_with(tree) || Path::new(tree).starts_with(dir))
+    };
+    let project =
+        repository.into_iter().chain([cwd.as_path()]).filter(|dir| is_project(dir)).map(Path::to_path_buf);
+    let mut trees: Vec<PathBuf> = writable.chain(project).collect();
+    trees.sort();
+    trees.dedup();
+    Ok(trees)
+}
+
+/// Whether hiding a tree leaves what a client needs in any case. That it has no say is not decided by this.
+fn can_be_masked(tree: &Path, home: &Path) -> bool {
+    let needed = ["/tmp", "/usr", NOWHERE].map(Path::new);
+    tree.exists() && !needed.iter().chain([&home]).any(|path| path.starts_with(tree))
+}
+
+/// The tree that holds a path, wherever its links lead.
+fn lies_in<'t>(path: &Path, trees: &'t [PathBuf]) -> Option<&'t Path> {
+    let real = path.canonicalize();
+    let within =
+        |tree: &&PathBuf| path.starts_with(tree) || real.as_ref().is_ok_and(|real| real.starts_with(tree));
+    trees.iter().find(within).map(PathBuf::as_path)
+}
+
+fn is_executable(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+/// The end of what is written to a pipe, until it is closed.
+fn last_words(mut reader: PipeReader) -> Vec<u8> {
+    let mut tail: Vec<u8> = Vec::new();
+    let mut chunk = [0; SAID];
+    while let Ok(count @ 1..) = reader.read(&mut chunk) {
+        tail.extend_from_slice(chunk.get(..count).unwrap_or_default());
+        let surplus = tail.len().saturating_sub(SAID);
+        tail.drain(..surplus);
+    }
+    tail
+}
+
+fn last_line(said: &[u8]) -> String {
+    let lines = said.split(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii);
+    let line = lines.rev().find(|line| !line.is_empty()).unwrap_or_default();
+    exeat_audit::escape(line, SHOWN)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,480 @@
+//! Real clients and stand-ins, in the real sandbox, asked which hosts they use. No test needs a network: what a client asks
+//! for first is refused, and that is the answer. Needs bubblewrap and curl; a client that is not installed is left out.
+
+#![expect(
+    clippy::disallowed_methods,
+    reason = "asks npm for its registry, and starts itself as another user"
+)]
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use exeat_policy::preset::{self, Found, Preset};
+use exeat_policy::{Action, Note, Origin, Policy, PolicyBuilder, RuleSpec};
+use exeat_runner::discover::{Ask, Discovered, Discovery, Times, Unasked};
+use exeat_runner::{Bind, Error, Files};
+
+/// A name that no resolver knows.
+const MIRROR: &str = "mirror.invalid";
+
+/// One sandbox at a time: the machine is small, and one test changes the working directory.
+static TURN: Mutex<()> = Mutex::new(());
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// A home directory, a project in it and a directory of programs beside it.
+struct Place {
+    root: PathBuf,
+    home: PathBuf,
+    project: PathBuf,
+    env: BTreeMap<OsString, OsString>,
+    files: Files,
+    own: Vec<exeat_policy::Rule>,
+    times: Times,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Place {
+    fn new() -> Self {
+        let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let number = NEXT.fetch_add(1, Ordering::SeqCst);
+        let root = std::env::temp_dir().join(format!("discover-{}-{number}", std::process::id()));
+        fs::create_dir(&root).unwrap();
+        let root = root.canonicalize().unwrap();
+        let (home, project) = (root.join("home"), root.join("home/project"));
+        fs::create_dir_all(&project).unwrap();
+        fs::create_dir(root.join("bin")).unwrap();
+        let mut env: BTreeMap<OsString, OsString> =
+            std::env::vars_os().filter(|(name, _)| is_kept(name)).collect();
+        // The tools of whoever runs the tests stay where they are, though HOME is another one.
+        let real = PathBuf::from(std::env::var_os("HOME").unwrap_or_else(|| "/".into()));
+        for (name, dir) in [("RUSTUP_HOME", ".rustup"), ("PYENV_ROOT", ".pyenv")] {
+            if real.join(dir).is_dir() {
+                env.entry(name.into()).or_insert_with(|| real.join(dir).into());
+            }
+        }
+        env.insert("HOME".into(), home.clone().into());
+        Self {
+            root,
+            home,
+            project,
+            env,
+            files: Files::default(),
+            own: Vec::new(),
+            times: Times::default(),
+            _turn: turn,
+        }
+    }
+
+    /// A place where nothing but a stand-in is a client.
+    fn with_program(name: &str, script: &str) -> Self {
+        let mut place = Self::new();
+        place.program("bin", name, script);
+        let path = format!("{}:/usr/bin:/bin", place.root.join("bin").display());
+        place.env.insert("PATH".into(), path.into());
+        place
+    }
+
+    fn program(&self, dir: &str, name: &str, script: &str) -> PathBuf {
+        let path = self.root.join(dir).join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, format!("#!/bin/bash\n{script}\n")).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
+    }
+
+    fn file(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.home.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    fn ask(&self, preset: &str) -> Result<Discovered, Error> {
+        let ask = Ask {
+            cwd: self.project.clone(),
+            files: self.files.clone(),
+            host_env: self.env.clone(),
+            own: &self.own,
+            finish: &PolicyBuilder::build,
+            times: self.times,
+        };
+        Discovery::start(ask)?.ask(group(preset))
+    }
+
+    /// The rules, or the reason as text.
+    fn hosts(&self, preset: &str) -> Vec<String> {
+        let found = self.ask(preset).unwrap_or_else(|error| panic!("{error}"));
+        texts(&found)
+    }
+
+    fn has(&self, program: &str) -> bool {
+        let path = self.env.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+        let has = std::env::split_paths(&path).any(|dir| dir.join(program).is_file());
+        if !has {
+            eprintln!("left out: {program} is not installed");
+        }
+        has
+    }
+
+    /// What the runs of the discovery have recorded.
+    fn records(&self) -> Vec<String> {
+        let dir = self.home.join(".local/state/exeat/runs");
+        let mut files: Vec<PathBuf> =
+            walk(&dir).into_iter().filter(|path| path.extension() == Some("jsonl".as_ref())).collect();
+        files.sort();
+        files.iter().map(|path| fs::read_to_string(path).unwrap()).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn walk(dir: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let of = |path: PathBuf| if path.is_dir() { walk(&path) } else { vec![path] };
+    entries.flatten().flat_map(|entry| of(entry.path())).collect()
+}
+
+/// Nothing of the tester's own settings.
+fn is_kept(name: &OsStr) -> bool {
+    let name = name.to_string_lossy().to_ascii_lowercase();
+    !["npm_config_", "pip_", "uv_", "cargo_", "yarn_", "xdg_"].iter().any(|start| name.starts_with(start))
+}
+
+fn group(name: &str) -> &'static Preset {
+    match preset::find(name) {
+        Some(Found::Group(group)) => group,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn texts(found: &Discovered) -> Vec<String> {
+    found.rules.iter().map(|rule| rule.text.clone()).collect()
+}
+
+fn why(result: Result<Discovered, Error>) -> Unasked {
+    match result {
+        Err(Error::Preset { why, .. }) => why,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Settings of a user's that name a mirror: the preset, the client, a file below HOME and what is in it.
+const SETTINGS: [(&str, &str, &str, &str); 3] = [
+    ("npm", "npm", ".npmrc", "registry=https://HOST/npm/\n"),
+    ("pypi", "pip", ".config/pip/pip.conf", "[global]\nindex-url = https://HOST/simple\n"),
+    (
+        "crates",
+        "cargo",
+        ".cargo/config.toml",
+        "[source.crates-io]\nreplace-with = \"m\"\n[source.m]\nregistry = \"sparse+https://HOST/index/\"\n",
+    ),
+];
+
+/// K34: without settings a client says its own registry, and the rule names the preset that it was found for.
+#[test]
+fn k34_clients_say_which_registry_they_use() {
+    let place = Place::new();
+    for (preset, client, ..) in SETTINGS {
+        if !place.has(client) {
+            continue;
+        }
+        let start = Instant::now();
+        let found = place.ask(preset).unwrap_or_else(|error| panic!("{error}"));
+        eprintln!("{client}: {} hosts in {:?}, {:?}", found.rules.len(), start.elapsed(), found.notes);
+        assert!(!found.rules.is_empty(), "{client}");
+        for rule in &found.rules {
+            assert_eq!(rule.origin.to_string(), format!("preset:{preset}#{}", rule.text));
+            assert_eq!(rule.spec, rule.text.parse::<RuleSpec>().unwrap());
+        }
+        if client == "npm" {
+            let mut npm = Command::new("npm");
+            npm.args(["config", "get", "registry"]).env_clear().envs(&place.env).current_dir(&place.root);
+            let said = String::from_utf8(npm.output().unwrap().stdout).unwrap();
+            let host = said.trim().trim_start_matches("https://").trim_end_matches('/');
+            assert_eq!(texts(&found)[..1], [host.to_owned()]);
+        }
+    }
+}
+
+#[test]
+fn a_mirror_in_the_users_settings_is_honoured() {
+    let place = Place::new();
+    for (preset, client, file, text) in SETTINGS {
+        if place.has(client) {
+            place.file(file, &text.replace("HOST", "mirror.invalid:8443"));
+            assert_eq!(place.hosts(preset), ["mirror.invalid:8443"], "{client}");
+        }
+    }
+}
+
+#[test]
+fn a_mirror_in_the_users_environment_is_honoured() {
+    for (preset, client, name, value) in [
+        ("npm", "npm", "npm_config_registry", "https://mirror.invalid/"),
+        ("pypi", "pip", "PIP_INDEX_URL", "https://mirror.invalid/simple"),
+        ("npm", "npm", "npm_config_userconfig", "HOME/elsewhere"),
+        ("pypi", "pip", "PIP_CONFIG_FILE", "HOME/elsewhere"),
+    ] {
+        let mut place = Place::new();
+        let text = if client == "npm" { SETTINGS[0].3 } else { SETTINGS[1].3 };
+        place.file("elsewhere", &text.replace("HOST", MIRROR));
+        place.env.insert(name.into(), value.replace("HOME", place.home.to_str().unwrap()).into());
+        if place.has(client) {
+            assert_eq!(place.hosts(preset), [MIRROR], "{name}");
+        }
+    }
+}
+
+/// H23: settings in the working directory, and in every directory above it, have no say.
+#[test]
+fn h23_the_projects_settings_have_no_say() {
+    let place = Place::new();
+    let before = std::env::current_dir().unwrap();
+    for (_, _, file, text) in SETTINGS {
+        place.file(file, &text.replace("HOST", MIRROR));
+        let local = file.trim_start_matches(".config/pip/");
+        place.file(&format!("project/{local}"), &text.replace("HOST", "evil.invalid"));
+    }
+    place.file("project/package.json", "{}");
+    place.file("project/Cargo.toml", "[package]\nname = \"p\"\nversion = \"0.0.0\"\n");
+    place.file("project/src/lib.rs", "");
+    std::env::set_current_dir(&place.project).unwrap();
+    let found = SETTINGS.map(|(preset, client, ..)| place.has(client).then(|| (client, place.hosts(preset))));
+    std::env::set_current_dir(before).unwrap();
+    for (client, hosts) in found.into_iter().flatten() {
+        assert_eq!(hosts, [MIRROR], "{client}");
+    }
+}
+
+/// H23: a program that the stage could have written has no say either, whatever PATH says; nor has one that the view
+/// would show because a variable names its tree.
+#[test]
+fn h23_programs_in_the_project_have_no_say() {
+    let evil = "curl -s https://evil.invalid; exit 1";
+    let mut place = Place::with_program("pip", "curl -s https://mirror.invalid; exit 1");
+    place.program("home/project/.venv/bin", "pip", evil);
+    let venv = place.project.join(".venv");
+    let path = place.env[OsStr::new("PATH")].clone();
+    let mut with_venv = OsString::from(venv.join("bin"));
+    with_venv.push(":");
+    with_venv.push(&path);
+    place.env.insert("PATH".into(), with_venv);
+    place.env.insert("VIRTUAL_ENV".into(), venv.clone().into());
+    assert_eq!(place.hosts("pypi"), [MIRROR]);
+    // A link to it, and a directory that is one, are it.
+    fs::remove_file(place.root.join("bin/pip")).unwrap();
+    symlink(venv.join("bin/pip"), place.root.join("bin/pip")).unwrap();
+    symlink(venv.join("bin"), place.root.join("linked")).unwrap();
+    place.env.insert("PATH".into(), format!("{0}/bin:{0}/linked:/usr/bin:/bin", place.root.display()).into());
+    if !Path::new("/usr/bin/pip").exists() && !Path::new("/usr/bin/pip3").exists() {
+        assert_eq!(why(place.ask("pypi")), Unasked::Theirs { tree: place.project.clone() });
+    }
+    // Any tree that the stage may write is as good as the project.
+    let other = place.root.join("other");
+    place.program("other/bin", "npm", evil);
+    place.files.rw.push(Bind { host: other.clone(), guest: other.clone() });
+    place.env.insert("PATH".into(), other.join("bin").into());
+    assert_eq!(why(place.ask("npm")), Unasked::Theirs { tree: other });
+}
+
+/// H23: settings that the stage could have written are not the user's word, and that is said.
+#[test]
+fn h23_settings_that_the_stage_could_write_have_no_say() {
+    let script = r#"for f in "$HOME/.npmrc" "$npm_config_userconfig"; do grep -qs evil "$f" && curl -s https://evil.invalid; done
+        curl -s https://mirror.invalid; exit 1"#;
+    let mut place = Place::with_program("npm", script);
+    place.file("project/settings", "evil\n");
+    symlink(place.project.join("settings"), place.home.join(".npmrc")).unwrap();
+    place.env.insert("npm_config_userconfig".into(), place.project.join("settings").into());
+    let found = place.ask("npm").unwrap();
+    assert_eq!(texts(&found), [MIRROR]);
+    assert!(found.notes.iter().any(|note| note.contains(".npmrc` is not asked")), "{:?}", found.notes);
+    // In the repository above the working directory it is the project's too.
+    fs::create_dir(place.project.join(".git")).unwrap();
+    fs::create_dir(place.project.join("sub")).unwrap();
+    place.project.push("sub");
+    assert_eq!(place.hosts("npm"), [MIRROR]);
+    // The same file, once nobody but the user writes it.
+    fs::rename(place.home.join("project/settings"), place.home.join("settings")).unwrap();
+    place.env.insert("npm_config_userconfig".into(), place.home.join("settings").into());
+    assert_eq!(place.hosts("npm"), ["evil.invalid", MIRROR]);
+}
+
+#[test]
+fn a_client_that_is_absent_is_named() {
+    let mut place = Place::new();
+    place.env.insert("PATH".into(), place.root.join("bin").into());
+    let error = place.ask("npm").unwrap_err();
+    assert_eq!(error.to_string(), "preset `npm` asks npm which hosts it uses, and npm is not on PATH");
+    assert_eq!((error.code(), error.fix().as_deref()), (125, Some("name its hosts instead: --allow HOST")));
+}
+
+/// A01: a client's last word is shown, and cannot move the cursor.
+#[test]
+fn a_client_that_fails_without_asking_is_quoted() {
+    let place = Place::with_program("npm", r"printf 'first\nbad \e[2Jword\n\n' >&2; exit 7");
+    let why = why(place.ask("npm"));
+    assert_eq!(why.to_string(), r"it exited 7 without asking for any: `bad \x1b[2Jword`");
+    assert!(place.records()[0].contains(r#""stage":"preset:npm""#));
+}
+
+#[test]
+fn a_client_that_succeeds_without_asking_needs_no_host() {
+    let place = Place::with_program("npm", "exit 0");
+    let found = place.ask("npm").unwrap();
+    assert_eq!((found.rules.len(), found.notes), (0, vec!["preset `npm`: npm needs no host".to_owned()]));
+}
+
+#[test]
+fn a_slow_client_is_cut() {
+    let mut place = Place::with_program("npm", "exec sleep 100");
+    place.times.round = Duration::from_millis(500);
+    let start = Instant::now();
+    assert_eq!(why(place.ask("npm")).to_string(), "it asked for none in 0.5 s");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    drop(place);
+    // One that has asked before has said enough.
+    let mut place = Place::with_program("npm", "curl -s https://mirror.invalid; exec sleep 100");
+    place.times.round = Duration::from_millis(1500);
+    assert_eq!(place.hosts("npm"), [MIRROR]);
+    // One deadline for all of them.
+    place.times.all = Duration::from_secs(5);
+    assert_eq!(why(place.ask("npm")), Unasked::NoTime { limit: Duration::from_secs(5) });
+}
+
+/// What is no host and port ends the question; what is denied cannot be granted by a client's settings.
+#[test]
+fn odd_targets_are_errors() {
+    let connect = |target: &str| {
+        format!(
+            "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n' >&3; read -t 5 <&3; exit 1"
+        )
+    };
+    let place = Place::with_program("npm", &connect("a..b:443"));
+    assert_eq!(why(place.ask("npm")), Unasked::Malformed);
+    drop(place);
+    let place = Place::with_program("npm", &connect("metadata.google.internal:443"));
+    assert!(matches!(why(place.ask("npm")), Unasked::Denied { .. }));
+    drop(place);
+    let place = Place::with_program("npm", &connect("169.254.169.254:443"));
+    assert!(matches!(why(place.ask("npm")), Unasked::Denied { .. }));
+    drop(place);
+    let mut place = Place::with_program("npm", &connect("mirror.invalid:443"));
+    let mut own = PolicyBuilder::new();
+    own.add("*.invalid", Action::Deny, Origin::Flag { flag: "--deny".into() }, Note::default()).unwrap();
+    place.own = own.build().rules().to_vec();
+    assert!(matches!(why(place.ask("npm")), Unasked::Denied { .. }));
+    drop(place);
+    let many = "for n in {1..20}; do curl -s https://h$n.invalid; done; exit 1";
+    assert_eq!(why(Place::with_program("npm", many).ask("npm")), Unasked::TooMany);
+}
+
+/// An index names the host of its files: that is learnt in the next round, and only names are.
+#[test]
+fn what_comes_behind_a_found_host_is_found() {
+    let script = r#"curl -s https://index.invalid/
+        grep -q '"default"' "$EXEAT_DENIALS" && exit 1
+        curl -s https://files.invalid/; curl -s https://10.9.8.7/; exit 1"#;
+    let place = Place::with_program("npm", script);
+    let found = place.ask("npm").unwrap();
+    assert_eq!(texts(&found), ["index.invalid", "files.invalid"]);
+    assert!(
+        found.notes.iter().any(|note| note.contains("`10.9.8.7:443` is not among its hosts")),
+        "{:?}",
+        found.notes
+    );
+    assert!(found.notes.iter().any(|note| note.contains("came no further")), "{:?}", found.notes);
+    // Every round has its record, and nothing was let out that was not found before.
+    let records = place.records();
+    assert_eq!(records.len(), 3);
+    assert!(!records[0].contains(r#""verdict":"allow""#));
+    drop(place);
+    // The user's own word may be an address.
+    let place = Place::with_program("npm", "curl -s https://10.9.8.7/; exit 1");
+    assert_eq!(place.hosts("npm"), ["10.9.8.7:443"]);
+}
+
+#[test]
+fn a_mirror_on_plain_http_is_found_and_said() {
+    let place = Place::with_program("npm", "curl -s http://mirror.invalid/; exit 1");
+    let found = place.ask("npm").unwrap();
+    assert_eq!(texts(&found), ["mirror.invalid:80"]);
+    assert!(found.notes.iter().any(|note| note.contains("plain http")), "{:?}", found.notes);
+}
+
+/// A ceiling holds in the later rounds as well.
+#[test]
+fn the_caller_finishes_each_policy() {
+    let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 1");
+    let rounds = AtomicU32::new(0);
+    let finish = |_: PolicyBuilder| -> Policy {
+        rounds.fetch_add(1, Ordering::SeqCst);
+        PolicyBuilder::new().build()
+    };
+    let ask = Ask {
+        cwd: place.project.clone(),
+        files: Files::default(),
+        host_env: place.env.clone(),
+        own: &[],
+        finish: &finish,
+        times: Times::default(),
+    };
+    let found = Discovery::start(ask).unwrap().ask(group("npm")).unwrap();
+    assert_eq!((texts(&found), rounds.into_inner()), (vec!["index.invalid".to_owned()], 2));
+    assert!(place.records().iter().all(|record| !record.contains(r#""verdict":"allow""#)));
+}
+
+/// The client starts in an empty directory, sees its user's settings and nothing else of the home or the project, and its
+/// output is not exeat's.
+#[test]
+fn the_view_is_empty_but_for_settings() {
+    // The stand-in itself lies in /tmp, and so do the places of what is hidden.
+    let script = r#"echo stdout
+        printf "%s|" "$(ls -A | grep -vc ^discover-)" $(cd "$HOME" && find . -type f) "$PWD" "$SECRET" >&2
+        exit 3"#;
+    let mut place = Place::with_program("npm", script);
+    place.file(".npmrc", "x");
+    place.file(".ssh/id", "x");
+    place.file("project/x", "x");
+    place.env.insert("SECRET".into(), "secret".into());
+    let why = why(place.ask("npm")).to_string();
+    assert!(why.ends_with("`0|./.npmrc|/tmp||`"), "{why}");
+}
+
+/// The same as somebody else than root: the tests run themselves again.
+#[test]
+fn as_an_ordinary_user() {
+    if !nix::unistd::geteuid().is_root() || std::env::var_os("DISCOVER_AGAIN").is_some() {
+        return;
+    }
+    let root = std::env::temp_dir().join(format!("discover-user-{}", std::process::id()));
+    fs::create_dir(&root).unwrap();
+    chown(&root, Some(1001), Some(1001)).unwrap();
+    // Where the user can execute it, wherever the build is.
+    let this = root.join("tests");
+    fs::copy(std::env::current_exe().unwrap(), &this).unwrap();
+    let mut again = Command::new(&this);
+    again.args(["--skip", "as_an_ordinary_user"]).env_clear().uid(1001).gid(1001).current_dir(&root);
+    again
+        .env("PATH", "/usr/local/bin:/usr/bin:/bin")
+        .env("HOME", &root)
+        .env("TMPDIR", &root)
+        .env("DISCOVER_AGAIN", "1");
+    let done = again.output().unwrap();
+    fs::remove_dir_all(&root).unwrap();
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert!(done.status.success(), "{out}{err}");
+}
