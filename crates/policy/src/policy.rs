@@ -249,7 +249,7 @@ impl Policy {
             Miss::Port(granted) => Why::Port { granted },
             Miss::Nothing if class == AddrClass::Metadata => closed,
             // A rule covers it, but none that may open this block: "no IP rule" would mislead.
-            Miss::Nothing if layer.allow.by_ip(ip).next().is_some() => closed,
+            Miss::Nothing if layer.allow.by_ip(ip).any(|id| !opens(&id)) => closed,
             Miss::Nothing => Why::IpLiteral { class },
         })
     }

@@ -184,6 +184,17 @@ fn a_rule_that_lifts_the_tls_check_comes_first_among_its_equals() {
     }
 }
 
+/// A public address that only an expired rule for another port covers is not called private.
+#[test]
+fn a_public_literal_is_never_a_private_one() {
+    let mut builder = PolicyBuilder::new();
+    let expired = Note { expires: Some(today()), ..Note::default() };
+    builder.add("93.184.215.14:80", Action::Allow, flag(), expired).unwrap();
+    let denial = builder.build().admit("93.184.215.14:443".parse().unwrap(), today()).unwrap_err();
+    assert_eq!(denial.reason(), Reason::IpLiteral);
+    assert_eq!(denial.said_outside(), "no IP rule allows this address");
+}
+
 #[test]
 fn any_covers_names_and_no_literals() {
     let mut builder = PolicyBuilder::new();
