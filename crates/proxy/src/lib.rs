@@ -22,6 +22,8 @@ mod tally;
 mod tunnel;
 
 #[cfg(test)]
+mod fuzz_seeds;
+#[cfg(test)]
 mod tests;
 
 pub use guard::{Unchecked, check_addresses};

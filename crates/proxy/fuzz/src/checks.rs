@@ -1,0 +1,199 @@
+//! What must hold for any bytes: each function panics where it does not.
+//!
+//! The programs in `bin/` give them to libFuzzer; `fuzz_seeds.rs` of the proxy includes this file and gives them
+//! every committed seed. So nothing here may use more than what both can see.
+#![allow(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::indexing_slicing,
+    unreachable_pub,
+    reason = "a check fails loudly, and is called from another crate or from a test of this one"
+)]
+
+use exeat_policy::{Host, Target};
+
+use crate::head::{Head, Parsed, Parser, Version};
+use crate::hello::{Hello, HelloFault, Reader};
+
+/// One check.
+pub type Check = fn(&[u8]);
+
+/// Every target by the name of its program and its seeds.
+pub const TARGETS: &[(&str, Check)] = &[("head", head), ("hello", hello)];
+
+/// `data` is what a client sends before it gets an answer.
+pub fn head(data: &[u8]) {
+    let whole = Parser::default().advance(data);
+    // Byte by byte the answer comes as soon as it is known, and is the same.
+    let mut parser = Parser::default();
+    let mut ends = 0..=data.len();
+    let early = ends.find_map(|end| match parser.advance(&data[..end]) {
+        Parsed::Incomplete => None,
+        answer => Some((end, answer)),
+    });
+    match (&whole, &early) {
+        (Parsed::Incomplete, None) => {}
+        (Parsed::Fault(fault), Some((_, Parsed::Fault(other)))) => assert_eq!(fault, other),
+        (Parsed::Head(head), Some((end, Parsed::Head(other)))) => {
+            assert_eq!(head, other);
+            assert_eq!(head.len, *end);
+        }
+        _ => panic!("{whole:?} in one piece, {early:?} byte by byte"),
+    }
+    // In two pieces, wherever it is cut.
+    if data.len() <= 600 {
+        for cut in 0..data.len() {
+            let mut parser = Parser::default();
+            let first = parser.advance(&data[..cut]);
+            let answer = if first == Parsed::Incomplete { parser.advance(data) } else { first };
+            assert_eq!(answer, whole, "cut at {cut}");
+        }
+    }
+    match whole {
+        Parsed::Head(head) => accepted(data, &head),
+        Parsed::Fault(fault) => {
+            assert!(matches!(fault.status(), 400 | 431), "{fault}");
+            // It goes into the body of a reply: no text of the client's.
+            assert!(fault.to_string().bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{fault}");
+        }
+        Parsed::Incomplete => {}
+    }
+}
+
+/// A head that was accepted is one for every other reader too.
+fn accepted(data: &[u8], head: &Head<'_>) {
+    let bytes = &data[..head.len];
+    assert!(bytes.ends_with(b"\r\n\r\n"));
+    for (at, byte) in bytes.iter().enumerate() {
+        match byte {
+            b'\n' => assert_eq!(bytes[at - 1], b'\r', "a bare line feed at {at}"),
+            b'\r' => assert_eq!(bytes[at + 1], b'\n', "a bare carriage return at {at}"),
+            0..=8 | 11..=31 | 127 => panic!("a control byte at {at}"),
+            _ => {}
+        }
+    }
+    let text: Vec<char> = bytes.iter().map(|byte| char::from(*byte)).collect();
+    let text: String = text.into_iter().collect();
+    let mut lines = text.strip_suffix("\r\n\r\n").unwrap().split("\r\n");
+    let shown = |bytes: &[u8]| bytes.iter().map(|byte| char::from(*byte)).collect::<String>();
+    let version = match head.version {
+        Version::Http10 => "HTTP/1.0",
+        Version::Http11 => "HTTP/1.1",
+    };
+    assert_eq!(lines.next(), Some(&*format!("{} {} {version}", shown(head.method), shown(head.target))));
+
+    let fields: Vec<(String, &str)> = lines
+        .map(|line| {
+            let (name, value) = line.split_once(':').unwrap();
+            assert!(!name.is_empty() && !name.contains([' ', '\t']), "{line:?}");
+            (name.to_ascii_lowercase(), value.trim_matches([' ', '\t']))
+        })
+        .collect();
+    let values = |name: &str| -> Vec<&str> {
+        fields.iter().filter(|(other, _)| other == name).map(|(_, value)| *value).collect()
+    };
+    assert_eq!(values("host"), head.host.map(shown).iter().map(String::as_str).collect::<Vec<_>>());
+    assert!(head.host.is_some() || head.version == Version::Http10);
+    let (length, coding) = (values("content-length"), values("transfer-encoding"));
+    assert!(length.len() + coding.len() <= 1, "{length:?} {coding:?}");
+    let length = length.first().is_some_and(|length| length.parse::<u64>().unwrap() > 0);
+    assert_eq!(head.body, length || !coding.is_empty());
+
+    // hyper reads with httparse what is not CONNECT.
+    let mut room = [httparse::EMPTY_HEADER; crate::limits::FIELDS];
+    let mut other = httparse::Request::new(&mut room);
+    match other.parse(data) {
+        Ok(httparse::Status::Complete(len)) => {
+            assert_eq!(len, head.len);
+            assert_eq!(other.method.map(str::as_bytes), Some(head.method));
+            assert_eq!(other.path.map(str::as_bytes), Some(head.target));
+            assert_eq!(other.version, Some(u8::from(head.version == Version::Http11)));
+            assert_eq!(other.headers.len(), fields.len());
+            let host = other.headers.iter().find(|field| field.name.eq_ignore_ascii_case("host"));
+            assert_eq!(host.map(|host| host.value), head.host);
+        }
+        Ok(httparse::Status::Partial) => panic!("httparse waits for more"),
+        // It may be stricter about a byte: then the request gets no answer but a refusal.
+        Err(_) => {}
+    }
+
+    if let Ok(target) = head.connect_target() {
+        assert!(!head.body);
+        assert_eq!(Target::parse(head.target).as_ref(), Ok(&target));
+        // The one host that is named besides is the same.
+        if let Some(host) = head.host.map(shown) {
+            let host = host.to_ascii_lowercase();
+            match &target.host {
+                Host::Name(name) => assert!(host.starts_with(name.as_str()), "{host} beside {target}"),
+                Host::Ip(ip) => assert!(
+                    host.contains(&ip.to_string()) || ip.is_ipv6() && host.contains(':'),
+                    "{host} beside {target}"
+                ),
+            }
+        }
+    }
+}
+
+/// `data` is what a client sends after the answer 200.
+pub fn hello(data: &[u8]) {
+    let whole = read(data);
+    let mut reader = Reader::new();
+    let mut early = None;
+    for end in 1..=data.len() {
+        match reader.advance(&data[..end], 1) {
+            Ok(None) => {}
+            answer => {
+                early = Some((end, answer));
+                break;
+            }
+        }
+    }
+    match (&whole, early) {
+        (Ok(None), None) => {}
+        (Ok(Some(hello)), Some((end, Ok(Some(other))))) => {
+            assert_eq!(*hello, other);
+            // Every prefix is incomplete, and what is behind changes nothing.
+            assert_eq!(read(&data[..end]), whole);
+            let step = 1 + end / 256;
+            for shorter in (0..end).step_by(step) {
+                assert_eq!(read(&data[..shorter]), Ok(None), "the first {shorter} of {end}");
+            }
+            named(hello);
+        }
+        (Err(fault), Some((_, Err(other)))) => {
+            assert_eq!(*fault == HelloFault::NotTls, other == HelloFault::NotTls, "{fault:?} or {other:?}");
+        }
+        (whole, early) => panic!("{whole:?} in one piece, {early:?} byte by byte"),
+    }
+}
+
+fn read(data: &[u8]) -> Result<Option<Hello>, HelloFault> {
+    Reader::new().advance(data, data.len())
+}
+
+/// The name is made of bytes that names have, and passes for that host alone.
+fn named(hello: &Hello) {
+    let asked = |host: &str| Target::parse(format!("{host}:443").as_bytes());
+    let other = asked("other.example").unwrap();
+    let literal = asked("192.0.2.1").unwrap();
+    let Some(sni) = &hello.sni else {
+        assert_eq!(hello.check(&other), Err(HelloFault::NoName));
+        assert_eq!(hello.check(&literal), Ok(()));
+        return;
+    };
+    assert!(
+        !sni.is_empty() && sni.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
+    );
+    assert_eq!(hello.check(&literal), Err(HelloFault::OtherName));
+    if !sni.eq_ignore_ascii_case("other.example") {
+        assert_eq!(hello.check(&other), Err(HelloFault::OtherName));
+    }
+    if let Ok(target) = asked(sni) {
+        // A trailing dot is no part of a server name (RFC 6066 section 3).
+        assert_eq!(
+            hello.check(&target).is_ok(),
+            target.host.name().is_some() && !sni.ends_with('.'),
+            "{sni}"
+        );
+    }
+}

@@ -1,0 +1,12 @@
+//! The proxy's two parsers of hostile bytes, built here from their own files: they are private to the proxy, and
+//! nothing of it is opened for this.
+#![allow(dead_code, reason = "a part of the proxy, without what uses it")]
+
+#[path = "../../src/head.rs"]
+mod head;
+#[path = "../../src/hello.rs"]
+mod hello;
+#[path = "../../src/limits.rs"]
+mod limits;
+
+pub mod checks;
