@@ -18,6 +18,8 @@ pub(crate) enum Needs {
     Test,
     /// Tests, and the toolchain's formatter and linter.
     Ci,
+    /// Build the fuzz targets with the fuzzer, which is C++, and run them; no sandbox.
+    Fuzz,
 }
 
 /// One thing that must be there.
@@ -26,48 +28,51 @@ struct Need {
     package: &'static str,
     /// Whether it is there.
     present: fn() -> bool,
-    /// Only the tests use it.
-    tests_only: bool,
+    /// Who needs it.
+    by: &'static [Needs],
 }
 
+/// Everything that compiles.
+const COMPILED: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci, Needs::Fuzz];
+/// Everything that runs exeat.
+const RUN: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci];
+/// The clients and tools that tests drive.
+const TESTS: &[Needs] = &[Needs::Test, Needs::Ci];
+
 const NEEDS: &[Need] = &[
-    Need { package: "gcc", present: || on_path("cc"), tests_only: false },
+    Need { package: "gcc", present: || on_path("cc"), by: COMPILED },
     // libc.a: the helper that runs inside the sandbox is a static program.
-    Need { package: "libc6-dev", present: static_libc, tests_only: false },
+    Need { package: "libc6-dev", present: static_libc, by: COMPILED },
+    Need { package: "g++", present: || on_path("c++"), by: &[Needs::Fuzz] },
     // exeat itself takes bwrap from these places only.
     Need {
         package: "bubblewrap",
         present: || is_file("/usr/bin/bwrap") || is_file("/usr/local/bin/bwrap"),
-        tests_only: false,
+        by: RUN,
     },
-    Need { package: "iproute2", present: || on_path("ip"), tests_only: false },
-    Need { package: "util-linux", present: || on_path("unshare") && on_path("nsenter"), tests_only: false },
-    Need { package: "curl", present: || on_path("curl"), tests_only: false },
-    Need {
-        package: "ca-certificates",
-        present: || is_file("/etc/ssl/certs/ca-certificates.crt"),
-        tests_only: false,
-    },
-    Need { package: "git", present: || on_path("git"), tests_only: true },
-    Need { package: "openssl", present: || on_path("openssl"), tests_only: true },
-    Need { package: "python3", present: || on_path("python3"), tests_only: true },
-    Need { package: "python3-pip", present: pip, tests_only: true },
-    Need { package: "nodejs", present: || on_path("node"), tests_only: true },
-    Need { package: "npm", present: || on_path("npm"), tests_only: true },
+    Need { package: "iproute2", present: || on_path("ip"), by: RUN },
+    Need { package: "util-linux", present: || on_path("unshare") && on_path("nsenter"), by: RUN },
+    Need { package: "curl", present: || on_path("curl"), by: RUN },
+    Need { package: "ca-certificates", present: || is_file("/etc/ssl/certs/ca-certificates.crt"), by: RUN },
+    Need { package: "git", present: || on_path("git"), by: TESTS },
+    Need { package: "openssl", present: || on_path("openssl"), by: TESTS },
+    Need { package: "python3", present: || on_path("python3"), by: TESTS },
+    Need { package: "python3-pip", present: pip, by: TESTS },
+    Need { package: "nodejs", present: || on_path("node"), by: TESTS },
+    Need { package: "npm", present: || on_path("npm"), by: TESTS },
 ];
 
-/// Installs what is missing, or says which command would; then tries to make a sandbox.
+/// Installs what is missing, or says which command would; then tries to make a sandbox where one is needed.
 pub(crate) fn provide(needs: Needs) -> Result<(), String> {
-    let tests = matches!(needs, Needs::Test | Needs::Ci);
     let missing: Vec<&Need> =
-        NEEDS.iter().filter(|need| tests || !need.tests_only).filter(|need| !(need.present)()).collect();
+        NEEDS.iter().filter(|need| need.by.contains(&needs)).filter(|need| !(need.present)()).collect();
     if !missing.is_empty() {
         install(&missing)?;
     }
     if needs == Needs::Ci {
         components()?;
     }
-    sandboxes()
+    if needs == Needs::Fuzz { Ok(()) } else { sandboxes() }
 }
 
 /// Installs packages with apt-get, as root or through a `sudo` that asks for no password.

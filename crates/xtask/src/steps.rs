@@ -83,7 +83,7 @@ pub(crate) fn ci() -> Result<(), String> {
 }
 
 /// Runs a command with our own streams.
-fn finish(command: &mut Command, what: &str) -> Result<(), String> {
+pub(crate) fn finish(command: &mut Command, what: &str) -> Result<(), String> {
     let status = command.status().map_err(|error| format!("cannot start {what}: {error}"))?;
     if status.success() { Ok(()) } else { Err(format!("{what} failed ({status})")) }
 }
