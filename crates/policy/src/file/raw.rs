@@ -146,6 +146,8 @@ fn json_node(text: &str, raw: &RawValue, depth: usize) -> Result<Node, Fault> {
         Some(b't') => Value::Bool(true),
         Some(b'f') => Value::Bool(false),
         Some(b'n') => Value::Null,
+        // serde_json reads it as a fraction, and both readers of effects say the same.
+        _ if source == "-0" => Value::Other("a number with a sign and no value"),
         _ => source.parse().map_or(Value::Other("a number with a fraction or an exponent"), Value::Int),
     };
     Ok(Node { at, value })
