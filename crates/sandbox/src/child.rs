@@ -5,11 +5,13 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
+use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::pipe2;
 
 use crate::bwrap::{Argv, Word, probe};
@@ -32,8 +34,8 @@ pub(crate) struct Bwrap {
     child: Child,
     process: PidFd,
     info: File,
-    /// Its end of file, by our end or by dropping it, ends the sandbox.
-    lifeline: Option<OwnedFd>,
+    /// Its end of file, by our end or by dropping it, ends the sandbox, and so does a byte.
+    lifeline: Option<UnixStream>,
     over: bool,
 }
 
@@ -47,8 +49,7 @@ impl Bwrap {
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (info, info_writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
-        let (lifeline_end, lifeline) =
-            pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
+        let (lifeline_end, lifeline) = UnixStream::pair().map_err(prepare("a pair of sockets"))?;
         let mut passed = Passed { files: Vec::new(), info: info_writer };
         let filters = filters
             .iter()
@@ -110,7 +111,7 @@ impl Bwrap {
     pub(crate) fn explain(&mut self) -> Error {
         // It is about to end by itself, with a status that tells more than ours would.
         let _ = wait(self.process.as_fd(), self.process.as_fd(), None, Instant::now() + LAST_WORDS);
-        drop(self.lifeline.take());
+        self.end();
         let status = self.child.wait();
         self.over = true;
         let mut said = Vec::new();
@@ -126,6 +127,14 @@ impl Bwrap {
             said = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         }
         Error::Bwrap { said, layer }
+    }
+
+    /// Tells the guard to end the sandbox. The byte is for the case that a process which forked from this one has a copy of
+    /// the lifeline: then there is no end of file. A guard that is gone needs no telling.
+    fn end(&mut self) {
+        if let Some(lifeline) = self.lifeline.take() {
+            let _ = send(lifeline.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL);
+        }
     }
 
     /// Waits for its end: the exit code, or `None` when it was killed.
@@ -146,7 +155,7 @@ impl Drop for Bwrap {
     fn drop(&mut self) {
         if !self.over {
             // The guard kills bubblewrap and what it left, and then ends. There is no error here that could be acted on.
-            drop(self.lifeline.take());
+            self.end();
             let _ = self.child.wait();
         }
     }

@@ -18,7 +18,7 @@ pub use backend::{Bridge, Launch, Offer, Running, Status};
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
 pub use spec::{Identity, Mount, SandboxSpec};
-pub use sys::{notice_children, raise_descriptor_limit, take_fd};
+pub use sys::{descriptor_limit, notice_children, raise_descriptor_limit, take_fd};
 
 /// The static helper, as built with this library.
 pub const STAGE2_IMAGE: &[u8] = include_bytes!(env!("EXEAT_STAGE2"));

@@ -51,6 +51,14 @@ pub fn raise_descriptor_limit() -> io::Result<rlim_t> {
     Ok(soft)
 }
 
+/// This process's soft limit of open descriptors.
+///
+/// # Errors
+/// What getrlimit(2) says.
+pub fn descriptor_limit() -> io::Result<rlim_t> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
+}
+
 /// Makes the end of child processes visible again: a caller may have SIGCHLD ignored, which is inherited, and then the
 /// kernel reaps children unasked and nobody learns their status (wait(2)).
 ///
@@ -68,7 +76,8 @@ pub fn notice_children() -> io::Result<()> {
 pub(crate) struct Child {
     /// Descriptors that stay open across exec, under the same numbers.
     pub(crate) kept: Vec<RawFd>,
-    /// Read end of a pipe whose other end only this process holds: its end of file is this process's end.
+    /// One end of a pair whose other end only this process holds: its end of file is this process's end, and a byte asks
+    /// for the same.
     pub(crate) lifeline: RawFd,
     pub(crate) identity: Identity,
 }
@@ -77,6 +86,9 @@ pub(crate) struct Child {
 /// program: see [`guard`].
 pub(crate) fn before_exec(command: &mut Command, child: Child) {
     let steps = move || -> io::Result<()> {
+        // As in `notice_children`, for the guard and for bubblewrap: this process is left as it is.
+        // SAFETY: the default action runs no code of ours.
+        unsafe { nix::sys::signal::signal(nix::sys::signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl) }?;
         // SAFETY: with SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
         let program = Errno::result(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) })?;
         if program != 0 {
@@ -110,7 +122,7 @@ pub(crate) fn before_exec(command: &mut Command, child: Child) {
 ///
 /// bubblewrap's own child waits for its parent before it has asked to die with it: killed in that moment, bubblewrap would
 /// leave it behind for ever. So the orphans of bubblewrap come here (PR_SET_CHILD_SUBREAPER, prctl(2)), and are killed: when
-/// bubblewrap has ended, and when exeat has, even by SIGKILL, which shows as end of file on the lifeline.
+/// bubblewrap has ended, and when exeat has, even by SIGKILL, which shows as end of file on the lifeline. A byte on it asks for the end.
 ///
 /// Runs in the child of a process with threads, so it makes system calls only.
 fn guard(program: libc::pid_t, lifeline: RawFd) -> ! {

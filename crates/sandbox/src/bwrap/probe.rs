@@ -29,6 +29,20 @@ pub fn find() -> Result<PathBuf, Error> {
     Err(Error::NoBwrap { looked: looked.join(", ") })
 }
 
+/// The bubblewrap at this place, with symbolic links resolved.
+///
+/// # Errors
+/// [`Error::NoBwrap`] when it is not an executable file that only root can replace.
+pub fn trusted(place: &Path) -> Result<PathBuf, Error> {
+    let shown = place.display();
+    let resolved =
+        place.canonicalize().map_err(|error| Error::NoBwrap { looked: format!("{shown}: {error}") })?;
+    match distrust(&resolved) {
+        None => Ok(resolved),
+        Some(why) => Err(Error::NoBwrap { looked: format!("{shown}: {why}") }),
+    }
+}
+
 /// What is wrong with the file or with a directory above it.
 fn distrust(path: &Path) -> Option<String> {
     let trusted_owner = |uid: u32| uid == 0 || (in_user_namespace() && uid == overflow_uid());
