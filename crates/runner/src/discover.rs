@@ -28,7 +28,7 @@ use crate::error::Error;
 use crate::lists;
 use crate::plan::{home_of, plan};
 use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
-use crate::run::{Ended, GRACE, Streams, run_on};
+use crate::run::{Ended, GRACE, Streams, run_here};
 
 mod client;
 
@@ -306,11 +306,11 @@ impl<'a> Discovery<'a> {
         let null = File::open("/dev/null").map_err(prepare)?;
         let (reader, writer) = io::pipe().map_err(prepare)?;
         let output = writer.try_clone().map_err(prepare)?;
-        let streams = Streams::made(null.into(), output.into(), writer.into());
+        let streams = Streams::made([null.into(), output.into(), writer.into()]);
         // The writing ends go with the run, so the reader ends with it.
         let tail =
             std::thread::Builder::new().name("said".into()).spawn(|| last_words(reader)).map_err(prepare)?;
-        let ran = run_on(plan, streams);
+        let ran = run_here(plan, streams);
         let said = tail.join().unwrap_or_default();
         let (outcome, signal) = ran?;
         if let Some(signal) = signal {

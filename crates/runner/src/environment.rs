@@ -47,6 +47,7 @@ pub(crate) fn build(
                     env.insert(name.clone(), value.clone());
                 }
             }
+            EnvRule::Remove(name) => drop(env.remove(name)),
         }
     }
     // Last, so that nothing above points a client past the proxy. It would reach nothing: there is no other route.

@@ -79,6 +79,30 @@ pub enum Error {
         /// Why not.
         why: Unasked,
     },
+    /// A word of the command, or a variable, holds a NUL byte, which execve(2) cannot carry.
+    #[error("{0} holds a NUL byte")]
+    Nul(&'static str),
+    /// A variable's name is empty or holds `=`.
+    #[error("`{0}` cannot be the name of a variable")]
+    EnvName(String),
+    /// A whole policy and single rules were given: one would be lost.
+    #[error("a whole policy was given, and rules besides it")]
+    PolicyAndRules,
+    /// No sandbox to be had.
+    #[error("no sandbox")]
+    Backend(#[source] crate::backend::BackendError),
+    /// Everything was required to hold, and something does not.
+    #[error("not everything holds, and that was required: {0}")]
+    NotHeld(String),
+    /// SIGCHLD is ignored in this process.
+    #[error("this process ignores SIGCHLD, so the end of a stage could not be seen")]
+    ChildrenUnseen,
+    /// The output did not fit in the memory that it may take; the stage was killed.
+    #[error("the stage wrote more than {0} bytes to {1}, and was killed")]
+    OutputTooLong(usize, &'static str),
+    /// The output could not be read; the stage was killed.
+    #[error("cannot read what the stage writes")]
+    Output(#[source] io::Error),
     /// A signal came before the stage was started.
     #[error("stopped by signal {0} before the command was started")]
     Stopped(i32),
@@ -93,6 +117,9 @@ impl Error {
             | Self::Path { .. }
             | Self::RecordInside { .. }
             | Self::ListenAnywhere(_)
+            | Self::Nul(_)
+            | Self::EnvName(_)
+            | Self::PolicyAndRules
             | Self::Stream { .. } => 2,
             Self::Record(exeat_audit::OpenError::Exists { .. }) => 2,
             Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),
@@ -125,6 +152,11 @@ impl Error {
             Self::Preset { why: Unasked::Denied { .. }, .. } => None,
             Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),
             Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
+            Self::PolicyAndRules => Some("add the rules to the policy before it is built".into()),
+            Self::Backend(error) => error.fix().map(str::to_owned),
+            Self::ChildrenUnseen => {
+                Some("give SIGCHLD its default action back before the stage is started".into())
+            }
             Self::Sandbox(error) => error.fix().map(str::to_owned),
             _ => None,
         }
@@ -138,4 +170,15 @@ impl Error {
             _ => None,
         }
     }
+}
+
+/// An error and its causes in one line.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
 }

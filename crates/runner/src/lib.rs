@@ -1,28 +1,79 @@
-//! One run of a stage: plan, proxy, sandbox, wait, report.
+//! One run of a stage: plan, proxy, sandbox, wait, report. What `exeat run` does, for programs.
+//!
+//! [`Stage`] is the way in. It has the shape of [`std::process::Command`], and what it starts has no network but the hosts
+//! that are allowed, and no files but those that are shown:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use exeat_runner::{Ended, Stage, Stdio};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut running = Stage::new("python3")
+//!     .arg("import.py")
+//!     .current_dir("nightly")
+//!     .allow("api.example.com")?
+//!     .ro("/srv/datasets")
+//!     .stdin(Stdio::null())
+//!     .spawn()?;
+//! if !running.wait_timeout(Duration::from_secs(600)) {
+//!     running.stop(Duration::from_secs(5));
+//! }
+//! let outcome = running.wait()?;
+//! assert_eq!(outcome.ended, Ended::Exit(0), "{} hosts denied", outcome.summary.denied.len());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! A dry run shows what would hold, and one value of it that can be approved:
+//!
+//! ```
+//! use exeat_runner::{Fingerprint, Stage};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let approved: Option<Fingerprint> = None;
+//! let plan = Stage::new("make").allow("api.example.com")?.plan()?;
+//! println!("{}", plan.to_text());
+//! if approved != Some(plan.fingerprint()) {
+//!     println!("not approved yet");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! There is no start without a sandbox, and nothing falls back to one: what cannot be held is an [`Error`]. Nothing of
+//! the calling process is changed, but by [`run`] and [`serve_alone`], which are for exeat's own executable: they
+//! take the process's signals and, for [`run`], its standard streams.
 //!
 //! This crate parses no arguments and prints nothing; it joins `proxy` and `sandbox`, which do not know each other.
-//!
-//! [`plan`] looks at the machine and changes nothing; [`run`] carries a [`Plan`] out.
+//! [`plan`](fn@plan) looks at the machine and changes nothing; [`run`](fn@run) carries a [`Plan`] out.
 #![forbid(unsafe_code)]
 
 mod alone;
+mod backend;
 mod dirs;
 pub mod discover;
 mod environment;
 mod error;
+mod fingerprint;
 mod lists;
 mod plan;
 mod quarantine;
 pub mod request;
 mod run;
 mod signals;
+mod stage;
 mod view;
 
 pub use alone::{Listen, ProxyRequest, Ready, check_addresses, serve_alone};
+pub use backend::{Backend, BackendError, Report};
 pub use error::Error;
-pub use exeat_audit::RunId;
+pub use exeat_audit::{self as audit, RunId};
+pub use exeat_policy::{self as policy, EffectSet, Policy, RuleError};
 pub use exeat_proxy::{DeniedHost, FailedHost, Summary, Unchecked};
-pub use exeat_sandbox::take_fd;
+pub use exeat_sandbox::{Enforcement, Held, take_fd};
+pub use fingerprint::{Fingerprint, FingerprintError};
 pub use plan::{Plan, plan};
 pub use request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
 pub use run::{Ended, Outcome, run};
+pub use stage::{Output, Running, Stage, Stdio, Stopper};

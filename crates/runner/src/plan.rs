@@ -54,11 +54,17 @@ pub struct Plan {
 /// # Errors
 /// When the request cannot be met, or would let the stage write its own record.
 pub fn plan(request: Request) -> Result<Plan, Error> {
+    plan_with(request, None, &STREAMS)
+}
+
+/// The same with this bubblewrap, and for a stage on these streams, each a path that leads to one.
+pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]) -> Result<Plan, Error> {
     if request.command.is_empty() {
         return Err(Error::NoCommand);
     }
     let mut notes = Vec::new();
-    let bwrap = exeat_sandbox::bwrap::find().map_err(Error::Sandbox)?;
+    let bwrap = bwrap.map_or_else(exeat_sandbox::bwrap::find, exeat_sandbox::bwrap::trusted);
+    let bwrap = bwrap.map_err(Error::Sandbox)?;
     let cwd = canonical("the working directory", &request.cwd)?;
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
@@ -106,10 +112,10 @@ pub fn plan(request: Request) -> Result<Plan, Error> {
             outside(&record, &built.writable)?;
             // Where it does not exist yet, nobody has it open.
             if let Ok(meta) = fs::metadata(&record) {
-                no_stream(&record, &meta, &STREAMS)?;
+                no_stream(&record, &meta, streams)?;
             }
         }
-        (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, &STREAMS)?,
+        (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, streams)?,
     }
 
     Ok(Plan {
@@ -154,6 +160,12 @@ impl Plan {
     #[must_use]
     pub fn notes(&self) -> &[String] {
         &self.notes
+    }
+
+    /// What holds in this run, aspect by aspect.
+    #[must_use]
+    pub fn enforcement(&self) -> &Enforcement {
+        &self.enforcement
     }
 
     /// The sandbox, with the files of a run directory.

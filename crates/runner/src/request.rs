@@ -92,6 +92,8 @@ pub enum EnvRule {
     Pass(OsString),
     /// Set a value.
     Set(OsString, OsString),
+    /// Take it away: whatever an earlier rule or the list of passed variables says. The variables of the proxy stay.
+    Remove(OsString),
 }
 
 /// How TCP in the namespace reaches the proxy.

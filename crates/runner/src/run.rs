@@ -1,17 +1,18 @@
 //! One run, from the plan to the outcome.
 //!
-//! Two threads: this one serves the proxy and waits for signals; the other makes the sandbox and waits for it, which
-//! blocks.
+//! Two threads: this one serves the proxy and does what it is asked; the other makes the sandbox and waits for it, which
+//! blocks. What a run does to the process that it is part of is in [`Within`], and nowhere else.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, PipeWriter};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use exeat_audit::place::store_policy;
@@ -21,7 +22,9 @@ use exeat_audit::{
 use exeat_contract::Go;
 use exeat_proxy::{Context, Listener, Summary, serve};
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{Bridge, Held, Identity, Launch, Status, raise_descriptor_limit, seccomp};
+use exeat_sandbox::{
+    Bridge, Held, Identity, Launch, Status, descriptor_limit, raise_descriptor_limit, seccomp,
+};
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
@@ -29,17 +32,18 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::{SFlag, fstat};
 use tokio::net::UnixStream;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::dirs::RunDir;
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
 use crate::request::AuditTo;
-use crate::signals::Signals;
+use crate::signals::{Ask, Asks, Signals};
 
 /// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -80,24 +84,41 @@ pub enum Ended {
 /// # Errors
 /// When the stage was not started: nothing untrusted has run then. The record says so too, where it could be opened.
 pub fn run(plan: Plan) -> Result<Outcome, Error> {
-    let streams = Streams::of_the_caller().map_err(|(what, source)| Error::Prepare { what, source })?;
-    run_on(plan, streams).map(|(outcome, _)| outcome)
+    run_here(plan, Streams::of_the_caller()?).map(|(outcome, _)| outcome)
 }
 
 /// The same on any streams; also tells the first signal that came while the stage ran, whatever the stage made of it.
-pub(crate) fn run_on(plan: Plan, streams: Streams) -> Result<(Outcome, Option<Signal>), Error> {
+pub(crate) fn run_here(plan: Plan, streams: Streams) -> Result<(Outcome, Option<Signal>), Error> {
+    exeat_sandbox::notice_children()
+        .map_err(|source| Error::Prepare { what: "the signal handlers", source })?;
+    run_on(plan, RunId::new(), streams, Within::Exeat)
+}
+
+/// Carries a plan out on any streams, in whatever process this is. The signal is the first that was asked for.
+pub(crate) fn run_on(
+    plan: Plan,
+    run: RunId,
+    streams: Streams,
+    within: Within,
+) -> Result<(Outcome, Option<Signal>), Error> {
     let prepare = |what| move |source| Error::Prepare { what, source };
-    exeat_sandbox::notice_children().map_err(prepare("the signal handlers"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
-        let run = RunId::new();
-        // From here on a signal no longer ends this process, so that it can end the stage first.
-        let signals = Signals::listen().map_err(prepare("the signal handlers"))?;
+        let (asks, descriptors, started) = match within {
+            Within::Exeat => {
+                // From here on a signal no longer ends this process, so that it can end the stage first.
+                let signals = Signals::listen().map_err(prepare("the signal handlers"))?;
+                (Asks::Signals(signals), raise_descriptor_limit(), None)
+            }
+            Within::Program { asks, started } => (Asks::Owner(asks), descriptor_limit(), Some(started)),
+        };
+        let descriptors = descriptors.map_err(prepare("the limit of open descriptors"))?;
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
         let (log, audit) = start_log(&plan, run)?;
-        let outcome = Run { plan: &plan, run, log: log.clone() }.carry_out(streams, signals).await;
+        let this = Run { plan: &plan, run, descriptors, log: log.clone() };
+        let outcome = this.carry_out(streams, asks, started).await;
         // No process of the stage is left: what is found now stays as it is found.
         let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
         for Found { path, .. } in &found {
@@ -131,30 +152,49 @@ pub(crate) fn run_on(plan: Plan, streams: Streams) -> Result<(Outcome, Option<Si
     })
 }
 
+/// The process that a run is part of, and what may be done to it.
+pub(crate) enum Within {
+    /// exeat itself: the run takes its signals, and raises its limit of descriptors.
+    Exeat,
+    /// Somebody else's program: nothing of it is touched. It asks through a channel.
+    Program {
+        /// What it asks.
+        asks: UnboundedReceiver<Ask>,
+        /// Told once, when the stage has started.
+        started: Sender<()>,
+    },
+}
+
 /// What the stage gets as its standard streams.
+#[derive(Debug)]
 pub(crate) struct Streams {
     /// Input, output, error.
     fds: [OwnedFd; 3],
-    /// They are this process's own, which gives them up.
+    /// They are exeat's own, which gives them up when the stage has them.
     own: bool,
 }
 
+/// What messages call the three.
 const STREAMS: [&str; 3] = ["standard input", "standard output", "standard error"];
 
 impl Streams {
-    fn of_the_caller() -> Result<Self, (&'static str, io::Error)> {
+    /// exeat's own.
+    fn of_the_caller() -> Result<Self, Error> {
         let [input, output, error] = STREAMS;
+        let copy = |fd: BorrowedFd<'_>, what| {
+            fd.try_clone_to_owned().map_err(|source| Error::Prepare { what, source })
+        };
         let fds = [
-            io::stdin().as_fd().try_clone_to_owned().map_err(|why| (input, why))?,
-            io::stdout().as_fd().try_clone_to_owned().map_err(|why| (output, why))?,
-            io::stderr().as_fd().try_clone_to_owned().map_err(|why| (error, why))?,
+            copy(io::stdin().as_fd(), input)?,
+            copy(io::stdout().as_fd(), output)?,
+            copy(io::stderr().as_fd(), error)?,
         ];
         Ok(Self { fds, own: true })
     }
 
-    /// Streams that this process has made.
-    pub(crate) fn made(input: OwnedFd, output: OwnedFd, error: OwnedFd) -> Self {
-        Self { fds: [input, output, error], own: false }
+    /// Streams that were opened for the stage, or copied for it.
+    pub(crate) fn made(fds: [OwnedFd; 3]) -> Self {
+        Self { fds, own: false }
     }
 }
 
@@ -182,16 +222,6 @@ fn told(found: &Found) -> String {
 
 fn shown(plan: &Plan) -> String {
     plan.command.first().map(|name| exeat_audit::escape(name.as_bytes(), 256)).unwrap_or_default()
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    text
 }
 
 fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
@@ -269,11 +299,18 @@ fn holds(held: &Held) -> Holds {
 struct Run<'a> {
     plan: &'a Plan,
     run: RunId,
+    /// The stage's limit of open descriptors.
+    descriptors: u64,
     log: Log,
 }
 
 impl Run<'_> {
-    async fn carry_out(&self, streams: Streams, mut signals: Signals) -> Result<Done, Error> {
+    async fn carry_out(
+        &self,
+        streams: Streams,
+        mut asks: Asks,
+        started: Option<Sender<()>>,
+    ) -> Result<Done, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         if let Some(cache) = &self.plan.cache {
             make_cache(cache, self.plan.identity).map_err(prepare("the private cache"))?;
@@ -290,7 +327,7 @@ impl Run<'_> {
 
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener, streams)?;
-        let (bridge, handle) = sandbox.offered(&mut signals).await?;
+        let (bridge, handle) = sandbox.offered(&mut asks).await?;
         // Both names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
 
@@ -312,7 +349,15 @@ impl Run<'_> {
             tracing::debug!(?report, "the proxy has stopped");
         });
 
-        let ended = sandbox.become_stage(handle, &mut signals, self.plan.timeout, own_streams).await;
+        let on_start = || {
+            if let Some(started) = started {
+                // Nobody waits for it any more: the owner is told of the end all the same.
+                let _ = started.send(());
+            }
+            // What the stage closes must end for whoever is at the other end.
+            if own_streams { release_streams() } else { Ok(()) }
+        };
+        let ended = sandbox.become_stage(handle, &mut asks, self.plan.timeout, on_start).await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
@@ -342,8 +387,7 @@ impl Run<'_> {
             listener,
             cancel: cancelled.into(),
         };
-        let descriptors = raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
-        let go = self.go(descriptors)?;
+        let go = self.go()?;
         let (offer_to, offered) = oneshot::channel();
         let (go_to, may_go) = oneshot::channel();
         let (started_to, started) = oneshot::channel();
@@ -376,7 +420,7 @@ impl Run<'_> {
         Ok((Thread(Some(thread)), sandbox))
     }
 
-    fn go(&self, descriptors: u64) -> Result<Go, Error> {
+    fn go(&self) -> Result<Go, Error> {
         let mut env = self.plan.env.clone();
         env.insert("EXEAT_RUN_ID".into(), self.run.to_string().into());
         let filter = if self.plan.sockets_exposed {
@@ -392,7 +436,7 @@ impl Run<'_> {
                 .collect(),
             cwd: self.plan.cwd.as_os_str().as_bytes().to_vec(),
             filter,
-            descriptors,
+            descriptors: self.descriptors,
         })
     }
 }
@@ -432,47 +476,44 @@ fn lost<T>(_: T) -> Error {
 }
 
 impl Sandbox {
-    /// Waits until the sandbox stands. A signal gives it up: the command is not started at all.
-    async fn offered(&mut self, signals: &mut Signals) -> Result<(Bridge, Handle), Error> {
+    /// Waits until the sandbox stands. Whatever is asked gives it up: the command is not started at all.
+    async fn offered(&mut self, asks: &mut Asks) -> Result<(Bridge, Handle), Error> {
         let offered = self.offered.take().ok_or(()).map_err(lost)?;
         tokio::select! {
             offered = offered => offered.map_err(lost)?.map_err(Error::Sandbox),
-            signal = signals.next() => {
+            ask = asks.next() => {
                 drop(self.cancel.take());
-                Err(Error::Stopped(signal as i32))
+                Err(Error::Stopped(ask.signal() as i32))
             }
         }
     }
 
-    /// Lets the stage start, passes signals on, and waits for the end.
+    /// Lets the stage start, does what is asked, and waits for the end.
     async fn become_stage(
         mut self,
         handle: Handle,
-        signals: &mut Signals,
+        asks: &mut Asks,
         timeout: Option<Duration>,
-        own_streams: bool,
+        on_start: impl FnOnce() -> io::Result<()>,
     ) -> Result<Over, Error> {
-        // A signal that came while the sandbox was made: the stage is not started at all.
+        // Asked while the sandbox was made: the stage is not started at all.
         tokio::select! {
             biased;
-            signal = signals.next() => return Err(Error::Stopped(signal as i32)),
+            ask = asks.next() => return Err(Error::Stopped(ask.signal() as i32)),
             () = std::future::ready(()) => {}
         }
         self.go.take().and_then(|go| go.send(()).ok()).ok_or(()).map_err(lost)?;
         let started = tokio::select! {
             started = &mut self.started => started.map_err(lost)?,
-            signal = signals.next() => {
+            ask = asks.next() => {
                 // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
                 let _ = handle.kill();
-                return Err(Error::Stopped(signal as i32));
+                return Err(Error::Stopped(ask.signal() as i32));
             }
         };
         match started {
-            // The stage has the streams now. What it closes must end for whoever is at the other end.
-            Ok(()) if !own_streams => {}
-            Ok(()) => {
-                release_streams().map_err(|source| Error::Prepare { what: "the standard streams", source })?
-            }
+            // The stage has the streams now.
+            Ok(()) => on_start().map_err(|source| Error::Prepare { what: "the standard streams", source })?,
             Err(exeat_sandbox::Error::Exec(errno)) => {
                 let absent = errno as i32 == libc::ENOENT;
                 let ended = if absent { Ended::NotFound } else { Ended::NotExecutable };
@@ -488,9 +529,9 @@ impl Sandbox {
             let deadline = stopping.deadline;
             tokio::select! {
                 status = &mut self.status => break status.map_err(lost)?.map_err(Error::Sandbox)?,
-                signal = signals.next() => {
-                    first = first.or(Some(signal));
-                    stopping.signal(signal);
+                ask = asks.next() => {
+                    first.get_or_insert(ask.signal());
+                    stopping.asked(ask);
                 }
                 () = until(timeout), if !timed_out => {
                     timed_out = true;
@@ -555,6 +596,22 @@ struct Stopping {
 }
 
 impl Stopping {
+    fn asked(&mut self, ask: Ask) {
+        match ask {
+            Ask::Signal(signal) => self.signal(signal),
+            Ask::Stop(grace) => {
+                let by = Instant::now().checked_add(grace);
+                if self.deadline.is_none() {
+                    // A stage that is over already needs no signal.
+                    let _ = self.handle.signal(Signal::SIGTERM as i32);
+                }
+                // Asked again, the sooner of the two.
+                self.deadline = self.deadline.into_iter().chain(by).min();
+            }
+            Ask::Kill => self.kill(),
+        }
+    }
+
     fn signal(&mut self, signal: Signal) {
         if self.deadline.is_some() {
             return self.kill();

@@ -1,0 +1,301 @@
+//! Which sandbox holds a stage, as a choice. None of the choices falls back to less.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use exeat_contract::{BridgeKind, SOCKET, STAGE2};
+use exeat_sandbox::spec::Bytes;
+use exeat_sandbox::{Identity, Launch, Mount, STAGE2_IMAGE, SandboxSpec};
+use serde::{Deserialize, Serialize};
+
+use crate::dirs::{self, RunDir};
+use crate::error::{Error, chain};
+use crate::signals;
+
+/// What holds a stage.
+///
+/// ```
+/// use exeat_runner::Backend;
+///
+/// let saved: Backend = serde_json::from_str(r#"{"kind":"bwrap","path":"/usr/bin/bwrap"}"#)?;
+/// assert!(saved.is_effective());
+/// # Ok::<(), serde_json::Error>(())
+/// ```
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case", deny_unknown_fields)]
+#[non_exhaustive]
+pub enum Backend {
+    /// bubblewrap.
+    Bwrap {
+        /// The executable. It is used only if nobody but root can replace it.
+        path: PathBuf,
+    },
+    /// Nothing. It can be named, so that a configuration that asks for it is understood, and no command runs with it.
+    None,
+}
+
+/// No such back end, or none that works.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum BackendError {
+    /// The word names none.
+    #[error("`{name}` is no backend: `auto`, `bwrap` or `none`")]
+    Unknown {
+        /// The word.
+        name: String,
+    },
+    /// It does not work here.
+    #[error("backend `{backend}` is not available: {reason}")]
+    Unavailable {
+        /// The back end's word.
+        backend: String,
+        /// The step that failed, and its cause.
+        reason: String,
+        /// One command or change that mends it, where one is known.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        fix: Option<String>,
+    },
+}
+
+impl BackendError {
+    /// One command or change that mends it, where one is known.
+    #[must_use]
+    pub fn fix(&self) -> Option<&str> {
+        match self {
+            Self::Unavailable { fix, .. } => fix.as_deref(),
+            Self::Unknown { .. } => None,
+        }
+    }
+}
+
+/// Whether a back end works on this machine, for this user.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The back end's word: `bwrap`, `none`.
+    pub backend: &'static str,
+    /// Whether a sandbox was built just now, or earlier in this process.
+    pub available: bool,
+    /// Why not.
+    pub reason: Option<String>,
+    /// One command or change that mends it, where one is known.
+    pub fix: Option<String>,
+}
+
+impl Backend {
+    /// The first back end that works here. Never [`Backend::None`]: where nothing works, nothing is to run.
+    ///
+    /// # Errors
+    /// [`BackendError::Unavailable`] with the cause, and the fix where one is known.
+    pub fn auto() -> Result<Self, BackendError> {
+        let path = exeat_sandbox::bwrap::find().map_err(|error| unavailable(&Error::Sandbox(error)))?;
+        let backend = Self::Bwrap { path };
+        backend.check().into_result()?;
+        Ok(backend)
+    }
+
+    /// The back end that a flag or a variable names: `auto`, `bwrap` or `none`.
+    ///
+    /// # Errors
+    /// [`BackendError::Unknown`] for any other word, in any other letter case; [`BackendError::Unavailable`] as in
+    /// [`Backend::auto`].
+    pub fn from_flag(word: &str) -> Result<Self, BackendError> {
+        match word {
+            "auto" | "bwrap" => Self::auto(),
+            "none" => Ok(Self::None),
+            _ => Err(BackendError::Unknown { name: word.to_owned() }),
+        }
+    }
+
+    /// The back end's word.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Bwrap { .. } => "bwrap",
+            Self::None => "none",
+        }
+    }
+
+    /// Whether it holds anything: false for [`Backend::None`] alone.
+    #[must_use]
+    pub fn is_effective(&self) -> bool {
+        !matches!(self, Self::None)
+    }
+
+    /// Whether it works here: builds a whole sandbox, with the helper that becomes the stage, and ends it before
+    /// anything is executed in it. A version or a file mode says less.
+    ///
+    /// Takes about as long as a start. A success is remembered for the life of this process; a failure is looked at
+    /// again, because people mend what they are told.
+    #[must_use]
+    pub fn check(&self) -> Report {
+        static STOOD: Stood = Stood(Mutex::new(BTreeSet::new()));
+        let looked = match self {
+            Self::Bwrap { path } => STOOD.look(path, stand),
+            Self::None => Err(BackendError::Unavailable {
+                backend: self.name().into(),
+                reason: "this version runs no command without a sandbox".into(),
+                fix: None,
+            }),
+        };
+        let (reason, fix) = match looked {
+            Ok(()) => (None, None),
+            Err(BackendError::Unavailable { reason, fix, .. }) => (Some(reason), fix),
+            Err(error) => (Some(error.to_string()), None),
+        };
+        Report { backend: self.name(), available: reason.is_none(), reason, fix }
+    }
+
+    /// The bubblewrap to start.
+    pub(crate) fn bwrap(&self) -> Result<&Path, BackendError> {
+        match self {
+            Self::Bwrap { path } => Ok(path),
+            Self::None => Err(self.check().into_error()),
+        }
+    }
+}
+
+impl Report {
+    fn into_result(self) -> Result<(), BackendError> {
+        if self.available { Ok(()) } else { Err(self.into_error()) }
+    }
+
+    fn into_error(self) -> BackendError {
+        BackendError::Unavailable {
+            backend: self.backend.into(),
+            reason: self.reason.unwrap_or_default(),
+            fix: self.fix,
+        }
+    }
+}
+
+/// The executables whose sandbox stood once.
+struct Stood(Mutex<BTreeSet<PathBuf>>);
+
+impl Stood {
+    fn look(&self, path: &Path, stand: impl FnOnce(&Path) -> Result<(), Error>) -> Result<(), BackendError> {
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known().contains(path) {
+            return Ok(());
+        }
+        // Not under the lock: a sandbox that hangs takes its whole deadline.
+        stand(path).map_err(|error| unavailable(&error))?;
+        known().insert(path.to_path_buf());
+        Ok(())
+    }
+}
+
+fn unavailable(error: &Error) -> BackendError {
+    BackendError::Unavailable { backend: "bwrap".into(), reason: chain(error), fix: error.fix() }
+}
+
+/// Builds the smallest sandbox with this bubblewrap, waits for the helper's offer, and ends it.
+fn stand(bwrap: &Path) -> Result<(), Error> {
+    /// Bytes of the file system in memory: the helper.
+    const RUN_SIZE: u64 = 16 << 20;
+    /// Bytes of `/dev/shm`: nothing is put there.
+    const SHM_SIZE: u64 = 4096;
+    let prepare = |what| move |source| Error::Prepare { what, source };
+    if signals::children_unseen() {
+        return Err(Error::ChildrenUnseen);
+    }
+    let bwrap = exeat_sandbox::bwrap::trusted(bwrap).map_err(Error::Sandbox)?;
+    let base = dirs::base(std::env::var_os("XDG_RUNTIME_DIR").as_deref().map(Path::new));
+    let dir = RunDir::create(&base).map_err(prepare("the run directory"))?;
+    let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
+    // Nobody gives this up: the write end lives until the offer is here.
+    let (cancel, _hold) = io::pipe().map_err(prepare("a pipe"))?;
+    let mounts = vec![
+        Mount::Proc,
+        Mount::Dev { shm: SHM_SIZE },
+        Mount::Tmpfs { at: "/run".into(), size: RUN_SIZE, mode: 0o755 },
+        Mount::File { at: STAGE2.into(), bytes: Bytes(STAGE2_IMAGE.into()), mode: 0o555 },
+        Mount::ReadOnly { host: dir.socket_path(), at: SOCKET.into() },
+    ];
+    let spec = SandboxSpec { mounts, bridge: BridgeKind::Handoff, identity: Identity::Caller };
+    Launch { bwrap, spec, listener, cancel: cancel.into() }.start().map(drop).map_err(Error::Sandbox)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// N1: the shape that configurations hold.
+    #[test]
+    fn n01_a_backend_is_tagged_by_its_kind() {
+        let bwrap = Backend::Bwrap { path: "/usr/bin/bwrap".into() };
+        let text = r#"{"kind":"bwrap","path":"/usr/bin/bwrap"}"#;
+        assert_eq!(serde_json::to_string(&bwrap).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Backend>(text).unwrap(), bwrap);
+        assert_eq!(serde_json::to_string(&Backend::None).unwrap(), r#"{"kind":"none"}"#);
+        for wrong in [r#"{"kind":"auto"}"#, r#"{"kind":"bwrap"}"#, r#"{"kind":"None"}"#, "\"none\""] {
+            assert!(serde_json::from_str::<Backend>(wrong).is_err(), "{wrong}");
+        }
+        let more = r#"{"kind":"bwrap","path":"/usr/bin/bwrap","share_net":true}"#;
+        assert!(
+            serde_json::from_str::<Backend>(more).is_err(),
+            "an unknown field could be meant to open something"
+        );
+    }
+
+    /// N2, N3, K24: the choice builds a sandbox before it says yes, and is never `None`.
+    #[test]
+    fn n02_n03_words_mean_backends_and_auto_is_never_none() {
+        let auto = Backend::auto().unwrap();
+        assert!(auto.is_effective() && auto.check().available);
+        assert_eq!(Backend::from_flag("auto"), Ok(auto.clone()));
+        assert_eq!(Backend::from_flag("bwrap"), Ok(auto));
+        assert_eq!(Backend::from_flag("none"), Ok(Backend::None));
+        for word in ["", "Bwrap", "docker", "none "] {
+            assert_eq!(Backend::from_flag(word), Err(BackendError::Unknown { name: word.into() }));
+        }
+    }
+
+    /// N4, N28: nothing runs with `None`, and it says so.
+    #[test]
+    fn n04_none_is_not_effective_and_not_available() {
+        assert!(!Backend::None.is_effective());
+        let report = Backend::None.check();
+        assert!(
+            !report.available && report.reason.is_some_and(|reason| reason.contains("without a sandbox"))
+        );
+        assert!(Backend::None.bwrap().is_err());
+    }
+
+    /// N5.
+    #[test]
+    fn n05_errors_are_values_that_can_be_sent() {
+        let error = BackendError::Unavailable { backend: "bwrap".into(), reason: "gone".into(), fix: None };
+        let text = r#"{"kind":"unavailable","backend":"bwrap","reason":"gone"}"#;
+        assert_eq!(serde_json::to_string(&error).unwrap(), text);
+        assert_eq!(serde_json::from_str::<BackendError>(text).unwrap(), error);
+        assert_eq!(error.to_string(), "backend `bwrap` is not available: gone");
+    }
+
+    /// K20: what is there and cannot be trusted, or does not work, is reported with its reason.
+    #[test]
+    fn k20_a_report_says_why_not() {
+        let missing = Backend::Bwrap { path: "/nonexistent/bwrap".into() }.check();
+        assert!(!missing.available && missing.backend == "bwrap");
+        assert!(missing.reason.unwrap().contains("/nonexistent/bwrap"));
+        assert!(missing.fix.is_some());
+        // Belongs to root, can be executed, and builds no sandbox.
+        let other = Backend::Bwrap { path: "/bin/false".into() }.check();
+        assert!(other.reason.unwrap().contains("cannot set up the sandbox"));
+    }
+
+    /// K24: a success is remembered, a failure is not.
+    #[test]
+    fn k24_what_stood_once_is_not_built_again() {
+        let stood = Stood(Mutex::default());
+        let path = Path::new("/x");
+        let fails = |_: &Path| Err(Error::NoCommand);
+        assert!(stood.look(path, fails).is_err());
+        assert!(stood.look(path, |_| Ok(())).is_ok());
+        assert!(stood.look(path, fails).is_ok(), "not remembered");
+        assert!(stood.look(Path::new("/y"), fails).is_err(), "another executable");
+    }
+}

@@ -1,0 +1,186 @@
+//! One value for everything that holds a stage back, so that an approval can be kept and dies when that changes.
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::str::FromStr;
+
+use exeat_sandbox::{Enforcement, Identity, Mount};
+use serde::{Deserialize, Serialize};
+
+use crate::plan::Plan;
+use crate::quarantine::Missing;
+
+/// What the hash begins with: another form of it is another hash.
+const FORM: &str = "exeat isolation 1";
+
+/// A hash over what a plan lets a stage see, write, reach and use: SHA-256, as 64 lower-case hexadecimal digits.
+///
+/// Two plans with one fingerprint hold a stage alike. Any of these gives another one:
+///
+/// - the back end, its executable, the bridge, exeat's own version and helper;
+/// - each mount in its order: what is shown where, writable or not, masked, how much memory it may take; the files that
+///   exeat puts there; the protected names that do not exist yet;
+/// - who the stage is to the kernel, where it starts, and what holds ([`Plan::enforcement`]), so that a kernel or a working
+///   directory that holds less is not covered by an older approval;
+/// - the network rules of all layers in canonical form, whatever their order and spelling;
+/// - the names of environment variables, and the limits.
+///
+/// The command, values of variables, labels, the place of the record, the directory of a single run, times, and the
+/// contents of trees and caches are not part of it: an approval of a fingerprint is one of the walls, not of what runs
+/// between them.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Fingerprint(String);
+
+/// The text is no fingerprint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("a fingerprint is 64 lower-case hexadecimal digits")]
+pub struct FingerprintError;
+
+impl Fingerprint {
+    /// The 64 digits.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for Fingerprint {
+    type Error = FingerprintError;
+
+    fn try_from(text: String) -> Result<Self, FingerprintError> {
+        let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        if text.len() == 64 && text.bytes().all(digit) { Ok(Self(text)) } else { Err(FingerprintError) }
+    }
+}
+
+impl FromStr for Fingerprint {
+    type Err = FingerprintError;
+
+    fn from_str(text: &str) -> Result<Self, FingerprintError> {
+        text.to_owned().try_into()
+    }
+}
+
+impl From<Fingerprint> for String {
+    fn from(fingerprint: Fingerprint) -> Self {
+        fingerprint.0
+    }
+}
+
+impl Plan {
+    /// One value for everything that holds the stage of this plan back: see [`Fingerprint`].
+    #[must_use]
+    pub fn fingerprint(&self) -> Fingerprint {
+        let mut it = Fields::default();
+        it.text("form", FORM);
+        it.text("version", env!("CARGO_PKG_VERSION"));
+        it.text("backend", "bwrap").path("executable", &self.bwrap);
+        it.text("bridge", self.bridge.as_str());
+        match self.identity {
+            Identity::Caller => it.text("identity", "caller"),
+            Identity::Other { uid, gid } => {
+                it.text("identity", "other").number("uid", uid.into()).number("gid", gid.into())
+            }
+        };
+        it.text("unix sockets", if self.sockets_exposed { "connected pairs only" } else { "yes" });
+        let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
+        for (aspect, held) in [("net", net), ("fs", fs), ("syscalls", syscalls), ("identity", identity)] {
+            it.text(aspect, &held.to_string());
+        }
+        it.number("mounts", length(self.mounts.len()));
+        for mount in &self.mounts {
+            it.mount(mount);
+        }
+        it.number("watched", length(self.missing.len()));
+        for Missing { tree, names } in &self.missing {
+            it.path("tree", tree).number("names", length(names.len()));
+            for name in names {
+                it.text("name", name);
+            }
+        }
+        it.path("starts in", &self.cwd);
+        it.text("policy", &self.policy.canonical_json());
+        it.number("variables", length(self.env.len()));
+        for name in self.env.keys() {
+            it.words("variable", name);
+        }
+        it.limits(self);
+        Fingerprint(exeat_audit::sha256_hex(&it.0))
+    }
+}
+
+fn length(count: usize) -> u64 {
+    u64::try_from(count).unwrap_or(u64::MAX)
+}
+
+/// Names and values, each behind its length: no value can look like the next name.
+#[derive(Default)]
+struct Fields(Vec<u8>);
+
+impl Fields {
+    fn bytes(&mut self, name: &str, value: &[u8]) -> &mut Self {
+        for part in [name.as_bytes(), value] {
+            self.0.extend(length(part.len()).to_be_bytes());
+            self.0.extend(part);
+        }
+        self
+    }
+
+    fn text(&mut self, name: &str, value: &str) -> &mut Self {
+        self.bytes(name, value.as_bytes())
+    }
+
+    fn words(&mut self, name: &str, value: &OsStr) -> &mut Self {
+        self.bytes(name, value.as_bytes())
+    }
+
+    fn path(&mut self, name: &str, value: &Path) -> &mut Self {
+        self.words(name, value.as_os_str())
+    }
+
+    fn number(&mut self, name: &str, value: u64) -> &mut Self {
+        self.bytes(name, &value.to_be_bytes())
+    }
+
+    fn mount(&mut self, mount: &Mount) -> &mut Self {
+        match mount {
+            Mount::ReadOnly { host, at } => self.text("mount", "read-only").path("host", host).path("at", at),
+            Mount::Writable { host, at } => self.text("mount", "writable").path("host", host).path("at", at),
+            Mount::Tmpfs { at, size, mode } => self
+                .text("mount", "tmpfs")
+                .path("at", at)
+                .number("size", *size)
+                .number("mode", u64::from(*mode)),
+            Mount::Dir { at } => self.text("mount", "directory").path("at", at),
+            Mount::Symlink { target, at } => self.text("mount", "link").path("target", target).path("at", at),
+            Mount::File { at, bytes, mode } => self
+                .text("mount", "file")
+                .path("at", at)
+                .bytes("bytes", &bytes.0)
+                .number("mode", u64::from(*mode)),
+            Mount::CoverFile { at, bytes } => {
+                self.text("mount", "cover").path("at", at).bytes("bytes", &bytes.0)
+            }
+            Mount::Proc => self.text("mount", "proc"),
+            Mount::Dev { shm } => self.text("mount", "dev").number("shm", *shm),
+            Mount::Freeze { at } => self.text("mount", "freeze").path("at", at),
+        }
+    }
+
+    fn limits(&mut self, plan: &Plan) -> &mut Self {
+        let timeout = plan.timeout.map(|limit| limit.as_nanos().to_be_bytes());
+        self.bytes("timeout", timeout.as_ref().map_or(&[], |bytes| bytes.as_slice()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use exeat_contract::BridgeKind;
+use exeat_policy::{Action, Note, Origin, PolicyBuilder};
+use exeat_sandbox::Held;
+
+use super::*;
+use crate::plan::plan;
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
+
+/// Changes, each with a word for it.
+type Changes<'a, T> = Vec<(&'static str, Box<dyn FnOnce(&mut T) + 'a>)>;
+
+/// A working directory with two files in it.
+struct Dirs(PathBuf);
+
+impl Dirs {
+    fn new(name: &str) -> Self {
+        let root = std::env::temp_dir().join(format!("fingerprint-{name}-{}", std::process::id()));
+        for dir in ["work", "data", "home"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        Self(root.canonicalize().unwrap())
+    }
+
+    fn request(&self) -> Request {
+        let var = |name: &str, value: OsString| (OsString::from(name), value);
+        Request {
+            command: vec!["true".into()],
+            cwd: self.0.join("work"),
+            policy: rules(&["a.example.com", "b.example.com"]),
+            files: Files::default(),
+            env: Vec::new(),
+            host_env: BTreeMap::from([
+                var("HOME", self.0.join("home").into()),
+                var("PATH", "/usr/bin".into()),
+                var("CI", "1".into()),
+            ]),
+            bridge: Bridge::Handoff,
+            stage: None,
+            labels: Vec::new(),
+            audit: AuditTo::Default,
+            timeout: None,
+        }
+    }
+
+    fn of_request(&self, change: impl FnOnce(&mut Request)) -> Fingerprint {
+        let mut request = self.request();
+        change(&mut request);
+        plan(request).unwrap().fingerprint()
+    }
+
+    fn of_plan(&self, change: impl FnOnce(&mut Plan)) -> Fingerprint {
+        let mut plan = plan(self.request()).unwrap();
+        change(&mut plan);
+        plan.fingerprint()
+    }
+}
+
+impl Drop for Dirs {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn rules(texts: &[&str]) -> exeat_policy::Policy {
+    let mut builder = PolicyBuilder::new();
+    for text in texts {
+        let origin = Origin::Flag { flag: format!("--allow of {text}") };
+        builder.add(text, Action::Allow, origin, Note::default()).unwrap();
+    }
+    builder.build()
+}
+
+/// A5: whatever the caller opens, closes or weakens is another fingerprint, and no two of them are one.
+#[test]
+fn a5_each_change_of_a_request_is_another_fingerprint() {
+    let dirs = Dirs::new("request");
+    let data = dirs.0.join("data");
+    let bind = |guest: &str| Bind { host: data.clone(), guest: guest.into() };
+    let changes: Changes<'_, Request> = vec![
+        ("nothing", Box::new(|_| ())),
+        (
+            "one rule more",
+            Box::new(|it| it.policy = rules(&["a.example.com", "b.example.com", "c.example.com"])),
+        ),
+        ("one rule less", Box::new(|it| it.policy = rules(&["a.example.com"]))),
+        ("another port", Box::new(|it| it.policy = rules(&["a.example.com", "b.example.com:8443"]))),
+        ("a denial", Box::new(|it| it.policy = rules(&["a.example.com", "!b.example.com"]))),
+        ("shown", Box::new(|it| it.files.ro.push(bind("/data")))),
+        ("shown elsewhere", Box::new(|it| it.files.ro.push(bind("/dat")))),
+        ("writable", Box::new(|it| it.files.rw.push(bind("/data")))),
+        ("hidden", Box::new(|it| it.files.mask.push(dirs.0.join("work")))),
+        ("the whole tree", Box::new(|it| it.files.view = View::Host)),
+        ("almost nothing", Box::new(|it| it.files.view = View::Minimal)),
+        ("no cache", Box::new(|it| it.files.cache = Cache::None)),
+        ("git's own files", Box::new(|it| it.files.allow_git_config = true)),
+        ("another directory", Box::new(|it| it.cwd = data.clone())),
+        ("the other bridge", Box::new(|it| it.bridge = Bridge::Relay)),
+        ("a variable more", Box::new(|it| it.env.push(EnvRule::Pass("CI".into())))),
+        ("a variable less", Box::new(|it| it.env.push(EnvRule::Remove("SHELL".into())))),
+        ("a time limit", Box::new(|it| it.timeout = Some(Duration::from_secs(1)))),
+        ("another time limit", Box::new(|it| it.timeout = Some(Duration::from_millis(1001)))),
+    ];
+    let mut seen = BTreeMap::new();
+    for (what, change) in changes {
+        if let Some(other) = seen.insert(dirs.of_request(change), what) {
+            panic!("`{what}` and `{other}` have one fingerprint");
+        }
+    }
+}
+
+/// A5: and so is what the machine or exeat gives less of.
+#[test]
+fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
+    let dirs = Dirs::new("plan");
+    let partial = |why: &str| Held::Partial { missing: why.into() };
+    let changes: Changes<'_, Plan> = vec![
+        ("nothing", Box::new(|_| ())),
+        ("the executable", Box::new(|it| it.bwrap = "/opt/bwrap".into())),
+        ("the bridge", Box::new(|it| it.bridge = BridgeKind::Relay)),
+        ("the identity", Box::new(|it| it.identity = Identity::Other { uid: 1, gid: 2 })),
+        ("the identity's numbers", Box::new(|it| it.identity = Identity::Other { uid: 2, gid: 1 })),
+        ("host sockets", Box::new(|it| it.sockets_exposed = !it.sockets_exposed)),
+        ("the network", Box::new(|it| it.enforcement.net = Held::Absent)),
+        ("the files", Box::new(|it| it.enforcement.fs = partial("x"))),
+        ("the system calls", Box::new(|it| it.enforcement.syscalls = Held::Absent)),
+        ("what they lack", Box::new(move |it| it.enforcement.syscalls = partial("y"))),
+        ("what the identity lacks", Box::new(move |it| it.enforcement.identity = partial("z"))),
+        ("the order of mounts", Box::new(|it| it.mounts.reverse())),
+        ("a mount less", Box::new(|it| drop(it.mounts.pop()))),
+        ("a watched name less", Box::new(|it| it.missing[0].names.truncate(1))),
+        ("a watched tree less", Box::new(|it| drop(it.missing.pop()))),
+        ("where it starts", Box::new(|it| it.cwd = "/".into())),
+        (
+            "our files",
+            Box::new(|it| {
+                edit(it, |mount| {
+                    if let Mount::File { bytes, .. } = mount {
+                        bytes.0.to_mut().push(b'x')
+                    }
+                })
+            }),
+        ),
+        (
+            "modes",
+            Box::new(|it| {
+                edit(it, |mount| {
+                    if let Mount::Tmpfs { mode, .. } = mount {
+                        *mode ^= 1
+                    }
+                })
+            }),
+        ),
+        (
+            "sizes",
+            Box::new(|it| {
+                edit(it, |mount| {
+                    if let Mount::Tmpfs { size, .. } = mount {
+                        *size += 1
+                    }
+                })
+            }),
+        ),
+        (
+            "/dev/shm",
+            Box::new(|it| {
+                edit(it, |mount| {
+                    if let Mount::Dev { shm } = mount {
+                        *shm += 1
+                    }
+                })
+            }),
+        ),
+    ];
+    let mut seen = BTreeMap::new();
+    for (what, change) in changes {
+        if let Some(other) = seen.insert(dirs.of_plan(change), what) {
+            panic!("`{what}` and `{other}` have one fingerprint");
+        }
+    }
+}
+
+fn edit(plan: &mut Plan, change: impl FnMut(&mut Mount)) {
+    plan.mounts.iter_mut().for_each(change);
+}
+
+/// A5: an approval outlives what does not matter to it.
+#[test]
+fn a5_what_is_no_wall_changes_nothing() {
+    let dirs = Dirs::new("same");
+    let before = dirs.of_request(|_| ());
+    let mut seen = BTreeSet::from([before]);
+    seen.insert(
+        dirs.of_request(|it| it.policy = rules(&["B.example.com:443", "a.example.com", "a.example.com"])),
+    );
+    seen.insert(dirs.of_request(|it| it.command = vec!["other".into(), "--option".into()]));
+    seen.insert(dirs.of_request(|it| it.env.push(EnvRule::Set("SHELL".into(), "/bin/other".into()))));
+    seen.insert(dirs.of_request(|it| it.labels.push(("k".into(), "v".into()))));
+    seen.insert(dirs.of_request(|it| it.stage = Some("name".into())));
+    seen.insert(dirs.of_request(|it| it.audit = AuditTo::File(dirs.0.join("record"))));
+    // Contents, and times with them.
+    fs::write(dirs.0.join("work/new"), "x").unwrap();
+    seen.insert(dirs.of_request(|_| ()));
+    seen.insert(dirs.of_plan(|it| it.run_base = "/elsewhere".into()));
+    assert_eq!(seen.len(), 1, "{seen:?}");
+}
+
+/// A5: what is saved can be read back, and nothing else can.
+#[test]
+fn a5_a_fingerprint_is_64_digits() {
+    let dirs = Dirs::new("text");
+    let it = dirs.of_request(|_| ());
+    assert_eq!(it.to_string().parse::<Fingerprint>(), Ok(it.clone()));
+    let json = serde_json::to_string(&it).unwrap();
+    assert_eq!(json, format!("\"{it}\""));
+    assert_eq!(serde_json::from_str::<Fingerprint>(&json).unwrap(), it);
+    let (upper, short) = (it.as_str().to_uppercase(), "0".repeat(63));
+    for wrong in ["", "0", &short, &format!("{it}0"), &format!("g{short}"), &upper] {
+        assert_eq!(wrong.parse::<Fingerprint>(), Err(FingerprintError), "{wrong}");
+    }
+}
+
+/// Two fields never join into the same bytes as two others.
+#[test]
+fn a_value_cannot_look_like_the_next_name() {
+    let bytes = |pairs: &[(&str, &str)]| {
+        let mut fields = Fields::default();
+        for (name, value) in pairs {
+            fields.text(name, value);
+        }
+        fields.0
+    };
+    assert_ne!(bytes(&[("a", "bc"), ("d", "")]), bytes(&[("a", "b"), ("cd", "")]));
+    assert_ne!(bytes(&[("a", "b")]), bytes(&[("ab", "")]));
+}

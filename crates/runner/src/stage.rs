@@ -1,0 +1,558 @@
+//! A stage as a library starts it: the shape of [`std::process::Command`], with walls.
+//!
+//! Nothing of the calling process is changed: no signal handler, no descriptor, no limit, no directory, no umask.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use exeat_policy::file::PathSpec;
+use exeat_policy::{Action, EffectSet, Note, Origin, Policy, PolicyBuilder, RuleError};
+use exeat_sandbox::{Enforcement, Held};
+
+use crate::backend::Backend;
+use crate::error::Error;
+use crate::plan::{Plan, home_of, plan_with};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
+use crate::run::{Outcome, Streams};
+use crate::signals;
+
+mod running;
+mod stdio;
+
+pub use running::{Running, Stopper};
+pub use stdio::Stdio;
+
+/// Bytes of each of the two streams that [`Stage::output`] keeps, unless [`Stage::output_most`] says otherwise.
+const OUTPUT_MOST: usize = 16 << 20;
+
+/// A command that is about to run in its own sandbox, with nothing reachable but what is allowed here.
+///
+/// It is used like [`std::process::Command`], keeps what was set, and can be started several times. The differences:
+///
+/// - Of the caller's environment a stage gets a short list (`PATH`, `LANG`, `TERM` and the like) and what
+///   [`env_pass`](Stage::env_pass) names; the proxy's variables are always set.
+/// - The file tree is a view: see [`View`], [`ro`](Stage::ro), [`rw`](Stage::rw), [`mask`](Stage::mask).
+/// - There is no start without a sandbox. Whatever is missing for one is an [`Error`], and nothing has run.
+///
+/// ```
+/// use exeat_runner::{Ended, Stage};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let dir = std::env::temp_dir().join(format!("exeat-doc-{}", std::process::id()));
+/// # std::fs::create_dir_all(&dir)?;
+/// let output = Stage::new("sh")
+///     .args(["-c", "echo $0 and $GREETING", "--not-an-option"])
+///     .env("GREETING", "hello")
+///     .allow("api.example.com")?
+///     .deny("telemetry.example.com")?
+/// #   .current_dir(&dir)
+/// #   .host_env([("PATH".into(), "/usr/bin:/bin".into()), ("HOME".into(), dir.clone().into())])
+///     .output()?;
+/// assert_eq!(output.outcome.ended, Ended::Exit(0));
+/// assert_eq!(output.stdout, b"--not-an-option and hello\n");
+/// # std::fs::remove_dir_all(&dir)?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Stage {
+    command: Vec<OsString>,
+    cwd: Option<PathBuf>,
+    /// `None`: this process's own, when the stage is planned.
+    host_env: Option<BTreeMap<OsString, OsString>>,
+    env: Vec<EnvRule>,
+    /// Rules given one by one, and whether there are any.
+    rules: PolicyBuilder,
+    ruled: bool,
+    policy: Option<Policy>,
+    files: Files,
+    /// Paths of effects, read-only and writable.
+    effects_ro: Vec<PathSpec>,
+    effects_rw: Vec<PathSpec>,
+    bridge: Bridge,
+    backend: Option<Backend>,
+    require_full: bool,
+    stage: Option<String>,
+    labels: Vec<(String, String)>,
+    audit: AuditTo,
+    timeout: Option<Duration>,
+    stdin: Option<Stdio>,
+    stdout: Option<Stdio>,
+    stderr: Option<Stdio>,
+    output_most: usize,
+}
+
+/// What a stage wrote, and how it ended.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Output {
+    /// How it ended.
+    pub outcome: Outcome,
+    /// Its standard output, whole; empty where that was set to something else than a pipe.
+    pub stdout: Vec<u8>,
+    /// Its standard error, likewise.
+    pub stderr: Vec<u8>,
+}
+
+impl Stage {
+    /// A command without arguments, for which nothing is reachable. A program without `/` is looked for in the `PATH` that
+    /// the stage has, inside its view.
+    pub fn new(program: impl AsRef<OsStr>) -> Self {
+        Self {
+            command: vec![program.as_ref().into()],
+            cwd: None,
+            host_env: None,
+            env: Vec::new(),
+            rules: PolicyBuilder::new(),
+            ruled: false,
+            policy: None,
+            files: Files::default(),
+            effects_ro: Vec::new(),
+            effects_rw: Vec::new(),
+            bridge: Bridge::default(),
+            backend: None,
+            require_full: false,
+            stage: None,
+            labels: Vec::new(),
+            audit: AuditTo::Default,
+            timeout: None,
+            stdin: None,
+            stdout: None,
+            stderr: None,
+            output_most: OUTPUT_MOST,
+        }
+    }
+
+    /// Takes over the program, its arguments, the variables that were set or removed, and the working directory.
+    ///
+    /// A [`Command`](std::process::Command) does not tell its standard streams, nor whether its environment was cleared: set the
+    /// streams here; a stage's environment begins almost empty anyhow.
+    pub fn from_command(command: &std::process::Command) -> Self {
+        let mut stage = Self::new(command.get_program());
+        stage.args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => stage.env(name, value),
+                None => stage.env_remove(name),
+            };
+        }
+        stage.cwd = command.get_current_dir().map(Path::to_path_buf);
+        stage
+    }
+
+    /// Adds an argument. It reaches the program as it stands, also when it looks like an option or is `--`.
+    pub fn arg(&mut self, arg: impl AsRef<OsStr>) -> &mut Self {
+        self.command.push(arg.as_ref().into());
+        self
+    }
+
+    /// Adds arguments.
+    pub fn args(&mut self, args: impl IntoIterator<Item = impl AsRef<OsStr>>) -> &mut Self {
+        self.command.extend(args.into_iter().map(|arg| arg.as_ref().into()));
+        self
+    }
+
+    /// Sets a variable of the stage. Of several calls for one name the last one counts. The proxy's variables keep their
+    /// values.
+    pub fn env(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> &mut Self {
+        self.env.push(EnvRule::Set(name.as_ref().into(), value.as_ref().into()));
+        self
+    }
+
+    /// Sets variables.
+    pub fn envs(
+        &mut self,
+        vars: impl IntoIterator<Item = (impl AsRef<OsStr>, impl AsRef<OsStr>)>,
+    ) -> &mut Self {
+        for (name, value) in vars {
+            self.env(name, value);
+        }
+        self
+    }
+
+    /// Takes a variable away, also one that a stage gets by itself. The proxy's variables stay.
+    pub fn env_remove(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
+        self.env.push(EnvRule::Remove(name.as_ref().into()));
+        self
+    }
+
+    /// Passes the caller's value on, if there is one.
+    pub fn env_pass(&mut self, name: impl AsRef<OsStr>) -> &mut Self {
+        self.env.push(EnvRule::Pass(name.as_ref().into()));
+        self
+    }
+
+    /// The environment that counts as the caller's instead of this process's: the source of passed variables, of `PATH`, of
+    /// `HOME` and of the XDG directories in which caches and records are kept.
+    pub fn host_env(&mut self, vars: impl IntoIterator<Item = (OsString, OsString)>) -> &mut Self {
+        self.host_env = Some(vars.into_iter().collect());
+        self
+    }
+
+    /// Where the stage starts: writable for it, unless it is a home directory or wider. Without this call, this process's own
+    /// working directory. Relative paths of this stage begin there.
+    pub fn current_dir(&mut self, dir: impl AsRef<Path>) -> &mut Self {
+        self.cwd = Some(dir.as_ref().into());
+        self
+    }
+
+    /// Standard input: inherited, or empty for [`Stage::output`], where this is not called.
+    pub fn stdin(&mut self, stream: impl Into<Stdio>) -> &mut Self {
+        self.stdin = Some(stream.into());
+        self
+    }
+
+    /// Standard output: inherited, or collected by [`Stage::output`], where this is not called.
+    pub fn stdout(&mut self, stream: impl Into<Stdio>) -> &mut Self {
+        self.stdout = Some(stream.into());
+        self
+    }
+
+    /// Standard error: inherited, or collected by [`Stage::output`], where this is not called.
+    pub fn stderr(&mut self, stream: impl Into<Stdio>) -> &mut Self {
+        self.stderr = Some(stream.into());
+        self
+    }
+
+    /// Bytes of each stream that [`Stage::output`] keeps at most, 16 MiB where this is not called. A stage that writes more is
+    /// killed.
+    pub fn output_most(&mut self, bytes: usize) -> &mut Self {
+        self.output_most = bytes;
+        self
+    }
+
+    /// Allows what a rule names, such as `api.example.com`, `*.cdn.example.com:443,8443` or `10.2.0.0/16:5432`.
+    ///
+    /// # Errors
+    /// [`RuleError`] when the text is no rule; it may know the rule that was meant.
+    pub fn allow(&mut self, rule: &str) -> Result<&mut Self, RuleError> {
+        self.rule(rule, Action::Allow, "Stage::allow")
+    }
+
+    /// Denies what a rule names, on every port where it names none. A denial wins over whatever allows.
+    ///
+    /// # Errors
+    /// As for [`Stage::allow`].
+    pub fn deny(&mut self, rule: &str) -> Result<&mut Self, RuleError> {
+        self.rule(rule, Action::Deny, "Stage::deny")
+    }
+
+    fn rule(&mut self, rule: &str, action: Action, origin: &str) -> Result<&mut Self, RuleError> {
+        self.rules.add(rule, action, Origin::Flag { flag: origin.into() }, Note::default())?;
+        self.ruled = true;
+        Ok(self)
+    }
+
+    /// Grants what these effects need: their hosts as with [`Stage::allow`], what they read as with [`Stage::ro`], what they write
+    /// as with [`Stage::rw`]. To bound what a stage declares by what somebody else allows, give both to
+    /// [`Layers`](exeat_policy::Layers) and the policy to [`Stage::policy`].
+    pub fn effects(&mut self, effects: &EffectSet) -> &mut Self {
+        for rule in effects.rules() {
+            rule.apply(&mut self.rules);
+            self.ruled = true;
+        }
+        self.effects_ro.extend(effects.fs_read().cloned());
+        self.effects_rw.extend(effects.fs_write().cloned());
+        self
+    }
+
+    /// A whole policy, with layers where there are any. Not together with [`Stage::allow`] and [`Stage::deny`]: that is
+    /// [`Error::PolicyAndRules`] at the start.
+    pub fn policy(&mut self, policy: Policy) -> &mut Self {
+        self.policy = Some(policy);
+        self
+    }
+
+    /// The base view of the file tree.
+    pub fn view(&mut self, view: View) -> &mut Self {
+        self.files.view = view;
+        self
+    }
+
+    /// Shows a file or directory, read-only, at its own place.
+    pub fn ro(&mut self, path: impl AsRef<Path>) -> &mut Self {
+        self.ro_at(path.as_ref(), path.as_ref())
+    }
+
+    /// Shows a file or directory, read-only, at another place, which is absolute and holds no `..`.
+    pub fn ro_at(&mut self, host: impl AsRef<Path>, guest: impl AsRef<Path>) -> &mut Self {
+        self.files.ro.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
+        self
+    }
+
+    /// Shows a file or directory, writable, at its own place.
+    pub fn rw(&mut self, path: impl AsRef<Path>) -> &mut Self {
+        self.rw_at(path.as_ref(), path.as_ref())
+    }
+
+    /// Shows a file or directory, writable, at another place, which is absolute and holds no `..`.
+    pub fn rw_at(&mut self, host: impl AsRef<Path>, guest: impl AsRef<Path>) -> &mut Self {
+        self.files.rw.push(Bind { host: host.as_ref().into(), guest: guest.as_ref().into() });
+        self
+    }
+
+    /// Hides a file or directory, wherever it would be seen.
+    pub fn mask(&mut self, path: impl AsRef<Path>) -> &mut Self {
+        self.files.mask.push(path.as_ref().into());
+        self
+    }
+
+    /// The package caches that the stage sees.
+    pub fn cache(&mut self, cache: Cache) -> &mut Self {
+        self.files.cache = cache;
+        self
+    }
+
+    /// How TCP leaves the sandbox.
+    pub fn bridge(&mut self, bridge: Bridge) -> &mut Self {
+        self.bridge = bridge;
+        self
+    }
+
+    /// The sandbox; without this call, bubblewrap from a place that only root can change. A [`Backend::None`] is refused at
+    /// the start.
+    pub fn backend(&mut self, backend: Backend) -> &mut Self {
+        self.backend = Some(backend);
+        self
+    }
+
+    /// Refuses to start where anything holds only in part, such as on a kernel that lacks a layer, or for a stage of root's.
+    pub fn require_full(&mut self) -> &mut Self {
+        self.require_full = true;
+        self
+    }
+
+    /// Wall-clock limit; then the stage is stopped and ends as [`Ended::Timeout`](crate::Ended::Timeout).
+    pub fn timeout(&mut self, limit: Duration) -> &mut Self {
+        self.timeout = Some(limit);
+        self
+    }
+
+    /// A label in the record.
+    pub fn label(&mut self, name: impl Into<String>, value: impl Into<String>) -> &mut Self {
+        self.labels.push((name.into(), value.into()));
+        self
+    }
+
+    /// The stage's name, in every line of the record.
+    pub fn stage_name(&mut self, name: impl Into<String>) -> &mut Self {
+        self.stage = Some(name.into());
+        self
+    }
+
+    /// Where the record goes. A file is created anew by each start: it must not exist.
+    pub fn audit(&mut self, to: AuditTo) -> &mut Self {
+        self.audit = to;
+        self
+    }
+
+    /// What a start would do; changes nothing, and starts nothing.
+    ///
+    /// # Errors
+    /// What a start would fail with, as far as that can be told.
+    pub fn plan(&self) -> Result<Plan, Error> {
+        self.plan_on([&Stdio::inherit(), &Stdio::inherit(), &Stdio::inherit()])
+    }
+
+    /// Runs the stage on this process's standard streams, or on what was set, and waits until no process of it is left.
+    ///
+    /// # Errors
+    /// When the stage was not started, or was lost after that; see [`Error`]. A command that fails is an [`Outcome`].
+    pub fn run(&self) -> Result<Outcome, Error> {
+        self.spawn()?.wait()
+    }
+
+    /// The same, with an empty standard input, and collects what the stage writes.
+    ///
+    /// # Errors
+    /// As [`Stage::run`]; and [`Error::OutputTooLong`] when a stream is longer than [`Stage::output_most`] bytes.
+    pub fn output(&self) -> Result<Output, Error> {
+        let mut running = self.start([Stdio::null(), Stdio::piped(), Stdio::piped()])?;
+        let (stdout, stderr) = (running.take_stdout(), running.take_stderr());
+        drop(running.take_stdin());
+        let stopper = running.stopper();
+        let most = self.output_most;
+        thread::scope(|scope| {
+            let reader = thread::Builder::new().name("exeat-output".into());
+            let other = reader
+                .spawn_scoped(scope, || running::collect(stderr, most, "its standard error", &stopper))
+                .map_err(|source| Error::Prepare { what: "the output's thread", source })?;
+            let stdout = running::collect(stdout, most, "its standard output", &stopper);
+            let outcome = running.wait();
+            let stderr = other.join().unwrap_or_else(|_| {
+                Err(Error::Output(io::Error::other("the thread that reads it ended early")))
+            });
+            Ok(Output { stdout: stdout?, stderr: stderr?, outcome: outcome? })
+        })
+    }
+
+    /// Starts the stage and returns when it was executed. What could not be executed is told by [`Running::wait`].
+    ///
+    /// # Errors
+    /// When the stage was not started: nothing untrusted has run, and nothing is left.
+    pub fn spawn(&self) -> Result<Running, Error> {
+        self.start([Stdio::inherit(), Stdio::inherit(), Stdio::inherit()])
+    }
+
+    fn start(&self, [stdin, stdout, stderr]: [Stdio; 3]) -> Result<Running, Error> {
+        if signals::children_unseen() {
+            return Err(Error::ChildrenUnseen);
+        }
+        let stdin = self.stdin.as_ref().unwrap_or(&stdin);
+        let stdout = self.stdout.as_ref().unwrap_or(&stdout);
+        let stderr = self.stderr.as_ref().unwrap_or(&stderr);
+        let plan = self.plan_on([stdin, stdout, stderr])?;
+        let prepare = |what| move |source| Error::Prepare { what, source };
+        let (input, to_stage) = stdin.input().map_err(prepare("standard input"))?;
+        let (output, from_output) =
+            stdout.output(io::stdout().as_fd()).map_err(prepare("standard output"))?;
+        let (error, from_error) = stderr.output(io::stderr().as_fd()).map_err(prepare("standard error"))?;
+        let mut running = Running::start(plan, Streams::made([input, output, error]))?;
+        (running.stdin, running.stdout, running.stderr) = (to_stage, from_output, from_error);
+        Ok(running)
+    }
+
+    fn plan_on(&self, [stdin, stdout, stderr]: [&Stdio; 3]) -> Result<Plan, Error> {
+        let request = self.request()?;
+        let bwrap = self.backend.as_ref().map(Backend::bwrap).transpose().map_err(Error::Backend)?;
+        let open = [(stdin, 0), (stdout, 1), (stderr, 2)].map(|(stream, own)| stream.path(own));
+        let open: Vec<&str> = open.iter().filter_map(Option::as_deref).collect();
+        let plan = plan_with(request, bwrap, &open)?;
+        if self.require_full {
+            full(plan.enforcement())?;
+        }
+        Ok(plan)
+    }
+
+    fn request(&self) -> Result<Request, Error> {
+        self.check_words()?;
+        let policy = match &self.policy {
+            Some(_) if self.ruled => return Err(Error::PolicyAndRules),
+            Some(policy) => policy.clone(),
+            None => self.rules.clone().build(),
+        };
+        let here = || {
+            let what = "the working directory";
+            std::env::current_dir().map_err(|source| Error::Prepare { what, source })
+        };
+        let cwd = match &self.cwd {
+            Some(dir) if dir.is_absolute() => dir.clone(),
+            Some(dir) => here()?.join(dir),
+            None => here()?,
+        };
+        let host_env = self.host_env.clone().unwrap_or_else(|| std::env::vars_os().collect());
+        let home = home_of(host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
+        let Files { view, ro, rw, mask, cache, allow_git_config } = &self.files;
+        let binds = |list: &[Bind], effects: &[PathSpec]| {
+            let effects = effects.iter().map(|path| of_effect(path, &home));
+            list.iter().cloned().chain(effects).map(|bind| place(&bind, &cwd)).collect::<Result<Vec<_>, _>>()
+        };
+        let files = Files {
+            view: *view,
+            ro: binds(ro, &self.effects_ro)?,
+            rw: binds(rw, &self.effects_rw)?,
+            mask: mask.iter().map(|path| absolute(path, &cwd)).collect(),
+            cache: *cache,
+            allow_git_config: *allow_git_config,
+        };
+        Ok(Request {
+            command: self.command.clone(),
+            policy,
+            files,
+            env: self.env.clone(),
+            host_env,
+            bridge: self.bridge,
+            stage: self.stage.clone(),
+            labels: self.labels.clone(),
+            audit: match &self.audit {
+                AuditTo::Default => AuditTo::Default,
+                AuditTo::File(path) => AuditTo::File(absolute(path, &cwd)),
+                AuditTo::Fd(fd) => {
+                    let what = "the record's descriptor";
+                    AuditTo::Fd(fd.try_clone().map_err(|source| Error::Prepare { what, source })?)
+                }
+            },
+            timeout: self.timeout,
+            cwd,
+        })
+    }
+
+    /// What execve(2) could not carry.
+    fn check_words(&self) -> Result<(), Error> {
+        let nul = |word: &OsStr| word.as_bytes().contains(&0);
+        if self.command.iter().any(|word| nul(word)) {
+            return Err(Error::Nul("the command"));
+        }
+        for rule in &self.env {
+            let (EnvRule::Set(name, _) | EnvRule::Pass(name) | EnvRule::Remove(name)) = rule;
+            let bytes = name.as_bytes();
+            if bytes.is_empty() || bytes.iter().any(|byte| [b'=', 0].contains(byte)) {
+                return Err(Error::EnvName(exeat_audit::escape(bytes, 256)));
+            }
+            if matches!(rule, EnvRule::Set(_, value) if nul(value)) {
+                return Err(Error::Nul("a variable's value"));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A path of an effect, which is absolute or below HOME, at its own place.
+fn of_effect(path: &PathSpec, home: &Path) -> Bind {
+    let host = match path {
+        PathSpec::Home(below) => home.join(below),
+        PathSpec::Absolute(path) | PathSpec::Relative(path) => path.into(),
+    };
+    Bind { guest: host.clone(), host }
+}
+
+/// A bind with both paths absolute. bubblewrap takes the place inside by its letters.
+fn place(bind: &Bind, cwd: &Path) -> Result<Bind, Error> {
+    let host = absolute(&bind.host, cwd);
+    if bind.guest == bind.host {
+        return Ok(Bind { guest: without_dots(&host), host });
+    }
+    let dots = bind.guest.components().any(|part| part == Component::ParentDir);
+    if dots || !bind.guest.is_absolute() {
+        let why = "it must be absolute, without `..`";
+        return Err(Error::Path {
+            what: "as a place inside",
+            path: bind.guest.clone(),
+            source: io::Error::new(io::ErrorKind::InvalidInput, why),
+        });
+    }
+    Ok(Bind { guest: bind.guest.components().collect(), host })
+}
+
+fn absolute(path: &Path, cwd: &Path) -> PathBuf {
+    cwd.join(path).components().collect()
+}
+
+/// `/a/b/../c` is `/a/c`, whatever `b` is.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => drop(out.pop()),
+            part => out.push(part),
+        }
+    }
+    out
+}
+
+fn full(enforcement: &Enforcement) -> Result<(), Error> {
+    let Enforcement { net, fs, syscalls, identity } = enforcement;
+    let lacks: Vec<String> =
+        [("network", net), ("files", fs), ("system calls", syscalls), ("identity", identity)]
+            .into_iter()
+            .filter(|(_, held)| **held != Held::Full)
+            .map(|(aspect, held)| format!("{aspect}: {held}"))
+            .collect();
+    if lacks.is_empty() { Ok(()) } else { Err(Error::NotHeld(lacks.join("; "))) }
+}

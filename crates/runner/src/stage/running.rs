@@ -1,0 +1,190 @@
+//! A stage that has been started, and the thread that serves it.
+
+use std::io::{self, PipeReader, PipeWriter, Read};
+use std::sync::mpsc::{self, Receiver};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use exeat_audit::RunId;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+
+use crate::error::Error;
+use crate::plan::Plan;
+use crate::run::{Outcome, Streams, Within, run_on};
+use crate::signals::Ask;
+
+/// A stage that has started. Two threads of this process serve it until it is over.
+///
+/// Dropping it ends the stage: SIGKILL to every process of the sandbox, and the drop waits until none is left and the
+/// record is closed. That takes milliseconds, or up to two seconds where the stage had sent bytes that are still on their
+/// way to an allowed host. Call [`Running::stop`] and then [`Running::wait`] for a polite end.
+#[derive(Debug)]
+pub struct Running {
+    run: RunId,
+    stopper: Stopper,
+    over: Receiver<Result<Outcome, Error>>,
+    /// The outcome, once it was received.
+    ended: Option<Result<Outcome, Error>>,
+    thread: Option<JoinHandle<()>>,
+    pub(super) stdin: Option<PipeWriter>,
+    pub(super) stdout: Option<PipeReader>,
+    pub(super) stderr: Option<PipeReader>,
+}
+
+/// Ends a stage from another thread. When the stage is over it does nothing.
+#[derive(Debug, Clone)]
+pub struct Stopper(UnboundedSender<Ask>);
+
+impl Stopper {
+    /// See [`Running::stop`].
+    pub fn stop(&self, grace: Duration) {
+        // Nobody receives it: the run is over.
+        let _ = self.0.send(Ask::Stop(grace));
+    }
+
+    /// See [`Running::kill`].
+    pub fn kill(&self) {
+        let _ = self.0.send(Ask::Kill);
+    }
+}
+
+impl Running {
+    /// Starts the run in a thread of its own, and waits until the stage was executed or could not be.
+    pub(super) fn start(plan: Plan, streams: Streams) -> Result<Self, Error> {
+        let run = RunId::new();
+        let (asks, asked) = unbounded_channel();
+        let (started_to, started) = mpsc::channel();
+        let (over_to, over) = mpsc::channel();
+        let body = move || {
+            let mut notes = plan.notes().to_vec();
+            let within = Within::Program { asks: asked, started: started_to };
+            let done = run_on(plan, run, streams, within).map(|(mut outcome, _)| {
+                notes.append(&mut outcome.notes);
+                Outcome { notes, ..outcome }
+            });
+            // Whoever started it may be gone.
+            let _ = over_to.send(done);
+        };
+        let thread = thread::Builder::new().name("exeat-run".into()).spawn(body);
+        let thread = thread.map_err(|source| Error::Prepare { what: "the run's thread", source })?;
+        let mut running = Self {
+            run,
+            stopper: Stopper(asks),
+            over,
+            ended: None,
+            thread: Some(thread),
+            stdin: None,
+            stdout: None,
+            stderr: None,
+        };
+        // The other end goes away unsent when there was no start.
+        if started.recv().is_err() {
+            running.ended = Some(Ok(running.receive()?));
+        }
+        Ok(running)
+    }
+
+    /// The run: the name of its record, and `EXEAT_RUN_ID` inside.
+    #[must_use]
+    pub fn id(&self) -> RunId {
+        self.run
+    }
+
+    /// The pipe to the stage's standard input, if it was [`Stdio::piped`](crate::Stdio::piped); once. Dropping it is the
+    /// end of the input.
+    pub fn take_stdin(&mut self) -> Option<PipeWriter> {
+        self.stdin.take()
+    }
+
+    /// The pipe from the stage's standard output, if it was [`Stdio::piped`](crate::Stdio::piped); once.
+    pub fn take_stdout(&mut self) -> Option<PipeReader> {
+        self.stdout.take()
+    }
+
+    /// The pipe from the stage's standard error, if it was [`Stdio::piped`](crate::Stdio::piped); once.
+    pub fn take_stderr(&mut self) -> Option<PipeReader> {
+        self.stderr.take()
+    }
+
+    /// Waits until no process of the stage is left and the record is closed. Closes the pipe to standard input first, if
+    /// it was not taken. A stage whose output is piped and not read may wait for its reader for ever: read it first, or
+    /// use [`Stage::output`](crate::Stage::output).
+    ///
+    /// # Errors
+    /// When the run was lost after the start; no process of the stage is left then either.
+    pub fn wait(mut self) -> Result<Outcome, Error> {
+        drop(self.stdin.take());
+        match self.ended.take() {
+            Some(ended) => ended,
+            None => self.receive(),
+        }
+    }
+
+    /// Waits for `limit` at most. `true`: it is over, and [`Running::wait`] returns at once.
+    pub fn wait_timeout(&mut self, limit: Duration) -> bool {
+        if self.ended.is_none() {
+            self.ended = match self.over.recv_timeout(limit) {
+                Ok(ended) => Some(ended),
+                Err(mpsc::RecvTimeoutError::Timeout) => return false,
+                Err(mpsc::RecvTimeoutError::Disconnected) => Some(Err(lost())),
+            };
+        }
+        true
+    }
+
+    /// Asks the stage to end: SIGTERM to its process group now, and SIGKILL to everything in the sandbox when `grace` is
+    /// over. Does not wait. Asked again, the sooner of the two ends counts.
+    pub fn stop(&self, grace: Duration) {
+        self.stopper.stop(grace);
+    }
+
+    /// Ends every process of the sandbox with SIGKILL. Does not wait.
+    pub fn kill(&self) {
+        self.stopper.kill();
+    }
+
+    /// Stops this stage from elsewhere, while [`Running::wait`] waits.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    fn receive(&self) -> Result<Outcome, Error> {
+        self.over.recv().unwrap_or_else(|_| Err(lost()))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.kill();
+        if let Some(thread) = self.thread.take() {
+            // A panic in it is known already: the outcome did not come.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn lost() -> Error {
+    Error::Prepare { what: "the run", source: io::Error::other("its thread ended early") }
+}
+
+/// Reads to the end, or until there is more than `most` bytes, which ends the stage.
+pub(super) fn collect(
+    pipe: Option<PipeReader>,
+    most: usize,
+    name: &'static str,
+    stopper: &Stopper,
+) -> Result<Vec<u8>, Error> {
+    let mut bytes = Vec::new();
+    let Some(pipe) = pipe else { return Ok(bytes) };
+    let room = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let read = pipe.take(room).read_to_end(&mut bytes).map_err(Error::Output);
+    if read.is_err() || bytes.len() > most {
+        stopper.kill();
+    }
+    match read {
+        Ok(_) if bytes.len() > most => Err(Error::OutputTooLong(most, name)),
+        Ok(_) => Ok(bytes),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,101 @@
+//! The standard streams of a stage, as the caller set them.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, PipeReader, PipeWriter};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// What one standard stream of a stage is connected to.
+///
+/// Files, pipes, terminals and connected Unix stream pairs can be given with `Stdio::from`. A directory, or a socket that
+/// could be connected again, would lead out of the sandbox: the stage is then refused ([`Error::Stream`](crate::Error::Stream)).
+#[derive(Debug)]
+pub struct Stdio(Kind);
+
+#[derive(Debug)]
+enum Kind {
+    Inherit,
+    Null,
+    Piped,
+    Fd(OwnedFd),
+}
+
+impl Stdio {
+    /// This process's own stream. It is copied, and stays open and as it is here.
+    #[must_use]
+    pub fn inherit() -> Self {
+        Self(Kind::Inherit)
+    }
+
+    /// `/dev/null`.
+    #[must_use]
+    pub fn null() -> Self {
+        Self(Kind::Null)
+    }
+
+    /// A pipe, whose other end [`Running`](crate::Running) has.
+    #[must_use]
+    pub fn piped() -> Self {
+        Self(Kind::Piped)
+    }
+
+    /// The stage's end, and the caller's where there is one.
+    pub(super) fn input(&self) -> io::Result<(OwnedFd, Option<PipeWriter>)> {
+        if matches!(self.0, Kind::Piped) {
+            let (reader, writer) = io::pipe()?;
+            return Ok((reader.into(), Some(writer)));
+        }
+        Ok((self.copy(io::stdin().as_fd())?, None))
+    }
+
+    /// The same for output; `own` is this process's.
+    pub(super) fn output(&self, own: BorrowedFd<'_>) -> io::Result<(OwnedFd, Option<PipeReader>)> {
+        if matches!(self.0, Kind::Piped) {
+            let (reader, writer) = io::pipe()?;
+            return Ok((writer.into(), Some(reader)));
+        }
+        Ok((self.copy(own)?, None))
+    }
+
+    fn copy(&self, own: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        match &self.0 {
+            Kind::Inherit => own.try_clone_to_owned(),
+            Kind::Fd(fd) => fd.try_clone(),
+            Kind::Null | Kind::Piped => {
+                Ok(OpenOptions::new().read(true).write(true).open("/dev/null")?.into())
+            }
+        }
+    }
+
+    /// A path that leads to what is open already; `own` is the number of this process's stream.
+    pub(super) fn path(&self, own: u8) -> Option<String> {
+        match &self.0 {
+            Kind::Inherit => Some(format!("/proc/self/fd/{own}")),
+            Kind::Fd(fd) => Some(format!("/proc/self/fd/{}", fd.as_raw_fd())),
+            Kind::Null | Kind::Piped => None,
+        }
+    }
+}
+
+impl From<OwnedFd> for Stdio {
+    fn from(fd: OwnedFd) -> Self {
+        Self(Kind::Fd(fd))
+    }
+}
+
+impl From<File> for Stdio {
+    fn from(file: File) -> Self {
+        OwnedFd::from(file).into()
+    }
+}
+
+impl From<PipeReader> for Stdio {
+    fn from(pipe: PipeReader) -> Self {
+        OwnedFd::from(pipe).into()
+    }
+}
+
+impl From<PipeWriter> for Stdio {
+    fn from(pipe: PipeWriter) -> Self {
+        OwnedFd::from(pipe).into()
+    }
+}

@@ -1,0 +1,550 @@
+//! Stages as a library starts them, through the real bubblewrap. Started by root, every test runs once more as an ordinary
+//! user (`everything_again_as_an_ordinary_user`).
+
+#![expect(clippy::unwrap_used, reason = "a test's helpers fail the test")]
+#![expect(clippy::disallowed_methods, reason = "commands to take over, and this test program once more")]
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use exeat_runner::policy::PolicyBuilder;
+use exeat_runner::{AuditTo, Backend, Cache, EffectSet, Ended, Error, Outcome, Output, Stage, Stdio, View};
+
+/// Set in the process that runs the tests again: the directory that its user owns.
+const AGAIN: &str = "EXEAT_STAGE_TEST_DIR";
+
+/// An ordinary user, with no name.
+const USER: u32 = 54_321;
+
+/// The places of one test, gone with it.
+struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let base = std::env::var_os(AGAIN).map_or_else(std::env::temp_dir, PathBuf::from);
+        let root = base.join(format!("stage-{name}-{}", std::process::id()));
+        for dir in ["work", "home", "data"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        Self { root: root.canonicalize().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.root.join(name)
+    }
+
+    fn host_env(&self) -> Vec<(OsString, OsString)> {
+        vec![
+            ("PATH".into(), "/usr/bin:/bin".into()),
+            ("HOME".into(), self.path("home").into()),
+            ("LANG".into(), "C.UTF-8".into()),
+            ("CI".into(), "yes".into()),
+        ]
+    }
+
+    /// In the working directory of this place, with a record in its home.
+    fn stage(&self, program: &str) -> Stage {
+        let mut stage = Stage::new(program);
+        stage.current_dir(self.path("work")).host_env(self.host_env());
+        stage
+    }
+
+    fn sh(&self, script: &str) -> Stage {
+        let mut stage = self.stage("sh");
+        stage.args(["-c", script]);
+        stage
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.root);
+    }
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).unwrap()
+}
+
+/// What the stage wrote, which must have ended well.
+fn said(stage: &Stage) -> String {
+    let Output { outcome, stdout, stderr, .. } = stage.output().unwrap();
+    assert_eq!(outcome.ended, Ended::Exit(0), "{}{}", text(&stderr), outcome.notes.join("\n"));
+    text(&stdout).to_owned()
+}
+
+/// A13, N14: words reach the program as they stand: nothing is an option of bubblewrap's or ours, and `--` is a word.
+#[test]
+fn a13_arguments_arrive_as_they_stand() {
+    let place = Place::new("words");
+    let words = ["--", "--bind", "/", "-c", "", "a b", "$HOME", "'", "--unshare-net", "\u{fc}\n"];
+    let mut stage = place.stage("printf");
+    stage.arg("[%s]").args(words);
+    let expect: String = words.iter().map(|word| format!("[{word}]")).collect();
+    assert_eq!(said(&stage), expect);
+}
+
+/// A13: a program that is called like the sandbox is a program.
+#[test]
+fn a13_a_program_named_bwrap_runs_inside() {
+    let place = Place::new("bwrap");
+    let mut stage = place.stage("bwrap");
+    stage.arg("--version");
+    assert!(said(&stage).starts_with("bubblewrap "));
+    // One of our own of that name, found by the stage's PATH.
+    let mine = place.path("work/bwrap");
+    fs::write(&mine, "#!/bin/sh\necho mine \"$@\"\n").unwrap();
+    fs::set_permissions(&mine, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut stage = place.stage("./bwrap");
+    stage.arg("--version");
+    assert_eq!(said(&stage), "mine --version\n");
+}
+
+/// A1, A13: the working directory is kept, also a relative one of a taken-over command.
+#[test]
+fn a13_the_working_directory_is_kept() {
+    let place = Place::new("cwd");
+    let work = place.path("work");
+    assert_eq!(said(&place.sh("pwd; echo x > made")), format!("{}\n", work.display()));
+    assert_eq!(fs::read_to_string(work.join("made")).unwrap(), "x\n");
+
+    let mut command = Command::new("pwd");
+    command.current_dir(place.path("data"));
+    let mut stage = Stage::from_command(&command);
+    stage.host_env(place.host_env());
+    assert_eq!(said(&stage), format!("{}\n", place.path("data").display()));
+}
+
+/// A1, A13: sets and removals of variables are kept, in order; a removal also takes what a stage gets by itself.
+#[test]
+fn a13_environment_sets_and_removals_are_kept() {
+    let place = Place::new("env");
+    let show = "printf '%s|' ${A-unset} \"${B-unset}\" ${CI-unset} ${LANG-unset} ${HTTPS_PROXY-unset}";
+    let proxy = "http://127.0.0.1:3128";
+    let mut stage = place.sh(show);
+    assert_eq!(said(&stage), format!("unset|unset|unset|C.UTF-8|{proxy}|"));
+    stage.env("A", "1").env("B", "2").env_remove("A").env_pass("CI").env_remove("LANG");
+    stage.env_remove("HTTPS_PROXY").env("B", "b c").env_pass("NOT_THERE");
+    assert_eq!(said(&stage), format!("unset|b c|yes|unset|{proxy}|"));
+
+    let mut command = Command::new("sh");
+    command.args(["-c", show]).env("A", "1").env("B", "").env_remove("LANG").current_dir(place.path("work"));
+    let mut stage = Stage::from_command(&command);
+    stage.host_env(place.host_env());
+    assert_eq!(said(&stage), format!("1||unset|unset|{proxy}|"));
+}
+
+/// A13: nothing in a list is nothing, not everything.
+#[test]
+fn a13_empty_lists() {
+    let place = Place::new("empty");
+    let mut stage = place.stage("true");
+    stage.args([] as [&str; 0]).envs([] as [(&str, &str); 0]).policy(PolicyBuilder::new().build());
+    assert_eq!(said(&stage), "");
+    assert!(matches!(place.stage("").run(), Ok(Outcome { ended: Ended::NotFound, .. })));
+}
+
+/// N29: piped streams carry both ways; the end of the input is the caller's to give.
+#[test]
+fn n29_piped_streams() {
+    let place = Place::new("piped");
+    let mut stage = place.sh("read line; echo out $line; echo err $line >&2; cat; exit 7");
+    stage.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut running = stage.spawn().unwrap();
+    let mut input = running.take_stdin().unwrap();
+    assert!(running.take_stdin().is_none(), "taken twice");
+    input.write_all(b"first\nrest").unwrap();
+    assert!(!running.wait_timeout(Duration::from_millis(50)), "its input is not at its end");
+    drop(input);
+    let (mut out, mut err) = (String::new(), String::new());
+    running.take_stdout().unwrap().read_to_string(&mut out).unwrap();
+    running.take_stderr().unwrap().read_to_string(&mut err).unwrap();
+    assert_eq!((out.as_str(), err.as_str()), ("out first\nrest", "err first\n"));
+    assert_eq!(running.wait().unwrap().ended, Ended::Exit(7));
+}
+
+/// N29: files and pipes that the caller opened, and `/dev/null`; a stage can be started again on the same ones.
+#[test]
+fn n29_streams_that_the_caller_opened() {
+    let place = Place::new("files");
+    fs::write(place.path("data/in"), "input\n").unwrap();
+    let mut stage = place.sh("cat; echo gone >&2");
+    stage.stdin(File::open(place.path("data/in")).unwrap());
+    stage.stdout(File::create(place.path("data/out")).unwrap()).stderr(Stdio::null());
+    let Output { outcome, stdout, stderr, .. } = stage.output().unwrap();
+    assert_eq!((outcome.ended, stdout.len(), stderr.len()), (Ended::Exit(0), 0, 0));
+    assert_eq!(fs::read(place.path("data/out")).unwrap(), b"input\n");
+    assert_eq!(stage.run().unwrap().ended, Ended::Exit(0));
+
+    stage.stdin(File::open(place.path("data")).unwrap());
+    assert!(matches!(stage.run(), Err(Error::Stream { stream: "standard input", what: "a directory" })));
+}
+
+/// What is collected is bounded; past the bound it is an error, never a part that looks whole.
+#[test]
+fn r01_output_has_a_bound() {
+    let place = Place::new("bound");
+    let mut stage = place.sh("printf 12345678; printf abcd >&2; exec tail -f /dev/null");
+    stage.output_most(7);
+    let began = Instant::now();
+    assert!(matches!(stage.output(), Err(Error::OutputTooLong(7, "its standard output"))));
+    let mut stage = place.sh("printf 1234; printf abcdefgh >&2; exec tail -f /dev/null");
+    stage.output_most(7);
+    assert!(matches!(stage.output(), Err(Error::OutputTooLong(7, "its standard error"))));
+    assert!(began.elapsed() < Duration::from_secs(20));
+    let mut stage = place.sh("printf 1234567");
+    assert_eq!(said(stage.output_most(7)), "1234567");
+}
+
+/// K39: dropping ends every process of the stage, also those that left its group and do not listen to signals.
+#[test]
+fn k39_drop_leaves_nothing() {
+    let place = Place::new("drop");
+    let mark = format!("86400.{}", std::process::id());
+    let mut stage = place.sh("trap '' TERM HUP INT; setsid sleep \"$0\" & sleep \"$0\" & echo up; wait");
+    stage.arg(&mark).stdout(Stdio::piped());
+    let mut running = stage.spawn().unwrap();
+    let mut up = [0; 3];
+    running.take_stdout().unwrap().read_exact(&mut up).unwrap();
+    wait_until("both have started", || with_argument(&mark).len() >= 3);
+    let began = Instant::now();
+    drop(running);
+    assert_eq!(with_argument(&mark), Vec::<String>::new());
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+/// The command lines of processes that hold this word.
+fn with_argument(word: &str) -> Vec<String> {
+    let all = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path().join("cmdline"));
+    let lines = all.filter_map(|path| fs::read(path).ok());
+    let words = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    words.filter(|line| line.contains(word)).collect()
+}
+
+fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
+    let by = Instant::now() + Duration::from_secs(20);
+    while !holds() {
+        assert!(Instant::now() < by, "not in time: {what}");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A stage is asked first, and made to when it does not listen; from another thread too.
+#[test]
+fn a_stage_is_stopped_politely_and_then_not() {
+    let place = Place::new("stop");
+    let ready = |stage: &mut Stage| {
+        let mut running = stage.stdout(Stdio::piped()).spawn().unwrap();
+        let mut pipe = running.take_stdout().unwrap();
+        pipe.read_exact(&mut [0; 3]).unwrap();
+        (running, pipe)
+    };
+    let hour = Duration::from_secs(3600);
+    let mut polite = place.sh("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done");
+    let (running, mut pipe) = ready(&mut polite);
+    let stopper = running.stopper();
+    thread::scope(|scope| {
+        scope.spawn(|| stopper.stop(hour));
+        assert_eq!(running.wait().unwrap().ended, Ended::Exit(3));
+    });
+    let mut rest = String::new();
+    pipe.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "bye\n");
+    // It is over: nothing happens.
+    stopper.kill();
+
+    let mut deaf = place.sh("trap '' TERM; echo up; while :; do sleep 0.05; done");
+    let (mut running, _pipe) = ready(&mut deaf);
+    running.stop(hour);
+    assert!(!running.wait_timeout(Duration::from_millis(200)));
+    running.stop(Duration::from_millis(50));
+    assert!(running.wait_timeout(Duration::from_secs(10)));
+    assert_eq!(running.wait().unwrap().ended, Ended::Signal(9));
+
+    let (running, _pipe) = ready(&mut deaf);
+    running.kill();
+    assert_eq!(running.wait().unwrap().ended, Ended::Signal(9));
+}
+
+/// A command that cannot be executed is an outcome, as with the binary; a wrong word of the caller's starts nothing.
+#[test]
+fn what_cannot_start_says_why() {
+    let place = Place::new("wrong");
+    let absent = place.stage("no-such-command").spawn().unwrap().wait().unwrap();
+    assert_eq!(absent.ended, Ended::NotFound);
+    assert!(absent.notes.iter().any(|note| note.contains("no-such-command")));
+    fs::write(place.path("work/text"), "text").unwrap();
+    assert_eq!(place.stage("./text").run().unwrap().ended, Ended::NotExecutable);
+
+    let wrong = |change: &dyn Fn(&mut Stage) -> &mut Stage| {
+        let mut stage = place.sh("touch ran");
+        let planned = change(&mut stage).plan().unwrap_err().to_string();
+        assert_eq!(stage.run().unwrap_err().to_string(), planned);
+        planned
+    };
+    assert!(wrong(&|stage| stage.arg("a\0b")).contains("NUL"));
+    assert!(wrong(&|stage| stage.env("A", "\0")).contains("NUL"));
+    assert!(wrong(&|stage| stage.env("A=B", "c")).contains("`A=B`"));
+    assert!(wrong(&|stage| stage.env_remove("")).contains("variable"));
+    assert!(wrong(&|stage| stage.current_dir("/no/such/dir")).contains("/no/such/dir"));
+    assert!(wrong(&|stage| stage.ro("/no/such/file")).contains("/no/such/file"));
+    assert!(wrong(&|stage| stage.ro_at("/usr", "inside")).contains("inside"));
+    assert!(wrong(&|stage| stage.ro_at("/usr", "/a/../b")).contains("/a/../b"));
+    let nothing = PolicyBuilder::new().build();
+    let both = wrong(&|stage| stage.allow("a.example.com").unwrap().policy(nothing.clone()));
+    assert!(both.contains("besides"));
+    assert!(!place.path("work/ran").exists(), "something ran");
+    assert!(place.sh("true").allow("*x.com").is_err());
+}
+
+/// N2, N28, A4: without a sandbox there is an error, and never a run.
+#[test]
+fn n28_no_bubblewrap_is_an_error_and_not_a_fallback() {
+    let place = Place::new("none");
+    let planted = place.path("data/bwrap");
+    fs::copy("/bin/true", &planted).unwrap();
+    fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    for path in [PathBuf::from("/no/such/bwrap"), planted] {
+        let mut stage = place.sh("touch ran");
+        let error = stage.backend(Backend::Bwrap { path }).run().unwrap_err();
+        assert_eq!(error.code(), 125);
+        assert!(matches!(error, Error::Sandbox(_)), "{error:?}");
+    }
+    // Belongs to root, starts, and builds no sandbox.
+    let mut stage = place.sh("touch ran");
+    let error = stage.backend(Backend::Bwrap { path: "/bin/true".into() }).run().unwrap_err();
+    assert!(matches!(error, Error::Sandbox(_)), "{error:?}");
+    let mut stage = place.sh("touch ran");
+    let error = stage.backend(Backend::None).run().unwrap_err();
+    assert!(matches!(error, Error::Backend(_)), "{error:?}");
+    assert!(!place.path("work/ran").exists(), "it ran without a sandbox");
+    let mut stage = place.sh("touch ran");
+    stage.backend(Backend::auto().unwrap()).run().unwrap();
+    assert!(place.path("work/ran").exists());
+}
+
+/// N28: what holds only in part can be refused.
+#[test]
+fn n28_everything_can_be_required_to_hold() {
+    let place = Place::new("full");
+    let mut stage = place.sh("true");
+    let all = format!("{:?}", stage.plan().unwrap().enforcement());
+    let whole = !all.contains("Partial") && !all.contains("Absent");
+    match stage.require_full().run() {
+        Ok(outcome) => assert!(whole && outcome.ended == Ended::Exit(0), "{all}"),
+        Err(Error::NotHeld(lacks)) => assert!(!whole && lacks.contains("partial"), "{lacks}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// A1, N14: the trees of the host are shown, writable, hidden, as asked.
+#[test]
+fn trees_are_shown_as_asked() {
+    let place = Place::new("trees");
+    let data = place.path("data");
+    fs::create_dir(data.join("secret")).unwrap();
+    for name in ["data/a", "data/secret/b", "home/h"] {
+        fs::write(place.path(name), name).unwrap();
+    }
+    let script = "cat \"$0/a\"; cat \"$0/secret/b\" || echo hidden; echo new > \"$0/w\" && echo wrote; cat /shown/a; ls \"$HOME\"";
+    let mut stage = place.sh(script);
+    stage.arg(&data).rw(&data).ro_at("../data", "/shown").mask("../data/secret").cache(Cache::None);
+    let Output { stdout, .. } = stage.output().unwrap();
+    assert_eq!(text(&stdout), "data/ahidden\nwrote\ndata/a");
+    let mut stage = place.sh("echo x > \"$0/r\" || echo refused");
+    assert_eq!(text(&stage.arg(&data).ro(&data).output().unwrap().stdout), "refused\n");
+    let mut stage = place.stage("/bin/sh");
+    // Only what is named: there is no shell to find.
+    assert_eq!(stage.view(View::Minimal).output().unwrap().outcome.ended, Ended::NotFound);
+}
+
+/// Effects grant what they need: hosts, paths below HOME, and nothing that is no path and no host.
+#[test]
+fn effects_grant_what_they_need() {
+    let place = Place::new("effects");
+    fs::create_dir_all(place.path("home/in")).unwrap();
+    fs::write(place.path("home/in/file"), "read\n").unwrap();
+    let effects = format!(
+        r#"[{{"effect": "NetworkHosts", "hosts": ["api.example.com"]}}, {{"effect": "FsRead", "path": "~/in"}},
+            {{"effect": "FsWrite", "path": "{}"}}, {{"effect": "Llm", "model": "large"}}]"#,
+        place.path("data").display()
+    );
+    let effects: EffectSet = serde_json::from_str(&effects).unwrap();
+    let mut stage =
+        place.sh("cat ~/in/file; echo x > ~/in/new || echo refused; echo y > \"$0/new\" && echo wrote");
+    stage.arg(place.path("data")).effects(&effects);
+    assert_eq!(said(&stage), "read\nrefused\nwrote\n");
+    let plan = stage.plan().unwrap();
+    let hosts: Vec<&str> = plan.policy().rules().iter().map(|rule| rule.text.as_str()).collect();
+    assert_eq!(hosts, ["api.example.com"]);
+    let none = Stage::new("true").effects(&EffectSet::new()).plan().unwrap();
+    assert!(none.policy().is_empty());
+}
+
+/// A5: a dry run changes nothing and starts nothing, and its fingerprint is that of the next one.
+#[test]
+fn a5_a_plan_is_dry() {
+    let place = Place::new("dry");
+    let mut stage = place.sh("touch ran");
+    stage.allow("api.example.com").unwrap();
+    let first = stage.plan().unwrap();
+    assert!(first.to_text().contains("api.example.com"));
+    stage.arg("more");
+    assert_eq!(stage.plan().unwrap().fingerprint(), first.fingerprint());
+    stage.allow("other.example.com").unwrap();
+    assert_ne!(stage.plan().unwrap().fingerprint(), first.fingerprint());
+    assert_eq!(fs::read_dir(place.path("work")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(place.path("home")).unwrap().count(), 0, "not even a record");
+}
+
+/// The record has what was given, and no stage can write it through a stream.
+#[test]
+fn a_record_has_labels_and_is_no_stream() {
+    let place = Place::new("record");
+    let record = place.path("data/record.jsonl");
+    let mut stage = place.sh("true");
+    stage.audit(AuditTo::File(record.clone())).label("build", "42").stage_name("nightly");
+    let mut running = stage.spawn().unwrap();
+    let id = running.id().to_string();
+    assert!(running.wait_timeout(Duration::from_secs(20)));
+    running.wait().unwrap();
+    let lines = fs::read_to_string(&record).unwrap();
+    for part in [id.as_str(), "\"build\"", "\"42\"", "nightly", "run_end"] {
+        assert!(lines.contains(part), "{part} in {lines}");
+    }
+    let file = File::create(place.path("data/other")).unwrap();
+    let mut stage = place.sh("true");
+    stage.audit(AuditTo::Fd(file.as_fd().try_clone_to_owned().unwrap())).stdout(file);
+    assert!(matches!(stage.run(), Err(Error::RecordInside { .. })));
+}
+
+/// What the calling process has is its own: signals, streams, limits, directory.
+#[test]
+fn a_run_leaves_the_calling_process_as_it_was() {
+    let place = Place::new("process");
+    let state = || {
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let signals = status.lines().filter(|line| line.starts_with("Sig") && !line.starts_with("SigQ"));
+        let signals: Vec<String> =
+            signals.filter(|line| !line.starts_with("SigPnd")).map(String::from).collect();
+        let streams = [0, 1, 2].map(|fd| {
+            let meta = fs::metadata(format!("/proc/self/fd/{fd}")).unwrap();
+            (meta.dev(), meta.ino())
+        });
+        let umask = status.lines().find(|line| line.starts_with("Umask")).unwrap().to_owned();
+        let limits = fs::read_to_string("/proc/self/limits").unwrap();
+        (signals, streams, umask, limits, std::env::current_dir().unwrap())
+    };
+    let before = state();
+    let mut stage = place.sh("cat; echo out; ulimit -n");
+    stage.stdin(Stdio::null()).stdout(File::create(place.path("data/out")).unwrap());
+    stage.run().unwrap();
+    let output = fs::read_to_string(place.path("data/out")).unwrap();
+    let soft = before.3.lines().find(|line| line.starts_with("Max open files")).unwrap();
+    let soft = soft.split_whitespace().nth(3).unwrap();
+    assert_eq!(output, format!("out\n{soft}\n"), "the stage's own limit is this process's");
+    assert_eq!(state(), before);
+}
+
+/// B26, N22: eight at once, each with a policy of its own: each reaches its own origin and no other's, and ends as itself.
+#[test]
+fn b26_eight_at_once_do_not_meet() {
+    const COUNT: usize = 8;
+    let place = Place::new("parallel");
+    let origins: Vec<TcpListener> = (0..COUNT).map(|_| TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let ports: Vec<u16> = origins.iter().map(|origin| origin.local_addr().unwrap().port()).collect();
+    for (number, origin) in origins.into_iter().enumerate() {
+        // Ends with the test program.
+        thread::spawn(move || {
+            for stream in origin.incoming() {
+                let _ = stream.unwrap().write_all(format!("origin {number}\n").as_bytes());
+            }
+        });
+    }
+    let script = r#"
+        for port in $PORTS; do
+            exec 3<>/dev/tcp/127.0.0.1/3128
+            printf 'CONNECT 127.0.0.1:%s HTTP/1.1\r\nHost: 127.0.0.1:%s\r\n\r\n' $port $port >&3
+            read -r _ status _ <&3
+            while read -r line <&3 && [ "$line" != $'\r' ]; do :; done
+            [ $status = 200 ] && read -r said <&3 || said=
+            echo "$port $status $said"
+            exec 3>&-
+        done
+        exit $NUMBER"#;
+    let list = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(" ");
+    let together = Barrier::new(COUNT);
+    thread::scope(|scope| {
+        let runs = ports.iter().enumerate().map(|(number, port)| {
+            let (place, list, ports, together) = (&place, &list, &ports, &together);
+            scope.spawn(move || {
+                let mut stage = place.stage("bash");
+                stage.args(["-c", script]).env("PORTS", list).env("NUMBER", number.to_string());
+                stage.allow(&format!("127.0.0.1:{port}")).unwrap().label("number", number.to_string());
+                together.wait();
+                let output = stage.output().unwrap();
+                let expect: String = ports
+                    .iter()
+                    .map(|other| match other == port {
+                        true => format!("{other} 200 origin {number}\n"),
+                        false => format!("{other} 403 \n"),
+                    })
+                    .collect();
+                assert_eq!(text(&output.stdout), expect, "{}", text(&output.stderr));
+                assert_eq!(output.outcome.ended, Ended::Exit(u8::try_from(number).unwrap()));
+                let record = fs::read_to_string(output.outcome.audit.unwrap()).unwrap();
+                let allowed =
+                    record.lines().filter(|line| line.contains("\"allow\"") && line.contains("decision"));
+                assert_eq!(allowed.count(), 1, "{record}");
+            })
+        });
+        for run in runs.collect::<Vec<_>>() {
+            run.join().unwrap();
+        }
+    });
+}
+
+/// A wall-clock limit.
+#[test]
+fn a_time_limit_ends_a_stage() {
+    let place = Place::new("limit");
+    let mut stage = place.sh("exec sleep 3600");
+    let began = Instant::now();
+    assert_eq!(stage.timeout(Duration::from_millis(300)).run().unwrap().ended, Ended::Timeout);
+    assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+/// Rows above, for a caller without privileges: the same test program once more.
+#[test]
+fn everything_again_as_an_ordinary_user() {
+    if std::env::var_os(AGAIN).is_some() || !is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("stage-user-{}", std::process::id()));
+    fs::create_dir(&dir).unwrap();
+    let program = dir.join("tests");
+    fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
+    std::os::unix::fs::chown(&dir, Some(USER), Some(USER)).unwrap();
+    let mut again = Command::new(&program);
+    again.env(AGAIN, &dir).env("TMPDIR", &dir).env_remove("XDG_RUNTIME_DIR").uid(USER).gid(USER);
+    let output = again.current_dir(&dir).output().unwrap();
+    fs::remove_dir_all(&dir).unwrap();
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    assert!(text(&output.stdout).contains(" 0 failed"));
+}
+
+fn is_root() -> bool {
+    fs::metadata(Path::new("/proc/self")).unwrap().uid() == 0
+}
