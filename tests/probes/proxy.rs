@@ -240,8 +240,12 @@ pub(crate) fn bytes_unix(socket: &str, file: &str) -> Said {
     converse(stream.try_clone()?, stream, |stream| stream.shutdown(Shutdown::Write), file)
 }
 
+/// For the first byte of an answer, in milliseconds: longer than the proxy waits for a head.
+const FIRST_BYTE: u64 = 13_000;
+
 /// Plays a script: one step a line, `send HEX`, `wait MS`, `shut`. Then reads to the end of the connection, for as long
-/// as bytes come (`quiet MS` says how long that is; `until-head` stops at the first empty line). Says `closed` or `open`, a blank, and the hex of what came.
+/// as bytes come (`quiet MS` says how long that is once the first has come; `until-head` stops at the first empty line).
+/// Says `closed` or `open`, a blank, and the hex of what came.
 fn converse<S: Read + Send + 'static, W: Write>(
     mut reader: S,
     mut writer: W,
@@ -280,7 +284,9 @@ fn converse<S: Read + Send + 'static, W: Write>(
         if head_alone && heard.windows(4).any(|window| window == b"\r\n\r\n") {
             break "open";
         }
-        match chunks.recv_timeout(Duration::from_millis(quiet)) {
+        // On a busy machine an answer takes its time, and no row expects silence: the proxy ends what it does not answer.
+        let patience = if heard.is_empty() { FIRST_BYTE.max(quiet) } else { quiet };
+        match chunks.recv_timeout(Duration::from_millis(patience)) {
             Ok(chunk) => heard.extend(chunk),
             Err(RecvTimeoutError::Disconnected) => break "closed",
             Err(RecvTimeoutError::Timeout) => break "open",
