@@ -41,8 +41,8 @@ const TESTS: &[Needs] = &[Needs::Test, Needs::Ci];
 
 const NEEDS: &[Need] = &[
     Need { package: "gcc", present: || on_path("cc"), by: COMPILED },
-    // libc.a: the helper that runs inside the sandbox is a static program.
-    Need { package: "libc6-dev", present: static_libc, by: COMPILED },
+    // What every program is linked with.
+    Need { package: "libc6-dev", present: c_library, by: COMPILED },
     Need { package: "g++", present: || on_path("c++"), by: &[Needs::Fuzz] },
     // exeat itself takes bwrap from these places only.
     Need {
@@ -187,9 +187,9 @@ fn is_file(path: &str) -> bool {
 }
 
 /// The C compiler prints a full path when it knows the library, the bare name when it does not.
-fn static_libc() -> bool {
+fn c_library() -> bool {
     Command::new("cc")
-        .arg("-print-file-name=libc.a")
+        .arg("-print-file-name=crt1.o")
         .output()
         .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().starts_with('/'))
 }
