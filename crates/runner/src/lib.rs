@@ -56,7 +56,7 @@ pub mod discover;
 mod environment;
 mod error;
 mod fingerprint;
-mod lists;
+pub mod lists;
 mod plan;
 mod quarantine;
 pub mod request;

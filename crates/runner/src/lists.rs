@@ -1,6 +1,36 @@
 //! The lists that a view is made of: system trees, toolchains, credentials, protected names, caches, variables.
 //!
-//! Data only. Each is documented in docs/files.md; a test there compares.
+//! Data only. Each is documented in docs/files.md; a test compares.
+
+/// Trees of the system that the `project` view shows read-only, where they exist. Absolute.
+#[must_use]
+pub fn system_trees() -> &'static [&'static str] {
+    SYSTEM
+}
+
+/// Files and directories below HOME that are masked in every tree unless a bind names them or something in them.
+#[must_use]
+pub fn credentials() -> &'static [&'static str] {
+    CREDENTIALS
+}
+
+/// What is masked besides where the stage keeps root's kernel uid. Absolute.
+#[must_use]
+pub fn system_credentials() -> &'static [&'static str] {
+    SYSTEM_CREDENTIALS
+}
+
+/// Names at the top of a writable tree that the stage must not change, because something on the host obeys them later.
+#[must_use]
+pub fn protected() -> &'static [&'static str] {
+    PROTECTED
+}
+
+/// Variables that every stage is passed, where the caller has them.
+#[must_use]
+pub fn passed() -> &'static [&'static str] {
+    PASSED
+}
 
 /// Trees of the system: shown read-only in the project view, and never writable as a working directory.
 pub(crate) const SYSTEM: &[&str] =

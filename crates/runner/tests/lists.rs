@@ -1,0 +1,34 @@
+//! docs/files.md lists what the lists hold, and nothing else.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use exeat_runner::lists;
+
+/// The names in the paragraph that begins with `start`, or in the one after it.
+fn names(page: &str, start: &str) -> BTreeSet<String> {
+    let (_, rest) = page.split_once(start).unwrap_or_else(|| panic!("docs/files.md has no `{start}`"));
+    let paragraph = rest.trim_start_matches('\n').split("\n\n").find(|text| text.contains('`')).unwrap();
+    // A word in prose behind the list is no name of it.
+    let list = paragraph.split("; and ").next().unwrap();
+    list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+}
+
+#[test]
+fn the_page_lists_exactly_what_a_view_is_made_of() {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/files.md");
+    let page = fs::read_to_string(page).unwrap();
+    for (start, list) in [
+        ("The system's trees:", lists::system_trees()),
+        ("their directories cannot be renamed away:\n", lists::protected()),
+        ("All are below your home directory:\n", lists::credentials()),
+        ("these are hidden as well:\n", lists::system_credentials()),
+        ("Nothing of yours is passed but these, where you have them:\n", lists::passed()),
+    ] {
+        let list: BTreeSet<String> = list.iter().map(|name| (*name).to_owned()).collect();
+        assert_eq!(names(&page, start), list, "behind `{start}`");
+    }
+}
