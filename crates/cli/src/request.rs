@@ -171,7 +171,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<(Request, Vec<Strin
     let request = Request {
         command: args.command,
         policy,
-        files: Files { view, ro, rw, mask, cache, allow_git_config },
+        files: Files { view, ro, rw, mask, cache, allow_git_config, ..Files::default() },
         env,
         bridge,
         stage: args.stage.or(stage),

@@ -24,6 +24,7 @@ use exeat_policy::{
 use exeat_proxy::Summary;
 use exeat_sandbox::Mount;
 
+use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::lists;
 use crate::plan::{home_of, plan};
@@ -288,10 +289,10 @@ impl<'a> Discovery<'a> {
             files: Files {
                 view: View::Project,
                 ro: self.settings(question, notes),
-                rw: Vec::new(),
                 mask: self.theirs.iter().filter(|tree| can_be_masked(tree, &self.home)).cloned().collect(),
                 cache: Cache::None,
-                allow_git_config: false,
+                bounds: self.masks(),
+                ..Files::default()
             },
             env: self.environment(question),
             host_env: self.host_env(),
@@ -317,6 +318,17 @@ impl<'a> Discovery<'a> {
             return Err(Error::Stopped(signal as i32).into());
         }
         Ok(Seen { ended: outcome.ended, summary: outcome.summary, said: last_line(&said) })
+    }
+
+    /// What the ceilings hide, the client does not see either. Else they say what the stage gets, and the client is the user's.
+    fn masks(&self) -> Vec<Bounds> {
+        let masks = self.ask.files.bounds.iter();
+        let masks = masks.map(|Bounds { name, mask, .. }| Bounds {
+            name: name.clone(),
+            mask: mask.clone(),
+            ..Bounds::default()
+        });
+        masks.collect()
     }
 
     /// The program, in a place that is the user's or the system's.

@@ -1,69 +1,182 @@
 //! The stage's environment: nothing of the caller's but a list, then what clients need to find the proxy.
+//!
+//! One function makes it, for a run and for whoever asks what a run would get.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fmt;
 use std::path::Path;
 
 use exeat_contract::{CACHE, DENIALS, PROXY_PORT};
 
+use crate::bounds::Bounds;
 use crate::lists;
-use crate::request::{Cache, EnvRule};
+use crate::plan::stage_home;
+use crate::request::{Cache, EnvRule, Request};
 
-/// The variables of a stage, without `EXEAT_RUN_ID`, which the run adds.
-pub(crate) fn build(
-    host: &BTreeMap<OsString, OsString>,
-    rules: &[EnvRule],
-    cache: Cache,
-    home: &Path,
-) -> BTreeMap<OsString, OsString> {
-    let mut env = BTreeMap::new();
-    let passed = [lists::PASSED, lists::CERTIFICATES, lists::TOOLCHAIN_VARIABLES].concat();
-    for name in passed {
-        if let Some(value) = host.get(OsStr::new(name)) {
-            env.insert(name.into(), value.clone());
+/// One variable of a stage.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Variable {
+    /// Its name.
+    pub name: OsString,
+    /// Its value. It can be a secret.
+    pub value: OsString,
+    /// Why the stage has it.
+    pub why: Why,
+}
+
+/// Why a stage has a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Why {
+    /// It is one of those that are always passed.
+    Listed,
+    /// The caller has it, and it was asked for.
+    Passed,
+    /// It was given a value.
+    Set,
+    /// It points a package manager at the private cache.
+    Cache,
+    /// It says who the stage is, and where its HOME is.
+    Identity,
+    /// It leads a client to the proxy, or to what the proxy refused.
+    Proxy,
+    /// It names the place of a toolchain, which the stage sees.
+    Toolchain,
+    /// It names certificates, which the stage sees.
+    Certificate,
+}
+
+impl fmt::Display for Why {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Listed => "passed to every stage",
+            Self::Passed => "passed by --env or the policy",
+            Self::Set => "set by --env or the policy",
+            Self::Cache => "private cache",
+            Self::Identity => "identity",
+            Self::Proxy => "proxy",
+            Self::Toolchain => "toolchain",
+            Self::Certificate => "certificates",
+        })
+    }
+}
+
+/// A variable that the caller has and the stage has not, although programs expect it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dropped {
+    /// Its name.
+    pub name: &'static str,
+    /// What it would have done, such as `host socket`.
+    pub why: &'static str,
+}
+
+/// What a stage gets of an environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Environment {
+    /// Its variables, by name. A run adds `EXEAT_RUN_ID`.
+    pub variables: Vec<Variable>,
+    /// Variables of the caller's that would lead around the sandbox or into the host. Others are left out unsaid.
+    pub dropped: Vec<Dropped>,
+    /// What the ceilings left out, a line each.
+    pub notes: Vec<String>,
+}
+
+/// The environment that the stage of a request would get.
+#[must_use]
+pub fn environment(request: &Request) -> Environment {
+    build(request, &stage_home(request))
+}
+
+/// The same, where the stage's HOME is known already.
+pub(crate) fn build(request: &Request, home: &Path) -> Environment {
+    let Request { host_env: host, env: rules, files, .. } = request;
+    let mut env = Variables::default();
+    let passed = [
+        (lists::PASSED, Why::Listed),
+        (lists::CERTIFICATES, Why::Certificate),
+        (lists::TOOLCHAIN_VARIABLES, Why::Toolchain),
+    ];
+    for (names, why) in passed {
+        for name in names {
+            if let Some(value) = host.get(OsStr::new(name)) {
+                env.set(name, value, why);
+            }
         }
     }
-    for (name, value) in
-        [("HOME", home.as_os_str()), ("USER", "nobody".as_ref()), ("LOGNAME", "nobody".as_ref())]
-    {
-        env.insert(name.into(), value.to_owned());
+    env.set("HOME", home, Why::Identity);
+    for (name, value) in [("USER", "nobody"), ("LOGNAME", "nobody"), ("SHELL", "/bin/sh")] {
+        env.set(name, value, Why::Identity);
     }
-    env.insert("SHELL".into(), "/bin/sh".into());
-    if cache == Cache::Private {
+    if files.cache == Cache::Private {
         for (name, dir) in lists::CACHES {
             let place = if dir.is_empty() { CACHE.into() } else { format!("{CACHE}/{dir}") };
-            env.insert((*name).into(), place.into());
+            env.set(name, place, Why::Cache);
         }
         // CARGO_HOME moves away from where rustup's own settings are looked for.
-        env.entry("RUSTUP_HOME".into()).or_insert_with(|| home.join(".rustup").into());
+        if !env.0.contains_key(OsStr::new("RUSTUP_HOME")) {
+            env.set("RUSTUP_HOME", home.join(".rustup"), Why::Toolchain);
+        }
     }
+    let mut notes = Vec::new();
     for rule in rules {
-        match rule {
-            EnvRule::Set(name, value) => {
-                env.insert(name.clone(), value.clone());
+        let (EnvRule::Set(name, _) | EnvRule::Pass(name) | EnvRule::Remove(name)) = rule;
+        // No ceiling keeps a variable that is taken away.
+        let is_added = !matches!(rule, EnvRule::Remove(_));
+        if let Some(bound) = files.bounds.iter().find(|bound| is_added && !allows(bound, name)) {
+            let line =
+                format!("the variable `{}` is left out: {} does not allow it", name.display(), bound.said());
+            if !notes.contains(&line) {
+                notes.push(line);
             }
+            continue;
+        }
+        match rule {
+            EnvRule::Set(name, value) => env.set(name, value, Why::Set),
+            // A stage with a directory of its own is nobody there, whoever the caller is.
+            EnvRule::Pass(name) if files.work.is_some() && IDENTITY.iter().any(|known| name == known) => {}
             EnvRule::Pass(name) => {
                 if let Some(value) = host.get(name) {
-                    env.insert(name.clone(), value.clone());
+                    env.set(name, value, Why::Passed);
                 }
             }
-            EnvRule::Remove(name) => drop(env.remove(name)),
+            EnvRule::Remove(name) => drop(env.0.remove(name)),
         }
     }
     // Last, so that nothing above points a client past the proxy. It would reach nothing: there is no other route.
     proxy(&mut env);
-    env
+    let is_dropped =
+        |name: &str| host.contains_key(OsStr::new(name)) && !env.0.contains_key(OsStr::new(name));
+    let dropped = lists::DROPPED.iter().filter(|(name, _)| is_dropped(name));
+    let dropped = dropped.map(|(name, why)| Dropped { name, why }).collect();
+    let variables = env.0.into_iter().map(|(name, (value, why))| Variable { name, value, why });
+    Environment { variables: variables.collect(), dropped, notes }
 }
 
-fn proxy(env: &mut BTreeMap<OsString, OsString>) {
+/// Variables that say who the stage is.
+const IDENTITY: [&str; 3] = ["HOME", "USER", "LOGNAME"];
+
+fn allows(bound: &Bounds, name: &OsStr) -> bool {
+    bound.env.as_ref().is_none_or(|names| names.iter().any(|known| known == name))
+}
+
+#[derive(Default)]
+struct Variables(BTreeMap<OsString, (OsString, Why)>);
+
+impl Variables {
+    fn set(&mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>, why: Why) {
+        self.0.insert(name.as_ref().to_owned(), (value.as_ref().to_owned(), why));
+    }
+}
+
+fn proxy(env: &mut Variables) {
     let url = format!("http://127.0.0.1:{PROXY_PORT}");
     let names =
         ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY"];
     for name in names {
-        env.insert(name.into(), url.clone().into());
+        env.set(name, &url, Why::Proxy);
     }
     for name in ["NO_PROXY", "no_proxy"] {
-        env.insert(name.into(), "localhost,127.0.0.1,::1".into());
+        env.set(name, "localhost,127.0.0.1,::1", Why::Proxy);
     }
     let port = PROXY_PORT.to_string();
     let fixed = [
@@ -75,39 +188,60 @@ fn proxy(env: &mut BTreeMap<OsString, OsString>) {
         ("EXEAT_DENIALS", DENIALS),
     ];
     for (name, value) in fixed {
-        env.insert(name.into(), value.into());
+        env.set(name, value, Why::Proxy);
     }
     // The JVM reads no proxy variable but this one; it says so in a line on standard error.
     let java = format!(
         "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={PROXY_PORT} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={PROXY_PORT} \
          -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
     );
-    let value = match env.remove(OsStr::new("JAVA_TOOL_OPTIONS")) {
-        Some(mut given) => {
+    let value = match env.0.remove(OsStr::new("JAVA_TOOL_OPTIONS")) {
+        Some((mut given, _)) => {
             given.push(" ");
             given.push(java);
             given
         }
         None => java.into(),
     };
-    env.insert("JAVA_TOOL_OPTIONS".into(), value);
+    env.set("JAVA_TOOL_OPTIONS", value, Why::Proxy);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::path::PathBuf;
 
-    fn host(pairs: &[(&str, &str)]) -> BTreeMap<OsString, OsString> {
-        pairs.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect()
+    use exeat_policy::PolicyBuilder;
+
+    use super::*;
+    use crate::request::{AuditTo, Bridge, Files, Work};
+
+    fn request(host: &[(&str, &str)], rules: &[EnvRule], files: Files) -> Request {
+        Request {
+            command: vec!["true".into()],
+            cwd: "/".into(),
+            policy: PolicyBuilder::new().build(),
+            files,
+            env: rules.to_vec(),
+            host_env: host.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            bridge: Bridge::default(),
+            stage: None,
+            labels: Vec::new(),
+            audit: AuditTo::default(),
+            timeout: None,
+        }
     }
 
-    fn get<'a>(env: &'a BTreeMap<OsString, OsString>, name: &str) -> Option<&'a str> {
-        env.get(OsStr::new(name)).and_then(|value| value.to_str())
+    fn get<'a>(env: &'a Environment, name: &str) -> Option<&'a str> {
+        env.variables.iter().find(|variable| variable.name == name)?.value.to_str()
+    }
+
+    fn why(env: &Environment, name: &str) -> Option<Why> {
+        env.variables.iter().find(|variable| variable.name == name).map(|variable| variable.why)
     }
 
     #[test]
     fn b31_what_the_caller_has_stays_with_the_caller() {
-        let host = host(&[
+        let host = [
             ("PATH", "/bin"),
             ("SSH_AUTH_SOCK", "/run/agent"),
             ("AWS_SECRET_ACCESS_KEY", "secret"),
@@ -115,20 +249,28 @@ mod tests {
             ("DOCKER_HOST", "unix:///x"),
             ("NODE_TLS_REJECT_UNAUTHORIZED", "0"),
             ("ALL_PROXY", "socks5://x"),
-        ]);
-        let env = build(&host, &[], Cache::Private, Path::new("/home/u"));
+            ("FTP_PROXY", "x"),
+        ];
+        let env = build(&request(&host, &[], Files::default()), Path::new("/home/u"));
         for name in [
             "SSH_AUTH_SOCK",
             "AWS_SECRET_ACCESS_KEY",
             "DOCKER_HOST",
             "NODE_TLS_REJECT_UNAUTHORIZED",
             "ALL_PROXY",
+            "FTP_PROXY",
         ] {
             assert_eq!(get(&env, name), None, "{name}");
+            let is_said = env.dropped.iter().any(|dropped| dropped.name == name);
+            assert_eq!(is_said, name != "AWS_SECRET_ACCESS_KEY", "{name}");
         }
+        assert_eq!(env.dropped.len(), 5, "what the caller lacks is not said: {:?}", env.dropped);
         assert_eq!(get(&env, "NO_PROXY"), Some("localhost,127.0.0.1,::1"));
         assert_eq!(get(&env, "PATH"), Some("/bin"));
         assert_eq!(get(&env, "HOME"), Some("/home/u"));
+        let passed = [EnvRule::Pass("SSH_AUTH_SOCK".into())];
+        let env = build(&request(&host, &passed, Files::default()), Path::new("/home/u"));
+        assert!(env.dropped.iter().all(|dropped| dropped.name != "SSH_AUTH_SOCK"), "it was asked for");
     }
 
     #[test]
@@ -140,7 +282,8 @@ mod tests {
             EnvRule::Set("HTTPS_PROXY".into(), "http://elsewhere".into()),
             EnvRule::Set("JAVA_TOOL_OPTIONS".into(), "-Xmx1g".into()),
         ];
-        let env = build(&host(&[("TOKEN", "a")]), &rules, Cache::None, Path::new("/"));
+        let files = Files { cache: Cache::None, ..Files::default() };
+        let env = build(&request(&[("TOKEN", "a")], &rules, files), Path::new("/"));
         assert_eq!(get(&env, "TOKEN"), Some("b"));
         assert_eq!(get(&env, "ABSENT"), None);
         assert_eq!(get(&env, "HTTPS_PROXY"), Some("http://127.0.0.1:3128"));
@@ -148,5 +291,65 @@ mod tests {
             get(&env, "JAVA_TOOL_OPTIONS").is_some_and(|value| value.starts_with("-Xmx1g -Dhttp.proxyHost"))
         );
         assert_eq!(get(&env, "XDG_CACHE_HOME"), None);
+    }
+
+    #[test]
+    fn each_variable_says_why_it_is_there() {
+        let host =
+            [("LANG", "C"), ("CI", "1"), ("SSL_CERT_FILE", "/ca"), ("JAVA_HOME", "/jvm"), ("TZ", "UTC")];
+        let rules = [EnvRule::Pass("CI".into()), EnvRule::Set("TZ".into(), "CET".into())];
+        let env = build(&request(&host, &rules, Files::default()), Path::new("/home/u"));
+        for (name, expected) in [
+            ("LANG", Why::Listed),
+            ("CI", Why::Passed),
+            ("TZ", Why::Set),
+            ("GOCACHE", Why::Cache),
+            ("USER", Why::Identity),
+            ("https_proxy", Why::Proxy),
+            ("JAVA_HOME", Why::Toolchain),
+            ("SSL_CERT_FILE", Why::Certificate),
+        ] {
+            assert_eq!(why(&env, name), Some(expected), "{name}");
+        }
+        assert!(env.variables.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    /// K13: of the variables that are passed or set, every ceiling has to allow each.
+    #[test]
+    fn k13_a_ceiling_leaves_out_variables_that_it_does_not_name() {
+        let bound = |name: &str, env: &[&str]| Bounds {
+            name: name.into(),
+            env: Some(env.iter().map(OsString::from).collect()),
+            ..Bounds::default()
+        };
+        let rules = [
+            EnvRule::Pass("CI".into()),
+            EnvRule::Set("TOKEN".into(), "x".into()),
+            EnvRule::Set("LANG".into(), "de".into()),
+            EnvRule::Set("BOTH".into(), "y".into()),
+            EnvRule::Remove("TERM".into()),
+        ];
+        let bounds = vec![bound("site.toml", &["CI", "BOTH"]), bound("user.toml", &["TOKEN", "BOTH"])];
+        let files = Files { bounds, ..Files::default() };
+        let env =
+            build(&request(&[("CI", "1"), ("LANG", "C"), ("TERM", "dumb")], &rules, files), Path::new("/"));
+        assert_eq!((get(&env, "CI"), get(&env, "TOKEN"), get(&env, "BOTH")), (None, None, Some("y")));
+        assert_eq!(get(&env, "LANG"), Some("C"), "the standard list is not asked");
+        assert_eq!(get(&env, "TERM"), None, "taken away");
+        assert_eq!(env.notes.len(), 3, "{:?}", env.notes);
+        assert!(env.notes.iter().any(|note| note.contains("`CI`") && note.contains("user.toml")));
+    }
+
+    /// N17: with a directory of its own the stage is nobody, whatever it is passed.
+    #[test]
+    fn n17_home_is_the_work_directory_and_the_user_is_nobody() {
+        let host = [("HOME", "/home/u"), ("USER", "u"), ("NIX_PATH", "x")];
+        let rules = ["HOME", "USER", "NIX_PATH"].map(|name| EnvRule::Pass(name.into()));
+        let files = Files { work: Some(Work::Host(PathBuf::from("/srv/job"))), ..Files::default() };
+        let env = environment(&request(&host, &rules, files));
+        assert_eq!((get(&env, "HOME"), get(&env, "USER")), (Some("/work"), Some("nobody")));
+        assert_eq!(get(&env, "NIX_PATH"), Some("x"));
+        let env = environment(&request(&host, &rules, Files::default()));
+        assert_eq!(get(&env, "USER"), Some("u"), "asked for");
     }
 }

@@ -22,6 +22,28 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// A path leads through a link that a stage may have made, out of the tree in which it lies.
+    #[error("{what} `{}` leads through the link `{}` to `{}`, and a stage could have made that link", .path.display(), .link.display(), .real.display())]
+    StrayLink {
+        /// What it was given for.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+        /// The link.
+        link: PathBuf,
+        /// Where it leads.
+        real: PathBuf,
+    },
+    /// The stage declared a path that it would not have.
+    #[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
+    Ungranted {
+        /// The effect.
+        effect: &'static str,
+        /// Its path.
+        path: PathBuf,
+        /// The ceiling that does not allow it, where that is the reason.
+        ceiling: Option<String>,
+    },
     /// The record would lie where the stage can write.
     #[error("the record `{}` would lie in `{}`, which the stage can write", .record.display(), .tree.display())]
     RecordInside {
@@ -108,6 +130,19 @@ pub enum Error {
     Stopped(i32),
 }
 
+/// The effect of a stage that reads below a path.
+pub(crate) const FS_READ: &str = "FsRead";
+/// The effect of a stage that writes below a path.
+pub(crate) const FS_WRITE: &str = "FsWrite";
+
+fn lacking(effect: &str, ceiling: Option<&str>) -> String {
+    match ceiling {
+        Some(ceiling) => format!("{ceiling} does not allow it"),
+        None if effect == FS_WRITE => "nothing makes it writable".into(),
+        None => "nothing shows it".into(),
+    }
+}
+
 impl Error {
     /// exeat's exit code: 2 for what the caller wrote, 125 for what the machine refused, 128+n for a signal.
     #[must_use]
@@ -115,6 +150,8 @@ impl Error {
         match self {
             Self::NoCommand
             | Self::Path { .. }
+            | Self::StrayLink { .. }
+            | Self::Ungranted { .. }
             | Self::RecordInside { .. }
             | Self::ListenAnywhere(_)
             | Self::Nul(_)
@@ -132,6 +169,7 @@ impl Error {
     pub fn cause_word(&self) -> &'static str {
         match self {
             Self::Stopped(_) => "signal",
+            Self::Ungranted { .. } => "policy",
             _ => "setup",
         }
     }
@@ -142,6 +180,16 @@ impl Error {
         match self {
             Self::NoCommand => {
                 Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
+            }
+            Self::StrayLink { real, .. } => Some(format!(
+                "name `{}` itself, with `:DEST` for its place inside, if that is meant",
+                real.display()
+            )),
+            Self::Ungranted { ceiling: Some(_), .. } => Some("--on-excess narrow runs without it".into()),
+            Self::Ungranted { effect, path, .. } => {
+                let flag = if *effect == FS_WRITE { "--rw" } else { "--ro" };
+                let path = path.display();
+                Some(format!("{flag} {path} grants it; --on-excess narrow runs without it"))
             }
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())

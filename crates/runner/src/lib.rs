@@ -51,6 +51,7 @@
 
 mod alone;
 mod backend;
+mod bounds;
 mod dirs;
 pub mod discover;
 mod environment;
@@ -67,6 +68,8 @@ mod view;
 
 pub use alone::{Listen, ProxyRequest, Ready, check_addresses, serve_alone};
 pub use backend::{Backend, BackendError, Report};
+pub use bounds::Bounds;
+pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::Error;
 pub use exeat_audit::{self as audit, RunId};
 pub use exeat_policy::{self as policy, EffectSet, Policy, RuleError};
@@ -74,6 +77,6 @@ pub use exeat_proxy::{DeniedHost, FailedHost, Summary, Unchecked};
 pub use exeat_sandbox::{Enforcement, Held, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use plan::{Plan, plan};
-pub use request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
+pub use request::{AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Request, View, WORK, Work};
 pub use run::{Ended, Outcome, run};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

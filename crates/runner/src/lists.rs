@@ -302,3 +302,25 @@ pub(crate) const CACHES: &[(&str, &str)] = &[
     ("GEM_SPEC_CACHE", "gem"),
     ("PRE_COMMIT_HOME", "pre-commit"),
 ];
+
+/// Variables of the caller's that no stage needs and some would be harmed by: the name, and what it would do.
+pub(crate) const DROPPED: &[(&str, &str)] = &[
+    ("SSH_AUTH_SOCK", "host socket"),
+    ("GPG_AGENT_INFO", "host socket"),
+    ("DBUS_SESSION_BUS_ADDRESS", "host socket"),
+    ("DOCKER_HOST", "host socket"),
+    ("CONTAINER_HOST", "host socket"),
+    ("DISPLAY", "host socket"),
+    ("WAYLAND_DISPLAY", "host socket"),
+    ("XDG_RUNTIME_DIR", "host sockets are in it"),
+    ("ALL_PROXY", "another proxy"),
+    ("all_proxy", "another proxy"),
+    ("FTP_PROXY", "another proxy"),
+    ("ftp_proxy", "another proxy"),
+    ("RSYNC_PROXY", "another proxy"),
+    ("NODE_TLS_REJECT_UNAUTHORIZED", "certificates would not be checked"),
+    ("GIT_SSL_NO_VERIFY", "certificates would not be checked"),
+    ("PYTHONHTTPSVERIFY", "certificates would not be checked"),
+    ("LD_PRELOAD", "loads code of the host's"),
+    ("LD_AUDIT", "loads code of the host's"),
+];

@@ -17,10 +17,12 @@ use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec};
 use nix::unistd::{Uid, User, geteuid};
 use serde_json::json;
 
+use crate::environment::{Environment, Variable, Why};
 use crate::error::Error;
 use crate::lists;
 use crate::quarantine::Missing;
-use crate::request::{AuditTo, Bridge, Cache, Request};
+use crate::request::{AuditTo, Bridge, Cache, Request, WORK, Work};
+use crate::view::WORK_PATH;
 use crate::{dirs, environment, view};
 
 /// What one run will do.
@@ -66,10 +68,14 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let bwrap = bwrap.map_or_else(exeat_sandbox::bwrap::find, exeat_sandbox::bwrap::trusted);
     let bwrap = bwrap.map_err(Error::Sandbox)?;
     let cwd = canonical("the working directory", &request.cwd)?;
+    let work = match &request.files.work {
+        Some(Work::Host(dir)) => Some(canonical(WORK_PATH, dir)?),
+        _ => None,
+    };
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
     let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
-    let (identity, identity_held) = identity(&cwd, &mut notes)?;
+    let (identity, identity_held) = identity(work.as_deref().unwrap_or(&cwd), &mut notes)?;
     let other = match identity {
         Identity::Other { uid, gid } => Some((uid, gid)),
         Identity::Caller => None,
@@ -91,12 +97,17 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     own.extend(cache_base.iter().map(|base| base.join("exeat")));
     own.push(home.join(".config/exeat"));
     own.push(run_base.clone());
-    let env = environment::build(&request.host_env, &request.env, request.files.cache, &home);
+    let stage_home = stage_home(&request);
+    let environment = environment::build(&request, &stage_home);
+    let (named, asked) = named_trees(&environment);
+    notes.extend(environment.notes);
     let facts = view::Facts {
         cwd: &cwd,
         home: &home,
         path: variable("PATH"),
-        named: named_trees(&env),
+        stage_home: &stage_home,
+        named,
+        asked,
         cache: cache.as_deref(),
         own: &own,
         root,
@@ -124,7 +135,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         bwrap,
         mounts: built.mounts,
         cwd: built.cwd,
-        env,
+        env: environment.variables.into_iter().map(|variable| (variable.name, variable.value)).collect(),
         bridge: match request.bridge {
             Bridge::Handoff => BridgeKind::Handoff,
             Bridge::Relay => BridgeKind::Relay,
@@ -318,10 +329,23 @@ fn cache_base(identity: Identity, xdg: Option<&OsStr>, home: &Path) -> Option<Pa
     }
 }
 
-/// What variables that are passed on point at.
-fn named_trees(env: &BTreeMap<OsString, OsString>) -> Vec<PathBuf> {
-    let names = lists::TOOLCHAIN_VARIABLES.iter().chain(lists::CERTIFICATES);
-    names.filter_map(|name| env.get(OsStr::new(name))).map(PathBuf::from).collect()
+/// HOME as the stage has it, unless it is given another one.
+pub(crate) fn stage_home(request: &Request) -> PathBuf {
+    match request.files.work {
+        Some(_) => WORK.into(),
+        None => home_of(request.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str)),
+    }
+}
+
+/// What variables point at that name trees: those of the caller's own, and those that were given a value.
+fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
+    let names = [lists::TOOLCHAIN_VARIABLES, lists::CERTIFICATES].concat();
+    let variables = environment.variables.iter();
+    let naming = variables.filter(|variable| names.iter().any(|name| variable.name == *name));
+    let (asked, own): (Vec<_>, Vec<_>) = naming.partition(|variable| variable.why == Why::Set);
+    let paths =
+        |list: Vec<&Variable>| list.into_iter().map(|variable| PathBuf::from(&variable.value)).collect();
+    (paths(own), paths(asked))
 }
 
 /// The caller's standard streams, which the stage gets.

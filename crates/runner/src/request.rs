@@ -10,6 +10,8 @@ use std::time::Duration;
 
 use exeat_policy::Policy;
 
+use crate::bounds::Bounds;
+
 /// One run of a stage.
 #[derive(Debug)]
 pub struct Request {
@@ -52,6 +54,35 @@ pub struct Files {
     pub cache: Cache,
     /// Leave the git configuration and hooks of the working directory writable. Recorded in the plan.
     pub allow_git_config: bool,
+    /// What the ceilings allow at most; all of them hold.
+    pub bounds: Vec<Bounds>,
+    /// What the stage declared, where that is more than a grant: binds show no more than this.
+    pub declared: Option<Declared>,
+    /// A directory of its own in which the stage starts, in place of the working directory.
+    pub work: Option<Work>,
+}
+
+/// The files that a stage says it needs. A path that nothing in the view shows is refused.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// What it reads. Absolute.
+    pub read: Vec<PathBuf>,
+    /// What it writes, and reads. Absolute.
+    pub write: Vec<PathBuf>,
+    /// Run with less, and say so, instead of refusing.
+    pub narrow: bool,
+}
+
+/// The place of [`Work`] in the sandbox.
+pub const WORK: &str = "/work";
+
+/// The directory [`WORK`] of a stage. It is the stage's HOME too, and where it starts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// Empty, private, writable, and gone with the run.
+    Scratch,
+    /// This directory of the host, writable but for its protected paths.
+    Host(PathBuf),
 }
 
 /// The base view of the file tree.
@@ -64,6 +95,29 @@ pub enum View {
     Host,
     /// Only what is declared, plus `/nix/store` where it exists.
     Minimal,
+}
+
+impl View {
+    /// The one of two that shows less.
+    #[must_use]
+    pub fn narrower(self, other: Self) -> Self {
+        let width = |view| match view {
+            Self::Minimal => 0,
+            Self::Project => 1,
+            Self::Host => 2,
+        };
+        if width(other) < width(self) { other } else { self }
+    }
+}
+
+impl std::fmt::Display for View {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Project => "project",
+            Self::Host => "host",
+            Self::Minimal => "minimal",
+        })
+    }
 }
 
 /// A path of the host shown at a path in the sandbox. Both absolute.

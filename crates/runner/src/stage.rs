@@ -448,18 +448,16 @@ impl Stage {
         };
         let host_env = self.host_env.clone().unwrap_or_else(|| std::env::vars_os().collect());
         let home = home_of(host_env.get(OsStr::new("HOME")).map(OsString::as_os_str));
-        let Files { view, ro, rw, mask, cache, allow_git_config } = &self.files;
+        let Files { ro, rw, mask, .. } = &self.files;
         let binds = |list: &[Bind], effects: &[PathSpec]| {
             let effects = effects.iter().map(|path| of_effect(path, &home));
             list.iter().cloned().chain(effects).map(|bind| place(&bind, &cwd)).collect::<Result<Vec<_>, _>>()
         };
         let files = Files {
-            view: *view,
             ro: binds(ro, &self.effects_ro)?,
             rw: binds(rw, &self.effects_rw)?,
             mask: mask.iter().map(|path| absolute(path, &cwd)).collect(),
-            cache: *cache,
-            allow_git_config: *allow_git_config,
+            ..self.files.clone()
         };
         Ok(Request {
             command: self.command.clone(),

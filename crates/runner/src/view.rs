@@ -1,9 +1,13 @@
 //! What the stage sees of the file tree: from the request and the host to an ordered list of mounts.
 //!
-//! Reads the host and changes nothing. The order is the contract: base view, private places, our files, toolchains, then the
-//! caller's trees by depth (of two at one place the read-only one wins), the host's sockets, and last the caller's masks,
-//! which nothing opens again. What is hidden or protected is so by its path on the host, in every tree that shows it, at
-//! whatever place: directly after the tree's own mount, so that only a deeper tree of the caller's opens it.
+//! Reads the host and changes nothing. The order is the contract: base view, private places, our files, toolchains, then by
+//! depth the caller's trees and masks (of two at one place the read-only tree wins over the writable one, the work directory
+//! over both, and a mask over all), and last the host's sockets. What is hidden or protected is so by its path on the host, in
+//! every tree that shows it, at whatever place: directly after the tree's own mount, so that only a deeper tree of the
+//! caller's opens it. What a ceiling hides no tree opens: a tree in it is left out.
+//!
+//! Ceilings and the stage's declaration cut the caller's trees down before anything is mounted. Where a tree is cut, what it
+//! would have covered stays covered: a bound must not bring to light what the caller had hidden with a bind.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,10 +22,11 @@ use exeat_contract::{CACHE, NOBODY, STAGE2};
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 
-use crate::error::Error;
+use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
+use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
 use crate::quarantine::Missing;
-use crate::request::{Bind, Cache, Files, View};
+use crate::request::{Bind, Cache, Files, View, WORK, Work};
 
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
 const TMP_SIZE: u64 = 1 << 30;
@@ -31,6 +36,9 @@ const RUN_SIZE: u64 = 64 << 20;
 const SHM_SIZE: u64 = 512 << 20;
 /// Bytes of a directory that stands for something hidden.
 const MASK_SIZE: u64 = 4096;
+
+/// What a work directory is given for.
+pub(crate) const WORK_PATH: &str = "the work directory";
 
 /// Places that are private in every view, whatever the host has there.
 const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"];
@@ -42,8 +50,12 @@ pub(crate) struct Facts<'a> {
     pub(crate) home: &'a Path,
     /// The caller's PATH.
     pub(crate) path: Option<&'a OsStr>,
-    /// Trees that variables of the environment name, and files of certificates.
+    /// The stage's HOME.
+    pub(crate) stage_home: &'a Path,
+    /// Trees that variables of the caller's environment name, and files of certificates.
     pub(crate) named: Vec<PathBuf>,
+    /// The same of variables that were given a value: trees that are asked for, like binds.
+    pub(crate) asked: Vec<PathBuf>,
     /// The private cache on the host, where there is one.
     pub(crate) cache: Option<&'a Path>,
     /// Directories that exeat itself writes to.
@@ -73,36 +85,23 @@ pub(crate) struct Built {
 
 /// Builds the view.
 pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
-    let mut view = Builder {
-        files,
-        facts,
-        mounts: Vec::new(),
-        notes: Vec::new(),
-        shown: Vec::new(),
-        hidden: hidden(facts),
-        lost: Vec::new(),
-    };
+    let mut view = Builder::new(files, facts)?;
     view.base();
     view.private_places();
     view.our_files();
-    if files.view == View::Project {
+    if view.kind == View::Project {
         view.toolchains();
     }
     let cwd = view.working_directory();
-    // A wide working directory comes before the caller's other trees, wherever they lie.
-    if let Some(tree) = cwd.as_ref().filter(|tree| tree.wide) {
-        view.show(&tree.host);
-    }
-    let (writable, missing) = view.trees(cwd.as_ref())?;
-    let wide = cwd.as_ref().filter(|tree| tree.wide).map(|tree| tree.at.as_path());
-    let listed = view.host_sockets(Path::new("/proc/net/unix"), wide);
-    view.masks()?;
-    let start = match &cwd {
-        Some(Tree { at, .. }) => at.clone(),
-        None if files.view == View::Host => facts.cwd.to_path_buf(),
-        None => view.fallback_directory(&writable),
-    };
-    let sockets_exposed = files.view == View::Host || wide.is_some() || !listed;
+    let originals = view.originals(cwd)?;
+    let cwd = originals.iter().find(|tree| tree.how == How::Start);
+    let wide = cwd.filter(|tree| tree.rank == Rank::Wide).map(|tree| tree.at.clone());
+    let is_cut = cwd.is_some_and(|tree| !tree.is_whole());
+    let (writable, missing) = view.trees(originals);
+    let listed = view.host_sockets(Path::new("/proc/net/unix"), wide.as_deref());
+    view.check_declared()?;
+    let start = view.start(is_cut);
+    let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed;
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
     let cache = facts.cache.filter(|_| files.cache == Cache::Private).map(Path::to_path_buf);
@@ -123,14 +122,57 @@ fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
     there.filter_map(|path| path.canonicalize().ok()).collect()
 }
 
-/// A tree of the host in the view.
+/// Whose word it is that a path is hidden. Of two the later one counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum By {
+    /// Ours: a bind that names the path, or something in it, opens it.
+    Default,
+    /// The caller's: a bind that names something in it opens that.
+    Caller,
+    /// A ceiling's: nothing opens it.
+    Ceiling,
+}
+
+/// How a tree came into the view.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    /// It belongs to the view.
+    View,
+    /// The stage starts in it.
+    Start,
+    /// The caller named it.
+    Named,
+}
+
+/// The order of what is mounted by the caller's wish: among things at one place the later one wins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Rank {
+    /// More than a project, and before everything else: it may hold credentials and sockets.
+    Wide,
+    Writable,
+    ReadOnly,
+    Mask,
+}
+
+/// A tree of the host that is asked for, and what the bounds leave of it.
 #[derive(Debug, Clone)]
-struct Tree {
+struct Original {
     host: PathBuf,
     at: PathBuf,
-    writable: bool,
-    /// More than a project: it may hold credentials and sockets.
-    wide: bool,
+    rank: Rank,
+    how: How,
+    extent: Extent,
+}
+
+impl Original {
+    fn new(host: PathBuf, at: PathBuf, writable: bool, how: How) -> Self {
+        let rank = if writable { Rank::Writable } else { Rank::ReadOnly };
+        Self { extent: Extent::new(&host, writable), host, at, rank, how }
+    }
+
+    fn is_whole(&self) -> bool {
+        self.extent.read.cover(&self.host)
+    }
 }
 
 /// Trees, host and guest.
@@ -143,15 +185,69 @@ struct Builder<'a> {
     notes: Vec<String>,
     /// Host trees that are shown at their own place.
     shown: Vec<PathBuf>,
-    /// Host paths that are masked in every tree above them.
-    hidden: BTreeSet<PathBuf>,
+    /// Host paths that are masked in every tree that shows them.
+    masks: BTreeMap<PathBuf, By>,
     /// What cannot be kept.
     lost: Vec<String>,
+    /// The view, no wider than any ceiling's.
+    kind: View,
+    /// Git's configuration and hooks are given up, and no ceiling forbids it.
+    git_is_open: bool,
+    /// The ceilings.
+    limits: Vec<Limit>,
+    /// What the stage declared.
+    declared: Option<Found>,
 }
 
-impl Builder<'_> {
+impl<'a> Builder<'a> {
+    fn new(files: &'a Files, facts: &'a Facts<'a>) -> Result<Self, Error> {
+        let mut notes = Vec::new();
+        let mut kind = files.view;
+        let mut git_is_open = files.allow_git_config;
+        let mut limits = Vec::new();
+        // Where links tell nothing about what was meant: a stage may write there, and may have before.
+        let work = match &files.work {
+            Some(Work::Host(dir)) => Some(dir),
+            _ => None,
+        };
+        let named = files.rw.iter().map(|bind| &bind.host).chain(work);
+        let mut loose: Vec<PathBuf> = named.filter_map(|path| path.canonicalize().ok()).collect();
+        if kind != View::Minimal && files.work.is_none() && unwritable(facts, facts.cwd).is_none() {
+            loose.push(facts.cwd.to_path_buf());
+        }
+        for bound in &files.bounds {
+            if let Some(widest) = bound.view.filter(|widest| widest.narrower(kind) != kind) {
+                notes.push(format!(
+                    "the view is `{widest}`, not `{kind}`: {} allows no wider one",
+                    bound.said()
+                ));
+                kind = widest;
+            }
+            if git_is_open && bound.allow_git_config == Some(false) {
+                notes.push(format!("git's configuration and hooks stay protected: {} says so", bound.said()));
+                git_is_open = false;
+            }
+            limits.push(Limit::of(bound, &loose, &mut notes)?);
+        }
+        let declared =
+            files.declared.as_ref().map(|declared| Found::new(declared, &mut notes)).transpose()?;
+        let mut masks: BTreeMap<PathBuf, By> =
+            hidden(facts).into_iter().map(|path| (path, By::Default)).collect();
+        for path in &files.mask {
+            match existing("the path of --mask", path)? {
+                Some(real) => drop(masks.insert(real, By::Caller)),
+                None => notes.push(format!("there is no `{}` to mask", path.display())),
+            }
+        }
+        masks.extend(
+            limits.iter().flat_map(|limit| limit.mask.iter().map(|path| (path.clone(), By::Ceiling))),
+        );
+        let (mounts, shown, lost) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { files, facts, mounts, notes, shown, masks, lost, kind, git_is_open, limits, declared })
+    }
+
     fn base(&mut self) {
-        match self.files.view {
+        match self.kind {
             View::Host => self.show(Path::new("/")),
             View::Project => {
                 for tree in lists::SYSTEM.iter().map(Path::new) {
@@ -177,34 +273,63 @@ impl Builder<'_> {
     }
 
     fn show(&mut self, tree: &Path) {
-        self.bind(tree, tree, false, false);
+        self.bind(tree, tree, false, How::View);
         self.shown.push(tree.to_path_buf());
     }
 
-    /// Mounts a tree of the host, and masks what is hidden in it. A tree that the caller `named` opens its own top.
-    fn bind(&mut self, host: &Path, at: &Path, writable: bool, named: bool) {
+    /// Mounts a tree of the host, and masks what is hidden in it.
+    fn bind(&mut self, host: &Path, at: &Path, writable: bool, how: How) {
+        let real = host.canonicalize().unwrap_or_else(|_| host.to_path_buf());
+        self.open_way(at);
+        if self.is_masked(&real, how) {
+            return self.mask(at.to_path_buf(), real.is_dir());
+        }
         let (from, to) = (host.to_path_buf(), at.to_path_buf());
         self.mounts.push(if writable {
             Mount::Writable { host: from, at: to }
         } else {
             Mount::ReadOnly { host: from, at: to }
         });
-        let real = host.canonicalize().unwrap_or_else(|_| host.to_path_buf());
-        let mut masks: Vec<(PathBuf, bool)> = Vec::new();
+        let mut places: Vec<(PathBuf, bool)> = Vec::new();
         let mut above: Option<&Path> = None;
-        for path in &self.hidden {
+        for path in self.masks.keys() {
             let Ok(below) = path.strip_prefix(&real) else { continue };
             let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
-            if covered || (named && *path == real) || above.is_some_and(|above| path.starts_with(above)) {
+            if covered || *path == real || above.is_some_and(|above| path.starts_with(above)) {
                 continue;
             }
             above = Some(path);
-            // Not `join`: with nothing to add it would make `FILE/`.
-            let place = if below == Path::new("") { at.to_path_buf() } else { at.join(below) };
-            masks.push((place, path.is_dir()));
+            places.push((at.join(below), path.is_dir()));
         }
-        for (place, is_dir) in masks {
+        for (place, is_dir) in places {
             self.mask(place, is_dir);
+        }
+    }
+
+    /// Whether all of a tree is hidden.
+    fn is_masked(&self, real: &Path, how: How) -> bool {
+        real.ancestors().any(|path| match self.masks.get(path) {
+            None => false,
+            Some(By::Default) => path == real && how == How::View,
+            Some(By::Caller) => path == real || how != How::Named,
+            Some(By::Ceiling) => true,
+        })
+    }
+
+    /// Whether a part of a tree is hidden in it: what is hidden in the whole is not opened by showing less.
+    fn is_masked_in(&self, tree: &Original, part: &Path) -> bool {
+        let between = part.ancestors().take_while(|path| *path != tree.host);
+        let mut inside = between.filter(|path| path.starts_with(&tree.host));
+        self.is_masked(&tree.host, tree.how) || inside.any(|path| self.masks.contains_key(path))
+    }
+
+    /// What lies in a masked directory is reached through it: of the directory it can then be seen that it is there.
+    fn open_way(&mut self, place: &Path) {
+        for mount in &mut self.mounts {
+            match mount {
+                Mount::Tmpfs { at, mode: mode @ 0, .. } if place.starts_with(&at) => *mode = 0o555,
+                _ => {}
+            }
         }
     }
 
@@ -216,7 +341,7 @@ impl Builder<'_> {
         {
             self.mounts.push(Mount::Tmpfs { at: at.into(), size, mode });
         }
-        if self.files.view == View::Host {
+        if self.kind == View::Host {
             self.mounts.push(Mount::Tmpfs { at: "/sys".into(), size: MASK_SIZE, mode: 0o555 });
         } else {
             self.mounts.push(Mount::Dir { at: "/sys".into() });
@@ -224,7 +349,7 @@ impl Builder<'_> {
         }
         // NixOS has its programs and its setuid wrappers behind names in /run.
         for tree in ["/run/current-system", "/run/wrappers"].map(Path::new) {
-            if self.files.view != View::Minimal && tree.exists() {
+            if self.kind != View::Minimal && tree.exists() {
                 self.show(tree);
             }
         }
@@ -236,7 +361,7 @@ impl Builder<'_> {
             bytes: Bytes(Cow::Borrowed(STAGE2_IMAGE)),
             mode: 0o555,
         });
-        let home = self.facts.home.display();
+        let home = self.facts.stage_home.display();
         let passwd =
             format!("root:x:0:0:root:/root:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}:nobody:{home}:/bin/sh\n");
         let group = format!("root:x:0:\nnogroup:x:{NOBODY}:\n");
@@ -282,7 +407,8 @@ impl Builder<'_> {
         for dir in dirs.filter(|dir| dir.is_absolute() && plain(dir)) {
             roots.extend(toolchain_roots(&dir, self.facts.home));
         }
-        roots.extend(self.facts.named.iter().filter(|path| path.is_absolute() && plain(path)).cloned());
+        let named = self.facts.named.iter().chain(&self.facts.asked);
+        roots.extend(named.filter(|path| path.is_absolute() && plain(path)).cloned());
         let mut unreadable = Vec::new();
         // In order, so that a tree comes before what lies in it.
         for root in roots {
@@ -290,7 +416,7 @@ impl Builder<'_> {
                 || root.starts_with(self.facts.cwd)
                 || self.facts.home.starts_with(&root)
                 || lists::KERNEL.iter().any(|place| root.starts_with(place));
-            if kept_out || !root.exists() {
+            if kept_out || !root.exists() || !self.may_ask_for(&root) {
                 continue;
             }
             if self.facts.other.is_some_and(|who| !is_open_to(who, &root)) {
@@ -307,13 +433,35 @@ impl Builder<'_> {
         }
     }
 
+    /// Whether no ceiling keeps a tree out that a variable names which was given a value. It comes into the view like a
+    /// toolchain of the caller's, but it is a grant.
+    fn may_ask_for(&mut self, root: &Path) -> bool {
+        if !self.facts.asked.iter().any(|asked| asked == root)
+            || self.facts.named.iter().any(|own| own == root)
+        {
+            return true;
+        }
+        let Ok(real) = root.canonicalize() else { return false };
+        match self.limits.iter().find(|limit| !limit.allows(&real, false)) {
+            Some(limit) => {
+                self.notes.push(format!(
+                    "`{}` is not shown: {} does not allow it",
+                    root.display(),
+                    limit.said
+                ));
+                false
+            }
+            None => true,
+        }
+    }
+
     /// The working directory's tree, if it is to be shown.
-    fn working_directory(&mut self) -> Option<Tree> {
+    fn working_directory(&mut self) -> Option<Original> {
         let cwd = self.facts.cwd;
-        let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
-        if self.files.view == View::Minimal {
+        if self.kind == View::Minimal || self.files.work.is_some() {
             return None;
         }
+        let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
         // `/run` itself is where stage2 and the proxy's socket are put.
         if [Path::new("/"), Path::new("/run")].contains(&cwd) || within(lists::KERNEL) {
             self.notes.push(format!(
@@ -322,34 +470,14 @@ impl Builder<'_> {
             ));
             return None;
         }
-        let is = |what: &str| Some(what.to_owned());
-        let why = if cwd == self.facts.home {
-            is("it is the home directory")
-        } else if self.facts.home.starts_with(cwd) {
-            is("the home directory lies in it")
-        } else if within(lists::SYSTEM)
-            || within(&["/nix", "/gnu"])
-            || ["/var", "/boot"].map(Path::new).contains(&cwd)
-        {
-            is("it belongs to the system")
-        } else if within(&["/run"])
-            || ["/tmp", "/var/tmp"].map(Path::new).iter().any(|place| place.starts_with(cwd))
-        {
-            is("other programs' temporary files and sockets are in it")
-        } else {
-            let own = self.facts.own.iter().find(|own| own.starts_with(cwd));
-            own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
-        };
-        if let Some(why) = &why {
+        let why = unwritable(self.facts, cwd);
+        let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), why.is_none(), How::Start);
+        if let Some(why) = why {
             self.notes
                 .push(format!("the working directory `{}` is read-only for the stage: {why}", cwd.display()));
+            tree.rank = Rank::Wide;
         }
-        Some(Tree {
-            host: cwd.to_path_buf(),
-            at: cwd.to_path_buf(),
-            writable: why.is_none(),
-            wide: why.is_some(),
-        })
+        Some(tree)
     }
 
     fn mask(&mut self, at: PathBuf, is_dir: bool) {
@@ -360,65 +488,281 @@ impl Builder<'_> {
         });
     }
 
-    /// The caller's trees by depth. Returns the writable ones, host and guest, and what is watched in them.
-    fn trees(&mut self, cwd: Option<&Tree>) -> Result<(Places, Vec<Missing>), Error> {
-        let tree = |bind: &Bind, writable| {
-            let what = if writable { "the path of --rw" } else { "the path of --ro" };
-            let source = bind.host.canonicalize().map_err(|source| Error::Path {
-                what,
-                path: bind.host.clone(),
-                source,
-            })?;
+    /// What the caller asks for, and what the bounds leave of it.
+    fn originals(&mut self, cwd: Option<Original>) -> Result<Vec<Original>, Error> {
+        let mut trees: Vec<Original> = Vec::new();
+        if let Some(mut tree) = cwd {
+            let name = format!("the working directory `{}`", tree.host.display());
+            tree.extent = self.bounded(&name, tree.extent.clone(), false);
+            if tree.rank == Rank::Wide && tree.is_whole() {
+                self.shown.push(tree.at.clone());
+            }
+            trees.push(tree);
+        }
+        let work = match &self.files.work {
+            Some(Work::Host(dir)) => Some(Bind { host: dir.clone(), guest: WORK.into() }),
+            _ => None,
+        };
+        let named = work.iter().map(|bind| (bind, true, WORK_PATH));
+        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, "the path of --rw")));
+        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, "the path of --ro")));
+        let mut real = Vec::new();
+        for (bind, writable, what) in named {
+            let host = bind.host.canonicalize();
+            let host = host.map_err(|source| Error::Path { what, path: bind.host.clone(), source })?;
+            real.push((bind, writable, what, host));
+        }
+        let mut loose: Vec<PathBuf> = real.iter().filter(|it| it.1).map(|it| it.3.clone()).collect();
+        loose.extend(trees.iter().filter(|tree| tree.rank == Rank::Writable).map(|tree| tree.host.clone()));
+        for (bind, writable, what, host) in real {
+            if let Some(link) = stray_link(&bind.host, &host, &loose) {
+                return Err(Error::StrayLink { what, path: bind.host.clone(), link, real: host });
+            }
+            if self.files.work.is_some() && bind.guest == Path::new(WORK) && what != WORK_PATH {
+                self.notes.push(format!(
+                    "`{}` is not shown: the work directory is in its place",
+                    bind.host.display()
+                ));
+                continue;
+            }
             // In a tree of the host's a link leads where it leads there; elsewhere the place is made as it was named.
             let linked = bind.guest == bind.host && self.is_shown(&bind.guest);
-            let at = if linked { source.clone() } else { bind.guest.clone() };
-            Ok(Tree { host: source, at, writable, wide: false })
-        };
-        let mut trees: Vec<Tree> = cwd.filter(|tree| !tree.wide).cloned().into_iter().collect();
-        for bind in &self.files.rw {
-            trees.push(tree(bind, true)?);
+            let at = if linked { host.clone() } else { bind.guest.clone() };
+            let mut tree = Original::new(host, at, writable, How::Named);
+            let name = format!("`{}`", bind.host.display());
+            tree.extent = self.bounded(&name, tree.extent.clone(), what != WORK_PATH);
+            trees.push(tree);
         }
-        for bind in &self.files.ro {
-            trees.push(tree(bind, false)?);
+        Ok(trees)
+    }
+
+    /// What the ceilings leave of a tree, and the declaration, which is not asked for where the stage starts.
+    fn bounded(&mut self, name: &str, mut extent: Extent, is_declared: bool) -> Extent {
+        let declared = self.declared.as_ref().filter(|_| is_declared).map(Limit::declared);
+        for limit in self.limits.iter().chain(&declared) {
+            let met = limit.meet(&extent);
+            self.notes.extend(told(name, &limit.said, &extent, &met));
+            extent = met;
         }
-        let (protected, mut missing) = self.protected(&trees);
-        for tree in trees.iter_mut().filter(|tree| tree.writable) {
-            if protected.iter().any(|path| tree.host.starts_with(path)) {
-                tree.writable = false;
+        extent
+    }
+
+    /// Mounts what is left of the trees, and the caller's masks. Returns what is writable, host and guest, and what is watched
+    /// in it.
+    fn trees(&mut self, mut trees: Vec<Original>) -> (Places, Vec<Missing>) {
+        let tops = trees.iter().filter(|tree| tree.rank == Rank::Writable).flat_map(|tree| {
+            let parts = tree.extent.write.iter().map(Path::to_path_buf);
+            parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
+        });
+        let tops: BTreeSet<PathBuf> = tops.collect();
+        let (protected, mut missing) = self.protected(&tops);
+        for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {
+            if protected.iter().any(|path| tree.host.starts_with(path)) && !tree.extent.write.is_empty() {
+                tree.rank = Rank::ReadOnly;
+                tree.extent.write = Tops::default();
                 self.notes.push(format!(
                     "`{}` is read-only for the stage: programs on the host obey what is in it",
                     tree.host.display()
                 ));
             }
         }
-        trees.sort_by_key(|tree| (tree.at.components().count(), tree.at.clone(), !tree.writable));
+        trees.sort_by_key(|tree| order(&tree.at, tree.rank));
+        let mut masks = self.mask_places();
         let mut writable = Vec::new();
-        for Tree { host, at, writable: may_write, .. } in trees {
-            self.bind(&host, &at, may_write, true);
-            if may_write {
-                self.protect(&host, &at, &protected);
-                writable.push((host, at));
-            } else {
-                writable.retain(|(_, covered)| !covered.starts_with(&at));
-            }
+        if self.files.work == Some(Work::Scratch) {
+            // What is bound deeper is mounted in it.
+            self.mounts.push(Mount::Tmpfs { at: WORK.into(), size: TMP_SIZE, mode: 0o700 });
         }
-        missing.retain(|missing| writable.iter().any(|(host, _)| *host == missing.tree));
-        if self.files.allow_git_config {
+        for tree in trees {
+            let before = masks.partition_point(|place| order(place, Rank::Mask) < order(&tree.at, tree.rank));
+            for place in masks.drain(..before) {
+                self.mask_place(&place);
+            }
+            writable.retain(|(_, covered): &(_, PathBuf)| !covered.starts_with(&tree.at));
+            self.tree(&tree, &protected, &mut writable);
+        }
+        for place in masks {
+            self.mask_place(&place);
+        }
+        for Missing { tree, names } in &mut missing {
+            let is_open = |name: &&'static str| {
+                let path = tree.join(name);
+                writable.iter().any(|(host, _)| path.starts_with(host))
+            };
+            names.retain(is_open);
+        }
+        missing.retain(|missing| !missing.names.is_empty());
+        if self.git_is_open {
             self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
         }
         self.notes.extend(self.lost.iter().cloned());
-        Ok((writable, missing))
+        (writable, missing)
+    }
+
+    /// Mounts what is left of one tree.
+    fn tree(&mut self, tree: &Original, protected: &BTreeSet<PathBuf>, writable: &mut Places) {
+        if !tree.is_whole() {
+            self.cover_cut(tree);
+        }
+        for (host, may_write) in tree.extent.parts() {
+            let below = host.strip_prefix(&tree.host).unwrap_or(Path::new(""));
+            let at = joined(&tree.at, below);
+            if self.is_masked_in(tree, &host) {
+                if host == tree.host {
+                    self.bind(&host, &at, false, tree.how);
+                }
+                continue;
+            }
+            let may_write = may_write && !protected.iter().any(|path| host.starts_with(path));
+            self.bind(&host, &at, may_write, tree.how);
+            if may_write {
+                self.protect(&host, &at, protected, tree.how);
+                writable.push((host, at));
+            }
+        }
+    }
+
+    /// What a tree would have covered stays covered where not all of the tree is shown.
+    fn cover_cut(&mut self, tree: &Original) {
+        let Some((under, is_dir)) = self.covers(&tree.at) else { return };
+        // The same is under it, read-only: shown by the view, or by what the bound in question does not bind.
+        let is_same = self.is_read_only_view_of(&tree.at, &tree.host);
+        if is_same || (!under && tree.extent.read.is_empty()) {
+            return;
+        }
+        self.mounts.push(if is_dir {
+            Mount::Tmpfs { at: tree.at.clone(), size: MASK_SIZE, mode: 0o555 }
+        } else {
+            Mount::ReadOnly { host: "/dev/null".into(), at: tree.at.clone() }
+        });
+    }
+
+    /// Whether a tree of the host that is mounted already has something at a place, and whether that is a directory. `None`
+    /// where no tree of the host's is.
+    fn beneath(&self, place: &Path) -> Option<(bool, bool)> {
+        let (host, at) = match self.mounts.get(self.top(place)?)? {
+            Mount::ReadOnly { host, .. } if host == Path::new("/dev/null") => return None,
+            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => (host, at),
+            _ => return None,
+        };
+        let meta = fs::symlink_metadata(joined(host, place.strip_prefix(at).ok()?));
+        Some(meta.map_or((false, true), |meta| (true, meta.is_dir())))
+    }
+
+    /// The same for what is mounted at a place or anywhere below it.
+    fn covers(&self, place: &Path) -> Option<(bool, bool)> {
+        let is_below = |mount: &Mount| match mount {
+            Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } => at != place && at.starts_with(place),
+            _ => false,
+        };
+        self.beneath(place).or_else(|| self.mounts.iter().any(is_below).then_some((true, true)))
+    }
+
+    fn is_read_only_view_of(&self, place: &Path, real: &Path) -> bool {
+        match self.top(place).and_then(|number| self.mounts.get(number)) {
+            Some(Mount::ReadOnly { host, at }) => {
+                let below = place.strip_prefix(at).unwrap_or(Path::new(""));
+                joined(host, below).canonicalize().is_ok_and(|under| under == real)
+            }
+            _ => false,
+        }
+    }
+
+    /// The names that the caller gave to masks, in the order in which they are mounted.
+    fn mask_places(&self) -> Vec<PathBuf> {
+        let given = self.files.mask.iter().filter(|path| plain(path)).cloned();
+        let real = self.masks.iter().filter(|(_, by)| **by == By::Caller).map(|(path, _)| path.clone());
+        let places: BTreeSet<PathBuf> = given.chain(real).collect();
+        let mut places: Vec<PathBuf> = places.into_iter().collect();
+        places.sort_by_key(|place| order(place, Rank::Mask));
+        places
+    }
+
+    /// Hides whatever is shown under the name of a mask.
+    fn mask_place(&mut self, place: &Path) {
+        let is_link = self.is_link(place);
+        if let Some((true, is_dir)) = self.covers(place).filter(|_| !is_link) {
+            self.mask(place.to_path_buf(), is_dir);
+        }
+    }
+
+    fn is_link(&self, place: &Path) -> bool {
+        match self.top(place).and_then(|number| self.mounts.get(number)) {
+            Some(Mount::ReadOnly { host, at } | Mount::Writable { host, at }) => {
+                let below = place.strip_prefix(at).unwrap_or(Path::new(""));
+                links_in(host, below).unwrap_or(true)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the stage sees a path of the host's somewhere, and whether it can write there.
+    fn sees(&self, real: &Path) -> Option<bool> {
+        let mut seen = None;
+        for (number, host, at) in self.mounted() {
+            let Ok(below) = real.strip_prefix(&host) else { continue };
+            if self.top(&joined(&at, below)) == Some(number) {
+                seen = Some(
+                    seen.unwrap_or(false) || matches!(self.mounts.get(number), Some(Mount::Writable { .. })),
+                );
+            }
+        }
+        seen
+    }
+
+    /// What the stage says it needs and would not have.
+    fn check_declared(&mut self) -> Result<(), Error> {
+        let (Some(found), Some(declared)) = (&self.declared, &self.files.declared) else { return Ok(()) };
+        let read = found.read.iter().map(|path| (FS_READ, path, false));
+        let mut notes = Vec::new();
+        for (effect, path, write) in read.chain(found.write.iter().map(|path| (FS_WRITE, path, true))) {
+            match self.sees(path) {
+                Some(writable) if writable || !write => continue,
+                _ => {}
+            }
+            let ceiling = self.limits.iter().find(|limit| !limit.allows(path, write));
+            let error = Error::Ungranted {
+                effect,
+                path: path.clone(),
+                ceiling: ceiling.map(|limit| limit.said.clone()),
+            };
+            if !declared.narrow {
+                return Err(error);
+            }
+            notes.push(error.to_string());
+        }
+        self.notes.extend(notes);
+        Ok(())
+    }
+
+    /// Where the stage starts: in its work directory, or the working directory where that is there. Where a ceiling keeps that
+    /// out, in an empty directory of its name, so that relative paths fail by themselves and the stage is not moved.
+    fn start(&mut self, is_cut: bool) -> PathBuf {
+        let at = if self.files.work.is_some() { Path::new(WORK) } else { self.facts.cwd };
+        let is_wanted = is_cut || self.files.work.is_some();
+        let is_root = at == Path::new("/");
+        let is_private = self.kind == View::Host && PRIVATE.iter().any(|place| at == Path::new(place));
+        match self.beneath(at) {
+            _ if is_root || is_private => at.to_path_buf(),
+            Some((true, true)) => at.to_path_buf(),
+            None if is_wanted => {
+                self.open_way(at);
+                self.mounts.push(Mount::Dir { at: at.to_path_buf() });
+                at.to_path_buf()
+            }
+            _ => "/tmp".into(),
+        }
     }
 
     /// Host paths in the writable trees that the host obeys later, and the names that are not there yet.
-    fn protected(&mut self, trees: &[Tree]) -> (BTreeSet<PathBuf>, Vec<Missing>) {
+    fn protected(&mut self, tops: &BTreeSet<PathBuf>) -> (BTreeSet<PathBuf>, Vec<Missing>) {
         // The names that the caller did not give up.
-        let given_up = |name: &str| self.files.allow_git_config && name.starts_with(lists::GIT);
+        let given_up = |name: &str| self.git_is_open && name.starts_with(lists::GIT);
         let names: Vec<&'static str> =
             lists::PROTECTED.iter().copied().filter(|name| !given_up(name)).collect();
         let mut found = BTreeSet::new();
         let mut all = Vec::new();
-        for Tree { host, .. } in trees.iter().filter(|tree| tree.writable) {
+        for host in tops {
             let mut missing = Vec::new();
             for &name in &names {
                 match links_in(host, Path::new(name)) {
@@ -459,14 +803,14 @@ impl Builder<'_> {
     }
 
     /// Makes the protected paths in a writable tree read-only there.
-    fn protect(&mut self, host: &Path, at: &Path, protected: &BTreeSet<PathBuf>) {
+    fn protect(&mut self, host: &Path, at: &Path, protected: &BTreeSet<PathBuf>, how: How) {
         let mut held = BTreeSet::new();
         let mut outer: Option<&Path> = None;
         for path in protected {
             let Ok(below) = path.strip_prefix(host) else { continue };
             // What is masked in this tree stays masked, and the inside of a protected directory is protected with it.
             let masked =
-                self.hidden.iter().any(|it| it != host && it.starts_with(host) && path.starts_with(it));
+                self.masks.keys().any(|it| it != host && it.starts_with(host) && path.starts_with(it));
             if masked || outer.is_some_and(|outer| path.starts_with(outer)) {
                 continue;
             }
@@ -478,10 +822,10 @@ impl Builder<'_> {
             above.reverse();
             for above in above {
                 if held.insert(above.to_path_buf()) {
-                    self.bind(&host.join(above), &at.join(above), true, true);
+                    self.bind(&host.join(above), &at.join(above), true, how);
                 }
             }
-            self.bind(path, &at.join(below), false, true);
+            self.bind(path, &joined(at, below), false, how);
         }
     }
 
@@ -522,9 +866,7 @@ impl Builder<'_> {
             }
         };
         let mut trees = self.mounted();
-        trees.retain(|(_, _, at)| {
-            wide != Some(at) && !(self.files.view == View::Host && at == Path::new("/"))
-        });
+        trees.retain(|(_, _, at)| wide != Some(at) && !(self.kind == View::Host && at == Path::new("/")));
         // A name may be relative to where its server was started: most are, to the tree's own directory.
         let mut sockets = BTreeSet::new();
         for name in &names {
@@ -544,7 +886,7 @@ impl Builder<'_> {
             let mut is_seen = false;
             for (number, host, at) in &trees {
                 let Ok(below) = socket.strip_prefix(host) else { continue };
-                let place = if below == Path::new("") { at.clone() } else { at.join(below) };
+                let place = joined(at, below);
                 if self.top(&place) == Some(*number) {
                     self.mask(place, false);
                     is_seen = true;
@@ -559,55 +901,38 @@ impl Builder<'_> {
         }
         true
     }
+}
 
-    /// The caller's masks, wherever a tree shows what they name.
-    fn masks(&mut self) -> Result<(), Error> {
-        if self.files.mask.is_empty() {
-            return Ok(());
-        }
-        let trees = self.mounted();
-        let mut places = BTreeMap::new();
-        for path in &self.files.mask {
-            let twin = path.canonicalize();
-            let twin = twin.map_err(|source| Error::Path {
-                what: "the path of --mask",
-                path: path.clone(),
-                source,
-            })?;
-            let is_dir = twin.is_dir();
-            for (number, host, at) in &trees {
-                let alias = match (twin.strip_prefix(host), host.starts_with(&twin)) {
-                    // The tree lies in what is masked. The private cache is exeat's and holds nothing of the caller's.
-                    (_, true) if at != Path::new(CACHE) => Some((at.clone(), host.is_dir())),
-                    (Ok(below), false) => Some((at.join(below), is_dir)),
-                    _ => None,
-                };
-                places.extend(alias.filter(|(place, _)| self.top(place) == Some(*number)));
-            }
-            // At the name that was given as well, where that is a place of its own.
-            if *path != twin
-                && fs::symlink_metadata(path).is_ok_and(|meta| !meta.is_symlink())
-                && links_in(Path::new("/"), path).is_ok_and(|links| !links)
-            {
-                places.insert(path.clone(), is_dir);
-            }
-            places.insert(twin, is_dir);
-        }
-        let mut outer: Option<PathBuf> = None;
-        for (place, is_dir) in places {
-            if outer.as_ref().is_none_or(|outer| !place.starts_with(outer)) {
-                outer = Some(place.clone());
-                self.mask(place, is_dir);
-            }
-        }
-        Ok(())
-    }
+/// The place of what lies `below` a tree. Not `join`: with nothing to add it would make `FILE/`.
+fn joined(at: &Path, below: &Path) -> PathBuf {
+    if below == Path::new("") { at.to_path_buf() } else { at.join(below) }
+}
 
-    /// Where a stage starts whose working directory is not in the view.
-    fn fallback_directory(&mut self, writable: &[(PathBuf, PathBuf)]) -> PathBuf {
-        let cwd = self.facts.cwd;
-        let visible = writable.iter().any(|(_, at)| cwd.starts_with(at));
-        if visible || cwd == Path::new("/") { cwd.to_path_buf() } else { "/tmp".into() }
+/// The order of mounts: wide trees, then by depth.
+fn order(at: &Path, rank: Rank) -> (bool, usize, PathBuf, Rank) {
+    (rank != Rank::Wide, at.components().count(), at.to_path_buf(), rank)
+}
+
+/// Why a working directory is read-only for a stage, if it is.
+fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
+    let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
+    let is = |what: &str| Some(what.to_owned());
+    if cwd == facts.home {
+        is("it is the home directory")
+    } else if facts.home.starts_with(cwd) {
+        is("the home directory lies in it")
+    } else if within(lists::SYSTEM)
+        || within(&["/nix", "/gnu"])
+        || ["/var", "/boot"].map(Path::new).contains(&cwd)
+    {
+        is("it belongs to the system")
+    } else if within(&["/run"])
+        || ["/tmp", "/var/tmp"].map(Path::new).iter().any(|place| place.starts_with(cwd))
+    {
+        is("other programs' temporary files and sockets are in it")
+    } else {
+        let own = facts.own.iter().find(|own| own.starts_with(cwd));
+        own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
     }
 }
 

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use exeat_policy::preset::{self, Found, Preset};
 use exeat_policy::{Action, Note, Origin, Policy, PolicyBuilder, RuleSpec};
 use exeat_runner::discover::{Ask, Discovered, Discovery, Times, Unasked};
-use exeat_runner::{Bind, Error, Files};
+use exeat_runner::{Bind, Bounds, Error, Files};
 
 /// A name that no resolver knows.
 const MIRROR: &str = "mirror.invalid";
@@ -452,6 +452,20 @@ fn the_view_is_empty_but_for_settings() {
     place.env.insert("SECRET".into(), "secret".into());
     let why = why(place.ask("npm")).to_string();
     assert!(why.ends_with("`0|./.npmrc|/tmp||`"), "{why}");
+}
+
+/// K1: what a ceiling hides from every view, a client does not see either; what a ceiling lists is the stage's affair.
+#[test]
+fn k1_a_ceilings_mask_hides_settings() {
+    let mut place =
+        Place::with_program("npm", r#"printf %s "$(cat "$HOME/.npmrc" 2>/dev/null)" >&2; exit 3"#);
+    let settings = place.file(".npmrc", "x");
+    let shown = Bounds { name: "site.toml".into(), ro: Some(Vec::new()), ..Bounds::default() };
+    place.files.bounds = vec![shown.clone()];
+    assert!(why(place.ask("npm")).to_string().ends_with("`x`"));
+    place.files.bounds = vec![Bounds { mask: vec![settings], ..shown }];
+    let why = why(place.ask("npm")).to_string();
+    assert!(why.ends_with("without asking for any"), "{why}");
 }
 
 /// The same as somebody else than root: the tests run themselves again.

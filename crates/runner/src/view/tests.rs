@@ -32,19 +32,25 @@ impl Place {
     }
 
     fn build(&self, files: &Files, cwd: &Path, path: Option<&str>) -> Built {
+        self.try_build(files, cwd, path).unwrap()
+    }
+
+    fn try_build(&self, files: &Files, cwd: &Path, path: Option<&str>) -> Result<Built, Error> {
         let home = self.home();
         let own = [home.join(".local/state/exeat"), PathBuf::from("/tmp")];
         let facts = Facts {
             cwd,
             home: &home,
             path: path.map(OsStr::new),
+            stage_home: &home,
             named: Vec::new(),
+            asked: Vec::new(),
             cache: None,
             own: &own,
             root: false,
             other: None,
         };
-        build(files, &facts).unwrap()
+        build(files, &facts)
     }
 }
 
@@ -263,7 +269,9 @@ fn a_missing_tree_is_the_caller_s_mistake() {
         cwd: &place.project(),
         home: &home,
         path: None,
+        stage_home: &home,
         named: Vec::new(),
+        asked: Vec::new(),
         cache: None,
         own: &[],
         root: false,
@@ -326,22 +334,16 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
         cwd: &place.project(),
         home: &home,
         path: None,
+        stage_home: &home,
         named: Vec::new(),
+        asked: Vec::new(),
         cache: None,
         own: &[],
         root: false,
         other: None,
     };
     let files = Files::default();
-    let mut view = Builder {
-        files: &files,
-        facts: &facts,
-        mounts: Vec::new(),
-        notes: Vec::new(),
-        shown: Vec::new(),
-        hidden: BTreeSet::new(),
-        lost: Vec::new(),
-    };
+    let mut view = Builder::new(&files, &facts).unwrap();
     assert!(!view.host_sockets(&place.root.join("nowhere"), None));
     assert_eq!(view.notes.len(), 1);
     assert!(view.host_sockets(Path::new("/proc/net/unix"), None));
@@ -356,6 +358,10 @@ fn the_places_of_running_programs_and_of_nix_are_no_projects() {
         "not the host's"
     );
     assert!(built.writable.is_empty());
+    for cwd in ["/run", "/proc"] {
+        let built = place.build(&Files::default(), Path::new(cwd), None);
+        assert_eq!(built.cwd, Path::new("/tmp"), "{cwd} holds nothing of the host's to work on");
+    }
     for cwd in ["/run/user/1000/project", "/nix", "/nix/var/nix", "/gnu"] {
         let built = place.build(&Files::default(), Path::new(cwd), None);
         assert!(built.writable.is_empty() && built.sockets_exposed, "{cwd}");
@@ -377,7 +383,7 @@ fn a_mask_holds_in_every_tree_that_shows_its_path() {
         ..Files::default()
     };
     let built = place.build(&files, &place.project(), None);
-    for hidden in ["/data/.ssh/id", "/id", "/keys/id", "/h/data/.ssh/id"] {
+    for hidden in ["/data/.ssh/id", "/keys/id", "/h/data/.ssh/id"] {
         assert!(is_hidden(&built, Path::new(hidden)), "{hidden}");
     }
     for shown in ["/data/deep/x", "/h/data/deep/x"] {
@@ -415,7 +421,9 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
         cwd: &place.project(),
         home: &home,
         path: None,
+        stage_home: &home,
         named: Vec::new(),
+        asked: Vec::new(),
         cache: Some(&cache),
         own: &own,
         root: false,
@@ -464,7 +472,9 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_stage_is_root() {
         cwd: &place.project(),
         home: &home,
         path: None,
+        stage_home: &home,
         named: Vec::new(),
+        asked: Vec::new(),
         cache: None,
         own: &[],
         root: true,
@@ -533,3 +543,5 @@ fn b11_the_file_that_leads_to_a_repository_is_protected() {
     assert!(!is_writable(&built, &place.project().join(".git/commondir")));
     assert!(is_writable(&built, &place.project().join(".git/index")));
 }
+
+mod bounds;

@@ -1,0 +1,308 @@
+//! What a run may show and change at most: the ceilings' word on files and variables, and the stage's own.
+//!
+//! Nothing is granted here. A tree of the caller's is met with each bound in turn, and only what all of them allow is left
+//! of it. Paths are compared where they really are, so that a link leads no further than its target may.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::unistd::geteuid;
+
+use crate::error::Error;
+use crate::request::{Declared, View};
+
+/// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
+/// and mean what they lead to; a listed path that does not exist allows nothing.
+#[derive(Debug, Clone, Default)]
+pub struct Bounds {
+    /// The ceiling's file, for the reader of a note.
+    pub name: String,
+    /// The widest view.
+    pub view: Option<View>,
+    /// What binds and the working directory show at most: what lies below one of these, or of [`rw`](Self::rw). The trees
+    /// of the view are not asked.
+    pub ro: Option<Vec<PathBuf>>,
+    /// What they leave writable at most.
+    pub rw: Option<Vec<PathBuf>>,
+    /// Paths that no view, bind or working directory shows. Those that do not exist are skipped.
+    pub mask: Vec<PathBuf>,
+    /// `Some(false)`: git's configuration and hooks are not given up.
+    pub allow_git_config: Option<bool>,
+    /// The variables that may be passed or set besides the standard ones.
+    pub env: Option<Vec<OsString>>,
+}
+
+impl Bounds {
+    /// The ceiling in a note.
+    pub(crate) fn said(&self) -> String {
+        format!("the ceiling `{}`", self.name)
+    }
+}
+
+/// Everything at or below some paths. No path of it lies in another one.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Tops(BTreeSet<PathBuf>);
+
+impl Tops {
+    pub(crate) fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
+        // In order, so that a path comes before what lies in it.
+        let sorted: BTreeSet<PathBuf> = paths.into_iter().collect();
+        let mut tops = Self::default();
+        for path in sorted {
+            if !tops.cover(&path) {
+                tops.0.insert(path);
+            }
+        }
+        tops
+    }
+
+    /// Whether a path lies in one of them, or is one.
+    pub(crate) fn cover(&self, path: &Path) -> bool {
+        path.ancestors().any(|above| self.0.contains(above))
+    }
+
+    /// What lies in both.
+    pub(crate) fn meet(&self, other: &Self) -> Self {
+        let ours = self.0.iter().filter(|path| other.cover(path));
+        let theirs = other.0.iter().filter(|path| self.cover(path));
+        Self::new(ours.chain(theirs).cloned())
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Path> {
+        self.0.iter().map(PathBuf::as_path)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// What is left of one tree of the host's: what is shown of it, and what of that can be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) read: Tops,
+    pub(crate) write: Tops,
+}
+
+impl Extent {
+    pub(crate) fn new(host: &Path, writable: bool) -> Self {
+        let whole = Tops::new([host.to_path_buf()]);
+        Self { write: if writable { whole.clone() } else { Tops::default() }, read: whole }
+    }
+
+    /// Its parts, the outer ones first: where each is on the host, and whether it can be written.
+    pub(crate) fn parts(&self) -> Vec<(PathBuf, bool)> {
+        let shown = self.read.iter().map(|top| (top.to_path_buf(), self.write.cover(top)));
+        let inner = self.write.iter().filter(|top| !self.read.0.contains(*top));
+        let mut parts: Vec<_> = shown.chain(inner.map(|top| (top.to_path_buf(), true))).collect();
+        parts.sort();
+        parts
+    }
+}
+
+/// What a ceiling's mask is given for.
+const CEILING_MASK: &str = "the path of a ceiling's mask";
+
+/// A bound on trees, looked up on this machine.
+#[derive(Debug)]
+pub(crate) struct Limit {
+    /// Whose word it is.
+    pub(crate) said: String,
+    /// Nothing more can be seen; `None` is everything.
+    read: Option<Tops>,
+    /// Nothing more can be written; `None` is everything that can be seen.
+    write: Option<Tops>,
+    /// Cannot be seen.
+    pub(crate) mask: Vec<PathBuf>,
+}
+
+impl Limit {
+    /// A ceiling's. `writable` are the trees in which a stage of this run can make links: one of those says nothing about
+    /// what the ceiling's author meant.
+    pub(crate) fn of(bounds: &Bounds, writable: &[PathBuf], notes: &mut Vec<String>) -> Result<Self, Error> {
+        let mut find = |paths: &[PathBuf]| {
+            let mut found = Vec::new();
+            for path in paths {
+                let Ok(real) = path.canonicalize() else { continue };
+                match stray_link(path, &real, writable) {
+                    None => found.push(real),
+                    Some(link) => notes.push(format!(
+                        "`{}` of {} is left out: a stage could have made the link `{}`",
+                        path.display(),
+                        bounds.said(),
+                        link.display()
+                    )),
+                }
+            }
+            found
+        };
+        let write = bounds.rw.as_deref().map(&mut find);
+        let read = bounds.ro.as_deref().map(&mut find);
+        let read = read.map(|read| Tops::new(read.into_iter().chain(write.iter().flatten().cloned())));
+        let mut mask = Vec::new();
+        for path in &bounds.mask {
+            match existing(CEILING_MASK, path) {
+                // Nor can the stage get there, which has the caller's rights at most.
+                Err(_) if is_closed(path) => {}
+                found => mask.extend(found?),
+            }
+        }
+        Ok(Self { said: bounds.said(), read, write: write.map(Tops::new), mask })
+    }
+
+    /// The stage's own.
+    pub(crate) fn declared(found: &Found) -> Self {
+        Self {
+            said: "the stage's declaration".into(),
+            read: Some(Tops::new(found.read.iter().chain(&found.write).cloned())),
+            write: Some(Tops::new(found.write.iter().cloned())),
+            mask: Vec::new(),
+        }
+    }
+
+    /// What is left of a tree.
+    pub(crate) fn meet(&self, extent: &Extent) -> Extent {
+        let bounded = |tops: &Tops, bound: &Option<Tops>| {
+            let met = bound.as_ref().map_or_else(|| tops.clone(), |bound| tops.meet(bound));
+            Tops::new(met.0.into_iter().filter(|top| !self.masks(top)))
+        };
+        let read = bounded(&extent.read, &self.read);
+        let write = bounded(&extent.write, &self.write).meet(&read);
+        Extent { read, write }
+    }
+
+    /// Whether it lets a path be seen, or written.
+    pub(crate) fn allows(&self, path: &Path, write: bool) -> bool {
+        let within = |bound: &Option<Tops>| bound.as_ref().is_none_or(|bound| bound.cover(path));
+        within(&self.read) && (!write || within(&self.write)) && !self.masks(path)
+    }
+
+    fn masks(&self, path: &Path) -> bool {
+        self.mask.iter().any(|mask| path.starts_with(mask))
+    }
+}
+
+/// What changed when a tree was met with a bound, for the caller; `None` when nothing did. `name` is the tree in words.
+pub(crate) fn told(name: &str, said: &str, before: &Extent, after: &Extent) -> Option<String> {
+    let list = |tops: &Tops| {
+        let names: Vec<_> = tops.iter().map(|path| format!("`{}`", path.display())).collect();
+        names.join(", ")
+    };
+    if after.read.is_empty() {
+        (!before.read.is_empty()).then(|| format!("{name} is not shown: {said} does not allow it"))
+    } else if after.read != before.read {
+        let writable = match (before.write.is_empty(), after.write.is_empty()) {
+            (true, _) => String::new(),
+            (false, true) => ", read-only".into(),
+            (false, false) if after.write == after.read => String::new(),
+            (false, false) => format!(", writable only in {}", list(&after.write)),
+        };
+        Some(format!("of {name} only {} is shown{writable}: {said} allows no more", list(&after.read)))
+    } else if after.write == before.write {
+        None
+    } else if after.write.is_empty() {
+        Some(format!("{name} is read-only for the stage: {said} does not let it be written"))
+    } else {
+        Some(format!("{name} is writable only in {}: {said} allows no more", list(&after.write)))
+    }
+}
+
+/// A declaration, looked up on this machine.
+#[derive(Debug, Default)]
+pub(crate) struct Found {
+    pub(crate) read: Vec<PathBuf>,
+    pub(crate) write: Vec<PathBuf>,
+}
+
+impl Found {
+    /// Where the declared paths are.
+    pub(crate) fn new(declared: &Declared, notes: &mut Vec<String>) -> Result<Self, Error> {
+        let mut find = |what: &'static str, paths: &[PathBuf]| {
+            let mut found = Vec::new();
+            for path in paths {
+                match path.canonicalize() {
+                    Ok(real) => found.push(real),
+                    Err(error) if declared.narrow => {
+                        notes.push(format!("{what} `{}` is left out: {error}", path.display()));
+                    }
+                    Err(source) => return Err(Error::Path { what, path: path.clone(), source }),
+                }
+            }
+            Ok(found)
+        };
+        let read = find("the path of the declared `FsRead`", &declared.read)?;
+        Ok(Self { read, write: find("the path of the declared `FsWrite`", &declared.write)? })
+    }
+}
+
+/// Where a path really is; `None` where there is nothing.
+pub(crate) fn existing(what: &'static str, path: &Path) -> Result<Option<PathBuf>, Error> {
+    match path.canonicalize() {
+        Ok(real) => Ok(Some(real)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        Err(source) => Err(Error::Path { what, path: path.to_path_buf(), source }),
+    }
+}
+
+/// Whether the way to a path ends at a directory that somebody else keeps closed to the caller. Its owner could open it.
+fn is_closed(path: &Path) -> bool {
+    let refused =
+        |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    // A link as the last one says nothing about whose directory is closed behind it.
+    let last = path.ancestors().find(|above| fs::symlink_metadata(above).is_ok());
+    let dir = last.and_then(|last| fs::metadata(last).ok());
+    refused(path) && dir.is_some_and(|dir| dir.uid() != geteuid().as_raw())
+}
+
+/// A symbolic link on the way to `real` that lies in one of the `writable` trees and leads out of it: a stage of an earlier
+/// run could have made it.
+pub(crate) fn stray_link(path: &Path, real: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
+    let strays = |link: &PathBuf| {
+        writable.iter().any(|tree| link.starts_with(tree) && link != tree && !real.starts_with(tree))
+    };
+    links_on_the_way(path).into_iter().find(strays)
+}
+
+/// The symbolic links that are followed to a path, each by its own real place.
+fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
+    /// As many as the kernel follows (path_resolution(7)).
+    const LINKS: usize = 40;
+    let mut links = Vec::new();
+    let mut left: Vec<PathBuf> = pieces(path);
+    let mut place = PathBuf::from("/");
+    while let Some(part) = left.pop() {
+        if part == Path::new("..") {
+            place.pop();
+            continue;
+        }
+        let next = place.join(&part);
+        match fs::read_link(&next) {
+            Ok(target) if links.len() < LINKS => {
+                links.push(next);
+                if target.is_absolute() {
+                    place = PathBuf::from("/");
+                }
+                left.extend(pieces(&target));
+            }
+            _ => place = next,
+        }
+    }
+    links
+}
+
+/// The components of a path, the last one first.
+fn pieces(path: &Path) -> Vec<PathBuf> {
+    let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    let mut parts: Vec<PathBuf> = parts.map(|part| PathBuf::from(part.as_os_str())).collect();
+    parts.reverse();
+    parts
+}
+
+#[cfg(test)]
+mod tests;

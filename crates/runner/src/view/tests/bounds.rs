@@ -1,0 +1,573 @@
+//! What ceilings, declarations and work directories make of a view.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::bounds::Bounds;
+use crate::request::Declared;
+
+/// A place with a tree `srv` beside HOME: directories `a` and `b`, three deep, each with a file `f`.
+fn place(name: &str) -> Place {
+    let place = Place::new(name);
+    for dir in ["", "a/", "b/", "a/a/", "a/b/", "b/a/", "b/b/", "a/a/a/", "a/a/b/"] {
+        place.make(&format!("srv/{dir}f"));
+    }
+    for name in ["src/f", "src/a/f", "out/f"] {
+        place.make(&format!("home/project/{name}"));
+    }
+    place
+}
+
+fn to(host: &Path, guest: &str) -> Bind {
+    Bind { host: host.into(), guest: guest.into() }
+}
+
+fn ceiling(ro: Option<&[&Path]>, rw: Option<&[&Path]>) -> Bounds {
+    let list = |paths: &[&Path]| paths.iter().map(PathBuf::from).collect();
+    Bounds { name: "site.toml".into(), ro: ro.map(list), rw: rw.map(list), ..Bounds::default() }
+}
+
+fn is_read_only(built: &Built, path: &Path) -> bool {
+    matches!(at(built, path), Some(Mount::ReadOnly { host, .. }) if host != Path::new("/dev/null"))
+}
+
+/// Files shown, read only and writable, by place: `f` of everything below `root`.
+fn seen(built: &Built, root: &Path) -> BTreeMap<PathBuf, (PathBuf, bool)> {
+    let mut all = vec![root.to_path_buf()];
+    let mut next = 0;
+    while let Some(dir) = all.get(next).cloned() {
+        next += 1;
+        if let Ok(entries) = fs::read_dir(&dir) {
+            all.extend(entries.flatten().map(|entry| entry.path()));
+        }
+    }
+    let mut seen = BTreeMap::new();
+    for mount in &built.mounts {
+        let (Mount::ReadOnly { host, at: top } | Mount::Writable { host, at: top }) = mount else { continue };
+        for path in &all {
+            let Ok(below) = path.strip_prefix(host) else { continue };
+            let guest = joined(top, below);
+            if at(built, &guest).is_some_and(|decides| std::ptr::eq(decides, mount)) {
+                seen.insert(guest, (path.clone(), matches!(mount, Mount::Writable { .. })));
+            }
+        }
+    }
+    seen
+}
+
+/// K13: a wider view than any ceiling's becomes that one.
+#[test]
+fn k13_the_view_is_the_narrowest_of_all() {
+    let place = place("narrow-view");
+    let bound = |name: &str, view| Bounds { name: name.into(), view: Some(view), ..Bounds::default() };
+    let bounds = vec![bound("site.toml", View::Project), bound("user.toml", View::Minimal)];
+    let built = place.build(&Files { view: View::Host, bounds, ..Files::default() }, &place.project(), None);
+    assert!(is_hidden(&built, Path::new("/usr/bin/env")) && is_hidden(&built, &place.project().join("src")));
+    assert_eq!(built.notes.len(), 2, "{:?}", built.notes);
+    assert!(built.notes[1].contains("`minimal`, not `project`") && built.notes[1].contains("user.toml"));
+    let bounds = vec![bound("site.toml", View::Host)];
+    let built = place.build(&Files { bounds, ..Files::default() }, &place.project(), None);
+    assert!(is_writable(&built, &place.project()) && built.notes.is_empty(), "{:?}", built.notes);
+}
+
+/// K13: what contains a listed path is cut down to it, at the place that it had inside.
+#[test]
+fn k13_a_bind_is_cut_down_to_what_the_ceiling_lists() {
+    let place = place("cut");
+    let (srv, a, b) = (place.root.join("srv"), place.root.join("srv/a"), place.root.join("srv/b"));
+    let files = Files {
+        view: View::Minimal,
+        ro: vec![to(&srv, "/data"), bind(&b.join("a"))],
+        rw: vec![to(&srv, "/w"), to(&a.join("a"), "/in")],
+        bounds: vec![ceiling(Some(&[&b.join("b")]), Some(&[&a]))],
+        ..Files::default()
+    };
+    let built = place.build(&files, &place.project(), None);
+    let shown: Vec<_> = seen(&built, &srv).into_iter().filter(|(at, _)| at.ends_with("f")).collect();
+    let at =
+        |guest: &str, host: PathBuf, writable| (PathBuf::from(guest).join("f"), (host.join("f"), writable));
+    let mut expected = vec![at("/data/b/b", b.join("b"), false), at("/w/b/b", b.join("b"), false)];
+    for (dir, host) in [
+        ("", a.clone()),
+        ("/a", a.join("a")),
+        ("/b", a.join("b")),
+        ("/a/a", a.join("a/a")),
+        ("/a/b", a.join("a/b")),
+    ] {
+        expected.push(at(&format!("/data/a{dir}"), host.clone(), false));
+        expected.push(at(&format!("/w/a{dir}"), host, true));
+    }
+    for dir in ["", "/a", "/b"] {
+        expected.push(at(&format!("/in{dir}"), a.join(format!("a{dir}")), true));
+    }
+    expected.sort();
+    assert_eq!(shown, expected);
+    assert_eq!(built.notes.len(), 3, "one a change: {:?}", built.notes);
+    assert!(built.notes.iter().all(|note| note.contains("the ceiling `site.toml`")));
+    assert_eq!(built.writable, [a.join("a"), a.clone()], "the record is kept out of these");
+}
+
+/// K13: writable beyond what is listed becomes read-only; an empty list allows nothing.
+#[test]
+fn k13_what_may_not_be_written_is_read_only_and_what_may_not_be_seen_is_left_out() {
+    let place = place("levels");
+    let srv = place.root.join("srv");
+    let shown = |bounds: Bounds| {
+        let files = Files { rw: vec![bind(&srv)], bounds: vec![bounds], ..Files::default() };
+        place.build(&files, &place.project(), None)
+    };
+    let built = shown(ceiling(None, Some(&[])));
+    assert!(is_read_only(&built, &srv) && is_read_only(&built, &place.project()));
+    assert!(built.writable.is_empty());
+    assert_eq!(built.notes.len(), 2, "{:?}", built.notes);
+    let built = shown(ceiling(Some(&[]), None));
+    assert!(is_hidden(&built, &srv) && is_hidden(&built, &place.project()));
+    assert_eq!(built.cwd, place.project(), "an empty directory of that name");
+    assert!(built.mounts.contains(&Mount::Dir { at: place.project() }));
+    let built = shown(ceiling(Some(&[&srv]), Some(&[&srv.join("a")])));
+    assert!(is_read_only(&built, &srv.join("b")) && is_writable(&built, &srv.join("a/x")));
+    let built = shown(ceiling(None, None));
+    assert!(is_writable(&built, &srv) && built.notes.is_empty());
+}
+
+/// The working directory is met like a bind, but what a ceiling lists in it keeps it in place.
+#[test]
+fn k13_the_working_directory_is_writable_only_where_the_ceiling_lists_it() {
+    let place = place("cwd");
+    let project = place.project();
+    let shown =
+        |bounds: Bounds| place.build(&Files { bounds: vec![bounds], ..Files::default() }, &project, None);
+    let built = shown(ceiling(None, Some(&[&project.join("out")])));
+    assert!(is_read_only(&built, &project.join("src")) && is_writable(&built, &project.join("out/x")));
+    assert_eq!((built.cwd.clone(), built.notes.len()), (project.clone(), 1), "{:?}", built.notes);
+    let built = shown(ceiling(Some(&[&project.join("src")]), None));
+    assert!(is_hidden(&built, &project.join("out/f")) && is_writable(&built, &project.join("src/f")));
+    assert_eq!(built.cwd, project);
+    let built = shown(ceiling(None, Some(&[&place.home()])));
+    assert!(is_writable(&built, &project.join("src")) && built.notes.is_empty());
+    let home = place.build(
+        &Files { bounds: vec![ceiling(Some(&[&project]), None)], ..Files::default() },
+        &place.home(),
+        None,
+    );
+    assert!(is_read_only(&home, &project) && is_hidden(&home, &place.home().join("letter")));
+}
+
+/// A ceiling's list opens nothing: neither a masked credential, nor what the caller's own narrower bind takes back, nor what
+/// a bind that is left out would have covered.
+#[test]
+fn k13_a_ceiling_brings_nothing_to_light() {
+    let place = place("light");
+    place.make("home/.ssh/id");
+    let (home, srv) = (place.home(), place.root.join("srv"));
+    let ssh = home.join(".ssh");
+    let files =
+        Files { ro: vec![to(&home, "/h")], bounds: vec![ceiling(Some(&[&ssh]), None)], ..Files::default() };
+    let built = place.build(&files, Path::new("/"), None);
+    assert!(is_hidden(&built, Path::new("/h/.ssh/id")), "not named");
+    let files = Files { ro: vec![to(&ssh, "/h")], ..files };
+    assert!(!is_hidden(&place.build(&files, Path::new("/"), None), Path::new("/h/id")), "named");
+
+    let files = Files {
+        rw: vec![bind(&srv)],
+        ro: vec![bind(&srv.join("a"))],
+        bounds: vec![ceiling(None, Some(&[&srv.join("a/a")]))],
+        ..Files::default()
+    };
+    assert!(!is_writable(&place.build(&files, Path::new("/"), None), &srv.join("a/a/f")));
+
+    let project = place.project();
+    let files = Files {
+        ro: vec![Bind { host: srv.clone(), guest: project.join("src") }],
+        bounds: vec![ceiling(Some(&[&project]), None)],
+        ..Files::default()
+    };
+    let built = place.build(&files, &project, None);
+    assert!(is_hidden(&built, &project.join("src/f")), "the caller had covered it");
+    assert!(is_writable(&built, &project.join("out/f")));
+}
+
+/// K1, B13: nothing opens a ceiling's mask, and a linked one is masked where it really is.
+#[test]
+fn k1_a_mask_of_a_ceiling_never_opens() {
+    let place = place("never");
+    let (srv, project) = (place.root.join("srv"), place.project());
+    symlink(srv.join("a"), place.root.join("link")).unwrap();
+    let bounds = |mask: &[PathBuf]| vec![Bounds { mask: mask.to_vec(), ..ceiling(None, None) }];
+    let files = Files {
+        ro: vec![
+            bind(&srv),
+            bind(&srv.join("a/a")),
+            to(&srv.join("a/a"), "/a"),
+            to(&srv.join("a/f"), "/f"),
+            to(&srv, "/s"),
+        ],
+        rw: vec![bind(&srv.join("a/b"))],
+        bounds: bounds(&[place.root.join("link"), place.root.join("absent"), project.join("src/f")]),
+        ..Files::default()
+    };
+    let built = place.build(&files, &project, None);
+    for (at, (host, _)) in seen(&built, &srv) {
+        assert!(!host.starts_with(srv.join("a")), "{} shows {}", at.display(), host.display());
+    }
+    assert!(!is_hidden(&built, &srv.join("b/f")) && !is_hidden(&built, Path::new("/s/b/f")));
+    assert!(is_hidden(&built, &project.join("src/f")), "a file too");
+    assert_eq!(built.notes.len(), 4, "{:?}", built.notes);
+    // All of the working directory, and a toolchain.
+    let files = Files { bounds: bounds(&[project.clone(), srv.clone()]), ..Files::default() };
+    let path = srv.join("a");
+    let built = place.build(&files, &project, path.to_str());
+    assert!(is_hidden(&built, &project.join("src/f")) && is_hidden(&built, &srv.join("a/f")));
+    let files = Files { view: View::Host, ..files };
+    assert!(is_hidden(&place.build(&files, &project, None), &srv.join("a/f")));
+}
+
+/// K2: inside a mask of the caller's own, a deeper bind of the caller's opens what it names, and only that.
+#[test]
+fn k2_a_deeper_bind_opens_part_of_a_mask() {
+    let place = place("reopen");
+    let srv = place.root.join("srv");
+    let files = Files {
+        ro: vec![bind(&srv), bind(&srv.join("a/a"))],
+        rw: vec![bind(&srv.join("a/b/f"))],
+        mask: vec![srv.join("a"), srv.join("a/a/a"), place.root.join("absent")],
+        ..Files::default()
+    };
+    let built = place.build(&files, &place.project(), None);
+    assert!(is_read_only(&built, &srv.join("a/a/f")) && is_writable(&built, &srv.join("a/b/f")));
+    for hidden in ["a/f", "a/a/a/f", "a/b/x"] {
+        assert!(is_hidden(&built, &srv.join(hidden)), "{hidden}");
+    }
+    assert_eq!(built.notes.len(), 1, "A8: what is not there is skipped: {:?}", built.notes);
+    // One has to be able to get there.
+    assert!(built.mounts.contains(&Mount::Tmpfs { at: srv.join("a"), size: MASK_SIZE, mode: 0o555 }));
+    // By its name too: over another tree at its place, and under one that lies deeper.
+    let deeper = Bind { host: srv.join("b/b"), guest: srv.join("a/a") };
+    let files = Files {
+        ro: vec![Bind { host: srv.join("b"), guest: srv.join("a") }, deeper],
+        mask: vec![srv.join("a")],
+        ..Files::default()
+    };
+    let built = place.build(&files, &place.project(), None);
+    assert!(is_hidden(&built, &srv.join("a/f")) && is_read_only(&built, &srv.join("a/a/f")));
+    // The working directory is not a bind that says so.
+    let files = Files { mask: vec![place.home()], ..Files::default() };
+    assert!(is_hidden(&place.build(&files, &place.project(), None), &place.project().join("src/f")));
+}
+
+/// K5: the caller gives git's files up, and a ceiling does not.
+#[test]
+fn k5_a_ceiling_keeps_git_protected() {
+    let place = place("git-ceiling");
+    place.make("home/project/.git/config");
+    let config = place.project().join(".git/config");
+    let shown = |allow| {
+        let bounds = vec![Bounds { allow_git_config: allow, ..ceiling(None, None) }];
+        place.build(&Files { allow_git_config: true, bounds, ..Files::default() }, &place.project(), None)
+    };
+    assert!(!is_writable(&shown(Some(false)), &config));
+    assert!(shown(Some(false)).notes.iter().any(|note| note.contains("site.toml")));
+    assert!(is_writable(&shown(Some(true)), &config) && is_writable(&shown(None), &config));
+}
+
+/// B12: a ceiling that leaves only part of a tree writable leaves the names in it protected, and watched.
+#[test]
+fn b12_names_in_a_cut_tree_are_protected_and_watched() {
+    let place = place("watched");
+    place.make("home/project/.git/config");
+    place.make("home/project/.cargo/x");
+    let project = place.project();
+    let lists = [project.join(".git"), project.join(".cargo")];
+    let bounds = vec![ceiling(None, Some(&[&lists[0], &lists[1]]))];
+    let built = place.build(&Files { bounds, ..Files::default() }, &project, None);
+    assert!(
+        is_writable(&built, &project.join(".git/index"))
+            && !is_writable(&built, &project.join(".git/config"))
+    );
+    let watched: Vec<PathBuf> =
+        built.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(name))).collect();
+    for name in [".git/hooks", ".cargo/config.toml"] {
+        assert!(watched.contains(&project.join(name)), "{name}: {watched:?}");
+    }
+    assert!(!watched.contains(&project.join(".envrc")), "nobody can make it");
+}
+
+/// B13, B14: a link that a stage could have made leads nowhere; one within its own tree is like any path.
+#[test]
+fn b14_a_link_in_a_writable_tree_widens_nothing() {
+    let place = place("stray");
+    let (srv, project) = (place.root.join("srv"), place.project());
+    symlink(&srv, project.join("data")).unwrap();
+    symlink("src", project.join("inner")).unwrap();
+    symlink(project.join("data"), project.join("twice")).unwrap();
+    for name in ["data", "data/a", "twice/b"] {
+        for rw in [false, true] {
+            let bind = vec![bind(&project.join(name))];
+            let files = if rw {
+                Files { rw: bind, ..Files::default() }
+            } else {
+                Files { ro: bind, ..Files::default() }
+            };
+            let error = place.try_build(&files, &project, None).unwrap_err();
+            assert!(matches!(error, Error::StrayLink { .. }) && error.code() == 2, "{error}");
+            assert!(error.fix().is_some_and(|fix| fix.contains("srv")));
+        }
+    }
+    let inner = Files { rw: vec![to(&project.join("inner"), "/in")], ..Files::default() };
+    assert!(is_writable(&place.build(&inner, &project, None), Path::new("/in/f")));
+    // Elsewhere it is the caller's word.
+    symlink(&srv, place.root.join("mine")).unwrap();
+    let mine = Files { ro: vec![to(&place.root.join("mine"), "/m")], ..Files::default() };
+    assert!(is_read_only(&place.build(&mine, &project, None), Path::new("/m/a/f")));
+    // A ceiling compares where things really are: inside the listed path by its name alone is outside.
+    let bounds = vec![ceiling(Some(&[&place.home()]), Some(&[&project]))];
+    let files =
+        Files { view: View::Minimal, ro: vec![bind(&project.join("data"))], bounds, ..Files::default() };
+    let built = place.build(&files, &project, None);
+    assert!(seen(&built, &srv).is_empty() && built.notes.len() == 1, "{:?}", built.notes);
+    // And a link that it lists itself is no word of its author's, where a stage could have made it.
+    let bounds = vec![ceiling(Some(&[&project, &project.join("data")]), None)];
+    let files = Files { ro: vec![bind(&srv)], bounds, ..Files::default() };
+    let built = place.build(&files, &project, None);
+    assert!(seen(&built, &srv).is_empty() && built.notes.len() == 2, "{:?}", built.notes);
+}
+
+/// A tree that a variable names is no bind, but where the variable is given a value, it is a grant all the same.
+#[test]
+fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
+    let place = place("asked");
+    let (home, srv, project) = (place.home(), place.root.join("srv"), place.project());
+    let facts = |named: &[&Path], asked: &[&Path]| Facts {
+        cwd: &project,
+        home: &home,
+        stage_home: &home,
+        path: None,
+        named: named.iter().map(PathBuf::from).collect(),
+        asked: asked.iter().map(PathBuf::from).collect(),
+        cache: None,
+        own: &[],
+        root: false,
+        other: None,
+    };
+    let files = Files { bounds: vec![ceiling(Some(&[&srv.join("a")]), None)], ..Files::default() };
+    let built = build(&files, &facts(&[], &[&srv.join("a"), &srv.join("b")])).unwrap();
+    assert!(is_read_only(&built, &srv.join("a/f")) && is_hidden(&built, &srv.join("b/f")));
+    assert!(built.notes.iter().any(|note| note.contains("srv/b")), "{:?}", built.notes);
+    let built = build(&files, &facts(&[&srv.join("b")], &[])).unwrap();
+    assert!(is_read_only(&built, &srv.join("b/f")), "the caller's own");
+}
+
+/// N12: a declaration is one more bound of the binds, and what it names has to be there.
+#[test]
+fn n12_a_stage_gets_what_it_declared_and_was_granted() {
+    let place = place("declared");
+    let (srv, project) = (place.root.join("srv"), place.project());
+    let declare = |read: &[&Path], write: &[&Path], narrow| Files {
+        rw: vec![bind(&srv)],
+        declared: Some(Declared {
+            read: read.iter().map(PathBuf::from).collect(),
+            write: write.iter().map(PathBuf::from).collect(),
+            narrow,
+        }),
+        ..Files::default()
+    };
+    let files =
+        declare(&[&srv.join("a"), Path::new("/usr")], &[&srv.join("b/a"), &project.join("out")], false);
+    let built = place.build(&files, &project, None);
+    assert!(is_read_only(&built, &srv.join("a/f")) && is_writable(&built, &srv.join("b/a/f")));
+    assert!(is_hidden(&built, &srv.join("b/f")) && is_writable(&built, &project.join("src/f")));
+
+    let elsewhere = place.home().join("letters");
+    fs::create_dir(&elsewhere).unwrap();
+    let cases = [
+        (declare(&[&elsewhere], &[], false), "`FsRead`", "nothing shows it", "--ro "),
+        (declare(&[], &[&elsewhere], false), "`FsWrite`", "nothing makes it writable", "--rw "),
+        (declare(&[], &[Path::new("/usr")], false), "`FsWrite`", "nothing makes it writable", "--rw "),
+    ];
+    for (files, effect, why, fix) in cases {
+        let error = place.try_build(&files, &project, None).unwrap_err();
+        let said = error.to_string();
+        assert!(said.contains(effect) && said.ends_with(why), "{said}");
+        assert!(error.fix().is_some_and(|hint| hint.starts_with(fix) && hint.contains("--on-excess narrow")));
+        assert_eq!((error.code(), error.cause_word()), (2, "policy"));
+        let narrow = files.declared.map(|declared| Declared { narrow: true, ..declared });
+        let built = place.build(&Files { declared: narrow, ..files }, &project, None);
+        assert!(built.notes.contains(&said), "{:?}", built.notes);
+    }
+    let files = declare(&[], &[&srv.join("a")], false);
+    let files = Files { bounds: vec![ceiling(None, Some(&[&srv.join("b")]))], ..files };
+    let said = place.try_build(&files, &project, None).unwrap_err().to_string();
+    assert!(said.ends_with("the ceiling `site.toml` does not allow it"), "{said}");
+
+    let absent = declare(&[&srv.join("absent")], &[], false);
+    let error = place.try_build(&absent, &project, None).unwrap_err();
+    assert!(matches!(error, Error::Path { .. }) && error.to_string().contains("srv/absent"), "{error}");
+}
+
+/// N9, N16: the work directory is writable, the start, and wins over a bind at its place; nothing else of the host is there.
+#[test]
+fn n9_the_work_directory() {
+    let place = place("work");
+    place.make("srv/a/.git/config");
+    let srv = place.root.join("srv");
+    let files = Files {
+        view: View::Minimal,
+        ro: vec![to(&srv.join("b"), "/work"), to(&srv.join("b"), "/work/in")],
+        work: Some(Work::Scratch),
+        ..Files::default()
+    };
+    let built = place.build(&files, &place.project(), None);
+    assert!(matches!(at(&built, Path::new("/work/x")), Some(Mount::Tmpfs { mode: 0o700, .. })));
+    assert!(is_read_only(&built, Path::new("/work/in/f")));
+    assert_eq!((built.cwd.as_path(), built.notes.len()), (Path::new("/work"), 1), "{:?}", built.notes);
+    let outside: Vec<_> =
+        seen(&built, &place.root).into_keys().filter(|at| !at.starts_with("/work/in")).collect();
+    assert!(outside.is_empty(), "{outside:?}");
+
+    let files = Files { work: Some(Work::Host(srv.join("a"))), ..files };
+    let built = place.build(&files, &place.project(), None);
+    assert!(
+        is_writable(&built, Path::new("/work/f")) && !is_writable(&built, Path::new("/work/.git/config"))
+    );
+    assert_eq!((built.cwd.as_path(), built.writable.as_slice()), (Path::new("/work"), &[srv.join("a")][..]));
+    let undeclared = Files { declared: Some(Declared::default()), ..files.clone() };
+    let built = place.build(&undeclared, &place.project(), None);
+    assert!(is_writable(&built, Path::new("/work/f")), "a declaration is not asked");
+    let files = Files { bounds: vec![ceiling(Some(&[]), None)], ..files };
+    let built = place.build(&files, &place.project(), None);
+    assert!(seen(&built, &place.root).is_empty());
+    assert_eq!(built.cwd, Path::new("/work"));
+    assert!(built.mounts.contains(&Mount::Dir { at: "/work".into() }));
+    let files = Files { view: View::Project, work: Some(Work::Scratch), ..Files::default() };
+    let built = place.build(&files, &place.project(), None);
+    assert!(is_hidden(&built, &place.project().join("src/f")), "in place of the working directory");
+}
+
+/// What may be read, what may be written, and what is masked.
+type Lists<T> = (Option<Vec<T>>, Option<Vec<T>>, Vec<T>);
+
+/// One random request, by numbers into the lists of paths.
+#[derive(Debug, Clone)]
+struct Random {
+    ro: Vec<(usize, usize)>,
+    rw: Vec<(usize, usize)>,
+    mask: Vec<usize>,
+    ceilings: Vec<Lists<usize>>,
+    declared: Option<(Vec<usize>, Vec<usize>)>,
+}
+
+const HOSTS: [&str; 15] = [
+    "srv",
+    "srv/f",
+    "srv/a",
+    "srv/a/f",
+    "srv/b",
+    "srv/a/a",
+    "srv/a/b",
+    "srv/b/a",
+    "srv/b/b",
+    "srv/a/a/a",
+    "srv/a/a/b",
+    "home/project",
+    "home/project/src",
+    "home/project/src/a",
+    "home/project/out",
+];
+
+fn random() -> impl Strategy<Value = Random> {
+    let host = 0..HOSTS.len();
+    let bind = (host.clone(), 0..HOSTS.len() + 4);
+    let some = move |most| proptest::collection::vec(0..HOSTS.len(), 0..most);
+    let list = move || proptest::option::of(some(4));
+    let ceiling = (list(), list(), some(2));
+    (
+        proptest::collection::vec(bind.clone(), 0..4),
+        proptest::collection::vec(bind, 0..4),
+        some(3),
+        proptest::collection::vec(ceiling, 0..3),
+        proptest::option::weighted(0.3, (some(3), some(3))),
+    )
+        .prop_map(|(ro, rw, mask, ceilings, declared)| Random { ro, rw, mask, ceilings, declared })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
+
+    /// K13: whatever is asked for, what is seen and what can be written is what the binds give and every ceiling allows: never
+    /// more, and not less.
+    #[test]
+    fn k13_no_view_is_wider_than_its_binds_or_than_any_bound(random in random()) {
+        thread_local!(static PLACE: Place = place("random"));
+        PLACE.with(|place| check(place, &random))?;
+    }
+}
+
+fn check(place: &Place, random: &Random) -> Result<(), TestCaseError> {
+    let path = |number: &usize| place.root.join(HOSTS[*number]);
+    let paths = |numbers: &Vec<usize>| numbers.iter().map(path).collect::<Vec<_>>();
+    let binds = |list: &[(usize, usize)]| {
+        let guest = |number: usize, host: &Path| match number.checked_sub(HOSTS.len()) {
+            None => path(&number),
+            Some(0) => host.to_path_buf(),
+            Some(other) => PathBuf::from(["/d", "/d/a", "/d/a/a"][other - 1]),
+        };
+        let bind =
+            |(host, number): &(usize, usize)| Bind { host: path(host), guest: guest(*number, &path(host)) };
+        list.iter().map(bind).collect::<Vec<_>>()
+    };
+    let free =
+        Files { ro: binds(&random.ro), rw: binds(&random.rw), mask: paths(&random.mask), ..Files::default() };
+    let bounds: Vec<Bounds> = random
+        .ceilings
+        .iter()
+        .map(|(ro, rw, mask)| Bounds {
+            name: "site.toml".into(),
+            ro: ro.as_ref().map(paths),
+            rw: rw.as_ref().map(paths),
+            mask: paths(mask),
+            ..Bounds::default()
+        })
+        .collect();
+    let declared = random.declared.as_ref();
+    let declared =
+        declared.map(|(read, write)| Declared { read: paths(read), write: paths(write), narrow: true });
+    // A declaration says nothing about the working directory: leave that out of the comparison.
+    let cwd = if declared.is_some() { PathBuf::from("/") } else { place.project() };
+    let bounded = Files { bounds: bounds.clone(), declared: declared.clone(), ..free.clone() };
+    let without = seen(&place.build(&free, &cwd, None), &place.root);
+    let with = seen(&place.build(&bounded, &cwd, None), &place.root);
+
+    let below = |list: &[PathBuf], path: &Path| list.iter().any(|top| path.starts_with(top));
+    let mut limits: Vec<Lists<PathBuf>> = bounds
+        .into_iter()
+        .map(|Bounds { ro, rw, mask, .. }| {
+            (ro.map(|ro| [ro, rw.clone().unwrap_or_default()].concat()), rw, mask)
+        })
+        .collect();
+    limits
+        .extend(declared.map(|it| (Some([it.read, it.write.clone()].concat()), Some(it.write), Vec::new())));
+    let may_read = |path: &Path| {
+        limits
+            .iter()
+            .all(|(read, _, mask)| read.as_ref().is_none_or(|list| below(list, path)) && !below(mask, path))
+    };
+    let may_write =
+        |path: &Path| limits.iter().all(|(_, write, _)| write.as_ref().is_none_or(|list| below(list, path)));
+    for (at, (host, writable)) in &with {
+        prop_assert!(may_read(host), "{} shows {}", at.display(), host.display());
+        prop_assert!(!writable || may_write(host), "{} is writable", at.display());
+        let free = without.get(at);
+        prop_assert!(
+            free.is_some_and(|(same, free)| same == host && (*free || !writable)),
+            "{}: {free:?} without a ceiling",
+            at.display()
+        );
+    }
+    for (at, (host, writable)) in &without {
+        if may_read(host) {
+            let expected = (host.clone(), *writable && may_write(host));
+            prop_assert_eq!(with.get(at), Some(&expected), "{}", at.display());
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! Ceilings, masks and work directories in a real sandbox, as root and as an ordinary user.
+//!
+//! A run gives its own standard streams to the stage, so each case is a process of its own: this program again, told by a
+//! variable which request to make.
+
+#![expect(clippy::unwrap_used, clippy::panic, reason = "a test's helpers fail the test")]
+#![expect(clippy::disallowed_methods, reason = "starts itself again")]
+#![expect(clippy::exit, reason = "a case ends as its stage did")]
+
+use std::env;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, lchown, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use exeat_policy::PolicyBuilder;
+use exeat_runner::{AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Request, View, Work, plan, run};
+
+/// An ordinary user's uid and gid, for when the tests are root's.
+const ORDINARY: u32 = 61234;
+const CASE: &str = "BOUNDS_CASE";
+const ROOT: &str = "BOUNDS_ROOT";
+
+fn bind(host: PathBuf) -> Bind {
+    Bind { guest: host.clone(), host }
+}
+
+fn ceiling() -> Bounds {
+    Bounds { name: "site.toml".into(), ..Bounds::default() }
+}
+
+/// What is asked for, and the script that tries it.
+fn request(case: &str, root: &Path) -> (Files, &'static str) {
+    let data = root.join("data");
+    let files = match case {
+        "narrow" => Files {
+            rw: vec![bind(data.clone())],
+            bounds: vec![Bounds { rw: Some(vec![data.join("out")]), ..ceiling() }],
+            ..Files::default()
+        },
+        "part" => Files {
+            rw: vec![Bind { host: data.clone(), guest: "/data".into() }],
+            bounds: vec![Bounds {
+                ro: Some(vec![data.join("in")]),
+                rw: Some(vec![data.join("out")]),
+                ..ceiling()
+            }],
+            ..Files::default()
+        },
+        "ceiling-mask" => Files {
+            ro: vec![
+                bind(data.clone()),
+                bind(data.join("in")),
+                Bind { host: data.join("in/f"), guest: "/f".into() },
+            ],
+            bounds: vec![Bounds { mask: vec![data.join("in"), root.join("link")], ..ceiling() }],
+            ..Files::default()
+        },
+        "reopen" => Files {
+            ro: vec![bind(data.clone()), bind(data.join("in/deep"))],
+            mask: vec![data.join("in")],
+            ..Files::default()
+        },
+        "start-masked" => Files {
+            ro: vec![bind(root.to_path_buf())],
+            bounds: vec![Bounds { mask: vec![root.join("project")], ..ceiling() }],
+            ..Files::default()
+        },
+        "start-in-mask" => Files {
+            ro: vec![bind(root.to_path_buf())],
+            bounds: vec![Bounds { mask: vec![root.to_path_buf()], ..ceiling() }],
+            ..Files::default()
+        },
+        "scratch" => {
+            Files { view: View::Minimal, ro: system(), work: Some(Work::Scratch), ..Files::default() }
+        }
+        "work" => Files {
+            view: View::Minimal,
+            ro: system(),
+            work: Some(Work::Host(data.clone())),
+            ..Files::default()
+        },
+        other => panic!("no case {other}"),
+    };
+    let script = match case {
+        "narrow" => {
+            "pwd; cat data/in/f; (echo x >data/f) 2>/dev/null || echo read-only; (echo x >f) 2>/dev/null || echo read-only
+             echo x >data/out/f && echo written"
+        }
+        "part" => {
+            "pwd; ls; ls /data; cat /data/in/f; (echo x >/data/in/f) 2>/dev/null || echo read-only
+             echo x >/data/out/f && echo written"
+        }
+        "ceiling-mask" => "cat data/in/f data/in/deep/f /f other/f 2>/dev/null; ls data; grep -rs secret ..; echo end",
+        "reopen" => "cat data/in/f 2>/dev/null; cat data/in/deep/f; ls data/in; echo end",
+        "scratch" => "pwd; echo ~; ls -A; echo x >f && mkdir d && ls; ls -d /home /etc/passwd; cd / && (echo x >g) 2>/dev/null || echo read-only",
+        "start-masked" | "start-in-mask" => "pwd; ls -A; echo end",
+        _ => "pwd; ls; echo x >out/g && echo written; (echo x >.envrc) 2>/dev/null || echo protected",
+    };
+    (files, script)
+}
+
+/// What a shell needs, where the view has nothing.
+fn system() -> Vec<Bind> {
+    let trees = ["/usr", "/bin", "/lib", "/lib64"].map(PathBuf::from);
+    trees.into_iter().filter(|tree| tree.exists()).map(bind).collect()
+}
+
+/// Not a test of its own: the process that a test starts.
+#[test]
+fn one_case() {
+    let (Ok(case), Some(root)) = (env::var(CASE), env::var_os(ROOT)) else { return };
+    let root = PathBuf::from(root);
+    let (files, script) = request(&case, &root);
+    let request = Request {
+        command: vec!["/bin/sh".into(), "-c".into(), script.into()],
+        cwd: root.join("project"),
+        policy: PolicyBuilder::new().build(),
+        files: Files { cache: Cache::None, ..files },
+        env: Vec::new(),
+        host_env: [("PATH", "/usr/bin:/bin"), ("HOME", root.join("home").to_str().unwrap())]
+            .map(|(name, value)| (name.into(), value.into()))
+            .into(),
+        bridge: Bridge::Handoff,
+        stage: None,
+        labels: Vec::new(),
+        audit: AuditTo::File(root.join("record.jsonl")),
+        timeout: Some(std::time::Duration::from_secs(30)),
+    };
+    println!("stage:");
+    let outcome = plan(request).and_then(|plan| {
+        for note in plan.notes() {
+            eprintln!("note: {note}");
+        }
+        run(plan)
+    });
+    let code = match outcome.map(|outcome| outcome.ended) {
+        Ok(Ended::Exit(code)) => i32::from(code),
+        Ok(other) => panic!("{other:?}"),
+        Err(error) => {
+            let mut cause: Option<&dyn std::error::Error> = Some(&error);
+            while let Some(error) = cause {
+                eprintln!("{error}");
+                cause = error.source();
+            }
+            i32::from(error.code())
+        }
+    };
+    std::process::exit(code);
+}
+
+/// Runs a case as root and as an ordinary user, or as whoever runs the tests. Gives each what the stage printed and what
+/// the caller was told.
+fn each(case: &str, check: impl Fn(&Path, &[&str], &str)) {
+    let me = fs::metadata("/proc/self").unwrap();
+    let users: &[Option<u32>] = if me.uid() == 0 { &[None, Some(ORDINARY)] } else { &[None] };
+    for user in users {
+        let place = Tree::new(case, *user);
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "one_case", "--nocapture", "--test-threads=1"]);
+        command.env(CASE, case).env(ROOT, &place.0).current_dir("/");
+        if let Some(user) = user {
+            command.uid(*user).gid(*user);
+        }
+        let output = command.output().unwrap();
+        let (said, told) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+        if output.status.code() == Some(125) && env::var_os("E2E_STRICT").is_none() {
+            eprintln!("{case} is not shown here: no sandbox can be made: {told}");
+            continue;
+        }
+        assert!(output.status.success(), "{case} of {user:?}: {output:?}");
+        let lines: Vec<&str> = said.lines().skip_while(|line| !line.ends_with("stage:")).skip(1).collect();
+        check(&place.0, &lines, &told);
+    }
+}
+
+/// A place on the disk.
+struct Tree(PathBuf);
+
+impl Tree {
+    fn new(case: &str, user: Option<u32>) -> Self {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR"));
+        let root = root.join(format!("bounds-{case}-{user:?}-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let root = root.canonicalize().unwrap();
+        for dir in ["home", "project", "data/in/deep", "data/out", "elsewhere"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        for (name, text) in [
+            ("data/in/f", "secret"),
+            ("data/in/deep/f", "deep"),
+            ("elsewhere/f", "secret"),
+            ("data/.envrc", ""),
+        ] {
+            fs::write(root.join(name), text).unwrap();
+        }
+        symlink("../data", root.join("project/data")).unwrap();
+        symlink("../elsewhere", root.join("project/other")).unwrap();
+        symlink("elsewhere", root.join("link")).unwrap();
+        if let Some(user) = user {
+            give(&root, user);
+        }
+        Self(root)
+    }
+}
+
+fn give(path: &Path, user: u32) {
+    lchown(path, Some(user), Some(user)).unwrap();
+    if path.symlink_metadata().unwrap().is_dir() {
+        for entry in fs::read_dir(path).unwrap() {
+            give(&entry.unwrap().path(), user);
+        }
+    }
+}
+
+impl Drop for Tree {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn k13_a_ceiling_narrows_what_can_be_written() {
+    each("narrow", |root, lines, told| {
+        let project = root.join("project");
+        assert_eq!(lines, [project.to_str().unwrap(), "secretread-only", "read-only", "written"], "{told}");
+        assert_eq!(fs::read(root.join("data/out/f")).unwrap(), b"x\n");
+        assert!(!root.join("data/f").exists() && !project.join("f").exists());
+        assert_eq!(told.matches("the ceiling `site.toml`").count(), 2, "{told}");
+    });
+}
+
+#[test]
+fn k13_a_bind_and_the_working_directory_are_cut_down_to_what_is_listed() {
+    each("part", |root, lines, told| {
+        let project = root.join("project");
+        assert_eq!(lines, [project.to_str().unwrap(), "in", "out", "secretread-only", "written"], "{told}");
+        assert_eq!(fs::read(root.join("data/in/f")).unwrap(), b"secret");
+        assert!(told.contains("the working directory") && told.contains("is not shown"), "{told}");
+    });
+}
+
+/// K1, B13: a directory, named again by three binds, and one that the ceiling names by a link.
+#[test]
+fn k1_a_mask_of_a_ceiling_is_not_opened() {
+    each("ceiling-mask", |_, lines, told| {
+        assert_eq!(lines, ["in", "out", "end"], "{told}");
+    });
+}
+
+/// A ceiling that hides the working directory, or what it lies in, leaves a place of its name to start in.
+#[test]
+fn k13_a_stage_starts_where_a_ceiling_hides_the_working_directory() {
+    for case in ["start-masked", "start-in-mask"] {
+        each(case, |root, lines, told| {
+            assert_eq!(lines, [root.join("project").to_str().unwrap(), "end"], "{told}");
+        });
+    }
+}
+
+/// K2: what is named inside a mask can be reached and read, and nothing else of it.
+#[test]
+fn k2_a_deeper_bind_opens_part_of_a_mask() {
+    each("reopen", |_, lines, told| {
+        assert_eq!(lines, ["deepdeep", "end"], "{told}");
+    });
+}
+
+/// N9, N16, N17: an empty private directory, which is HOME too; nothing else can be written.
+#[test]
+fn n9_a_scratch_directory_is_where_the_stage_starts() {
+    each("scratch", |_, lines, told| {
+        assert_eq!(lines, ["/work", "/work", "d", "f", "/etc/passwd", "read-only"], "{told}");
+    });
+}
+
+/// N9: a directory of the host's, with its protected paths.
+#[test]
+fn n9_a_work_directory_of_the_host_s_is_writable_but_for_protected_paths() {
+    each("work", |root, lines, told| {
+        assert_eq!(lines, ["/work", "in", "out", "written", "protected"], "{told}");
+        assert_eq!(fs::read(root.join("data/out/g")).unwrap(), b"x\n");
+    });
+}
