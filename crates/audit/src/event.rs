@@ -66,6 +66,8 @@ pub struct RunStart {
     pub gateway: Option<String>,
     /// What holds, by aspect (`net`, `fs`, `syscalls`).
     pub enforcement: Vec<(String, Holds)>,
+    /// The limits of the run, each with its value and what holds it: `memory=2GiB (watched)`.
+    pub limits: Vec<String>,
     /// The caller's own words, `--label K=V`. Of two with one key the later stands.
     pub labels: Vec<(String, String)>,
 }
@@ -312,6 +314,8 @@ pub struct RunEnd {
     pub cause: Cause,
     /// exeat's exit code: the stage's own, or 128+n when it died of signal n.
     pub exit: Option<i32>,
+    /// The limit that ended it, by its key, where one did.
+    pub limit: Option<String>,
     /// Connections that were accepted.
     pub connections: u64,
     /// Attempts that no line tells of; must be 0.
@@ -328,6 +332,8 @@ pub enum Cause {
     Signal,
     /// The time allowed was over.
     Timeout,
+    /// The stage reached a limit, and was killed.
+    Limit,
     /// The sandbox could not be set up; nothing ran.
     Setup,
     /// The policy forbade the start; nothing ran.

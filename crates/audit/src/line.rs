@@ -101,6 +101,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         bridge: start.bridge.as_deref().map(|text| clip(text, max::WORD)),
         gateway: start.gateway.as_deref().map(|text| clip(text, max::GATEWAY)),
         enforcement: (!enforcement.is_empty()).then_some(enforcement),
+        limits: start.limits.iter().take(max::LIMITS).map(|text| clip(text, max::LIMIT)).collect(),
         labels: (!labels.is_empty()).then_some(labels),
         labels_more: (more > 0).then_some(more),
         ..common
@@ -172,11 +173,12 @@ fn note<'a>(common: Line<'a>, note: &'a Note) -> Line<'a> {
     }
 }
 
-fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &RunEnd) -> Line<'a> {
+fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &'a RunEnd) -> Line<'a> {
     Line {
         event: "run_end",
         cause: Some(end.cause),
         exit: end.exit,
+        limit: end.limit.as_deref().map(|text| clip(text, max::LIMIT)),
         allowed: Some(counts.allowed),
         denied: Some(counts.denied),
         would_deny: Some(counts.would_deny),
@@ -244,6 +246,8 @@ struct Line<'a> {
     gateway: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     enforcement: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    limits: Vec<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -306,6 +310,8 @@ struct Line<'a> {
     cause: Option<Cause>,
     #[serde(skip_serializing_if = "Option::is_none")]
     exit: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -376,6 +382,9 @@ mod max {
     pub(super) const ASPECTS: usize = 8;
     pub(super) const ASPECT: usize = 24;
     pub(super) const HOLDS: usize = 96;
+    /// As many as there are keys.
+    pub(super) const LIMITS: usize = 8;
+    pub(super) const LIMIT: usize = 46;
     /// Labels of a run; the rest is counted.
     pub(super) const LABELS: usize = 12;
     pub(super) const LABEL_KEY: usize = 32;

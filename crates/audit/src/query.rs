@@ -297,6 +297,8 @@ pub struct Record {
     #[serde(default)]
     pub enforcement: std::collections::BTreeMap<String, String>,
     #[serde(default)]
+    pub limits: Vec<String>,
+    #[serde(default)]
     pub labels: std::collections::BTreeMap<String, String>,
     pub what: Option<String>,
     pub conn: Option<u64>,
@@ -328,6 +330,7 @@ pub struct Record {
     pub end: Option<String>,
     pub cause: Option<String>,
     pub exit: Option<i32>,
+    pub limit: Option<String>,
     pub allowed: Option<u64>,
     pub denied: Option<u64>,
     pub would_deny: Option<u64>,

@@ -148,6 +148,7 @@ pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
             "finished": end.is_some(),
             "cause": end.and_then(|end| end.cause.as_deref()),
             "exit": end.and_then(|end| end.exit),
+            "limit": end.and_then(|end| end.limit.as_deref()),
             "allowed": end.and_then(|end| end.allowed),
             "denied": end.and_then(|end| end.denied),
             "would_deny": end.and_then(|end| end.would_deny),
@@ -282,6 +283,8 @@ impl Table<'_> {
             (!pairs.is_empty()).then(|| pairs.join(", "))
         };
         line("holds", pairs(&record.enforcement, " "))?;
+        let limits: Vec<_> = record.limits.iter().map(|text| printable(text)).collect();
+        line("limits", (!limits.is_empty()).then(|| limits.join(", ")))?;
         line("labels", pairs(&record.labels, "="))?;
         writeln!(self.out)
     }
@@ -494,6 +497,10 @@ fn ended(end: &Record) -> String {
 
 fn short_end(end: &Record) -> String {
     let cause = printable(end.cause.as_deref().unwrap_or("ended"));
+    let cause = match &end.limit {
+        Some(limit) => format!("{cause} {}", printable(limit)).into(),
+        None => cause,
+    };
     match end.exit {
         Some(code) => format!("{cause} {code}"),
         None => cause.into_owned(),

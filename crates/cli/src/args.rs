@@ -5,13 +5,12 @@ use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
-use std::time::Duration;
 
 use clap::error::ContextValue;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
-use exeat_policy::{Reason, Verdict};
+use exeat_policy::{Limits, Reason, Size, Span, Verdict};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -189,13 +188,57 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KIND", help_heading = "Run", hide_possible_values = true)]
     pub(crate) bridge: Option<BridgeKind>,
 
-    /// Stop the stage after this time, such as 90s or 10m; the exit code is then 124
-    #[arg(long, value_name = "DURATION", value_parser = parse_duration, help_heading = "Run")]
-    pub(crate) timeout: Option<Duration>,
-
     /// No summary at the end
     #[arg(long, help_heading = "Run")]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) limits: LimitArgs,
+}
+
+/// What a stage may use of the machine.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct LimitArgs {
+    /// Stop the stage after this time, such as 90s or 10m; the exit code is then 124
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) timeout: Option<Span>,
+
+    /// Processor time of each process, in whole seconds
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) cpu_time: Option<Span>,
+
+    /// Memory of all processes together, such as 2GiB; above it the stage is killed
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<Size>,
+
+    /// Processes and threads at one time
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) pids: Option<u32>,
+
+    /// Open files of each process
+    #[arg(long, value_name = "NUMBER")]
+    pub(crate) open_files: Option<u32>,
+
+    /// The largest file that may be written
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) file_size: Option<Size>,
+
+    /// Size of the private /tmp and /var/tmp, each; otherwise 1GiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) tmpfs_size: Option<Size>,
+
+    /// Bytes of stdout and stderr together; after them the stage is killed
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) output_size: Option<Size>,
+}
+
+impl From<LimitArgs> for Limits {
+    fn from(args: LimitArgs) -> Self {
+        let LimitArgs { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size } =
+            args;
+        Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size }
+    }
 }
 
 /// `exeat check`.
@@ -413,35 +456,6 @@ impl FromStr for ListenAt {
     }
 }
 
-/// The longest `--timeout`: a year. Longer is a slip of the hand, and would overflow clocks further down.
-const MAX_TIMEOUT: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-
-/// `90s`, `10m`, `1h30m`, `500ms`: whole numbers with units, each unit once, the large ones first.
-fn parse_duration(text: &str) -> Result<Duration, String> {
-    const UNITS: [(&str, u64); 5] =
-        [("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)];
-    const SHAPE: &str = "a duration is written like 90s, 10m, 1h30m or 500ms";
-    if digits(text).is_some() {
-        return Err(format!("the unit is missing: {text}s, {text}m?"));
-    }
-    let mut rest = text;
-    let mut units = UNITS.iter();
-    let mut total = Duration::ZERO;
-    while !rest.is_empty() {
-        let (number, tail) = split_while(rest, |c| c.is_ascii_digit());
-        let (unit, tail) = split_while(tail, |c| c.is_ascii_alphabetic());
-        let (_, factor) = units.find(|(name, _)| *name == unit).ok_or(SHAPE)?;
-        let millis = digits(number).and_then(|n| n.checked_mul(*factor)).ok_or(SHAPE)?;
-        total = total.checked_add(Duration::from_millis(millis)).ok_or(SHAPE)?;
-        rest = tail;
-    }
-    match total {
-        Duration::ZERO => Err(SHAPE.into()),
-        total if total > MAX_TIMEOUT => Err("a duration is at most 366d".into()),
-        total => Ok(total),
-    }
-}
-
 fn parse_variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
         _ if text.is_empty() || text.starts_with('=') => Err("the name of the variable is empty".into()),
@@ -473,11 +487,6 @@ fn words(all: &[impl ToString]) -> String {
     format!("one of {}", all.join(", "))
 }
 
-fn split_while(text: &str, keep: impl Fn(char) -> bool) -> (&str, &str) {
-    let at = text.find(|c| !keep(c)).unwrap_or(text.len());
-    text.split_at_checked(at).unwrap_or((text, ""))
-}
-
 /// Plain decimal digits only: `parse` alone would take a sign.
 fn digits(text: &str) -> Option<u64> {
     let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -507,7 +516,8 @@ Rules:
 
 Exit codes:
   the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found; 124 --timeout
-  reached; 125 exeat could not do its part, and nothing ran; 2 bad arguments or policy.
+  reached; 137 another limit reached, or SIGKILL (--result tells which); 125 exeat could not do its
+  part, and nothing ran; 2 bad arguments or policy.
   check: 0 allowed, 1 denied, 2 bad input, 125 could not tell.
 
 Environment:
@@ -525,7 +535,8 @@ Examples:
   exeat run --result fd:3 --label job=42 -- ./stage.sh 3>result.json
 
 Exit codes: the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found;
-124 --timeout reached; 125 exeat could not set the sandbox up; 2 bad arguments or policy.";
+124 --timeout reached; 137 another limit reached, or SIGKILL (--result tells which); 125 exeat
+could not set the sandbox up; 2 bad arguments or policy.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

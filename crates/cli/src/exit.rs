@@ -51,6 +51,8 @@ impl From<Ended> for Exit {
             Ended::Exit(code) => Self::Stage(code),
             Ended::Signal(signal) => Self::Signal(signal),
             Ended::Timeout => Self::TimedOut,
+            // Killed, as the kernel kills one that is out of memory.
+            Ended::Limit(_) => Self::Signal(9),
             Ended::NotFound => Self::NotFound,
             Ended::NotExecutable => Self::NotExecutable,
         }
@@ -76,6 +78,7 @@ mod tests {
             (Exit::from(Ended::Signal(15)), 143),
             (Exit::from(Ended::Signal(64)), 192),
             (Exit::from(Ended::Timeout), 124),
+            (Exit::from(Ended::Limit(exeat_runner::Reached::Pids(7))), 137),
             (Exit::from(Ended::NotExecutable), 126),
             (Exit::from(Ended::NotFound), 127),
             (Exit::CouldNot, 125),

@@ -98,7 +98,7 @@ pub(crate) struct Ending<'a> {
     pub(crate) record: Option<String>,
 }
 
-/// Whether nothing was denied and nothing failed: then the summary has no line.
+/// Whether nothing was denied and nothing failed: then the summary has no line but that of a limit.
 pub(crate) fn is_silent(summary: &Summary) -> bool {
     summary.denied.is_empty() && summary.failed.is_empty() && summary.denied_more == 0
 }
@@ -110,16 +110,21 @@ const SHOWN: usize = 10;
 const CELL: usize = 300;
 
 impl Ending<'_> {
-    /// The lines of the summary, each with its newline. Empty when nothing was denied and nothing failed.
+    /// The lines of the summary, each with its newline. Empty when nothing was denied, nothing failed and no limit was
+    /// reached.
     pub(crate) fn render(&self, paint: Paint) -> String {
         let Summary { denied, failed, .. } = self.summary;
+        let mut out = match self.ended {
+            Some(Ended::Limit(reached)) => format!("exeat: {reached} reached; the stage was stopped\n"),
+            _ => String::new(),
+        };
         if is_silent(self.summary) {
-            return String::new();
+            return out;
         }
         let mut rows: Vec<Row> = most_first(denied, |host| host.count).map(Row::from).collect();
         rows.extend(most_first(failed, |host| host.count).map(Row::from));
 
-        let mut out = format!("exeat: {}\n", self.headline());
+        out.push_str(&format!("exeat: {}\n", self.headline()));
         out.push_str(&table(&rows, paint));
         for (hosts, what, verdict) in [(denied.len(), "", "deny"), (failed.len(), " failed", "error")] {
             let more = hosts.saturating_sub(SHOWN);
@@ -148,7 +153,8 @@ impl Ending<'_> {
         }
         parts.push(format!("{reached} reached"));
         let end = match self.ended {
-            None => return parts.join(", "),
+            // The line above has said it.
+            None | Some(Ended::Limit(_)) => return parts.join(", "),
             Some(Ended::Exit(code)) => format!("the stage exited {code}"),
             Some(Ended::Signal(signal)) => match signal_name(signal) {
                 Some(name) => format!("the stage was killed by {name}"),

@@ -177,7 +177,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<(Request, Vec<Strin
         stage: args.stage.or(stage),
         labels: args.labels.into_iter().map(|label| (label.key, label.value)).collect(),
         audit: audit(args.audit.as_ref(), &machine)?,
-        timeout: args.timeout,
+        limits: args.limits.into(),
         cwd: machine.cwd,
         host_env: machine.env,
     };

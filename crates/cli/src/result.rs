@@ -24,8 +24,11 @@ pub(crate) struct RunResult<'a> {
     schema: u32,
     /// The run; `null` when there was none.
     run: Option<String>,
-    /// `exit`, `signal`, `timeout`: the stage ran and ended so. `setup`, `policy`: it did not run.
+    /// `exit`, `signal`, `timeout`, `limit`: the stage ran and ended so. `setup`, `policy`: it did not run.
     cause: &'static str,
+    /// The limit that ended the stage, by its key; only with that cause.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'static str>,
     /// The exit code of exeat.
     code: u8,
     denied: Vec<Denied<'a>>,
@@ -62,7 +65,12 @@ impl<'a> RunResult<'a> {
                 Ended::Exit(_) => "exit",
                 Ended::Signal(_) => "signal",
                 Ended::Timeout => "timeout",
+                Ended::Limit(_) => "limit",
                 Ended::NotFound | Ended::NotExecutable => "setup",
+            },
+            limit: match outcome.ended {
+                Ended::Limit(reached) => Some(reached.key()),
+                _ => None,
             },
             code: Exit::from(outcome.ended).code(),
             denied: summary
@@ -96,6 +104,7 @@ impl<'a> RunResult<'a> {
             schema: 1,
             run: None,
             cause: failure.cause(),
+            limit: None,
             code: failure.exit().code(),
             denied: Vec::new(),
             failed: Vec::new(),

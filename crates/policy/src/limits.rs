@@ -6,7 +6,6 @@ use std::time::Duration;
 
 /// Limits of a run. `None` limits nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
 pub struct Limits {
     /// `timeout`: wall time of the whole run; then the stage is stopped.
     pub timeout: Option<Span>,
@@ -22,14 +21,14 @@ pub struct Limits {
     pub file_size: Option<Size>,
     /// `tmpfs_size`: each of the private `/tmp` and `/var/tmp`.
     pub tmpfs_size: Option<Size>,
-    /// `output`: stdout and stderr of the stage together.
-    pub output: Option<Size>,
+    /// `output_size`: stdout and stderr of the stage together.
+    pub output_size: Option<Size>,
 }
 
 impl Limits {
     /// The key of each limit and its value as text, those that are set only, in the order above.
     pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output } = *self;
+        let Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size } = *self;
         let text = |value: Option<Size>| value.map(|value| value.to_string());
         [
             ("timeout", timeout.map(|value| value.to_string())),
@@ -39,7 +38,7 @@ impl Limits {
             ("open_files", open_files.map(|value| value.to_string())),
             ("file_size", text(file_size)),
             ("tmpfs_size", text(tmpfs_size)),
-            ("output", text(output)),
+            ("output_size", text(output_size)),
         ]
         .into_iter()
         .filter_map(|(key, value)| Some((key, value?)))
@@ -62,7 +61,7 @@ impl Limits {
             open_files: least(self.open_files, other.open_files),
             file_size: least(self.file_size, other.file_size),
             tmpfs_size: least(self.tmpfs_size, other.tmpfs_size),
-            output: least(self.output, other.output),
+            output_size: least(self.output_size, other.output_size),
         }
     }
 
@@ -77,7 +76,7 @@ impl Limits {
             open_files: other.open_files.or(self.open_files),
             file_size: other.file_size.or(self.file_size),
             tmpfs_size: other.tmpfs_size.or(self.tmpfs_size),
-            output: other.output.or(self.output),
+            output_size: other.output_size.or(self.output_size),
         }
     }
 }
@@ -135,6 +134,11 @@ impl Span {
     /// `None` below a millisecond and above 366 days.
     pub fn new(span: Duration) -> Option<Self> {
         (Duration::from_millis(1)..=MAX_SPAN).contains(&span).then_some(Self(span))
+    }
+
+    /// The nearest one: a millisecond for less, 366 days for more.
+    pub fn nearest(span: Duration) -> Self {
+        Self(span.clamp(Duration::from_millis(1), MAX_SPAN))
     }
 
     /// As the standard library has it.
@@ -245,11 +249,27 @@ mod tests {
         ] {
             assert_eq!(text.parse(), Ok(Span(Duration::from_millis(millis))), "{text}");
         }
-        for text in ["", "s", "1.5s", "-1s", "1s1m", "1s1s", "0s", " 1s", "1 s", "1x", "１s", "1S"] {
+        for text in [
+            "",
+            "s",
+            "1.5s",
+            "-1s",
+            "1s1m",
+            "1s1s",
+            "0s",
+            " 1s",
+            "1 s",
+            "1x",
+            "１s",
+            "1S",
+            "+1s",
+            "1\u{661}s",
+            "1\u{b5}s",
+        ] {
             assert_eq!(text.parse::<Span>(), Err(LimitError::Span), "{text}");
         }
         assert_eq!("90".parse::<Span>(), Err(LimitError::NoUnit("90".into())));
-        for text in ["367d", "99999999999999999d", "366d1ms"] {
+        for text in ["367d", "99999999999999999d", "18446744073709551615d", "366d1ms"] {
             assert_eq!(text.parse::<Span>(), Err(LimitError::TooLong), "{text}");
         }
     }

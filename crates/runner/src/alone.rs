@@ -129,8 +129,13 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             report = &mut serving => tracing::debug!(?report, "the proxy has stopped"),
         }
         let summary = context.summary();
-        let end =
-            RunEnd { cause: Cause::Stopped, exit: Some(0), connections: summary.connections, dropped: 0 };
+        let end = RunEnd {
+            cause: Cause::Stopped,
+            exit: Some(0),
+            limit: None,
+            connections: summary.connections,
+            dropped: 0,
+        };
         log.write(Event::RunEnd(end)).map_err(Error::Log)?;
         Ok(summary)
     })

@@ -19,7 +19,8 @@ use std::time::{Duration, Instant};
 use exeat_contract::PROXY_PORT;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
 use exeat_policy::{
-    Action, Allowances, Host, Pattern, Policy, PolicyBuilder, Port, Reason, Rule, RuleSpec, Target,
+    Action, Allowances, Host, Limits, Pattern, Policy, PolicyBuilder, Port, Reason, Rule, RuleSpec, Span,
+    Target,
 };
 use exeat_proxy::Summary;
 use exeat_sandbox::Mount;
@@ -156,6 +157,7 @@ impl fmt::Display for Unasked {
                 let how = match ended {
                     Ended::Exit(code) => format!("exited {code}"),
                     Ended::Signal(signal) => format!("died of signal {signal}"),
+                    Ended::Limit(reached) => format!("reached its {reached}"),
                     Ended::Timeout => "was stopped".into(),
                     Ended::NotFound | Ended::NotExecutable => "could not be executed".into(),
                 };
@@ -300,7 +302,7 @@ impl<'a> Discovery<'a> {
             stage: Some(format!("preset:{}", preset.name)),
             labels: Vec::new(),
             audit: AuditTo::Default,
-            timeout: Some(limit),
+            limits: Limits { timeout: Some(Span::nearest(limit)), ..Limits::default() },
         };
         let plan = plan(request)?;
         let prepare = |source| Error::Prepare { what: "the client's streams", source };
@@ -518,7 +520,7 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         stage: None,
         labels: Vec::new(),
         audit: AuditTo::Default,
-        timeout: None,
+        limits: Limits::default(),
     })?;
     let writable = plan.mounts.iter().filter_map(|mount| match mount {
         Mount::Writable { host, .. } => Some(host.canonicalize().unwrap_or_else(|_| host.clone())),

@@ -210,7 +210,7 @@ fn proxy(env: &mut Variables) {
 mod tests {
     use std::path::PathBuf;
 
-    use exeat_policy::PolicyBuilder;
+    use exeat_policy::{Limits, PolicyBuilder};
 
     use super::*;
     use crate::request::{AuditTo, Bridge, Files, Work};
@@ -227,7 +227,7 @@ mod tests {
             stage: None,
             labels: Vec::new(),
             audit: AuditTo::default(),
-            timeout: None,
+            limits: Limits::default(),
         }
     }
 

@@ -55,6 +55,14 @@ pub enum Error {
     /// A listener was asked for that any host on the network could use.
     #[error("`{0}` is not a loopback address: everybody who reaches it could use the proxy")]
     ListenAnywhere(std::net::SocketAddr),
+    /// A limit leaves no room for any command.
+    #[error("a `{key}` limit below {least} lets no command start")]
+    LimitTooSmall {
+        /// The limit.
+        key: &'static str,
+        /// The smallest that is taken.
+        least: u32,
+    },
     /// The place of the record could not be used.
     #[error("cannot keep the record")]
     Place(#[source] exeat_audit::place::Error),
@@ -157,6 +165,7 @@ impl Error {
             | Self::Nul(_)
             | Self::EnvName(_)
             | Self::PolicyAndRules
+            | Self::LimitTooSmall { .. }
             | Self::Stream { .. } => 2,
             Self::Record(exeat_audit::OpenError::Exists { .. }) => 2,
             Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),

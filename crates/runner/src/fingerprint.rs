@@ -177,8 +177,12 @@ impl Fields {
     }
 
     fn limits(&mut self, plan: &Plan) -> &mut Self {
-        let timeout = plan.timeout.map(|limit| limit.as_nanos().to_be_bytes());
-        self.bytes("timeout", timeout.as_ref().map_or(&[], |bytes| bytes.as_slice()))
+        let limits = plan.limits.lines();
+        self.number("limits", length(limits.len()));
+        for limit in &limits {
+            self.text("limit", limit);
+        }
+        self
     }
 }
 

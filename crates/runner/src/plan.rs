@@ -7,7 +7,6 @@ use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use exeat_audit::place::Place;
 use exeat_contract::{BridgeKind, DENIALS, SOCKET};
@@ -19,6 +18,7 @@ use serde_json::json;
 
 use crate::environment::{Environment, Variable, Why};
 use crate::error::Error;
+use crate::limits;
 use crate::lists;
 use crate::quarantine::Missing;
 use crate::request::{AuditTo, Bridge, Cache, Request, WORK, Work};
@@ -47,7 +47,7 @@ pub struct Plan {
     pub(crate) place: Option<Place>,
     pub(crate) stage: Option<String>,
     pub(crate) labels: Vec<(String, String)>,
-    pub(crate) timeout: Option<Duration>,
+    pub(crate) limits: limits::Held,
     notes: Vec<String>,
 }
 
@@ -81,6 +81,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         Identity::Caller => None,
     };
     let root = other.is_none() && geteuid().is_root();
+    let limits = limits::Held::new(request.limits, root)?;
 
     let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
     let cache_base = cache_base(identity, variable("XDG_CACHE_HOME"), &home);
@@ -112,6 +113,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         own: &own,
         root,
         other,
+        tmp: request.limits.tmpfs_size,
     };
     let built = view::build(&request.files, &facts)?;
     notes.extend(built.notes);
@@ -155,7 +157,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         place,
         stage: request.stage,
         labels: request.labels,
-        timeout: request.timeout,
+        limits,
         notes,
     })
 }
@@ -208,6 +210,10 @@ impl Plan {
         {
             let _ = writeln!(out, "{aspect:<12} {held}");
         }
+        let limits = self.limits.lines();
+        if !limits.is_empty() {
+            let _ = writeln!(out, "{:<12} {}", "limits", limits.join(", "));
+        }
         let _ = writeln!(out, "\nrules");
         if self.policy.is_empty() {
             let _ = writeln!(out, "  none: nothing is reachable");
@@ -242,6 +248,9 @@ impl Plan {
             let verdict = if rule.action == Action::Deny { "deny" } else { "allow" };
             json!({"rule": rule.text, "action": verdict, "rule_src": rule.origin.to_string()})
         });
+        let limits = self.limits.each();
+        let limits =
+            limits.map(|(key, value, by)| (key.to_owned(), json!({"value": value, "held": by.to_string()})));
         json!({
             "schema": 1,
             "command": words(&self.command),
@@ -253,6 +262,7 @@ impl Plan {
             "enforcement": {
                 "net": net.to_string(), "fs": fs.to_string(), "syscalls": syscalls.to_string(), "identity": identity.to_string(),
             },
+            "limits": limits.collect::<serde_json::Map<_, _>>(),
             "bwrap": self.bwrap.to_string_lossy(),
             "options": argv.options.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "helper": words(&argv.command),

@@ -6,9 +6,8 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::time::Duration;
 
-use exeat_policy::Policy;
+use exeat_policy::{Limits, Policy};
 
 use crate::bounds::Bounds;
 
@@ -35,8 +34,9 @@ pub struct Request {
     pub labels: Vec<(String, String)>,
     /// Where the audit record goes.
     pub audit: AuditTo,
-    /// Wall-clock limit of the stage; then it is stopped and the outcome is [`Ended::Timeout`](crate::Ended::Timeout).
-    pub timeout: Option<Duration>,
+    /// What the stage may use. A stage that is stopped for it ends as [`Ended::Timeout`](crate::Ended::Timeout) or
+    /// [`Ended::Limit`](crate::Ended::Limit).
+    pub limits: Limits,
 }
 
 /// What of the host's file tree the stage sees.

@@ -11,8 +11,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use exeat_audit::place::store_policy;
@@ -20,6 +20,7 @@ use exeat_audit::{
     Cause, Event, Header, Holds, Log, Mode, Note, RunEnd, RunId, RunStart, Sink, What, sha256_hex,
 };
 use exeat_contract::Go;
+use exeat_policy::Span;
 use exeat_proxy::{Context, Listener, Summary, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
@@ -32,7 +33,7 @@ use nix::sys::socket::{
 };
 use nix::sys::stat::{SFlag, fstat};
 use tokio::net::UnixStream;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
@@ -40,6 +41,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::dirs::RunDir;
 use crate::error::{Error, chain};
+use crate::limits::{Copies, Reached, Stop};
 use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
 use crate::request::AuditTo;
@@ -47,6 +49,9 @@ use crate::signals::{Ask, Asks, Signals};
 
 /// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+
+/// Limits that can be reached before anybody takes note: each of the two streams, and the watch.
+const STOPS: usize = 4;
 
 /// What a run came to.
 #[derive(Debug)]
@@ -72,6 +77,8 @@ pub enum Ended {
     Signal(i32),
     /// It was stopped when its time was over.
     Timeout,
+    /// It was killed when it had reached this limit.
+    Limit(Reached),
     /// It never was: no such command.
     NotFound,
     /// It never was: the command cannot be executed.
@@ -117,6 +124,8 @@ pub(crate) fn run_on(
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
         let (log, audit) = start_log(&plan, run)?;
+        // Not above the stage's hard limit, which is set before it starts.
+        let descriptors = plan.limits.limits.open_files.map_or(descriptors, u64::from);
         let this = Run { plan: &plan, run, descriptors, log: log.clone() };
         let outcome = this.carry_out(streams, asks, started).await;
         // No process of the stage is left: what is found now stays as it is found.
@@ -130,13 +139,16 @@ pub(crate) fn run_on(
         let mut notes: Vec<String> = found.iter().map(told).collect();
         let end = match &outcome {
             Ok(done) => run_end(done.ended, &done.summary),
-            Err(_) => RunEnd { cause: Cause::Setup, exit: None, connections: 0, dropped: 0 },
+            Err(_) => RunEnd { cause: Cause::Setup, exit: None, limit: None, connections: 0, dropped: 0 },
         };
         let ended = log.write(Event::RunEnd(end));
-        let Done { ended: how, why_not, signal, summary } = outcome?;
+        let Done { ended: how, why_not, signal, blind, summary } = outcome?;
         if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
+        }
+        if let Some(why) = blind {
+            notes.push(format!("what the stage uses could not be measured any more: {why}"));
         }
         match (how, why_not) {
             (Ended::NotFound, _) => notes.push(format!(
@@ -205,6 +217,8 @@ struct Done {
     why_not: Option<&'static str>,
     /// The first signal that came for the stage.
     signal: Option<Signal>,
+    /// Why the stage was stopped for a limit that may not have been reached.
+    blind: Option<String>,
     summary: Summary,
 }
 
@@ -229,10 +243,15 @@ fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
         Ended::Exit(code) => (Cause::Exit, Some(code.into())),
         Ended::Signal(signal) => (Cause::Signal, Some(128 + signal)),
         Ended::Timeout => (Cause::Timeout, Some(124)),
+        Ended::Limit(_) => (Cause::Limit, Some(128 + libc::SIGKILL)),
         Ended::NotFound => (Cause::Setup, Some(127)),
         Ended::NotExecutable => (Cause::Setup, Some(126)),
     };
-    RunEnd { cause, exit, connections: summary.connections, dropped: 0 }
+    let limit = match ended {
+        Ended::Limit(reached) => Some(reached.key().to_owned()),
+        _ => None,
+    };
+    RunEnd { cause, exit, limit, connections: summary.connections, dropped: 0 }
 }
 
 /// Opens the record and writes its first line.
@@ -260,6 +279,7 @@ pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>
         bridge: Some(plan.bridge.as_str().into()),
         gateway: Some("off".into()),
         enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
+        limits: plan.limits.lines(),
         labels: plan.labels.clone(),
     };
     log.write(Event::RunStart(start)).map_err(Error::Log)?;
@@ -357,14 +377,15 @@ impl Run<'_> {
             // What the stage closes must end for whoever is at the other end.
             if own_streams { release_streams() } else { Ok(()) }
         };
-        let ended = sandbox.become_stage(handle, &mut asks, self.plan.timeout, on_start).await;
+        let timeout = self.plan.limits.limits.timeout;
+        let ended = sandbox.become_stage(handle, &mut asks, timeout, on_start).await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
         while tasks.join_next().await.is_some() {}
         thread.join();
-        let Over { ended, why_not, signal } = ended?;
-        Ok(Done { ended, why_not, signal, summary: context.summary() })
+        let Over { ended, why_not, signal, blind } = ended?;
+        Ok(Done { ended, why_not, signal, blind, summary: context.summary() })
     }
 
     /// Starts the thread that owns the sandbox.
@@ -372,7 +393,7 @@ impl Run<'_> {
         &self,
         dir: &RunDir,
         listener: UnixListener,
-        Streams { fds: streams, .. }: Streams,
+        Streams { fds: mut streams, .. }: Streams,
     ) -> Result<(Thread, Sandbox), Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         for (stream, name) in streams.iter().zip(STREAMS) {
@@ -380,6 +401,14 @@ impl Run<'_> {
                 return Err(Error::Stream { stream: name, what });
             }
         }
+        let (stop, stops) = mpsc::channel(STOPS);
+        let known = Arc::new(OnceLock::new());
+        let [_, output, error] = &mut streams;
+        let copies = self.plan.limits.limits.output_size.map(|limit| {
+            Copies::between([output, error], limit, &known, &stop)
+                .map_err(prepare("the pipes for the output"))
+        });
+        let copies = copies.transpose()?;
         let (cancelled, cancel) = io::pipe().map_err(prepare("a pipe"))?;
         let launch = Launch {
             bwrap: self.plan.bwrap.clone(),
@@ -388,6 +417,9 @@ impl Run<'_> {
             cancel: cancelled.into(),
         };
         let go = self.go()?;
+        let limits = self.plan.limits;
+        let mounts = self.plan.mounts.clone();
+        let says = stop.clone();
         let (offer_to, offered) = oneshot::channel();
         let (go_to, may_go) = oneshot::channel();
         let (started_to, started) = oneshot::channel();
@@ -402,6 +434,12 @@ impl Run<'_> {
             if offer_to.send(Ok((bridge, offer.handle()))).is_err() || may_go.blocking_recv().is_err() {
                 return;
             }
+            // The handle is known before the stage can write.
+            let _ = known.set(offer.handle());
+            let watch = match limits.hold(&offer, &mounts, says) {
+                Ok(watch) => watch,
+                Err(error) => return drop(started_to.send(Err(error))),
+            };
             let [input, output, error] = &streams;
             let running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
                 Ok(running) => running,
@@ -412,11 +450,20 @@ impl Run<'_> {
             if started_to.send(Ok(())).is_ok() {
                 drop(status_to.send(running.wait()));
             }
+            drop(watch);
         };
         let thread = std::thread::Builder::new().name("sandbox".into()).spawn(body);
         let thread = thread.map_err(prepare("the sandbox's thread"))?;
-        let sandbox =
-            Sandbox { offered: Some(offered), cancel: Some(cancel), go: Some(go_to), started, status };
+        let sandbox = Sandbox {
+            offered: Some(offered),
+            cancel: Some(cancel),
+            go: Some(go_to),
+            started,
+            status,
+            copies,
+            stops,
+            _stop: stop,
+        };
         Ok((Thread(Some(thread)), sandbox))
     }
 
@@ -469,6 +516,12 @@ struct Sandbox {
     go: Option<oneshot::Sender<()>>,
     started: oneshot::Receiver<Result<(), exeat_sandbox::Error>>,
     status: oneshot::Receiver<Result<Status, exeat_sandbox::Error>>,
+    /// What is between the stage and its output, where that is limited.
+    copies: Option<Copies>,
+    /// Limits that were reached.
+    stops: mpsc::Receiver<Stop>,
+    /// Keeps that channel open: not every run has somebody who watches.
+    _stop: mpsc::Sender<Stop>,
 }
 
 fn lost<T>(_: T) -> Error {
@@ -493,7 +546,7 @@ impl Sandbox {
         mut self,
         handle: Handle,
         asks: &mut Asks,
-        timeout: Option<Duration>,
+        timeout: Option<Span>,
         on_start: impl FnOnce() -> io::Result<()>,
     ) -> Result<Over, Error> {
         // Asked while the sandbox was made: the stage is not started at all.
@@ -517,14 +570,15 @@ impl Sandbox {
             Err(exeat_sandbox::Error::Exec(errno)) => {
                 let absent = errno as i32 == libc::ENOENT;
                 let ended = if absent { Ended::NotFound } else { Ended::NotExecutable };
-                return Ok(Over { ended, why_not: Some(errno.desc()), signal: None });
+                return Ok(Over { ended, why_not: Some(errno.desc()), signal: None, blind: None });
             }
             Err(error) => return Err(Error::Sandbox(error)),
         }
-        let timeout = timeout.and_then(|limit| Instant::now().checked_add(limit));
+        let timeout = timeout.and_then(|limit| Instant::now().checked_add(limit.get()));
         let mut stopping = Stopping { handle, deadline: None };
         let mut timed_out = false;
         let mut first = None;
+        let mut stop: Option<Stop> = None;
         let status = loop {
             let deadline = stopping.deadline;
             tokio::select! {
@@ -533,19 +587,40 @@ impl Sandbox {
                     first.get_or_insert(ask.signal());
                     stopping.asked(ask);
                 }
-                () = until(timeout), if !timed_out => {
+                () = until(timeout), if !timed_out && stop.is_none() => {
                     timed_out = true;
                     stopping.signal(Signal::SIGTERM);
+                }
+                reached = self.stops.recv(), if !timed_out && stop.is_none() => {
+                    stop = reached;
+                    stopping.kill();
                 }
                 () = until(deadline), if deadline.is_some() => stopping.kill(),
             }
         };
-        let ended = match status {
+        if let Some(copies) = &mut self.copies {
+            // What the stage has written goes on to whoever reads it, for as long as that takes: without a pipe between, it
+            // would have gone there before the stage could end. A stage that was stopped, or a signal, does not wait so long.
+            let by = stopping.deadline.map(|_| Instant::now() + GRACE);
+            tokio::select! {
+                () = copies.finished() => {}
+                _ = asks.next() => copies.cancel(),
+                () = until(by.or(timeout)) => {
+                    timed_out |= by.is_none();
+                    copies.cancel();
+                }
+            }
+        }
+        if !timed_out && stop.is_none() {
+            stop = self.stops.try_recv().ok();
+        }
+        let ended = match (&stop, status) {
             _ if timed_out => Ended::Timeout,
-            Status::Exit(code) => Ended::Exit(code),
-            Status::Signal(signal) => Ended::Signal(signal),
+            (Some(stop), _) => Ended::Limit(stop.reached),
+            (None, Status::Exit(code)) => Ended::Exit(code),
+            (None, Status::Signal(signal)) => Ended::Signal(signal),
         };
-        Ok(Over { ended, why_not: None, signal: first })
+        Ok(Over { ended, why_not: None, signal: first, blind: stop.and_then(|stop| stop.blind) })
     }
 }
 
@@ -554,6 +629,7 @@ struct Over {
     ended: Ended,
     why_not: Option<&'static str>,
     signal: Option<Signal>,
+    blind: Option<String>,
 }
 
 /// What a stream is, if it is more than a way for bytes: a directory opens files that the view does not have, and a socket

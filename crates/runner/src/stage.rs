@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use exeat_policy::file::PathSpec;
-use exeat_policy::{Action, EffectSet, Note, Origin, Policy, PolicyBuilder, RuleError};
+use exeat_policy::{Action, EffectSet, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, Span};
 use exeat_sandbox::{Enforcement, Held};
 
 use crate::backend::Backend;
@@ -81,7 +81,7 @@ pub struct Stage {
     stage: Option<String>,
     labels: Vec<(String, String)>,
     audit: AuditTo,
-    timeout: Option<Duration>,
+    limits: Limits,
     stdin: Option<Stdio>,
     stdout: Option<Stdio>,
     stderr: Option<Stdio>,
@@ -121,7 +121,7 @@ impl Stage {
             stage: None,
             labels: Vec::new(),
             audit: AuditTo::Default,
-            timeout: None,
+            limits: Limits::default(),
             stdin: None,
             stdout: None,
             stderr: None,
@@ -328,9 +328,17 @@ impl Stage {
         self
     }
 
-    /// Wall-clock limit; then the stage is stopped and ends as [`Ended::Timeout`](crate::Ended::Timeout).
+    /// Wall-clock limit; then the stage is stopped and ends as [`Ended::Timeout`](crate::Ended::Timeout). A millisecond at
+    /// least and 366 days at most: what is less or more counts as that.
     pub fn timeout(&mut self, limit: Duration) -> &mut Self {
-        self.timeout = Some(limit);
+        self.limits.timeout = Some(Span::nearest(limit));
+        self
+    }
+
+    /// What the stage may use of the machine, in the place of all limits that were set before. A stage that is killed for
+    /// one ends as [`Ended::Limit`](crate::Ended::Limit).
+    pub fn limits(&mut self, limits: Limits) -> &mut Self {
+        self.limits = limits;
         self
     }
 
@@ -476,7 +484,7 @@ impl Stage {
                     AuditTo::Fd(fd.try_clone().map_err(|source| Error::Prepare { what, source })?)
                 }
             },
-            timeout: self.timeout,
+            limits: self.limits,
             cwd,
         })
     }

@@ -19,6 +19,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_contract::{CACHE, NOBODY, STAGE2};
+use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 
@@ -64,6 +65,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) root: bool,
     /// The kernel uid and gid that the stage becomes, where that is not the caller's.
     pub(crate) other: Option<(u32, u32)>,
+    /// Of each of the private `/tmp` and `/var/tmp`, where the caller has a limit.
+    pub(crate) tmp: Option<Size>,
 }
 
 /// A view, ready for the sandbox.
@@ -336,8 +339,8 @@ impl<'a> Builder<'a> {
     fn private_places(&mut self) {
         self.mounts.push(Mount::Proc);
         self.mounts.push(Mount::Dev { shm: SHM_SIZE });
-        for (at, size, mode) in
-            [("/tmp", TMP_SIZE, 0o1777), ("/var/tmp", TMP_SIZE, 0o1777), ("/run", RUN_SIZE, 0o755)]
+        let tmp = self.facts.tmp.map_or(TMP_SIZE, Size::get);
+        for (at, size, mode) in [("/tmp", tmp, 0o1777), ("/var/tmp", tmp, 0o1777), ("/run", RUN_SIZE, 0o755)]
         {
             self.mounts.push(Mount::Tmpfs { at: at.into(), size, mode });
         }

@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use exeat_policy::PolicyBuilder;
+use exeat_policy::{Limits, PolicyBuilder};
 use exeat_runner::{AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Request, View, Work, plan, run};
 
 /// An ordinary user's uid and gid, for when the tests are root's.
@@ -126,7 +126,7 @@ fn one_case() {
         stage: None,
         labels: Vec::new(),
         audit: AuditTo::File(root.join("record.jsonl")),
-        timeout: Some(std::time::Duration::from_secs(30)),
+        limits: Limits { timeout: "30s".parse().ok(), ..Limits::default() },
     };
     println!("stage:");
     let outcome = plan(request).and_then(|plan| {

@@ -18,7 +18,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use exeat_runner::policy::PolicyBuilder;
-use exeat_runner::{AuditTo, Backend, Cache, EffectSet, Ended, Error, Outcome, Output, Stage, Stdio, View};
+use exeat_runner::{
+    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, Outcome, Output, Reached, Stage, Stdio, View,
+};
 
 /// Set in the process that runs the tests again: the directory that its user owns.
 const AGAIN: &str = "EXEAT_STAGE_TEST_DIR";
@@ -524,6 +526,17 @@ fn a_time_limit_ends_a_stage() {
     let began = Instant::now();
     assert_eq!(stage.timeout(Duration::from_millis(300)).run().unwrap().ended, Ended::Timeout);
     assert!(began.elapsed() < Duration::from_secs(10));
+}
+
+/// K11: the other limits, and that what the stage wrote up to its limit is there.
+#[test]
+fn a_limit_ends_a_stage_or_refuses_it_more() {
+    let place = Place::new("limits");
+    let limits = Limits { output_size: "1000".parse().ok(), open_files: Some(20), ..Limits::default() };
+    let output = place.sh("ulimit -n; exec yes").limits(limits).output().unwrap();
+    assert!(matches!(output.outcome.ended, Ended::Limit(Reached::OutputSize(_))), "{output:?}");
+    assert!(output.stdout.starts_with(b"20\ny\ny\n"), "{output:?}");
+    assert_eq!(output.stdout.len(), 1000);
 }
 
 /// Rows above, for a caller without privileges: the same test program once more.

@@ -13,14 +13,16 @@ use std::time::{Duration, Instant};
 
 use exeat_contract::{BridgeKind, Go, Message, Step};
 use nix::libc;
+use nix::sys::resource::Resource;
 
 use crate::bwrap::Argv;
 use crate::child::Bwrap;
 use crate::control::{Control, Ready, wait};
 use crate::error::Error;
+use crate::inside::Inside;
 use crate::seccomp;
-use crate::spec::SandboxSpec;
-use crate::sys::PidFd;
+use crate::spec::{Identity, SandboxSpec};
+use crate::sys::{self, PidFd};
 
 /// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
 const START: Duration = Duration::from_secs(30);
@@ -49,6 +51,7 @@ pub struct Offer {
     control: Control,
     handle: Handle,
     bwrap: Bwrap,
+    identity: Identity,
 }
 
 /// How the stage's TCP arrives.
@@ -63,6 +66,19 @@ pub enum Bridge {
         /// Reaches end of file when the relay dies.
         lifeline: OwnedFd,
     },
+}
+
+/// A resource limit of the stage (setrlimit(2)).
+#[derive(Debug, Clone, Copy)]
+pub struct Rlimit {
+    /// What it limits, for a message.
+    pub what: &'static str,
+    /// Which one.
+    pub resource: Resource,
+    /// The soft limit, in the resource's unit.
+    pub soft: u64,
+    /// The hard limit.
+    pub hard: u64,
 }
 
 /// The stage runs.
@@ -82,6 +98,8 @@ struct Processes {
     pid: i32,
     stage: PidFd,
     init: PidFd,
+    /// The pid of the sandbox's pid 1 as the host sees it, with the same validity.
+    init_pid: i32,
 }
 
 /// How a stage ended.
@@ -121,6 +139,7 @@ impl Launch {
             pid: control.pid,
             stage: PidFd::open(control.pid).map_err(Error::Watch)?,
             init: PidFd::open(init).map_err(Error::Watch)?,
+            init_pid: init,
         }));
         let passed = match control.receive()? {
             Some((Message::Hello(_), Some(passed))) => passed,
@@ -132,7 +151,7 @@ impl Launch {
             BridgeKind::Handoff => Bridge::Handoff(passed.into()),
             BridgeKind::Relay => Bridge::Relay { listener: self.listener, lifeline: passed },
         };
-        Ok(Offer { bridge: Some(bridge), control, handle, bwrap })
+        Ok(Offer { bridge: Some(bridge), control, handle, bwrap, identity: self.spec.identity })
     }
 }
 
@@ -148,6 +167,33 @@ impl Offer {
         self.handle.clone()
     }
 
+    /// Sets resource limits for the stage. The caller's own hard limits are never exceeded.
+    ///
+    /// They hold for stage2 from here on, and go over to the stage with execve(2): stage2 needs 16 descriptors or fewer.
+    ///
+    /// # Errors
+    /// [`Error::Limit`]: what prlimit(2) says.
+    pub fn limit(&self, limits: &[Rlimit]) -> Result<(), Error> {
+        limits.iter().try_for_each(|Rlimit { what, resource, soft, hard }| {
+            let set = || sys::lower_limit(self.control.pid, *resource, *soft, *hard);
+            sys::as_user(self.identity, set).map_err(|source| Error::Limit { what, source })
+        })
+    }
+
+    /// The sandbox, to be measured from the host. `tmpfs` are its file systems in memory, by their paths inside.
+    ///
+    /// # Errors
+    /// [`Error::Watch`] when its `/proc` or one of these cannot be opened.
+    pub fn inside(&self, tmpfs: &[PathBuf]) -> Result<Inside, Error> {
+        let Processes { init, init_pid, .. } = &*self.handle.0;
+        let inside = sys::as_user(self.identity, || Inside::open(*init_pid, tmpfs)).map_err(Error::Watch)?;
+        // Still running after the call, so the number was pid 1's during it.
+        match wait(init.as_fd(), init.as_fd(), None, Instant::now()).map_err(Error::Watch)? {
+            None => Ok(inside),
+            Some(_) => Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
+        }
+    }
+
     /// Lets stage2 become the stage, on these standard streams, and waits until it has.
     ///
     /// # Errors
@@ -158,7 +204,7 @@ impl Offer {
         self.control.send_go(go, streams)?;
         match self.control.receive()? {
             // The record has said already what holds.
-            Some((Message::Hardened { landlock }, _)) if landlock < crate::sys::landlock_abi() => {
+            Some((Message::Hardened { landlock }, _)) if landlock < sys::landlock_abi() => {
                 return Err(Error::Stage2 { step: Step::Landlock, source: nix::errno::Errno::EPERM });
             }
             Some((Message::Hardened { landlock }, _)) => tracing::debug!(landlock, "stage2 hardened itself"),
@@ -230,6 +276,9 @@ impl Handle {
     /// # Errors
     /// What pidfd_send_signal(2) says; `ESRCH` when the sandbox is over.
     pub fn kill(&self) -> io::Result<()> {
-        self.0.init.signal(libc::SIGKILL)
+        self.0.init.signal(libc::SIGKILL)?;
+        // The others end when the kernel runs pid 1 to its end. Among a thousand processes that fork, that is not soon.
+        sys::prefer(self.0.init_pid);
+        Ok(())
     }
 }

@@ -67,6 +67,14 @@ pub enum Error {
         /// The kernel's answer.
         source: Errno,
     },
+    /// A resource limit could not be set.
+    #[error("cannot limit the stage's {what}")]
+    Limit {
+        /// What was to be limited.
+        what: &'static str,
+        /// The kernel's answer.
+        source: io::Error,
+    },
     /// The command could not be executed: it is the user's command that is at fault, not the sandbox.
     #[error("cannot execute the command")]
     Exec(#[source] Errno),

@@ -9,16 +9,19 @@ pub mod child;
 pub mod control;
 pub mod enforce;
 pub mod error;
+pub mod inside;
 pub mod seccomp;
 pub mod spec;
 #[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
 mod sys;
 
-pub use backend::{Bridge, Launch, Offer, Running, Status};
+pub use backend::{Bridge, Launch, Offer, Rlimit, Running, Status};
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
+pub use inside::{Inside, Usage};
+pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
-pub use sys::{descriptor_limit, notice_children, raise_descriptor_limit, take_fd};
+pub use sys::{descriptor_limit, notice_children, prefer_this_thread, raise_descriptor_limit, take_fd};
 
 /// The static helper, as built with this library.
 pub const STAGE2_IMAGE: &[u8] = include_bytes!(env!("EXEAT_STAGE2"));

@@ -357,6 +357,75 @@ impl AsFd for PidFd {
     }
 }
 
+/// Calls `look` with the rights of the user that the sandbox belongs to: root may lack the capabilities that reach into
+/// another user's processes (CAP_SYS_RESOURCE, CAP_SYS_PTRACE), as in most containers.
+///
+/// Credentials are a thread's own to the kernel (credentials(7), "C library/kernel differences"), so a thread takes them and
+/// ends with them.
+pub(crate) fn as_user<T: Send>(
+    identity: Identity,
+    look: impl FnOnce() -> io::Result<T> + Send,
+) -> io::Result<T> {
+    let Identity::Other { uid, gid } = identity else { return look() };
+    let become_user = move || -> io::Result<()> {
+        // SAFETY: these take numbers only, and change this thread's credentials alone: the C library is not asked.
+        unsafe {
+            Errno::result(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+            Errno::result(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+        }
+        Ok(())
+    };
+    std::thread::scope(|scope| {
+        let thread =
+            std::thread::Builder::new().spawn_scoped(scope, || become_user().and_then(|()| look()))?;
+        thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended early")))
+    })
+}
+
+/// Lowers a resource limit of a process (prlimit(2)). Neither number is raised above the process's hard limit.
+pub(crate) fn lower_limit(
+    pid: libc::pid_t,
+    resource: Resource,
+    soft: rlim_t,
+    hard: rlim_t,
+) -> io::Result<()> {
+    let mut now = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: a null pointer asks for no change; `now` is a live local.
+    Errno::result(unsafe { libc::prlimit(pid, resource as _, std::ptr::null(), &raw mut now) })?;
+    let hard = hard.min(now.rlim_max);
+    let new = libc::rlimit { rlim_cur: soft.min(hard), rlim_max: hard };
+    // SAFETY: `new` is a live local, and a null pointer asks for no answer.
+    Errno::result(unsafe { libc::prlimit(pid, resource as _, &raw const new, std::ptr::null_mut()) })?;
+    Ok(())
+}
+
+/// Lets this thread run before the stage's, however many there are, as far as this process may: real-time scheduling, else
+/// the best nice value (sched(7)). It has to sleep by itself.
+pub fn prefer_this_thread() {
+    prefer(0);
+}
+
+/// As [`prefer_this_thread`], for another thread, or for this one with the number 0.
+pub(crate) fn prefer(thread: libc::pid_t) {
+    // A `struct sched_param` is this to the kernel.
+    let lowest: libc::c_int = 1;
+    // SAFETY: these take numbers; `lowest` is a live local. The C library is not asked: to it these are matters of a
+    // process.
+    unsafe {
+        let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
+        if libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const lowest) != 0 {
+            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, thread, -20);
+        }
+    }
+}
+
+/// Whether two processes run in one address space (kcmp(2)). No where the kernel does not tell.
+pub(crate) fn share_memory(one: libc::pid_t, other: libc::pid_t) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: takes numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) == 0 }
+}
+
 /// The kernel's Landlock ABI, 0 where it has none (landlock(7)).
 pub(crate) fn landlock_abi() -> u32 {
     const LANDLOCK_CREATE_RULESET_VERSION: u32 = 1;

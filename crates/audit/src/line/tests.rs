@@ -65,6 +65,7 @@ fn filled(text: &str) -> Vec<Event> {
         bridge: some(),
         gateway: some(),
         enforcement: (0..50).map(|n| (format!("{n}{text}"), Holds::Partial(text.to_owned()))).collect(),
+        limits: (0..50).map(|n| format!("{n}{text}")).collect(),
         labels: (0..50).map(|n| (format!("{n}{text}"), text.to_owned())).collect(),
     };
     vec![
@@ -75,6 +76,7 @@ fn filled(text: &str) -> Vec<Event> {
         Event::Note(Note { what: What::Quarantined, count: Some(u64::MAX), error: some() }),
         Event::RunEnd(RunEnd {
             cause: Cause::Timeout,
+            limit: Some(text.to_owned()),
             exit: Some(i32::MIN),
             connections: u64::MAX,
             dropped: u64::MAX,
@@ -93,8 +95,8 @@ fn longest(text: &str) -> usize {
 fn no_line_is_longer_than_a_pipe_takes_whole() {
     for text in ["x", "\"", "\\", "\0", "\u{7f}", "\u{202e}", "\u{1f512}", "a\u{1f512}"] {
         let longest = longest(&text.repeat(4000));
-        // Room is left for the fields that inspection and stage2 will bring.
-        assert!(longest <= MAX_LINE - 500, "{longest} bytes filled with {text:?}");
+        // Room is left for the fields that inspection will bring.
+        assert!(longest <= MAX_LINE - 450, "{longest} bytes filled with {text:?}");
     }
 }
 
@@ -126,6 +128,7 @@ fn a_run_start_tells_what_runs_and_what_holds() {
             ("fs".into(), Holds::Partial("no Landlock".into())),
             ("syscalls".into(), Holds::Absent),
         ],
+        limits: vec!["memory=2GiB (watched)".into()],
         labels: vec![("a".into(), "1".into()), ("a".into(), "2".into())],
     }));
     assert_eq!(value["event"], "run_start");
@@ -134,6 +137,7 @@ fn a_run_start_tells_what_runs_and_what_holds() {
         value["enforcement"],
         serde_json::json!({"net": "held", "fs": "partial: no Landlock", "syscalls": "absent"})
     );
+    assert_eq!(value["limits"], serde_json::json!(["memory=2GiB (watched)"]));
     assert_eq!(value["labels"], serde_json::json!({"a": "2"}));
     assert_eq!(value["mode"], "enforce");
 }

@@ -23,6 +23,7 @@ fn sample() -> Vec<Event> {
             backend: Some("bwrap".into()),
             bridge: Some("handoff".into()),
             enforcement: vec![("net".into(), Holds::Held)],
+            limits: vec!["memory=2GiB (watched)".into(), "pids=64 (rlimit)".into()],
             ..RunStart::default()
         }),
         Event::Decision(allow(1, "api.example.com:443")),
@@ -62,7 +63,10 @@ fn a_decision_is_joined_with_the_end_of_its_connection() {
     );
     assert!(text.contains("command   /usr/bin/curl\n"), "{text}");
     assert!(text.contains("sandbox   bwrap, handoff\n"), "{text}");
-    assert!(text.contains("holds     net held\n"), "{text}");
+    assert!(
+        text.contains("holds     net held\nlimits    memory=2GiB (watched), pids=64 (rlimit)\n"),
+        "{text}"
+    );
     assert!(text.contains("\n1 allowed, 1 denied\nended "), "{text}");
     assert!(text.contains("UTC: exit 0, 2 connections\n") && !text.contains('!'), "{text}");
     assert_eq!(totals, Totals { shown: 2, decisions: 2, flaws: 0 });
@@ -124,6 +128,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
         bridge: Some(HOSTILE.into()),
         gateway: Some(HOSTILE.into()),
         enforcement: vec![(HOSTILE.into(), Holds::Partial(HOSTILE.into()))],
+        limits: vec![HOSTILE.into()],
         labels: vec![(HOSTILE.into(), HOSTILE.into())],
     };
     let header = Header { stage: Some(HOSTILE.into()), policy_sha256: HOSTILE.into(), ..header() };
@@ -174,6 +179,7 @@ fn a01_a_forged_record_never_reaches_the_terminal() {
             "alpn",
             "end",
             "cause",
+            "limit",
             "error",
             "prev",
         ]

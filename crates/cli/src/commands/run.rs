@@ -53,7 +53,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     if !quiet && silent && outcome.ended == Ended::Timeout {
         stdio::line("note", "the stage was stopped at its time limit (--timeout)");
     }
-    if !quiet && !silent {
+    if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_))) {
         // The short name takes a look at every record there is, so only where it is printed.
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
         let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record };

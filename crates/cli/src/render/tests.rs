@@ -1,4 +1,5 @@
 use exeat_policy::Reason;
+use exeat_runner::Reached;
 
 use super::*;
 
@@ -66,6 +67,21 @@ fn the_summary_of_the_readme() {
 fn nothing_denied_nothing_failed_nothing_said() {
     let summary = Summary { reached: 7, connections: 9, allowed: 9, ..Summary::default() };
     assert_eq!(render(&summary, Some(Ended::Exit(1)), Some("x")), "");
+}
+
+#[test]
+fn a_limit_that_was_reached_is_said_once() {
+    let reached = Some(Ended::Limit(Reached::Memory("2GiB".parse().unwrap())));
+    assert_eq!(
+        render(&Summary::default(), reached, Some("x")),
+        "exeat: memory limit of 2GiB reached; the stage was stopped\n"
+    );
+    let summary = Summary { denied: vec![denied("a.example", 443, "no", 1, None)], ..Summary::default() };
+    insta::assert_snapshot!(render(&summary, reached, None), @r"
+    exeat: memory limit of 2GiB reached; the stage was stopped
+    exeat: 1 host denied, 0 reached
+      denied  1x  a.example:443   no
+    ");
 }
 
 #[test]

@@ -2,7 +2,7 @@ use std::fs;
 
 use exeat_audit::RunId;
 use exeat_policy::Reason;
-use exeat_runner::{DeniedHost, FailedHost, Summary};
+use exeat_runner::{DeniedHost, FailedHost, Reached, Summary};
 
 use super::*;
 
@@ -36,6 +36,7 @@ fn the_object_of_the_reference() {
     for (ended, expect) in [
         (Ended::Signal(9), r#""cause":"signal","code":137,"#),
         (Ended::Timeout, r#""cause":"timeout","code":124,"#),
+        (Ended::Limit(Reached::Pids(7)), r#""cause":"limit","limit":"pids","code":137,"#),
         (Ended::NotFound, r#""cause":"setup","code":127,"#),
         (Ended::NotExecutable, r#""cause":"setup","code":126,"#),
     ] {

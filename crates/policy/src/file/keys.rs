@@ -129,7 +129,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("limits", "open_files", Shape::Count, "descriptors of each process"),
     key("limits", "file_size", Shape::Size, "the largest file that a process may write"),
     key("limits", "tmpfs_size", Shape::Size, "each of the private `/tmp` and `/var/tmp`"),
-    key("limits", "output", Shape::Size, "stdout and stderr together"),
+    key("limits", "output_size", Shape::Size, "stdout and stderr together"),
 ];
 
 /// The keys of a published isolation policy: see [`isolation`](super::isolation).
@@ -163,7 +163,7 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("wall_time_secs", "limits.timeout"),
     ("max_rss_bytes", "limits.memory"),
     ("max_open_fds", "limits.open_files"),
-    ("max_output_bytes", "limits.output"),
+    ("max_output_bytes", "limits.output_size"),
 ];
 
 /// Says that there is no such key, and with `guess` which one was probably meant.

@@ -320,7 +320,7 @@ impl Reader<'_> {
                 "open_files" => limits.open_files = self.count(entry),
                 "file_size" => limits.file_size = self.amount(entry, SIZE, ""),
                 "tmpfs_size" => limits.tmpfs_size = self.amount(entry, SIZE, ""),
-                "output" => limits.output = self.amount(entry, SIZE, ""),
+                "output_size" => limits.output_size = self.amount(entry, SIZE, ""),
                 _ => {}
             }
         }

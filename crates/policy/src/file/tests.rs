@@ -99,7 +99,7 @@ fn limits_of_a_file() {
             "open_files 1024",
             "file_size 1GB",
             "tmpfs_size 512MiB",
-            "output 10MB",
+            "output_size 10MB",
         ]
     );
 }

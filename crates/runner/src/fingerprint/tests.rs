@@ -2,10 +2,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use exeat_contract::BridgeKind;
-use exeat_policy::{Action, Note, Origin, PolicyBuilder};
+use exeat_policy::{Action, Limits, Note, Origin, PolicyBuilder};
 use exeat_sandbox::Held;
 
 use super::*;
@@ -44,7 +43,7 @@ impl Dirs {
             stage: None,
             labels: Vec::new(),
             audit: AuditTo::Default,
-            timeout: None,
+            limits: Limits::default(),
         }
     }
 
@@ -103,8 +102,11 @@ fn a5_each_change_of_a_request_is_another_fingerprint() {
         ("the other bridge", Box::new(|it| it.bridge = Bridge::Relay)),
         ("a variable more", Box::new(|it| it.env.push(EnvRule::Pass("CI".into())))),
         ("a variable less", Box::new(|it| it.env.push(EnvRule::Remove("SHELL".into())))),
-        ("a time limit", Box::new(|it| it.timeout = Some(Duration::from_secs(1)))),
-        ("another time limit", Box::new(|it| it.timeout = Some(Duration::from_millis(1001)))),
+        ("a time limit", Box::new(|it| it.limits.timeout = "1s".parse().ok())),
+        ("another time limit", Box::new(|it| it.limits.timeout = "1001ms".parse().ok())),
+        ("a memory limit", Box::new(|it| it.limits.memory = "1GiB".parse().ok())),
+        ("a limit of processes", Box::new(|it| it.limits.pids = Some(100))),
+        ("the same number of files", Box::new(|it| it.limits.open_files = Some(100))),
     ];
     let mut seen = BTreeMap::new();
     for (what, change) in changes {

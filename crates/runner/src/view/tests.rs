@@ -49,6 +49,7 @@ impl Place {
             own: &own,
             root: false,
             other: None,
+            tmp: None,
         };
         build(files, &facts)
     }
@@ -276,6 +277,7 @@ fn a_missing_tree_is_the_caller_s_mistake() {
         own: &[],
         root: false,
         other: None,
+        tmp: None,
     };
     assert_eq!(build(&files, &facts).unwrap_err().code(), 2);
 }
@@ -341,6 +343,7 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
         own: &[],
         root: false,
         other: None,
+        tmp: None,
     };
     let files = Files::default();
     let mut view = Builder::new(&files, &facts).unwrap();
@@ -428,6 +431,7 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
         own: &own,
         root: false,
         other: None,
+        tmp: None,
     };
     let files = Files { mask: vec![home.join(".cache")], ..Files::default() };
     let built = build(&files, &facts).unwrap();
@@ -479,6 +483,7 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_stage_is_root() {
         own: &[],
         root: true,
         other: None,
+        tmp: None,
     };
     let etc = Bind { host: "/etc".into(), guest: "/etc2".into() };
     let built = build(&Files { ro: vec![etc], ..Files::default() }, &facts).unwrap();

@@ -348,6 +348,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
         own: &[],
         root: false,
         other: None,
+        tmp: None,
     };
     let files = Files { bounds: vec![ceiling(Some(&[&srv.join("a")]), None)], ..Files::default() };
     let built = build(&files, &facts(&[], &[&srv.join("a"), &srv.join("b")])).unwrap();

@@ -1,0 +1,604 @@
+//! The limits of a run, held: by the kernel where it has one for it, else by watching from the host.
+//!
+//! What a limit means is `exeat_policy::Limits`; `timeout` is held in `run.rs`, which waits for the end anyway.
+
+use std::fmt;
+use std::io::{self, PipeReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, OnceLock};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use exeat_policy::{Limits, Size};
+use exeat_sandbox::backend::Handle;
+use exeat_sandbox::{Inside, Mount, Offer, Resource, Rlimit};
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::stat::fstat;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc::Sender;
+
+use crate::error::Error;
+
+/// From one count of the sandbox's tasks to the next: two CPUs fork some 100 times meanwhile.
+const COUNT: Duration = Duration::from_millis(5);
+/// From one look at the sandbox's memory to the next. A stage on one CPU writes some 100 MB of new memory meanwhile.
+const INTERVAL: Duration = Duration::from_millis(50);
+/// The longest wait between two looks, however long a look takes: see [`pause`].
+const LONGEST: Duration = Duration::from_millis(500);
+/// From a look at shared memory that found too much to the next, which has to find it too: for a moment a process that
+/// starts another one can look like two.
+const CONFIRM: Duration = Duration::from_millis(10);
+/// What walking page tables may take before the rest is estimated, and estimated high.
+const WALK: Duration = Duration::from_secs(1);
+/// How long the sandbox may be unreadable, for want of descriptors for instance, before the stage is stopped.
+const BLIND: Duration = Duration::from_secs(2);
+/// Bytes that go through at a time: PIPE_BUF, which a pipe that is ready to be written takes without blocking (pipe(7)).
+const CHUNK: usize = 4096;
+/// The fewest descriptors that stage2 and a dynamic linker need.
+const LEAST_FILES: u32 = 16;
+
+/// The limit that ended a stage, and its value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reached {
+    /// `memory`.
+    Memory(Size),
+    /// `pids`, where it is held by watching.
+    Pids(u32),
+    /// `output_size`.
+    OutputSize(Size),
+}
+
+impl Reached {
+    /// The limit's key, as in a policy file.
+    #[must_use]
+    pub fn key(self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Pids(_) => "pids",
+            Self::OutputSize(_) => "output_size",
+        }
+    }
+}
+
+/// `memory limit of 2GiB`.
+impl fmt::Display for Reached {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Memory(size) => write!(f, "memory limit of {size}"),
+            Self::Pids(number) => write!(f, "pids limit of {number}"),
+            Self::OutputSize(size) => write!(f, "output limit of {size}"),
+        }
+    }
+}
+
+/// How a limit is held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum By {
+    /// The kernel refuses what goes beyond (setrlimit(2)).
+    Rlimit,
+    /// The kernel's limit of a file system's size.
+    Mount,
+    /// exeat stops the stage at the limit.
+    Supervision,
+    /// exeat looks at it from time to time, and stops a stage that it finds beyond the limit: not exact.
+    Watch,
+}
+
+impl fmt::Display for By {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Rlimit => "rlimit",
+            Self::Mount => "mount",
+            Self::Supervision => "supervised",
+            Self::Watch => "watched",
+        })
+    }
+}
+
+/// The limits of one run on this machine.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Held {
+    pub(crate) limits: Limits,
+    /// The kernel counts no processes of its own root's against RLIMIT_NPROC, so they are counted from here.
+    root: bool,
+}
+
+impl Held {
+    /// `root`: the stage keeps root's kernel uid.
+    pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
+        for (key, value, least) in [("pids", limits.pids, 1), ("open_files", limits.open_files, LEAST_FILES)]
+        {
+            if value.is_some_and(|value| value < least) {
+                return Err(Error::LimitTooSmall { key, least });
+            }
+        }
+        Ok(Self { limits, root })
+    }
+
+    /// Each limit that is set: its key, its value, and what holds it.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&'static str, String, By)> {
+        let pids = if self.root { By::Watch } else { By::Rlimit };
+        self.limits.set().map(move |(key, value)| {
+            let by = match key {
+                "cpu_time" | "open_files" | "file_size" => By::Rlimit,
+                "tmpfs_size" => By::Mount,
+                "memory" => By::Watch,
+                "pids" => pids,
+                _ => By::Supervision,
+            };
+            (key, value, by)
+        })
+    }
+
+    /// `memory=2GiB (watched)`, for each.
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.each().map(|(key, value, by)| format!("{key}={value} ({by})")).collect()
+    }
+
+    fn watches_pids(&self) -> Option<u32> {
+        self.limits.pids.filter(|_| self.root)
+    }
+
+    /// What the kernel is asked to hold. `own` are the tasks in the sandbox that are not the stage's.
+    fn rlimits(&self, own: u64) -> Vec<Rlimit> {
+        let Limits { cpu_time, memory, pids, open_files, file_size, .. } = self.limits;
+        let same = |what, resource, value: u64| Rlimit { what, resource, soft: value, hard: value };
+        let mut list = Vec::new();
+        if let Some(time) = cpu_time {
+            let time = time.get();
+            let seconds = time.as_secs() + u64::from(time.subsec_nanos() > 0);
+            // At the soft limit SIGXCPU, which a program may catch to tidy up; at the hard one SIGKILL.
+            let (soft, hard) = (seconds, seconds + 1);
+            list.push(Rlimit { what: "processor time", resource: Resource::RLIMIT_CPU, soft, hard });
+        }
+        if let Some(size) = memory {
+            list.push(same("memory", Resource::RLIMIT_DATA, data_limit(size)));
+        }
+        if let Some(number) = pids {
+            list.push(same("processes", Resource::RLIMIT_NPROC, u64::from(number).saturating_add(own)));
+        }
+        if let Some(number) = open_files {
+            list.push(same("open files", Resource::RLIMIT_NOFILE, number.into()));
+        }
+        if let Some(size) = file_size {
+            list.push(same("file size", Resource::RLIMIT_FSIZE, size.get()));
+        }
+        list
+    }
+
+    /// Sets the kernel's limits on a sandbox that waits for its go, and starts to watch it where that is needed.
+    pub(crate) fn hold(
+        &self,
+        offer: &Offer,
+        mounts: &[Mount],
+        stop: Sender<Stop>,
+    ) -> Result<Option<Watch>, exeat_sandbox::Error> {
+        let Limits { memory, pids, .. } = self.limits;
+        if memory.is_none() && pids.is_none() {
+            offer.limit(&self.rlimits(0))?;
+            return Ok(None);
+        }
+        let inside = offer.inside(&in_memory(mounts))?;
+        let usage = inside.usage().map_err(exeat_sandbox::Error::Watch)?;
+        // The stage is one of them, as stage2 is now.
+        let own = usage.tasks().saturating_sub(1);
+        offer.limit(&self.rlimits(own))?;
+        if memory.is_none() && self.watches_pids().is_none() {
+            return Ok(None);
+        }
+        let inside = Arc::new(inside);
+        let mut watch = Watch::default();
+        let what = [
+            memory.map(Watched::Memory),
+            self.watches_pids().map(|most| Watched::Pids { most, all: u64::from(most).saturating_add(own) }),
+        ];
+        for what in what.into_iter().flatten() {
+            let watcher =
+                Watcher { inside: Arc::clone(&inside), handle: offer.handle(), what, stop: stop.clone() };
+            watch.add(watcher).map_err(exeat_sandbox::Error::Watch)?;
+        }
+        Ok(Some(watch))
+    }
+}
+
+/// Private writable mappings of each process, touched or not (RLIMIT_DATA): behind the watch on memory, for a machine that
+/// is too busy to watch. Wide, because a JVM maps a heap of a sixty-fourth of the machine's memory before it runs.
+fn data_limit(memory: Size) -> u64 {
+    memory.get().saturating_mul(2).saturating_add(2 << 30)
+}
+
+/// The sandbox's own file systems in memory that the stage can write. A tree of the host's that covers one is not the
+/// stage's memory, even if it lies in memory too.
+fn in_memory(mounts: &[Mount]) -> Vec<PathBuf> {
+    let place = |mount: &Mount| match mount {
+        Mount::Tmpfs { at, mode, .. } if mode & 0o200 != 0 => Some(at.clone()),
+        Mount::Dev { .. } => Some("/dev/shm".into()),
+        _ => None,
+    };
+    let covers = |mount: &Mount, place: &Path| match mount {
+        Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => {
+            place.starts_with(at)
+        }
+        _ => false,
+    };
+    let mut places = Vec::new();
+    for mount in mounts {
+        places.retain(|place: &PathBuf| !covers(mount, place));
+        places.extend(place(mount));
+    }
+    places
+}
+
+/// A limit was reached; the stage has been or is to be killed.
+#[derive(Debug)]
+pub(crate) struct Stop {
+    pub(crate) reached: Reached,
+    /// The stage was stopped because its use could not be measured any more, and why not.
+    pub(crate) blind: Option<String>,
+}
+
+/// The threads that watch a sandbox, one for each limit. Dropping this ends them.
+#[derive(Debug, Default)]
+pub(crate) struct Watch(Vec<(mpsc::Sender<()>, JoinHandle<()>)>);
+
+impl Watch {
+    fn add(&mut self, watcher: Watcher) -> io::Result<()> {
+        let (over, is_over) = mpsc::channel();
+        let thread = std::thread::Builder::new().name("limits".into());
+        self.0.push((over, thread.spawn(move || watcher.watch(&is_over))?));
+        Ok(())
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        for (over, thread) in self.0.drain(..) {
+            drop(over);
+            // A look takes little more than WALK at most. A panic there has been reported, and the stage is over.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Watcher {
+    inside: Arc<Inside>,
+    handle: Handle,
+    what: Watched,
+    stop: Sender<Stop>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Watched {
+    Memory(Size),
+    Pids {
+        most: u32,
+        /// With the tasks that are not the stage's.
+        all: u64,
+    },
+}
+
+impl Watcher {
+    fn watch(self, is_over: &mpsc::Receiver<()>) {
+        if matches!(self.what, Watched::Pids { .. }) {
+            // A bomb that is ahead stays ahead: with thousands of processes to run, this thread would wait for seconds.
+            exeat_sandbox::prefer_this_thread();
+        }
+        let reached = match self.what {
+            Watched::Memory(size) => Reached::Memory(size),
+            Watched::Pids { most, .. } => Reached::Pids(most),
+        };
+        let mut seen = Instant::now();
+        let mut wait = self.pause(Duration::ZERO);
+        while is_over.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
+            let began = Instant::now();
+            let blind = match self.look(is_over) {
+                Ok(false) => {
+                    seen = began;
+                    wait = self.pause(began.elapsed());
+                    continue;
+                }
+                Ok(true) => None,
+                Err(error) if seen.elapsed() < BLIND => {
+                    tracing::debug!(%error, "cannot measure the sandbox");
+                    continue;
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            // Said before it is done, so that the end is never seen without its reason.
+            let _ = self.stop.try_send(Stop { reached, blind });
+            // Here and not by the receiver: the thread that serves connections may be busy with the stage's.
+            let _ = self.handle.kill();
+            return;
+        }
+    }
+
+    /// Whether the limit is exceeded.
+    fn look(&self, is_over: &mpsc::Receiver<()>) -> io::Result<bool> {
+        match self.what {
+            Watched::Pids { all, .. } => self.inside.has_more_tasks_than(all),
+            Watched::Memory(limit) => Ok(self.is_over_memory(limit)?
+                && is_over.recv_timeout(CONFIRM) == Err(RecvTimeoutError::Timeout)
+                && self.is_over_memory(limit)?),
+        }
+    }
+
+    fn is_over_memory(&self, limit: Size) -> io::Result<bool> {
+        let usage = self.inside.usage()?;
+        // What is cheap to know settles nearly every look.
+        Ok(usage.memory_at_most() > limit.get()
+            && self.inside.memory(&usage, Instant::now() + WALK)? > limit.get())
+    }
+
+    fn pause(&self, took: Duration) -> Duration {
+        match self.what {
+            Watched::Memory(_) => pause(took, INTERVAL, LONGEST),
+            Watched::Pids { .. } => pause(took, COUNT, INTERVAL),
+        }
+    }
+}
+
+/// The wait after a look that took this long: a tenth of one CPU goes into looking, at the most, but for what `longest`
+/// asks.
+fn pause(took: Duration, shortest: Duration, longest: Duration) -> Duration {
+    took.saturating_mul(9).clamp(shortest, longest)
+}
+
+/// The pipes between the stage and its standard output and error, where what it writes is counted.
+#[derive(Debug)]
+pub(crate) struct Copies {
+    threads: Vec<JoinHandle<()>>,
+    /// Its end of file makes the threads give up what is not delivered.
+    cancel: Option<io::PipeWriter>,
+    /// Reaches end of file when all threads have ended.
+    done: pipe::Receiver,
+}
+
+impl Copies {
+    /// Puts a pipe in the place of each of the two streams, or one pipe in the place of both when they are one file: what
+    /// the stage writes to both stays in its order. Needs a runtime.
+    pub(crate) fn between(
+        [output, error]: [&mut OwnedFd; 2],
+        limit: Size,
+        handle: &Arc<OnceLock<Handle>>,
+        stop: &Sender<Stop>,
+    ) -> io::Result<Self> {
+        let (done, alive) = io::pipe()?;
+        let (cancelled, cancel) = io::pipe()?;
+        let left = Arc::new(AtomicU64::new(limit.get()));
+        let done = pipe::Receiver::from_owned_fd(done.into())?;
+        let mut copies = Self { threads: Vec::new(), cancel: Some(cancel), done };
+        let one = are_one(output, error)?;
+        let mut streams = vec![&mut *output];
+        if !one {
+            streams.push(&mut *error);
+        }
+        for stream in streams {
+            let (reader, writer) = io::pipe()?;
+            let copy = Copy {
+                from: reader,
+                to: std::mem::replace(stream, writer.into()).into(),
+                cancelled: cancelled.try_clone()?,
+                left: Arc::clone(&left),
+                limit,
+                handle: Arc::clone(handle),
+                stop: stop.clone(),
+            };
+            let alive = alive.try_clone()?;
+            let body = move || {
+                // Whatever is wrong with a stream, the stage learns it from its end of the pipe, which is closed here.
+                if let Err(error) = copy.run() {
+                    tracing::debug!(%error, "an output stream ended");
+                }
+                drop(alive);
+            };
+            copies.threads.push(std::thread::Builder::new().name("output".into()).spawn(body)?);
+        }
+        if one {
+            *error = output.try_clone()?;
+        }
+        Ok(copies)
+    }
+
+    /// Gives up what is not delivered yet.
+    pub(crate) fn cancel(&mut self) {
+        drop(self.cancel.take());
+    }
+
+    /// Waits until all is delivered or given up.
+    pub(crate) async fn finished(&self) {
+        // Nobody writes there: readable is the end of file.
+        let _ = self.done.readable().await;
+    }
+}
+
+impl Drop for Copies {
+    fn drop(&mut self) {
+        self.cancel();
+        for thread in self.threads.drain(..) {
+            // One that is stuck in a write (a terminal that was stopped) ends with this process.
+            if thread.is_finished() {
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+/// Whether what is written to either arrives at one place in the same way.
+fn are_one(output: &OwnedFd, error: &OwnedFd) -> io::Result<bool> {
+    let what = |stream: &OwnedFd| -> io::Result<_> {
+        let meta = fstat(stream)?;
+        Ok((meta.st_dev, meta.st_ino, fcntl(stream, FcntlArg::F_GETFL)?))
+    };
+    Ok(what(output)? == what(error)?)
+}
+
+/// One stream on its way through.
+struct Copy {
+    from: PipeReader,
+    to: std::fs::File,
+    cancelled: PipeReader,
+    /// Bytes that may still go through, of both streams together.
+    left: Arc<AtomicU64>,
+    limit: Size,
+    /// Set before the stage can write.
+    handle: Arc<OnceLock<Handle>>,
+    stop: Sender<Stop>,
+}
+
+impl Copy {
+    fn run(mut self) -> io::Result<()> {
+        let mut buffer = [0; CHUNK];
+        loop {
+            // A reader that is gone shows without a write too.
+            if !self.wait(self.from.as_fd(), PollFlags::POLLIN)? {
+                return Ok(());
+            }
+            let count = match self.from.read(&mut buffer) {
+                Ok(0) => return Ok(()),
+                Ok(count) => count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let bytes = buffer.get(..count).unwrap_or_default();
+            let granted = self.take(bytes.len());
+            self.deliver(bytes.get(..granted).unwrap_or_default())?;
+            if granted < bytes.len() {
+                let _ = self.stop.try_send(Stop { reached: Reached::OutputSize(self.limit), blind: None });
+                if let Some(handle) = self.handle.get() {
+                    let _ = handle.kill();
+                }
+                return Ok(());
+            }
+        }
+    }
+
+    /// How many of so many bytes may go through.
+    fn take(&self, wanted: usize) -> usize {
+        let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
+        let take = |left: u64| Some(left.saturating_sub(wanted));
+        let left = self.left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, take).unwrap_or(0);
+        usize::try_from(left.min(wanted)).unwrap_or(0)
+    }
+
+    fn deliver(&mut self, mut rest: &[u8]) -> io::Result<()> {
+        while !rest.is_empty() {
+            if !self.wait(self.to.as_fd(), PollFlags::POLLOUT)? {
+                return Ok(());
+            }
+            match self.to.write(rest) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                // The description may be non-blocking by somebody else's doing.
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until `fd` is ready. No when it was cancelled or when nobody can read what is written any more.
+    fn wait(&self, fd: BorrowedFd<'_>, events: PollFlags) -> io::Result<bool> {
+        loop {
+            let mut fds = [
+                PollFd::new(fd, events),
+                PollFd::new(self.cancelled.as_fd(), PollFlags::POLLIN),
+                PollFd::new(self.to.as_fd(), PollFlags::empty()),
+            ];
+            match poll(&mut fds, PollTimeout::NONE) {
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+                Ok(_) => {}
+            }
+            let [ready, cancelled, to] = &fds;
+            if cancelled.any().unwrap_or(false) || to.revents().is_some_and(|found| !found.is_empty()) {
+                return Ok(false);
+            }
+            if ready.any().unwrap_or(false) {
+                return Ok(true);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tmpfs(at: &str, mode: u32) -> Mount {
+        Mount::Tmpfs { at: at.into(), size: 1, mode }
+    }
+
+    #[test]
+    fn memory_of_the_host_is_not_the_stage_s() {
+        let bind = |at: &str| Mount::Writable { host: "/dev/shm".into(), at: at.into() };
+        let all = [Mount::Dev { shm: 1 }, tmpfs("/tmp", 0o1777), tmpfs("/run", 0o755), tmpfs("/home", 0)];
+        let places = |more: Mount| in_memory(&[&all[..], &[more]].concat());
+        let shown =
+            |more| places(more).iter().map(|place| place.display().to_string()).collect::<Vec<_>>().join(" ");
+        assert_eq!(shown(bind("/tmp/below")), "/dev/shm /tmp /run");
+        assert_eq!(shown(bind("/tmp")), "/dev/shm /run");
+        assert_eq!(shown(bind("/dev")), "/tmp /run");
+        assert_eq!(shown(tmpfs("/tmp", 0o1777)), "/dev/shm /run /tmp");
+    }
+
+    /// K11: what the kernel is asked for, and that it says so.
+    #[test]
+    fn each_limit_and_what_holds_it() {
+        let limits = Limits {
+            timeout: "10m".parse().ok(),
+            cpu_time: "1500ms".parse().ok(),
+            memory: "1GiB".parse().ok(),
+            pids: Some(7),
+            open_files: Some(64),
+            file_size: "10MB".parse().ok(),
+            tmpfs_size: "1MiB".parse().ok(),
+            output_size: "1kB".parse().ok(),
+        };
+        let lines = |root| Held::new(limits, root).unwrap().lines().join(", ");
+        let expect = "timeout=10m (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \
+                      open_files=64 (rlimit), file_size=10MB (rlimit), tmpfs_size=1MiB (mount), \
+                      output_size=1kB (supervised)";
+        assert_eq!(lines(false), expect);
+        assert_eq!(lines(true), expect.replace("pids=7 (rlimit)", "pids=7 (watched)"));
+        let rlimits = Held::new(limits, false).unwrap().rlimits(2);
+        let found: Vec<_> = rlimits.iter().map(|one| (one.what, one.soft, one.hard)).collect();
+        assert_eq!(
+            found,
+            [
+                ("processor time", 2, 3),
+                ("memory", 4 << 30, 4 << 30),
+                ("processes", 9, 9),
+                ("open files", 64, 64),
+                ("file size", 10_000_000, 10_000_000),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_limit_that_lets_nothing_start_is_refused() {
+        for limits in [
+            Limits { pids: Some(0), ..Limits::default() },
+            Limits { open_files: Some(LEAST_FILES - 1), ..Limits::default() },
+        ] {
+            assert_eq!(Held::new(limits, false).unwrap_err().code(), 2, "{limits:?}");
+        }
+        assert!(
+            Held::new(Limits { pids: Some(1), open_files: Some(LEAST_FILES), ..Limits::default() }, true)
+                .is_ok()
+        );
+    }
+
+    #[test]
+    fn a_slow_look_is_not_repeated_at_once() {
+        let waits =
+            [0, 4, 10, 1000].map(|took| pause(Duration::from_millis(took), INTERVAL, LONGEST).as_millis());
+        assert_eq!(waits, [50, 50, 90, 500]);
+    }
+}

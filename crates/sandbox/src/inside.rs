@@ -1,0 +1,275 @@
+//! What the processes of a sandbox use, seen from the host. Ends nothing and decides nothing.
+//!
+//! The source is the sandbox's own `/proc`, opened before anything untrusted runs: it lists the processes of its pid
+//! namespace and no others, in the order of their numbers, so that a process which forks and ends all the time is met at one
+//! of its numbers.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use nix::dir::{Dir, Entry};
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, OFlag, openat};
+use nix::sys::stat::{Mode, fstatat};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, TMPFS_MAGIC, fstatfs};
+
+use crate::sys;
+
+/// Bytes of a process's `status` or `smaps_rollup` that are read: the line of supplementary groups can be long.
+const FILE: u64 = 256 << 10;
+
+/// A sandbox, to be measured. Dropping it releases its file systems.
+#[derive(Debug)]
+pub struct Inside {
+    /// The sandbox's `/proc`.
+    proc: OwnedFd,
+    /// The sandbox's file systems in memory.
+    tmpfs: Vec<OwnedFd>,
+    /// What `/proc/PID/ns/pid` of its processes says.
+    namespace: PathBuf,
+}
+
+/// What the processes of a sandbox use at one moment.
+#[derive(Debug, Default)]
+pub struct Usage {
+    processes: Vec<Process>,
+    /// Bytes in file systems in memory.
+    stored: u64,
+}
+
+#[derive(Debug, Default)]
+struct Process {
+    /// In the sandbox's pid namespace.
+    pid: i32,
+    parent: i32,
+    tasks: u64,
+    /// Bytes: resident anonymous memory, resident shared memory, size of the address space.
+    anonymous: u64,
+    shared: u64,
+    size: u64,
+}
+
+impl Inside {
+    /// The sandbox whose pid 1 is `init` on the host. The caller makes sure that it is that process from before this call
+    /// until after it, and that nothing untrusted has run.
+    pub(crate) fn open(init: i32, tmpfs: &[PathBuf]) -> io::Result<Self> {
+        let root = PathBuf::from(format!("/proc/{init}/root"));
+        let open = |path: &Path| -> io::Result<OwnedFd> {
+            let inside = root.join(path.strip_prefix("/").unwrap_or(path));
+            let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
+            Ok(nix::fcntl::open(&inside, flags, Mode::empty())?)
+        };
+        let proc = open(Path::new("/proc"))?;
+        if fstatfs(&proc)?.filesystem_type() != PROC_SUPER_MAGIC {
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "the sandbox's /proc is something else"));
+        }
+        let tmpfs = tmpfs.iter().map(|path| open(path)).collect::<io::Result<Vec<_>>>()?;
+        let namespace = fs::read_link(format!("/proc/{init}/ns/pid"))?;
+        Ok(Self { proc, tmpfs, namespace })
+    }
+
+    /// What is in use now. What forked processes share is counted once for each: see [`Inside::memory`].
+    ///
+    /// # Errors
+    /// When the sandbox's `/proc` cannot be read; a process that has ended meanwhile is no error.
+    pub fn usage(&self) -> io::Result<Usage> {
+        let mut usage = Usage::default();
+        for pid in self.pids()? {
+            // One that has ended since has nothing any more.
+            if let Some(text) = self.read(pid, "status")? {
+                usage.processes.push(Process::parse(pid, &text));
+            }
+        }
+        for place in &self.tmpfs {
+            let found = fstatfs(place)?;
+            if found.filesystem_type() == TMPFS_MAGIC {
+                let used = found.blocks().saturating_sub(found.blocks_free());
+                let block = u64::try_from(found.block_size()).unwrap_or(0);
+                usage.stored = usage.stored.saturating_add(used.saturating_mul(block));
+            }
+        }
+        Ok(usage)
+    }
+
+    /// Whether there are more than so many processes and threads. This takes a hundredth of the time of [`Inside::usage`], and
+    /// no longer than it takes to count so many.
+    ///
+    /// # Errors
+    /// As [`Inside::usage`].
+    pub fn has_more_tasks_than(&self, most: u64) -> io::Result<bool> {
+        let mut tasks = 0_u64;
+        for entry in self.entries()?.iter() {
+            let entry = entry?;
+            let Some(pid) = number_of(&entry) else { continue };
+            // A directory has two links and one for each directory in it: here, each thread. 1 for a process that ends now.
+            let threads = fstatat(&self.proc, format!("{pid}/task").as_str(), AtFlags::empty());
+            tasks = tasks.saturating_add(threads.map_or(1, |task| task.st_nlink.saturating_sub(2).max(1)));
+            if tasks > most {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// The memory in `usage` in bytes, with what processes share counted once. This walks page tables: past `by`, what is
+    /// left is counted as in [`Usage::memory_at_most`].
+    ///
+    /// # Errors
+    /// As [`Inside::usage`].
+    pub fn memory(&self, usage: &Usage, by: Instant) -> io::Result<u64> {
+        let mut hosts = None;
+        let mut total = usage.stored;
+        for process in &usage.processes {
+            let counted = process.anonymous.saturating_add(process.shared);
+            if counted == 0 {
+                continue;
+            }
+            // Between vfork(2) and execve(2) a child runs in its parent's memory.
+            let twin = usage.processes.iter().find(|other| other.may_lend_to(process));
+            let lent = twin.is_some_and(|parent| {
+                let hosts: &HashMap<i32, i32> = hosts.get_or_insert_with(|| self.host_pids());
+                let pair = hosts.get(&parent.pid).zip(hosts.get(&process.pid));
+                pair.is_some_and(|(parent, child)| sys::share_memory(*parent, *child))
+            });
+            if lent {
+                continue;
+            }
+            let part = if Instant::now() < by { self.share_of(process.pid)? } else { None };
+            total = total.saturating_add(part.unwrap_or(counted));
+        }
+        Ok(total)
+    }
+
+    /// A process's proportional share of anonymous and shared memory; 0 for one that has ended, `None` where the kernel does
+    /// not tell.
+    fn share_of(&self, pid: i32) -> io::Result<Option<u64>> {
+        let Some(text) = self.read(pid, "smaps_rollup")? else { return Ok(Some(0)) };
+        let parts = [field(&text, "Pss_Anon:"), field(&text, "Pss_Shmem:")];
+        Ok(match parts {
+            [Some(anonymous), Some(shared)] => Some(kib(anonymous).saturating_add(kib(shared))),
+            _ => None,
+        })
+    }
+
+    fn pids(&self) -> io::Result<Vec<i32>> {
+        let mut pids = Vec::new();
+        for entry in self.entries()?.iter() {
+            pids.extend(number_of(&entry?));
+        }
+        Ok(pids)
+    }
+
+    fn entries(&self) -> io::Result<Dir> {
+        // A description of its own: the position in a directory belongs to the description.
+        let directory =
+            openat(&self.proc, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        Ok(Dir::from_fd(directory)?)
+    }
+
+    /// `None` when the process has ended.
+    fn read(&self, pid: i32, name: &str) -> io::Result<Option<String>> {
+        let path = format!("{pid}/{name}");
+        let mut bytes = Vec::with_capacity(2048);
+        let read = openat(&self.proc, path.as_str(), OFlag::O_RDONLY | OFlag::O_CLOEXEC, Mode::empty())
+            .map_err(io::Error::from)
+            .and_then(|file| File::from(file).take(FILE).read_to_end(&mut bytes));
+        match read {
+            Ok(_) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+            Err(error) => match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::ENOENT | Errno::ESRCH) => Ok(None),
+                // Not readable to us: said by an empty text, so that it is counted otherwise.
+                Some(Errno::EACCES | Errno::EPERM) => Ok(Some(String::new())),
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// The numbers on the host of the sandbox's processes, by their numbers inside.
+    fn host_pids(&self) -> HashMap<i32, i32> {
+        let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
+        let host = |entry: fs::DirEntry| -> Option<(i32, i32)> {
+            let pid = entry.file_name().to_str()?.parse().ok()?;
+            let ours = fs::read_link(entry.path().join("ns/pid")).ok()? == self.namespace;
+            let status = ours.then(|| fs::read_to_string(entry.path().join("status")).ok())??;
+            let inside = line(&status, "NSpid:")?.split_whitespace().last()?.parse().ok()?;
+            Some((inside, pid))
+        };
+        entries.flatten().filter_map(host).collect()
+    }
+}
+
+impl Usage {
+    /// Processes and threads, bubblewrap's pid 1 among them.
+    #[must_use]
+    pub fn tasks(&self) -> u64 {
+        self.processes.iter().map(|process| process.tasks).sum()
+    }
+
+    /// Bytes of memory in use, or more: what processes share is counted for each of them.
+    #[must_use]
+    pub fn memory_at_most(&self) -> u64 {
+        let parts = self.processes.iter().flat_map(|process| [process.anonymous, process.shared]);
+        parts.fold(self.stored, u64::saturating_add)
+    }
+}
+
+impl Process {
+    /// From `/proc/PID/status` (proc_pid_status(5)).
+    fn parse(pid: i32, status: &str) -> Self {
+        let number = |name| field(status, name);
+        Self {
+            pid,
+            parent: number("PPid:").and_then(|parent| i32::try_from(parent).ok()).unwrap_or(0),
+            tasks: number("Threads:").unwrap_or(1),
+            // A process that has ended and was not reaped has none.
+            anonymous: number("RssAnon:").map_or(0, kib),
+            shared: number("RssShmem:").map_or(0, kib),
+            size: number("VmSize:").map_or(0, kib),
+        }
+    }
+
+    /// Whether `child` looks as if it ran in this process's memory. That it does, only the kernel can tell.
+    fn may_lend_to(&self, child: &Self) -> bool {
+        child.parent == self.pid
+            && (self.anonymous, self.shared, self.size) == (child.anonymous, child.shared, child.size)
+    }
+}
+
+/// The process behind an entry of `/proc`.
+fn number_of(entry: &Entry) -> Option<i32> {
+    entry.file_name().to_str().ok()?.parse().ok()
+}
+
+fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
+    text.lines().find_map(|line| line.strip_prefix(name))
+}
+
+fn field(text: &str, name: &str) -> Option<u64> {
+    line(text, name)?.split_whitespace().next()?.parse().ok()
+}
+
+fn kib(number: u64) -> u64 {
+    number.saturating_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_status_gives_tasks_and_memory_and_a_name_forges_none() {
+        let status = "Name:\tRssAnon: 9 kB\nState:\tS (sleeping)\nPPid:\t7\nVmSize:\t   900 kB\nRssAnon:\t    12 kB\n\
+                      RssFile:\t 50 kB\nRssShmem:\t     4 kB\nThreads:\t3\n";
+        let process = Process::parse(8, status);
+        let found = (process.parent, process.tasks, process.anonymous, process.shared, process.size);
+        assert_eq!(found, (7, 3, 12 << 10, 4 << 10, 900 << 10));
+        let zombie = Process::parse(9, "Name:\tx\nState:\tZ (zombie)\nPPid:\t7\nThreads:\t1\n");
+        assert_eq!((zombie.tasks, zombie.anonymous), (1, 0));
+        let usage = Usage { processes: vec![process, zombie], stored: 100 };
+        assert_eq!((usage.tasks(), usage.memory_at_most()), (4, 100 + (16 << 10)));
+    }
+}
