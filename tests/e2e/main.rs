@@ -19,6 +19,7 @@ mod dns;
 mod escape;
 mod exit;
 mod life;
+mod limits;
 mod load;
 mod streams;
 mod tls;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     tls::cases(&mut cases);
     exit::cases(&mut cases);
     life::cases(&mut cases);
+    limits::cases(&mut cases);
     audit::cases(&mut cases);
     cli::cases(&mut cases);
     escape::cases(&mut cases);

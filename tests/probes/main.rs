@@ -7,6 +7,7 @@
 
 mod files;
 mod kernel;
+mod limits;
 mod memory;
 mod net;
 mod proxy;
@@ -81,6 +82,17 @@ fn main() -> ExitCode {
         ["fds"] => files::fds(),
         ["fd-kind", number] => files::fd_kind(number),
         ["fill", place, megabytes] => files::fill(place, megabytes),
+        ["hog", megabytes, millis] => limits::hog(megabytes, millis),
+        ["hogs", processes, megabytes, millis] => limits::hogs(processes, megabytes, millis),
+        ["hog-shared", processes, megabytes, millis] => limits::hog_shared(processes, megabytes, millis),
+        ["hog-vfork", megabytes, millis] => limits::hog_vfork(megabytes, millis),
+        ["forks", most, millis] => limits::forks(most, millis),
+        ["bomb", most, millis] => limits::bomb(most, millis),
+        ["threads", most] => limits::threads(most),
+        ["open-many", count] => limits::open_many(count),
+        ["spin", seconds] => limits::spin(seconds, false),
+        ["spin-on", seconds] => limits::spin(seconds, true),
+        ["flood", bytes] => limits::flood(bytes),
         ["writable-sysctls"] => files::writable_sysctls(),
         _ => {
             eprintln!("no such probe: {words:?}");

@@ -1,0 +1,360 @@
+//! K11: what a stage may use of the machine, each limit with what happens without it.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use nix::unistd::chown;
+use serde_json::{Value, json};
+
+use e2e::bench::ORDINARY;
+use e2e::case::{Bridge, Cases, Cx};
+use e2e::run::{Done, Run};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.matrix("limits::k11_r05_processes", processes);
+    list.matrix("limits::k11_r05_threads", threads);
+    list.alone("limits::k11_r05_fork_bomb", fork_bomb);
+    list.root("limits::k11_r05_root_becomes_the_owner", becomes_the_owner);
+    list.matrix("limits::k11_memory", memory);
+    list.matrix("limits::k11_memory_of_many_processes", memory_of_many);
+    list.matrix("limits::k11_shared_memory_counts_once", shared_memory);
+    list.matrix("limits::k11_files_in_memory_are_memory", files_in_memory);
+    list.once("limits::k11_runtimes_start_in_2_gib", runtimes);
+    list.matrix("limits::k11_file_size", file_size);
+    list.matrix("limits::k11_open_files", open_files);
+    list.matrix("limits::k11_cpu_time", cpu_time);
+    list.matrix("limits::k11_r06_tmpfs_size", tmpfs_size);
+    list.matrix("limits::k11_output_is_cut_at_the_byte", output);
+    list.bridges("limits::k11_counted_output_is_like_a_pipe", output_pipe);
+    list.users("limits::k11_no_higher_than_the_caller", caller);
+    list.users("limits::k11_the_plan_and_the_record_say_what_holds", said);
+}
+
+/// `exeat run LIMIT... -- ./probe WORDS`, with a result file.
+fn limited<'a>(cx: &'a Cx, limits: &str, words: &str) -> Run<'a> {
+    let result = result_of(cx);
+    let mut all = vec!["run", "--result", &result];
+    all.extend(limits.split_whitespace());
+    all.extend(["--", cx.probe()]);
+    all.extend(words.split(' '));
+    cx.exeat(all)
+}
+
+fn result_of(cx: &Cx) -> String {
+    cx.home().join("result.json").display().to_string()
+}
+
+/// The stage was killed for this limit, and everybody is told so.
+#[track_caller]
+fn was_stopped(cx: &Cx, done: &Done, key: &str, value: &str) {
+    done.exits(137);
+    let word = if key == "output_size" { "output" } else { key };
+    done.says(&format!("exeat: {word} limit of {value} reached; the stage was stopped\n"));
+    let result: Value = serde_json::from_slice(&fs::read(result_of(cx)).expect("result")).expect("JSON");
+    assert_eq!(
+        (&result["cause"], &result["limit"], &result["code"]),
+        (&json!("limit"), &json!(key), &json!(137))
+    );
+    let log = done.record();
+    let ends = log.events("run_end");
+    assert_eq!(
+        (&ends[0]["cause"], &ends[0]["limit"], &ends[0]["exit"]),
+        (&json!("limit"), &json!(key), &json!(137))
+    );
+}
+
+/// The stage keeps root's kernel uid, to which the kernel's own limit of processes does not apply.
+fn is_counted_by_us(cx: &Cx) -> bool {
+    cx.is_root()
+}
+
+fn processes(cx: &Cx) {
+    limited(cx, "", "forks 60 1000").run().exits(0).prints("all 60\n");
+    // The probe is one of them. Neither bubblewrap's process nor the relay is.
+    limited(cx, "--pids 30", "forks 29 500").run().exits(0).prints("all 29\n");
+    let done = limited(cx, "--pids 30", "forks 60 1000").run();
+    if is_counted_by_us(cx) {
+        was_stopped(cx, &done, "pids", "30");
+    } else {
+        done.exits(0).prints("29, then EAGAIN\n");
+    }
+}
+
+fn threads(cx: &Cx) {
+    limited(cx, "", "threads 60").run().exits(0).prints("all 60\n");
+    let done = limited(cx, "--pids 30", "threads 60").run();
+    if is_counted_by_us(cx) {
+        was_stopped(cx, &done, "pids", "30");
+    } else {
+        done.exits(0).prints("29, then EAGAIN\n");
+    }
+}
+
+/// Whether we have CAP_SYS_NICE (capabilities(7)).
+fn may_run_first() -> bool {
+    let status = fs::read_to_string("/proc/self/status").expect("status");
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("capabilities");
+    u64::from_str_radix(set.trim(), 16).expect("hex") & 1 << 23 != 0
+}
+
+/// Forks that a bomb tries: see the probe.
+const BOMB: u64 = 2000;
+
+/// The host stays usable while a bomb goes off inside, and is clean afterwards.
+fn fork_bomb(cx: &Cx) {
+    let mut bomb = limited(cx, "--pids 100 --timeout 3s", &format!("bomb {BOMB} 20000")).start();
+    bomb.until_prints("lit");
+    let began = Instant::now();
+    let beside = cx.run(&[], ["echo", "usable"]).run();
+    beside.exits(0).prints("usable\n");
+    assert!(began.elapsed() < Duration::from_secs(5), "{beside:?}");
+    let done = bomb.wait();
+    let shards = fs::metadata(cx.dir().join("shards")).expect("shards").len();
+    if is_counted_by_us(cx) {
+        was_stopped(cx, &done, "pids", "100");
+        assert!(shards < BOMB / 2 || !may_run_first(), "it burned out, and was not put out: {shards}");
+    } else {
+        done.exits(124);
+        assert_eq!(shards, 99, "the probe is one of them");
+    }
+    assert!(done.took < Duration::from_secs(12), "{done:?}");
+    assert!(e2e::leftover::descendants().is_empty(), "{:?}", e2e::leftover::descendants());
+}
+
+/// What root hands to a user's uid is held by the kernel.
+fn becomes_the_owner(cx: &Cx) {
+    cx.probe();
+    for path in [cx.home(), cx.dir()] {
+        chown(path, Some(ORDINARY.into()), Some(ORDINARY.into())).expect("chown");
+    }
+    limited(cx, "--pids 30", "forks 60 1000").run().exits(0).prints("29, then EAGAIN\n");
+    let done = limited(cx, "--memory 100MiB", "hog 200 30000").run();
+    was_stopped(cx, &done, "memory", "100MiB");
+    limited(cx, "--open-files 64", "open-many 200").run().exits(0).prints("EMFILE\n");
+}
+
+fn memory(cx: &Cx) {
+    limited(cx, "", "hog 200 0").run().exits(0).prints("ok\n");
+    limited(cx, "--memory 400MiB", "hog 200 300").run().exits(0).prints("ok\n");
+    // Not to be outrun: what it touches keeps coming, and it would stay for half a minute.
+    let done = limited(cx, "--memory 100MiB", "hog 200 30000").run();
+    was_stopped(cx, &done, "memory", "100MiB");
+    done.prints("");
+    assert!(done.took < Duration::from_secs(3), "{done:?}");
+}
+
+fn memory_of_many(cx: &Cx) {
+    limited(cx, "", "hogs 8 25 0").run().exits(0).prints("all 8\n");
+    let done = limited(cx, "--memory 100MiB", "hogs 8 25 30000").run();
+    was_stopped(cx, &done, "memory", "100MiB");
+    assert!(done.took < Duration::from_secs(5), "{done:?}");
+}
+
+/// Memory that forked processes share is there once, and so is that of a child that has not yet executed its program.
+fn shared_memory(cx: &Cx) {
+    limited(cx, "--memory 150MiB", "hog-shared 5 100 700").run().exits(0).prints("all 5\n");
+    limited(cx, "--memory 150MiB", "hog-vfork 100 700").run().exits(0).prints("ok\n");
+    let done = limited(cx, "--memory 80MiB", "hog-vfork 100 30000").run();
+    was_stopped(cx, &done, "memory", "80MiB");
+}
+
+fn files_in_memory(cx: &Cx) {
+    for place in ["/dev/shm", "/tmp", "/var/tmp"] {
+        let script = format!("head -c 150000000 /dev/zero >{place}/x; echo there; exec sleep SECONDS");
+        let run = |limit: &str, seconds: &str| {
+            let script = script.replace("SECONDS", seconds);
+            cx.exeat(["run", "--result", &result_of(cx), "--memory", limit, "--", "sh", "-c", &script]).run()
+        };
+        run("400MiB", "0.3").exits(0).prints("there\n");
+        let done = run("100MiB", "30");
+        was_stopped(cx, &done, "memory", "100MiB");
+    }
+    // What lies on the host, in memory or not, is not the stage's.
+    let script = "head -c 150000000 /dev/zero >x; sleep 0.3; rm x; echo gone";
+    cx.exeat(["run", "--memory", "100MiB", "--", "sh", "-c", script]).run().exits(0).prints("gone\n");
+}
+
+/// They reserve far more than they use.
+fn runtimes(cx: &Cx) {
+    cx.write(
+        "Small.java",
+        "class Small { public static void main(String[] a) { System.out.println(6 * 7); } }\n",
+    );
+    let all: [&[&str]; 3] =
+        [&["python3", "-c", "print(6 * 7)"], &["node", "-p", "6 * 7"], &["java", "Small.java"]];
+    for command in all {
+        if !Path::new("/usr/bin").join(command[0]).exists() {
+            // Java is no part of the set-up.
+            continue;
+        }
+        let mut words = vec!["run", "--memory", "2GiB", "--open-files", "512", "--pids", "200", "--"];
+        words.extend(command);
+        cx.exeat(words).run().exits(0).prints("42\n");
+    }
+}
+
+fn file_size(cx: &Cx) {
+    limited(cx, "", "fill . 20").run().exits(0).prints("ok: 20 MB\n");
+    limited(cx, "--file-size 20MiB", "fill . 20").run().exits(0).prints("ok: 20 MB\n");
+    // SIGXFSZ.
+    limited(cx, "--file-size 10MiB", "fill . 20").run().exits(128 + 25);
+    let left = fs::metadata(cx.dir().join("probe-fill")).expect("what was written").len();
+    assert_eq!(left, 10 << 20);
+}
+
+fn open_files(cx: &Cx) {
+    limited(cx, "", "open-many 200").run().exits(0).prints("ok: 200\n");
+    limited(cx, "--open-files 64", "open-many 200").run().exits(0).prints("EMFILE\n");
+    limited(cx, "--open-files 64", "open-many 40").run().exits(0).prints("ok: 40\n");
+    // The fewest that are taken are enough to start.
+    limited(cx, "--open-files 16", "open-many 40").run().exits(0).prints("EMFILE\n");
+    let done = cx
+        .exeat(["run", "--open-files", "64", "--", "sh", "-c", "ulimit -n; ulimit -Hn; ulimit -n 65"])
+        .run();
+    assert_eq!(done.stdout(), "64\n64\n", "{done:?}");
+    assert_ne!(done.code, Some(0), "the limit can be raised: {done:?}");
+}
+
+fn cpu_time(cx: &Cx) {
+    limited(cx, "", "spin 2").run().exits(0).prints("ok\n");
+    limited(cx, "--cpu-time 30s", "spin 2").run().exits(0).prints("ok\n");
+    // SIGXCPU; a process that ignores it gets a second more.
+    limited(cx, "--cpu-time 600ms", "spin 30").run().exits(128 + 24);
+    limited(cx, "--cpu-time 1s", "spin-on 30").run().exits(128 + 9);
+}
+
+/// R06: what fills them gets an error, and not the host's memory.
+fn tmpfs_size(cx: &Cx) {
+    for place in ["/tmp", "/var/tmp"] {
+        limited(cx, "", &format!("fill {place} 20")).run().exits(0).prints("ok: 20 MB\n");
+        let fill = format!("fill {place} 20");
+        limited(cx, "--tmpfs-size 10MiB", &fill).run().exits(0).prints("ENOSPC\n");
+    }
+    // Smaller than a page is not "no limit".
+    limited(cx, "--tmpfs-size 1", "fill /tmp 1").run().exits(0).prints("ENOSPC\n");
+    let mounts = ["run", "--tmpfs-size", "3GiB", "--", "cat", "/proc/self/mountinfo"];
+    let done = cx.exeat(mounts).run();
+    let sized = done.stdout().lines().filter(|line| line.contains("size=3145728k")).count();
+    assert_eq!(sized, 2, "{done:?}");
+}
+
+fn output(cx: &Cx) {
+    let done = limited(cx, "", "flood 640000").run();
+    done.exits(0);
+    assert_eq!(done.raw_stdout.len() + done.stderr().len(), 640_000 + 3);
+
+    // Exactly the limit is not over it.
+    let done = limited(cx, "--output-size 6403", "flood 6400").run();
+    done.exits(0);
+    assert_eq!(done.raw_stdout.len() + done.stderr().len(), 6403);
+    assert!(done.stdout().ends_with("ook\n"), "{done:?}");
+
+    let done = limited(cx, "--output-size 100001", "flood 640000000").run();
+    was_stopped(cx, &done, "output_size", "100001");
+    // The line at the end is exeat's own, and every line of the stage's is of `e` alone.
+    let errors = done.stderr().bytes().take_while(|byte| *byte == b'e').count();
+    // `exeat:` begins with one too.
+    assert_eq!(done.raw_stdout.len() + errors - 1, 100_001, "{done:?}");
+    assert!(done.took < Duration::from_secs(10), "{done:?}");
+
+    let done = cx.exeat(["run", "--result", &result_of(cx), "--output-size", "10MB", "--", "yes"]).run();
+    was_stopped(cx, &done, "output_size", "10MB");
+    assert_eq!(done.raw_stdout.len(), 10_000_000);
+}
+
+fn output_pipe(cx: &Cx) {
+    let run = |command: &[&str]| {
+        let mut words = vec!["run", "--output-size", "100MB", "--"];
+        words.extend(command);
+        cx.exeat(words)
+    };
+    let bytes: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+    let done = run(&["cat"]).stdin(bytes.clone()).run();
+    done.exits(0).silent();
+    assert!(done.raw_stdout == bytes, "{} of {} bytes came back", done.raw_stdout.len(), bytes.len());
+
+    // One place for both streams: the order stays.
+    let file = cx.home().join("both");
+    let path = file.display().to_string();
+    let script = "for n in 1 2 3 4 5 6 7 8 9; do echo out$n; echo err$n >&2; done";
+    run(&["sh", "-c", script]).redirect(&format!(">{path} 2>&1")).run().exits(0);
+    let expect: String = (1..=9).map(|n| format!("out{n}\nerr{n}\n")).collect();
+    assert_eq!(fs::read_to_string(&file).expect("both"), expect);
+
+    // Lines come at once, and a stream that the stage closes ends for its reader.
+    let mut live = run(&["sh", "-c", "echo first; read line; echo \"then $line\"; exec sleep 1000"])
+        .stdin("more\n")
+        .start();
+    live.until_prints("first\n").until_prints("then more\n");
+    live.signal(nix::sys::signal::Signal::SIGTERM);
+    live.wait().exits(143);
+
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let relay = if cx.bridge() == Bridge::Relay { "--bridge relay" } else { "" };
+    let shell = |script: &str| {
+        let script = script.replace("EXEAT", &format!("{exeat} run {relay} --output-size 100MB --"));
+        cx.exeat(["x"]).under(["sh", "-c", &script]).deadline(Duration::from_secs(20)).run()
+    };
+    // A reader that goes away takes the writer with it.
+    shell("EXEAT yes | head -n 1").exits(0).prints("y\n");
+    shell("{ EXEAT sh -c 'yes; echo $? >&2'; echo $? >code; } | head -n 1; sleep 1").exits(0).says("141\n");
+    // At its first write, not at the second.
+    let script = "trap \"\" PIPE; sleep 1; echo x 2>/dev/null || echo refused >&2";
+    shell(&format!("EXEAT sh -c '{script}' | true")).exits(0).says("refused\n");
+    // A slow one gets everything, though the stage has ended long ago.
+    shell("EXEAT head -c 120000 /dev/zero | { sleep 1; wc -c; }").exits(0).prints("120000\n");
+    // A stage that has closed its output is read to its end.
+    shell("EXEAT sh -c 'echo x; exec >&-; sleep 1; echo late >&2' | { cat; echo end >&2; }")
+        .exits(0)
+        .prints("x\n");
+    // A reader that never reads keeps nobody who wants to stop it: neither with a stage that writes, nor after one.
+    for (command, longest) in [("yes", 9), ("head -c 120000 /dev/zero", 4)] {
+        let script = format!(
+            "rm -f pipe; mkfifo pipe; sleep 1000 <pipe & reader=$!; EXEAT {command} >pipe & exeat=$!
+             sleep 1; kill -TERM $exeat; wait $exeat; kill $reader; echo ended"
+        );
+        let done = shell(&script);
+        done.exits(0).prints("ended\n");
+        assert!(done.took < Duration::from_secs(longest), "{done:?}");
+    }
+}
+
+/// What the caller may not have, the stage may not either.
+fn caller(cx: &Cx) {
+    let script = "ulimit -Hn; ulimit -Ht; ulimit -Hf";
+    let words = [
+        "run",
+        "--open-files",
+        "400",
+        "--cpu-time",
+        "90s",
+        "--file-size",
+        "100MiB",
+        "--",
+        "sh",
+        "-c",
+        script,
+    ];
+    // Files in blocks of 512 bytes.
+    cx.exeat(words).run().exits(0).prints("400\n91\n204800\n");
+    let lower = ["prlimit", "--nofile=300:300", "--cpu=60:60", "--fsize=67108864:67108864"];
+    cx.exeat(words).under(lower).run().exits(0).prints("300\n60\n131072\n");
+}
+
+fn said(cx: &Cx) {
+    let flags = ["--timeout", "10m", "--memory", "1GiB", "--pids", "99", "--tmpfs-size", "1MiB"];
+    let pids = if is_counted_by_us(cx) { "watched" } else { "rlimit" };
+    let lines =
+        format!("timeout=10m (supervised), memory=1GiB (watched), pids=99 ({pids}), tmpfs_size=1MiB (mount)");
+    let run = |more: &[&str]| cx.exeat([&["run"], &flags[..], more, &["--", "true"]].concat()).run();
+    run(&["--dry-run"]).exits(0).shows(&format!("limits       {lines}\n"));
+    let json = run(&["--dry-run", "--json"]).json();
+    assert_eq!(json["limits"]["pids"], json!({"value": "99", "held": pids}));
+    let done = run(&[]);
+    let starts = done.exits(0).record();
+    let told: Vec<&str> = lines.split(", ").collect();
+    assert_eq!(starts.events("run_start")[0]["limits"], json!(told));
+    let record = done.record_path().expect("record").display().to_string();
+    cx.exeat(["audit", "show", &record]).run().exits(0).shows(&format!("limits    {lines}\n"));
+}

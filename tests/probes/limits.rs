@@ -1,0 +1,186 @@
+//! What takes more of the machine than a stage may have.
+
+use std::fs::File;
+use std::hint::black_box;
+use std::io::{self, Read, Write};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::libc;
+use nix::sys::wait::wait;
+use nix::unistd::{ForkResult, fork};
+
+use crate::{Said, check, number};
+
+const MEGABYTE: usize = 1 << 20;
+const PAGE: usize = 4096;
+
+/// Touches so much memory, and keeps it for so many milliseconds.
+pub(crate) fn hog(megabytes: &str, millis: &str) -> Said {
+    let held = touched(number(megabytes)?);
+    thread::sleep(Duration::from_millis(number(millis)?));
+    black_box(&held);
+    Ok("ok".into())
+}
+
+/// So many processes that each touch so much memory of their own.
+pub(crate) fn hogs(processes: &str, megabytes: &str, millis: &str) -> Said {
+    let (megabytes, pause) = (number(megabytes)?, Duration::from_millis(number(millis)?));
+    family(number(processes)?, || {
+        let held = touched(megabytes);
+        thread::sleep(pause);
+        black_box(&held);
+    })
+}
+
+/// Touches so much memory and forks so many processes that share it.
+pub(crate) fn hog_shared(processes: &str, megabytes: &str, millis: &str) -> Said {
+    let (held, pause) = (touched(number(megabytes)?), Duration::from_millis(number(millis)?));
+    let said = family(number(processes)?, || thread::sleep(pause));
+    black_box(&held);
+    said
+}
+
+/// Touches so much memory and starts a child that stays in it, as between vfork(2) and execve(2).
+pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> Said {
+    extern "C" fn child(micros: *mut libc::c_void) -> libc::c_int {
+        // SAFETY: takes a number.
+        unsafe { libc::usleep(u32::try_from(micros.addr()).unwrap_or(0)) };
+        0
+    }
+    let held = touched(number(megabytes)?);
+    let micros = number::<usize>(millis)? * 1000;
+    let mut stack = vec![0_u8; 64 << 10];
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the child has a stack of its own, which grows down from its end, and has ended when clone returns.
+    unsafe {
+        let top = stack.as_mut_ptr().add(stack.len()).cast();
+        check(libc::clone(child, top, flags, std::ptr::without_provenance_mut(micros)).into())?;
+    }
+    black_box((&held, &stack));
+    wait()?;
+    Ok("ok".into())
+}
+
+/// Starts processes that sleep, until there are so many or the kernel refuses.
+pub(crate) fn forks(most: &str, millis: &str) -> Said {
+    let (most, pause) = (number(most)?, Duration::from_millis(number(millis)?));
+    family(most, || thread::sleep(pause))
+}
+
+/// Forks as fast as it can, and each child too, so many times in all: nothing else bounds it where no limit holds. Each process
+/// leaves a byte in the file `shards` for each of its children; this one ends after so many milliseconds.
+pub(crate) fn bomb(most: &str, millis: &str) -> Said {
+    let end = Instant::now() + Duration::from_millis(number(millis)?);
+    let most: usize = number(most)?;
+    // A byte for each fork that may be tried: all processes take from the one pipe, which holds this many.
+    if most > 3000 {
+        return Err(io::Error::other("a bomb for this machine too"));
+    }
+    let (mut take, mut put) = io::pipe()?;
+    put.write_all(&vec![0; most])?;
+    drop(put);
+    let mut shards = File::options().append(true).create(true).open("shards")?;
+    println!("lit");
+    let parent = std::process::id();
+    while Instant::now() < end {
+        if !matches!(take.read(&mut [0]), Ok(1)) {
+            thread::sleep(Duration::from_millis(20));
+            continue;
+        }
+        // SAFETY: one thread, and the child does what its parent does.
+        if let Ok(ForkResult::Parent { .. }) = unsafe { fork() } {
+            shards.write_all(b"x")?;
+        }
+    }
+    if std::process::id() != parent {
+        std::process::exit(0);
+    }
+    Ok("ok".into())
+}
+
+/// Starts threads that sleep, until there are so many or the kernel refuses.
+pub(crate) fn threads(most: &str) -> Said {
+    let sleep = || thread::sleep(Duration::from_millis(500));
+    let mut said = format!("all {most}");
+    let mut all = Vec::new();
+    for count in 0..number(most)? {
+        match thread::Builder::new().stack_size(64 << 10).spawn(sleep) {
+            Ok(thread) => all.push(thread),
+            Err(error) => {
+                said = format!("{count}, then {}", crate::name_of(&error));
+                break;
+            }
+        }
+    }
+    all.into_iter()
+        .try_for_each(|thread| thread.join())
+        .map_err(|_| io::Error::other("a thread panicked"))?;
+    Ok(said)
+}
+
+/// Opens a file so many times.
+pub(crate) fn open_many(count: &str) -> Said {
+    let files: io::Result<Vec<_>> = (0..number(count)?).map(|_: u32| File::open("/dev/null")).collect();
+    files.map(|files| format!("ok: {}", files.len()))
+}
+
+/// Computes for so many seconds of processor time, SIGXCPU ignored where that is asked for.
+pub(crate) fn spin(seconds: &str, ignoring: bool) -> Said {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    if ignoring {
+        // SAFETY: no handler of ours runs.
+        unsafe { signal(Signal::SIGXCPU, SigHandler::SigIgn) }?;
+    }
+    let most: i64 = number(seconds)?;
+    while nix::time::clock_gettime(nix::time::ClockId::CLOCK_PROCESS_CPUTIME_ID)?.tv_sec() < most {
+        black_box((0..10_000).sum::<u64>());
+    }
+    Ok("ok".into())
+}
+
+/// Writes 64 bytes in turns to stdout and stderr, until there are so many.
+pub(crate) fn flood(bytes: &str) -> Said {
+    for n in 0..number::<usize>(bytes)? / 64 {
+        let line = [if n % 2 == 0 { b'o' } else { b'e' }; 64];
+        if n % 2 == 0 {
+            io::stdout().write_all(&line).and_then(|()| io::stdout().flush())?;
+        } else {
+            io::stderr().write_all(&line)?;
+        }
+    }
+    Ok("ok".into())
+}
+
+fn touched(megabytes: usize) -> Vec<u8> {
+    let mut held = vec![0; megabytes * MEGABYTE];
+    for place in (0..held.len()).step_by(PAGE) {
+        held[place] = 1;
+    }
+    held
+}
+
+/// Forks so many children that each do that, and waits for them all.
+fn family(most: usize, child: impl Fn()) -> Said {
+    let mut said = format!("all {most}");
+    let mut children = 0;
+    for count in 0..most {
+        // SAFETY: one thread.
+        match unsafe { fork() } {
+            Ok(ForkResult::Child) => {
+                child();
+                // SAFETY: ends this process; what it has not written, its parent has.
+                unsafe { libc::_exit(0) }
+            }
+            Ok(ForkResult::Parent { .. }) => children += 1,
+            Err(errno) => {
+                said = format!("{count}, then {errno:?}");
+                break;
+            }
+        }
+    }
+    for _ in 0..children {
+        wait()?;
+    }
+    Ok(said)
+}
