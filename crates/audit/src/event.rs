@@ -41,6 +41,8 @@ pub enum Mode {
 pub enum Event {
     /// The first line: what runs, and what holds.
     RunStart(RunStart),
+    /// A file that the policy was made from. These follow the first line.
+    Policy(Source),
     /// A verdict, written before it is acted on.
     Decision(Decision),
     /// A connection that was let through is over.
@@ -70,6 +72,43 @@ pub struct RunStart {
     pub limits: Vec<String>,
     /// The caller's own words, `--label K=V`. Of two with one key the later stands.
     pub labels: Vec<(String, String)>,
+}
+
+/// A file that the effective policy was made from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// What it is for.
+    pub role: SourceRole,
+    /// As it was named.
+    pub file: String,
+    /// The SHA-256 of what was in it when it was read, in hexadecimal.
+    pub sha256: String,
+}
+
+/// What a file of a policy is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SourceRole {
+    /// It grants.
+    Policy,
+    /// It bounds what is granted.
+    Ceiling,
+    /// It says what the stage declares.
+    Effects,
+    /// Rules, one a line.
+    Rules,
+}
+
+impl SourceRole {
+    /// The word in the record.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Ceiling => "ceiling",
+            Self::Effects => "effects",
+            Self::Rules => "rules",
+        }
+    }
 }
 
 /// How much of an aspect is enforced.

@@ -15,8 +15,10 @@ use serde::Serialize;
 use serde_json::ser::Formatter;
 
 use crate::escape::{clip, clip_front, escape};
-use crate::event::{Cause, End, Mode, What};
-use crate::{Close, ConnId, Counts, Decision, Event, Header, Note, RuleRef, RunEnd, RunId, RunStart, Via};
+use crate::event::{Cause, End, Mode, SourceRole, What};
+use crate::{
+    Close, ConnId, Counts, Decision, Event, Header, Note, RuleRef, RunEnd, RunId, RunStart, Source, Via,
+};
 
 /// The name of the format. Fields may be added under one name; none changes its meaning.
 pub const SCHEMA: &str = "egress/1";
@@ -57,6 +59,7 @@ pub(crate) fn encode(
     };
     let line = match event {
         Event::RunStart(start) => run_start(common, header, start),
+        Event::Policy(source) => policy(common, source),
         Event::Decision(decision) => self::decision(common, header, decision),
         Event::Close(close) => self::close(common, close),
         Event::Note(note) => self::note(common, note),
@@ -104,6 +107,17 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         limits: start.limits.iter().take(max::LIMITS).map(|text| clip(text, max::LIMIT)).collect(),
         labels: (!labels.is_empty()).then_some(labels),
         labels_more: (more > 0).then_some(more),
+        ..common
+    }
+}
+
+fn policy<'a>(common: Line<'a>, source: &'a Source) -> Line<'a> {
+    Line {
+        event: "policy",
+        role: Some(source.role),
+        // The end of a path tells files apart.
+        file: Some(clip_front(&source.file, max::FILE)),
+        file_sha256: Some(clip(&source.sha256, max::DIGEST)),
         ..common
     }
 }
@@ -253,6 +267,12 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     labels_more: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    role: Option<SourceRole>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    file_sha256: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     what: Option<What>,
     #[serde(skip_serializing_if = "Option::is_none")]
     conn: Option<ConnId>,
@@ -370,6 +390,7 @@ mod max {
     pub(super) const IPS: usize = 16;
     pub(super) const RULE: usize = 300;
     pub(super) const RULE_SRC: usize = 256;
+    pub(super) const FILE: usize = 1024;
     pub(super) const APPROVED_BY: usize = 128;
     pub(super) const WHY: usize = 256;
     /// `YYYY-MM-DD`, and years to come.

@@ -300,6 +300,9 @@ pub struct Record {
     pub limits: Vec<String>,
     #[serde(default)]
     pub labels: std::collections::BTreeMap<String, String>,
+    pub role: Option<String>,
+    pub file: Option<String>,
+    pub file_sha256: Option<String>,
     pub what: Option<String>,
     pub conn: Option<u64>,
     pub via: Option<String>,
@@ -380,6 +383,8 @@ impl Record {
 pub enum Kind {
     /// The beginning of a run.
     RunStart,
+    /// A file that the policy was made from.
+    Policy,
     /// A verdict.
     Decision,
     /// The end of a connection.
@@ -396,6 +401,7 @@ impl From<String> for Kind {
     fn from(word: String) -> Kind {
         match word.as_str() {
             "run_start" => Kind::RunStart,
+            "policy" => Kind::Policy,
             "decision" => Kind::Decision,
             "close" => Kind::Close,
             "note" => Kind::Note,

@@ -40,7 +40,7 @@ pub fn show<R: BufRead>(
     out: &mut dyn Write,
     colour: bool,
 ) -> io::Result<Totals> {
-    let mut table = Table { out, colour, rows: Rows::default(), headed: false };
+    let mut table = Table { out, colour, rows: Rows::default(), headed: false, gap: false };
     let mut tally = Tally::default();
     let mut totals = Totals::default();
     let mut end = None;
@@ -48,6 +48,7 @@ pub fn show<R: BufRead>(
         let record = record?;
         match record.event {
             Kind::RunStart => table.run_start(&record)?,
+            Kind::Policy => table.policy(&record)?,
             Kind::Decision => {
                 totals.decisions += 1;
                 tally.add(&record);
@@ -224,6 +225,8 @@ struct Table<'a> {
     colour: bool,
     rows: Rows,
     headed: bool,
+    /// An empty line is owed between what runs and what it did.
+    gap: bool,
 }
 
 /// Rows in the order of their decisions, some of which wait for the end of their connection.
@@ -255,6 +258,7 @@ struct Row {
 impl Table<'_> {
     fn run_start(&mut self, record: &Record) -> io::Result<()> {
         self.flush(0)?;
+        self.end_of_head()?;
         self.rows = Rows::default();
         if self.headed {
             writeln!(self.out)?;
@@ -286,7 +290,18 @@ impl Table<'_> {
         let limits: Vec<_> = record.limits.iter().map(|text| printable(text)).collect();
         line("limits", (!limits.is_empty()).then(|| limits.join(", ")))?;
         line("labels", pairs(&record.labels, "="))?;
-        writeln!(self.out)
+        self.gap = true;
+        Ok(())
+    }
+
+    fn policy(&mut self, record: &Record) -> io::Result<()> {
+        let safe = |text: &Option<String>| printable(text.as_deref().unwrap_or("-")).into_owned();
+        let (role, file, digest) = (safe(&record.role), safe(&record.file), safe(&record.file_sha256));
+        writeln!(self.out, "{:<9} {role} {file} (sha256 {digest})", "from")
+    }
+
+    fn end_of_head(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.gap) { writeln!(self.out) } else { Ok(()) }
     }
 
     fn decision(&mut self, record: &Record) -> io::Result<()> {
@@ -397,6 +412,7 @@ impl Table<'_> {
 
     fn finish(&mut self) -> io::Result<()> {
         self.flush(0)?;
+        self.end_of_head()?;
         if self.headed { writeln!(self.out) } else { Ok(()) }
     }
 
@@ -413,6 +429,7 @@ impl Table<'_> {
             }
         }
         if !self.headed {
+            self.end_of_head()?;
             self.headed = true;
             let head = ["TIME", "VERDICT", "TARGET", "ADDRESS", "UP", "DOWN", "TOOK", "WHY"];
             writeln!(self.out, "{}", columns(head, head.get(1).copied().unwrap_or_default(), None, false))?;

@@ -69,6 +69,7 @@ fn filled(text: &str) -> Vec<Event> {
         labels: (0..50).map(|n| (format!("{n}{text}"), text.to_owned())).collect(),
     };
     vec![
+        Event::Policy(Source { role: SourceRole::Ceiling, file: text.to_owned(), sha256: text.to_owned() }),
         Event::RunStart(start(text.as_bytes().to_vec())),
         Event::RunStart(start(vec![0xff; 600])),
         Event::Decision(decision),
