@@ -10,7 +10,7 @@ use clap::error::ContextValue;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
-use exeat_policy::{Limits, Reason, Size, Span, Verdict};
+use exeat_policy::{EffectKind, Limits, Reason, Size, Span, Verdict};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -77,6 +77,19 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Serve the host side alone: a proxy that enforces the policy
     Proxy(ProxyArgs),
+    /// Look at policies: what holds, what is risky, what a change opens
+    #[command(after_help = POLICY_EXAMPLES)]
+    Policy {
+        /// What to do.
+        #[command(subcommand)]
+        command: PolicyCommand,
+    },
+    /// List the presets, or show one
+    #[command(after_help = PRESET_EXAMPLES)]
+    Preset(PresetArgs),
+    /// Print the environment that a stage would get, and why
+    #[command(after_help = ENV_EXAMPLES)]
+    Env(EnvArgs),
     /// Read the records of runs
     Audit {
         /// What to read.
@@ -114,9 +127,41 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "RULE")]
     pub(crate) tls_off: Vec<String>,
 
+    /// Allow what a preset names, such as npm or python (see exeat preset); auto: what the files here call for
+    #[arg(short, long, value_name = "NAME")]
+    pub(crate) preset: Vec<String>,
+
     /// Read a policy file, TOML or JSON; - is stdin
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) policy: Vec<PathBuf>,
+
+    /// Allow nothing beyond this policy file, whatever else is said
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) ceiling: Vec<PathBuf>,
+
+    /// What the stage declares, as JSON; without grants it is what is allowed
+    #[arg(long, value_name = "FILE|JSON", value_hint = ValueHint::FilePath)]
+    pub(crate) effects: Option<String>,
+
+    /// Refuse a stage that declares another kind of effect, such as network-hosts or fs-write
+    #[arg(long, value_name = "KIND,...", value_delimiter = ',', requires = "effects")]
+    #[arg(value_parser = parse_effect_kind)]
+    pub(crate) allow_effects: Vec<EffectKind>,
+
+    /// When the stage declares more than it is granted: refuse (default) or narrow
+    #[arg(long, value_name = "WHAT", requires = "effects", default_value = "refuse")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) on_excess: Excess,
+}
+
+/// `--on-excess`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Excess {
+    /// Exit 2, and nothing runs.
+    #[default]
+    Refuse,
+    /// Run with what is granted.
+    Narrow,
 }
 
 /// `exeat run`.
@@ -290,6 +335,119 @@ pub(crate) struct ProxyArgs {
     pub(crate) quiet: bool,
 }
 
+/// `exeat policy ...`.
+#[derive(Debug, Subcommand)]
+pub(crate) enum PolicyCommand {
+    /// Print the effective policy, each rule with where it was written
+    Show(PolicyShowArgs),
+    /// Point out rules that are risky, dead or double
+    Lint(PolicyLintArgs),
+    /// Say what going from policy A to policy B opens and closes
+    Diff(PolicyDiffArgs),
+    /// Print the JSON Schema of a policy file
+    Schema(PolicySchemaArgs),
+}
+
+/// `exeat policy show`.
+#[derive(Debug, Args)]
+pub(crate) struct PolicyShowArgs {
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// As one JSON object
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// `exeat policy lint`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 nothing found, 1 something found, 2 bad input.")]
+pub(crate) struct PolicyLintArgs {
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// One JSON object per finding
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// `exeat policy diff`.
+#[derive(Debug, Args)]
+#[command(after_help = "Exit codes: 0 no difference, 1 a difference, 2 bad input.")]
+pub(crate) struct PolicyDiffArgs {
+    /// The policy file before
+    #[arg(value_name = "A", value_hint = ValueHint::FilePath)]
+    pub(crate) before: PathBuf,
+
+    /// The policy file after
+    #[arg(value_name = "B", value_hint = ValueHint::FilePath)]
+    pub(crate) after: PathBuf,
+
+    /// One JSON object per difference
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `exeat policy schema`.
+#[derive(Debug, Args)]
+pub(crate) struct PolicySchemaArgs {
+    /// Of which file: policy (default), ceiling or effects
+    #[arg(
+        value_name = "FILE",
+        default_value = "policy",
+        hide_possible_values = true,
+        hide_default_value = true
+    )]
+    pub(crate) of: SchemaOf,
+}
+
+/// What `exeat policy schema` describes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum SchemaOf {
+    /// A policy file.
+    #[default]
+    Policy,
+    /// A ceiling.
+    Ceiling,
+    /// The effects of a stage.
+    Effects,
+}
+
+/// `exeat preset`.
+#[derive(Debug, Args)]
+pub(crate) struct PresetArgs {
+    /// The preset to show; otherwise all are listed
+    #[arg(value_name = "NAME")]
+    pub(crate) name: Option<String>,
+
+    /// Ask the package manager which hosts it uses here
+    #[arg(long, requires = "name")]
+    pub(crate) ask: bool,
+
+    /// As JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `exeat env`.
+#[derive(Debug, Args)]
+pub(crate) struct EnvArgs {
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+
+    /// Package caches: private (default) or none
+    #[arg(long, value_name = "CACHE", help_heading = "Files", hide_possible_values = true)]
+    pub(crate) cache: Option<CacheKind>,
+
+    /// Pass a variable of yours to the stage, or set one
+    #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Environment", value_parser = parse_variable)]
+    pub(crate) env: Vec<Variable>,
+
+    /// As one JSON array
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
 /// `exeat audit ...`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum AuditCommand {
@@ -456,6 +614,13 @@ impl FromStr for ListenAt {
     }
 }
 
+fn parse_effect_kind(text: &str) -> Result<EffectKind, String> {
+    text.parse().map_err(|error: exeat_policy::effect::EffectKindError| match error.meant() {
+        Some(meant) => format!("probably meant: {meant}"),
+        None => words(&EffectKind::ALL),
+    })
+}
+
 fn parse_variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
         _ if text.is_empty() || text.starts_with('=') => Err("the name of the variable is empty".into()),
@@ -545,6 +710,49 @@ Examples:
   exeat check --allow @hosts.txt --json api.example.com | jq -r .reason
 
 Exit codes: 0 every target is allowed, 1 one is denied, 2 bad input, 125 could not tell.";
+
+const POLICY_EXAMPLES: &str = "\
+Examples:
+  exeat policy show --policy .exeat.toml --ceiling site.toml
+  exeat policy lint --policy .exeat.toml
+  exeat policy diff .exeat.toml.old .exeat.toml
+  exeat policy schema > exeat-policy.schema.json
+
+A policy file:
+  schema = 1
+  [network]
+  presets = [\"python\"]                         # see exeat preset
+  allow   = [\"api.example.com\", \"*.cdn.example.com\", \"archive.example.org:80,443\"]
+  deny    = [\"telemetry.example.com\"]          # always wins
+  [[network.rule]]                             # a rule with a note
+  allow   = [\"db.corp.example:5432\", \"10.20.0.0/16:5432\"]
+  reason  = \"read-only replica\"
+  expires = 2027-03-31
+  [fs]
+  ro = [\"~/datasets:/data\"]
+  rw = [\"out\"]                                 # relative to this file
+  [env]
+  pass = [\"CI\"]
+  [limits]
+  timeout = \"10m\"
+  memory  = \"2GiB\"
+
+What holds in the end is what the stage declares (--effects), and what is granted (--policy,
+--preset, --allow), and every ceiling (/etc/exeat/policy.toml, ~/.config/exeat/policy.toml,
+--ceiling). Without --effects everything counts as declared; with --effects alone, what is
+declared is granted.";
+
+const PRESET_EXAMPLES: &str = "\
+Examples:
+  exeat preset
+  exeat preset python
+  exeat preset npm --ask
+  exeat run -p npm -- npm ci";
+
+const ENV_EXAMPLES: &str = "\
+Examples:
+  exeat env
+  exeat env --policy .exeat.toml --env CI --json";
 
 const PROXY_EXAMPLES: &str = "\
 Examples:

@@ -2,6 +2,9 @@
 
 pub(crate) mod audit;
 pub(crate) mod check;
+pub(crate) mod env;
 pub(crate) mod generate;
+pub(crate) mod policy;
+pub(crate) mod preset;
 pub(crate) mod proxy;
 pub(crate) mod run;

@@ -15,3 +15,6 @@ pub(crate) const XDG_STATE_HOME: &str = "XDG_STATE_HOME";
 
 /// What `~/` in a path means.
 pub(crate) const HOME: &str = "HOME";
+
+/// Where the user's ceiling is: `exeat/policy.toml` below it. Not set: `~/.config`.
+pub(crate) const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";

@@ -2,10 +2,13 @@
 #![forbid(unsafe_code)]
 
 mod args;
+mod clock;
 mod commands;
 mod env_vars;
 mod exit;
 mod failure;
+mod load;
+mod machine;
 mod render;
 mod request;
 mod result;
@@ -16,8 +19,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{AuditCommand, Cli, Command};
-use commands::{audit, check, generate, proxy, run};
+use args::{AuditCommand, Cli, Command, PolicyCommand};
+use commands::{audit, check, env, generate, policy, preset, proxy, run};
 use exit::Exit;
 use render::Paint;
 
@@ -38,6 +41,14 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(*args, err),
         Command::Check(args) => check::run(&args, out),
         Command::Proxy(args) => proxy::run(args, err),
+        Command::Policy { command } => match command {
+            PolicyCommand::Show(args) => policy::show(&args, out),
+            PolicyCommand::Lint(args) => policy::lint(&args, out),
+            PolicyCommand::Diff(args) => policy::diff(&args, out),
+            PolicyCommand::Schema(args) => policy::schema(&args),
+        },
+        Command::Preset(args) => preset::run(&args, out),
+        Command::Env(args) => env::run(args),
         Command::Audit { command: AuditCommand::Show(args) } => audit::show(&args, out),
         Command::Audit { command: AuditCommand::List(args) } => audit::list(&args, out),
         Command::Completions { shell } => generate::completions(shell),

@@ -16,7 +16,8 @@ use serde::Serialize;
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::request::{self, Machine};
+use crate::machine::Machine;
+use crate::request;
 
 /// What `--result` says. Hosts and addresses are plain text; `allow` holds the rules that would let the host through.
 #[derive(Debug, Serialize)]

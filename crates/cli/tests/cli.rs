@@ -3,77 +3,23 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use std::fs;
-use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Output, Stdio};
 
-/// A directory of one test, which is the working directory, HOME and state directory of its commands.
-struct Home(PathBuf);
+#[path = "support/home.rs"]
+mod home;
 
-impl Home {
-    fn new() -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = std::env::temp_dir().join(format!("exeat-cli-{}-{n}", std::process::id()));
-        fs::create_dir(&path).unwrap();
-        Self(path)
-    }
+use home::{Home, said};
 
-    fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
-        #[expect(clippy::disallowed_methods, reason = "these tests are about the process")]
-        let mut command = Command::new(program);
-        command.env_clear().env("HOME", &self.0).env("PATH", "/usr/bin:/bin").current_dir(&self.0);
-        command.stdin(Stdio::null());
-        command
-    }
-
-    fn exeat(&self, words: &[&str]) -> Command {
-        let mut command = self.command(env!("CARGO_BIN_EXE_exeat"));
-        command.args(words);
-        command
-    }
-
-    fn run(&self, words: &[&str]) -> (i32, String, String) {
-        said(self.exeat(words).output().unwrap())
-    }
-
-    fn with_stdin(&self, words: &[&str], input: &[u8]) -> (i32, String, String) {
-        let mut child = self
-            .exeat(words)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // The reader may stop early: that is what a cap is.
-        let _ = child.stdin.take().unwrap().write_all(input);
-        said(child.wait_with_output().unwrap())
-    }
-
-    fn file(&self, name: &str, text: &str) {
-        fs::write(self.0.join(name), text).unwrap();
-    }
-}
-
-impl Drop for Home {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-fn said(output: Output) -> (i32, String, String) {
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (output.status.code().unwrap_or(-1), text(output.stdout), text(output.stderr))
-}
-
+const ALLOWED: &str = "allow  a.example.com:443  *.example.com (--allow)\n       also opens every other name below example.com, on 443\n";
 const UNCHECKED: &str = "exeat: note: addresses were not checked (--resolve checks them)\n";
 
 #[test]
 fn check_says_yes() {
     let home = Home::new();
     let done = home.run(&["check", "--allow", "*.example.com", "a.example.com:443"]);
-    assert_eq!(done, (0, "allow  a.example.com:443  *.example.com (--allow)\n".into(), UNCHECKED.into()));
+    assert_eq!(done, (0, ALLOWED.into(), UNCHECKED.into()));
 }
 
 #[test]
@@ -316,7 +262,14 @@ fn manual_pages_are_clean() {
             "exeat-audit.1",
             "exeat-check.1",
             "exeat-completions.1",
+            "exeat-env.1",
             "exeat-man.1",
+            "exeat-policy-diff.1",
+            "exeat-policy-lint.1",
+            "exeat-policy-schema.1",
+            "exeat-policy-show.1",
+            "exeat-policy.1",
+            "exeat-preset.1",
             "exeat-proxy.1",
             "exeat-run.1",
             "exeat.1",

@@ -11,6 +11,7 @@ use crate::escape::printable;
 use crate::name::HostName;
 use crate::pattern::HostPattern;
 use crate::port::{Port, PortSet};
+use crate::target::Target;
 
 /// The place of a rule in its policy: `policy.rules()[id]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -195,6 +196,30 @@ impl Rule {
     /// Whether the rule still grants on `today`.
     pub fn is_live(&self, today: Day) -> bool {
         self.action == Action::Deny || self.note.expires.is_none_or(|expires| today < expires)
+    }
+
+    /// What else this allow rule opens, in words: hosts and ports besides the target. `None`: nothing.
+    pub fn also_opens(&self, target: &Target) -> Option<String> {
+        let hosts = match &self.pattern {
+            Pattern::Name(HostPattern::Exact(_)) => None,
+            Pattern::Name(HostPattern::Subdomains(base)) => Some(format!("every other name below {base}")),
+            Pattern::Name(HostPattern::Any) => Some("every other name".to_owned()),
+            Pattern::Net(net) if net.prefix_len() == net.max_prefix_len() => None,
+            Pattern::Net(_) => Some(format!("every other address of {}", self.pattern)),
+        };
+        let others = self.ports.without(&PortSet::one(target.port));
+        let ports = match self.ports == PortSet::all() {
+            _ if others.is_empty() => None,
+            true => Some("every other port".to_owned()),
+            false if others.single().is_some() => Some(format!("port {others}")),
+            false => Some(format!("ports {others}")),
+        };
+        match (hosts, ports) {
+            (None, None) => None,
+            (Some(hosts), None) => Some(format!("{hosts}, on {}", self.ports)),
+            (None, Some(ports)) => Some(ports),
+            (Some(hosts), Some(ports)) => Some(format!("{hosts}, and {ports}")),
+        }
     }
 
     /// Whether the rule covers this name, whatever the port.

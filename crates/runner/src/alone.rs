@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exeat_audit::place::{Place, store_policy};
-use exeat_audit::{Cause, Event, Header, Log, Mode, RunEnd, RunId, RunStart, sha256_hex};
+use exeat_audit::{Cause, Event, Header, Log, Mode, RunEnd, RunId, RunStart, Source, sha256_hex};
 use exeat_policy::{Admitted, Policy, Vetted};
 use exeat_proxy::{Context, Listener, Summary, Unchecked, serve};
 use exeat_sandbox::raise_descriptor_limit;
@@ -33,6 +33,8 @@ pub struct ProxyRequest {
     pub listen_anywhere: bool,
     /// The policy.
     pub policy: Policy,
+    /// The files that it was made from, for the record.
+    pub sources: Vec<Source>,
     /// Where the record goes.
     pub audit: AuditTo,
     /// A name in every record.
@@ -111,6 +113,9 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             ..RunStart::default()
         };
         log.write(Event::RunStart(start)).map_err(Error::Log)?;
+        for source in request.sources {
+            log.write(Event::Policy(source)).map_err(Error::Log)?;
+        }
 
         let context = Arc::new(Context::new(request.policy, log.clone(), run));
         let stop = CancellationToken::new();

@@ -225,6 +225,7 @@ mod tests {
             host_env: host.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             bridge: Bridge::default(),
             stage: None,
+            sources: Vec::new(),
             labels: Vec::new(),
             audit: AuditTo::default(),
             limits: Limits::default(),

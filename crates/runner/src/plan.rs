@@ -8,6 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_audit::Source;
 use exeat_audit::place::Place;
 use exeat_contract::{BridgeKind, DENIALS, SOCKET};
 use exeat_policy::{Action, Policy};
@@ -46,6 +47,7 @@ pub struct Plan {
     pub(crate) audit: AuditTo,
     pub(crate) place: Option<Place>,
     pub(crate) stage: Option<String>,
+    pub(crate) sources: Vec<Source>,
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) limits: limits::Held,
     notes: Vec<String>,
@@ -156,6 +158,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         audit: request.audit,
         place,
         stage: request.stage,
+        sources: request.sources,
         labels: request.labels,
         limits,
         notes,

@@ -7,6 +7,7 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
+use exeat_audit::Source;
 use exeat_policy::{Limits, Policy};
 
 use crate::bounds::Bounds;
@@ -20,6 +21,8 @@ pub struct Request {
     pub cwd: PathBuf,
     /// The effective policy.
     pub policy: Policy,
+    /// The files that it was made from, for the record.
+    pub sources: Vec<Source>,
     /// What of the host's file tree the stage sees.
     pub files: Files,
     /// What is added to the stage's environment, in order; the last rule for a name wins.

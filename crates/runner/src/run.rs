@@ -283,6 +283,9 @@ pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>
         labels: plan.labels.clone(),
     };
     log.write(Event::RunStart(start)).map_err(Error::Log)?;
+    for source in &plan.sources {
+        log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
+    }
     Ok((log, path))
 }
 

@@ -475,6 +475,7 @@ impl Stage {
             host_env,
             bridge: self.bridge,
             stage: self.stage.clone(),
+            sources: Vec::new(),
             labels: self.labels.clone(),
             audit: match &self.audit {
                 AuditTo::Default => AuditTo::Default,

@@ -124,6 +124,7 @@ fn one_case() {
             .into(),
         bridge: Bridge::Handoff,
         stage: None,
+        sources: Vec::new(),
         labels: Vec::new(),
         audit: AuditTo::File(root.join("record.jsonl")),
         limits: Limits { timeout: "30s".parse().ok(), ..Limits::default() },

@@ -13,8 +13,8 @@ use crate::args::{AuditListArgs, AuditShowArgs};
 use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::machine::Machine;
 use crate::render::Paint;
-use crate::request::Machine;
 
 /// Shows one record.
 pub(crate) fn show(args: &AuditShowArgs, paint: Paint) -> Result<Exit, Failure> {

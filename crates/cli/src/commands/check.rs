@@ -2,26 +2,27 @@
 //! `--resolve` says so.
 
 use std::net::Ipv6Addr;
-use std::time::{SystemTime, UNIX_EPOCH};
 
-use exeat_policy::{Admitted, Day, Denial, Host, Policy, Port, Rule, Target, TargetError, Vetted};
+use exeat_policy::{Admitted, Day, Denial, Host, Layer, Policy, Port, Rule, Target, TargetError, Vetted};
 use exeat_runner::{Unchecked, check_addresses};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
+use crate::clock::today;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::load;
+use crate::machine::Machine;
 use crate::render::{Paint, printable};
-use crate::request::{self, Machine};
 use crate::stdio;
 
 /// Decides about every target, in the order in which they were given.
 pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
     let targets = args.targets.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
-    let loaded = request::load(&args.policy, &machine)?;
-    if let Some(note) = loaded.note() {
-        stdio::line("note", &note);
+    let loaded = load::load(&args.policy, &machine)?;
+    for note in &loaded.notes {
+        stdio::line("note", note);
     }
     let today = today();
     let answers: Vec<Answer> =
@@ -93,9 +94,11 @@ fn text(answers: &[Answer], paint: Paint) -> String {
     for Answer { target, said } in answers {
         let verdict = said.verdict();
         let (painted, why) = match said {
-            Said::Granted(admitted) => (paint.good(verdict), named(admitted.rule())),
+            Said::Granted(admitted) => {
+                (paint.good(verdict), format!("{}{}", named(admitted.rule()), above(admitted.within())))
+            }
             Said::Vetted(vetted) => {
-                let mut why = named(vetted.rule());
+                let mut why = format!("{}{}", named(vetted.rule()), above(vetted.within()));
                 if let Some(opened_by) = vetted.opened_by().filter(|rule| rule.id != vetted.rule().id) {
                     why.push_str(&format!(" and {}", named(opened_by)));
                 }
@@ -113,8 +116,25 @@ fn text(answers: &[Answer], paint: Paint) -> String {
         };
         let pad = " ".repeat("allow".len().saturating_sub(verdict.len()));
         out.push_str(&format!("{painted}{pad}  {target:width$}  {why}\n"));
+        if let Some(also) = also(said) {
+            out.push_str(&format!("{:7}also opens {also}\n", ""));
+        }
     }
     out
+}
+
+/// What else the rule that decided allows.
+fn also(said: &Said) -> Option<String> {
+    match said {
+        Said::Granted(admitted) => admitted.rule().also_opens(admitted.target()),
+        Said::Vetted(vetted) => vetted.rule().also_opens(vetted.target()),
+        Said::Denied(_) | Said::Failed(_) => None,
+    }
+}
+
+/// The rules of ceilings and of what is declared that had to allow it too.
+fn above<'a>(within: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> String {
+    within.map(|(_, rule)| format!(", within {}", named(rule))).collect()
 }
 
 fn named(rule: &Rule) -> String {
@@ -131,6 +151,12 @@ struct Line<'a> {
     rule: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_src: Option<String>,
+    /// The rules of ceilings, and of what is declared, that allowed it too.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    within: Vec<String>,
+    /// What else the rule opens.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    also: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     said: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -143,6 +169,9 @@ struct Line<'a> {
 
 fn json(answers: &[Answer]) -> Result<String, Failure> {
     let mut out = String::new();
+    let origins = |within: &mut dyn Iterator<Item = (&Layer, &Rule)>| {
+        within.map(|(_, rule)| format!("{} ({})", rule.text, rule.origin)).collect::<Vec<_>>()
+    };
     for Answer { target, said } in answers {
         let line = Line {
             target,
@@ -150,6 +179,8 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
             reason: "rule",
             rule: None,
             rule_src: None,
+            within: Vec::new(),
+            also: also(said),
             said: None,
             flag: None,
             addresses_checked: false,
@@ -159,7 +190,8 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
         let line = match said {
             Said::Granted(admitted) => {
                 let rule = admitted.rule();
-                Line { rule: Some(&rule.text), rule_src: by(Some(rule)), ..line }
+                let within = origins(&mut admitted.within());
+                Line { rule: Some(&rule.text), rule_src: by(Some(rule)), within, ..line }
             }
             Said::Vetted(vetted) => {
                 let rule = vetted.rule();
@@ -167,6 +199,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
                 Line {
                     rule: Some(&rule.text),
                     rule_src: by(Some(rule)),
+                    within: origins(&mut vetted.within()),
                     addresses_checked: true,
                     ips,
                     ..line
@@ -225,12 +258,6 @@ fn meant(text: &str) -> Option<Target> {
     };
     let target = Target::parse(host.as_bytes());
     target.or_else(|_| Target::parse(format!("{host}:{port}").as_bytes())).ok()
-}
-
-/// The day that expiries are held against.
-fn today() -> Day {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Day::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
 }
 
 #[cfg(test)]

@@ -10,8 +10,10 @@ use crate::args::{ListenAt, ProxyArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::load;
+use crate::machine::Machine;
 use crate::render::{Ending, Paint, printable, shell_word};
-use crate::request::{self, Machine};
+use crate::request;
 use crate::stdio;
 
 /// Serves until SIGINT or SIGTERM.
@@ -30,11 +32,8 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         ListenAt::Tcp(addr) => Listen::Tcp(*addr),
     };
     request::inherited(&[("--audit", args.audit.as_ref())])?;
-    let loaded = request::load(&args.policy, &machine)?;
-    if let Some(note) = loaded.note().filter(|_| !args.quiet) {
-        stdio::line("note", &note);
-    }
-    if let Some(note) = loaded.note_without_stage().filter(|_| !args.quiet) {
+    let loaded = load::load(&args.policy, &machine)?;
+    for note in loaded.notes.iter().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
         stdio::line("note", note);
     }
     match &args.listen {
@@ -53,8 +52,9 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         listen,
         listen_anywhere: args.listen_anywhere,
         policy: loaded.policy,
+        sources: loaded.sources,
         audit: to,
-        stage: args.stage.or(loaded.stage),
+        stage: args.stage.or(loaded.said.stage),
         host_env: machine.env,
         ready: Box::new(move |at: &str, record: Option<&Path>| {
             let place = record.map(|path| format!("; record: {}", shell_word(&path.display().to_string())));

@@ -10,8 +10,9 @@ use crate::args::{Output, RunArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::machine::Machine;
 use crate::render::{self, Ending, Paint};
-use crate::request::{self, Machine};
+use crate::request;
 use crate::result::{RunResult, Sink};
 use crate::stdio;
 

@@ -41,6 +41,7 @@ impl Dirs {
             ]),
             bridge: Bridge::Handoff,
             stage: None,
+            sources: Vec::new(),
             labels: Vec::new(),
             audit: AuditTo::Default,
             limits: Limits::default(),

@@ -67,6 +67,7 @@ fn answers_for_people() {
     );
     insta::assert_snapshot!(text(&answers, Paint::PLAIN), @r#"
     allow  a.example.com:443      *.example.com (--allow)
+           also opens every other name below example.com, on 443
     deny   example.com:443        no rule allows it  --allow example.com
     deny   api.example.net:443    allowed on 8443 only  --allow api.example.net
     deny   stats.example.com:443  denied by --allow
@@ -81,7 +82,7 @@ fn answers_for_programs() {
         &["a.example.com", "example.com", "stats.example.com:80"],
     );
     insta::assert_snapshot!(json(&answers).unwrap(), @r#"
-    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"*.example.com","rule_src":"--allow","addresses_checked":false}
+    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"*.example.com","rule_src":"--allow","also":"every other name below example.com, on 443","addresses_checked":false}
     {"target":"example.com:443","verdict":"deny","reason":"default","said":"no rule allows it","flag":"--allow example.com","addresses_checked":false}
     {"target":"stats.example.com:80","verdict":"deny","reason":"deny_rule","rule":"!stats.example.com","rule_src":"--allow","said":"denied by --allow","addresses_checked":false}
     "#);

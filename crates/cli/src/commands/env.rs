@@ -1,0 +1,44 @@
+//! `exeat env`: the environment that a stage would get, and why. Nothing runs.
+
+use std::fmt::Write as _;
+
+use exeat_runner::{Dropped, Variable};
+use serde_json::json;
+
+use crate::args::EnvArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::printable;
+use crate::request;
+use crate::stdio;
+
+/// Prints every variable with its value and its origin.
+pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
+    let json = args.json;
+    let (request, notes) = request::env(args, Machine::here()?)?;
+    for note in &notes {
+        stdio::line("note", note);
+    }
+    let environment = exeat_runner::environment(&request);
+    for note in &environment.notes {
+        stdio::line("note", note);
+    }
+    let mut text = String::new();
+    if json {
+        let all = environment.variables.iter().map(|Variable { name, value, why, .. }| {
+            json!({"name": name.to_string_lossy(), "value": value.to_string_lossy(), "why": why.to_string()})
+        });
+        let _ = writeln!(text, "{}", serde_json::Value::Array(all.collect()));
+    } else {
+        for Variable { name, value, why, .. } in &environment.variables {
+            let shown = format!("{}={}", name.to_string_lossy(), value.to_string_lossy());
+            let _ = writeln!(text, "{}  # {why}", printable(&shown));
+        }
+        for Dropped { name, why, .. } in &environment.dropped {
+            let _ = writeln!(text, "# not passed: {name} ({why})");
+        }
+    }
+    stdio::data(text.as_bytes())?;
+    Ok(Exit::Yes)
+}

@@ -1,0 +1,409 @@
+//! `exeat policy ...`: looking at policies. Nothing runs, and nothing here decides about a connection.
+
+use std::fmt::Write as _;
+
+use exeat_audit::sha256_hex;
+use exeat_policy::{
+    Action, Change, ChangeKind, Effective, FileRole, Finding, Layer, Layers, Limits, Lint, Policy,
+    PolicyBuilder, PolicyFile, Role, Rule, TlsCheck, preset, schema,
+};
+use exeat_runner::{Bind, Bounds, EnvRule, View};
+use serde_json::{Value, json};
+
+use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf};
+use crate::clock::today;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::load::{self, Loaded, Said};
+use crate::machine::Machine;
+use crate::render::{Paint, printable};
+use crate::stdio;
+
+/// Prints the effective policy.
+pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
+    let loaded = loaded(&args.policy)?;
+    let text = if args.json { format!("{}\n", shown_json(&loaded)) } else { shown(&loaded, out) };
+    stdio::data(text.as_bytes())?;
+    Ok(Exit::Yes)
+}
+
+/// Prints what is risky, dead or double.
+pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
+    let loaded = loaded(&args.policy)?;
+    let findings = loaded.policy.review(today());
+    let groups = risky(&loaded);
+    let mut text = String::new();
+    for finding in &findings {
+        if args.json {
+            let Finding { rule, lint, by, .. } = finding;
+            let by = by.map(|by| by.origin.to_string());
+            let line = json!({
+                "rule": rule.text, "rule_src": rule.origin.to_string(), "lint": lint.as_str(),
+                "said": finding.to_string(), "by": by,
+            });
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{line}");
+        } else {
+            let word = out.odd(finding.lint.as_str());
+            let _ = writeln!(
+                text,
+                "{word}  {}",
+                printable(&format!("{}  {} ({})", finding.rule.text, finding, finding.rule.origin))
+            );
+        }
+    }
+    for (name, said) in &groups {
+        if args.json {
+            let line = json!({"preset": name, "lint": "risk", "said": said});
+            let _ = writeln!(text, "{line}");
+        } else {
+            let _ = writeln!(text, "{}  preset {name}  {said}", out.odd("risk"));
+        }
+    }
+    stdio::data(text.as_bytes())?;
+    let serious = findings.iter().any(|finding| finding.lint != Lint::ExpiresSoon) || !groups.is_empty();
+    if findings.is_empty() && groups.is_empty() && !args.json {
+        stdio::say("exeat: nothing found\n");
+    }
+    Ok(if serious || !findings.is_empty() { Exit::No } else { Exit::Yes })
+}
+
+/// Prints what a change opens and closes.
+pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
+    let machine = Machine::here()?;
+    let before = Side::read(&args.before, &machine)?;
+    let after = Side::read(&args.after, &machine)?;
+    let today = today();
+    let mut lines: Vec<(&str, Value, String)> = Vec::new();
+    for (word, changes) in [
+        ("opens", after.policy.opens(&before.policy, today)),
+        ("closes", before.policy.opens(&after.policy, today)),
+    ] {
+        for change in changes {
+            let Change { pattern, ports, why, .. } = &change;
+            let target = format!("{pattern}:{ports}");
+            let said = match (why, word) {
+                (ChangeKind::Deny, "opens") => " (a deny rule is gone, where an allow rule covers it)",
+                (ChangeKind::Deny, _) => " (a deny rule)",
+                (ChangeKind::Tls, "opens") => " (the TLS name is not checked any more)",
+                (ChangeKind::Tls, _) => " (the TLS name is checked)",
+                _ => "",
+            };
+            lines.push((word, json!({"change": word, "target": target}), format!("{target}{said}")));
+        }
+    }
+    for (section, old, new) in before.rest(&after) {
+        let word = if old.is_empty() {
+            "adds"
+        } else if new.is_empty() {
+            "removes"
+        } else {
+            "changes"
+        };
+        let said = match word {
+            "adds" => format!("{section} {new}"),
+            "removes" => format!("{section} {old}"),
+            _ => format!("{section} {old} -> {new}"),
+        };
+        lines.push((word, json!({"change": word, "key": section, "before": old, "after": new}), said));
+    }
+    let mut text = String::new();
+    for (word, value, said) in &lines {
+        if args.json {
+            let _ = writeln!(text, "{value}");
+        } else {
+            let painted = if *word == "opens" { out.bad(word) } else { out.good(word) };
+            let pad = " ".repeat("changes".len().saturating_sub(word.len()));
+            let _ = writeln!(text, "{painted}{pad}  {}", printable(said));
+        }
+    }
+    stdio::data(text.as_bytes())?;
+    Ok(if lines.is_empty() { Exit::Yes } else { Exit::No })
+}
+
+/// Prints a JSON Schema.
+pub(crate) fn schema(args: &PolicySchemaArgs) -> Result<Exit, Failure> {
+    let value = match args.of {
+        SchemaOf::Policy => schema::policy_json_schema(FileRole::Policy),
+        SchemaOf::Ceiling => schema::policy_json_schema(FileRole::Ceiling),
+        SchemaOf::Effects => schema::effects_json_schema(),
+    };
+    let text = serde_json::to_string_pretty(&value)
+        .map_err(|error| Failure::could("cannot write the schema").because(error))?;
+    stdio::data(format!("{text}\n").as_bytes())?;
+    Ok(Exit::Yes)
+}
+
+fn loaded(args: &PolicyArgs) -> Result<Loaded, Failure> {
+    let loaded = load::load(args, &Machine::here()?)?;
+    for note in &loaded.notes {
+        stdio::line("note", note);
+    }
+    Ok(loaded)
+}
+
+/// The presets in use that let data out to strangers, with why.
+fn risky(loaded: &Loaded) -> Vec<(&'static str, String)> {
+    let used = |name: &str| {
+        loaded.policy.rules().iter().any(
+            |rule| matches!(&rule.origin, exeat_policy::Origin::Preset { name: used, .. } if used == name),
+        )
+    };
+    let high = preset::groups().iter().filter(|group| group.risk == preset::Risk::High && used(&group.name));
+    let said = high.map(|group| {
+        let flags: Vec<_> = group.flags.iter().map(|flag| flag.as_str()).collect();
+        let flags = if flags.is_empty() { String::new() } else { format!(" ({})", flags.join(", ")) };
+        let note = group.note.as_ref().map(|note| format!(": {note}")).unwrap_or_default();
+        (group.name.as_str(), format!("high risk{flags}{note}"))
+    });
+    said.collect()
+}
+
+fn shown(loaded: &Loaded, out: Paint) -> String {
+    let Loaded { policy, said, bounds, ceiling_limits, .. } = loaded;
+    let mut text = String::new();
+    let Effective { allow, truncated, .. } = policy.effective();
+    let layers: Vec<_> =
+        policy.layers().iter().filter(|layer| layer.role() != Role::Grants).map(named).collect();
+    let _ = writeln!(text, "{}", out.strong("network"));
+    if allow.is_empty() {
+        let _ = writeln!(text, "  nothing is reachable");
+    }
+    let width = allow.iter().map(|rule| format!("{}:{}", rule.pattern, rule.ports).len()).max().unwrap_or(0);
+    for rule in &allow {
+        let target = format!("{}:{}", rule.pattern, rule.ports);
+        let from: Vec<_> = rule.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
+        let mut notes = vec![from.join(", within ")];
+        match rule.tls {
+            TlsCheck::Auto => {}
+            TlsCheck::Sni => notes.push("TLS name checked".into()),
+            TlsCheck::Off => notes.push("TLS name not checked".into()),
+        }
+        notes.extend(rule.expires.map(|day| format!("until {day}")));
+        if let Some(grant) = rule.from.last() {
+            notes.extend(grant.note.reason.clone());
+            notes.extend(grant.note.approved_by.as_ref().map(|by| format!("approved by {by}")));
+        }
+        let _ = writeln!(text, "  {}  {target:width$}  {}", out.good("allow"), printable(&notes.join("; ")));
+    }
+    if truncated {
+        let _ = writeln!(text, "  ... and more");
+    }
+    for rule in policy.rules().iter().filter(|rule| rule.action == Action::Deny) {
+        let target = format!("{}:{}", rule.pattern, rule.ports);
+        let origin = printable(&rule.origin.to_string());
+        let _ = writeln!(text, "  {}   {target:width$}  {origin}", out.bad("deny"));
+    }
+    if !layers.is_empty() {
+        let _ = writeln!(text, "  above the grants: {}", printable(&layers.join(", ")));
+    }
+    let _ = writeln!(text, "\n{}", out.strong("files"));
+    for (key, value) in files(said) {
+        let _ = writeln!(text, "  {key:6} {}", printable(&value));
+    }
+    for bound in bounds {
+        for (key, value) in bounded(bound) {
+            let _ = writeln!(text, "  {key:6} {} (ceiling {})", printable(&value), printable(&bound.name));
+        }
+    }
+    let lists = [
+        ("hidden unless named, below your home", exeat_runner::lists::credentials()),
+        ("read-only at the top of the working directory", exeat_runner::lists::protected()),
+    ];
+    for (what, names) in lists {
+        let _ = writeln!(text, "  {what}: {}", names.join(" "));
+    }
+    if !said.env.is_empty() {
+        let _ = writeln!(text, "\n{}", out.strong("environment"));
+        for rule in &said.env {
+            let _ = writeln!(text, "  {}", printable(&variable(rule)));
+        }
+    }
+    let limits: Vec<_> = said.limits.min(*ceiling_limits).set().collect();
+    if !limits.is_empty() {
+        let _ = writeln!(text, "\n{}", out.strong("limits"));
+        for (key, value) in limits {
+            let _ = writeln!(text, "  {key:10} {value}");
+        }
+    }
+    let _ = writeln!(text, "\npolicy {}", sha256_hex(policy.canonical_json().as_bytes()));
+    text
+}
+
+fn shown_json(loaded: &Loaded) -> Value {
+    let Loaded { policy, said, bounds, ceiling_limits, sources, .. } = loaded;
+    let Effective { allow, truncated, .. } = policy.effective();
+    let of = |rule: &Rule| json!({"rule": rule.to_string(), "rule_src": rule.origin.to_string()});
+    let allow = allow.iter().map(|rule| {
+        let from: Vec<_> = rule.from.iter().rev().map(of).collect();
+        let tls = match rule.tls {
+            TlsCheck::Auto => None,
+            TlsCheck::Sni => Some("sni"),
+            TlsCheck::Off => Some("off"),
+        };
+        json!({
+            "target": format!("{}:{}", rule.pattern, rule.ports), "from": from, "tls": tls,
+            "expires": rule.expires.map(|day| day.to_string()),
+        })
+    });
+    let deny = policy.rules().iter().filter(|rule| rule.action == Action::Deny).map(of);
+    let bind =
+        |bind: &Bind| json!({"host": bind.host.to_string_lossy(), "guest": bind.guest.to_string_lossy()});
+    let ceilings = bounds.iter().map(|bound| {
+        let bounds: serde_json::Map<_, _> =
+            bounded(bound).into_iter().map(|(key, value)| (key.to_owned(), value.into())).collect();
+        json!({"file": bound.name, "bounds": bounds})
+    });
+    let limits: serde_json::Map<String, Value> =
+        said.limits.min(*ceiling_limits).set().map(|(key, value)| (key.to_owned(), value.into())).collect();
+    json!({
+        "schema": 1,
+        "policy_sha256": sha256_hex(policy.canonical_json().as_bytes()),
+        "sources": sources.iter().map(|source| json!({
+            "role": source.role.as_str(), "file": source.file, "sha256": source.sha256,
+        })).collect::<Vec<_>>(),
+        "allow": allow.collect::<Vec<_>>(),
+        "truncated": truncated,
+        "deny": deny.collect::<Vec<_>>(),
+        "ceilings": ceilings.collect::<Vec<_>>(),
+        "fs": {
+            "view": view(said.view.unwrap_or_default()),
+            "ro": said.ro.iter().map(bind).collect::<Vec<_>>(),
+            "rw": said.rw.iter().map(bind).collect::<Vec<_>>(),
+            "mask": said.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "credentials": exeat_runner::lists::credentials(),
+            "protected": exeat_runner::lists::protected(),
+        },
+        // Names only: a value can be a secret.
+        "env": said.env.iter().map(|rule| match rule {
+            EnvRule::Pass(name) => json!({"pass": name.to_string_lossy()}),
+            EnvRule::Set(name, _) => json!({"set": name.to_string_lossy()}),
+            EnvRule::Remove(name) => json!({"remove": name.to_string_lossy()}),
+        }).collect::<Vec<_>>(),
+        "limits": limits,
+    })
+}
+
+fn named(layer: &Layer) -> String {
+    match (layer.role(), layer.name()) {
+        (Role::Ceiling, Some(file)) => format!("ceiling {file}"),
+        (Role::Declared, _) => "what the stage declares".into(),
+        _ => "ceiling".into(),
+    }
+}
+
+const fn view(view: View) -> &'static str {
+    match view {
+        View::Project => "project",
+        View::Host => "host",
+        View::Minimal => "minimal",
+    }
+}
+
+fn files(said: &Said) -> Vec<(&'static str, String)> {
+    let bind = |bind: &Bind| {
+        let host = bind.host.display();
+        if bind.host == bind.guest { host.to_string() } else { format!("{host} at {}", bind.guest.display()) }
+    };
+    let mut all = vec![("view", view(said.view.unwrap_or_default()).to_owned())];
+    all.extend(said.ro.iter().map(|path| ("ro", bind(path))));
+    all.extend(said.rw.iter().map(|path| ("rw", bind(path))));
+    all.extend(said.mask.iter().map(|path| ("mask", path.display().to_string())));
+    all
+}
+
+fn bounded(bound: &Bounds) -> Vec<(&'static str, String)> {
+    let list = |paths: &[std::path::PathBuf]| match paths {
+        [] => "nothing".to_owned(),
+        paths => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" "),
+    };
+    let mut all = Vec::new();
+    all.extend(bound.view.map(|at_most| ("view", format!("at most {}", view(at_most)))));
+    all.extend(bound.ro.as_ref().map(|paths| ("ro", format!("at most {}", list(paths)))));
+    all.extend(bound.rw.as_ref().map(|paths| ("rw", format!("at most {}", list(paths)))));
+    all.extend(bound.mask.iter().map(|path| ("mask", path.display().to_string())));
+    all.extend(bound.env.as_ref().map(|names| {
+        let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
+        ("env", format!("at most {}", if names.is_empty() { "nothing".into() } else { names.join(" ") }))
+    }));
+    all
+}
+
+fn variable(rule: &EnvRule) -> String {
+    match rule {
+        EnvRule::Pass(name) => format!("{} (passed)", name.display()),
+        EnvRule::Set(name, value) => format!("{}={}", name.display(), value.display()),
+        EnvRule::Remove(name) => format!("{} (removed)", name.display()),
+    }
+}
+
+/// One file of a comparison.
+struct Side {
+    file: PolicyFile,
+    policy: Policy,
+}
+
+impl Side {
+    fn read(path: &std::path::Path, machine: &Machine) -> Result<Self, Failure> {
+        let (text, _, shown) = load::read_policy(path, machine)?;
+        let known: Vec<&str> = preset::names().collect();
+        let file = PolicyFile::parse(&text, &shown, FileRole::Policy, &known).map_err(load::from_file)?;
+        let mut grants = PolicyBuilder::new();
+        file.apply(&mut grants).map_err(load::from_file)?;
+        for (name, origin) in &file.presets {
+            for group in preset::expand(name).map_err(|error| load::from_preset(&error, Some(origin)))? {
+                group.add_to(&mut grants);
+            }
+        }
+        let policy = Layers { grants, ..Layers::default() }.build();
+        Ok(Self { file, policy })
+    }
+
+    /// What differs besides rules: the key, and its two values as text.
+    fn rest(&self, after: &Self) -> Vec<(String, String, String)> {
+        let (old, new) = (self.keys(), after.keys());
+        let names: std::collections::BTreeSet<_> =
+            old.iter().chain(&new).map(|(key, _)| key.clone()).collect();
+        let value = |all: &[(String, String)], name: &str| {
+            let values: Vec<_> =
+                all.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect();
+            values.join(" ")
+        };
+        let both = names.into_iter().map(|name| (value(&old, &name), value(&new, &name), name));
+        both.filter(|(old, new, _)| old != new).map(|(old, new, name)| (name, old, new)).collect()
+    }
+
+    fn keys(&self) -> Vec<(String, String)> {
+        let PolicyFile { stage, presets, fs, env, limits, .. } = &self.file;
+        let mut keys: Vec<(String, String)> = Vec::new();
+        let mut put = |key: &str, value: String| keys.push((key.to_owned(), value));
+        if let Some(stage) = stage {
+            put("stage", stage.clone());
+        }
+        // A preset that asks a package manager says nothing here about hosts.
+        for (name, _) in presets {
+            put("network.presets", name.clone());
+        }
+        if let Some(at) = fs.view {
+            put("fs.view", view(load::view_of(at)).to_owned());
+        }
+        for (key, binds) in [("fs.ro", &fs.ro), ("fs.rw", &fs.rw)] {
+            for bind in binds.iter().flatten() {
+                put(key, bind.to_string());
+            }
+        }
+        for path in &fs.mask {
+            put("fs.mask", path.to_string());
+        }
+        for name in env.pass.iter().flatten() {
+            put("env.pass", name.clone());
+        }
+        for (name, value) in &env.set {
+            put("env.set", format!("{name}={value}"));
+        }
+        for (key, value) in Limits::set(limits) {
+            put(&format!("limits.{key}"), value);
+        }
+        keys
+    }
+}

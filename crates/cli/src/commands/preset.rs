@@ -1,0 +1,136 @@
+//! `exeat preset`: what presets there are, and what one of them allows.
+
+use std::fmt::Write as _;
+
+use exeat_policy::PolicyBuilder;
+use exeat_policy::preset::{self, Found, Preset, Profile};
+use exeat_runner::Files;
+use exeat_runner::discover::{Ask, Discovery, Times};
+use serde_json::{Value, json};
+
+use crate::args::PresetArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::load::from_preset;
+use crate::machine::Machine;
+use crate::render::{Paint, printable};
+use crate::stdio;
+
+/// Lists the presets, or shows one.
+pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
+    let text = match &args.name {
+        None if args.json => format!("{}\n", Value::Array(preset::groups().iter().map(object).collect())),
+        None => list(out),
+        Some(name) => {
+            let groups = preset::expand(name).map_err(|error| from_preset(&error, None))?;
+            let asked = if args.ask { ask(&groups)? } else { Vec::new() };
+            if args.json {
+                let objects = groups.iter().map(|group| {
+                    let mut value = object(group);
+                    if let (Some(found), Some(value)) = (hosts(&asked, group), value.as_object_mut()) {
+                        value.insert("asked".into(), found.into());
+                    }
+                    value
+                });
+                format!("{}\n", Value::Array(objects.collect()))
+            } else {
+                let mut text = String::new();
+                if let Some(Found::Profile(Profile { members, .. })) = preset::find(name) {
+                    let _ = writeln!(text, "{name} is {}\n", members.join(", "));
+                }
+                for group in groups {
+                    show(group, hosts(&asked, group), out, &mut text);
+                }
+                text
+            }
+        }
+    };
+    stdio::data(text.as_bytes())?;
+    Ok(Exit::Yes)
+}
+
+fn list(out: Paint) -> String {
+    let mut text = String::new();
+    let width = preset::names().map(str::len).max().unwrap_or(0);
+    for group in preset::groups() {
+        let risk = group.risk.as_str();
+        let risk = if risk == "high" { out.odd("high  ") } else { format!("{risk:6}") };
+        let asks = group.from_client.map(|client| format!("  (asks {client})")).unwrap_or_default();
+        let _ = writeln!(text, "{:width$}  {risk}  {}{asks}", group.name, printable(&group.description));
+    }
+    let _ = writeln!(text, "\nprofiles, each several of them:");
+    for Profile { name, members, .. } in preset::profiles() {
+        let members = if members.is_empty() { "nothing".to_owned() } else { members.join(", ") };
+        let _ = writeln!(text, "{name:width$}  {members}");
+    }
+    let _ = writeln!(text, "\nlast looked through on {}", preset::updated());
+    text
+}
+
+fn show(group: &Preset, asked: Option<Vec<String>>, out: Paint, text: &mut String) {
+    let _ = writeln!(text, "{}  {}", out.strong(&group.name), group.description);
+    let flags: Vec<_> = group.flags.iter().map(|flag| flag.as_str()).collect();
+    let flags = if flags.is_empty() { String::new() } else { format!("; {}", flags.join(", ")) };
+    let _ = writeln!(text, "  risk     {}{flags}", group.risk);
+    if let Some(note) = &group.note {
+        let _ = writeln!(text, "  note     {note}");
+    }
+    if let Some(client) = group.from_client {
+        let _ = writeln!(text, "  hosts    those that {client} is configured for here (--ask asks it)");
+    }
+    for host in asked.iter().flatten() {
+        let _ = writeln!(text, "  asked    {}", printable(host));
+    }
+    for rule in &group.allow {
+        let _ = writeln!(text, "  allow    {}", rule.spec);
+    }
+    if !group.detect.is_empty() {
+        let _ = writeln!(text, "  auto     {}", group.detect.join(" "));
+    }
+    if !group.url_rules.is_empty() {
+        let _ = writeln!(
+            text,
+            "  left out {} (a path cannot be allowed without its host)",
+            group.url_rules.join(" ")
+        );
+    }
+    text.push('\n');
+}
+
+fn object(group: &Preset) -> Value {
+    json!({
+        "name": group.name, "description": group.description, "risk": group.risk.as_str(),
+        "flags": group.flags.iter().map(|flag| flag.as_str()).collect::<Vec<_>>(),
+        "note": group.note, "asks": group.from_client.map(|client| client.as_str()),
+        "allow": group.allow.iter().map(|rule| rule.spec.to_string()).collect::<Vec<_>>(),
+        "detect": group.detect,
+    })
+}
+
+type Asked = Vec<(String, Vec<String>)>;
+
+fn hosts(asked: &Asked, group: &Preset) -> Option<Vec<String>> {
+    asked.iter().find(|(name, _)| *name == group.name).map(|(_, hosts)| hosts.clone())
+}
+
+fn ask(groups: &[&'static Preset]) -> Result<Asked, Failure> {
+    let machine = Machine::here()?;
+    let finish = |grants: PolicyBuilder| grants.build();
+    let discovery = Discovery::start(Ask {
+        cwd: machine.cwd,
+        files: Files::default(),
+        host_env: machine.env,
+        own: &[],
+        finish: &finish,
+        times: Times::default(),
+    })?;
+    let mut asked = Vec::new();
+    for group in groups.iter().filter(|group| group.from_client.is_some()) {
+        let found = discovery.ask(group)?;
+        for note in &found.notes {
+            stdio::line("note", note);
+        }
+        asked.push((group.name.clone(), found.rules.iter().map(|rule| rule.text.clone()).collect()));
+    }
+    Ok(asked)
+}

@@ -1,0 +1,647 @@
+//! The policy of a command line: flags, files, presets, effects and ceilings in, one [`Policy`] out, with what they say
+//! besides rules. It reads files and asks package managers for their hosts; it changes nothing but descriptor 0, and that
+//! only for a policy on stdin.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use exeat_audit::{Source, SourceRole, sha256_hex};
+use exeat_policy::file::{self, BindSpec, MAX_FILE_BYTES, PolicyFile, Work};
+use exeat_policy::preset::{self, PresetError};
+use exeat_policy::{
+    Action, EffectKind, EffectSet, FileError, FileRole, Layers, Limits, Note, Origin, Policy, PolicyBuilder,
+    Role, RuleError, TlsCheck,
+};
+use exeat_runner::discover::{Ask, Discovery, Times};
+use exeat_runner::{Bind, Bounds, EnvRule, Files, View};
+
+use crate::args::{Excess, PolicyArgs};
+use crate::clock::today;
+use crate::failure::Failure;
+use crate::machine::{Machine, PlaceError};
+use crate::render::shell_word;
+
+/// The project's policy file: used where `--policy` names it, and where a ceiling bounds it; only said to exist otherwise.
+pub(crate) const PROJECT_FILE: &str = ".exeat.toml";
+
+/// The site's ceiling.
+const SITE_CEILING: &str = "/etc/exeat/policy.toml";
+
+/// The user's, below the configuration directory.
+const USER_CEILING: &str = "exeat/policy.toml";
+
+/// The policy of a command line.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    /// All rules of all layers.
+    pub(crate) policy: Policy,
+    /// What files and effects say besides rules.
+    pub(crate) said: Said,
+    /// What ceilings bound besides rules.
+    pub(crate) bounds: Vec<Bounds>,
+    /// The smallest limits of all ceilings.
+    pub(crate) ceiling_limits: Limits,
+    /// What the stage declared, where that is not itself what is granted.
+    pub(crate) declared: Option<EffectSet>,
+    /// The files that were read, for the record.
+    pub(crate) sources: Vec<Source>,
+    /// What the user should know: what was found, used, narrowed.
+    pub(crate) notes: Vec<String>,
+}
+
+/// What policy files and effects say besides rules.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) stage: Option<String>,
+    pub(crate) view: Option<View>,
+    pub(crate) ro: Vec<Bind>,
+    pub(crate) rw: Vec<Bind>,
+    pub(crate) mask: Vec<PathBuf>,
+    pub(crate) allow_git_config: bool,
+    pub(crate) env: Vec<EnvRule>,
+    pub(crate) limits: Limits,
+    pub(crate) work: Option<WorkAt>,
+    /// Which file said what may be said once only.
+    by: Vec<(&'static str, String)>,
+}
+
+/// Where a policy lets the stage work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum WorkAt {
+    Scratch,
+    Host(PathBuf),
+}
+
+impl Loaded {
+    /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
+    pub(crate) fn note_without_stage(&self) -> Option<String> {
+        let Said { view, ro, rw, mask, env, limits, .. } = &self.said;
+        let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
+        let limits = *limits != Limits::default();
+        let parts = [("[fs]", fs), ("[env]", !env.is_empty()), ("[limits]", limits)];
+        let parts: Vec<_> = parts.iter().filter(|(_, said)| *said).map(|(name, _)| *name).collect();
+        (!parts.is_empty())
+            .then(|| format!("{} of the policy: for exeat run; not used here", parts.join(", ")))
+    }
+}
+
+/// Reads and joins the policy of a command line.
+pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failure> {
+    let mut reading = Reading { machine, sources: Vec::new(), notes: Vec::new() };
+    if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
+        return Err(Failure::input("`-` stands twice, and stdin is read once"));
+    }
+
+    let ceilings = reading.ceilings(&args.ceiling)?;
+    let mut files = Vec::new();
+    for path in reading.policies(&args.policy, !ceilings.is_empty()) {
+        files.push(reading.file(&path, FileRole::Policy)?);
+    }
+    let effects = match &args.effects {
+        Some(text) => Some(reading.effects(text)?),
+        None => None,
+    };
+    if let Some(effects) = &effects {
+        allowed_kinds(effects, &args.allow_effects)?;
+        hosts_required(effects, &ceilings)?;
+    }
+
+    let mut said = Said::default();
+    let mut grants = PolicyBuilder::new();
+    flags(args, &mut grants, &mut reading)?;
+    let mut names: Vec<(String, Option<Origin>)> =
+        args.preset.iter().map(|name| (name.clone(), None)).collect();
+    for Named { file, base, shown } in files {
+        file.apply(&mut grants).map_err(from_file)?;
+        names.extend(file.presets.iter().map(|(name, origin)| (name.clone(), Some(origin.clone()))));
+        said.add(file, &base, &shown, machine)?;
+    }
+
+    let granted =
+        !(args.allow.is_empty() && args.tls_off.is_empty() && args.policy.is_empty() && names.is_empty());
+    let mut declared = None;
+    match &effects {
+        // Declared and granted: what is in both.
+        Some(effects) if granted => declared = Some(effects.clone()),
+        // Alone, the effects are the grants.
+        Some(effects) => {
+            for rule in effects.rules() {
+                rule.apply(&mut grants);
+            }
+            said.show(effects, machine)?;
+        }
+        None => {}
+    }
+
+    let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
+    let ceiling_limits =
+        ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
+    let above = Above { declared: declared.as_ref(), ceilings: &ceilings };
+    reading.presets(&names, &mut grants, &above, &said, &bounds)?;
+    let policy = above.over(grants)?;
+    if let Some(effects) = &effects {
+        reading.excess(&policy, args.on_excess, effects)?;
+    }
+    let Reading { sources, notes, .. } = reading;
+    Ok(Loaded { policy, said, bounds, ceiling_limits, declared, sources, notes })
+}
+
+/// A file that was read, and where its relative paths start.
+struct Named {
+    file: PolicyFile,
+    base: PathBuf,
+    shown: String,
+}
+
+/// What stands above the grants.
+struct Above<'a> {
+    declared: Option<&'a EffectSet>,
+    ceilings: &'a [Named],
+}
+
+impl Above<'_> {
+    fn over(&self, grants: PolicyBuilder) -> Result<Policy, Failure> {
+        let declared = self.declared.map(|effects| {
+            let mut rules = PolicyBuilder::new();
+            for rule in effects.rules() {
+                rule.apply(&mut rules);
+            }
+            rules
+        });
+        let mut ceilings = Vec::new();
+        for Named { file, shown, .. } in self.ceilings {
+            let mut rules = PolicyBuilder::new();
+            file.apply(&mut rules).map_err(from_file)?;
+            for (name, origin) in &file.presets {
+                for group in groups(name, Some(origin))? {
+                    if let Some(client) = group.from_client {
+                        return Err(Failure::input(format!(
+                            "{origin}: preset `{name}` asks {client} for its hosts, and a ceiling does not depend on that"
+                        ))
+                        .hint("name the hosts in the ceiling"));
+                    }
+                    group.add_to(&mut rules);
+                }
+            }
+            ceilings.push((shown.clone(), rules));
+        }
+        Ok(Layers { grants, declared, ceilings }.build())
+    }
+}
+
+struct Reading<'a> {
+    machine: &'a Machine,
+    sources: Vec<Source>,
+    notes: Vec<String>,
+}
+
+impl Reading<'_> {
+    /// Every ceiling that there is: the site's and the user's where they exist, then the named ones.
+    fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Failure> {
+        let standing =
+            [Some(PathBuf::from(SITE_CEILING)), self.machine.config().map(|dir| dir.join(USER_CEILING))];
+        let mut all = Vec::new();
+        for path in standing.into_iter().flatten() {
+            // One that is there and cannot be read bounds something that we would not know.
+            match fs::symlink_metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
+                _ => all.push(self.file(&path, FileRole::Ceiling)?),
+            }
+        }
+        for path in named {
+            all.push(self.file(path, FileRole::Ceiling)?);
+        }
+        Ok(all)
+    }
+
+    /// The policy files: the named ones, and the project's where a ceiling bounds what it can grant.
+    fn policies(&mut self, named: &[PathBuf], bounded: bool) -> Vec<PathBuf> {
+        let mut all = named.to_vec();
+        if let Ok(found) = fs::canonicalize(self.machine.cwd.join(PROJECT_FILE)) {
+            let is_found = |path: &PathBuf| {
+                fs::canonicalize(self.machine.cwd.join(path)).is_ok_and(|path| path == found)
+            };
+            if !named.iter().any(is_found) {
+                if bounded {
+                    self.notes.push(format!("{PROJECT_FILE} was found and is used, within the ceilings"));
+                    all.push(PROJECT_FILE.into());
+                } else {
+                    self.notes.push(format!(
+                        "{PROJECT_FILE} was found and not used; --policy {PROJECT_FILE} uses it"
+                    ));
+                }
+            }
+        }
+        all
+    }
+
+    fn read(&mut self, role: SourceRole, file: &str, text: &str) {
+        self.sources.push(Source { role, file: file.to_owned(), sha256: sha256_hex(text.as_bytes()) });
+    }
+
+    fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
+        let (text, base, shown) = read_policy(path, self.machine)?;
+        let known: Vec<&str> = preset::names().collect();
+        let file = PolicyFile::parse(&text, &shown, role, &known).map_err(from_file)?;
+        let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
+        self.read(role, &shown, &text);
+        Ok(Named { file, base, shown })
+    }
+
+    /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
+    fn effects(&mut self, argument: &str) -> Result<EffectSet, Failure> {
+        let (text, shown) = if argument.trim_start().starts_with(['[', '{']) {
+            (argument.to_owned(), "--effects".to_owned())
+        } else {
+            let (text, _, shown) = read_policy(Path::new(argument), self.machine)?;
+            (text, shown)
+        };
+        let set = EffectSet::parse(&text, &shown).map_err(from_file)?;
+        self.read(SourceRole::Effects, &shown, &text);
+        Ok(set)
+    }
+
+    /// Adds the hosts of presets, asking package managers for theirs.
+    fn presets(
+        &mut self,
+        names: &[(String, Option<Origin>)],
+        grants: &mut PolicyBuilder,
+        above: &Above<'_>,
+        said: &Said,
+        bounds: &[Bounds],
+    ) -> Result<(), Failure> {
+        let mut chosen: Vec<&'static preset::Preset> = Vec::new();
+        for (name, origin) in names {
+            let groups = if name == "auto" && origin.is_none() {
+                self.detected()?
+            } else {
+                groups(name, origin.as_ref())?
+            };
+            for group in groups {
+                if !chosen.iter().any(|known| known.name == group.name) {
+                    chosen.push(group);
+                }
+            }
+        }
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        for rule in preset::always_denied().map_err(|error| from_preset(&error, None))? {
+            rule.add_to(grants);
+        }
+        for group in &chosen {
+            group.add_to(grants);
+        }
+        let asking: Vec<_> = chosen.iter().filter(|group| group.from_client.is_some()).collect();
+        if asking.is_empty() {
+            return Ok(());
+        }
+        let own = grants.clone().build();
+        let finish =
+            |grants: PolicyBuilder| above.over(grants).unwrap_or_else(|_| PolicyBuilder::new().build());
+        let ask = Ask {
+            cwd: self.machine.cwd.clone(),
+            files: said.files(bounds),
+            host_env: self.machine.env.clone(),
+            own: own.rules(),
+            finish: &finish,
+            times: Times::default(),
+        };
+        let discovery = Discovery::start(ask)?;
+        for group in asking {
+            let found = discovery.ask(group)?;
+            for rule in &found.rules {
+                rule.add_to(grants);
+            }
+            self.notes.extend(found.notes);
+            let hosts: Vec<_> = found.rules.iter().map(|rule| rule.text.as_str()).collect();
+            let client = group.from_client.map(|client| client.as_str()).unwrap_or_default();
+            self.notes.push(format!("preset {}: {client} uses {}", group.name, hosts.join(", ")));
+        }
+        Ok(())
+    }
+
+    /// `--preset auto`: what the files of the working directory choose.
+    fn detected(&mut self) -> Result<Vec<&'static preset::Preset>, Failure> {
+        let entries = fs::read_dir(&self.machine.cwd).map_err(|error| {
+            Failure::input("`--preset auto`: cannot list the working directory").because(error)
+        })?;
+        let names: Vec<String> =
+            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+        let found = preset::detect(names.iter().map(String::as_str));
+        let shown: Vec<_> = found.iter().map(|group| group.name.as_str()).collect();
+        self.notes.push(match shown.as_slice() {
+            [] => "--preset auto: no file here chooses a preset".to_owned(),
+            shown => format!("--preset auto: {}", shown.join(", ")),
+        });
+        Ok(found)
+    }
+
+    /// What the stage declared and does not get.
+    fn excess(&mut self, policy: &Policy, on_excess: Excess, effects: &EffectSet) -> Result<(), Failure> {
+        if effects.has(EffectKind::Network) {
+            self.notes.push("the stage declares `Network`: ports 80 and 443 of every public host".into());
+        }
+        let excess = policy.excess(today());
+        let said = excess.iter().map(|excess| {
+            let target = if excess.ports == excess.rule.ports {
+                excess.rule.text.clone()
+            } else {
+                format!("{}:{}", excess.rule.pattern, excess.ports)
+            };
+            let by = match (excess.missing_in, excess.denied_by) {
+                (_, Some(deny)) => format!("denied by {} ({})", deny.text, deny.origin),
+                (Some(layer), _) if layer.role() == Role::Ceiling => {
+                    format!("the ceiling {} does not allow it", layer.name().unwrap_or_default())
+                }
+                _ => "no rule allows it".to_owned(),
+            };
+            (format!("{}: `{target}`: {by}", excess.rule.origin), excess)
+        });
+        let said: Vec<_> = said.collect();
+        if on_excess == Excess::Narrow {
+            self.notes.extend(said.into_iter().map(|(said, _)| format!("left out: {said}")));
+            return Ok(());
+        }
+        let Some((first, excess)) = said.first() else { return Ok(()) };
+        let more = match said.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let failure = Failure::input(format!("the stage declares more than it is granted: {first}{more}"));
+        let grants = excess.missing_in.is_some_and(|layer| layer.role() == Role::Grants);
+        Err(failure.hint(if grants {
+            let rule = format!("{}:{}", excess.rule.pattern, excess.ports);
+            format!("--allow {} grants it; --on-excess narrow runs without it", shell_word(&rule))
+        } else {
+            "--on-excess narrow runs without it".into()
+        }))
+    }
+}
+
+/// `--allow`, `--deny` and `--tls-off`.
+fn flags(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Failure> {
+    for rule in &args.tls_off {
+        if rule.starts_with(['!', '@']) {
+            return Err(Failure::input(format!("`--tls-off {rule}`: one allow rule is needed here")));
+        }
+        let note = Note { tls: TlsCheck::Off, ..Note::default() };
+        add(grants, "--tls-off", rule, Action::Allow, note)?;
+    }
+    for (flag, action, rules) in
+        [("--allow", Action::Allow, &args.allow), ("--deny", Action::Deny, &args.deny)]
+    {
+        for rule in rules {
+            match rule.strip_prefix('@') {
+                Some("") => {
+                    return Err(Failure::input(format!("`{flag} @`: the path of a file follows the `@`")));
+                }
+                Some(path) => {
+                    let text = text_of(open(&reading.machine.cwd.join(path), path)?, path)?;
+                    for rule in file::parse_rule_lines(&text, path, action).map_err(from_file)? {
+                        rule.apply(grants);
+                    }
+                    reading.read(SourceRole::Rules, path, &text);
+                }
+                None => add(grants, flag, rule, action, Note::default())?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// N30: the kinds that the operator lets a stage declare.
+fn allowed_kinds(effects: &EffectSet, allowed: &[EffectKind]) -> Result<(), Failure> {
+    if allowed.is_empty() {
+        return Ok(());
+    }
+    let allowed = allowed.iter().copied().collect();
+    let beyond: Vec<_> = effects.beyond(&allowed).map(|effect| effect.kind()).collect();
+    match beyond.first() {
+        None => Ok(()),
+        Some(kind) => {
+            Err(Failure::input(format!("the stage declares `{kind}`, which --allow-effects does not list")))
+        }
+    }
+}
+
+fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Failure> {
+    let requires = ceilings.iter().find(|ceiling| ceiling.file.require_hosts == Some(true));
+    match requires {
+        Some(ceiling) if effects.has(EffectKind::Network) => Err(Failure::input(format!(
+            "the stage declares `Network` without naming hosts, which the ceiling {} refuses",
+            ceiling.shown
+        ))
+        .hint(r#"declare them: {"effect": "NetworkHosts", "hosts": ["api.example.com"]}"#)),
+        _ => Ok(()),
+    }
+}
+
+fn groups(name: &str, origin: Option<&Origin>) -> Result<Vec<&'static preset::Preset>, Failure> {
+    preset::expand(name).map_err(|error| from_preset(&error, origin))
+}
+
+pub(crate) fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Failure {
+    let place = origin.map(|origin| format!("{origin}: ")).unwrap_or_default();
+    let failure = Failure::input(format!("{place}{error}"));
+    match error.meant() {
+        Some(meant) => failure.hint(format!("probably meant: {meant}")),
+        None => failure.hint("exeat preset lists them"),
+    }
+}
+
+fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
+    let Named { file, base, shown } = ceiling;
+    let places = |binds: &Option<Vec<BindSpec>>, key: &str| {
+        let Some(binds) = binds else { return Ok(None) };
+        let placed = binds.iter().map(|bind| machine.place(&bind.host, base));
+        placed
+            .collect::<Result<Vec<_>, _>>()
+            .map(Some)
+            .map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))
+    };
+    let mask = file.fs.mask.iter().map(|path| machine.place(path, base));
+    Ok(Bounds {
+        name: shown.clone(),
+        view: file.fs.view.map(view_of),
+        ro: places(&file.fs.ro, "ro")?,
+        rw: places(&file.fs.rw, "rw")?,
+        mask: mask
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?,
+        allow_git_config: file.fs.allow_git_config,
+        env: file.env.pass.as_ref().map(|names| names.iter().map(Into::into).collect()),
+    })
+}
+
+impl Said {
+    /// What a stage without files of its own sees.
+    fn files(&self, bounds: &[Bounds]) -> Files {
+        Files {
+            view: self.view.unwrap_or_default(),
+            ro: self.ro.clone(),
+            rw: self.rw.clone(),
+            mask: self.mask.clone(),
+            bounds: bounds.to_vec(),
+            ..Files::default()
+        }
+    }
+
+    /// The paths of effects, where they are granted as they stand.
+    fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Failure> {
+        for (list, paths, tag) in [
+            (&mut self.ro, effects.fs_read().collect::<Vec<_>>(), "FsRead"),
+            (&mut self.rw, effects.fs_write().collect::<Vec<_>>(), "FsWrite"),
+        ] {
+            for path in paths {
+                let path = machine.place(path, &machine.cwd).map_err(|error| place_error(tag, error))?;
+                list.push(Bind { host: path.clone(), guest: path });
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, file: PolicyFile, base: &Path, shown: &str, machine: &Machine) -> Result<(), Failure> {
+        if let Some(stage) = file.stage {
+            agree(&mut self.by, &mut self.stage, stage, shown, "the stage's name")?;
+        }
+        if let Some(view) = file.fs.view {
+            agree(&mut self.by, &mut self.view, view_of(view), shown, "the view")?;
+        }
+        for (list, binds, key) in [(&mut self.ro, file.fs.ro, "ro"), (&mut self.rw, file.fs.rw, "rw")] {
+            for bind in binds.into_iter().flatten() {
+                let bind = machine.place_bind(&bind, base);
+                list.push(bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?);
+            }
+        }
+        for path in &file.fs.mask {
+            let path = machine.place(path, base);
+            self.mask.push(path.map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?);
+        }
+        if let Some(work) = file.work {
+            let work = match work {
+                Work::Scratch => WorkAt::Scratch,
+                Work::Host(path) => WorkAt::Host(
+                    machine
+                        .place(&path, base)
+                        .map_err(|error| place_error(&format!("{shown}: work_host"), error))?,
+                ),
+            };
+            agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
+        }
+        self.allow_git_config |= file.fs.allow_git_config == Some(true);
+        self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
+        self.env
+            .extend(file.env.set.into_iter().map(|(name, value)| EnvRule::Set(name.into(), value.into())));
+        // Several policies are a union everywhere else; of limits each one is meant.
+        self.limits = self.limits.min(file.limits);
+        Ok(())
+    }
+}
+
+/// Two files may say the same; where they differ, only the user knows which one is meant.
+fn agree<T: PartialEq>(
+    by: &mut Vec<(&'static str, String)>,
+    known: &mut Option<T>,
+    new: T,
+    shown: &str,
+    what: &'static str,
+) -> Result<(), Failure> {
+    if known.as_ref().is_some_and(|known| *known != new) {
+        let first = by.iter().find(|(about, _)| *about == what).map_or("", |(_, file)| file);
+        return Err(Failure::input(format!("`{first}` and `{shown}` differ about {what}"))
+            .hint("leave it to one of the files"));
+    }
+    *known = Some(new);
+    by.push((what, shown.to_owned()));
+    Ok(())
+}
+
+fn add(
+    grants: &mut PolicyBuilder,
+    flag: &str,
+    rule: &str,
+    action: Action,
+    note: Note,
+) -> Result<(), Failure> {
+    grants
+        .add(rule, action, Origin::Flag { flag: flag.into() }, note)
+        .map_err(|error| from_rule(flag, &error))
+}
+
+fn from_rule(flag: &str, error: &RuleError) -> Failure {
+    let failure = Failure::input(format!("{flag}: {error}"));
+    match error.meant() {
+        Some(meant) => {
+            // Inside `--deny` a marked text would be refused again, and under `--allow` it denies.
+            failure.hint(format!("probably meant: {flag} {}", shell_word(meant)))
+        }
+        None => failure,
+    }
+}
+
+pub(crate) fn from_file(error: FileError) -> Failure {
+    Failure::input(error.to_string())
+}
+
+fn place_error(what: &str, error: PlaceError) -> Failure {
+    Failure::input(what).because(error)
+}
+
+/// The text of a policy file, the directory that its paths are relative to, and its name in messages.
+pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Failure> {
+    if is_stdin(path) {
+        let text = text_of(io::stdin().lock(), "stdin")?;
+        close_stdin()?;
+        return Ok((text, machine.cwd.clone(), "stdin".to_owned()));
+    }
+    let shown = path.display().to_string();
+    let file = open(&machine.cwd.join(path), &shown)?;
+    // A pipe (`--policy <(...)`) lies in no directory of the user's.
+    let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+    let beside = path.parent().filter(|_| regular).map(|parent| machine.cwd.join(parent));
+    let base = beside.unwrap_or_else(|| machine.cwd.clone());
+    Ok((text_of(file, &shown)?, base, shown))
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+fn open(path: &Path, shown: &str) -> Result<File, Failure> {
+    File::open(path).map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))
+}
+
+/// At most [`MAX_FILE_BYTES`] of UTF-8; more is refused, so that a rule cannot be lost at the end.
+fn text_of(from: impl Read, shown: &str) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let most = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    from.take(most)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))?;
+    if bytes.len() > MAX_FILE_BYTES {
+        return Err(Failure::input(format!("`{shown}` is larger than {MAX_FILE_BYTES} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+        let line = good.split(|byte| *byte == b'\n').count();
+        Failure::input(format!("{shown}:{line}: the text is not UTF-8"))
+    })
+}
+
+/// The policy was the whole of stdin. What is left of it (a terminal's next line) is not for the stage.
+fn close_stdin() -> Result<(), Failure> {
+    let closed =
+        File::open("/dev/null").and_then(|null| nix::unistd::dup2_stdin(null).map_err(io::Error::from));
+    closed.map_err(|error| Failure::could("cannot close stdin after the policy").because(error))
+}
+
+pub(crate) fn view_of(view: file::View) -> View {
+    match view {
+        file::View::Project => View::Project,
+        file::View::Host => View::Host,
+        file::View::Minimal => View::Minimal,
+    }
+}

@@ -1,0 +1,91 @@
+//! What of the machine the meaning of arguments depends on, and paths placed on it. Nothing here reads a file.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+use exeat_policy::file::{BindSpec, PathSpec};
+use exeat_runner::Bind;
+
+use crate::env_vars;
+use crate::failure::Failure;
+
+/// The machine as a command finds it.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    /// Absolute, as the kernel says it: without symbolic links.
+    pub(crate) cwd: PathBuf,
+    /// Our own environment.
+    pub(crate) env: BTreeMap<OsString, OsString>,
+}
+
+/// Why a path of an argument or a file has no place.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum PlaceError {
+    /// `~` without a home.
+    #[error("`~` is HOME, and HOME is not set to an absolute path")]
+    NoHome,
+}
+
+impl Machine {
+    /// This one.
+    pub(crate) fn here() -> Result<Self, Failure> {
+        let cwd = std::env::current_dir()
+            .map_err(|error| Failure::could("cannot tell the working directory").because(error))?;
+        Ok(Self { cwd, env: std::env::vars_os().collect() })
+    }
+
+    /// The path from here on, without `.` in it; links and `..` stay as they are.
+    pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
+        self.cwd.join(path).components().collect()
+    }
+
+    /// The user's configuration directory (XDG Base Directory Specification), if there is a home.
+    pub(crate) fn config(&self) -> Option<PathBuf> {
+        self.directory(env_vars::XDG_CONFIG_HOME).or_else(|| Some(self.home()?.join(".config")))
+    }
+
+    fn home(&self) -> Option<PathBuf> {
+        self.directory(env_vars::HOME)
+    }
+
+    fn directory(&self, variable: &str) -> Option<PathBuf> {
+        let path = PathBuf::from(self.env.get(&OsString::from(variable))?);
+        path.is_absolute().then_some(path)
+    }
+
+    /// A bind with both paths absolute. The guest's path holds no `..`: bubblewrap would take it by its letters.
+    pub(crate) fn place_bind(&self, bind: &BindSpec, base: &Path) -> Result<Bind, PlaceError> {
+        let host = self.place(&bind.host, base)?;
+        let guest = match &bind.guest {
+            Some(guest) => self.place(guest, base)?,
+            None => host.clone(),
+        };
+        Ok(Bind { host, guest: without_dots(&guest) })
+    }
+
+    /// A path of a policy, absolute; relative ones start at `base`.
+    pub(crate) fn place(&self, path: &PathSpec, base: &Path) -> Result<PathBuf, PlaceError> {
+        Ok(match path {
+            PathSpec::Absolute(path) => PathBuf::from(path),
+            PathSpec::Home(below) if below.is_empty() => self.home().ok_or(PlaceError::NoHome)?,
+            PathSpec::Home(below) => self.home().ok_or(PlaceError::NoHome)?.join(below),
+            PathSpec::Relative(path) => base.join(path).components().collect(),
+        })
+    }
+}
+
+/// The path by its letters: `/a/b/../c` is `/a/c`, whatever `b` is.
+fn without_dots(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir => {
+                out.pop();
+            }
+            part => out.push(part),
+        }
+    }
+    out
+}

@@ -1,0 +1,270 @@
+//! Policies from every source and in every combination, as the commands that look at them say. Nothing here starts a
+//! sandbox.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+use serde_json::Value;
+
+#[path = "support/home.rs"]
+mod home;
+
+use home::Home;
+
+const HOSTS: &str =
+    r#"[{"effect":"NetworkHosts","hosts":["a.example.com","b.example.com"]},{"effect":"Fallible"}]"#;
+
+fn check(home: &Home, words: &[&str]) -> (i32, String, String) {
+    home.run(&[&["check"], words].concat())
+}
+
+/// N12: effects alone are the grants.
+#[test]
+fn effects_alone_are_what_is_granted() {
+    let home = Home::new();
+    home.file("stage.json", HOSTS);
+    let (code, out, _) = check(&home, &["--effects", "stage.json", "a.example.com"]);
+    assert_eq!((code, out.as_str()), (0, "allow  a.example.com:443  a.example.com (effect:NetworkHosts)\n"));
+    assert_eq!(check(&home, &["--effects", HOSTS, "c.example.com"]).0, 1);
+    assert_eq!(
+        check(&home, &["--effects", r#"[{"effect":"NetworkHosts","hosts":[]}]"#, "a.example.com"]).0,
+        1
+    );
+    let (code, _, said) = check(&home, &["--effects", r#"{"effect":"Network"}"#, "c.example.com"]);
+    assert_eq!(code, 0);
+    assert!(said.contains("`Network`"), "{said}");
+    let private = check(&home, &["--effects", r#"{"effect":"Network"}"#, "10.2.3.4:443"]);
+    assert_eq!(private.0, 1, "a wide net opens no private address");
+}
+
+#[test]
+fn what_is_declared_and_granted_is_what_is_in_both() {
+    let home = Home::new();
+    let words = ["--effects", HOSTS, "--allow", "*.example.com"];
+    let (code, out, _) = check(&home, &[&words[..], &["a.example.com"]].concat());
+    let expect =
+        "allow  a.example.com:443  *.example.com (--allow), within a.example.com (effect:NetworkHosts)\n";
+    assert_eq!((code, out.lines().next().unwrap()), (0, expect.trim_end()));
+    let (code, out, _) = check(&home, &[&words[..], &["c.example.com"]].concat());
+    assert_eq!(
+        (code, out.as_str()),
+        (1, "deny   c.example.com:443  no rule allows it (declared by the stage)\n")
+    );
+}
+
+/// K13: a stage that declares more than it is granted does not start, unless it is told to run with less.
+#[test]
+fn a_declaration_beyond_the_grants_is_refused_or_narrowed() {
+    let home = Home::new();
+    let words = ["--effects", HOSTS, "--allow", "a.example.com"];
+    let (code, out, said) = check(&home, &[&words[..], &["a.example.com"]].concat());
+    assert_eq!((code, out.as_str()), (2, ""));
+    assert_eq!(
+        said,
+        "exeat: error: the stage declares more than it is granted: effect:NetworkHosts: `b.example.com`: no rule allows it\n  \
+         hint: --allow b.example.com:443 grants it; --on-excess narrow runs without it\n"
+    );
+    let narrow = [&words[..], &["--on-excess", "narrow", "a.example.com"]].concat();
+    let (code, _, said) = check(&home, &narrow);
+    assert_eq!(code, 0);
+    assert!(said.contains("left out: effect:NetworkHosts: `b.example.com`"), "{said}");
+    let run = home.run(&["run", "--effects", HOSTS, "--allow", "a.example.com", "--", "true"]);
+    assert_eq!(run.0, 2);
+}
+
+/// N30.
+#[test]
+fn kinds_beyond_those_allowed_are_refused() {
+    let home = Home::new();
+    let with = |kinds: &str| check(&home, &["--effects", HOSTS, "--allow-effects", kinds, "a.example.com"]);
+    assert_eq!(with("network-hosts,fallible").0, 0);
+    assert_eq!(with("network,fallible").0, 0);
+    let (code, _, said) = with("network-hosts,fs-read");
+    assert_eq!(code, 2);
+    assert!(said.contains("declares `fallible`, which --allow-effects does not list"), "{said}");
+    let (code, _, said) = with("fs_read");
+    assert_eq!(code, 2);
+    assert!(said.contains("fs-read"), "{said}");
+}
+
+#[test]
+fn bad_effects_load_nothing_and_point_at_the_fault() {
+    let home = Home::new();
+    home.file("stage.json", "[\n  {\"effect\": \"Network\", \"hosts\": [\"a.example.com\"]}\n]\n");
+    let (code, _, said) = check(&home, &["--effects", "stage.json", "a.example.com"]);
+    assert_eq!(code, 2);
+    assert!(said.contains("stage.json:2:") && said.contains("NetworkHosts"), "{said}");
+    assert_eq!(check(&home, &["--effects", "absent.json", "a.example.com"]).0, 2);
+}
+
+#[test]
+fn a_ceiling_bounds_and_names_itself() {
+    let home = Home::new();
+    home.file(
+        "site.toml",
+        "schema = 1\n[network]\nallow = [\"*.example.com\"]\ndeny = [\"b.example.com\"]\n",
+    );
+    let with = |words: &[&str]| check(&home, &[&["--ceiling", "site.toml"], words].concat());
+    let (code, out, _) = with(&["--allow", "a.example.com", "a.example.com"]);
+    assert_eq!(code, 0);
+    assert_eq!(
+        out,
+        "allow  a.example.com:443  a.example.com (--allow), within *.example.com (site.toml:3)\n"
+    );
+    let (code, out, _) = with(&["--allow", "a.example.org", "a.example.org"]);
+    assert_eq!(
+        (code, out.as_str()),
+        (1, "deny   a.example.org:443  no rule allows it (ceiling site.toml)\n")
+    );
+    let (code, out, _) = with(&["--allow", "b.example.com", "b.example.com"]);
+    assert_eq!((code, out.as_str()), (1, "deny   b.example.com:443  denied by site.toml:4\n"));
+    // It grants nothing by itself.
+    assert_eq!(with(&["a.example.com"]).0, 1);
+    home.file("empty.toml", "");
+    assert_eq!(check(&home, &["--ceiling", "empty.toml", "--allow", "a.example.com", "a.example.com"]).0, 1);
+    home.file("bad.toml", "[network]\nallow = [\"*\"]\n");
+    assert_eq!(check(&home, &["--ceiling", "bad.toml", "--allow", "a.example.com", "a.example.com"]).0, 2);
+}
+
+#[test]
+fn the_user_s_ceiling_holds_without_being_named() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.0.join(".config/exeat")).unwrap();
+    home.file(".config/exeat/policy.toml", "[network]\nallow = [\"*.example.com\"]\n");
+    assert_eq!(check(&home, &["--allow", "a.example.org", "a.example.org"]).0, 1);
+    assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 0);
+    // One that is there and cannot be understood bounds something that is not known.
+    home.file(".config/exeat/policy.toml", "[network]\nallow = 3\n");
+    assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 2);
+    std::fs::remove_file(home.0.join(".config/exeat/policy.toml")).unwrap();
+    std::fs::create_dir(home.0.join(".config/exeat/policy.toml")).unwrap();
+    assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 2);
+}
+
+/// H23: a project's own file grants nothing unless it is named, or a ceiling bounds it.
+#[test]
+fn the_project_s_file_is_used_within_a_ceiling_only() {
+    let home = Home::new();
+    home.file(".exeat.toml", "[network]\nallow = [\"a.example.com\", \"a.example.org\"]\n");
+    let (code, _, said) = check(&home, &["a.example.com"]);
+    assert_eq!(code, 1);
+    assert!(said.contains(".exeat.toml was found and not used"), "{said}");
+    home.file("site.toml", "[network]\nallow = [\"*.example.com\"]\n");
+    let (code, _, said) = check(&home, &["--ceiling", "site.toml", "a.example.com"]);
+    assert_eq!(code, 0);
+    assert!(said.contains(".exeat.toml was found and is used"), "{said}");
+    assert_eq!(check(&home, &["--ceiling", "site.toml", "a.example.org"]).0, 1);
+}
+
+/// N21, N25: the published isolation policy, as it is, from a file and from stdin.
+#[test]
+fn the_published_isolation_policy_loads_as_it_is() {
+    let home = Home::new();
+    let old = r#"{"ro_binds":[{"host":"/usr","sandbox":"/usr"}],"network":true,"env_allowlist":["PATH"]}"#;
+    home.file("old.json", old);
+    assert_eq!(check(&home, &["--policy", "old.json", "a.example.com"]).0, 0);
+    let (code, ..) = home.with_stdin(&["check", "--policy", "-", "a.example.com:8443"], old.as_bytes());
+    assert_eq!(code, 1);
+    let closed = old.replace("true", "false");
+    assert_eq!(home.with_stdin(&["check", "--policy", "-", "a.example.com"], closed.as_bytes()).0, 1);
+    let ours = old.replace("true", r#"{"allow":["b.example.com"]}"#);
+    assert_eq!(home.with_stdin(&["check", "--policy", "-", "b.example.com"], ours.as_bytes()).0, 0);
+}
+
+#[test]
+fn show_says_what_holds_and_where_it_was_written() {
+    let home = Home::new();
+    home.file(
+        "p.toml",
+        "[network]\nallow = [\"*.example.com:*\"]\ndeny = [\"x.example.com\"]\n[limits]\npids = 9\n[env]\nset = { T = \"s3cret\" }\n",
+    );
+    home.file("site.toml", "[network]\nallow = [\"a.example.com:1-1000\"]\n[limits]\npids = 5\n");
+    let words = ["policy", "show", "--policy", "p.toml", "--ceiling", "site.toml"];
+    let (code, out, _) = home.run(&words);
+    assert_eq!(code, 0);
+    assert!(out.contains("allow  a.example.com:1-1000  p.toml:2, within site.toml:2"), "{out}");
+    assert!(out.contains("deny   x.example.com:*") && out.contains("p.toml:3"), "{out}");
+    assert!(out.contains("pids       5"), "{out}");
+    assert!(out.contains(".git/hooks") && out.contains(".ssh"), "{out}");
+
+    let (code, out, _) = home.run(&[&words[..], &["--json"]].concat());
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(shown["allow"][0]["target"], "a.example.com:1-1000");
+    assert_eq!(shown["allow"][0]["from"][1]["rule_src"], "site.toml:2");
+    assert_eq!(shown["limits"]["pids"], "5");
+    assert_eq!(shown["sources"].as_array().unwrap().len(), 2);
+    assert!(!out.contains("s3cret"), "{out}");
+}
+
+#[test]
+fn lint_and_diff_exit_like_questions() {
+    let home = Home::new();
+    home.file("a.toml", "[network]\nallow = [\"a.example.com\"]\n");
+    home.file(
+        "b.toml",
+        "[network]\nallow = [\"*.example.com\", \"a.example.com\"]\n[limits]\ntimeout = \"1m\"\n",
+    );
+    assert_eq!(home.run(&["policy", "lint", "--policy", "a.toml"]).0, 0);
+    let (code, out, _) = home.run(&["policy", "lint", "--policy", "b.toml"]);
+    assert_eq!(code, 1);
+    assert!(out.starts_with("duplicate  a.example.com") && out.contains("(b.toml:2)"), "{out}");
+    assert_eq!(home.run(&["policy", "lint", "--policy", "absent.toml"]).0, 2);
+    assert_eq!(home.run(&["policy", "diff", "a.toml", "a.toml"]), (0, String::new(), String::new()));
+    let (code, out, _) = home.run(&["policy", "diff", "a.toml", "b.toml"]);
+    assert_eq!((code, out.as_str()), (1, "opens    *.example.com:443\nadds     limits.timeout 1m\n"));
+    let (_, out, _) = home.run(&["policy", "diff", "b.toml", "a.toml"]);
+    assert_eq!(out, "closes   *.example.com:443\nremoves  limits.timeout 1m\n");
+}
+
+#[test]
+fn schemas_are_json() {
+    let home = Home::new();
+    for of in [&["policy", "schema"][..], &["policy", "schema", "ceiling"], &["policy", "schema", "effects"]]
+    {
+        let (code, out, _) = home.run(of);
+        let schema: Value = serde_json::from_str(&out).unwrap();
+        assert_eq!((code, &schema["$schema"]), (0, &"https://json-schema.org/draft/2020-12/schema".into()));
+    }
+}
+
+#[test]
+fn presets_are_listed_shown_and_used() {
+    let home = Home::new();
+    let (code, out, _) = home.run(&["preset"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("github-api") && out.contains("high"), "{out}");
+    let (_, out, _) = home.run(&["preset", "github-api"]);
+    assert!(out.contains("risk     high") && out.contains("allow    api.github.com:443"), "{out}");
+    let (code, _, said) = home.run(&["preset", "githubapi"]);
+    assert_eq!(code, 2);
+    assert!(said.contains("probably meant: github-api"), "{said}");
+
+    let (code, out, _) = check(&home, &["-p", "github-api", "api.github.com"]);
+    assert_eq!(code, 0);
+    assert!(out.contains("preset:github-api#api.github.com"), "{out}");
+    let (code, out, _) = home.run(&["policy", "lint", "-p", "github-api"]);
+    assert_eq!(code, 1);
+    assert!(out.contains("risk  preset github-api  high risk"), "{out}");
+    home.file("p.toml", "[network]\npresets = [\"githubapi\"]\n");
+    let (code, _, said) = check(&home, &["--policy", "p.toml", "api.github.com"]);
+    assert_eq!(code, 2);
+    assert!(said.contains("p.toml:2:") && said.contains("github-api"), "{said}");
+}
+
+/// K40, K41, N11, N17.
+#[test]
+fn env_says_what_a_stage_gets_and_why() {
+    let home = Home::new();
+    let mut command = home.exeat(&["env", "--env", "TOKEN", "--env", "A=b", "--json"]);
+    command.env("TOKEN", "t").env("SSH_AUTH_SOCK", "/run/agent").env("LANG", "C");
+    let (code, out, _) = home::said(command.output().unwrap());
+    assert_eq!(code, 0);
+    let all: Vec<Value> = serde_json::from_str(&out).unwrap();
+    let find = |name: &str| all.iter().find(|variable| variable["name"] == name);
+    for (name, value) in [("TOKEN", "t"), ("A", "b"), ("LANG", "C"), ("HTTPS_PROXY", "http://127.0.0.1:3128")]
+    {
+        assert_eq!(find(name).unwrap()["value"], value, "{out}");
+        assert!(!find(name).unwrap()["why"].as_str().unwrap().is_empty());
+    }
+    assert!(find("SSH_AUTH_SOCK").is_none());
+}
