@@ -26,6 +26,10 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("cli::minimal_view", minimal_view);
     list.users("cli::cache_persists", cache_persists);
     list.users("cli::proxy_alone", proxy_alone);
+    list.once("cli::proxy_on_a_free_port", free_port);
+    list.once("cli::proxy_at_a_place_that_is_taken", taken_place);
+    list.once("cli::options_in_both_spellings", both_spellings);
+    list.users("cli::one_file_is_enough", one_file);
     list.users("cli::b33_words_that_look_like_options", option_like);
 }
 
@@ -196,8 +200,9 @@ fn dangling_resolv_conf(cx: &Cx) {
     done.exits(0).prints("ok: 10\n");
 }
 
+/// K30, K40, K50: every spelling of the proxy's variables, and nothing of the caller's or of the host side's.
 fn environment(cx: &Cx) {
-    let run = cx.sh(&[&cx.good()], "env; cat /proc/1/environ | tr '\\0' '\\n'");
+    let run = cx.sh(&[&cx.good()], "env | sort; cat /proc/1/environ | tr '\\0' '\\n'");
     let secrets = [
         "SECRET_TOKEN",
         "SSH_AUTH_SOCK",
@@ -222,6 +227,12 @@ fn environment(cx: &Cx) {
         assert!(said.contains(&format!("{name}=http://127.0.0.1:")), "no {name} in {said}");
     }
     assert!(said.contains(&format!("HOME={}\n", cx.home().display())), "{said}");
+    // K30: of ours these three alone, and none of them tells where anything is on the host.
+    let (_, ours): (Vec<_>, Vec<_>) = said
+        .lines()
+        .filter(|line| line.starts_with("EXEAT"))
+        .partition(|line| line.starts_with("EXEAT_RUN_ID="));
+    assert_eq!(ours, ["EXEAT=1", "EXEAT_DENIALS=/run/exeat/denials.jsonl"], "{said}");
 
     let done = cx.exeat(["run", "--env", "KEPT", "--env", "SET=here", "--", "sh", "-c", "echo $KEPT $SET"]);
     done.env("KEPT", "kept").run().prints("kept here\n");
@@ -342,6 +353,77 @@ fn proxy_alone(cx: &Cx) {
     cx.outside(curl).run().exits(0).shows("hello from");
     live.signal(nix::sys::signal::Signal::SIGINT);
     live.wait().exits(0).says("any local user");
+}
+
+/// K49: with port 0 the kernel chooses, and exeat says which.
+fn free_port(cx: &Cx) {
+    let said = cx.home().join("said");
+    let record = cx.home().join("proxy.jsonl").display().to_string();
+    let words = ["proxy", "--listen", "tcp:127.0.0.1:0", "--allow", &cx.good(), "--audit", &record];
+    let live = cx.exeat_plain(words).redirect(&format!("2>{}", said.display())).start();
+    let port = e2e::wait_for(std::time::Duration::from_secs(10), "the port", || {
+        let said = fs::read_to_string(&said).unwrap_or_default();
+        let place = said.lines().find_map(|line| line.strip_prefix("exeat: listening on tcp:127.0.0.1:"))?;
+        place.split(';').next()?.parse::<u16>().ok()
+    });
+    assert_ne!(port, 0);
+    let mut curl = cx.curl(&cx.good_url());
+    curl.extend(["-x".to_string(), format!("http://127.0.0.1:{port}")]);
+    cx.outside(curl).run().exits(0).shows("hello from");
+    live.signal(nix::sys::signal::Signal::SIGTERM);
+    live.wait().exits(0);
+}
+
+/// K25, K50: the name that a killed proxy left is taken over; a living one's, and any other file, is not.
+fn taken_place(cx: &Cx) {
+    let socket = cx.home().join("proxy.sock");
+    let listen = format!("unix:{}", socket.display());
+    let record = |name: &str| cx.home().join(name).display().to_string();
+    let proxy = |name: &str| {
+        cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &cx.good(), "--audit", &record(name)])
+    };
+    let answers = || std::os::unix::net::UnixStream::connect(&socket).is_ok();
+
+    drop(std::os::unix::net::UnixListener::bind(&socket).expect("what a killed proxy leaves"));
+    cx.bench().give(&socket, cx.is_root());
+    assert!(socket.exists() && !answers());
+    let first = proxy("first").start();
+    e2e::wait_for(std::time::Duration::from_secs(10), "the proxy", || answers().then_some(()));
+    proxy("second").run().exits(125).says("proxy.sock");
+    assert!(answers(), "the first one was pushed aside");
+    first.signal(nix::sys::signal::Signal::SIGTERM);
+    first.wait().exits(0);
+    assert!(!socket.exists());
+
+    fs::write(&socket, "mine").expect("a file at its place");
+    proxy("third").run().exits(125);
+    assert_eq!(fs::read_to_string(&socket).expect("the file"), "mine");
+}
+
+/// N24: a value behind `=` and a value behind a blank.
+fn both_spellings(cx: &Cx) {
+    let rule = format!("{}:7", cx.good());
+    let script = format!("echo $WORD; {} ask {rule}", cx.probe());
+    let joined =
+        ["run", &format!("--allow={rule}"), "--env=WORD=a=b", "--timeout=30s", "--", "sh", "-c", &script];
+    let apart = ["run", "--allow", &rule, "--env", "WORD=a=b", "--timeout", "30s", "sh", "-c", &script];
+    for words in [&joined[..], &apart[..]] {
+        let done = cx.exeat_plain(words.iter().copied()).run();
+        assert!(done.exits(0).stdout().starts_with("a=b\nHTTP/1.1 200 "), "{done:?}");
+    }
+}
+
+/// K23: what runs inside is part of the executable; there is nothing else to be found, and nothing to be missing.
+fn one_file(cx: &Cx) {
+    let place = cx.home().join("alone");
+    fs::create_dir(&place).expect("a directory");
+    // A link: a file that was just written cannot be executed while any forked child still holds it open.
+    fs::hard_link(cx.bench().bin.join("exeat"), place.join("exeat")).expect("a link to exeat");
+    cx.bench().give(&place, cx.is_root());
+    let exeat = place.join("exeat").display().to_string();
+    let ask = format!("{}:7", cx.good());
+    let done = cx.outside([&exeat, "run", "--allow", &ask, "--", cx.probe(), "ask", &ask]).run();
+    assert!(done.exits(0).stdout().starts_with("HTTP/1.1 200 "), "{done:?}");
 }
 
 fn option_like(cx: &Cx) {

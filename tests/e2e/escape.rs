@@ -11,6 +11,7 @@ mod foreign_syscalls;
 mod git_hooks;
 mod host_loopback;
 mod host_processes;
+mod host_secrets;
 mod host_socket;
 mod inherited_descriptors;
 mod io_uring;
@@ -38,6 +39,7 @@ pub(crate) fn cases(list: &mut Cases) {
     git_hooks::cases(list);
     host_loopback::cases(list);
     host_processes::cases(list);
+    host_secrets::cases(list);
     host_socket::cases(list);
     inherited_descriptors::cases(list);
     io_uring::cases(list);

@@ -10,6 +10,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("streams::stdin_to_stdout_is_binary", binary);
     list.matrix("streams::each_stream_is_its_own", each_is_its_own);
     list.bridges("streams::a_pipe_stays_a_pipe", kinds);
+    list.users("streams::a_policy_on_stdin_leaves_it_empty", policy_on_stdin);
     list.bridges("streams::started_with_closed_streams", closed_streams);
     list.bridges("streams::early_close_ends_the_stage", early_close);
     list.bridges("streams::output_comes_at_once", at_once);
@@ -48,6 +49,20 @@ fn kinds(cx: &Cx) {
     let done = cx.sh(&[], &script).redirect(&format!(">>{} 2>&1", file.display())).run();
     done.exits(0).prints("");
     assert_eq!(std::fs::read_to_string(&file).expect("out"), "device\nfile\nfile\n");
+}
+
+/// N25: what is the policy is not the stage's input. An empty policy is one that allows nothing.
+fn policy_on_stdin(cx: &Cx) {
+    let words =
+        |command: &str| ["run", "--policy", "-", "--", "sh", "-c", command].map(str::to_string).to_vec();
+    let policy = format!("[network]\nallow = [\"{}:7\"]\n", cx.good());
+    let ask = format!("cat; {} ask {}:7", cx.probe(), cx.good());
+    let done = cx.exeat(words(&ask)).stdin(policy.clone()).run();
+    assert!(done.exits(0).stdout().starts_with("HTTP/1.1 200 "), "{done:?}");
+    for empty in ["", " \n"] {
+        cx.exeat(words(&ask)).stdin(empty).run().exits(0).shows("HTTP/1.1 403 ");
+    }
+    cx.exeat(["run", "--", "cat"]).stdin(policy.clone()).run().exits(0).prints(&policy);
 }
 
 /// Descriptors that the caller has closed must not become ours, or the record would go to the stage's output.
