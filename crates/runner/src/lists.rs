@@ -282,6 +282,10 @@ pub(crate) const CERTIFICATES: &[&str] = &[
     "CLOUDSDK_CORE_CUSTOM_CA_CERTS_FILE",
 ];
 
+/// Where systems keep the certificates that they trust: shown to a stage with a work directory and hosts to reach.
+pub(crate) const TRUST: &[&str] =
+    &["/etc/ssl/certs", "/etc/ssl/cert.pem", "/etc/pki/tls/certs", "/etc/pki/ca-trust/extracted"];
+
 /// Variables that point package managers at the private cache, and the directory in it.
 pub(crate) const CACHES: &[(&str, &str)] = &[
     ("XDG_CACHE_HOME", ""),

@@ -103,6 +103,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
     let (named, asked) = named_trees(&environment);
+    let certificates = certificates(&request, &environment);
     notes.extend(environment.notes);
     let facts = view::Facts {
         cwd: &cwd,
@@ -111,6 +112,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         stage_home: &stage_home,
         named,
         asked,
+        certificates,
         cache: cache.as_deref(),
         own: &own,
         root,
@@ -359,6 +361,17 @@ fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let paths =
         |list: Vec<&Variable>| list.into_iter().map(|variable| PathBuf::from(&variable.value)).collect();
     (paths(own), paths(asked))
+}
+
+/// The certificates for a stage in a work directory that may reach something: its view has no `/etc`, and what was written
+/// for such a view counts on them.
+fn certificates(request: &Request, environment: &Environment) -> Vec<PathBuf> {
+    if request.files.work.is_none() || request.policy.is_empty() {
+        return Vec::new();
+    }
+    let naming = environment.variables.iter();
+    let naming = naming.filter(|variable| lists::CERTIFICATES.iter().any(|name| variable.name == *name));
+    lists::TRUST.iter().map(PathBuf::from).chain(naming.map(|it| PathBuf::from(&it.value))).collect()
 }
 
 /// The caller's standard streams, which the stage gets.

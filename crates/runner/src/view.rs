@@ -57,6 +57,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) named: Vec<PathBuf>,
     /// The same of variables that were given a value: trees that are asked for, like binds.
     pub(crate) asked: Vec<PathBuf>,
+    /// Certificates that a stage with a work directory needs to trust what it may reach.
+    pub(crate) certificates: Vec<PathBuf>,
     /// The private cache on the host, where there is one.
     pub(crate) cache: Option<&'a Path>,
     /// Directories that exeat itself writes to.
@@ -95,6 +97,7 @@ pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     if view.kind == View::Project {
         view.toolchains();
     }
+    view.show_named(facts.certificates.iter().cloned().collect());
     let cwd = view.working_directory();
     let originals = view.originals(cwd)?;
     let cwd = originals.iter().find(|tree| tree.how == How::Start);
@@ -410,13 +413,18 @@ impl<'a> Builder<'a> {
         for dir in dirs.filter(|dir| dir.is_absolute() && plain(dir)) {
             roots.extend(toolchain_roots(&dir, self.facts.home));
         }
-        let named = self.facts.named.iter().chain(&self.facts.asked);
-        roots.extend(named.filter(|path| path.is_absolute() && plain(path)).cloned());
+        roots.extend(self.facts.named.iter().chain(&self.facts.asked).cloned());
+        self.show_named(roots);
+    }
+
+    /// Shows what PATH and variables name, but for what is shown already or holds too much.
+    fn show_named(&mut self, mut roots: BTreeSet<PathBuf>) {
+        roots.retain(|path| path.is_absolute() && plain(path));
         let mut unreadable = Vec::new();
         // In order, so that a tree comes before what lies in it.
         for root in roots {
             let kept_out = self.is_shown(&root)
-                || root.starts_with(self.facts.cwd)
+                || self.shows_cwd() && root.starts_with(self.facts.cwd)
                 || self.facts.home.starts_with(&root)
                 || lists::KERNEL.iter().any(|place| root.starts_with(place));
             if kept_out || !root.exists() || !self.may_ask_for(&root) {
@@ -458,15 +466,22 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Whether anything of the working directory may be shown.
+    fn shows_cwd(&self) -> bool {
+        let cwd = self.facts.cwd;
+        // `/run` itself is where stage2 and the proxy's socket are put.
+        let never = [Path::new("/"), Path::new("/run")].contains(&cwd)
+            || lists::KERNEL.iter().any(|place| cwd.starts_with(place));
+        self.kind != View::Minimal && self.files.work.is_none() && !never
+    }
+
     /// The working directory's tree, if it is to be shown.
     fn working_directory(&mut self) -> Option<Original> {
         let cwd = self.facts.cwd;
         if self.kind == View::Minimal || self.files.work.is_some() {
             return None;
         }
-        let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
-        // `/run` itself is where stage2 and the proxy's socket are put.
-        if [Path::new("/"), Path::new("/run")].contains(&cwd) || within(lists::KERNEL) {
+        if !self.shows_cwd() {
             self.notes.push(format!(
                 "the working directory `{}` is read-only for the stage, and is not the host's",
                 cwd.display()

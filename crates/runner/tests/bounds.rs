@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use exeat_policy::{Limits, PolicyBuilder};
+use exeat_policy::{Action, Limits, Note, Origin, PolicyBuilder};
 use exeat_runner::{AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Request, View, Work, plan, run};
 
 /// An ordinary user's uid and gid, for when the tests are root's.
@@ -72,7 +72,7 @@ fn request(case: &str, root: &Path) -> (Files, &'static str) {
             bounds: vec![Bounds { mask: vec![root.to_path_buf()], ..ceiling() }],
             ..Files::default()
         },
-        "scratch" => {
+        "scratch" | "certificates" => {
             Files { view: View::Minimal, ro: system(), work: Some(Work::Scratch), ..Files::default() }
         }
         "work" => Files {
@@ -94,7 +94,8 @@ fn request(case: &str, root: &Path) -> (Files, &'static str) {
         }
         "ceiling-mask" => "cat data/in/f data/in/deep/f /f other/f 2>/dev/null; ls data; grep -rs secret ..; echo end",
         "reopen" => "cat data/in/f 2>/dev/null; cat data/in/deep/f; ls data/in; echo end",
-        "scratch" => "pwd; echo ~; ls -A; echo x >f && mkdir d && ls; ls -d /home /etc/passwd; cd / && (echo x >g) 2>/dev/null || echo read-only",
+        "scratch" => "pwd; echo ~; ls -A; echo x >f && mkdir d && ls; ls -d /home /etc/passwd /etc/ssl $SSL_CERT_FILE; cd / && (echo x >g) 2>/dev/null || echo read-only",
+        "certificates" => "ls -d /etc/ssl/certs /home /root; cat \"$SSL_CERT_FILE\"",
         "start-masked" | "start-in-mask" => "pwd; ls -A; echo end",
         _ => "pwd; ls; echo x >out/g && echo written; (echo x >.envrc) 2>/dev/null || echo protected",
     };
@@ -113,15 +114,24 @@ fn one_case() {
     let (Ok(case), Some(root)) = (env::var(CASE), env::var_os(ROOT)) else { return };
     let root = PathBuf::from(root);
     let (files, script) = request(&case, &root);
+    let mut policy = PolicyBuilder::new();
+    if case == "certificates" {
+        let origin = Origin::Flag { flag: "--allow".into() };
+        policy.add("api.example.com", Action::Allow, origin, Note::default()).unwrap();
+    }
     let request = Request {
         command: vec!["/bin/sh".into(), "-c".into(), script.into()],
         cwd: root.join("project"),
-        policy: PolicyBuilder::new().build(),
+        policy: policy.build(),
         files: Files { cache: Cache::None, ..files },
         env: Vec::new(),
-        host_env: [("PATH", "/usr/bin:/bin"), ("HOME", root.join("home").to_str().unwrap())]
-            .map(|(name, value)| (name.into(), value.into()))
-            .into(),
+        host_env: [
+            ("PATH", Path::new("/usr/bin:/bin")),
+            ("HOME", &root.join("home")),
+            ("SSL_CERT_FILE", &root.join("elsewhere/f")),
+        ]
+        .map(|(name, value)| (name.into(), value.into()))
+        .into(),
         bridge: Bridge::Handoff,
         stage: None,
         sources: Vec::new(),
@@ -273,6 +283,16 @@ fn k2_a_deeper_bind_opens_part_of_a_mask() {
 fn n9_a_scratch_directory_is_where_the_stage_starts() {
     each("scratch", |_, lines, told| {
         assert_eq!(lines, ["/work", "/work", "d", "f", "/etc/passwd", "read-only"], "{told}");
+    });
+}
+
+/// N20: a stage in such a directory that may reach a host can tell whom it reached, by the system's certificates and by those
+/// that its variables name; without a host to reach there are none (above).
+#[test]
+fn n20_certificates_come_with_the_hosts() {
+    each("certificates", |_, lines, told| {
+        let system: &[&str] = if Path::new("/etc/ssl/certs").exists() { &["/etc/ssl/certs"] } else { &[] };
+        assert_eq!(lines, [system, &["secret"]].concat(), "{told}");
     });
 }
 

@@ -45,6 +45,7 @@ impl Place {
             stage_home: &home,
             named: Vec::new(),
             asked: Vec::new(),
+            certificates: Vec::new(),
             cache: None,
             own: &own,
             root: false,
@@ -126,6 +127,10 @@ fn the_root_directory_adds_nothing_of_the_host() {
         built.mounts.iter().all(|mount| !matches!(mount, Mount::ReadOnly { at, .. } if at == Path::new("/")))
     );
     assert!(built.writable.is_empty());
+    place.make("tools/bin/x");
+    let path = place.root.join("tools/bin");
+    let built = place.build(&Files::default(), Path::new("/"), path.to_str());
+    assert!(!is_hidden(&built, &path.join("x")), "a toolchain is shown wherever one starts");
 }
 
 #[test]
@@ -273,6 +278,7 @@ fn a_missing_tree_is_the_caller_s_mistake() {
         stage_home: &home,
         named: Vec::new(),
         asked: Vec::new(),
+        certificates: Vec::new(),
         cache: None,
         own: &[],
         root: false,
@@ -339,6 +345,7 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
         stage_home: &home,
         named: Vec::new(),
         asked: Vec::new(),
+        certificates: Vec::new(),
         cache: None,
         own: &[],
         root: false,
@@ -427,6 +434,7 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
         stage_home: &home,
         named: Vec::new(),
         asked: Vec::new(),
+        certificates: Vec::new(),
         cache: Some(&cache),
         own: &own,
         root: false,
@@ -479,6 +487,7 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_stage_is_root() {
         stage_home: &home,
         named: Vec::new(),
         asked: Vec::new(),
+        certificates: Vec::new(),
         cache: None,
         own: &[],
         root: true,

@@ -344,6 +344,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
         path: None,
         named: named.iter().map(PathBuf::from).collect(),
         asked: asked.iter().map(PathBuf::from).collect(),
+        certificates: Vec::new(),
         cache: None,
         own: &[],
         root: false,
