@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use e2e::case::{Cases, Cx};
 
@@ -28,6 +28,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("cli::proxy_alone", proxy_alone);
     list.once("cli::proxy_on_a_free_port", free_port);
     list.once("cli::proxy_at_a_place_that_is_taken", taken_place);
+    list.users("cli::published_isolation_policy", isolation_policy);
     list.once("cli::options_in_both_spellings", both_spellings);
     list.users("cli::one_file_is_enough", one_file);
     list.users("cli::b33_words_that_look_like_options", option_like);
@@ -98,6 +99,7 @@ fn dry_run(cx: &Cx) {
     assert!(!cx.home().join(".local/state/exeat/runs").exists(), "a dry run writes no record");
 }
 
+/// K3, A13.
 fn writable_cwd(cx: &Cx) {
     let done = cx.sh(&[], "echo new >made; mkdir sub; echo more >sub/file; cat made; rm made").run();
     done.exits(0).prints("new\n");
@@ -108,6 +110,7 @@ fn writable_cwd(cx: &Cx) {
     assert_eq!(owner, directory, "new files belong to whoever owns the directory");
 }
 
+/// K21.
 fn host_is_read_only(cx: &Cx) {
     fs::write(cx.home().join("secret"), "s").expect("a file in HOME");
     let probe = cx.probe();
@@ -200,7 +203,7 @@ fn dangling_resolv_conf(cx: &Cx) {
     done.exits(0).prints("ok: 10\n");
 }
 
-/// K30, K40, K50: every spelling of the proxy's variables, and nothing of the caller's or of the host side's.
+/// K27, K30, K40, K50: every spelling of the proxy's variables, and nothing of the caller's or of the host side's.
 fn environment(cx: &Cx) {
     let run = cx.sh(&[&cx.good()], "env | sort; cat /proc/1/environ | tr '\\0' '\\n'");
     let secrets = [
@@ -238,6 +241,7 @@ fn environment(cx: &Cx) {
     done.env("KEPT", "kept").run().prints("kept here\n");
 }
 
+/// N18.
 fn identity(cx: &Cx) {
     let done =
         cx.sh(&[], "id -u; id -g; hostname; grep -c . /etc/passwd; getent passwd 65534 | cut -d: -f6").run();
@@ -248,6 +252,7 @@ fn identity(cx: &Cx) {
     assert_eq!(lines[4], cx.home().to_str().expect("ASCII"), "the JVM takes HOME from passwd: {done:?}");
 }
 
+/// K3.
 fn files(cx: &Cx) {
     let data = cx.home().join("data");
     fs::create_dir(&data).expect("data");
@@ -295,7 +300,7 @@ fn minimal_view(cx: &Cx) {
     cx.exeat(["run", "--fs", "minimal", "--", "/bin/sh", "-c", "true"]).run().exits(127);
 }
 
-/// A cache of exeat's own, for this directory, and never the host's.
+/// K21: a cache of exeat's own, for this directory, and never the host's.
 fn cache_persists(cx: &Cx) {
     let host = cx.home().join(".cache");
     fs::create_dir(&host).expect("the host's cache");
@@ -312,7 +317,7 @@ fn cache_persists(cx: &Cx) {
     cx.sh(&[], "cat $XDG_CACHE_HOME/mine 2>/dev/null || echo none").cwd(&other).run().prints("none\n");
 }
 
-/// The host side alone, on a Unix socket and on TCP.
+/// K38: the host side alone, on a Unix socket and on TCP.
 fn proxy_alone(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let socket = cx.home().join("proxy.sock");
@@ -398,6 +403,44 @@ fn taken_place(cx: &Cx) {
     fs::write(&socket, "mine").expect("a file at its place");
     proxy("third").run().exits(125);
     assert_eq!(fs::read_to_string(&socket).expect("the file"), "mine");
+}
+
+/// N6, N7, N9, N10, N11, N13, N17, N20: the published JSON, run as it stands.
+fn isolation_policy(cx: &Cx) {
+    let trees = ["/usr", "/bin", "/lib", "/lib64"].map(PathBuf::from);
+    let mut ro: Vec<serde_json::Value> = trees
+        .iter()
+        .filter(|tree| tree.exists())
+        .map(|tree| serde_json::json!({"host": tree, "sandbox": tree}))
+        .collect();
+    cx.probe();
+    ro.push(serde_json::json!({"host": cx.dir().join("probe"), "sandbox": "/probe"}));
+    let job = cx.home().join("job");
+    fs::create_dir(&job).expect("a work directory");
+    cx.bench().give(&job, cx.is_root());
+    let script = format!(
+        "pwd; echo $HOME $USER $WORD $OTHER; ls -A; echo made >made; ls -d /etc/ssl/certs {} 2>/dev/null; /probe ask {}:443",
+        cx.dir().display(),
+        cx.good()
+    );
+    let run = |network: bool, work: Option<&PathBuf>| {
+        let mut policy =
+            serde_json::json!({"ro_binds": &ro, "network": network, "env_allowlist": ["PATH", "WORD"]});
+        if let Some(work) = work {
+            policy["work_host"] = serde_json::json!(work);
+        }
+        let path = cx.home().join("isolation.json");
+        fs::write(&path, policy.to_string()).expect("the policy");
+        let words = ["run", "--policy", path.to_str().expect("ASCII"), "--", "/bin/sh", "-c", &script];
+        cx.exeat(words).env("WORD", "word").env("OTHER", "other").run()
+    };
+    let certificates = if Path::new("/etc/ssl/certs").exists() { "/etc/ssl/certs\n" } else { "" };
+    let open = run(true, None);
+    let start = format!("/work\n/work nobody word\n{certificates}HTTP/1.1 200 ");
+    assert!(open.exits(0).stdout().starts_with(&start), "{open:?}");
+    let closed = run(false, Some(&job));
+    assert!(closed.exits(0).stdout().starts_with("/work\n/work nobody word\nHTTP/1.1 403 "), "{closed:?}");
+    assert_eq!(fs::read_to_string(job.join("made")).expect("made by the stage"), "made\n");
 }
 
 /// N24: a value behind `=` and a value behind a blank.

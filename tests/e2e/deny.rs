@@ -20,7 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("deny::refused_connection", refused_connection);
 }
 
-/// The text of the manual, to the letter; the record in its default place.
+/// K49: the text of the manual, to the letter; the record in its default place.
 fn curl_is_refused(cx: &Cx) {
     let bridge = if cx.bridge() == e2e::case::Bridge::Relay { "relay" } else { "handoff" };
     let mut words: Vec<String> = ["run", "--bridge", bridge, "--allow"].map(str::to_string).to_vec();
@@ -42,6 +42,7 @@ fn curl_is_refused(cx: &Cx) {
     shown.exits(0).shows(&evil).shows("deny");
 }
 
+/// K7.
 fn nothing_granted(cx: &Cx) {
     let done = cx.run(&[], cx.curl(&cx.good_url())).run();
     done.exits(56).says("no rule allows it");
@@ -69,7 +70,7 @@ fn literal(cx: &Cx) {
     }
 }
 
-/// The namespace has no route, no resolver and no datagrams, of either family.
+/// N22: the namespace has no route, no resolver and no datagrams, of either family.
 fn direct_attempts(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let attempts = [
@@ -139,6 +140,7 @@ fn refusal_on_the_wire(cx: &Cx) {
     assert!(lines[3].starts_with("Run ") && lines[3].ends_with(", connection 1."), "{}", lines[3]);
 }
 
+/// K8.
 fn deny_wins(cx: &Cx) {
     let good = cx.good();
     let deny = format!("!{good}");
@@ -246,7 +248,7 @@ fn quiet(cx: &Cx) {
     cx.exeat(words).run().exits(0).shows("403").silent();
 }
 
-/// What a stage may know about its refusals: the target, the reason and the flag, never an address or a path.
+/// K42: what a stage may know about its refusals: the target, the reason and the flag, never an address or a path.
 fn denials_file(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let inner = cx.name("wiki", Answer::Addrs(vec!["10.2.3.4".parse().expect("an address")]));

@@ -19,23 +19,27 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("exit::timeout_is_124", timeout);
 }
 
+/// N27.
 fn stage_codes(cx: &Cx) {
     for code in [0, 1, 7, 125, 255] {
         cx.sh(&[], &format!("exit {code}")).run().exits(code).silent();
     }
 }
 
+/// N27.
 fn signals(cx: &Cx) {
     for (name, number) in [("TERM", 15), ("KILL", 9), ("INT", 2), ("SEGV", 11)] {
         cx.sh(&[], &format!("ulimit -c 0; kill -{name} $$")).run().exits(128 + number);
     }
 }
 
+/// K28.
 fn not_found(cx: &Cx) {
     cx.run(&[], ["no-such-command-anywhere"]).run().exits(127).says("no-such-command-anywhere");
     cx.run(&[], ["./no/such/file"]).run().exits(127);
 }
 
+/// K28.
 fn not_executable(cx: &Cx) {
     cx.run(&[], ["./ca.pem"]).run().exits(126).says("ca.pem");
     cx.run(&[], ["/etc"]).run().exits(126);
@@ -77,7 +81,7 @@ fn bad_input(cx: &Cx) {
     assert!(!cx.dir().join("started").exists());
 }
 
-/// The file is hidden in a private mount namespace: by a whiteout where overlays work, else by /dev/null.
+/// N2, N26: the file is hidden in a private mount namespace: by a whiteout where overlays work, else by /dev/null.
 fn no_bwrap(cx: &Cx) {
     let hide = "for bwrap in /usr/bin/bwrap /bin/bwrap /usr/local/bin/bwrap; do
                   if [ -e $bwrap ]; then
@@ -96,6 +100,7 @@ fn no_bwrap(cx: &Cx) {
     );
 }
 
+/// N19.
 fn planted_bwrap(cx: &Cx) {
     let planted = cx.write("bwrap", "#!/bin/sh\necho planted\ntouch planted-ran\n");
     std::fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
@@ -104,7 +109,7 @@ fn planted_bwrap(cx: &Cx) {
     assert!(!cx.dir().join("planted-ran").exists());
 }
 
-/// The same number from the stage and from exeat are told apart.
+/// N27: the same number from the stage and from exeat are told apart.
 fn result_cause(cx: &Cx) {
     let result = |name: &str| cx.home().join(name).display().to_string();
     let read = |path: &str| -> serde_json::Value {

@@ -77,6 +77,7 @@ fn nothing_more_than(cx: &Cx, before: &Leftover) {
     assert!(after == *before, "left behind:\nbefore {before:#?}\nafter {after:#?}");
 }
 
+/// A13.
 fn kill_9(cx: &Cx) {
     // The first run makes what stays by design: the cache of this working directory.
     cx.sh(&[&cx.good()], "true").run().exits(0);
@@ -130,7 +131,7 @@ fn two_hundred_runs(cx: &Cx) {
     assert!(descendants().is_empty(), "{:?}", descendants());
 }
 
-/// The stage kills everything that it can see. It loses its own network at most.
+/// K29: the stage kills everything that it can see. It loses its own network at most.
 fn killed_bridge(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let script = format!(
@@ -155,7 +156,7 @@ fn killed_bridge(cx: &Cx) {
     done.record();
 }
 
-/// Two sandboxes of one user: no socket of the one is in reach of the other, and policies stay apart.
+/// K50: two sandboxes of one user: no socket of the one is in reach of the other, and policies stay apart.
 fn two_at_once(cx: &Cx) {
     let (good, other) = (cx.good(), cx.name("other", e2e::dns::Answer::Addrs(vec![cx.good_addrs().0])));
     let hold = format!("hold {good}:7 1");
@@ -173,7 +174,7 @@ fn two_at_once(cx: &Cx) {
     assert!(lines[1].starts_with("HTTP/1.1 403 ") && lines[2].starts_with("HTTP/1.1 200 "), "{said}");
 }
 
-/// A stage that waits for all its children must not wait for one of ours.
+/// K29: a stage that waits for all its children must not wait for one of ours.
 fn waits_for_no_relay(cx: &Cx) {
     let script = "import os\ntry:\n os.wait()\nexcept ChildProcessError:\n print('no child')\n";
     if !Path::new("/usr/bin/python3").exists() {
@@ -198,7 +199,7 @@ fn stuck(cx: &Cx) {
     }
 }
 
-/// Loopback is the stage's own.
+/// K9: loopback is the stage's own.
 fn may_serve(cx: &Cx) {
     cx.probing(&[], "serve 8080").run().exits(0).prints("ok: hello\n");
 }

@@ -134,6 +134,7 @@ fn becomes_the_owner(cx: &Cx) {
     limited(cx, "--open-files 64", "open-many 200").run().exits(0).prints("EMFILE\n");
 }
 
+/// N33.
 fn memory(cx: &Cx) {
     limited(cx, "", "hog 200 0").run().exits(0).prints("ok\n");
     limited(cx, "--memory 400MiB", "hog 200 300").run().exits(0).prints("ok\n");

@@ -96,6 +96,7 @@ fn at_once(cx: &Cx) {
     live.wait().exits(143);
 }
 
+/// K50.
 fn client_closes(cx: &Cx) {
     let good = cx.good();
     let done = cx.probing(&[&format!("{good}:9003")], &format!("client-closes {good}:9003 100000")).run();
@@ -137,6 +138,7 @@ fn early_bytes(cx: &Cx) {
     cx.probing(&[&format!("{good}:7")], &format!("early {good}:7")).run().exits(0).prints("early bird\n");
 }
 
+/// K26.
 fn echo_megabytes(cx: &Cx) {
     let good = cx.good();
     cx.probing(&[&format!("{good}:7")], &format!("echo {good}:7 5000000"))

@@ -207,6 +207,7 @@ fn hosts_on_the_socket(cx: &Cx) {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// K49.
 fn hosts_through_the_bridge(cx: &Cx) {
     fill_zone(cx);
     let mut wrong = Vec::new();
@@ -269,6 +270,7 @@ fn raw_on_the_socket(cx: &Cx) {
     });
 }
 
+/// K50.
 fn raw_through_the_bridge(cx: &Cx) {
     cx.probe();
     raw_rows(cx, |play| {

@@ -69,6 +69,7 @@ impl From<Exit> for ExitCode {
 mod tests {
     use super::*;
 
+    /// K28.
     #[test]
     fn the_codes_that_are_documented() {
         for (exit, code) in [

@@ -92,6 +92,7 @@ fn bad_input_is_exit_2_on_stderr_only() {
     }
 }
 
+/// N25.
 #[test]
 fn a_policy_on_stdin() {
     let home = Home::new();
@@ -104,6 +105,7 @@ fn a_policy_on_stdin() {
     assert_eq!((code, err.as_str()), (2, "exeat: error: `stdin` is larger than 1048576 bytes\n"));
 }
 
+/// K12, H23: nobody is asked whether to trust it.
 #[test]
 fn a_project_file_that_is_not_named_is_said_and_not_used() {
     let home = Home::new();

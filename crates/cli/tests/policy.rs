@@ -140,7 +140,7 @@ fn the_user_s_ceiling_holds_without_being_named() {
     assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 2);
 }
 
-/// H23: a project's own file grants nothing unless it is named, or a ceiling bounds it.
+/// K12, H23: a project's own file grants nothing unless it is named, or a ceiling bounds it.
 #[test]
 fn the_project_s_file_is_used_within_a_ceiling_only() {
     let home = Home::new();
@@ -227,6 +227,7 @@ fn schemas_are_json() {
     }
 }
 
+/// K34.
 #[test]
 fn presets_are_listed_shown_and_used() {
     let home = Home::new();

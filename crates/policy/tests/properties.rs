@@ -196,6 +196,7 @@ fn member() -> BoxedStrategy<(String, String)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
+    /// K33.
     #[test]
     fn matcher_equals_the_naive_one(pattern in name(), wild in any::<bool>(), asked in name()) {
         let text = if wild { format!("*.{pattern}") } else { pattern };

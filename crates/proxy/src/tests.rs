@@ -265,7 +265,7 @@ async fn eventually(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// One allowed connection, with early data, from head to close.
+/// K32: one allowed connection, with early data, from head to close.
 #[tokio::test]
 async fn a_tunnel_from_head_to_close() {
     for way in WAYS {
@@ -314,7 +314,7 @@ async fn a_fragmented_head() {
     proxy.end().await;
 }
 
-/// P03, P22, D10: a denial is a 403 before any 200, names its flag, looks nothing up, and ends the connection.
+/// K32, P03, P22, D10: a denial is a 403 before any 200, names its flag, looks nothing up, and ends the connection.
 #[tokio::test]
 async fn a_denial() {
     for way in WAYS {
@@ -360,7 +360,7 @@ async fn a_closed_address() {
     assert_eq!(origin.connections(), 0);
 }
 
-/// Failures are not denials: 502 and 504, verdict `error` or a close that tells.
+/// K32: failures are not denials: 502 and 504, verdict `error` or a close that tells.
 #[tokio::test]
 async fn the_world_says_no() {
     let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();

@@ -155,6 +155,7 @@ mod tests {
         path
     }
 
+    /// K25, K49.
     #[test]
     fn b36_b27_a_run_directory_is_private_and_leaves_nothing() {
         let base = scratch("private");
@@ -167,6 +168,7 @@ mod tests {
         fs::remove_dir(&base).unwrap();
     }
 
+    /// K25, K50.
     #[test]
     fn b32_what_a_killed_run_left_is_swept_and_what_is_in_use_is_not() {
         let base = scratch("sweep");
@@ -189,6 +191,7 @@ mod tests {
         fs::remove_dir(&base).unwrap();
     }
 
+    /// K50.
     #[test]
     fn starts_at_the_same_time_do_not_sweep_each_other() {
         let base = scratch("crowd");

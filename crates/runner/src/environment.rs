@@ -240,6 +240,7 @@ mod tests {
         env.variables.iter().find(|variable| variable.name == name).map(|variable| variable.why)
     }
 
+    /// K41.
     #[test]
     fn b31_what_the_caller_has_stays_with_the_caller() {
         let host = [
@@ -274,6 +275,7 @@ mod tests {
         assert!(env.dropped.iter().all(|dropped| dropped.name != "SSH_AUTH_SOCK"), "it was asked for");
     }
 
+    /// K31.
     #[test]
     fn rules_pass_and_set_in_order_but_never_the_proxy() {
         let rules = [
@@ -294,6 +296,7 @@ mod tests {
         assert_eq!(get(&env, "XDG_CACHE_HOME"), None);
     }
 
+    /// N11, N20, K10, K41.
     #[test]
     fn each_variable_says_why_it_is_there() {
         let host =

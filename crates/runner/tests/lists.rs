@@ -17,6 +17,7 @@ fn names(page: &str, start: &str) -> BTreeSet<String> {
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
+/// N23, K46.
 #[test]
 fn the_page_lists_exactly_what_a_view_is_made_of() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/files.md");

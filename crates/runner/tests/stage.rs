@@ -114,7 +114,7 @@ fn a13_a_program_named_bwrap_runs_inside() {
     assert_eq!(said(&stage), "mine --version\n");
 }
 
-/// A1, A13: the working directory is kept, also a relative one of a taken-over command.
+/// N13, A1, A13: the working directory is kept, also a relative one of a taken-over command.
 #[test]
 fn a13_the_working_directory_is_kept() {
     let place = Place::new("cwd");
@@ -280,7 +280,8 @@ fn a_stage_is_stopped_politely_and_then_not() {
     assert_eq!(running.wait().unwrap().ended, Ended::Signal(9));
 }
 
-/// A command that cannot be executed is an outcome, as with the binary; a wrong word of the caller's starts nothing.
+/// K50: a command that cannot be executed is an outcome, as with the binary; a wrong word of the caller's, such as one with a
+/// NUL, starts nothing.
 #[test]
 fn what_cannot_start_says_why() {
     let place = Place::new("wrong");
@@ -351,7 +352,7 @@ fn n28_everything_can_be_required_to_hold() {
     }
 }
 
-/// A1, N14: the trees of the host are shown, writable, hidden, as asked.
+/// N8, K48, A2, A1, N14: the trees of the host are shown, writable, hidden, as asked.
 #[test]
 fn trees_are_shown_as_asked() {
     let place = Place::new("trees");
@@ -372,7 +373,7 @@ fn trees_are_shown_as_asked() {
     assert_eq!(stage.view(View::Minimal).output().unwrap().outcome.ended, Ended::NotFound);
 }
 
-/// Effects grant what they need: hosts, paths below HOME, and nothing that is no path and no host.
+/// N12, K48: effects grant what they need: hosts, paths below HOME, and nothing that is no path and no host.
 #[test]
 fn effects_grant_what_they_need() {
     let place = Place::new("effects");
@@ -539,7 +540,7 @@ fn a_limit_ends_a_stage_or_refuses_it_more() {
     assert_eq!(output.stdout.len(), 1000);
 }
 
-/// Rows above, for a caller without privileges: the same test program once more.
+/// A12: rows above, for a caller without privileges: the same test program once more.
 #[test]
 fn everything_again_as_an_ordinary_user() {
     if std::env::var_os(AGAIN).is_some() || !is_root() {

@@ -209,6 +209,96 @@ fn the_pages_list_every_name_that_a_view_is_made_of() {
     assert!(missing.is_empty(), "docs/files.md does not list {missing:?}");
 }
 
+/// Rows of the three systems that are no sandbox's business, or for other systems than Linux. docs/parity.md says so.
+const NO_ROWS: [&str; 6] = ["N32", "K43", "K44", "A6", "A10", "A11"];
+
+#[test]
+fn the_parity_page_has_every_row_and_names_tests_that_are_there() {
+    // K16 to K19 were never given out.
+    let numbers = [("N", 1..=33), ("K", 1..=15), ("K", 20..=50), ("A", 1..=13)];
+    let all = numbers.into_iter().flat_map(|(letter, range)| range.map(move |n| format!("{letter}{n}")));
+    let expected: BTreeSet<String> = all.filter(|row| !NO_ROWS.contains(&row.as_str())).collect();
+    let tests = tests();
+    assert!(tests.len() > 500, "the tests are no longer where this test looks for them");
+
+    let mut wrong = Vec::new();
+    let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let page = read("docs/parity.md");
+    for line in page.lines() {
+        let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
+        let id = cells[0];
+        if !line.starts_with('|') || !id.ends_with(|c: char| c.is_ascii_digit()) {
+            continue;
+        }
+        let named: Vec<String> =
+            cells[cells.len() - 1].split('`').skip(1).step_by(2).map(str::to_owned).collect();
+        if named.is_empty() && !line.contains("*later*") {
+            wrong.push(format!("{id} names no test and says nothing of later: {line}"));
+        }
+        for name in named.iter().filter(|name| !tests.contains_key(*name)) {
+            wrong.push(format!("{id} names a test that is not there: {name}"));
+        }
+        rows.entry(id.to_owned()).or_default().extend(named);
+    }
+    let listed: BTreeSet<String> = rows.keys().cloned().collect();
+    let difference: Vec<_> = expected.symmetric_difference(&listed).collect();
+    assert!(difference.is_empty(), "missing in docs/parity.md, or no row at all: {difference:?}");
+    for (id, named) in &rows {
+        let names_it = |name: &String| tests.get(name).is_some_and(|words| words.contains(id));
+        if !named.is_empty() && !named.iter().any(names_it) {
+            wrong.push(format!("none of its tests names {id}: {}", named.join(", ")));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Every test of the workspace by its name, those that run end to end by the name that they are listed under; and the words
+/// of its name and its comment.
+fn tests() -> BTreeMap<String, BTreeSet<String>> {
+    let mut tests: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for path in tracked().iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let text = read(path);
+        let head = text.lines().filter(|line| line.starts_with("//!")).collect::<String>();
+        let mut comments: BTreeMap<&str, String> = BTreeMap::new();
+        let (mut comment, mut is_test) = (String::new(), false);
+        for line in text.lines().map(str::trim) {
+            if let Some(words) = line.strip_prefix("///") {
+                comment.push_str(words);
+            } else if line == "#[test]" || line.starts_with("#[tokio::test") {
+                is_test = true;
+            } else if let Some((_, rest)) = line.split_once("fn ").filter(|(before, _)| !before.contains('"'))
+            {
+                let name = rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+                let comment = std::mem::take(&mut comment);
+                if std::mem::take(&mut is_test) {
+                    tests.entry(name.to_owned()).or_default().extend(words(&format!("{name} {comment}")));
+                }
+                comments.insert(name, comment);
+            } else if line.is_empty() || line.ends_with(['{', '}', ';']) {
+                (comment, is_test) = (String::new(), false);
+            }
+        }
+        if !path.starts_with("tests/e2e") {
+            continue;
+        }
+        // `list.matrix("area::name", function);`
+        for part in text.split("(\"").skip(1) {
+            let Some((name, rest)) = part.split_once("\",") else { continue };
+            let function = rest.split(')').next().unwrap().trim();
+            if let Some(comment) = comments.get(function).filter(|_| name.contains("::")) {
+                tests.entry(name.to_owned()).or_default().extend(words(&format!("{name} {head} {comment}")));
+            }
+        }
+    }
+    tests
+}
+
+/// `N1`, also written `n01`; `A1`, and not `A01`, which is a threat's name.
+fn words(text: &str) -> BTreeSet<String> {
+    let words = text.split(|c: char| !c.is_ascii_alphanumeric()).map(str::to_ascii_uppercase);
+    words.map(|word| if word.starts_with(['N', 'K']) { word.replacen("N0", "N", 1) } else { word }).collect()
+}
+
 /// The workspace's packages, as cargo tells them.
 fn packages() -> Vec<Value> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());

@@ -1,4 +1,4 @@
-//! B10: no capability is left, in any set, and none can come back.
+//! N18, B10: no capability is left, in any set, and none can come back.
 
 use e2e::case::{Cases, Cx};
 

@@ -1,4 +1,4 @@
-//! B30: services on the host's own loopback, directly and through the proxy.
+//! N22, B30: services on the host's own loopback, directly and through the proxy.
 
 use std::net::TcpListener;
 

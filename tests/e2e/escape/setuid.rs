@@ -1,4 +1,4 @@
-//! B21: programs that would raise privileges do not.
+//! N22, B21: programs that would raise privileges do not.
 
 use e2e::case::{Cases, Cx};
 

@@ -16,7 +16,7 @@ fn directory(cx: &Cx) {
     assert!(!made.exists(), "nothing may have run");
 }
 
-/// Outside, `/proc/self/fd/0` opens anew for writing what was opened for reading; the control shows it.
+/// A9: outside, `/proc/self/fd/0` opens anew for writing what was opened for reading; the control shows it.
 fn reopened(cx: &Cx) {
     let script = "{ echo changed >/proc/self/fd/0; } 2>/dev/null; cat";
     let file = cx.home().join("kept");

@@ -107,6 +107,7 @@ fn a_target_named_by_tls_off_is_not_checked() {
     assert!(place.report(&["--tls-off", "!db.example"]).contains("one allow rule is needed here"));
 }
 
+/// A3.
 #[test]
 fn paths_of_a_file_are_relative_to_it_and_those_of_flags_to_here() {
     let place = Place::new();

@@ -206,6 +206,7 @@ fn unknown_keys_name_the_nearest() {
     }
 }
 
+/// N23.
 #[test]
 fn keys_of_another_version_are_refused_not_ignored() {
     for (text, expect) in [
@@ -394,7 +395,7 @@ fn keys_of_other_programs_lead_to_ours() {
     }
 }
 
-/// K1, K3, K4, K5: what is hidden, what is writable, what is read-only in it, and git's configuration.
+/// A3, K1, K3, K4, K5: what is hidden, what is writable, what is read-only in it, and git's configuration.
 #[test]
 fn files_of_a_policy() {
     let file =

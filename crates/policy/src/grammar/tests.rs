@@ -21,6 +21,7 @@ fn check_fault(text: &str, marked: &str, meant: Option<&str>) {
     }
 }
 
+/// K14.
 #[test]
 fn rules_and_their_canonical_spelling() {
     check("api.example.com", "api.example.com:443");

@@ -147,7 +147,8 @@ fn document(key: &Key, value: &Value) -> Value {
     }
 }
 
-/// The reader and the schema take the same keys, in the same places, in files of the same role, with the same values.
+/// K15: the reader and the schema take the same keys, in the same places, in files of the same role, with the same
+/// values.
 #[test]
 fn reader_and_schema_agree_on_every_key() {
     for role in ROLES {

@@ -52,7 +52,7 @@ fn every_prefix_is_incomplete_then_one_answer() {
     }
 }
 
-/// P05 to P09, P17: the tricks of the request line and of framing.
+/// K49, P05 to P09, P17: the tricks of the request line and of framing.
 #[test]
 fn faults_are_told_apart() {
     let h = "Host: a.test\r\n";

@@ -12,7 +12,7 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// P and H rows on the wire.
+/// K37, K49: rows P and H on the wire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_row_over_both_ways() {
     let rows = include_str!("../../fixtures/raw_http.jsonl");

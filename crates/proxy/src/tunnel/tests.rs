@@ -58,7 +58,7 @@ async fn read_to_end(stream: &mut TcpStream) -> Vec<u8> {
     bytes
 }
 
-/// P21: each end of stream goes over alone, and the other direction goes on.
+/// K49, P21: each end of stream goes over alone, and the other direction goes on.
 #[tokio::test]
 async fn half_close_from_the_client() {
     let mut run = start(b"early ", Limits::default()).await;
@@ -101,6 +101,7 @@ async fn a_reset_is_carried_over() {
     assert!(ended.error.unwrap().starts_with("upstream: "));
 }
 
+/// K49.
 #[tokio::test]
 async fn megabytes_arrive_whole_both_ways() {
     let mut run = start(b"", Limits::default()).await;
@@ -120,7 +121,7 @@ async fn megabytes_arrive_whole_both_ways() {
     assert_eq!((up, down), (4_000_000, 4_000_000));
 }
 
-/// R03: idle and total limits, and the stop of a run.
+/// K35, R03: idle and total limits, and the stop of a run.
 #[tokio::test]
 async fn limits_end_a_tunnel() {
     let short = Duration::from_millis(80);

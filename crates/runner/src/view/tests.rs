@@ -90,6 +90,7 @@ fn bind(host: &Path) -> Bind {
     Bind { host: host.into(), guest: host.into() }
 }
 
+/// K21.
 #[test]
 fn the_project_is_writable_and_the_rest_of_home_is_absent() {
     let place = Place::new("plain");
@@ -133,6 +134,7 @@ fn the_root_directory_adds_nothing_of_the_host() {
     assert!(!is_hidden(&built, &path.join("x")), "a toolchain is shown wherever one starts");
 }
 
+/// K45.
 #[test]
 fn system_trees_as_working_directory_are_not_writable() {
     let place = Place::new("system");
@@ -144,6 +146,7 @@ fn system_trees_as_working_directory_are_not_writable() {
     }
 }
 
+/// A13, K50.
 #[test]
 fn n16_k4_a_narrow_read_only_tree_holds_inside_a_writable_one_and_the_other_way_round() {
     let place = Place::new("order");
@@ -189,6 +192,7 @@ fn the_host_view_masks_credentials_and_an_explicit_ro_opens_one() {
     assert!(!is_hidden(&place.build(&files, &place.project(), None), &aws.join("credentials")));
 }
 
+/// K45, A8.
 #[test]
 fn b13_the_target_of_a_linked_credential_is_masked_too() {
     let place = Place::new("link");
@@ -198,6 +202,7 @@ fn b13_the_target_of_a_linked_credential_is_masked_too() {
     assert!(is_hidden(&built, &place.home().join("dotfiles/ssh/id")));
 }
 
+/// K5, K6.
 #[test]
 fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
     let place = Place::new("git");
@@ -254,6 +259,7 @@ fn a_directory_on_path_brings_what_its_programs_need() {
     }
 }
 
+/// N7.
 #[test]
 fn the_minimal_view_has_only_what_is_declared() {
     let place = Place::new("minimal");
@@ -379,6 +385,7 @@ fn the_places_of_running_programs_and_of_nix_are_no_projects() {
     assert!(!lists::SYSTEM.contains(&"/nix"), "the daemon's socket is in it");
 }
 
+/// A8.
 #[test]
 fn a_mask_holds_in_every_tree_that_shows_its_path() {
     let place = Place::new("aliases");
@@ -447,6 +454,7 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
     assert!(built.writable.contains(&cache), "the record must not lie in it");
 }
 
+/// K46.
 #[test]
 fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_opens_them() {
     let place = Place::new("everywhere");

@@ -114,6 +114,7 @@ pub fn layer(said: &str) -> Layer {
 mod tests {
     use super::*;
 
+    /// N19.
     #[test]
     fn b17_a_planted_bwrap_is_not_trusted() {
         let dir = std::env::temp_dir().join(format!("exeat-probe-{}", std::process::id()));

@@ -292,7 +292,7 @@ fn b12_names_in_a_cut_tree_are_protected_and_watched() {
     assert!(!watched.contains(&project.join(".envrc")), "nobody can make it");
 }
 
-/// B13, B14: a link that a stage could have made leads nowhere; one within its own tree is like any path.
+/// K45, B13, B14: a link that a stage could have made leads nowhere; one within its own tree is like any path.
 #[test]
 fn b14_a_link_in_a_writable_tree_widens_nothing() {
     let place = place("stray");

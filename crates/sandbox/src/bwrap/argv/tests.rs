@@ -20,6 +20,7 @@ fn text(argv: &Argv) -> String {
     format!("{}\n-- {}", out.trim_start(), command.join(" "))
 }
 
+/// N15, K22, K47.
 #[test]
 fn every_kind_of_mount_has_its_options() {
     let argv = Argv::new(
@@ -49,6 +50,7 @@ fn b33_a_path_that_looks_like_an_option_stays_a_path() {
     assert_eq!(argv.options[place + 2].to_string(), "/--bind");
 }
 
+/// K22, A7.
 #[test]
 fn the_flags_that_must_never_be_missing() {
     let argv = Argv::new(&spec(Vec::new()), 0);
