@@ -21,6 +21,7 @@ mod exit;
 mod life;
 mod limits;
 mod load;
+mod policy;
 mod streams;
 mod tls;
 mod vectors;
@@ -43,6 +44,7 @@ fn main() -> ExitCode {
     allow::cases(&mut cases);
     deny::cases(&mut cases);
     dns::cases(&mut cases);
+    policy::cases(&mut cases);
     streams::cases(&mut cases);
     tls::cases(&mut cases);
     exit::cases(&mut cases);

@@ -7,6 +7,11 @@ use std::path::Path;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 
+/// The SHA-256 of some bytes in lower-case hexadecimal.
+pub fn sha256_hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The lines of one run.
 #[derive(Debug, Clone)]
 pub struct AuditLog {
@@ -90,8 +95,7 @@ impl AuditLog {
         assert_eq!(self.records[0]["prev"], "0".repeat(64).as_str(), "the first line hangs on nothing");
         let pairs = self.lines.iter().zip(&self.records[1..]);
         for (line, record) in pairs {
-            let digest = Sha256::digest(format!("{line}\n"));
-            let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+            let digest = sha256_hex(format!("{line}\n").as_bytes());
             assert_eq!(record["prev"], digest.as_str(), "the chain breaks at {record}");
         }
     }

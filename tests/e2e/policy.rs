@@ -1,0 +1,257 @@
+//! What a stage declares, what it is granted and what bounds both, as a run enforces it.
+
+use std::fs;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use e2e::audit::{AuditLog, sha256_hex};
+use e2e::case::{Cases, Cx};
+use e2e::dns::Answer;
+use e2e::run::{Done, Run};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.matrix("policy::n12_effects_are_what_is_granted", effects_are_granted);
+    list.matrix("policy::k13_effects_and_grants_are_what_is_in_both", both);
+    list.users("policy::k13_more_than_is_granted_does_not_start", excess);
+    list.users("policy::n30_other_kinds_of_effects_do_not_start", kinds);
+    list.matrix("policy::k13_a_ceiling_holds", ceiling);
+    list.users("policy::k13_a_ceiling_holds_for_files_variables_and_limits", ceiling_besides_hosts);
+    list.bridges("policy::h23_a_policy_that_the_stage_rewrites", rewritten);
+    list.users("policy::h23_the_project_s_file_needs_a_ceiling", project_file);
+    list.matrix("policy::n9_n25_an_isolation_policy_on_stdin", isolation);
+}
+
+/// A file of the trial's user, in directories that are theirs.
+fn write(cx: &Cx, path: &Path, text: &str) -> String {
+    own_dir(cx, path.parent().expect("a directory"));
+    fs::write(path, text).expect("file");
+    cx.bench().give(path, cx.is_root());
+    path.display().to_string()
+}
+
+fn own_dir(cx: &Cx, path: &Path) {
+    if !path.exists() {
+        own_dir(cx, path.parent().expect("a directory"));
+        fs::create_dir(path).expect("directory");
+        cx.bench().give(path, cx.is_root());
+    }
+}
+
+/// `exeat run FLAGS -- sh -c SCRIPT`
+fn sh<'a>(cx: &'a Cx, flags: &[&str], script: &str) -> Run<'a> {
+    cx.exeat([&["run"], flags, &["--", "sh", "-c", script]].concat())
+}
+
+/// A script that prints the status of CONNECT for each host.
+fn asks(hosts: &[&str]) -> String {
+    let each = hosts.iter().map(|host| {
+        format!(
+            "curl -s -o /dev/null -w '%{{http_connect}} ' --max-time 20 --cacert ca.pem https://{host}/; "
+        )
+    });
+    each.collect()
+}
+
+/// Nothing was started: exit 2, and the file that the stage would have made is not there.
+#[track_caller]
+fn did_not_start(cx: &Cx, done: &Done, why: &str) {
+    done.exits(2).says(why);
+    assert!(!cx.dir().join("started").exists(), "the stage ran");
+}
+
+fn effects_are_granted(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let (input, output) = (cx.home().join("input"), cx.home().join("output"));
+    write(cx, &input.join("f"), "in\n");
+    own_dir(cx, &output);
+    let effects = json!([
+        {"effect": "NetworkHosts", "hosts": [good]},
+        {"effect": "FsRead", "path": input},
+        {"effect": "FsWrite", "path": output},
+        {"effect": "Llm", "model": "any"},
+    ]);
+    let script = format!(
+        "cat {input}/f; echo out > {output}/f; echo no 2>&- > {input}/f || echo read-only; {}",
+        asks(&[&good, &evil]),
+        input = input.display(),
+        output = output.display(),
+    );
+    let done = sh(cx, &["--effects", &effects.to_string()], &script).run();
+    done.shows("in\nread-only\n200 403 ");
+    assert_eq!(fs::read_to_string(output.join("f")).expect("written"), "out\n");
+    let log = done.record();
+    assert_eq!(log.decision(&good)["rule_src"], "effect:NetworkHosts");
+    assert_eq!(log.decision(&evil)["verdict"], "deny");
+    // What is not declared is not there.
+    let nothing = sh(cx, &["--effects", "[]"], &format!("ls {}; {}", input.display(), asks(&[&good]))).run();
+    nothing.shows("403 ").says("No such file");
+}
+
+fn both(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let effects = json!({"effect": "NetworkHosts", "hosts": [good, evil]}).to_string();
+    let script = asks(&[&good, &evil]);
+    let granted = sh(cx, &["--effects", &effects, "--allow", &good, "--on-excess", "narrow"], &script).run();
+    granted.shows("200 403 ").says(&format!("left out: effect:NetworkHosts: `{evil}`"));
+    // What is granted and not declared is not needed, so it is not there either.
+    let effects = json!({"effect": "NetworkHosts", "hosts": [good]}).to_string();
+    sh(cx, &["--effects", &effects, "--allow", &good, "--allow", &evil], &script).run().shows("200 403 ");
+    // A deny of either side wins.
+    sh(cx, &["--effects", &effects, "--deny", &good, "--on-excess", "narrow", "--allow", &good], &script)
+        .run()
+        .shows("403 403 ");
+}
+
+fn excess(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let effects = json!({"effect": "NetworkHosts", "hosts": [evil]}).to_string();
+    let done = sh(cx, &["--effects", &effects, "--allow", &good], "touch started").run();
+    did_not_start(
+        cx,
+        &done,
+        &format!("the stage declares more than it is granted: effect:NetworkHosts: `{evil}`"),
+    );
+    let effects = json!({"effect": "FsRead", "path": cx.home().join("elsewhere")}).to_string();
+    let done = sh(cx, &["--effects", &effects, "--allow", &good], "touch started").run();
+    did_not_start(cx, &done, "elsewhere");
+    // A fault in what is declared is not passed over.
+    let done = sh(cx, &["--effects", r#"[{"effect": "Netwrok"}]"#], "touch started").run();
+    did_not_start(cx, &done, "probably meant: \"Network\"");
+}
+
+fn kinds(cx: &Cx) {
+    let effects = json!([{"effect": "Pure"}, {"effect": "NetworkHosts", "hosts": [cx.good()]}]).to_string();
+    let run = |allowed| sh(cx, &["--effects", &effects, "--allow-effects", allowed], "touch started").run();
+    did_not_start(cx, &run("pure,fs-read"), "the stage declares `network-hosts`");
+    run("pure,network").exits(0);
+    assert!(cx.dir().join("started").exists());
+}
+
+fn ceiling(cx: &Cx) {
+    let good = cx.good();
+    let free = cx.name("free", Answer::Addrs(vec![cx.spare_addrs(0).0]));
+    let site = write(cx, &cx.home().join("site.toml"), &format!("[network]\nallow = [\"{good}\"]\n"));
+    let script = asks(&[&good, &free]);
+    let done = sh(cx, &["--allow", &good, "--allow", &free, "--ceiling", &site], &script).run();
+    done.shows("200 403 ").says("site.toml");
+    let log = done.record();
+    assert_eq!(
+        (&log.decision(&good)["rule_src"], &log.decision(&free)["verdict"]),
+        (&json!("--allow"), &json!("deny"))
+    );
+    // It grants nothing by itself, and what it denies stays denied.
+    sh(cx, &["--ceiling", &site], &script).run().shows("403 403 ");
+    let strict = write(
+        cx,
+        &cx.home().join("strict.toml"),
+        &format!("[network]\nallow = [\"{good}\"]\ndeny = [\"{good}:443\"]\n"),
+    );
+    sh(cx, &["--allow", &good, "--ceiling", &strict], &script).run().shows("403 403 ");
+    // Without any, both are open: the ceiling was what held.
+    sh(cx, &["--allow", &good, "--allow", &free], &script).run().shows("200 200 ");
+    // The user's holds without being named, and one that cannot be read stops everything.
+    let own = cx.home().join(".config/exeat/policy.toml");
+    write(cx, &own, &format!("[network]\nallow = [\"{good}\"]\n"));
+    sh(cx, &["--allow", &good, "--allow", &free], &script).run().shows("200 403 ").says("policy.toml");
+    write(cx, &own, "[network]\nallwo = []\n");
+    let done = sh(cx, &["--allow", &good], "touch started").run();
+    did_not_start(cx, &done, "probably meant: allow");
+}
+
+fn ceiling_besides_hosts(cx: &Cx) {
+    let data = cx.home().join("data");
+    write(cx, &data.join("f"), "data\n");
+    let text = format!(
+        "[fs]\nro = [\"{0}\", \"{1}\"]\nrw = [\"{1}\"]\nmask = [\"{0}/secret\"]\n[env]\npass = [\"KEPT\"]\n[limits]\ntimeout = \"1s\"\n",
+        data.display(),
+        cx.dir().display()
+    );
+    write(cx, &data.join("secret/f"), "secret\n");
+    let site = write(cx, &cx.home().join("site.toml"), &text);
+    let rw = data.display().to_string();
+    let script = format!(
+        "cat {rw}/f; cat {rw}/secret/f 2>&-; echo x 2>&- > {rw}/g || echo read-only; echo $KEPT $LEFT"
+    );
+    let flags = ["--rw", &rw, "--env", "KEPT=1", "--env", "LEFT=2"];
+    sh(cx, &flags, &script).run().exits(0).prints("data\nsecret\n1 2\n");
+    fs::remove_file(data.join("g")).expect("written without a ceiling");
+    let bounded: Vec<&str> = flags.iter().copied().chain(["--ceiling", &site]).collect();
+    sh(cx, &bounded, &script).run().exits(0).prints("data\nread-only\n1\n");
+    // A larger limit does not lift a ceiling's.
+    let slow: Vec<&str> = bounded.iter().copied().chain(["--timeout", "60s"]).collect();
+    sh(cx, &slow, "sleep 30").run().exits(124);
+}
+
+/// A file is read once, before the start, and its digest is in the record.
+fn rewritten(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let text = format!("[network]\nallow = [\"{good}\"]\n");
+    write(cx, &cx.dir().join("policy.toml"), &text);
+    let script = format!("sed -i s/{good}/{evil}/ policy.toml; {}", asks(&[&good, &evil]));
+    let done = sh(cx, &["--policy", "policy.toml"], &script).run();
+    done.shows("200 403 ");
+    let after = fs::read_to_string(cx.dir().join("policy.toml")).expect("policy");
+    assert!(after.contains(&evil), "the stage can write it: {after}");
+    let log = done.record();
+    assert_eq!(sources(&log), [json!(["policy", "policy.toml", sha256_hex(text.as_bytes())])]);
+}
+
+fn sources(log: &AuditLog) -> Vec<Value> {
+    log.events("policy").iter().map(|line| json!([line["role"], line["file"], line["file_sha256"]])).collect()
+}
+
+fn project_file(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    write(cx, &cx.dir().join(".exeat.toml"), &format!("[network]\nallow = [\"{good}\", \"{evil}\"]\n"));
+    let script = asks(&[&good, &evil]);
+    sh(cx, &[], &script).run().shows("403 403 ").says(".exeat.toml was found and not used");
+    let site = write(cx, &cx.home().join("site.toml"), &format!("[network]\nallow = [\"{good}\"]\n"));
+    let done = sh(cx, &["--ceiling", &site], &script).run();
+    done.shows("200 403 ").says(".exeat.toml was found and is used");
+    assert_eq!(sources(&done.record()).len(), 2);
+    // The next run reads what this one left.
+    sh(cx, &["--ceiling", &site], "echo > .exeat.toml || rm -f .exeat.toml; mv .exeat.toml x; true").run();
+    let left = fs::read_to_string(cx.dir().join(".exeat.toml")).expect("it is still there");
+    assert!(left.contains(&evil), "{left}");
+}
+
+/// What a shell and curl need, where a policy shows only what it names.
+fn system(more: Value) -> Vec<Value> {
+    let trees =
+        ["/usr", "/bin", "/lib", "/lib64", "/etc"].into_iter().filter(|tree| Path::new(tree).exists());
+    trees
+        .map(|tree| json!({"host": tree, "sandbox": tree}))
+        .chain((!more.is_null()).then_some(more))
+        .collect()
+}
+
+fn isolation(cx: &Cx) {
+    let (work, out) = (cx.home().join("job"), cx.home().join("out"));
+    own_dir(cx, &work);
+    own_dir(cx, &out);
+    let policy = json!({
+        "ro_binds": system(json!({"host": cx.dir(), "sandbox": "/input"})),
+        "rw_binds": [{"host": out, "sandbox": "/output"}],
+        "work_host": work,
+        "network": {"allow": [cx.good()]},
+        "env_allowlist": ["PATH", "KEPT"],
+    });
+    let script = format!(
+        "pwd; echo $HOME; echo $KEPT $LEFT; read line || echo end of input; echo w > here; echo o > /output/f; \
+         echo no 2>&- > /input/f || echo read-only; cp /input/ca.pem .; {}",
+        asks(&[&cx.good(), &cx.evil()])
+    );
+    let done = sh(cx, &["--policy", "-"], &script)
+        .stdin(policy.to_string())
+        .env("KEPT", "kept")
+        .env("LEFT", "left")
+        .run();
+    done.shows("/work\n/work\nkept\nend of input\nread-only\n200 403 ");
+    let file = |path: &Path| fs::read_to_string(path).expect("written");
+    assert_eq!((file(&work.join("here")), file(&out.join("f"))), ("w\n".into(), "o\n".into()));
+    // Without a directory of the host, the work is gone with the run; with no network nothing is reachable.
+    let policy = json!({"ro_binds": system(Value::Null), "network": false, "env_allowlist": []});
+    let script = format!("pwd; ls -A; echo x > f; {}", asks(&[&cx.good()]));
+    sh(cx, &["--policy", "-"], &script).stdin(policy.to_string()).run().shows("/work\n403 ");
+}
