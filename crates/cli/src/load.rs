@@ -44,6 +44,8 @@ pub(crate) struct Loaded {
     pub(crate) ceiling_limits: Limits,
     /// What the stage declared, where that is not itself what is granted.
     pub(crate) declared: Option<EffectSet>,
+    /// The stage declares `Llm`.
+    pub(crate) llm: bool,
     /// The files that were read, for the record.
     pub(crate) sources: Vec<Source>,
     /// What the user should know: what was found, used, narrowed.
@@ -113,7 +115,7 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
     let mut names: Vec<(String, Option<Origin>)> =
         args.preset.iter().map(|name| (name.clone(), None)).collect();
     for Named { file, base, shown } in files {
-        file.apply(&mut grants).map_err(from_file)?;
+        file.apply(&mut grants);
         names.extend(file.presets.iter().map(|(name, origin)| (name.clone(), Some(origin.clone()))));
         said.add(file, &base, &shown, machine)?;
     }
@@ -126,9 +128,7 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
         Some(effects) if granted => declared = Some(effects.clone()),
         // Alone, the effects are the grants.
         Some(effects) => {
-            for rule in effects.rules() {
-                rule.apply(&mut grants);
-            }
+            grants.add_effects(effects);
             said.show(effects, machine)?;
         }
         None => {}
@@ -143,8 +143,9 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
     if let Some(effects) = &effects {
         reading.excess(&policy, args.on_excess, effects)?;
     }
+    let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
     let Reading { sources, notes, .. } = reading;
-    Ok(Loaded { policy, said, bounds, ceiling_limits, declared, sources, notes })
+    Ok(Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, notes })
 }
 
 /// A file that was read, and where its relative paths start.
@@ -164,15 +165,13 @@ impl Above<'_> {
     fn over(&self, grants: PolicyBuilder) -> Result<Policy, Failure> {
         let declared = self.declared.map(|effects| {
             let mut rules = PolicyBuilder::new();
-            for rule in effects.rules() {
-                rule.apply(&mut rules);
-            }
+            rules.add_effects(effects);
             rules
         });
         let mut ceilings = Vec::new();
         for Named { file, shown, .. } in self.ceilings {
             let mut rules = PolicyBuilder::new();
-            file.apply(&mut rules).map_err(from_file)?;
+            file.apply(&mut rules);
             for (name, origin) in &file.presets {
                 for group in groups(name, Some(origin))? {
                     if let Some(client) = group.from_client {

@@ -96,6 +96,8 @@ pub(crate) struct Ending<'a> {
     pub(crate) ended: Option<Ended>,
     /// What `exeat audit show` needs to find the record; `None`: it went to a descriptor.
     pub(crate) record: Option<String>,
+    /// The stage declared `Llm`.
+    pub(crate) llm: bool,
 }
 
 /// Whether nothing was denied and nothing failed: then the summary has no line but that of a limit.
@@ -133,6 +135,11 @@ impl Ending<'_> {
                 let at_least = if what.is_empty() && self.summary.denied_more > 0 { "at least " } else { "" };
                 out.push_str(&format!("  ... and {at_least}{more} more{what}{}\n", prefixed(": ", &show)));
             }
+        }
+        if self.llm && !denied.is_empty() {
+            out.push_str(
+                "  the stage declares `Llm`, which grants no host: name the model's, or see exeat preset\n",
+            );
         }
         if let Some(show) = self.show("") {
             out.push_str(&format!("exeat: record: {show}\n"));

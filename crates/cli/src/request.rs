@@ -12,13 +12,23 @@ use crate::failure::Failure;
 use crate::load::{self, Loaded, Said, WorkAt};
 use crate::machine::Machine;
 
+/// What the arguments of `exeat run` come to.
+#[derive(Debug)]
+pub(crate) struct Asked {
+    pub(crate) request: Request,
+    /// What the user should know before the stage starts.
+    pub(crate) notes: Vec<String>,
+    /// The stage declares `Llm`, whoever grants its hosts.
+    pub(crate) llm: bool,
+}
+
 /// Turns the arguments of `exeat run` into a request.
-pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
+pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     if args.command.first().is_none_or(|command| command.is_empty()) {
         return Err(Failure::input("there is no command to run")
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
-    let Loaded { policy, said, bounds, ceiling_limits, declared, sources, notes } =
+    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, notes } =
         load::load(&args.policy, &machine)?;
     let Said { stage, view, mut ro, mut rw, mut mask, allow_git_config, mut env, limits, work, .. } = said;
 
@@ -75,7 +85,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<(Request, Vec<Strin
         cwd: machine.cwd,
         host_env: machine.env,
     };
-    Ok((request, notes))
+    Ok(Asked { request, notes, llm })
 }
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.

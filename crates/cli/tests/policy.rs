@@ -47,7 +47,7 @@ fn what_is_declared_and_granted_is_what_is_in_both() {
     let (code, out, _) = check(&home, &[&words[..], &["c.example.com"]].concat());
     assert_eq!(
         (code, out.as_str()),
-        (1, "deny   c.example.com:443  no rule allows it (declared by the stage)\n")
+        (1, "deny   c.example.com:443  the stage does not declare it\n")
     );
 }
 
@@ -113,7 +113,7 @@ fn a_ceiling_bounds_and_names_itself() {
     let (code, out, _) = with(&["--allow", "a.example.org", "a.example.org"]);
     assert_eq!(
         (code, out.as_str()),
-        (1, "deny   a.example.org:443  no rule allows it (ceiling site.toml)\n")
+        (1, "deny   a.example.org:443  the ceiling site.toml does not allow it\n")
     );
     let (code, out, _) = with(&["--allow", "b.example.com", "b.example.com"]);
     assert_eq!((code, out.as_str()), (1, "deny   b.example.com:443  denied by site.toml:4\n"));

@@ -555,13 +555,14 @@ impl Denial {
     /// One line for the host's own terminal and record: names addresses and files.
     pub fn said_outside(&self) -> String {
         let said = self.said_of_rules();
-        match self.above() {
-            None => said,
-            Some(layer) => match (layer.role(), layer.name()) {
-                (Role::Declared, _) => format!("{said} (declared by the stage)"),
-                (_, Some(file)) => format!("{said} (ceiling {})", printable(file)),
-                (_, None) => format!("{said} (ceiling)"),
-            },
+        let Some(layer) = self.above() else { return said };
+        let silent = matches!(self.0.why, Why::Default);
+        let file = layer.name().map(|file| format!(" {}", printable(file))).unwrap_or_default();
+        match layer.role() {
+            Role::Declared if silent => "the stage does not declare it".into(),
+            Role::Declared => format!("{said} (declared by the stage)"),
+            _ if silent => format!("the ceiling{file} does not allow it"),
+            _ => format!("{said} (ceiling{file})"),
         }
     }
 

@@ -154,15 +154,10 @@ impl PolicyFile {
     }
 
     /// Adds the rules of the file to a layer of a policy. Its presets are for whoever knows what they hold.
-    ///
-    /// # Errors
-    ///
-    /// None today: [`PolicyFile::parse`] has checked the rules.
-    pub fn apply(&self, builder: &mut PolicyBuilder) -> Result<(), FileError> {
+    pub fn apply(&self, builder: &mut PolicyBuilder) {
         for rule in &self.rules {
             rule.apply(builder);
         }
-        Ok(())
     }
 }
 

@@ -144,13 +144,17 @@ pub enum RuleFault {
     #[error("`*` stands only as a whole first label, as in `*.example.com`")]
     Wildcard,
     /// `*` alone.
-    #[error("`*` covers every host: say so with `allow_any = true`")]
+    #[error("`*` covers every host: say so with `allow_any = true` in a policy file")]
     Any,
     /// `*.com`, `*.co.uk`, `*.test`.
-    #[error("anyone can register names below this suffix: `allow_shared_suffix = true` permits it")]
+    #[error(
+        "anyone can register names below this suffix: `allow_shared_suffix = true` in a policy file permits it"
+    )]
     PublicSuffix,
     /// `*.github.io`, `*.amazonaws.com`.
-    #[error("names below this suffix belong to many tenants: `allow_shared_suffix = true` permits it")]
+    #[error(
+        "names below this suffix belong to many tenants: `allow_shared_suffix = true` in a policy file permits it"
+    )]
     SharedSuffix,
     /// Brackets left open, followed by text, or around anything but an IPv6 address.
     #[error("brackets stand around an IPv6 address only, as in `[2001:db8::1]:443` or `[2001:db8::/32]`")]

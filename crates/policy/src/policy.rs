@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::addr::{self, AddrClass, Opening, OwnAddrs};
 use crate::day::Day;
 use crate::decision::{Admitted, Denial, Why};
+use crate::effect::EffectSet;
 use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::name::HostName;
 use crate::port::{Port, PortSet};
@@ -87,6 +88,14 @@ impl PolicyBuilder {
         self.rules.push(Rule { id, text: text.to_owned(), action, pattern, ports, origin, note });
     }
 
+    /// Adds the rules that it takes to have these effects; their paths are no matter of hosts.
+    pub fn add_effects(&mut self, effects: &EffectSet) -> &mut Self {
+        for rule in effects.rules() {
+            rule.apply(self);
+        }
+        self
+    }
+
     /// Makes the policy of these grants, with nothing above them.
     pub fn build(self) -> Policy {
         Layers { grants: self, ..Layers::default() }.build()
@@ -94,6 +103,24 @@ impl PolicyBuilder {
 }
 
 impl Policy {
+    /// The policy that grants what these effects need, and nothing else. A set without hosts reaches none.
+    ///
+    /// ```
+    /// use exeat_policy::{Day, EffectSet, Policy, Target};
+    ///
+    /// let declared = r#"[{"effect": "NetworkHosts", "hosts": ["api.example.com"]}, {"effect": "Pure"}]"#;
+    /// let policy = Policy::from_effects(&EffectSet::parse(declared, "stage.json")?);
+    /// let today = Day::from_unix(0);
+    /// assert!(policy.admit(Target::parse(b"api.example.com:443")?, today).is_ok());
+    /// assert!(policy.admit(Target::parse(b"other.example.com:443")?, today).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn from_effects(effects: &EffectSet) -> Self {
+        let mut grants = PolicyBuilder::new();
+        grants.add_effects(effects);
+        grants.build()
+    }
+
     /// Every rule of every layer: the grants first, in the order of addition; [`RuleId`] is the place in it.
     pub fn rules(&self) -> &[Rule] {
         &self.0.rules

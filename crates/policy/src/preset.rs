@@ -407,7 +407,11 @@ impl Catalogue {
                     open.extend(profile.members.iter().map(String::as_str));
                 }
             } else {
-                let meant = nearest(&name.to_ascii_lowercase(), names());
+                let lower = name.to_ascii_lowercase();
+                // A client is not always called like the group that asks it.
+                let asks = |group: &&Preset| group.from_client.is_some_and(|client| client.as_str() == lower);
+                let asked = self::groups().iter().find(asks);
+                let meant = asked.map(|group| group.name.as_str()).or_else(|| nearest(&lower, names()));
                 return Err(PresetError::Unknown { name: name.to_owned(), meant });
             }
         }

@@ -16,9 +16,10 @@ use exeat_policy::{Action, EffectSet, Limits, Note, Origin, Policy, PolicyBuilde
 use exeat_sandbox::{Enforcement, Held};
 
 use crate::backend::Backend;
+use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::plan::{Plan, home_of, plan_with};
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View, Work};
 use crate::run::{Outcome, Streams};
 use crate::signals;
 
@@ -253,10 +254,8 @@ impl Stage {
     /// as with [`Stage::rw`]. To bound what a stage declares by what somebody else allows, give both to
     /// [`Layers`](exeat_policy::Layers) and the policy to [`Stage::policy`].
     pub fn effects(&mut self, effects: &EffectSet) -> &mut Self {
-        for rule in effects.rules() {
-            rule.apply(&mut self.rules);
-            self.ruled = true;
-        }
+        self.rules.add_effects(effects);
+        self.ruled = true;
         self.effects_ro.extend(effects.fs_read().cloned());
         self.effects_rw.extend(effects.fs_write().cloned());
         self
@@ -300,6 +299,20 @@ impl Stage {
     /// Hides a file or directory, wherever it would be seen.
     pub fn mask(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.files.mask.push(path.as_ref().into());
+        self
+    }
+
+    /// Starts the stage in a directory of its own, in place of the working directory: [`WORK`](crate::WORK), which is its HOME
+    /// too. It is empty and gone with the run, or a directory of the host.
+    pub fn work(&mut self, work: Work) -> &mut Self {
+        self.files.work = Some(work);
+        self
+    }
+
+    /// Bounds what the stage sees and changes, whatever else is said. All bounds hold. For hosts see
+    /// [`Layers`](exeat_policy::Layers).
+    pub fn bound(&mut self, bounds: Bounds) -> &mut Self {
+        self.files.bounds.push(bounds);
         self
     }
 

@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use exeat_audit::sha256_hex;
 use exeat_policy::{
-    Action, Change, ChangeKind, Effective, FileRole, Finding, Layer, Layers, Limits, Lint, Policy,
-    PolicyBuilder, PolicyFile, Role, Rule, TlsCheck, preset, schema,
+    Action, Change, ChangeKind, Effective, FileRole, Finding, Layer, Layers, Limits, Policy, PolicyBuilder,
+    PolicyFile, Role, Rule, TlsCheck, preset, schema,
 };
 use exeat_runner::{Bind, Bounds, EnvRule, View};
 use serde_json::{Value, json};
@@ -61,11 +61,11 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
         }
     }
     stdio::data(text.as_bytes())?;
-    let serious = findings.iter().any(|finding| finding.lint != Lint::ExpiresSoon) || !groups.is_empty();
-    if findings.is_empty() && groups.is_empty() && !args.json {
+    let clean = findings.is_empty() && groups.is_empty();
+    if clean && !args.json {
         stdio::say("exeat: nothing found\n");
     }
-    Ok(if serious || !findings.is_empty() { Exit::No } else { Exit::Yes })
+    Ok(if clean { Exit::Yes } else { Exit::No })
 }
 
 /// Prints what a change opens and closes.
@@ -349,7 +349,7 @@ impl Side {
         let known: Vec<&str> = preset::names().collect();
         let file = PolicyFile::parse(&text, &shown, FileRole::Policy, &known).map_err(load::from_file)?;
         let mut grants = PolicyBuilder::new();
-        file.apply(&mut grants).map_err(load::from_file)?;
+        file.apply(&mut grants);
         for (name, origin) in &file.presets {
             for group in preset::expand(name).map_err(|error| load::from_preset(&error, Some(origin)))? {
                 group.add_to(&mut grants);

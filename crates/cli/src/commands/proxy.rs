@@ -67,7 +67,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
 
     if !args.quiet {
         let record = record.get().map(|path| audit::name_of(path, place.as_ref()));
-        stdio::say(&Ending { summary: &summary, ended: None, record }.render(paint));
+        stdio::say(&Ending { summary: &summary, ended: None, record, llm: false }.render(paint));
     }
     Ok(Exit::Yes)
 }

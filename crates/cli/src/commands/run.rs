@@ -12,7 +12,7 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::render::{self, Ending, Paint};
-use crate::request;
+use crate::request::{self, Asked};
 use crate::result::{RunResult, Sink};
 use crate::stdio;
 
@@ -31,7 +31,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     let done = attempt(args, machine);
     if let Some(sink) = sink {
         let result = match &done {
-            Ok(outcome) => RunResult::of(outcome),
+            Ok((outcome, _)) => RunResult::of(outcome),
             Err(failure) => RunResult::failed(failure),
         };
         if let Err(error) = sink.write(&result) {
@@ -40,7 +40,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
         }
     }
 
-    let outcome = done?;
+    let (outcome, llm) = done?;
     for note in &outcome.notes {
         stdio::line("note", note);
     }
@@ -52,20 +52,21 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     }
     let silent = render::is_silent(&outcome.summary);
     if !quiet && silent && outcome.ended == Ended::Timeout {
-        stdio::line("note", "the stage was stopped at its time limit (--timeout)");
+        stdio::line("note", "the stage was stopped at its time limit (timeout)");
     }
     if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_))) {
         // The short name takes a look at every record there is, so only where it is printed.
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
-        let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record };
+        let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record, llm };
         stdio::say(&ending.render(paint));
     }
     Ok(outcome.ended.into())
 }
 
-fn attempt(args: RunArgs, machine: Machine) -> Result<Outcome, Failure> {
+/// The outcome, and whether the stage declared `Llm`.
+fn attempt(args: RunArgs, machine: Machine) -> Result<(Outcome, bool), Failure> {
     let quiet = args.quiet;
-    let (request, hints) = request::run(args, machine)?;
+    let Asked { request, notes: hints, llm } = request::run(args, machine)?;
     let plan = exeat_runner::plan(request)?;
     for hint in hints.iter().filter(|_| !quiet) {
         stdio::line("note", hint);
@@ -74,12 +75,12 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Outcome, Failure> {
     for note in plan.notes() {
         stdio::line("note", note);
     }
-    Ok(exeat_runner::run(plan)?)
+    Ok((exeat_runner::run(plan)?, llm))
 }
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
     let json = args.json;
-    let (request, hints) = request::run(args, machine)?;
+    let Asked { request, notes: hints, .. } = request::run(args, machine)?;
     let plan = exeat_runner::plan(request)?;
     for note in hints.iter().chain(plan.notes()) {
         stdio::line("note", note);

@@ -19,7 +19,7 @@ fn failed(host: &str, said: &str, count: u64) -> FailedHost {
 }
 
 fn render(summary: &Summary, ended: Option<Ended>, record: Option<&str>) -> String {
-    Ending { summary, ended, record: record.map(str::to_owned) }.render(Paint::PLAIN)
+    Ending { summary, ended, record: record.map(str::to_owned), llm: false }.render(Paint::PLAIN)
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn colour_wraps_words_and_breaks_no_column() {
         denied: vec![denied("a.example", 443, "no rule allows it", 1, None)],
         ..Summary::default()
     };
-    let text = Ending { summary: &summary, ended: None, record: None }.render(Paint(true));
+    let text = Ending { summary: &summary, ended: None, record: None, llm: false }.render(Paint(true));
     assert_eq!(
         text,
         "exeat: 1 host denied, 0 reached\n  \u{1b}[31mdenied\u{1b}[0m  1x  a.example:443      no rule allows it\n"

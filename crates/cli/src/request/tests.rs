@@ -34,7 +34,7 @@ impl Place {
         Machine { cwd: self.0.clone(), env: [("HOME".into(), "/home/ann".into())].into() }
     }
 
-    fn try_request(&self, words: &[&str]) -> Result<(Request, Vec<String>), Failure> {
+    fn try_request(&self, words: &[&str]) -> Result<Asked, Failure> {
         let words = ["exeat", "run"].into_iter().chain(words.iter().copied()).chain(["true"]);
         let Command::Run(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
         run(*args, self.machine())
@@ -42,7 +42,7 @@ impl Place {
 
     fn request(&self, words: &[&str]) -> Request {
         match self.try_request(words) {
-            Ok((request, _)) => request,
+            Ok(asked) => asked.request,
             Err(failure) => panic!("{}", failure.report(Paint::PLAIN)),
         }
     }
@@ -174,10 +174,10 @@ fn files_that_differ_are_not_guessed_about() {
 fn the_project_file_is_used_only_when_named() {
     let place = Place::new();
     place.file(".exeat.toml", "[network]\nallow = [\"a.example\"]\n");
-    let (request, notes) = place.try_request(&[]).unwrap();
+    let Asked { request, notes, .. } = place.try_request(&[]).unwrap();
     assert!(request.policy.is_empty());
     assert_eq!(notes, [".exeat.toml was found and not used; --policy .exeat.toml uses it"]);
-    let (request, notes) = place.try_request(&["--policy", "./.exeat.toml"]).unwrap();
+    let Asked { request, notes, .. } = place.try_request(&["--policy", "./.exeat.toml"]).unwrap();
     assert_eq!(rules(&request), ["a.example:443 ./.exeat.toml:2"]);
     assert!(notes.is_empty());
 }

@@ -52,7 +52,7 @@ fn parse(text: &str, role: FileRole) -> Result<PolicyFile, FileError> {
 fn policy(file: &PolicyFile, times: usize) -> Policy {
     let mut builder = PolicyBuilder::new();
     for _ in 0..times {
-        file.apply(&mut builder).unwrap();
+        file.apply(&mut builder);
     }
     builder.build()
 }

@@ -188,7 +188,7 @@ fn faults_have_a_place_and_a_guess() {
         (r#"{"effect": "Pure", "note": null}"#, "1:20 `Pure` has no field `note`"),
         (r#"{"effect": "Pure", "path": null}"#, "1:20 `Pure` has no field `path`"),
         (r#"{"effect": "FsRead", "path": null}"#, "1:30 `path` is a string, not null"),
-        (r#"{"effect": "FsRead", "path": "a/b"}"#, "1:30 `a/b`: the path is absolute or starts with `~/`"),
+        (r#"{"effect": "FsRead", "path": "a/b"}"#, "1:30 `a/b`: a path here is absolute or starts with `~/`"),
         (r#"{"effect": "FsWrite", "path": "/a/../b"}"#, "1:31 `/a/../b`: the path inside has no `..`"),
         (
             r#"{"effect": "FsWrite", "path": "~b/c"}"#,

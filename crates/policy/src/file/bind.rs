@@ -40,7 +40,7 @@ pub enum BindError {
     #[error("a bind is HOST or HOST:GUEST; a path with a colon in it cannot be given here")]
     Colons,
     /// A relative path where there is nothing to be relative to.
-    #[error("the path is absolute or starts with `~/`")]
+    #[error("a path here is absolute or starts with `~/`")]
     Relative,
     /// A relative path inside.
     #[error("the path inside is absolute or starts with `~/`")]

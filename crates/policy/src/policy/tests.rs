@@ -304,7 +304,7 @@ fn a_ceiling_refuses_by_name_and_without_a_flag() {
             &["b.example.com"][..],
             "a.example.com:443",
             "no rule of a ceiling allows it",
-            "no rule allows it (ceiling /etc/exeat/policy.toml)",
+            "the ceiling /etc/exeat/policy.toml does not allow it",
         ),
         // Also where the grants would not allow it either: the flag would end in the next refusal.
         (
@@ -312,7 +312,7 @@ fn a_ceiling_refuses_by_name_and_without_a_flag() {
             &["b.example.com"],
             "a.example.com:443",
             "no rule of a ceiling allows it",
-            "no rule allows it (ceiling /etc/exeat/policy.toml)",
+            "the ceiling /etc/exeat/policy.toml does not allow it",
         ),
         (
             &["a.example.com:*"],
