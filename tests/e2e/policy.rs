@@ -78,7 +78,7 @@ fn effects_are_granted(cx: &Cx) {
         output = output.display(),
     );
     let done = sh(cx, &["--effects", &effects.to_string()], &script).run();
-    done.shows("in\nread-only\n200 403 ");
+    done.shows("in\nread-only\n200 403 ").says("the stage declares `Llm`, which grants no host");
     assert_eq!(fs::read_to_string(output.join("f")).expect("written"), "out\n");
     let log = done.record();
     assert_eq!(log.decision(&good)["rule_src"], "effect:NetworkHosts");

@@ -45,10 +45,7 @@ fn what_is_declared_and_granted_is_what_is_in_both() {
         "allow  a.example.com:443  *.example.com (--allow), within a.example.com (effect:NetworkHosts)\n";
     assert_eq!((code, out.lines().next().unwrap()), (0, expect.trim_end()));
     let (code, out, _) = check(&home, &[&words[..], &["c.example.com"]].concat());
-    assert_eq!(
-        (code, out.as_str()),
-        (1, "deny   c.example.com:443  the stage does not declare it\n")
-    );
+    assert_eq!((code, out.as_str()), (1, "deny   c.example.com:443  the stage does not declare it\n"));
 }
 
 /// K13: a stage that declares more than it is granted does not start, unless it is told to run with less.

@@ -126,6 +126,8 @@ fn a_name_comes_to_each_group_once() {
 #[test]
 fn unknown_names_say_what_was_meant() {
     for (typed, meant) in [
+        ("pip", Some("pypi")),
+        ("apt", Some("debian")),
         ("pypy", Some("pypi")),
         ("NPM", Some("npm")),
         ("github-apo", Some("github-api")),
