@@ -140,6 +140,7 @@ fn ceiling(cx: &Cx) {
         (&log.decision(&good)["rule_src"], &log.decision(&free)["verdict"]),
         (&json!("--allow"), &json!("deny"))
     );
+    assert_eq!(log.decision(&free)["refused_by"], format!("ceiling {site}"));
     // It grants nothing by itself, and what it denies stays denied.
     sh(cx, &["--ceiling", &site], &script).run().shows("403 403 ");
     let strict = write(

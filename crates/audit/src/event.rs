@@ -204,6 +204,8 @@ pub struct Decision {
     pub reason: Reason,
     /// The rule that decided, where one did.
     pub rule: Option<RuleRef>,
+    /// The ceiling that refused, or what the stage declared: no grant would have lifted that.
+    pub refused_by: Option<String>,
     /// How many equal requests this line stands for, where more than one.
     pub count: Option<u64>,
     /// On a late refusal: the address that was dialled.
@@ -231,6 +233,7 @@ impl Decision {
             verdict,
             reason,
             rule: None,
+            refused_by: None,
             count: None,
             ip: None,
             sni: None,

@@ -142,6 +142,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
         reason: Some(decision.reason.as_str()),
         rule: text(|rule| Some(&rule.text), max::RULE),
         rule_src: rule.map(|rule| clip_front(&rule.src, max::RULE_SRC)),
+        refused_by: decision.refused_by.as_deref().map(|text| clip_front(text, max::REFUSED_BY)),
         approved_by: text(|rule| rule.approved_by.as_ref(), max::APPROVED_BY),
         why: text(|rule| rule.why.as_ref(), max::WHY),
         expires: text(|rule| rule.expires.as_ref(), max::DAY),
@@ -301,6 +302,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_src: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    refused_by: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     approved_by: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<Cow<'a, str>>,
@@ -390,6 +393,7 @@ mod max {
     pub(super) const IPS: usize = 16;
     pub(super) const RULE: usize = 300;
     pub(super) const RULE_SRC: usize = 256;
+    pub(super) const REFUSED_BY: usize = 128;
     pub(super) const FILE: usize = 1024;
     pub(super) const APPROVED_BY: usize = 128;
     pub(super) const WHY: usize = 256;

@@ -177,7 +177,11 @@ pub fn words(record: &Record) -> String {
     };
     let said = match record.reason() {
         Some(Reason::Rule) => format!("allowed by {origin}"),
-        Some(Reason::Default) => "no rule allows it".to_owned(),
+        Some(Reason::Default) => match record.refused_by.as_deref() {
+            Some("declared") => "the stage does not declare it".to_owned(),
+            Some(by) => format!("the {} does not allow it", cell(by)),
+            None => "no rule allows it".to_owned(),
+        },
         Some(Reason::DenyRule) => format!("denied by {origin}"),
         Some(Reason::Port) => "this host is allowed on other ports only".to_owned(),
         Some(Reason::IpLiteral) => "no IP rule allows this address".to_owned(),

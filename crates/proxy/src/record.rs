@@ -91,6 +91,7 @@ impl<'a> Record<'a> {
         decision.ips = ips;
         decision.dns = dns;
         decision.rule = denial.rule().or(denial.admitted_by()).map(RuleRef::from);
+        decision.refused_by = denial.above().map(ToString::to_string);
         // Which ports are granted is in no other field.
         decision.error = (decided.reason == Reason::Port).then(|| denial.said_outside());
         if let Err(refusal) = self.written_for(decision, denial.target()) {

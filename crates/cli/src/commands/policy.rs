@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use exeat_audit::sha256_hex;
 use exeat_policy::{
-    Action, Change, ChangeKind, Effective, FileRole, Finding, Layer, Layers, Limits, Policy, PolicyBuilder,
+    Action, Change, ChangeKind, Effective, FileRole, Finding, Layers, Limits, Policy, PolicyBuilder,
     PolicyFile, Role, Rule, TlsCheck, preset, schema,
 };
 use exeat_runner::{Bind, Bounds, EnvRule, View};
@@ -163,8 +163,12 @@ fn shown(loaded: &Loaded, out: Paint) -> String {
     let Loaded { policy, said, bounds, ceiling_limits, .. } = loaded;
     let mut text = String::new();
     let Effective { allow, truncated, .. } = policy.effective();
-    let layers: Vec<_> =
-        policy.layers().iter().filter(|layer| layer.role() != Role::Grants).map(named).collect();
+    let layers: Vec<_> = policy
+        .layers()
+        .iter()
+        .filter(|layer| layer.role() != Role::Grants)
+        .map(ToString::to_string)
+        .collect();
     let _ = writeln!(text, "{}", out.strong("network"));
     if allow.is_empty() {
         let _ = writeln!(text, "  nothing is reachable");
@@ -282,14 +286,6 @@ fn shown_json(loaded: &Loaded) -> Value {
         }).collect::<Vec<_>>(),
         "limits": limits,
     })
-}
-
-fn named(layer: &Layer) -> String {
-    match (layer.role(), layer.name()) {
-        (Role::Ceiling, Some(file)) => format!("ceiling {file}"),
-        (Role::Declared, _) => "what the stage declares".into(),
-        _ => "ceiling".into(),
-    }
 }
 
 const fn view(view: View) -> &'static str {

@@ -1,5 +1,6 @@
 //! Who a set of rules speaks for. What a layer grants is decided above; nothing here decides.
 
+use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -42,6 +43,18 @@ impl Layer {
     /// Where its rules stand in [`Policy::rules`].
     pub(super) fn places(&self) -> Range<usize> {
         self.places.clone()
+    }
+}
+
+/// As the record names it: `ceiling FILE`, `declared`, `grants`.
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.role, &self.name) {
+            (Role::Ceiling, Some(file)) => write!(f, "ceiling {file}"),
+            (Role::Ceiling, None) => f.write_str("ceiling"),
+            (Role::Declared, _) => f.write_str("declared"),
+            (Role::Grants, _) => f.write_str("grants"),
+        }
     }
 }
 
