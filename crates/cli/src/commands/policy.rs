@@ -44,12 +44,9 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{line}");
         } else {
-            let word = out.odd(finding.lint.as_str());
-            let _ = writeln!(
-                text,
-                "{word}  {}",
-                printable(&format!("{}  {} ({})", finding.rule.text, finding, finding.rule.origin))
-            );
+            let Finding { rule, lint, .. } = finding;
+            let said = printable(&format!("{}: `{}`: {finding}", rule.origin, rule.text));
+            let _ = writeln!(text, "{said}  [{}]", out.odd(lint.as_str()));
         }
     }
     for (name, said) in &groups {
@@ -57,7 +54,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let line = json!({"preset": name, "lint": "risk", "said": said});
             let _ = writeln!(text, "{line}");
         } else {
-            let _ = writeln!(text, "{}  preset {name}  {said}", out.odd("risk"));
+            let _ = writeln!(text, "preset {name}: {said}  [{}]", out.odd("risk"));
         }
     }
     stdio::data(text.as_bytes())?;
@@ -173,7 +170,11 @@ fn shown(loaded: &Loaded, out: Paint) -> String {
     if allow.is_empty() {
         let _ = writeln!(text, "  nothing is reachable");
     }
-    let width = allow.iter().map(|rule| format!("{}:{}", rule.pattern, rule.ports).len()).max().unwrap_or(0);
+    let denied: Vec<_> = policy.rules().iter().filter(|rule| rule.action == Action::Deny).collect();
+    let of_allow = allow.iter().map(|rule| format!("{}:{}", rule.pattern, rule.ports).len());
+    let of_deny = denied.iter().map(|rule| format!("{}:{}", rule.pattern, rule.ports).len());
+    // One name of 250 bytes would push every origin off the screen.
+    let width = of_allow.chain(of_deny).max().unwrap_or(0).min(48);
     for rule in &allow {
         let target = format!("{}:{}", rule.pattern, rule.ports);
         let from: Vec<_> = rule.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
@@ -193,7 +194,7 @@ fn shown(loaded: &Loaded, out: Paint) -> String {
     if truncated {
         let _ = writeln!(text, "  ... and more");
     }
-    for rule in policy.rules().iter().filter(|rule| rule.action == Action::Deny) {
+    for rule in denied {
         let target = format!("{}:{}", rule.pattern, rule.ports);
         let origin = printable(&rule.origin.to_string());
         let _ = writeln!(text, "  {}   {target:width$}  {origin}", out.bad("deny"));
@@ -215,7 +216,8 @@ fn shown(loaded: &Loaded, out: Paint) -> String {
         ("read-only at the top of the working directory", exeat_runner::lists::protected()),
     ];
     for (what, names) in lists {
-        let _ = writeln!(text, "  {what}: {}", names.join(" "));
+        let _ = writeln!(text, "  {what}:");
+        wrapped(names, &mut text);
     }
     if !said.env.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("environment"));
@@ -286,6 +288,23 @@ fn shown_json(loaded: &Loaded) -> Value {
         }).collect::<Vec<_>>(),
         "limits": limits,
     })
+}
+
+/// Words in lines of some eighty columns.
+fn wrapped(words: &[&str], text: &mut String) {
+    const WIDTH: usize = 76;
+    let mut line = String::new();
+    for word in words {
+        if !line.is_empty() && line.len() + 1 + word.len() > WIDTH {
+            let _ = writeln!(text, "    {line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    let _ = writeln!(text, "    {line}");
 }
 
 const fn view(view: View) -> &'static str {
