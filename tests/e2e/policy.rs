@@ -195,7 +195,7 @@ fn rewritten(cx: &Cx) {
     let after = fs::read_to_string(cx.dir().join("policy.toml")).expect("policy");
     assert!(after.contains(&evil), "the stage can write it: {after}");
     let log = done.record();
-    assert_eq!(sources(&log), [json!(["policy", "policy.toml", sha256_hex(text.as_bytes())])]);
+    assert_eq!(sources(&log), [json!(["policy", cx.dir().join("policy.toml"), sha256_hex(text.as_bytes())])]);
 }
 
 fn sources(log: &AuditLog) -> Vec<Value> {

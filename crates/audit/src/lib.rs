@@ -34,7 +34,7 @@ pub use event::{
     SourceRole, Via, What,
 };
 pub use id::{ConnId, ParseRunIdError, RunId};
-pub use line::{MAX_LINE, SCHEMA};
+pub use line::{MAX_LINE, SCHEMA, ascii_json};
 pub use log::{Counts, Error, Fault, Log};
 pub use sink::{OpenError, Sink};
 

@@ -364,7 +364,11 @@ impl Formatter for Ascii {
 /// Writes JSON text, or a piece of a JSON string, with `\uXXXX` for every character outside 0x20 to 0x7e.
 ///
 /// JSON has such characters only inside strings, so the text means the same.
-pub(crate) fn ascii_json<W: ?Sized + io::Write>(out: &mut W, text: &str) -> io::Result<()> {
+///
+/// # Errors
+///
+/// Those of the writer.
+pub fn ascii_json<W: ?Sized + io::Write>(out: &mut W, text: &str) -> io::Result<()> {
     let mut rest = text;
     while let Some((at, c)) = rest.char_indices().find(|(_, c)| !matches!(c, ' '..='~')) {
         let (plain, tail) = rest.split_at(at);

@@ -112,7 +112,7 @@ pub(crate) enum Command {
 }
 
 /// The policy, for every command that needs one. All of them add up; a deny rule always wins.
-#[derive(Debug, Args)]
+#[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
     /// Allow a host, *.domain or address, on port 443 or the ports given; @FILE: a rule a line
@@ -351,6 +351,10 @@ pub(crate) enum PolicyCommand {
 /// `exeat policy show`.
 #[derive(Debug, Args)]
 pub(crate) struct PolicyShowArgs {
+    /// Policy files, as with --policy
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
@@ -363,6 +367,10 @@ pub(crate) struct PolicyShowArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "Exit codes: 0 nothing found, 1 something found, 2 bad input.")]
 pub(crate) struct PolicyLintArgs {
+    /// Policy files, as with --policy
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) files: Vec<PathBuf>,
+
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
@@ -713,8 +721,8 @@ Exit codes: 0 every target is allowed, 1 one is denied, 2 bad input, 125 could n
 
 const POLICY_EXAMPLES: &str = "\
 Examples:
-  exeat policy show --policy .exeat.toml --ceiling site.toml
-  exeat policy lint --policy .exeat.toml
+  exeat policy show .exeat.toml --ceiling site.toml
+  exeat policy lint .exeat.toml
   exeat policy diff .exeat.toml.old .exeat.toml
   exeat policy schema > exeat-policy.schema.json
 

@@ -81,6 +81,12 @@ impl Failure {
         }
     }
 
+    /// The same as plain text, for a program that reads it: without a name in front.
+    pub(crate) fn said(&self) -> String {
+        let text = self.report(Paint::PLAIN);
+        text.strip_prefix("exeat: error: ").unwrap_or(&text).trim_end().to_owned()
+    }
+
     /// The lines for stderr, each with its newline; none where nobody is to blame.
     pub(crate) fn report(&self, paint: Paint) -> String {
         match self {

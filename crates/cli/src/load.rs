@@ -13,17 +13,24 @@ use exeat_policy::{
     Action, EffectKind, EffectSet, FileError, FileRole, Layers, Limits, Note, Origin, Policy, PolicyBuilder,
     Role, RuleError, TlsCheck,
 };
-use exeat_runner::discover::{Ask, Discovery, Times};
+use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
 use exeat_runner::{Bind, Bounds, EnvRule, Files, View};
 
+use self::project::Found;
 use crate::args::{Excess, PolicyArgs};
 use crate::clock::today;
 use crate::failure::Failure;
 use crate::machine::{Machine, PlaceError};
-use crate::render::shell_word;
+use crate::render::{printable, shell_word};
+
+mod project;
 
 /// The project's policy file: used where `--policy` names it, and where a ceiling bounds it; only said to exist otherwise.
 pub(crate) const PROJECT_FILE: &str = ".exeat.toml";
+
+/// What messages and the record call a policy on stdin, and effects in an argument.
+const STDIN: &str = "stdin";
+const INLINE: &str = "--effects";
 
 /// The site's ceiling.
 const SITE_CEILING: &str = "/etc/exeat/policy.toml";
@@ -42,7 +49,7 @@ pub(crate) struct Loaded {
     pub(crate) bounds: Vec<Bounds>,
     /// The smallest limits of all ceilings.
     pub(crate) ceiling_limits: Limits,
-    /// What the stage declared, where that is not itself what is granted.
+    /// The effects, where their paths bound what others show and are not themselves what is shown.
     pub(crate) declared: Option<EffectSet>,
     /// The stage declares `Llm`.
     pub(crate) llm: bool,
@@ -88,8 +95,16 @@ impl Loaded {
     }
 }
 
+/// What the flags of a run show and hide, each path in its place.
+#[derive(Debug, Default)]
+pub(crate) struct FileFlags {
+    pub(crate) ro: Vec<Bind>,
+    pub(crate) rw: Vec<Bind>,
+    pub(crate) mask: Vec<PathBuf>,
+}
+
 /// Reads and joins the policy of a command line.
-pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failure> {
+pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Result<Loaded, Failure> {
     let mut reading = Reading { machine, sources: Vec::new(), notes: Vec::new() };
     if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
         return Err(Failure::input("`-` stands twice, and stdin is read once"));
@@ -97,9 +112,10 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
 
     let ceilings = reading.ceilings(&args.ceiling)?;
     let mut files = Vec::new();
-    for path in reading.policies(&args.policy, !ceilings.is_empty()) {
-        files.push(reading.file(&path, FileRole::Policy)?);
+    for path in &args.policy {
+        files.push(reading.file(path, FileRole::Policy)?);
     }
+    files.extend(reading.project(&args.policy, &ceilings)?);
     let effects = match &args.effects {
         Some(text) => Some(reading.effects(text)?),
         None => None,
@@ -111,33 +127,39 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
 
     let mut said = Said::default();
     let mut grants = PolicyBuilder::new();
-    flags(args, &mut grants, &mut reading)?;
+    rules(args, &mut grants, &mut reading)?;
     let mut names: Vec<(String, Option<Origin>)> =
         args.preset.iter().map(|name| (name.clone(), None)).collect();
+    let granted = !(args.allow.is_empty() && args.tls_off.is_empty() && files.is_empty() && names.is_empty());
     for Named { file, base, shown } in files {
         file.apply(&mut grants);
         names.extend(file.presets.iter().map(|(name, origin)| (name.clone(), Some(origin.clone()))));
         said.add(file, &base, &shown, machine)?;
     }
 
-    let granted =
-        !(args.allow.is_empty() && args.tls_off.is_empty() && args.policy.is_empty() && names.is_empty());
-    let mut declared = None;
-    match &effects {
-        // Declared and granted: what is in both.
-        Some(effects) if granted => declared = Some(effects.clone()),
-        // Alone, the effects are the grants.
-        Some(effects) => {
+    // Hosts and files each: declared and granted is what is in both; alone, the effects are the grants.
+    let of_files = !flags.ro.is_empty() || !flags.rw.is_empty();
+    said.ro.extend(flags.ro);
+    said.rw.extend(flags.rw);
+    said.mask.extend(flags.mask);
+    let mut declared = Declared::default();
+    if let Some(effects) = &effects {
+        // Alone they are declared as well, so that who refuses is named as it is: no flag would help.
+        declared.hosts = Some(effects);
+        if !granted {
             grants.add_effects(effects);
+        }
+        if granted || of_files {
+            declared.files = Some(effects.clone());
+        } else {
             said.show(effects, machine)?;
         }
-        None => {}
     }
 
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
-    let above = Above { declared: declared.as_ref(), ceilings: &ceilings };
+    let above = Above { declared: declared.hosts, ceilings: &ceilings };
     reading.presets(&names, &mut grants, &above, &said, &bounds)?;
     let policy = above.over(grants)?;
     if let Some(effects) = &effects {
@@ -145,7 +167,14 @@ pub(crate) fn load(args: &PolicyArgs, machine: &Machine) -> Result<Loaded, Failu
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
     let Reading { sources, notes, .. } = reading;
-    Ok(Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, notes })
+    Ok(Loaded { policy, said, bounds, ceiling_limits, declared: declared.files, llm, sources, notes })
+}
+
+/// The effects, where they bound what others grant.
+#[derive(Default)]
+struct Declared<'a> {
+    hosts: Option<&'a EffectSet>,
+    files: Option<EffectSet>,
 }
 
 /// A file that was read, and where its relative paths start.
@@ -198,10 +227,9 @@ struct Reading<'a> {
 impl Reading<'_> {
     /// Every ceiling that there is: the site's and the user's where they exist, then the named ones.
     fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Failure> {
-        let standing =
-            [Some(PathBuf::from(SITE_CEILING)), self.machine.config().map(|dir| dir.join(USER_CEILING))];
+        let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
         let mut all = Vec::new();
-        for path in standing.into_iter().flatten() {
+        for path in standing {
             // One that is there and cannot be read bounds something that we would not know.
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -215,33 +243,77 @@ impl Reading<'_> {
         Ok(all)
     }
 
-    /// The policy files: the named ones, and the project's where a ceiling bounds what it can grant.
-    fn policies(&mut self, named: &[PathBuf], bounded: bool) -> Vec<PathBuf> {
-        let mut all = named.to_vec();
-        if let Ok(found) = fs::canonicalize(self.machine.cwd.join(PROJECT_FILE)) {
-            let is_found = |path: &PathBuf| {
-                fs::canonicalize(self.machine.cwd.join(path)).is_ok_and(|path| path == found)
-            };
-            if !named.iter().any(is_found) {
-                if bounded {
-                    self.notes.push(format!("{PROJECT_FILE} was found and is used, within the ceilings"));
-                    all.push(PROJECT_FILE.into());
-                } else {
+    /// The project's own file, where nobody named it and a ceiling bounds what it can grant.
+    fn project(&mut self, named: &[PathBuf], ceilings: &[Named]) -> Result<Option<Named>, Failure> {
+        let path = self.machine.cwd.join(PROJECT_FILE);
+        let is_it = |named: &PathBuf| {
+            let real = |path: &Path| fs::canonicalize(path).ok();
+            real(&self.machine.cwd.join(named)).is_some_and(|named| Some(named) == real(&path))
+        };
+        if named.iter().any(is_it) {
+            return Ok(None);
+        }
+        let found = project::find(&path)
+            .map_err(|error| Failure::input(format!("cannot read `{PROJECT_FILE}`")).because(error))?;
+        let file = match found {
+            Found::Nothing => return Ok(None),
+            Found::File(file) if !ceilings.is_empty() => file,
+            found => {
+                let why = match found {
+                    Found::Unusable(what) => format!(": it is {what}"),
+                    _ => String::new(),
+                };
+                // Whoever names a policy has chosen.
+                if named.is_empty() {
                     self.notes.push(format!(
-                        "{PROJECT_FILE} was found and not used; --policy {PROJECT_FILE} uses it"
+                        "{PROJECT_FILE} was found and not used{why}; --policy {PROJECT_FILE} uses it"
                     ));
                 }
+                return Ok(None);
             }
+        };
+        let text = text_of(file, PROJECT_FILE)?;
+        let base = self.machine.cwd.clone();
+        let mut named = self.parsed(text, base, PROJECT_FILE.to_owned(), FileRole::Policy)?;
+        if named.file.work.is_some() {
+            self.sources.pop();
+            self.notes.push(format!(
+                "{PROJECT_FILE} was found and not used: it is an isolation policy; --policy {PROJECT_FILE} uses it"
+            ));
+            return Ok(None);
         }
-        all
+        let left_out = project::keep_what_is_bounded(&mut named.file, ceilings);
+        self.notes.push(format!("{PROJECT_FILE} was found and is used, within the ceilings"));
+        if !left_out.is_empty() {
+            self.notes.push(format!(
+                "{PROJECT_FILE}: left out, because no ceiling bounds it: {}; --policy {PROJECT_FILE} uses all of it",
+                left_out.join(", ")
+            ));
+        }
+        Ok(Some(named))
     }
 
+    /// Notes what was read. The record names a file in full: another run has another working directory.
     fn read(&mut self, role: SourceRole, file: &str, text: &str) {
-        self.sources.push(Source { role, file: file.to_owned(), sha256: sha256_hex(text.as_bytes()) });
+        let file = match file {
+            STDIN | INLINE => file.to_owned(),
+            file => self.machine.absolute(Path::new(file)).display().to_string(),
+        };
+        self.sources.push(Source { role, file, sha256: sha256_hex(text.as_bytes()) });
     }
 
     fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
         let (text, base, shown) = read_policy(path, self.machine)?;
+        self.parsed(text, base, shown, role)
+    }
+
+    fn parsed(
+        &mut self,
+        text: String,
+        base: PathBuf,
+        shown: String,
+        role: FileRole,
+    ) -> Result<Named, Failure> {
         let known: Vec<&str> = preset::names().collect();
         let file = PolicyFile::parse(&text, &shown, role, &known).map_err(from_file)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
@@ -252,7 +324,7 @@ impl Reading<'_> {
     /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
     fn effects(&mut self, argument: &str) -> Result<EffectSet, Failure> {
         let (text, shown) = if argument.trim_start().starts_with(['[', '{']) {
-            (argument.to_owned(), "--effects".to_owned())
+            (argument.to_owned(), INLINE.to_owned())
         } else {
             let (text, _, shown) = read_policy(Path::new(argument), self.machine)?;
             (text, shown)
@@ -271,16 +343,15 @@ impl Reading<'_> {
         said: &Said,
         bounds: &[Bounds],
     ) -> Result<(), Failure> {
-        let mut chosen: Vec<&'static preset::Preset> = Vec::new();
+        // Each group, and whether somebody named it.
+        let mut chosen: Vec<(&'static preset::Preset, bool)> = Vec::new();
         for (name, origin) in names {
-            let groups = if name == "auto" && origin.is_none() {
-                self.detected()?
-            } else {
-                groups(name, origin.as_ref())?
-            };
+            let named = name != "auto" || origin.is_some();
+            let groups = if named { groups(name, origin.as_ref())? } else { self.detected()? };
             for group in groups {
-                if !chosen.iter().any(|known| known.name == group.name) {
-                    chosen.push(group);
+                match chosen.iter_mut().find(|(known, _)| known.name == group.name) {
+                    Some((_, is_named)) => *is_named |= named,
+                    None => chosen.push((group, named)),
                 }
             }
         }
@@ -290,10 +361,10 @@ impl Reading<'_> {
         for rule in preset::always_denied().map_err(|error| from_preset(&error, None))? {
             rule.add_to(grants);
         }
-        for group in &chosen {
+        for (group, _) in &chosen {
             group.add_to(grants);
         }
-        let asking: Vec<_> = chosen.iter().filter(|group| group.from_client.is_some()).collect();
+        let asking: Vec<_> = chosen.iter().filter(|(group, _)| group.from_client.is_some()).collect();
         if asking.is_empty() {
             return Ok(());
         }
@@ -309,8 +380,16 @@ impl Reading<'_> {
             times: Times::default(),
         };
         let discovery = Discovery::start(ask)?;
-        for group in asking {
-            let found = discovery.ask(group)?;
+        for (group, named) in asking {
+            let found = match discovery.ask(group) {
+                // A mixed repository holds lock files of programs that are not here; the stage cannot run them either.
+                Err(exeat_runner::Error::Preset { client, why: Unasked::Absent { .. }, .. }) if !named => {
+                    self.notes
+                        .push(format!("--preset auto: {} left out: {client} is not on PATH", group.name));
+                    continue;
+                }
+                found => found?,
+            };
             for rule in &found.rules {
                 rule.add_to(grants);
             }
@@ -381,7 +460,7 @@ impl Reading<'_> {
 }
 
 /// `--allow`, `--deny` and `--tls-off`.
-fn flags(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Failure> {
+fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Failure> {
     for rule in &args.tls_off {
         if rule.starts_with(['!', '@']) {
             return Err(Failure::input(format!("`--tls-off {rule}`: one allow rule is needed here")));
@@ -447,6 +526,12 @@ pub(crate) fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Failu
     let failure = Failure::input(format!("{place}{error}"));
     match error.meant() {
         Some(meant) => failure.hint(format!("probably meant: {meant}")),
+        None if matches!(error, PresetError::Unknown { name, .. } if name == "auto") => {
+            failure.hint("auto is for --preset on the command line only")
+        }
+        None if matches!(error, PresetError::Unknown { name, .. } if name.contains(',')) => {
+            failure.hint("one name each: -p A -p B")
+        }
         None => failure.hint("exeat preset lists them"),
     }
 }
@@ -476,12 +561,16 @@ fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
 }
 
 impl Said {
-    /// What a stage without files of its own sees.
+    /// What the stage sees and changes, for whoever must not trust what it could have changed.
     fn files(&self, bounds: &[Bounds]) -> Files {
+        let work = self.work.iter().filter_map(|work| match work {
+            WorkAt::Scratch => None,
+            WorkAt::Host(path) => Some(Bind { host: path.clone(), guest: path.clone() }),
+        });
         Files {
             view: self.view.unwrap_or_default(),
             ro: self.ro.clone(),
-            rw: self.rw.clone(),
+            rw: self.rw.iter().cloned().chain(work).collect(),
             mask: self.mask.clone(),
             bounds: bounds.to_vec(),
             ..Files::default()
@@ -592,9 +681,9 @@ fn place_error(what: &str, error: PlaceError) -> Failure {
 /// The text of a policy file, the directory that its paths are relative to, and its name in messages.
 pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Failure> {
     if is_stdin(path) {
-        let text = text_of(io::stdin().lock(), "stdin")?;
+        let text = text_of(io::stdin().lock(), STDIN)?;
         close_stdin()?;
-        return Ok((text, machine.cwd.clone(), "stdin".to_owned()));
+        return Ok((text, machine.cwd.clone(), STDIN.to_owned()));
     }
     let shown = path.display().to_string();
     let file = open(&machine.cwd.join(path), &shown)?;
@@ -610,7 +699,8 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 fn open(path: &Path, shown: &str) -> Result<File, Failure> {
-    File::open(path).map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))
+    File::open(path)
+        .map_err(|error| Failure::input(format!("cannot read `{}`", printable(shown))).because(error))
 }
 
 /// At most [`MAX_FILE_BYTES`] of UTF-8; more is refused, so that a rule cannot be lost at the end.

@@ -1,7 +1,7 @@
 //! What of the machine the meaning of arguments depends on, and paths placed on it. Nothing here reads a file.
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_policy::file::{BindSpec, PathSpec};
@@ -40,9 +40,12 @@ impl Machine {
         self.cwd.join(path).components().collect()
     }
 
-    /// The user's configuration directory (XDG Base Directory Specification), if there is a home.
-    pub(crate) fn config(&self) -> Option<PathBuf> {
-        self.directory(env_vars::XDG_CONFIG_HOME).or_else(|| Some(self.home()?.join(".config")))
+    /// The user's configuration directory (XDG Base Directory Specification). Without HOME the user database says where it is:
+    /// an unset variable must not lift the ceiling in it.
+    pub(crate) fn config(&self) -> PathBuf {
+        let home =
+            || exeat_runner::home_of(self.env.get(OsStr::new(env_vars::HOME)).map(OsString::as_os_str));
+        self.directory(env_vars::XDG_CONFIG_HOME).unwrap_or_else(|| home().join(".config"))
     }
 
     fn home(&self) -> Option<PathBuf> {

@@ -14,7 +14,6 @@ pub(crate) struct Paint(bool);
 
 impl Paint {
     /// No colour.
-    #[cfg(test)]
     pub(crate) const PLAIN: Self = Self(false);
 
     /// What `--color`, the stream and the environment say together.

@@ -9,7 +9,7 @@ use exeat_runner::{AuditTo, Bridge, Cache, Declared, EnvRule, Files, Request, Vi
 
 use crate::args::{BridgeKind, CacheKind, EnvArgs, Excess, FsView, Output, RunArgs, Variable};
 use crate::failure::Failure;
-use crate::load::{self, Loaded, Said, WorkAt};
+use crate::load::{self, FileFlags, Loaded, Said, WorkAt};
 use crate::machine::Machine;
 
 /// What the arguments of `exeat run` come to.
@@ -28,20 +28,20 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         return Err(Failure::input("there is no command to run")
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
-    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, notes } =
-        load::load(&args.policy, &machine)?;
-    let Said { stage, view, mut ro, mut rw, mut mask, allow_git_config, mut env, limits, work, .. } = said;
-
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
+    let mut flags = FileFlags::default();
     for bind in &args.ro {
-        ro.push(machine.place_bind(bind, &machine.cwd).map_err(here("--ro"))?);
+        flags.ro.push(machine.place_bind(bind, &machine.cwd).map_err(here("--ro"))?);
     }
     for bind in &args.rw {
-        rw.push(machine.place_bind(bind, &machine.cwd).map_err(here("--rw"))?);
+        flags.rw.push(machine.place_bind(bind, &machine.cwd).map_err(here("--rw"))?);
     }
     for path in &args.mask {
-        mask.push(machine.place(path, &machine.cwd).map_err(here("--mask"))?);
+        flags.mask.push(machine.place(path, &machine.cwd).map_err(here("--mask"))?);
     }
+    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, notes } =
+        load::load(&args.policy, flags, &machine)?;
+    let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, .. } = said;
     let declared = match declared {
         None => None,
         Some(effects) => {
@@ -90,7 +90,8 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
-    let Loaded { policy, said, bounds, notes, .. } = load::load(&args.policy, &machine)?;
+    let Loaded { policy, said, bounds, notes, .. } =
+        load::load(&args.policy, FileFlags::default(), &machine)?;
     let Said { mut env, work, .. } = said;
     env.extend(args.env.into_iter().map(rule));
     let files = Files { cache: cache(args.cache), bounds, work: work.map(at), ..Files::default() };

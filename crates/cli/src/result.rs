@@ -32,6 +32,9 @@ pub(crate) struct RunResult<'a> {
     limit: Option<&'static str>,
     /// The exit code of exeat.
     code: u8,
+    /// Why it did not run, in words; only with `setup` and `policy`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
     denied: Vec<Denied<'a>>,
     failed: Vec<Failed<'a>>,
     /// The record; `null` when there is none, or when it went to a descriptor.
@@ -74,6 +77,7 @@ impl<'a> RunResult<'a> {
                 _ => None,
             },
             code: Exit::from(outcome.ended).code(),
+            error: None,
             denied: summary
                 .denied
                 .iter()
@@ -107,6 +111,7 @@ impl<'a> RunResult<'a> {
             cause: failure.cause(),
             limit: None,
             code: failure.exit().code(),
+            error: Some(failure.said()),
             denied: Vec::new(),
             failed: Vec::new(),
             audit: None,

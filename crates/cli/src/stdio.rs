@@ -10,6 +10,17 @@ pub(crate) fn data(bytes: &[u8]) -> Result<(), Failure> {
     out.write_all(bytes).and_then(|()| out.flush()).map_err(Failure::Stdout)
 }
 
+/// Writes JSON values to stdout, each on its line. What is not printable ASCII is escaped, so that a name in it paints no
+/// terminal.
+pub(crate) fn json(text: &str) -> Result<(), Failure> {
+    let mut ascii = Vec::with_capacity(text.len());
+    for line in text.lines() {
+        exeat_audit::ascii_json(&mut ascii, line).map_err(Failure::Stdout)?;
+        ascii.push(b'\n');
+    }
+    data(&ascii)
+}
+
 /// Writes words to stderr. One write, so that lines of the stage do not get in between; a closed stderr changes
 /// nothing about a run.
 pub(crate) fn say(text: &str) {

@@ -556,13 +556,17 @@ impl Denial {
     pub fn said_outside(&self) -> String {
         let said = self.said_of_rules();
         let Some(layer) = self.above() else { return said };
-        let silent = matches!(self.0.why, Why::Default);
-        let file = layer.name().map(|file| format!(" {}", printable(file))).unwrap_or_default();
-        match layer.role() {
-            Role::Declared if silent => "the stage does not declare it".into(),
-            Role::Declared => format!("{said} (declared by the stage)"),
-            _ if silent => format!("the ceiling{file} does not allow it"),
-            _ => format!("{said} (ceiling{file})"),
+        let who = match (layer.role(), layer.name()) {
+            (Role::Declared, _) => "the stage does not declare".to_owned(),
+            (_, Some(file)) => format!("the ceiling {} does not allow", printable(file)),
+            (_, None) => "the ceiling does not allow".to_owned(),
+        };
+        match &self.0.why {
+            Why::Default => format!("{who} it"),
+            Why::IpLiteral { .. } => format!("{who} this address"),
+            Why::Closed { .. } => format!("{said}; {who} that address"),
+            Why::Port { .. } => format!("{said}; {who} this port"),
+            _ => said,
         }
     }
 

@@ -78,7 +78,7 @@ pub use exeat_proxy::{DeniedHost, FailedHost, Summary, Unchecked};
 pub use exeat_sandbox::{Enforcement, Held, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
-pub use plan::{Plan, plan};
+pub use plan::{Plan, home_of, plan};
 pub use request::{AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Request, View, WORK, Work};
 pub use run::{Ended, Outcome, run};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

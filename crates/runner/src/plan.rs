@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use exeat_audit::Source;
 use exeat_audit::place::Place;
 use exeat_contract::{BridgeKind, DENIALS, SOCKET};
-use exeat_policy::{Action, Policy};
+use exeat_policy::{Action, Effective, EffectiveRule, Policy, Rule};
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec};
 use nix::unistd::{Uid, User, geteuid};
@@ -194,6 +194,10 @@ impl Plan {
         SandboxSpec { mounts, bridge: self.bridge, identity: self.identity }
     }
 
+    fn denied(&self) -> impl Iterator<Item = &Rule> {
+        self.policy.rules().iter().filter(|rule| rule.action == Action::Deny)
+    }
+
     /// What a run would give to bubblewrap.
     fn argv(&self) -> Argv {
         let dir = self.run_base.join("exeat-XXXXXX");
@@ -220,12 +224,20 @@ impl Plan {
             let _ = writeln!(out, "{:<12} {}", "limits", limits.join(", "));
         }
         let _ = writeln!(out, "\nrules");
-        if self.policy.is_empty() {
+        let Effective { allow, truncated, .. } = self.policy.effective();
+        if allow.is_empty() {
             let _ = writeln!(out, "  none: nothing is reachable");
         }
-        for rule in self.policy.rules() {
-            let verb = if rule.action == Action::Deny { "deny " } else { "allow" };
-            let _ = writeln!(out, "  {verb}  {}  ({})", rule.text.trim_start_matches('!'), rule.origin);
+        for rule in &allow {
+            let expires = rule.expires.map(|day| format!("; expires on {day}")).unwrap_or_default();
+            let from = origins(rule).join(", within ");
+            let _ = writeln!(out, "  allow  {}:{}  ({from}{expires})", rule.pattern, rule.ports);
+        }
+        if truncated {
+            let _ = writeln!(out, "  ... and more: exeat policy show has them");
+        }
+        for rule in self.denied() {
+            let _ = writeln!(out, "  deny   {}:{}  ({})", rule.pattern, rule.ports, rule.origin);
         }
         let _ = writeln!(out, "\nenvironment");
         for name in self.env.keys() {
@@ -249,10 +261,20 @@ impl Plan {
             list.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>()
         };
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
-        let rules = self.policy.rules().iter().map(|rule| {
-            let verdict = if rule.action == Action::Deny { "deny" } else { "allow" };
-            json!({"rule": rule.text, "action": verdict, "rule_src": rule.origin.to_string()})
+        let Effective { allow, truncated, .. } = self.policy.effective();
+        let allow = allow.iter().map(|rule| {
+            let mut from = origins(rule).into_iter();
+            let expires = rule.expires.map(|day| day.to_string());
+            json!({
+                "rule": format!("{}:{}", rule.pattern, rule.ports), "action": "allow", "rule_src": from.next(),
+                "within": from.collect::<Vec<_>>(), "expires": expires,
+            })
         });
+        let deny = self.denied().map(|rule| {
+            let text = format!("{}:{}", rule.pattern, rule.ports);
+            json!({"rule": text, "action": "deny", "rule_src": rule.origin.to_string()})
+        });
+        let rules = allow.chain(deny);
         let limits = self.limits.each();
         let limits =
             limits.map(|(key, value, by)| (key.to_owned(), json!({"value": value, "held": by.to_string()})));
@@ -263,6 +285,7 @@ impl Plan {
             "bridge": self.bridge.as_str(),
             "stage": self.stage,
             "rules": rules.collect::<Vec<_>>(),
+            "rules_more": truncated,
             "environment": words(&self.env.keys().cloned().collect::<Vec<_>>()),
             "enforcement": {
                 "net": net.to_string(), "fs": fs.to_string(), "syscalls": syscalls.to_string(), "identity": identity.to_string(),
@@ -297,8 +320,15 @@ fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {
     path.canonicalize().map_err(|source| Error::Path { what, path: path.to_path_buf(), source })
 }
 
+/// Where what is allowed was written: the grant, then what bounds it. Effects alone are both.
+fn origins(rule: &EffectiveRule) -> Vec<String> {
+    let mut all: Vec<_> = rule.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
+    all.dedup();
+    all
+}
+
 /// HOME as the caller has it, or what the user database says, or `/`.
-pub(crate) fn home_of(variable: Option<&OsStr>) -> PathBuf {
+pub fn home_of(variable: Option<&OsStr>) -> PathBuf {
     let given = variable.map(PathBuf::from).filter(|path| path.is_absolute());
     let home = given
         .or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.dir))

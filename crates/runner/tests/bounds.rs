@@ -95,7 +95,7 @@ fn request(case: &str, root: &Path) -> (Files, &'static str) {
         "ceiling-mask" => "cat data/in/f data/in/deep/f /f other/f 2>/dev/null; ls data; grep -rs secret ..; echo end",
         "reopen" => "cat data/in/f 2>/dev/null; cat data/in/deep/f; ls data/in; echo end",
         "scratch" => "pwd; echo ~; ls -A; echo x >f && mkdir d && ls; ls -d /home /etc/passwd /etc/ssl $SSL_CERT_FILE; cd / && (echo x >g) 2>/dev/null || echo read-only",
-        "certificates" => "ls -d /etc/ssl/certs /home /root; cat \"$SSL_CERT_FILE\"",
+        "certificates" => "ls -d /etc/ssl/certs /home /root; cat \"$SSL_CERT_FILE\"; true",
         "start-masked" | "start-in-mask" => "pwd; ls -A; echo end",
         _ => "pwd; ls; echo x >out/g && echo written; (echo x >.envrc) 2>/dev/null || echo protected",
     };
@@ -290,9 +290,16 @@ fn n9_a_scratch_directory_is_where_the_stage_starts() {
 /// that its variables name; without a host to reach there are none (above).
 #[test]
 fn n20_certificates_come_with_the_hosts() {
-    each("certificates", |_, lines, told| {
-        let system: &[&str] = if Path::new("/etc/ssl/certs").exists() { &["/etc/ssl/certs"] } else { &[] };
-        assert_eq!(lines, [system, &["secret"]].concat(), "{told}");
+    each("certificates", |root, lines, told| {
+        let mut expect = Vec::new();
+        if Path::new("/etc/ssl/certs").exists() {
+            expect.push("/etc/ssl/certs");
+        }
+        // A checkout below /work lies behind the stage's own directory of that name.
+        if !root.starts_with(exeat_runner::WORK) {
+            expect.push("secret");
+        }
+        assert_eq!(lines, expect, "{told}");
     });
 }
 

@@ -11,7 +11,7 @@ use crate::args::CheckArgs;
 use crate::clock::today;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load;
+use crate::load::{self, FileFlags};
 use crate::machine::Machine;
 use crate::render::{Paint, printable};
 use crate::stdio;
@@ -20,7 +20,7 @@ use crate::stdio;
 pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
     let targets = args.targets.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
-    let loaded = load::load(&args.policy, &machine)?;
+    let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
     for note in &loaded.notes {
         stdio::line("note", note);
     }
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         targets.into_iter().map(|target| answer(&loaded.policy, target, today, args.resolve)).collect();
 
     if args.json {
-        stdio::data(json(&answers)?.as_bytes())?;
+        stdio::json(&json(&answers)?)?;
     } else {
         stdio::data(text(&answers, out).as_bytes())?;
     }
@@ -94,11 +94,12 @@ fn text(answers: &[Answer], paint: Paint) -> String {
     for Answer { target, said } in answers {
         let verdict = said.verdict();
         let (painted, why) = match said {
-            Said::Granted(admitted) => {
-                (paint.good(verdict), format!("{}{}", named(admitted.rule()), above(admitted.within())))
-            }
+            Said::Granted(admitted) => (
+                paint.good(verdict),
+                format!("{}{}", named(admitted.rule()), within(admitted.rule(), admitted.within())),
+            ),
             Said::Vetted(vetted) => {
-                let mut why = format!("{}{}", named(vetted.rule()), above(vetted.within()));
+                let mut why = format!("{}{}", named(vetted.rule()), within(vetted.rule(), vetted.within()));
                 if let Some(opened_by) = vetted.opened_by().filter(|rule| rule.id != vetted.rule().id) {
                     why.push_str(&format!(" and {}", named(opened_by)));
                 }
@@ -132,9 +133,20 @@ fn also(said: &Said) -> Option<String> {
     }
 }
 
-/// The rules of ceilings and of what is declared that had to allow it too.
-fn above<'a>(within: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> String {
-    within.map(|(_, rule)| format!(", within {}", named(rule))).collect()
+/// The rules of ceilings and of what is declared that had to allow it too. Effects alone are both, and are said once.
+fn above<'a>(
+    rule: &Rule,
+    within: impl Iterator<Item = (&'a Layer, &'a Rule)>,
+) -> impl Iterator<Item = &'a Rule> {
+    within.map(|(_, other)| other).filter(|other| other.text != rule.text || other.origin != rule.origin)
+}
+
+fn within<'a>(rule: &Rule, all: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> String {
+    above(rule, all).map(|rule| format!(", within {}", named(rule))).collect()
+}
+
+fn origins<'a>(rule: &Rule, all: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> Vec<String> {
+    above(rule, all).map(|rule| format!("{} ({})", rule.text, rule.origin)).collect()
 }
 
 fn named(rule: &Rule) -> String {
@@ -169,9 +181,6 @@ struct Line<'a> {
 
 fn json(answers: &[Answer]) -> Result<String, Failure> {
     let mut out = String::new();
-    let origins = |within: &mut dyn Iterator<Item = (&Layer, &Rule)>| {
-        within.map(|(_, rule)| format!("{} ({})", rule.text, rule.origin)).collect::<Vec<_>>()
-    };
     for Answer { target, said } in answers {
         let line = Line {
             target,
@@ -190,7 +199,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
         let line = match said {
             Said::Granted(admitted) => {
                 let rule = admitted.rule();
-                let within = origins(&mut admitted.within());
+                let within = origins(rule, admitted.within());
                 Line { rule: Some(&rule.text), rule_src: by(Some(rule)), within, ..line }
             }
             Said::Vetted(vetted) => {
@@ -199,7 +208,7 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
                 Line {
                     rule: Some(&rule.text),
                     rule_src: by(Some(rule)),
-                    within: origins(&mut vetted.within()),
+                    within: origins(rule, vetted.within()),
                     addresses_checked: true,
                     ips,
                     ..line

@@ -39,6 +39,10 @@ pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
             let _ = writeln!(text, "# not passed: {name} ({why})");
         }
     }
-    stdio::data(text.as_bytes())?;
+    if json {
+        stdio::json(&text)?
+    } else {
+        stdio::data(text.as_bytes())?
+    }
     Ok(Exit::Yes)
 }

@@ -1,10 +1,12 @@
 //! `exeat policy ...`: looking at policies. Nothing runs, and nothing here decides about a connection.
 
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 
 use exeat_audit::sha256_hex;
+use exeat_policy::file::Work;
 use exeat_policy::{
-    Action, Change, ChangeKind, Effective, FileRole, Finding, Layers, Limits, Policy, PolicyBuilder,
+    Action, Change, ChangeKind, Day, Effective, FileRole, Finding, Layers, Limits, Policy, PolicyBuilder,
     PolicyFile, Role, Rule, TlsCheck, preset, schema,
 };
 use exeat_runner::{Bind, Bounds, EnvRule, View};
@@ -14,22 +16,26 @@ use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, 
 use crate::clock::today;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, Loaded, Said};
+use crate::load::{self, FileFlags, Loaded, Said, WorkAt};
 use crate::machine::Machine;
 use crate::render::{Paint, printable};
 use crate::stdio;
 
 /// Prints the effective policy.
 pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
-    let loaded = loaded(&args.policy)?;
-    let text = if args.json { format!("{}\n", shown_json(&loaded)) } else { shown(&loaded, out) };
-    stdio::data(text.as_bytes())?;
+    let loaded = loaded(&args.policy, &args.files)?;
+    let text = if args.json { format!("{}\n", shown_json(&loaded)) } else { shown(&loaded, today(), out) };
+    if args.json {
+        stdio::json(&text)?
+    } else {
+        stdio::data(text.as_bytes())?
+    }
     Ok(Exit::Yes)
 }
 
 /// Prints what is risky, dead or double.
 pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
-    let loaded = loaded(&args.policy)?;
+    let loaded = loaded(&args.policy, &args.files)?;
     let findings = loaded.policy.review(today());
     let groups = risky(&loaded);
     let mut text = String::new();
@@ -57,7 +63,11 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "preset {name}: {said}  [{}]", out.odd("risk"));
         }
     }
-    stdio::data(text.as_bytes())?;
+    if args.json {
+        stdio::json(&text)?
+    } else {
+        stdio::data(text.as_bytes())?
+    }
     let clean = findings.is_empty() && groups.is_empty();
     if clean && !args.json {
         stdio::say("exeat: nothing found\n");
@@ -114,7 +124,11 @@ pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "{painted}{pad}  {}", printable(said));
         }
     }
-    stdio::data(text.as_bytes())?;
+    if args.json {
+        stdio::json(&text)?
+    } else {
+        stdio::data(text.as_bytes())?
+    }
     Ok(if lines.is_empty() { Exit::Yes } else { Exit::No })
 }
 
@@ -131,8 +145,10 @@ pub(crate) fn schema(args: &PolicySchemaArgs) -> Result<Exit, Failure> {
     Ok(Exit::Yes)
 }
 
-fn loaded(args: &PolicyArgs) -> Result<Loaded, Failure> {
-    let loaded = load::load(args, &Machine::here()?)?;
+fn loaded(args: &PolicyArgs, files: &[PathBuf]) -> Result<Loaded, Failure> {
+    let mut args = args.clone();
+    args.policy.extend_from_slice(files);
+    let loaded = load::load(&args, FileFlags::default(), &Machine::here()?)?;
     for note in &loaded.notes {
         stdio::line("note", note);
     }
@@ -156,7 +172,7 @@ fn risky(loaded: &Loaded) -> Vec<(&'static str, String)> {
     said.collect()
 }
 
-fn shown(loaded: &Loaded, out: Paint) -> String {
+fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
     let Loaded { policy, said, bounds, ceiling_limits, .. } = loaded;
     let mut text = String::new();
     let Effective { allow, truncated, .. } = policy.effective();
@@ -177,19 +193,25 @@ fn shown(loaded: &Loaded, out: Paint) -> String {
     let width = of_allow.chain(of_deny).max().unwrap_or(0).min(48);
     for rule in &allow {
         let target = format!("{}:{}", rule.pattern, rule.ports);
-        let from: Vec<_> = rule.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
+        let mut from: Vec<_> = rule.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
+        // Effects alone are grants and bound in one.
+        from.dedup();
         let mut notes = vec![from.join(", within ")];
         match rule.tls {
             TlsCheck::Auto => {}
             TlsCheck::Sni => notes.push("TLS name checked".into()),
             TlsCheck::Off => notes.push("TLS name not checked".into()),
         }
-        notes.extend(rule.expires.map(|day| format!("until {day}")));
+        let expired = rule.expires.is_some_and(|day| day <= today);
+        notes.extend(
+            rule.expires.map(|day| format!("{} on {day}", if expired { "expired" } else { "expires" })),
+        );
         if let Some(grant) = rule.from.last() {
             notes.extend(grant.note.reason.clone());
             notes.extend(grant.note.approved_by.as_ref().map(|by| format!("approved by {by}")));
         }
-        let _ = writeln!(text, "  {}  {target:width$}  {}", out.good("allow"), printable(&notes.join("; ")));
+        let word = if expired { out.odd("never") } else { out.good("allow") };
+        let _ = writeln!(text, "  {word}  {target:width$}  {}", printable(&notes.join("; ")));
     }
     if truncated {
         let _ = writeln!(text, "  ... and more");
@@ -200,7 +222,7 @@ fn shown(loaded: &Loaded, out: Paint) -> String {
         let _ = writeln!(text, "  {}   {target:width$}  {origin}", out.bad("deny"));
     }
     if !layers.is_empty() {
-        let _ = writeln!(text, "  above the grants: {}", printable(&layers.join(", ")));
+        let _ = writeln!(text, "  bounded by {}", printable(&layers.join(", ")));
     }
     let _ = writeln!(text, "\n{}", out.strong("files"));
     for (key, value) in files(said) {
@@ -277,6 +299,8 @@ fn shown_json(loaded: &Loaded) -> Value {
             "ro": said.ro.iter().map(bind).collect::<Vec<_>>(),
             "rw": said.rw.iter().map(bind).collect::<Vec<_>>(),
             "mask": said.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
+            "work": said.work.as_ref().map(at),
+            "allow_git_config": said.allow_git_config,
             "credentials": exeat_runner::lists::credentials(),
             "protected": exeat_runner::lists::protected(),
         },
@@ -324,11 +348,23 @@ fn files(said: &Said) -> Vec<(&'static str, String)> {
     all.extend(said.ro.iter().map(|path| ("ro", bind(path))));
     all.extend(said.rw.iter().map(|path| ("rw", bind(path))));
     all.extend(said.mask.iter().map(|path| ("mask", path.display().to_string())));
+    all.extend(said.work.as_ref().map(|work| ("work", at(work))));
+    if said.allow_git_config {
+        all.push(("git", "its configuration and hooks are writable (allow_git_config)".into()));
+    }
     all
 }
 
+/// Where the stage works, if not where the caller is.
+fn at(work: &WorkAt) -> String {
+    match work {
+        WorkAt::Scratch => "an empty directory, gone with the run".into(),
+        WorkAt::Host(path) => path.display().to_string(),
+    }
+}
+
 fn bounded(bound: &Bounds) -> Vec<(&'static str, String)> {
-    let list = |paths: &[std::path::PathBuf]| match paths {
+    let list = |paths: &[PathBuf]| match paths {
         [] => "nothing".to_owned(),
         paths => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" "),
     };
@@ -337,6 +373,9 @@ fn bounded(bound: &Bounds) -> Vec<(&'static str, String)> {
     all.extend(bound.ro.as_ref().map(|paths| ("ro", format!("at most {}", list(paths)))));
     all.extend(bound.rw.as_ref().map(|paths| ("rw", format!("at most {}", list(paths)))));
     all.extend(bound.mask.iter().map(|path| ("mask", path.display().to_string())));
+    if bound.allow_git_config == Some(false) {
+        all.push(("git", "its configuration and hooks stay protected".into()));
+    }
     all.extend(bound.env.as_ref().map(|names| {
         let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
         ("env", format!("at most {}", if names.is_empty() { "nothing".into() } else { names.join(" ") }))
@@ -352,6 +391,11 @@ fn variable(rule: &EnvRule) -> String {
     }
 }
 
+/// In quotes where it would not be told from its neighbours in a list.
+fn quoted(text: &str) -> String {
+    if text.contains([',', '"', ' ', '\\']) { format!("{text:?}") } else { text.to_owned() }
+}
+
 /// One file of a comparison.
 struct Side {
     file: PolicyFile,
@@ -359,7 +403,7 @@ struct Side {
 }
 
 impl Side {
-    fn read(path: &std::path::Path, machine: &Machine) -> Result<Self, Failure> {
+    fn read(path: &Path, machine: &Machine) -> Result<Self, Failure> {
         let (text, _, shown) = load::read_policy(path, machine)?;
         let known: Vec<&str> = preset::names().collect();
         let file = PolicyFile::parse(&text, &shown, FileRole::Policy, &known).map_err(load::from_file)?;
@@ -382,14 +426,14 @@ impl Side {
         let value = |all: &[(String, String)], name: &str| {
             let values: Vec<_> =
                 all.iter().filter(|(key, _)| key == name).map(|(_, value)| value.as_str()).collect();
-            values.join(" ")
+            values.join(", ")
         };
         let both = names.into_iter().map(|name| (value(&old, &name), value(&new, &name), name));
         both.filter(|(old, new, _)| old != new).map(|(old, new, name)| (name, old, new)).collect()
     }
 
     fn keys(&self) -> Vec<(String, String)> {
-        let PolicyFile { stage, presets, fs, env, limits, .. } = &self.file;
+        let PolicyFile { stage, presets, rules, fs, env, limits, work, .. } = &self.file;
         let mut keys: Vec<(String, String)> = Vec::new();
         let mut put = |key: &str, value: String| keys.push((key.to_owned(), value));
         if let Some(stage) = stage {
@@ -399,22 +443,36 @@ impl Side {
         for (name, _) in presets {
             put("network.presets", name.clone());
         }
+        // That a rule ends later, or never, opens nothing today.
+        for rule in rules {
+            if let Some(day) = rule.note.expires {
+                put(&format!("expires of {}", rule.text), day.to_string());
+            }
+        }
         if let Some(at) = fs.view {
             put("fs.view", view(load::view_of(at)).to_owned());
         }
         for (key, binds) in [("fs.ro", &fs.ro), ("fs.rw", &fs.rw)] {
             for bind in binds.iter().flatten() {
-                put(key, bind.to_string());
+                put(key, quoted(&bind.to_string()));
             }
         }
         for path in &fs.mask {
-            put("fs.mask", path.to_string());
+            put("fs.mask", quoted(&path.to_string()));
+        }
+        if let Some(yes) = fs.allow_git_config {
+            put("fs.allow_git_config", yes.to_string());
+        }
+        match work {
+            None => {}
+            Some(Work::Scratch) => put("work_host", "none".into()),
+            Some(Work::Host(path)) => put("work_host", quoted(&path.to_string())),
         }
         for name in env.pass.iter().flatten() {
             put("env.pass", name.clone());
         }
         for (name, value) in &env.set {
-            put("env.set", format!("{name}={value}"));
+            put("env.set", quoted(&format!("{name}={value}")));
         }
         for (key, value) in Limits::set(limits) {
             put(&format!("limits.{key}"), value);

@@ -45,7 +45,11 @@ pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
             }
         }
     };
-    stdio::data(text.as_bytes())?;
+    if args.json {
+        stdio::json(&text)?
+    } else {
+        stdio::data(text.as_bytes())?
+    }
     Ok(Exit::Yes)
 }
 

@@ -10,7 +10,7 @@ use crate::args::{ListenAt, ProxyArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load;
+use crate::load::{self, FileFlags};
 use crate::machine::Machine;
 use crate::render::{Ending, Paint, printable, shell_word};
 use crate::request;
@@ -32,7 +32,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         ListenAt::Tcp(addr) => Listen::Tcp(*addr),
     };
     request::inherited(&[("--audit", args.audit.as_ref())])?;
-    let loaded = load::load(&args.policy, &machine)?;
+    let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
     for note in loaded.notes.iter().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
         stdio::line("note", note);
     }

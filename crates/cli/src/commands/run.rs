@@ -11,7 +11,7 @@ use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::render::{self, Ending, Paint};
+use crate::render::{self, Ending, Paint, printable_lines};
 use crate::request::{self, Asked};
 use crate::result::{RunResult, Sink};
 use crate::stdio;
@@ -85,11 +85,11 @@ fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
     for note in hints.iter().chain(plan.notes()) {
         stdio::line("note", note);
     }
-    let mut text = if json { plan.to_json().to_string() } else { plan.to_text() };
-    if !text.ends_with('\n') {
-        text.push('\n');
+    if json {
+        stdio::json(&plan.to_json().to_string())?;
+    } else {
+        stdio::data(printable_lines(&plan.to_text()).as_bytes())?;
     }
-    stdio::data(text.as_bytes())?;
     Ok(Exit::Yes)
 }
 

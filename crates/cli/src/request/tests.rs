@@ -40,11 +40,12 @@ impl Place {
         run(*args, self.machine())
     }
 
+    fn asked(&self, words: &[&str]) -> Asked {
+        self.try_request(words).unwrap_or_else(|failure| panic!("{}", failure.report(Paint::PLAIN)))
+    }
+
     fn request(&self, words: &[&str]) -> Request {
-        match self.try_request(words) {
-            Ok(asked) => asked.request,
-            Err(failure) => panic!("{}", failure.report(Paint::PLAIN)),
-        }
+        self.asked(words).request
     }
 
     /// The report, with this place's own path taken out.
@@ -228,7 +229,8 @@ fn what_a_proxy_leaves_out_of_a_policy() {
         place.file("p.toml", text);
         let words = ["exeat", "proxy", "--listen", "unix:s", "--policy", "p.toml"];
         let Command::Proxy(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
-        let note = load::load(&args.policy, &place.machine()).unwrap().note_without_stage();
+        let note =
+            load::load(&args.policy, FileFlags::default(), &place.machine()).unwrap().note_without_stage();
         assert!(note.is_some() == left_out.is_some(), "{text}: {note:?}");
         assert!(
             note.clone().unwrap_or_default().starts_with(left_out.unwrap_or_default()),
@@ -269,4 +271,78 @@ fn a_file_may_open_gits_configuration() {
     assert!(place.request(&["--policy", "open.toml"]).files.allow_git_config);
     assert!(!place.request(&["--policy", "shut.toml"]).files.allow_git_config);
     assert!(place.request(&["--policy", "shut.toml", "--allow-git-config"]).files.allow_git_config);
+}
+
+/// H23, K12: of a project's file that nobody named, what no ceiling speaks about does not count.
+#[test]
+fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
+    let place = Place::new();
+    place.file(
+        ".exeat.toml",
+        "stage = \"s\"\n[network]\nallow = [\"a.example\"]\n[fs]\nview = \"host\"\nro = [\"~/.ssh\"]\nrw = [\"~/.bashrc\"]\n\
+         mask = [\"m\"]\nallow_git_config = true\n[env]\npass = [\"TOKEN\"]\nset = { A = \"b\" }\n[limits]\npids = 9\n",
+    );
+    place.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
+    let asked = place.asked(&["--ceiling", "hosts.toml"]);
+    let files = &asked.request.files;
+    assert_eq!((files.view, files.ro.len(), files.rw.len(), files.mask.len()), (View::Project, 0, 0, 1));
+    assert!(!files.allow_git_config && asked.request.env.is_empty());
+    assert_eq!((asked.request.stage.as_deref(), asked.request.limits.pids), (Some("s"), Some(9)));
+    assert_eq!(
+        asked.notes[1],
+        ".exeat.toml: left out, because no ceiling bounds it: fs.view, fs.ro, fs.rw, fs.allow_git_config, env.pass, \
+         env.set; --policy .exeat.toml uses all of it"
+    );
+    // Each list on its own.
+    place.file("more.toml", "[network]\nallow = [\"a.example\"]\n[fs]\nrw = [\"/srv\"]\n[env]\npass = []\n");
+    let request = place.request(&["--ceiling", "more.toml"]);
+    assert_eq!((request.files.ro.len(), request.files.rw.len(), request.env.len()), (0, 1, 2));
+    let request = place.request(&["--ceiling", "hosts.toml", "--policy", ".exeat.toml"]);
+    assert_eq!((request.files.view, request.files.rw.len(), request.env.len()), (View::Host, 1, 2));
+}
+
+/// H23: what stands where the project's file would, and is none, is not read: not a link to a file of the user's, not a pipe.
+#[test]
+fn what_is_no_regular_file_is_not_the_project_s() {
+    let place = Place::new();
+    place.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
+    let at = place.0.join(".exeat.toml");
+    std::os::unix::fs::symlink("hosts.toml", &at).unwrap();
+    let notes = place.asked(&["--ceiling", "hosts.toml"]).notes;
+    assert_eq!(notes, [".exeat.toml was found and not used: it is a link; --policy .exeat.toml uses it"]);
+    fs::remove_file(&at).unwrap();
+    nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let notes = place.asked(&["--ceiling", "hosts.toml"]).notes;
+    assert!(notes[0].contains("it is no regular file"), "{notes:?}");
+    fs::remove_file(&at).unwrap();
+    place.file(".exeat.toml", r#"{"ro_binds": [], "network": true, "env_allowlist": []}"#);
+    let asked = place.asked(&["--ceiling", "hosts.toml"]);
+    assert!(asked.notes[0].contains("an isolation policy") && asked.request.policy.is_empty());
+    assert_eq!(asked.request.sources.len(), 1, "the ceiling");
+}
+
+/// K13: whatever grants beside the effects, hosts or files, makes them a bound of it.
+#[test]
+fn effects_bound_what_anything_else_grants() {
+    let place = Place::new();
+    let effects =
+        r#"[{"effect": "FsRead", "path": "/srv/in"}, {"effect": "NetworkHosts", "hosts": ["a.example"]}]"#;
+    let alone = place.request(&["--effects", effects]);
+    assert_eq!((alone.files.ro.len(), alone.files.declared), (1, None));
+    assert!(!alone.policy.is_empty());
+    // Files of the command line are no grant of hosts.
+    let files = place.request(&["--effects", effects, "--ro", "/srv"]);
+    assert_eq!(files.files.ro, [Bind { host: "/srv".into(), guest: "/srv".into() }]);
+    assert!(files.files.declared.is_some() && !files.policy.is_empty());
+    let nothing = place.request(&["--effects", "[]", "--rw", "/srv"]);
+    assert!(nothing.files.declared.is_some_and(|declared| declared.write.is_empty()));
+    // A project's file that a ceiling lets in grants like any other.
+    place.file(".exeat.toml", "[network]\nallow = [\"a.example\", \"b.example\"]\n");
+    place.file("c.toml", "[network]\nallow = [\"*.example\"]\nallow_shared_suffix = true\n");
+    let both = place.request(&["--effects", effects, "--ceiling", "c.toml"]);
+    assert!(both.files.declared.is_some());
+    let target = |text: &[u8]| exeat_policy::Target::parse(text).unwrap();
+    let today = exeat_policy::Day::from_unix(0);
+    assert!(both.policy.admit(target(b"a.example:443"), today).is_ok());
+    assert!(both.policy.admit(target(b"b.example:443"), today).is_err());
 }

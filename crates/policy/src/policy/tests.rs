@@ -319,14 +319,14 @@ fn a_ceiling_refuses_by_name_and_without_a_flag() {
             &["a.example.com"],
             "a.example.com:80",
             "this host is allowed on port 443 only",
-            "allowed on 443 only (ceiling /etc/exeat/policy.toml)",
+            "allowed on 443 only; the ceiling /etc/exeat/policy.toml does not allow this port",
         ),
         (
             &["93.184.215.14"],
             &["*:*"],
             "93.184.215.14:443",
             "no rule of a ceiling allows this address",
-            "no IP rule allows this address (ceiling /etc/exeat/policy.toml)",
+            "the ceiling /etc/exeat/policy.toml does not allow this address",
         ),
     ] {
         let denial = within(grants, ceiling).admit(target.parse().unwrap(), today()).unwrap_err();

@@ -1,0 +1,88 @@
+//! The project's own policy file, where nobody named it: what of it may count.
+//!
+//! Whoever wrote the repository wrote it, and so may have a stage of another run. So it counts only within a ceiling, and of
+//! what it says only what some ceiling speaks about.
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use exeat_policy::file::PolicyFile;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
+
+use super::Named;
+
+/// What lies where the project's file would be.
+pub(super) enum Found {
+    /// No such file.
+    Nothing,
+    /// A file, opened so that it is the one that was looked at.
+    File(std::fs::File),
+    /// Something that is not used, and what it is.
+    Unusable(&'static str),
+}
+
+/// Looks for the file. It is no link, which could lead to anything of the user's, and not a pipe, which could keep us waiting.
+pub(super) fn find(path: &Path) -> io::Result<Found> {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let file = match OpenOptions::new().read(true).custom_flags(flags.bits()).open(path) {
+        Ok(file) => file,
+        Err(error) => {
+            return match error.raw_os_error().map(Errno::from_raw) {
+                Some(Errno::ENOENT) => Ok(Found::Nothing),
+                Some(Errno::ELOOP) => Ok(Found::Unusable("a link")),
+                // A socket.
+                Some(Errno::ENXIO) => Ok(Found::Unusable("no regular file")),
+                _ => Err(error),
+            };
+        }
+    };
+    let meta = file.metadata()?;
+    let own = nix::unistd::geteuid().as_raw();
+    Ok(if !meta.is_file() {
+        Found::Unusable("no regular file")
+    } else if meta.uid() != own && meta.uid() != 0 && own != 0 {
+        Found::Unusable("somebody else's")
+    } else {
+        Found::File(file)
+    })
+}
+
+/// Takes out of an unnamed file what no ceiling speaks about, and says what that was. Hosts need no care: every ceiling bounds
+/// them, also one that names none. Masks and limits only narrow.
+pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) -> Vec<&'static str> {
+    let speaks = |about: fn(&PolicyFile) -> bool| ceilings.iter().any(|ceiling| about(&ceiling.file));
+    let mut left_out = Vec::new();
+    let mut drop_if = |set: bool, bounded: bool, key: &'static str| {
+        let drop = set && !bounded;
+        if drop {
+            left_out.push(key);
+        }
+        drop
+    };
+    let view = speaks(|ceiling| ceiling.fs.view.is_some());
+    if drop_if(file.fs.view.is_some(), view, "fs.view") {
+        file.fs.view = None;
+    }
+    let filled = |list: &Option<Vec<_>>| list.as_ref().is_some_and(|list| !list.is_empty());
+    if drop_if(filled(&file.fs.ro), speaks(|ceiling| ceiling.fs.ro.is_some()), "fs.ro") {
+        file.fs.ro = None;
+    }
+    if drop_if(filled(&file.fs.rw), speaks(|ceiling| ceiling.fs.rw.is_some()), "fs.rw") {
+        file.fs.rw = None;
+    }
+    // No ceiling can allow it.
+    if drop_if(file.fs.allow_git_config == Some(true), false, "fs.allow_git_config") {
+        file.fs.allow_git_config = None;
+    }
+    let env = speaks(|ceiling| ceiling.env.pass.is_some());
+    if drop_if(file.env.pass.as_ref().is_some_and(|names| !names.is_empty()), env, "env.pass") {
+        file.env.pass = None;
+    }
+    if drop_if(!file.env.set.is_empty(), env, "env.set") {
+        file.env.set.clear();
+    }
+    left_out
+}
