@@ -176,7 +176,11 @@ pub fn words(record: &Record) -> String {
         None => String::new(),
     };
     let said = match record.reason() {
-        Some(Reason::Rule) => format!("allowed by {origin}"),
+        Some(Reason::Rule) => {
+            let why = record.why.as_deref().map(|why| format!(": {}", cell(why))).unwrap_or_default();
+            let by = record.approved_by.as_deref().map(|by| format!("; approved by {}", cell(by)));
+            format!("allowed by {origin}{why}{}", by.unwrap_or_default())
+        }
         Some(Reason::Default) => match record.refused_by.as_deref() {
             Some("declared") => "the stage does not declare it".to_owned(),
             Some(by) => format!("the {} does not allow it", cell(by)),
@@ -210,9 +214,20 @@ pub fn words(record: &Record) -> String {
         None => cell(record.reason.as_deref().unwrap_or("no reason given")).into_owned(),
     };
     let mut said = said;
-    if let Some(error) = &record.error {
-        said.push_str("; ");
-        said.push_str(&cell(error));
+    match (&record.error, record.reason()) {
+        // It says the ports, and who grants no more.
+        (Some(error), Some(Reason::Port)) => said = cell(error).into_owned(),
+        (Some(error), _) => {
+            said.push_str("; ");
+            said.push_str(&cell(error));
+        }
+        (None, _) => {}
+    }
+    if let (Some(by), Some(Reason::IpLiteral | Reason::PrivateIp)) = (&record.refused_by, record.reason()) {
+        said.push_str(&match by.as_str() {
+            "declared" => "; the stage does not declare that address".to_owned(),
+            by => format!("; the {} does not allow that address", cell(by)),
+        });
     }
     if record.via.as_deref().is_some_and(|via| via != "connect") {
         said.push_str(&format!(" [{}]", cell(record.via.as_deref().unwrap_or_default())));

@@ -773,7 +773,9 @@ const AUDIT_SHOW_EXAMPLES: &str = "\
 Examples:
   exeat audit show
   exeat audit show 01JD8Z3V5Q --verdict deny
-  exeat audit show run.jsonl --host '*.example.com' --json";
+  exeat audit show run.jsonl --host '*.example.com' --json
+
+Exit codes: 0 the record is whole so far, 1 it is damaged, 2 bad input.";
 
 const AUDIT_LIST_EXAMPLES: &str = "\
 Examples:

@@ -2,11 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, BufWriter, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
-use exeat_audit::place::{self, Place};
-use exeat_audit::query::{self, Filter};
+use exeat_audit::place::{self, Place, RunSummary};
+use exeat_audit::query::{self, Filter, Flaw};
 use exeat_audit::table;
 
 use crate::args::{AuditListArgs, AuditShowArgs};
@@ -20,7 +20,7 @@ use crate::render::Paint;
 pub(crate) fn show(args: &AuditShowArgs, paint: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
     let path = match &args.run {
-        None => place_of(&machine)?.last().map_err(bad_place)?,
+        None => last(&place_of(&machine)?)?,
         // A path needs no state directory; what has no `/` and no `.` may be a run as well.
         Some(name) => match name.to_str() {
             Some(text) => place_of(&machine)?.find(text).map_err(bad_place)?,
@@ -41,7 +41,26 @@ pub(crate) fn show(args: &AuditShowArgs, paint: Paint) -> Result<Exit, Failure> 
         Stopped::Reading(error) => bad(error),
         Stopped::Writing(error) => Failure::Stdout(error),
     })?;
-    Ok(Exit::Yes)
+    if args.json {
+        for flaw in reader.flaws() {
+            crate::stdio::line("note", &flaw.to_string());
+        }
+    }
+    // A run that still goes on has no end yet.
+    let damaged = reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
+    Ok(if damaged || reader.more_flaws() > 0 { Exit::No } else { Exit::Yes })
+}
+
+/// The last run of the user's. What a preset asked a package manager is a run too, and not what they look for.
+fn last(place: &Place) -> Result<PathBuf, Failure> {
+    /// Presets of one command line leave some dozens of records at most.
+    const LOOK: usize = 64;
+    let runs = place.list(LOOK).map_err(bad_place)?;
+    let own = |run: &&RunSummary| run.stage.as_deref().is_none_or(|stage| !stage.starts_with("preset:"));
+    match runs.iter().find(own) {
+        Some(run) => Ok(place.path_for(run.run)),
+        None => place.last().map_err(bad_place),
+    }
 }
 
 /// Lists the runs of the state directory.
