@@ -39,7 +39,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     for path in &args.mask {
         flags.mask.push(machine.place(path, &machine.cwd).map_err(here("--mask"))?);
     }
-    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, notes } =
+    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, mut notes } =
         load::load(&args.policy, flags, &machine)?;
     let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, .. } = said;
     let declared = match declared {
@@ -53,6 +53,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             })
         }
     };
+    notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
 
     let view = args.fs.map(View::from).or(view).unwrap_or_default();
@@ -90,9 +91,10 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
-    let Loaded { policy, said, bounds, notes, .. } =
+    let Loaded { policy, said, bounds, mut notes, .. } =
         load::load(&args.policy, FileFlags::default(), &machine)?;
     let Said { mut env, work, .. } = said;
+    notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
     let files = Files { cache: cache(args.cache), bounds, work: work.map(at), ..Files::default() };
     let request = Request {
@@ -110,6 +112,16 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         host_env: machine.env,
     };
     Ok((request, notes))
+}
+
+/// A line for each variable that a flag passes and that is not there to be passed.
+fn unset<'a>(variables: &'a [Variable], machine: &'a Machine) -> impl Iterator<Item = String> + 'a {
+    variables.iter().filter_map(|variable| match variable {
+        Variable::Pass(name) if !machine.env.contains_key(name) => {
+            Some(format!("--env: `{}` is not set here, so it is not passed", name.display()))
+        }
+        _ => None,
+    })
 }
 
 fn rule(variable: Variable) -> EnvRule {

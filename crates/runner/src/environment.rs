@@ -77,7 +77,7 @@ pub struct Environment {
     pub variables: Vec<Variable>,
     /// Variables of the caller's that would lead around the sandbox or into the host. Others are left out unsaid.
     pub dropped: Vec<Dropped>,
-    /// What the ceilings left out, a line each.
+    /// What the ceilings left out and what is not the caller's to set, a line each.
     pub notes: Vec<String>,
 }
 
@@ -144,6 +144,16 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     }
     // Last, so that nothing above points a client past the proxy. It would reach nothing: there is no other route.
     proxy(&mut env);
+    env.0.remove(OsStr::new(RUN_ID));
+    for rule in rules {
+        let (EnvRule::Set(name, _) | EnvRule::Pass(name)) = rule else { continue };
+        let is_ours = env.0.get(name).is_some_and(|(_, why)| *why == Why::Proxy) || name == RUN_ID;
+        // What is given of this one is kept, with ours behind it.
+        let line = format!("the variable `{}` stays exeat's own", name.display());
+        if is_ours && name != "JAVA_TOOL_OPTIONS" && !notes.contains(&line) {
+            notes.push(line);
+        }
+    }
     let is_dropped =
         |name: &str| host.contains_key(OsStr::new(name)) && !env.0.contains_key(OsStr::new(name));
     let dropped = lists::DROPPED.iter().filter(|(name, _)| is_dropped(name));
@@ -151,6 +161,9 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     let variables = env.0.into_iter().map(|(name, (value, why))| Variable { name, value, why });
     Environment { variables: variables.collect(), dropped, notes }
 }
+
+/// The name of the run, which only a run can tell.
+pub(crate) const RUN_ID: &str = "EXEAT_RUN_ID";
 
 /// Variables that say who the stage is.
 const IDENTITY: [&str; 3] = ["HOME", "USER", "LOGNAME"];
@@ -316,6 +329,22 @@ mod tests {
             assert_eq!(why(&env, name), Some(expected), "{name}");
         }
         assert!(env.variables.is_sorted_by(|a, b| a.name < b.name));
+    }
+
+    /// K40: what leads to the proxy is not the caller's to set, and they are told so.
+    #[test]
+    fn the_proxy_s_variables_stay_as_they_are() {
+        let set = |name: &str| EnvRule::Set(name.into(), "x".into());
+        let environment = environment(&request(
+            &[],
+            &[set("HTTPS_PROXY"), set("EXEAT_RUN_ID"), set("JAVA_TOOL_OPTIONS")],
+            Files::default(),
+        ));
+        assert_eq!(
+            environment.notes,
+            ["the variable `HTTPS_PROXY` stays exeat's own", "the variable `EXEAT_RUN_ID` stays exeat's own"]
+        );
+        assert!(environment.variables.iter().all(|variable| variable.name != "EXEAT_RUN_ID"));
     }
 
     /// K13: of the variables that are passed or set, every ceiling has to allow each.

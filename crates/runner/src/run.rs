@@ -40,6 +40,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::dirs::RunDir;
+use crate::environment::RUN_ID;
 use crate::error::{Error, chain};
 use crate::limits::{Copies, Reached, Stop};
 use crate::plan::Plan;
@@ -472,7 +473,7 @@ impl Run<'_> {
 
     fn go(&self) -> Result<Go, Error> {
         let mut env = self.plan.env.clone();
-        env.insert("EXEAT_RUN_ID".into(), self.run.to_string().into());
+        env.insert(RUN_ID.into(), self.run.to_string().into());
         let filter = if self.plan.sockets_exposed {
             seccomp::no_unix_sockets().map_err(Error::Sandbox)?
         } else {

@@ -46,8 +46,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     }
     if outcome.ended == Ended::NotFound {
         stdio::say(
-            "  hint: --ro PATH shows the stage what lies outside of its view
-",
+            "  hint: --ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named\n",
         );
     }
     let silent = render::is_silent(&outcome.summary);
