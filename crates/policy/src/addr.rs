@@ -196,19 +196,23 @@ impl fmt::Display for AddrClass {
 
 /// The class of `ip`: that of the narrowest block around it. Never [`AddrClass::Own`].
 ///
-/// An IPv6 address that carries an IPv4 one is [`AddrClass::Embedded`], whatever the IPv4 address is,
-/// unless that one is never dialled: then so is this.
+/// An IPv6 address that carries an IPv4 one is judged by the stricter of the two: never dialled when that one is
+/// never dialled, [`AddrClass::Metadata`] when that one is, else [`AddrClass::Embedded`]. An embedding is closed
+/// whatever it carries, and [`opening`] narrows its block to the carried address's own.
 pub fn classify(ip: IpAddr) -> AddrClass {
     match ip {
         IpAddr::V4(ip) => narrowest_v4(ip).map_or(AddrClass::Public, |(_, class)| class),
         IpAddr::V6(ip) => {
             let class = class_v6(ip);
             // Teredo carries addresses of its own machinery, not where a packet ends.
-            if class == AddrClass::Embedded(Embedding::Teredo) {
-                return class;
+            if class != AddrClass::Embedded(Embedding::Teredo) {
+                let mut inner = carried(ip, class).map(|ip| classify(ip.into()));
+                if let Some(inner) = inner.find(|inner| inner.is_never_dialled()) {
+                    return inner;
+                }
             }
-            let mut inner = carried(ip, class).map(|ip| classify(ip.into()));
-            inner.find(|inner| inner.is_never_dialled()).unwrap_or(class)
+            let metadata = embedded(ip.into()).any(|ip| classify(ip.into()) == AddrClass::Metadata);
+            if metadata { AddrClass::Metadata } else { class }
         }
     }
 }
@@ -218,10 +222,17 @@ pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
     let IpAddr::V6(ip) = ip else { return Carried::default() };
     let class = class_v6(ip);
     let sure = carried(ip, class);
-    // Local NAT64 says nothing of where in the address it puts the IPv4 one (RFC 6052 section 2.2):
-    // each place it could be is looked at.
+    // Local NAT64 says nothing of how long its prefix is, so nothing of where in the address the IPv4 one is (RFC 6052
+    // section 2.2): each place it could be is looked at.
     match class {
-        AddrClass::Embedded(Embedding::Nat64Local) => Carried([Some(at_48(ip)), Some(tail(ip))]),
+        AddrClass::Embedded(Embedding::Nat64Local) => {
+            let [_, _, _, _, _, _, a, b, _, c, d, e, f, ..] = ip.octets();
+            // Prefixes of 48, 56, 64 and 96 bits. Octet 8 holds no part of an address.
+            let at_48 = Ipv4Addr::new(a, b, c, d);
+            let at_56 = Ipv4Addr::new(b, c, d, e);
+            let at_64 = Ipv4Addr::new(c, d, e, f);
+            Carried([Some(at_48), Some(at_56), Some(at_64), Some(tail(ip))])
+        }
         _ => sure,
     }
 }
@@ -253,7 +264,7 @@ pub(crate) fn opening(ip: IpAddr) -> Opening {
             let around = V4.iter().filter(|(net, _)| net.contains(&ip));
             widest(around.map(|(net, class)| (IpNet::V4(*net), *class)))
         }
-        IpAddr::V6(ip) => match class {
+        IpAddr::V6(ip) => match class_v6(ip) {
             AddrClass::Embedded(embedding) => Some(embedded_block(ip, embedding).into()),
             _ => {
                 let around = V6.iter().filter(|(net, _)| net.contains(&ip));
@@ -288,21 +299,25 @@ fn widest(around: impl Iterator<Item = (IpNet, AddrClass)>) -> Option<IpNet> {
 /// special-use block of the carried address takes up.
 fn embedded_block(ip: Ipv6Addr, embedding: Embedding) -> Ipv6Net {
     let offset: u8 = match embedding {
-        Embedding::SixToFour => 16,
+        Embedding::SixToFour if !is_isatap(ip) => 16,
         Embedding::Mapped
         | Embedding::Compatible
         | Embedding::Translated
         | Embedding::Nat64
         | Embedding::Isatap => 96,
         // Where the carried address cannot be cut out as a prefix: all of the form, or one address.
-        Embedding::Teredo | Embedding::Nat64Local => {
+        Embedding::SixToFour | Embedding::Teredo | Embedding::Nat64Local => {
             let special = embedded(ip.into()).any(|ip| {
                 !matches!(
                     classify(ip.into()),
                     AddrClass::Public | AddrClass::Unspecified | AddrClass::ThisNetwork
                 )
             });
-            let whole = if embedding == Embedding::Teredo { 32 } else { 48 };
+            let whole = match embedding {
+                Embedding::SixToFour => 16,
+                Embedding::Teredo => 32,
+                _ => 48,
+            };
             return trunc(ip, if special { 128 } else { whole });
         }
     };
@@ -338,9 +353,9 @@ fn is_isatap(ip: Ipv6Addr) -> bool {
     matches!(ip.segments(), [_, _, _, _, 0 | 0x0200, 0x5efe, _, _])
 }
 
-/// One address or two.
+/// As many addresses as a form may carry.
 #[derive(Debug, Default, Clone)]
-struct Carried([Option<Ipv4Addr>; 2]);
+struct Carried([Option<Ipv4Addr>; 4]);
 
 impl Iterator for Carried {
     type Item = Ipv4Addr;
@@ -358,15 +373,16 @@ fn carried(ip: Ipv6Addr, class: AddrClass) -> Carried {
         | Embedding::Compatible
         | Embedding::Translated
         | Embedding::Nat64
-        | Embedding::Isatap => Carried([Some(tail(ip)), None]),
+        | Embedding::Isatap => Carried([Some(tail(ip)), None, None, None]),
         Embedding::SixToFour => {
             let [_, a, b, ..] = ip.segments();
-            Carried([Some(join(a, b)), None])
+            // The site behind the relay may carry it on.
+            Carried([Some(join(a, b)), is_isatap(ip).then(|| tail(ip)), None, None])
         }
         Embedding::Teredo => {
             let [_, _, a, b, ..] = ip.segments();
             // The client's address is stored inverted (RFC 4380 section 4).
-            Carried([Some(Ipv4Addr::from(!u32::from(tail(ip)))), Some(join(a, b))])
+            Carried([Some(Ipv4Addr::from(!u32::from(tail(ip)))), Some(join(a, b)), None, None])
         }
         Embedding::Nat64Local => Carried::default(),
     }
@@ -375,12 +391,6 @@ fn carried(ip: Ipv6Addr, class: AddrClass) -> Carried {
 fn tail(ip: Ipv6Addr) -> Ipv4Addr {
     let [.., a, b] = ip.segments();
     join(a, b)
-}
-
-/// The place for a /48 prefix (RFC 6052 section 2.2): bits 48 to 63 and 72 to 87, around the `u` octet.
-fn at_48(ip: Ipv6Addr) -> Ipv4Addr {
-    let [_, _, _, _, _, _, a, b, _, c, d, ..] = ip.octets();
-    Ipv4Addr::new(a, b, c, d)
 }
 
 fn join(a: u16, b: u16) -> Ipv4Addr {

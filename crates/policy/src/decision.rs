@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::addr::{AddrClass, OwnAddrs};
+use crate::addr::{AddrClass, OwnAddrs, classify};
 use crate::day::Day;
 use crate::escape::printable;
 use crate::policy::{Layer, Policy, Role};
@@ -613,6 +613,9 @@ impl Denial {
             return None;
         }
         let target = &self.0.target;
+        if target.host.ip().is_some_and(|ip| classify(ip) == AddrClass::Metadata) {
+            return None;
+        }
         match &self.0.why {
             Why::Default | Why::Port { .. } | Why::IpLiteral { .. } => {
                 Some(flag_for(&target.host, target.port))

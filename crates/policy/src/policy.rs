@@ -297,12 +297,14 @@ impl Policy {
         today: Day,
     ) -> Result<Option<RuleId>, Shut> {
         let opening = addr::opening(ip);
-        let class =
-            if own.contains(ip) && opening != Opening::Never { AddrClass::Own } else { addr::classify(ip) };
-        let opens = |id: &RuleId| match class {
-            AddrClass::Own => self.is_exactly(*id, ip),
-            _ => self.lies_within(*id, opening),
+        let is_own = own.contains(ip) && opening != Opening::Never;
+        // A metadata address stays one on the machine that serves it: no flag is offered for it.
+        let class = match addr::classify(ip) {
+            class if !is_own || class == AddrClass::Metadata => class,
+            _ => AddrClass::Own,
         };
+        let opens =
+            |id: &RuleId| if is_own { self.is_exactly(*id, ip) } else { self.lies_within(*id, opening) };
         match (class, opening) {
             (_, Opening::Never) => return Err(Shut::Closed(class)),
             (AddrClass::Own, _) | (_, Opening::Within(_)) => {}

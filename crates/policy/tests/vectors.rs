@@ -62,7 +62,7 @@ fn every_name_of_the_dns_table_is_judged_by_its_addresses() {
                 assert_eq!(outcome, Outcome::NoAddress, "{name}");
             }
             _ if fine.contains(&label) => assert_eq!(outcome, Outcome::Allow, "{name}"),
-            "meta" | "alibaba" | "azure" | "oracle" => {
+            "meta" | "alibaba" | "azure" | "oracle" | "nat64" => {
                 assert_eq!(outcome, Outcome::Deny(Reason::MetadataIp), "{name}");
             }
             _ => assert_eq!(outcome, Outcome::Deny(Reason::PrivateIp), "{name}"),

@@ -320,9 +320,12 @@ fn h08_embedded_forms() {
         ("::ffff:93.184.215.14", Mapped, "93.184.215.14"),
         ("::127.0.0.1", Compatible, "127.0.0.1"),
         ("::ffff:0:10.0.0.1", Translated, "10.0.0.1"),
-        ("64:ff9b::a9fe:a9fe", Nat64, "169.254.169.254"),
+        ("64:ff9b::a9fe:101", Nat64, "169.254.1.1"),
         ("64:ff9b:1::10.0.0.1", Nat64Local, "10.0.0.1"),
         ("64:ff9b:1:a00:0:100::", Nat64Local, "10.0.0.1"),
+        ("64:ff9b:1:ff0a:0:1::", Nat64Local, "10.0.0.1"),
+        ("64:ff9b:1:ffff:a:0:100:0", Nat64Local, "10.0.0.1"),
+        ("2002:5db8:d70e::5efe:a00:1", SixToFour, "10.0.0.1"),
         ("2002:7f00:1::1", SixToFour, "127.0.0.1"),
         ("2001:0:4136:e378:8000:63bf:3fff:fdd2", Teredo, "192.0.2.45"),
         ("2001:0:4136:e378:8000:63bf:3fff:fdd2", Teredo, "65.54.227.120"),
@@ -335,6 +338,67 @@ fn h08_embedded_forms() {
     }
     for ip in ["2606:2800:21f::1", "fe80::1", "::1", "93.184.215.14", "2606:2800::201:5efe:10.0.0.1"] {
         assert_eq!(embedded(ip.parse().unwrap()).count(), 0, "{ip}");
+    }
+}
+
+/// Every form that carries an IPv4 address, as the same address would be written in it.
+fn forms(ip: Ipv4Addr) -> Vec<Ipv6Addr> {
+    let [a, b, c, d] = ip.octets();
+    let pair = |x, y| u16::from_be_bytes([x, y]);
+    let (high, low) = (pair(a, b), pair(c, d));
+    let v6 = |s: [u16; 8]| Ipv6Addr::from(s);
+    vec![
+        v6([0, 0, 0, 0, 0, 0xffff, high, low]),
+        v6([0, 0, 0, 0, 0, 0, high, low]),
+        v6([0, 0, 0, 0, 0xffff, 0, high, low]),
+        v6([0x64, 0xff9b, 0, 0, 0, 0, high, low]),
+        v6([0x64, 0xff9b, 1, high, pair(0, c), pair(d, 0), 0, 0]),
+        v6([0x64, 0xff9b, 1, pair(7, a), pair(0, b), low, 0, 0]),
+        v6([0x64, 0xff9b, 1, 7, pair(0, a), pair(b, c), pair(d, 0), 0]),
+        v6([0x64, 0xff9b, 1, 7, 7, 7, high, low]),
+        v6([0x2002, high, low, 0, 0, 0, 0, 1]),
+        v6([0x2002, 0x5db8, 0xd70e, 0, 0, 0x5efe, high, low]),
+        v6([0x2001, 0, 0x5db8, 0xd70e, 0x8000, 0x63bf, !high, !low]),
+        v6([0x2001, 0, high, low, 0x8000, 0x63bf, 0x5db8, 0xd70e]),
+        v6([0xfe80, 0, 0, 0, 0, 0x5efe, high, low]),
+        v6([0x2606, 0x2800, 0, 0, 0x0200, 0x5efe, high, low]),
+    ]
+}
+
+/// D05, H08: a metadata address stays one in every form, and only a rule that is as narrow opens it.
+#[test]
+fn metadata_is_metadata_in_every_form() {
+    let known = V4.iter().filter(|(_, class)| *class == AddrClass::Metadata);
+    let known: Vec<_> = known.map(|(net, _)| net.addr()).collect();
+    assert_eq!(known.len(), 8);
+    for inner in known {
+        let Opening::Within(plain) = opening(inner.into()) else { panic!("{inner} is never public") };
+        for ip in forms(inner) {
+            assert_eq!(classify(ip.into()), AddrClass::Metadata, "{inner} in {ip}");
+            let Opening::Within(block) = opening(ip.into()) else { panic!("{ip} is never public") };
+            let hosts = |net: IpNet| net.max_prefix_len() - net.prefix_len();
+            // 6to4 leaves 80 bits to the site.
+            let site = if ip.segments()[0] == 0x2002 && block.prefix_len() < 128 { 80 } else { 0 };
+            assert!(hosts(block) <= hosts(plain) + site, "{ip} is opened by {block}, {inner} by {plain}");
+        }
+    }
+}
+
+/// D06, H08: what is closed on its own is closed in every form, to a rule for the whole form too.
+#[test]
+fn no_form_is_wider_than_what_it_carries() {
+    for inner in ["10.1.2.3", "127.0.0.1", "169.254.1.1", "100.64.1.1", "198.18.0.1", "240.1.2.3"] {
+        for ip in forms(inner.parse().unwrap()) {
+            let ip = IpAddr::from(ip);
+            assert_ne!(classify(ip), AddrClass::Public, "{ip}");
+            let Opening::Within(block) = opening(ip) else { panic!("{ip} is never public") };
+            for whole in ["::ffff:0:0/96", "::/96", "::ffff:0:0:0/96", "64:ff9b::/96", "64:ff9b:1::/48"] {
+                assert!(!block.contains(&whole.parse::<IpNet>().unwrap()), "{whole} opens {ip}");
+            }
+            for whole in ["2002::/16", "2001::/32", "fe80::5efe:0:0/96", "2606:2800::200:5efe:0:0/96"] {
+                assert!(!block.contains(&whole.parse::<IpNet>().unwrap()), "{whole} opens {ip}");
+            }
+        }
     }
 }
 

@@ -113,6 +113,28 @@ fn h18_another_port() {
     );
 }
 
+/// D05: no flag leads to metadata, not to another port of one that is granted, nor on the machine that serves it.
+#[test]
+fn d05_no_flag_for_metadata() {
+    let port = Refusal {
+        reason: "port",
+        inside: "this host is allowed on port 80 only",
+        outside: "allowed on 80 only",
+        flag: None,
+        flag_inside: None,
+    };
+    refuses(&["169.254.169.254:80"], "169.254.169.254:443", &[], &port);
+    refuses(&["[::ffff:169.254.169.254]:80"], "[::ffff:169.254.169.254]:443", &[], &port);
+    let own = OwnAddrs::new(["169.254.169.254".parse().unwrap()]);
+    let ask = |rules: &[&str]| {
+        let name = policy(rules).admit("a.example.com:80".parse().unwrap(), today()).unwrap();
+        name.vet(&["169.254.169.254".parse().unwrap()], &own)
+    };
+    let denial = ask(&["a.example.com:80", "169.254.0.0/16:80"]).expect_err("own addresses need a rule each");
+    assert_eq!((denial.reason(), denial.flag()), (Reason::MetadataIp, None));
+    assert!(ask(&["a.example.com:80", "169.254.169.254:80"]).is_ok());
+}
+
 #[test]
 fn h17_deny_rules() {
     refuses(
@@ -219,6 +241,13 @@ fn d05_d07_addresses_that_get_no_flag() {
         &[],
         &hopeless("metadata_ip", "not a public address (cloud metadata)"),
     );
+    // H08: in every form of it, whether the name leads there or the literal does.
+    metadata("64:ff9b::169.254.169.254", "resolves to 64:ff9b::a9fe:a9fe (cloud metadata)");
+    for literal in ["[::ffff:169.254.169.254]:80", "[2002:a9fe:a9fe::1]:80", "[fe80::5efe:a9fe:a9fe]:80"] {
+        let plain = hopeless("metadata_ip", "not a public address (cloud metadata)");
+        refuses(&[], literal, &[], &plain);
+        refuses(&["[::ffff:0:0/96]:80", "[2002::/16]:80", "[fe80::/10]:80"], literal, &[], &plain);
+    }
     refuses(&[], "224.0.0.1:80", &[], &hopeless("private_ip", "not a public address (multicast)"));
     refuses(
         &["0.0.0.0:80"],
