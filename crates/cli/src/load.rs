@@ -378,6 +378,7 @@ impl Reading<'_> {
             own: own.rules(),
             finish: &finish,
             times: Times::default(),
+            limits: above.ceilings.iter().fold(Limits::default(), |limits, it| limits.min(it.file.limits)),
         };
         let discovery = Discovery::start(ask)?;
         for (group, named) in asking {

@@ -107,15 +107,23 @@ impl Guard {
         {
             return Ok(Arc::clone(addrs));
         }
-        let addrs = nix::ifaddrs::getifaddrs()?.filter_map(|interface| {
-            let address = interface.address?;
-            let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
-            v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
-        });
-        let addrs = Arc::new(OwnAddrs::new(addrs));
+        let addrs = Arc::new(own_addresses()?);
         *own = Some((Instant::now(), Arc::clone(&addrs)));
         Ok(addrs)
     }
+}
+
+/// The addresses of this host's interfaces, as the kernel says them now (getifaddrs(3)).
+///
+/// # Errors
+/// When the kernel does not say.
+pub fn own_addresses() -> io::Result<OwnAddrs> {
+    let addrs = nix::ifaddrs::getifaddrs()?.filter_map(|interface| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::V4(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::V6(v6.ip())))
+    });
+    Ok(OwnAddrs::new(addrs))
 }
 
 /// Why an admitted target has no address that may be dialled.

@@ -26,7 +26,7 @@ mod fuzz_seeds;
 #[cfg(test)]
 mod tests;
 
-pub use guard::{Unchecked, check_addresses};
+pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
 pub use server::{Context, Listener, ServeReport, serve};
 pub use tally::{DeniedHost, FailedHost, Summary};

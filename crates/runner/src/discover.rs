@@ -4,7 +4,9 @@
 //! The client runs in a sandbox of its own with an empty directory, the system's settings and the user's own. It is never
 //! shown what the stage to come may write, nor the project: neither a file of settings there nor a program there has a say
 //! in what the stage may reach. The first round grants nothing. Later rounds grant what was found before, and only so much,
-//! because an index names the host of its files; each of them leaves a record like any run.
+//! because an index names the host of its files; each of them leaves a record like any run. What an index says counts for less
+//! than what the user has set: it leads to names only, and to no port of its own choice. Addresses of the machine and of its
+//! nearest neighbours are opened by nobody but the user, with a rule.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -12,6 +14,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, PipeReader, Read};
+use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -19,10 +22,10 @@ use std::time::{Duration, Instant};
 use exeat_contract::PROXY_PORT;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
 use exeat_policy::{
-    Action, Allowances, Host, Limits, Pattern, Policy, PolicyBuilder, Port, Reason, Rule, RuleSpec, Span,
-    Target,
+    Action, AddrClass, Allowances, Host, Limits, OwnAddrs, Pattern, Policy, PolicyBuilder, Port, Reason,
+    Rule, RuleSpec, Size, Span, Target, classify,
 };
-use exeat_proxy::Summary;
+use exeat_proxy::{DeniedHost, Summary, own_addresses};
 use exeat_sandbox::Mount;
 
 use crate::bounds::Bounds;
@@ -42,8 +45,12 @@ const ROUNDS: usize = 4;
 const HOSTS: usize = 16;
 /// Bytes of a client's output that are kept: its last words.
 const SAID: usize = 4096;
-/// Bytes of its last line that a message shows.
+/// Bytes of one line of it that a message shows.
 const SHOWN: usize = 200;
+/// What one round may use where no ceiling says less: ten times what the clients need, and not the whole machine. These are
+/// [`Limits::pids`] and [`Limits::memory`], held for root as in any run: by watching.
+const PIDS: u32 = 512;
+const MEMORY: u64 = 2 << 30;
 /// A working directory that no view shows: the stage then starts in its own empty `/tmp`, and nothing is made on the host.
 const NOWHERE: &str = "/proc";
 
@@ -61,6 +68,8 @@ pub struct Ask<'a> {
     pub finish: &'a dyn Fn(PolicyBuilder) -> Policy,
     /// How long it may take.
     pub times: Times,
+    /// What it may use of the machine: the ceilings' limits. Beside them each round has limits of its own; the smaller holds.
+    pub limits: Limits,
 }
 
 /// How long a discovery may take.
@@ -86,6 +95,8 @@ pub struct Discovery<'a> {
     theirs: Vec<PathBuf>,
     /// PATH without what lies in those trees.
     path: OsString,
+    /// The addresses of this host, which no client's settings open.
+    addrs: OwnAddrs,
     by: Instant,
 }
 
@@ -117,7 +128,7 @@ pub enum Unasked {
     Failed {
         /// How it ended.
         ended: Ended,
-        /// Its last line, escaped; may be empty.
+        /// The line of its output that says most, escaped; may be empty.
         said: String,
     },
     /// It asked for no host in the time that it had.
@@ -138,6 +149,15 @@ pub enum Unasked {
         target: String,
         /// Why.
         said: String,
+    },
+    /// It is configured to use an address of a kind that no preset opens.
+    Special {
+        /// The address and port.
+        target: String,
+        /// Which kind.
+        class: AddrClass,
+        /// The flag that opens it; none where nothing should.
+        flag: Option<String>,
     },
     /// It asked for more hosts than a client needs.
     TooMany,
@@ -168,6 +188,10 @@ impl fmt::Display for Unasked {
             Self::NoTime { limit } => write!(f, "the {} for asking were over", seconds(*limit)),
             Self::Malformed => f.write_str("it asked for something that is not a host and a port"),
             Self::Denied { target, said } => write!(f, "it uses `{target}`, which is refused: {said}"),
+            Self::Special { target, class, flag } => {
+                write!(f, "it is configured for `{target}` ({class}), which no preset opens")?;
+                flag.as_ref().map_or(Ok(()), |flag| write!(f, "; {flag} does"))
+            }
             Self::TooMany => write!(f, "it asked for more than {HOSTS}"),
             Self::Unknown => f.write_str("this version cannot ask it"),
         }
@@ -191,7 +215,9 @@ impl<'a> Discovery<'a> {
         let ours = dirs.filter(|dir| dir.is_absolute() && lies_in(dir, &theirs).is_none());
         // A name with a colon cannot have come out of PATH.
         let path = env::join_paths(ours).unwrap_or_default();
-        Ok(Self { ask, home, theirs, path, by })
+        let addrs = own_addresses()
+            .map_err(|source| Error::Prepare { what: "the list of this host's addresses", source })?;
+        Ok(Self { ask, home, theirs, path, addrs, by })
     }
 
     /// Asks the client of a group. A group without one comes to nothing.
@@ -225,14 +251,19 @@ impl<'a> Discovery<'a> {
                 break;
             }
             let limit = limit.min(self.ask.times.round).min(question.limit.unwrap_or(Duration::MAX));
+            let limit = limit.min(self.ask.limits.timeout.map_or(Duration::MAX, Span::get));
             let rules = rules(preset, &found.targets)?;
             let seen = self.round(preset, question, &program, &rules, limit, &mut notes)?;
-            let news = found.learn(&seen.summary, round == 0)?;
-            if found.targets.is_empty() && seen.ended == Ended::Timeout {
-                return Err(Unasked::Late { limit }.into());
-            }
-            if found.targets.is_empty() && seen.ended != Ended::Exit(0) {
-                return Err(Unasked::Failed { ended: seen.ended, said: seen.said }.into());
+            let news = found.learn(&seen.summary, round == 0, &self.addrs)?;
+            // What the caller's own rules let it reach needs no preset, and it has been asked for.
+            if found.targets.is_empty() && seen.summary.allowed == 0 && seen.ended != Ended::Exit(0) {
+                let special = found.special.into_iter().next();
+                return Err(match (special, seen.ended) {
+                    (Some(special), _) => special,
+                    (None, Ended::Timeout) => Unasked::Late { limit },
+                    (None, ended) => Unasked::Failed { ended, said: seen.said },
+                }
+                .into());
             }
             last = Some(seen);
             if !news {
@@ -243,7 +274,9 @@ impl<'a> Discovery<'a> {
         notes.extend(found.notes.iter().map(|note| format!("preset `{name}`: {note}")));
         match last {
             Some(seen) if seen.ended == Ended::Exit(0) && found.targets.is_empty() => {
-                notes.push(format!("preset `{name}`: {} needs no host", question.programs.join(" or ")));
+                let beside = if seen.summary.allowed == 0 { "" } else { " beside those of your own rules" };
+                let programs = question.programs.join(" or ");
+                notes.push(format!("preset `{name}`: {programs} needs no host{beside}"));
             }
             Some(seen) if seen.ended != Ended::Exit(0) => {
                 let why = found.stuck(&seen.summary).unwrap_or(seen.said);
@@ -303,7 +336,7 @@ impl<'a> Discovery<'a> {
             sources: Vec::new(),
             labels: Vec::new(),
             audit: AuditTo::Default,
-            limits: Limits { timeout: Some(Span::nearest(limit)), ..Limits::default() },
+            limits: self.limits(limit),
         };
         let plan = plan(request)?;
         let prepare = |source| Error::Prepare { what: "the client's streams", source };
@@ -320,7 +353,18 @@ impl<'a> Discovery<'a> {
         if let Some(signal) = signal {
             return Err(Error::Stopped(signal as i32).into());
         }
-        Ok(Seen { ended: outcome.ended, summary: outcome.summary, said: last_line(&said) })
+        Ok(Seen { ended: outcome.ended, summary: outcome.summary, said: telling_line(&said) })
+    }
+
+    /// Of one round that may last so long.
+    fn limits(&self, round: Duration) -> Limits {
+        let own = Limits {
+            timeout: Some(Span::nearest(round)),
+            memory: Size::new(MEMORY),
+            pids: Some(PIDS),
+            ..Limits::default()
+        };
+        own.min(self.ask.limits)
     }
 
     /// What the ceilings hide, the client does not see either. Else they say what the stage gets, and the client is the user's.
@@ -436,7 +480,7 @@ impl From<Error> for Failure {
 struct Seen {
     ended: Ended,
     summary: Summary,
-    /// The client's last line, escaped.
+    /// The line of the client's that says most, escaped.
     said: String,
 }
 
@@ -444,37 +488,86 @@ struct Seen {
 #[derive(Default)]
 struct Hosts {
     targets: Vec<Target>,
+    /// The ports of the first round, which are the user's word, and the one of https.
+    ports: Vec<Port>,
+    /// What the user has set and a preset does not open, each an [`Unasked::Special`].
+    special: Vec<Unasked>,
     notes: Vec<String>,
+}
+
+/// What becomes of one refused target.
+enum Taken {
+    /// It is among the client's hosts.
+    Yes,
+    /// It is not, because the policy says so, in its words.
+    Refused,
+    /// It is an address of a kind that no preset opens.
+    Special(AddrClass),
+    /// It is on a port of the index's choice.
+    OtherPort,
 }
 
 impl Hosts {
     /// Takes what one round was refused; says whether there was anything new.
-    fn learn(&mut self, summary: &Summary, first: bool) -> Result<bool, Unasked> {
+    fn learn(&mut self, summary: &Summary, first: bool, own: &OwnAddrs) -> Result<bool, Unasked> {
         let before = self.targets.len();
         for denied in &summary.denied {
             let shown = format!("{}:{}", denied.host, denied.port);
             let target = Target::parse(shown.as_bytes()).map_err(|_| Unasked::Malformed)?;
-            if self.targets.contains(&target) {
+            if denied.reason == Reason::Malformed {
+                return Err(Unasked::Malformed);
+            }
+            if self.targets.contains(&target) || self.special.iter().any(|it| it.is_about(&shown)) {
                 continue;
             }
-            let literal = matches!(target.host, Host::Ip(_));
-            match denied.reason {
-                Reason::Scheme if first || !literal => {
-                    self.note(format!("`{shown}` speaks plain http, which this version does not forward"));
+            match self.taken(&target, denied.reason, first, own) {
+                Taken::Yes => {
+                    if denied.reason == Reason::Scheme {
+                        self.note(format!(
+                            "`{shown}` speaks plain http, which this version does not forward"
+                        ));
+                    }
                     self.targets.push(target);
                 }
-                Reason::Default | Reason::Port if !literal => self.targets.push(target),
-                // In the first round the word is the user's own. Later it is an index's, and that opens no address.
-                Reason::IpLiteral | Reason::PrivateIp if first && literal => self.targets.push(target),
-                Reason::Malformed => return Err(Unasked::Malformed),
-                _ if first => return Err(Unasked::Denied { target: shown, said: denied.said.clone() }),
-                _ => self.note(format!("`{shown}` is not among its hosts: {}", denied.said)),
+                Taken::Special(class) => self.special(shown, class, denied),
+                Taken::Refused if first => {
+                    return Err(Unasked::Denied { target: shown, said: denied.said.clone() });
+                }
+                Taken::Refused => self.note(format!("`{shown}` is not among its hosts: {}", denied.said)),
+                Taken::OtherPort => self.note(format!(
+                    "`{shown}` is not among its hosts: an index leads to ports that its user has set, and to 443"
+                )),
             }
+        }
+        if first {
+            self.ports = self.targets.iter().map(|target| target.port).chain([Port::HTTPS]).collect();
         }
         if summary.denied_more > 0 || self.targets.len() > HOSTS {
             return Err(Unasked::TooMany);
         }
         Ok(self.targets.len() > before)
+    }
+
+    /// In the first round the word is the user's own. Later it is an index's: that opens no address, and no port of its
+    /// own choice, where something else than a registry may listen.
+    fn taken(&self, target: &Target, reason: Reason, first: bool, own: &OwnAddrs) -> Taken {
+        match (&target.host, reason) {
+            (Host::Name(_), Reason::Default | Reason::Port | Reason::Scheme) => {
+                if first || self.ports.contains(&target.port) { Taken::Yes } else { Taken::OtherPort }
+            }
+            (Host::Ip(ip), Reason::IpLiteral | Reason::PrivateIp | Reason::Port | Reason::Scheme)
+                if first =>
+            {
+                special(*ip, own).map_or(Taken::Yes, Taken::Special)
+            }
+            _ => Taken::Refused,
+        }
+    }
+
+    fn special(&mut self, target: String, class: AddrClass, denied: &DeniedHost) {
+        let special = Unasked::Special { target, class, flag: denied.flag.clone() };
+        self.note(special.to_string());
+        self.special.push(special);
     }
 
     fn note(&mut self, note: String) {
@@ -494,6 +587,25 @@ impl Hosts {
     }
 }
 
+impl Unasked {
+    /// Whether it says that this target is not opened.
+    fn is_about(&self, shown: &str) -> bool {
+        matches!(self, Self::Special { target, .. } if target == shown)
+    }
+}
+
+/// The kind of an address that a client's settings do not open: whatever is not a public or a private address of another
+/// machine. A company's mirror may well be named by its private address; this machine's own services, its link and its
+/// cloud's metadata are not mirrors, and a settings file is easier to change than a policy.
+fn special(ip: IpAddr, own: &OwnAddrs) -> Option<AddrClass> {
+    match classify(ip) {
+        class if class == AddrClass::Metadata || class.is_never_dialled() => Some(class),
+        _ if own.contains(ip) => Some(AddrClass::Own),
+        AddrClass::Public | AddrClass::Private | AddrClass::UniqueLocal => None,
+        class => Some(class),
+    }
+}
+
 /// The rules for these targets, in the preset's name.
 fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, Unasked> {
     let rule = |target: &Target| {
@@ -508,7 +620,7 @@ fn rules(preset: &Preset, targets: &[Target]) -> Result<Vec<PresetRule>, Unasked
     targets.iter().map(rule).collect()
 }
 
-/// The trees that have no say: what the stage may write, its working directory, and the repository around that.
+/// The trees that have no say: what the stage may write, its working directory, and every repository around that.
 fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
     let plan = plan(Request {
         command: vec!["true".into()],
@@ -529,14 +641,14 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         _ => None,
     });
     let cwd = ask.cwd.canonicalize().unwrap_or_else(|_| ask.cwd.clone());
-    let repository = cwd.ancestors().find(|dir| fs::symlink_metadata(dir.join(lists::GIT_LINK)).is_ok());
+    // Each of them: the repository around a submodule is as much the project's.
+    let repositories = cwd.ancestors().filter(|dir| fs::symlink_metadata(dir.join(lists::GIT_LINK)).is_ok());
     // The home directory and the system are nobody's project, and a stage that starts there cannot write to them.
     let is_project = |dir: &Path| {
         !home.starts_with(dir)
             && !lists::SYSTEM.iter().any(|tree| dir.starts_with(tree) || Path::new(tree).starts_with(dir))
     };
-    let project =
-        repository.into_iter().chain([cwd.as_path()]).filter(|dir| is_project(dir)).map(Path::to_path_buf);
+    let project = repositories.chain([cwd.as_path()]).filter(|dir| is_project(dir)).map(Path::to_path_buf);
     let mut trees: Vec<PathBuf> = writable.chain(project).collect();
     trees.sort();
     trees.dedup();
@@ -573,10 +685,18 @@ fn last_words(mut reader: PipeReader) -> Vec<u8> {
     tail
 }
 
-fn last_line(said: &[u8]) -> String {
+/// The first line that begins as errors do, else the last one: what follows an error is advice and the names of logs.
+fn telling_line(said: &[u8]) -> String {
+    const ERRORS: [&str; 3] = ["error", "npm err", "e: "];
     let lines = said.split(|byte| matches!(byte, b'\n' | b'\r')).map(<[u8]>::trim_ascii);
-    let line = lines.rev().find(|line| !line.is_empty()).unwrap_or_default();
-    exeat_audit::escape(line, SHOWN)
+    let mut lines = lines.filter(|line| !line.is_empty());
+    let is_error = |line: &&[u8]| {
+        let start =
+            |word: &str| line.get(..word.len()).is_some_and(|it| it.eq_ignore_ascii_case(word.as_bytes()));
+        ERRORS.into_iter().any(start)
+    };
+    let first = lines.clone().find(is_error);
+    exeat_audit::escape(first.or_else(|| lines.next_back()).unwrap_or_default(), SHOWN)
 }
 
 #[cfg(test)]

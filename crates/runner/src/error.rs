@@ -206,7 +206,7 @@ impl Error {
             Self::Stream { .. } => {
                 Some("put a pipe between: `cat |` before exeat, or `| cat` behind it".into())
             }
-            Self::Preset { why: Unasked::Denied { .. }, .. } => None,
+            Self::Preset { why: Unasked::Denied { .. } | Unasked::Special { .. }, .. } => None,
             Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),
             Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
             Self::PolicyAndRules => Some("add the rules to the policy before it is built".into()),

@@ -19,7 +19,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use exeat_policy::preset::{self, Found, Preset};
-use exeat_policy::{Action, Note, Origin, Policy, PolicyBuilder, RuleSpec};
+use exeat_policy::{Action, Limits, Note, Origin, Policy, PolicyBuilder, RuleSpec};
 use exeat_runner::discover::{Ask, Discovered, Discovery, Times, Unasked};
 use exeat_runner::{Bind, Bounds, Error, Files};
 
@@ -39,6 +39,7 @@ struct Place {
     files: Files,
     own: Vec<exeat_policy::Rule>,
     times: Times,
+    limits: Limits,
     _turn: MutexGuard<'static, ()>,
 }
 
@@ -70,6 +71,7 @@ impl Place {
             files: Files::default(),
             own: Vec::new(),
             times: Times::default(),
+            limits: Limits::default(),
             _turn: turn,
         }
     }
@@ -106,6 +108,7 @@ impl Place {
             own: &self.own,
             finish: &PolicyBuilder::build,
             times: self.times,
+            limits: self.limits,
         };
         Discovery::start(ask)?.ask(group(preset))
     }
@@ -355,14 +358,157 @@ fn a_slow_client_is_cut() {
     assert_eq!(why(place.ask("npm")), Unasked::NoTime { limit: Duration::from_secs(5) });
 }
 
+/// A line of shell that asks the proxy for a target.
+fn connect(target: &str) -> String {
+    format!(
+        "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n' >&3; read -t 5 <&3; exec 3>&-"
+    )
+}
+
+/// A client that asks the proxy for these targets and fails.
+fn asks_for(targets: &[&str]) -> String {
+    let lines: Vec<String> = targets.iter().map(|target| connect(target)).collect();
+    format!("{}; exit 1", lines.join("; "))
+}
+
+/// D06, D09, H08: an address is the user's word only where it may be a mirror's. For the others the user writes the rule.
+#[test]
+fn addresses_of_other_kinds_are_not_opened() {
+    for (target, class, flag) in [
+        ("127.0.0.1:8443", "loopback", true),
+        ("[::1]:8443", "loopback", true),
+        ("[::ffff:127.0.0.1]:443", "IPv4-mapped", true),
+        ("[64:ff9b::10.1.2.3]:443", "NAT64", true),
+        ("169.254.7.7:443", "link-local", true),
+        ("[fe80::1]:443", "link-local", true),
+        ("100.64.1.2:443", "carrier-grade NAT", true),
+        ("192.0.2.1:443", "documentation", true),
+        ("0.0.0.0:443", "unspecified", false),
+        ("224.0.0.1:443", "multicast", false),
+    ] {
+        let place = Place::with_program("npm", &asks_for(&[target]));
+        let why = why(place.ask("npm"));
+        let Unasked::Special { class: found, flag: shown, .. } = &why else { panic!("{target}: {why:?}") };
+        assert_eq!(found.as_str(), class, "{target}");
+        assert_eq!(shown.is_some(), flag, "{target}: {why}");
+        drop(place);
+        // Beside a host that may be taken it is left out, and that is said, once.
+        let place = Place::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
+        let found = place.ask("npm").unwrap();
+        assert_eq!(texts(&found), [MIRROR], "{target}");
+        let notes: Vec<_> =
+            found.notes.iter().filter(|note| note.contains("which no preset opens")).collect();
+        assert_eq!(notes.len(), 1, "{target}: {:?}", found.notes);
+        assert_eq!(notes[0].contains("; --allow "), flag, "{target}: {notes:?}");
+    }
+    // Metadata ends the question, in whatever form, and no flag leads there.
+    for target in ["169.254.169.254:80", "[::ffff:169.254.169.254]:443", "[64:ff9b::a9fe:a9fe]:443"] {
+        let place = Place::with_program("npm", &asks_for(&["mirror.invalid:443", target]));
+        let error = place.ask("npm").unwrap_err();
+        assert!(!format!("{error} {:?}", error.fix()).contains("--allow"), "{error}");
+        assert!(!error.to_string().is_empty() && !place.records().concat().contains(r#""verdict":"allow""#));
+    }
+    // A mirror's address, with the port that the user has set.
+    let mirrors = ["10.9.8.7:8443", "[fd12:3456::7]:443", "93.184.215.14:443"];
+    let place = Place::with_program("npm", &asks_for(&mirrors));
+    assert_eq!(place.hosts("npm"), mirrors);
+}
+
+/// D09: this machine's own address is not a mirror's either.
+#[test]
+fn d09_own_addresses_are_not_opened() {
+    let addrs = exeat_proxy::own_addresses().unwrap();
+    let routed = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    // Sends nothing: the kernel names the address that it would send from.
+    if routed.connect("192.0.2.1:9").is_err() {
+        eprintln!("left out: this machine has no address of its own");
+        return;
+    }
+    let own = routed.local_addr().unwrap().ip();
+    assert!(addrs.contains(own));
+    let place = Place::with_program("npm", &asks_for(&[&format!("{own}:8443")]));
+    let why = why(place.ask("npm")).to_string();
+    assert!(why.contains("(this host's own)") && why.contains(&format!("--allow {own}:8443")), "{why}");
+}
+
+/// What a preset does not open, a rule of the user's does, and then it is asked through.
+#[test]
+fn a_rule_opens_what_a_preset_does_not() {
+    let place = || {
+        let mut place = Place::with_program("npm", &asks_for(&["127.0.0.1:9"]));
+        let mut own = PolicyBuilder::new();
+        own.add("127.0.0.1:9", Action::Allow, Origin::Flag { flag: "--allow".into() }, Note::default())
+            .unwrap();
+        place.own = own.build().rules().to_vec();
+        place
+    };
+    let found = place().ask("npm").unwrap();
+    assert_eq!(texts(&found), [""; 0]);
+    assert!(found.notes[0].contains("came no further: 127.0.0.1:9"), "{:?}", found.notes);
+}
+
+/// An index leads to names on the ports that the user has set, and on 443: not to somebody's mail server.
+#[test]
+fn an_index_leads_to_no_port_of_its_choice() {
+    let script = r#"curl -s https://index.invalid:8443/
+        grep -q '"default"' "$EXEAT_DENIALS" && exit 1
+        for port in 8443 443 25; do curl -s https://files.invalid:$port/; done; exit 1"#;
+    let place = Place::with_program("npm", script);
+    let found = place.ask("npm").unwrap();
+    assert_eq!(texts(&found), ["index.invalid:8443", "files.invalid:8443", "files.invalid"]);
+    let left = |note: &String| note.contains("`files.invalid:25` is not among its hosts");
+    assert!(found.notes.iter().any(left), "{:?}", found.notes);
+}
+
+/// H23: every repository around the working directory is the project's, not only the nearest one.
+#[test]
+fn h23_enclosing_repositories_have_no_say() {
+    let mut place = Place::with_program("pip", "curl -s https://mirror.invalid; exit 1");
+    place.program("home/project/bin", "pip", "curl -s https://evil.invalid; exit 1");
+    let outer = place.project.clone();
+    place.project.push("sub/deep");
+    fs::create_dir_all(place.project.join("dir")).unwrap();
+    fs::create_dir(outer.join(".git")).unwrap();
+    fs::write(outer.join("sub/.git"), "gitdir: ../.git/modules/sub\n").unwrap();
+    fs::create_dir(place.project.join(".git")).unwrap();
+    // HOME is nobody's project, though some people keep it in a repository.
+    fs::create_dir(place.home.join(".git")).unwrap();
+    let ours = place.root.join("bin");
+    let path = format!("{}/bin:{}:/usr/bin:/bin", outer.display(), ours.display());
+    place.env.insert("PATH".into(), path.into());
+    assert_eq!(place.hosts("pypi"), [MIRROR]);
+    place.file(".pip/pip.conf", "");
+    assert!(place.ask("pypi").unwrap().notes.iter().all(|note| !note.contains("is not asked")));
+}
+
+/// The ceilings' limits hold for a client too, and each round has limits of its own.
+#[test]
+fn limits_hold_in_every_round() {
+    let mut place = Place::with_program("npm", "curl -s https://index.invalid/; exec sleep 100");
+    place.times.round = Duration::from_millis(700);
+    assert_eq!(place.hosts("npm"), ["index.invalid"]);
+    let records = place.records();
+    assert_eq!(records.len(), 2);
+    for record in records {
+        assert!(record.contains("pids=512") && record.contains("memory=2GiB"), "{record}");
+    }
+    place.limits.pids = Some(64);
+    place.limits.timeout = Some("200ms".parse().unwrap());
+    place.program("bin", "npm", "exec sleep 100");
+    assert_eq!(why(place.ask("npm")).to_string(), "it asked for none in 0.2 s");
+    // A client that breeds is stopped, or refused by the kernel, and hangs nothing.
+    place.limits.timeout = None;
+    place.limits.pids = Some(16);
+    place.program("bin", "npm", "for n in {1..100}; do sleep 5 & done; exit 9");
+    let start = Instant::now();
+    assert!(matches!(why(place.ask("npm")), Unasked::Failed { .. } | Unasked::Late { .. }));
+    assert!(start.elapsed() < Duration::from_secs(10));
+}
+
 /// What is no host and port ends the question; what is denied cannot be granted by a client's settings.
 #[test]
 fn odd_targets_are_errors() {
-    let connect = |target: &str| {
-        format!(
-            "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT {target} HTTP/1.1\\r\\nHost: {target}\\r\\n\\r\\n' >&3; read -t 5 <&3; exit 1"
-        )
-    };
+    let connect = |target: &str| asks_for(&[target]);
     let place = Place::with_program("npm", &connect("a..b:443"));
     assert_eq!(why(place.ask("npm")), Unasked::Malformed);
     drop(place);
@@ -431,6 +577,7 @@ fn the_caller_finishes_each_policy() {
         own: &[],
         finish: &finish,
         times: Times::default(),
+        limits: Limits::default(),
     };
     let found = Discovery::start(ask).unwrap().ask(group("npm")).unwrap();
     assert_eq!((texts(&found), rounds.into_inner()), (vec!["index.invalid".to_owned()], 2));

@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use exeat_policy::PolicyBuilder;
 use exeat_policy::preset::{self, Found, Preset, Profile};
+use exeat_policy::{Limits, PolicyBuilder};
 use exeat_runner::Files;
 use exeat_runner::discover::{Ask, Discovery, Times};
 use serde_json::{Value, json};
@@ -127,6 +127,7 @@ fn ask(groups: &[&'static Preset]) -> Result<Asked, Failure> {
         own: &[],
         finish: &finish,
         times: Times::default(),
+        limits: Limits::default(),
     })?;
     let mut asked = Vec::new();
     for group in groups.iter().filter(|group| group.from_client.is_some()) {

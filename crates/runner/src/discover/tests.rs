@@ -1,12 +1,57 @@
 use super::*;
 
-/// A01: what a client says last is one line, bounded and escaped.
+/// A01: what is quoted of a client is one line, bounded and escaped.
 #[test]
-fn a01_the_last_line_is_escaped_and_bounded() {
-    assert_eq!(last_line(b"one\n two \r\n \n"), "two");
-    assert_eq!(last_line(b"a\x1b[2J\xff"), r"a\x1b[2J\xff");
-    assert_eq!(last_line(b""), "");
-    assert!(last_line(&[b'x'; 2 * SAID]).len() <= SHOWN + 3);
+fn a01_the_quoted_line_is_escaped_and_bounded() {
+    assert_eq!(telling_line(b"one\n two \r\n \n"), "two");
+    assert_eq!(telling_line(b"a\x1b[2J\xff"), r"a\x1b[2J\xff");
+    assert_eq!(telling_line(b""), "");
+    assert!(telling_line(&[b'x'; 2 * SAID]).len() <= SHOWN + 3);
+}
+
+/// Clients end with the names of their logs.
+#[test]
+fn the_quoted_line_is_the_error() {
+    let npm = b"npm notice\nnpm error code E403\nnpm error 403 Forbidden\nnpm error A complete log of this run can be found in: /x";
+    assert_eq!(telling_line(npm), "npm error code E403");
+    assert_eq!(
+        telling_line(b"WARNING: slow\nERROR: no such package\nhint: see the log"),
+        "ERROR: no such package"
+    );
+    assert_eq!(telling_line(b"one\ntwo"), "two");
+}
+
+/// D05, D06, D09: what a client's settings open is a public or a private address of another machine, in its own form.
+#[test]
+fn d06_special_addresses() {
+    let own = OwnAddrs::new(["192.168.7.7", "93.184.215.9", "198.18.0.9"].map(|ip| ip.parse().unwrap()));
+    for (ip, expect) in [
+        ("93.184.215.14", None),
+        ("10.9.8.7", None),
+        ("172.16.0.1", None),
+        ("192.168.7.8", None),
+        ("fd12::1", None),
+        ("2606:2800::1", None),
+        ("192.168.7.7", Some("this host's own")),
+        ("93.184.215.9", Some("this host's own")),
+        ("198.18.0.9", Some("this host's own")),
+        ("::ffff:192.168.7.7", Some("this host's own")),
+        ("::ffff:10.9.8.7", Some("IPv4-mapped")),
+        ("64:ff9b::93.184.215.14", Some("NAT64")),
+        ("127.0.0.1", Some("loopback")),
+        ("::1", Some("loopback")),
+        ("169.254.1.1", Some("link-local")),
+        ("fe80::1", Some("link-local")),
+        ("100.64.0.1", Some("carrier-grade NAT")),
+        ("198.18.0.1", Some("benchmarking")),
+        ("240.0.0.1", Some("reserved")),
+        ("0.0.0.0", Some("unspecified")),
+        ("169.254.169.254", Some("cloud metadata")),
+        ("2002:a9fe:a9fe::1", Some("cloud metadata")),
+        ("fd00:ec2::254", Some("cloud metadata")),
+    ] {
+        assert_eq!(special(ip.parse().unwrap(), &own).map(AddrClass::as_str), expect, "{ip}");
+    }
 }
 
 #[test]
