@@ -43,9 +43,12 @@ impl Machine {
     /// The user's configuration directory (XDG Base Directory Specification). Without HOME the user database says where it is:
     /// an unset variable must not lift the ceiling in it.
     pub(crate) fn config(&self) -> PathBuf {
-        let home =
-            || exeat_runner::home_of(self.env.get(OsStr::new(env_vars::HOME)).map(OsString::as_os_str));
-        self.directory(env_vars::XDG_CONFIG_HOME).unwrap_or_else(|| home().join(".config"))
+        self.directory(env_vars::XDG_CONFIG_HOME).unwrap_or_else(|| self.home_or_database().join(".config"))
+    }
+
+    /// HOME, or what the user database says.
+    pub(crate) fn home_or_database(&self) -> PathBuf {
+        exeat_runner::home_of(self.env.get(OsStr::new(env_vars::HOME)).map(OsString::as_os_str))
     }
 
     fn home(&self) -> Option<PathBuf> {

@@ -209,6 +209,10 @@ fn lint_and_diff_exit_like_questions() {
         "b.toml:2: `a.example.com`: another rule allows all of it already: *.example.com (b.toml:2)  [duplicate]\n"
     );
     assert_eq!(home.run(&["policy", "lint", "--policy", "absent.toml"]).0, 2);
+    home.file("c.toml", "[fs]\nro = [\"~/.ssh/known_hosts\", \"~/data\"]\n");
+    let (code, out, _) = home.run(&["policy", "lint", "c.toml"]);
+    assert!(code == 1 && out.contains("`~/.ssh`") && out.ends_with("[credential]\n"), "{out}");
+    assert_eq!(out.lines().count(), 1);
     assert_eq!(home.run(&["policy", "diff", "a.toml", "a.toml"]), (0, String::new(), String::new()));
     let (code, out, _) = home.run(&["policy", "diff", "a.toml", "b.toml"]);
     assert_eq!((code, out.as_str()), (1, "opens    *.example.com:443\nadds     limits.timeout 1m\n"));

@@ -55,6 +55,17 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "{said}  [{}]", out.odd(lint.as_str()));
         }
     }
+    let secrets = secrets(&loaded, &Machine::here()?);
+    for (key, path, secret) in &secrets {
+        let said = format!("shows the stage `~/{secret}`, which is hidden unless named");
+        if args.json {
+            let line = json!({"path": path, "lint": "credential", "said": said});
+            let _ = writeln!(text, "{line}");
+        } else {
+            let said = printable(&format!("fs.{key}: `{path}`: {said}"));
+            let _ = writeln!(text, "{said}  [{}]", out.odd("credential"));
+        }
+    }
     for (name, said) in &groups {
         if args.json {
             let line = json!({"preset": name, "lint": "risk", "said": said});
@@ -68,7 +79,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
     } else {
         stdio::data(text.as_bytes())?
     }
-    let clean = findings.is_empty() && groups.is_empty();
+    let clean = findings.is_empty() && groups.is_empty() && secrets.is_empty();
     if clean && !args.json {
         stdio::say("exeat: nothing found\n");
     }
@@ -153,6 +164,20 @@ fn loaded(args: &PolicyArgs, files: &[PathBuf]) -> Result<Loaded, Failure> {
         stdio::line("note", note);
     }
     Ok(loaded)
+}
+
+/// The binds that open what is hidden otherwise: key, path, and the name below the home directory.
+fn secrets(loaded: &Loaded, machine: &Machine) -> Vec<(&'static str, String, &'static str)> {
+    let home = machine.home_or_database();
+    let binds = [("ro", &loaded.said.ro), ("rw", &loaded.said.rw)];
+    let all = binds.iter().flat_map(|(key, binds)| binds.iter().map(move |bind| (*key, &bind.host)));
+    let found = all.filter_map(|(key, path)| {
+        let real = path.canonicalize().unwrap_or_else(|_| path.clone());
+        let secret =
+            exeat_runner::lists::credentials().iter().find(|name| real.starts_with(home.join(name)))?;
+        Some((key, path.display().to_string(), *secret))
+    });
+    found.collect()
 }
 
 /// The presets in use that let data out to strangers, with why.
