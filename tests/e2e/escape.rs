@@ -19,6 +19,7 @@ mod kernel_uid;
 mod keyring;
 mod mask_removal;
 mod pid_one;
+mod planted_links;
 mod proc_environ;
 mod resolver_sockets;
 mod setuid;
@@ -47,6 +48,7 @@ pub(crate) fn cases(list: &mut Cases) {
     keyring::cases(list);
     mask_removal::cases(list);
     pid_one::cases(list);
+    planted_links::cases(list);
     proc_environ::cases(list);
     resolver_sockets::cases(list);
     setuid::cases(list);

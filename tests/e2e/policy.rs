@@ -19,6 +19,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("policy::k13_a_ceiling_holds_for_files_variables_and_limits", ceiling_besides_hosts);
     list.bridges("policy::h23_a_policy_that_the_stage_rewrites", rewritten);
     list.users("policy::h23_the_project_s_file_needs_a_ceiling", project_file);
+    list.users("policy::k3_n16_what_has_no_place_does_not_start", no_place);
+    list.users("policy::k13_the_user_s_ceiling_is_not_the_stage_s", own_ceiling);
     list.matrix("policy::n9_n25_an_isolation_policy_on_stdin", isolation);
 }
 
@@ -182,6 +184,54 @@ fn ceiling_besides_hosts(cx: &Cx) {
     // A larger limit does not lift a ceiling's.
     let slow: Vec<&str> = bounded.iter().copied().chain(["--timeout", "60s"]).collect();
     sh(cx, &slow, "sleep 30").run().exits(124);
+}
+
+/// Places that bubblewrap refuses or that take the sandbox away, and the host's processes: exit 2, with the bind's name.
+fn no_place(cx: &Cx) {
+    let data = cx.home().join("data");
+    let file = write(cx, &data.join("f"), "data\n");
+    let data = data.display();
+    for dest in
+        ["/", "/run", "/run/exeat", "/run/exeat/stage2", "/etc/passwd", "/proc/x", "/dev/x", "/usr/absent"]
+    {
+        let done = sh(cx, &["--ro", &format!("{data}:{dest}")], "touch started").run();
+        did_not_start(cx, &done, &format!("`{data}` cannot be shown at `{dest}`"));
+    }
+    let done = sh(cx, &["--effects", r#"{"effect": "FsRead", "path": "/"}"#], "touch started").run();
+    did_not_start(cx, &done, "cannot be shown at `/`");
+    let done = sh(cx, &["--ro", "/proc:/x"], "touch started").run();
+    did_not_start(cx, &done, "the path of --ro `/proc` belongs to the process file system");
+    let policy =
+        json!({"ro_binds": system(Value::Null), "work_host": "/proc", "network": false, "env_allowlist": []})
+            .to_string();
+    let done = sh(cx, &["--policy", "-"], "touch started").stdin(policy).run();
+    did_not_start(cx, &done, "the work directory `/proc`");
+    // Beside those there is room, and a tree that holds the host's processes does not show them.
+    let beside: Vec<String> =
+        ["/run/d", "/dev/shm/d", "/sys/d", "/mnt/d"].map(|at| format!("{data}:{at}")).into();
+    let flags: Vec<&str> = beside.iter().flat_map(|bind| ["--ro", bind.as_str()]).collect();
+    let script = "cat /run/d/f /dev/shm/d/f /sys/d/f /mnt/d/f";
+    sh(cx, &flags, script).run().exits(0).prints(&"data\n".repeat(4));
+    let script =
+        "cat /f; ls /host/usr >&- 2>&- || ls -d /host/usr; cat /host/proc/1/stat 2>&- || echo hidden";
+    let done = sh(cx, &["--ro", "/:/host", "--mask", "/tmp", "--ro", &format!("{file}:/f")], script).run();
+    done.exits(0).prints("data\n/host/usr\nhidden\n");
+}
+
+/// A stage that starts in the configuration directory does not write the next run's ceiling.
+fn own_ceiling(cx: &Cx) {
+    let site = cx.dir().join("exeat/policy.toml");
+    let config = cx.dir().display().to_string();
+    let script = "mkdir exeat; echo '[network]' > exeat/policy.toml; mv exeat other; echo end";
+    // Where the configuration is elsewhere, it is a directory like any other.
+    sh(cx, &[], script).env("XDG_CONFIG_HOME", "/nowhere").run().exits(0);
+    fs::remove_dir_all(cx.dir().join("other")).expect("made");
+    let run = || sh(cx, &[], script).env("XDG_CONFIG_HOME", &config).run();
+    run().exits(0).prints("end\n").says("exeat's own files are in it");
+    assert!(!site.exists() && !cx.dir().join("other").exists());
+    write(cx, &site, "[network]\nallow = []\n");
+    run().exits(0).prints("end\n");
+    assert_eq!(fs::read_to_string(&site).expect("still there"), "[network]\nallow = []\n");
 }
 
 /// A file is read once, before the start, and its digest is in the record.

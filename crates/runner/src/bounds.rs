@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::request::{Declared, View};
 
 /// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
@@ -148,7 +148,16 @@ impl Limit {
             match existing(CEILING_MASK, path) {
                 // Nor can the stage get there, which has the caller's rights at most.
                 Err(_) if is_closed(path) => {}
-                found => mask.extend(found?),
+                Err(error) => return Err(error),
+                Ok(Some(real)) => mask.push(real),
+                // It hides nothing: what it was written for may have another name now.
+                Ok(None) => {
+                    notes.push(format!(
+                        "there is no `{}` to mask: {} names it",
+                        path.display(),
+                        bounds.said()
+                    ));
+                }
             }
         }
         Ok(Self { said: bounds.said(), read, write: write.map(Tops::new), mask })
@@ -219,17 +228,26 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Where the declared paths are.
-    pub(crate) fn new(declared: &Declared, notes: &mut Vec<String>) -> Result<Self, Error> {
+    /// Where the declared paths are. `writable` are the trees in which a stage of this run can make links: one of those would
+    /// say more than the stage's author did.
+    pub(crate) fn new(
+        declared: &Declared,
+        writable: &[PathBuf],
+        notes: &mut Vec<String>,
+    ) -> Result<Self, Error> {
         let mut find = |what: &'static str, paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
-                match path.canonicalize() {
+                let real =
+                    path.canonicalize().map_err(|source| Error::Path { what, path: path.clone(), source });
+                let own = real.and_then(|real| match stray_link(path, &real, writable) {
+                    None => Ok(real),
+                    Some(link) => Err(Error::StrayLink { what, path: path.clone(), link, real }),
+                });
+                match own {
                     Ok(real) => found.push(real),
-                    Err(error) if declared.narrow => {
-                        notes.push(format!("{what} `{}` is left out: {error}", path.display()));
-                    }
-                    Err(source) => return Err(Error::Path { what, path: path.clone(), source }),
+                    Err(error) if declared.narrow => notes.push(format!("left out: {}", chain(&error))),
+                    Err(error) => return Err(error),
                 }
             }
             Ok(found)
@@ -297,7 +315,7 @@ fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
 }
 
 /// The components of a path, the last one first.
-fn pieces(path: &Path) -> Vec<PathBuf> {
+pub(crate) fn pieces(path: &Path) -> Vec<PathBuf> {
     let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
     let mut parts: Vec<PathBuf> = parts.map(|part| PathBuf::from(part.as_os_str())).collect();
     parts.reverse();

@@ -1,7 +1,7 @@
 //! Why a run did not happen: the step, the cause, the fix.
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::discover::Unasked;
 
@@ -33,6 +33,32 @@ pub enum Error {
         link: PathBuf,
         /// Where it leads.
         real: PathBuf,
+    },
+    /// A path of the host is the process file system's: it would show the host's processes.
+    #[error("{what} `{}` belongs to the process file system: a stage would see this machine's processes", .path.display())]
+    Procfs {
+        /// What it was given for.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
+    },
+    /// Something has no place in the sandbox.
+    #[error("{what} cannot be shown at `{}`: {why}", .at.display())]
+    NoPlace {
+        /// What it is.
+        what: String,
+        /// The place inside.
+        at: PathBuf,
+        /// Why not.
+        why: String,
+    },
+    /// More mounts than bubblewrap takes.
+    #[error("the view takes {words} words to describe, and bubblewrap reads at most {most}")]
+    TooMany {
+        /// What it would take.
+        words: usize,
+        /// What is taken.
+        most: usize,
     },
     /// The stage declared a path that it would not have.
     #[error("the stage declares `{effect}` `{}`, and {}", .path.display(), lacking(.effect, .ceiling.as_deref()))]
@@ -159,6 +185,9 @@ impl Error {
             Self::NoCommand
             | Self::Path { .. }
             | Self::StrayLink { .. }
+            | Self::Procfs { .. }
+            | Self::NoPlace { .. }
+            | Self::TooMany { .. }
             | Self::Ungranted { .. }
             | Self::RecordInside { .. }
             | Self::ListenAnywhere(_)
@@ -194,6 +223,16 @@ impl Error {
                 "name `{}` itself, with `:DEST` for its place inside, if that is meant",
                 real.display()
             )),
+            Self::Procfs { .. } => Some("leave it out: the stage has a `/proc` of its own".into()),
+            Self::NoPlace { at, .. } if at == Path::new("/") => {
+                Some("--fs host shows the whole tree, read-only".into())
+            }
+            Self::NoPlace { .. } => {
+                Some("give it a place of its own, such as `:/mnt/NAME`, or name one without links".into())
+            }
+            Self::TooMany { .. } => {
+                Some("bind directories in place of what is in them; leave masks out that need none".into())
+            }
             Self::Ungranted { ceiling: Some(_), .. } => Some("--on-excess narrow runs without it".into()),
             Self::Ungranted { effect, path, .. } => {
                 let flag = if *effect == FS_WRITE { "--rw" } else { "--ro" };

@@ -98,8 +98,12 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let mut own: Vec<PathBuf> =
         place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
     own.extend(cache_base.iter().map(|base| base.join("exeat")));
-    own.push(home.join(".config/exeat"));
+    let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    own.extend(config.iter().chain([&home.join(".config")]).map(|config| config.join("exeat")));
     own.push(run_base.clone());
+    // Where they are, not how they are named: they are compared with the working directory, which has no links.
+    let own: Vec<PathBuf> =
+        own.iter().map(|path| path.canonicalize().unwrap_or_else(|_| to_be(path))).collect();
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
     let (named, asked) = named_trees(&environment);
@@ -135,7 +139,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, streams)?,
     }
 
-    Ok(Plan {
+    let plan = Plan {
         command: request.command,
         policy: request.policy,
         bwrap,
@@ -164,8 +168,18 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         labels: request.labels,
         limits,
         notes,
-    })
+    };
+    let argv = plan.argv();
+    // With `--args FD --` before the command.
+    let words = argv.options.len() + 3 + argv.command.len();
+    if words > BWRAP_WORDS {
+        return Err(Error::TooMany { words, most: BWRAP_WORDS });
+    }
+    Ok(plan)
 }
+
+/// What bubblewrap takes, in its words and those that it reads from a descriptor together (its `MAX_ARGS`).
+const BWRAP_WORDS: usize = 9000;
 
 impl Plan {
     /// The effective policy.
@@ -496,6 +510,60 @@ mod tests {
     #[test]
     fn a_dry_run_names_as_many_filters_as_a_run_has() {
         assert_eq!(exeat_sandbox::seccomp::base().unwrap().len(), FILTERS);
+    }
+
+    fn request(dirs: &Dirs, ro: Vec<PathBuf>, config: &Path) -> Request {
+        let bind = |host: PathBuf| crate::request::Bind { guest: host.clone(), host };
+        let ro = ro.into_iter().map(bind).collect();
+        let variable = |name: &str, value: &Path| (OsString::from(name), value.as_os_str().to_owned());
+        Request {
+            command: vec!["true".into()],
+            cwd: dirs.tree.clone(),
+            policy: exeat_policy::PolicyBuilder::new().build(),
+            sources: Vec::new(),
+            files: crate::request::Files { ro, ..Default::default() },
+            env: Vec::new(),
+            host_env: [variable("HOME", &dirs.root.join("home")), variable("XDG_CONFIG_HOME", config)].into(),
+            bridge: Bridge::Handoff,
+            stage: None,
+            labels: Vec::new(),
+            audit: AuditTo::Default,
+            limits: exeat_policy::Limits::default(),
+        }
+    }
+
+    /// K50: the user's ceiling lies in the configuration directory, wherever that is and however it is named.
+    #[test]
+    fn k50_the_configuration_directory_is_not_the_stage_s() {
+        // Not in /tmp, which no stage can write anyway.
+        let base = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
+        let root = base.join(format!("plan-config-{}", std::process::id()));
+        fs::create_dir_all(root.join("tree")).unwrap();
+        let root = root.canonicalize().unwrap();
+        let dirs = Dirs { tree: root.join("tree"), root };
+        symlink(&dirs.tree, dirs.root.join("link")).unwrap();
+        let is_writable = |config: &Path| {
+            let plan = plan(request(&dirs, Vec::new(), config)).unwrap();
+            plan.mounts.contains(&Mount::Writable { host: dirs.tree.clone(), at: dirs.tree.clone() })
+        };
+        assert!(is_writable(&dirs.root.join("elsewhere")));
+        assert!(!is_writable(&dirs.tree) && !is_writable(&dirs.root.join("link")));
+        fs::create_dir(dirs.tree.join("exeat")).unwrap();
+        assert!(!is_writable(&dirs.root.join("link")));
+    }
+
+    /// N16: more than bubblewrap reads is refused before it is started.
+    #[test]
+    fn n16_too_many_binds_are_refused() {
+        let dirs = Dirs::new("many");
+        let make = |number: usize| {
+            let path = dirs.root.join(number.to_string());
+            fs::create_dir(&path).unwrap();
+            path
+        };
+        let ro: Vec<PathBuf> = (0..3000).map(make).collect();
+        let error = plan(request(&dirs, ro, &dirs.root)).unwrap_err();
+        assert!(matches!(error, Error::TooMany { .. }) && error.code() == 2, "{error}");
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! would have covered stays covered: a bound must not bring to light what the caller had hidden with a bind.
 
 use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs;
 use std::io;
@@ -22,12 +22,17 @@ use exeat_contract::{CACHE, NOBODY, STAGE2};
 use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
 use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
+
+mod place;
+
+use place::{Followed, Seen};
 
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
 const TMP_SIZE: u64 = 1 << 30;
@@ -90,6 +95,13 @@ pub(crate) struct Built {
 
 /// Builds the view.
 pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
+    let built = arranged(files, facts)?;
+    place::check(&built.mounts)?;
+    Ok(built)
+}
+
+/// A view, before it is known that each of its mounts has a place.
+fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let mut view = Builder::new(files, facts)?;
     view.base();
     view.private_places();
@@ -103,7 +115,7 @@ pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let cwd = originals.iter().find(|tree| tree.how == How::Start);
     let wide = cwd.filter(|tree| tree.rank == Rank::Wide).map(|tree| tree.at.clone());
     let is_cut = cwd.is_some_and(|tree| !tree.is_whole());
-    let (writable, missing) = view.trees(originals);
+    let (writable, missing) = view.trees(originals)?;
     let listed = view.host_sockets(Path::new("/proc/net/unix"), wide.as_deref());
     view.check_declared()?;
     let start = view.start(is_cut);
@@ -135,7 +147,7 @@ enum By {
     Default,
     /// The caller's: a bind that names something in it opens that.
     Caller,
-    /// A ceiling's: nothing opens it.
+    /// A ceiling's, or of what no stage may see: nothing opens it.
     Ceiling,
 }
 
@@ -236,7 +248,7 @@ impl<'a> Builder<'a> {
             limits.push(Limit::of(bound, &loose, &mut notes)?);
         }
         let declared =
-            files.declared.as_ref().map(|declared| Found::new(declared, &mut notes)).transpose()?;
+            files.declared.as_ref().map(|declared| Found::new(declared, &loose, &mut notes)).transpose()?;
         let mut masks: BTreeMap<PathBuf, By> =
             hidden(facts).into_iter().map(|path| (path, By::Default)).collect();
         for path in &files.mask {
@@ -248,6 +260,9 @@ impl<'a> Builder<'a> {
         masks.extend(
             limits.iter().flat_map(|limit| limit.mask.iter().map(|path| (path.clone(), By::Ceiling))),
         );
+        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let processes = process_files(&table);
+        masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
         let (mounts, shown, lost) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { files, facts, mounts, notes, shown, masks, lost, kind, git_is_open, limits, declared })
     }
@@ -279,7 +294,8 @@ impl<'a> Builder<'a> {
     }
 
     fn show(&mut self, tree: &Path) {
-        self.bind(tree, tree, false, How::View);
+        let at = place::follow(&self.mounts, tree).map_or_else(|| tree.to_path_buf(), |way| way.place);
+        self.bind(tree, &at, false, How::View);
         self.shown.push(tree.to_path_buf());
     }
 
@@ -308,7 +324,23 @@ impl<'a> Builder<'a> {
             places.push((at.join(below), path.is_dir()));
         }
         for (place, is_dir) in places {
+            self.pin(&place);
             self.mask(place, is_dir);
+        }
+    }
+
+    /// Makes the directories above a place in a writable tree mount points: one that is not can be renamed, and what is mounted
+    /// in it is then missing from its place in the next run. They come directly after the tree, below all else in it.
+    fn pin(&mut self, place: &Path) {
+        let Some(number) = self.top(place) else { return };
+        let Some(Mount::Writable { host, at }) = self.mounts.get(number).cloned() else { return };
+        let Ok(below) = place.strip_prefix(&at) else { return };
+        // The inner one first, since each is put before the last.
+        for above in below.ancestors().skip(1).filter(|above| *above != Path::new("")) {
+            let (host, at) = (host.join(above), at.join(above));
+            if host.is_dir() {
+                self.mounts.insert(number + 1, Mount::Writable { host, at });
+            }
         }
     }
 
@@ -390,13 +422,13 @@ impl<'a> Builder<'a> {
     /// A file of ours at a place of the system's: mounted over what is there, or else simply made.
     fn cover(&mut self, at: PathBuf, text: String) {
         let bytes = Bytes(Cow::Owned(text.into_bytes()));
-        let from_host = self.is_shown(&at);
-        if from_host && at.exists() {
-            self.mounts.push(Mount::CoverFile { at, bytes });
-        } else if !from_host {
-            self.mounts.push(Mount::File { at, bytes, mode: 0o444 });
+        let Some(way) = place::follow(&self.mounts, &at) else { return };
+        match place::seen(&self.mounts, &way.place) {
+            Seen::File => self.mounts.push(Mount::CoverFile { at: way.place, bytes }),
+            Seen::Absent => self.mounts.push(Mount::File { at: way.place, bytes, mode: 0o444 }),
+            // In a read-only tree that lacks the name there is nothing to cover and nothing can be made.
+            Seen::Dir | Seen::Link { .. } | Seen::Closed(_) => {}
         }
-        // In a read-only tree that lacks the name there is nothing to cover and nothing can be made.
     }
 
     fn is_shown(&self, path: &Path) -> bool {
@@ -543,10 +575,10 @@ impl<'a> Builder<'a> {
                 ));
                 continue;
             }
-            // In a tree of the host's a link leads where it leads there; elsewhere the place is made as it was named.
-            let linked = bind.guest == bind.host && self.is_shown(&bind.guest);
-            let at = if linked { host.clone() } else { bind.guest.clone() };
-            let mut tree = Original::new(host, at, writable, How::Named);
+            if is_procfs(&host) {
+                return Err(Error::Procfs { what, path: bind.host.clone() });
+            }
+            let mut tree = Original::new(host, bind.guest.clone(), writable, How::Named);
             let name = format!("`{}`", bind.host.display());
             tree.extent = self.bounded(&name, tree.extent.clone(), what != WORK_PATH);
             trees.push(tree);
@@ -567,7 +599,10 @@ impl<'a> Builder<'a> {
 
     /// Mounts what is left of the trees, and the caller's masks. Returns what is writable, host and guest, and what is watched
     /// in it.
-    fn trees(&mut self, mut trees: Vec<Original>) -> (Places, Vec<Missing>) {
+    fn trees(&mut self, mut trees: Vec<Original>) -> Result<(Places, Vec<Missing>), Error> {
+        // Where a stage can make links.
+        let loose = trees.iter().filter(|tree| tree.rank == Rank::Writable);
+        let loose: Vec<PathBuf> = loose.map(|tree| tree.host.clone()).collect();
         let tops = trees.iter().filter(|tree| tree.rank == Rank::Writable).flat_map(|tree| {
             let parts = tree.extent.write.iter().map(Path::to_path_buf);
             parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
@@ -586,12 +621,25 @@ impl<'a> Builder<'a> {
         }
         trees.sort_by_key(|tree| order(&tree.at, tree.rank));
         let mut masks = self.mask_places();
+        let first = self.mounts.len();
         let mut writable = Vec::new();
         if self.files.work == Some(Work::Scratch) {
             // What is bound deeper is mounted in it.
             self.mounts.push(Mount::Tmpfs { at: WORK.into(), size: TMP_SIZE, mode: 0o700 });
         }
-        for tree in trees {
+        let mut trees = VecDeque::from(trees);
+        while let Some(mut tree) = trees.pop_front() {
+            let at = self.settled(&tree, &loose, first)?;
+            if at != tree.at {
+                tree.at = at;
+                // A link can lead deeper, to where what comes next would cover it.
+                let turn = |other: &Original| order(&other.at, other.rank) < order(&tree.at, tree.rank);
+                let spot = trees.partition_point(turn);
+                if spot > 0 {
+                    trees.insert(spot, tree);
+                    continue;
+                }
+            }
             let before = masks.partition_point(|place| order(place, Rank::Mask) < order(&tree.at, tree.rank));
             for place in masks.drain(..before) {
                 self.mask_place(&place);
@@ -614,7 +662,53 @@ impl<'a> Builder<'a> {
             self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
         }
         self.notes.extend(self.lost.iter().cloned());
-        (writable, missing)
+        Ok((writable, missing))
+    }
+
+    /// Where a tree is mounted: in a tree of the host's a link leads where it leads there, elsewhere the place is made as it was
+    /// named. What was mounted since `first` is the caller's, and no link may lead over it.
+    fn settled(&self, tree: &Original, loose: &[PathBuf], first: usize) -> Result<PathBuf, Error> {
+        let refused = |why: String| Err(place::no_place(Some(&tree.host), &tree.at, why));
+        let Some(Followed { place, links }) = place::follow(&self.mounts, &tree.at) else {
+            return refused("too many symbolic links are on the way".into());
+        };
+        for (at, host) in links {
+            let real = host.parent().and_then(|dir| dir.canonicalize().ok());
+            let real = real.zip(host.file_name()).map_or(host.clone(), |(dir, name)| dir.join(name));
+            let end = self.on_host(&place);
+            let strays = |tree: &&PathBuf| {
+                real.starts_with(tree) && !end.as_ref().is_some_and(|end| end.starts_with(tree))
+            };
+            if loose.iter().any(|tree| strays(&tree)) {
+                return refused(format!(
+                    "`{}` is a symbolic link there, and a stage could have made it",
+                    at.display()
+                ));
+            }
+        }
+        if place::is_reserved(&place) {
+            let is_root = place == Path::new("/");
+            let why = if is_root { "that is the sandbox's root" } else { "exeat has its own files there" };
+            return refused(why.into());
+        }
+        let later = self.mounts.get(first..).unwrap_or_default();
+        if place != tree.at && later.iter().filter_map(place::mount_point).any(|at| at.starts_with(&place)) {
+            return refused(format!(
+                "a link leads to `{}`, where something is mounted already",
+                place.display()
+            ));
+        }
+        Ok(place)
+    }
+
+    /// Where the host has what is seen at a place.
+    fn on_host(&self, place: &Path) -> Option<PathBuf> {
+        match self.mounts.get(self.top(place)?)? {
+            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
+                Some(joined(&host.canonicalize().ok()?, place.strip_prefix(at).ok()?))
+            }
+            _ => None,
+        }
     }
 
     /// Mounts what is left of one tree.
@@ -700,6 +794,7 @@ impl<'a> Builder<'a> {
     fn mask_place(&mut self, place: &Path) {
         let is_link = self.is_link(place);
         if let Some((true, is_dir)) = self.covers(place).filter(|_| !is_link) {
+            self.pin(place);
             self.mask(place.to_path_buf(), is_dir);
         }
     }
@@ -822,7 +917,6 @@ impl<'a> Builder<'a> {
 
     /// Makes the protected paths in a writable tree read-only there.
     fn protect(&mut self, host: &Path, at: &Path, protected: &BTreeSet<PathBuf>, how: How) {
-        let mut held = BTreeSet::new();
         let mut outer: Option<&Path> = None;
         for path in protected {
             let Ok(below) = path.strip_prefix(host) else { continue };
@@ -833,16 +927,8 @@ impl<'a> Builder<'a> {
                 continue;
             }
             outer = Some(path);
-            // A directory above it could be renamed away and made anew, unless it is a mount point itself.
-            let above = below.ancestors().skip(1).filter(|above| *above != Path::new(""));
-            let mut above: Vec<&Path> = above.collect();
-            // The outer one first: a mount covers what was mounted below its place before.
-            above.reverse();
-            for above in above {
-                if held.insert(above.to_path_buf()) {
-                    self.bind(&host.join(above), &at.join(above), true, how);
-                }
-            }
+            // A directory above it could be renamed away and made anew.
+            self.pin(&joined(at, below));
             self.bind(path, &joined(at, below), false, how);
         }
     }
@@ -900,22 +986,27 @@ impl<'a> Builder<'a> {
                 }
             }
         }
+        let mut hidden = Vec::new();
         for socket in sockets {
-            let mut is_seen = false;
+            let mut places = Vec::new();
             for (number, host, at) in &trees {
                 let Ok(below) = socket.strip_prefix(host) else { continue };
                 let place = joined(at, below);
                 if self.top(&place) == Some(*number) {
-                    self.mask(place, false);
-                    is_seen = true;
+                    places.push(place);
                 }
             }
-            if is_seen {
+            if !places.is_empty() {
                 self.notes.push(format!(
                     "`{}` is hidden from the stage: a program on the host listens there",
                     socket.display()
                 ));
             }
+            hidden.extend(places);
+        }
+        for place in hidden {
+            self.pin(&place);
+            self.mask(place, false);
         }
         true
     }
@@ -924,6 +1015,37 @@ impl<'a> Builder<'a> {
 /// The place of what lies `below` a tree. Not `join`: with nothing to add it would make `FILE/`.
 fn joined(at: &Path, below: &Path) -> PathBuf {
     if below == Path::new("") { at.to_path_buf() } else { at.join(below) }
+}
+
+/// Whether a path is the process file system's.
+fn is_procfs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
+}
+
+/// Where process file systems are mounted on this machine (proc_pid_mountinfo(5)): a tree of the host's shows its mounts too.
+fn process_files(mounts: &[u8]) -> Vec<PathBuf> {
+    let mut places = vec![PathBuf::from("/proc")];
+    for line in mounts.split(|byte| *byte == b'\n') {
+        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
+        // The fields before the hyphen vary in number; a hyphen alone is in none of them.
+        let kind = words.iter().position(|word| *word == b"-").and_then(|hyphen| words.get(hyphen + 1));
+        if kind.is_some_and(|kind| *kind == b"proc") {
+            places.extend(words.get(4).map(|word| unescaped(word)));
+        }
+    }
+    places
+}
+
+/// A path as the kernel writes it, with `\040` and the like for what would end a word.
+fn unescaped(mut rest: &[u8]) -> PathBuf {
+    let mut out = Vec::new();
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| *first == b'\\');
+        let code = code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(code.unwrap_or(*first));
+        rest = code.and_then(|_| after.get(3..)).unwrap_or(after);
+    }
+    PathBuf::from(OsStr::from_bytes(&out))
 }
 
 /// The order of mounts: wide trees, then by depth.

@@ -1,9 +1,10 @@
-//! B10, B35: taking a mask away, or mounting something over it.
+//! A8, B10, B11, B35, K1: taking a mask away, mounting something over it, or giving what it hides another name for the next run.
 
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b10_mask_removal", attack);
+    list.matrix("escape::b11_a_directory_above_a_mask", rename);
 }
 
 fn attack(cx: &Cx) {
@@ -23,4 +24,30 @@ fn attack(cx: &Cx) {
     }
     assert!(["ENOENT", "EACCES", "ok: 0 bytes"].contains(&lines[3]), "{done:?}");
     assert_eq!(lines[4], "nothing", "{done:?}");
+}
+
+/// A8, B11, K1: the mask of a flag and that of a ceiling.
+fn rename(cx: &Cx) {
+    for (path, file) in
+        [("a/m", "a/m/key"), ("c/d/key", "c/d/key")].map(|(p, f)| (cx.dir().join(p), cx.dir().join(f)))
+    {
+        std::fs::create_dir_all(path.parent().expect("above")).expect("above");
+        std::fs::create_dir_all(file.parent().expect("above")).expect("above");
+        std::fs::write(&file, "hunter2").expect("secret");
+    }
+    for name in ["a", "a/m", "a/m/key", "c", "c/d", "c/d/key"] {
+        cx.bench().give(&cx.dir().join(name), cx.is_root());
+    }
+    let site = cx.home().join("site.toml");
+    std::fs::write(&site, format!("[fs]\nmask = [\"{0}/c/d/key\", \"{0}/absent\"]\n", cx.dir().display()))
+        .expect("ceiling");
+    cx.bench().give(&site, cx.is_root());
+    let site = site.display().to_string();
+    let run =
+        |script: &str| cx.exeat(["run", "--mask", "a/m", "--ceiling", &site, "--", "sh", "-c", script]).run();
+    let done = run("mv a b; mv c e; mv c/d c/e; echo x >a/x && echo x >c/d/x && echo written");
+    done.exits(0).prints("written\n").says("absent` to mask: the ceiling");
+    // In what would be the place of it if the first run had succeeded, too.
+    run("grep -rs hunter2 . || echo nothing").exits(0).prints("nothing\n");
+    assert!(cx.dir().join("a/m/key").exists() && cx.dir().join("c/d/key").exists());
 }

@@ -36,6 +36,16 @@ impl Place {
     }
 
     fn try_build(&self, files: &Files, cwd: &Path, path: Option<&str>) -> Result<Built, Error> {
+        self.with(build, files, cwd, path)
+    }
+
+    fn with<T>(
+        &self,
+        what: impl Fn(&Files, &Facts<'_>) -> T,
+        files: &Files,
+        cwd: &Path,
+        path: Option<&str>,
+    ) -> T {
         let home = self.home();
         let own = [home.join(".local/state/exeat"), PathBuf::from("/tmp")];
         let facts = Facts {
@@ -52,7 +62,7 @@ impl Place {
             other: None,
             tmp: None,
         };
-        build(files, &facts)
+        what(files, &facts)
     }
 }
 
@@ -567,3 +577,4 @@ fn b11_the_file_that_leads_to_a_repository_is_protected() {
 }
 
 mod bounds;
+mod place;

@@ -212,7 +212,9 @@ fn k1_a_mask_of_a_ceiling_never_opens() {
     }
     assert!(!is_hidden(&built, &srv.join("b/f")) && !is_hidden(&built, Path::new("/s/b/f")));
     assert!(is_hidden(&built, &project.join("src/f")), "a file too");
-    assert_eq!(built.notes.len(), 4, "{:?}", built.notes);
+    assert_eq!(built.notes.len(), 5, "{:?}", built.notes);
+    let absent = built.notes.iter().filter(|note| note.contains("absent") && note.contains("to mask"));
+    assert_eq!(absent.count(), 1, "A8: one that names nothing is said: {:?}", built.notes);
     // All of the working directory, and a toolchain.
     let files = Files { bounds: bounds(&[project.clone(), srv.clone()]), ..Files::default() };
     let path = srv.join("a");
@@ -401,6 +403,19 @@ fn n12_a_stage_gets_what_it_declared_and_was_granted() {
     let said = place.try_build(&files, &project, None).unwrap_err().to_string();
     assert!(said.ends_with("the ceiling `site.toml` does not allow it"), "{said}");
 
+    // A stage could have made the link: it says more than what was declared.
+    symlink(&srv, project.join("wide")).unwrap();
+    let wide = |narrow| Files {
+        declared: Some(Declared { read: vec![project.join("wide/b")], write: Vec::new(), narrow }),
+        ro: vec![bind(&srv)],
+        ..Files::default()
+    };
+    let error = place.try_build(&wide(false), &project, None).unwrap_err();
+    assert!(matches!(error, Error::StrayLink { .. }) && error.code() == 2, "{error}");
+    let built = place.build(&wide(true), &project, None);
+    assert!(is_hidden(&built, &srv.join("b/f")), "K13: and is left out where less will do");
+    assert!(built.notes.iter().any(|note| note.contains("a stage could have made")), "{:?}", built.notes);
+
     let absent = declare(&[&srv.join("absent")], &[], false);
     let error = place.try_build(&absent, &project, None).unwrap_err();
     assert!(matches!(error, Error::Path { .. }) && error.to_string().contains("srv/absent"), "{error}");
@@ -536,8 +551,10 @@ fn check(place: &Place, random: &Random) -> Result<(), TestCaseError> {
     // A declaration says nothing about the working directory: leave that out of the comparison.
     let cwd = if declared.is_some() { PathBuf::from("/") } else { place.project() };
     let bounded = Files { bounds: bounds.clone(), declared: declared.clone(), ..free.clone() };
-    let without = seen(&place.build(&free, &cwd, None), &place.root);
-    let with = seen(&place.build(&bounded, &cwd, None), &place.root);
+    // Most random places are in read-only trees that lack them, and then nothing starts; what would be shown is compared.
+    let shown = |files: &Files| place.with(arranged, files, &cwd, None).unwrap();
+    let without = seen(&shown(&free), &place.root);
+    let with = seen(&shown(&bounded), &place.root);
 
     let below = |list: &[PathBuf], path: &Path| list.iter().any(|top| path.starts_with(top));
     let mut limits: Vec<Lists<PathBuf>> = bounds

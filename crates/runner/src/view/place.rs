@@ -1,0 +1,217 @@
+//! Where a mount will be: paths of the sandbox, followed through what is mounted before.
+//!
+//! bubblewrap makes the place of each mount, and follows the symbolic links on the way while the host's tree still lies
+//! beside the new one: a link that a stage has left could make it create files outside of everything that the stage may
+//! write. So no link is left to it: each place is followed here, as the stage would follow it, and checked at the end.
+
+use std::fs;
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use exeat_contract::{DENIALS, SOCKET, STAGE2};
+use exeat_sandbox::Mount;
+
+use crate::bounds::pieces;
+use crate::error::Error;
+
+/// Symbolic links that are followed in one path: as many as the kernel follows (path_resolution(7)).
+const LINKS: usize = 40;
+
+/// What will be at a path of the sandbox.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Seen {
+    Dir,
+    /// Anything that is neither a directory nor a link.
+    File,
+    Link {
+        target: PathBuf,
+        /// Where the link is on the host, if it is the host's.
+        host: Option<PathBuf>,
+    },
+    /// Nothing: bubblewrap makes it.
+    Absent,
+    /// Nothing can be put there.
+    Closed(String),
+}
+
+/// What will be at `place` once `mounts` are there; on the way to it are no links.
+pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
+    if place == Path::new("/") {
+        return Seen::Dir;
+    }
+    for mount in mounts.iter().rev() {
+        let Some(at) = mount_point(mount) else { continue };
+        if at != place && at.starts_with(place) {
+            return Seen::Dir;
+        }
+        let Ok(below) = place.strip_prefix(at) else { continue };
+        let is_top = below == Path::new("");
+        match mount {
+            Mount::ReadOnly { host, .. } => return on_host(host, below, Some(at)),
+            Mount::Writable { host, .. } => return on_host(host, below, None),
+            Mount::Tmpfs { .. } => return if is_top { Seen::Dir } else { Seen::Absent },
+            Mount::Proc if !is_top => return in_proc(below),
+            Mount::Dev { .. } if !is_top => return in_dev(below),
+            Mount::Proc | Mount::Dev { .. } | Mount::Dir { .. } if is_top => return Seen::Dir,
+            Mount::Symlink { target, .. } if is_top => {
+                return Seen::Link { target: target.clone(), host: None };
+            }
+            Mount::File { .. } if is_top => return Seen::File,
+            // bubblewrap has removed the file behind it, and the kernel mounts nothing over such a one.
+            Mount::CoverFile { .. } if is_top => {
+                return Seen::Closed("exeat has a file of its own there".into());
+            }
+            _ => {}
+        }
+    }
+    Seen::Absent
+}
+
+/// Where a mount is.
+pub(super) fn mount_point(mount: &Mount) -> Option<&Path> {
+    match mount {
+        Mount::ReadOnly { at, .. }
+        | Mount::Writable { at, .. }
+        | Mount::Tmpfs { at, .. }
+        | Mount::Dir { at }
+        | Mount::Symlink { at, .. }
+        | Mount::File { at, .. }
+        | Mount::CoverFile { at, .. } => Some(at),
+        Mount::Proc => Some(Path::new("/proc")),
+        Mount::Dev { .. } => Some(Path::new("/dev")),
+        Mount::Freeze { .. } => None,
+    }
+}
+
+/// What a tree of the host's has at `below`; `read_only` is its place, if nothing can be made in it.
+fn on_host(host: &Path, below: &Path, read_only: Option<&Path>) -> Seen {
+    let is_top = below == Path::new("");
+    let path = if is_top { host.to_path_buf() } else { host.join(below) };
+    // The top is what the tree's own path leads to.
+    let meta = if is_top { fs::metadata(&path) } else { fs::symlink_metadata(&path) };
+    match meta {
+        Ok(meta) if meta.is_dir() => Seen::Dir,
+        Ok(meta) if meta.is_symlink() => match fs::read_link(&path) {
+            Ok(target) => Seen::Link { target, host: Some(path) },
+            Err(error) => Seen::Closed(format!("`{}` cannot be read: {error}", path.display())),
+        },
+        Ok(_) => Seen::File,
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Seen::Closed(format!("`{}` cannot be looked at: {error}", path.display()))
+        }
+        Err(_) => match read_only {
+            Some(at) => Seen::Closed(format!("`{}` is read-only and has nothing of that name", at.display())),
+            None => Seen::Absent,
+        },
+    }
+}
+
+/// The kernel's own files are the same inside; those of processes are not, and hold links that lead anywhere.
+fn in_proc(below: &Path) -> Seen {
+    let first = below.components().next().map(|part| part.as_os_str().to_string_lossy().into_owned());
+    let process = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit()) || name.ends_with("self");
+    if first.as_deref().is_none_or(process) {
+        return Seen::Closed("processes have their files there".into());
+    }
+    on_host(Path::new("/proc"), below, Some(Path::new("/proc")))
+}
+
+/// What bubblewrap puts there (bwrap(1), `--dev`).
+fn in_dev(below: &Path) -> Seen {
+    match below.to_str() {
+        Some("shm" | "pts") => Seen::Dir,
+        Some("null" | "zero" | "full" | "random" | "urandom" | "tty") => Seen::File,
+        Some(name) if name.starts_with("shm/") => Seen::Absent,
+        _ => Seen::Closed("`/dev` is the sandbox's own".into()),
+    }
+}
+
+/// A path without links.
+#[derive(Debug)]
+pub(super) struct Followed {
+    pub(super) place: PathBuf,
+    /// The host's links that were followed: where each is, inside and on the host.
+    pub(super) links: Vec<(PathBuf, PathBuf)>,
+}
+
+/// Where a path leads inside. `None` where links go in circles.
+pub(super) fn follow(mounts: &[Mount], path: &Path) -> Option<Followed> {
+    let mut left = pieces(path);
+    let mut followed = Followed { place: PathBuf::from("/"), links: Vec::new() };
+    let mut count = 0;
+    while let Some(part) = left.pop() {
+        if part == Path::new("..") {
+            followed.place.pop();
+            continue;
+        }
+        let next = followed.place.join(&part);
+        let Seen::Link { target, host } = seen(mounts, &next) else {
+            followed.place = next;
+            continue;
+        };
+        count += 1;
+        if count > LINKS {
+            return None;
+        }
+        followed.links.extend(host.map(|host| (next, host)));
+        if target.is_absolute() {
+            followed.place = PathBuf::from("/");
+        }
+        left.extend(pieces(&target));
+    }
+    Some(followed)
+}
+
+/// Whether something of ours would be out of the stage's reach, or the whole tree hidden.
+pub(super) fn is_reserved(place: &Path) -> bool {
+    [STAGE2, SOCKET, DENIALS].map(Path::new).iter().any(|ours| ours.starts_with(place))
+}
+
+/// Checks that bubblewrap finds or can make the place of each mount, and follows no link on the way.
+pub(super) fn check(mounts: &[Mount]) -> Result<(), Error> {
+    for (number, mount) in mounts.iter().enumerate() {
+        let (host, is_dir) = match mount {
+            Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => (Some(host), host.is_dir()),
+            Mount::Tmpfs { .. } | Mount::Dir { .. } => (None, true),
+            Mount::File { .. } | Mount::CoverFile { .. } => (None, false),
+            // Fixed places, and links that nothing was mounted before.
+            Mount::Proc | Mount::Dev { .. } | Mount::Symlink { .. } | Mount::Freeze { .. } => continue,
+        };
+        let Some(at) = mount_point(mount) else { continue };
+        let before = mounts.get(..number).unwrap_or_default();
+        if let Some(why) = obstacle(before, at, is_dir) {
+            return Err(no_place(host.map(PathBuf::as_path), at, why));
+        }
+    }
+    Ok(())
+}
+
+/// Why a directory, or a file, cannot be mounted at a place.
+fn obstacle(before: &[Mount], at: &Path, is_dir: bool) -> Option<String> {
+    let parts = at.components().filter(|part| matches!(part, Component::Normal(_))).count();
+    let mut place = PathBuf::from("/");
+    for (number, part) in at.components().skip(1).enumerate() {
+        place.push(part);
+        let is_last = number + 1 == parts;
+        let name = place.display();
+        match seen(before, &place) {
+            Seen::Dir if !is_last || is_dir => {}
+            Seen::File if is_last && !is_dir => {}
+            Seen::Absent => return None,
+            Seen::Dir => return Some(format!("`{name}` is a directory there")),
+            Seen::File if is_dir => return Some(format!("`{name}` is not a directory there")),
+            Seen::File => return Some(format!("`{name}` is a file there")),
+            Seen::Link { target, .. } => {
+                return Some(format!("`{name}` is a symbolic link there, to `{}`", target.display()));
+            }
+            Seen::Closed(why) => return Some(why),
+        }
+    }
+    None
+}
+
+/// The error of a mount that has no place.
+pub(super) fn no_place(host: Option<&Path>, at: &Path, why: String) -> Error {
+    let what = host.map_or_else(|| "something".into(), |host| format!("`{}`", host.display()));
+    Error::NoPlace { what, at: at.to_path_buf(), why }
+}
