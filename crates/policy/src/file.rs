@@ -24,6 +24,10 @@ use reader::{Reader, Typed};
 /// Bytes of a policy file or allow-list that are read at most; a larger one is refused, not cut.
 pub const MAX_FILE_BYTES: usize = 1 << 20;
 
+/// Rules that one file, list or set of effects may have; more are refused. Deciding costs the same at any number, but what is
+/// said of a policy compares its rules with one another.
+pub const MAX_RULES: usize = 20_000;
+
 /// The `schema` that this version reads.
 pub const SCHEMA: i128 = 1;
 
@@ -150,6 +154,7 @@ impl PolicyFile {
                 reader.document(document, &mut file);
             }
         }
+        reader.counted(file.rules.len());
         reader.finish(file)
     }
 
@@ -173,7 +178,7 @@ impl FileRule {
 ///
 /// # Errors
 ///
-/// [`FileError`] with every fault that was found.
+/// [`FileError`] with every fault that was found. More than [`MAX_RULES`] are one.
 pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<Vec<FileRule>, FileError> {
     let mut reader = Reader::new(text, path_shown);
     let mut rules = Vec::new();
@@ -197,6 +202,7 @@ pub fn parse_rule_lines(text: &str, path_shown: &str, action: Action) -> Result<
             }
         }
     }
+    reader.counted(rules.len());
     reader.finish(rules)
 }
 

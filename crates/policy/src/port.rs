@@ -95,7 +95,7 @@ impl PortSet {
 
     /// Whether `port` belongs to the set.
     pub fn contains(&self, port: Port) -> bool {
-        self.0.iter().any(|&(first, last)| (first..=last).contains(&port.get()))
+        !self.around(port.get(), port.get()).is_empty()
     }
 
     /// Whether there is no port in it.
@@ -116,25 +116,55 @@ impl PortSet {
         self.0.iter().filter_map(|&(first, last)| Some((Port::new(first)?, Port::new(last)?)))
     }
 
+    /// The ranges that meet the one from `first` to `last`.
+    fn around(&self, first: u16, last: u16) -> &[(u16, u16)] {
+        let from = self.0.partition_point(|range| range.1 < first);
+        let to = self.0.partition_point(|range| range.0 <= last);
+        self.0.get(from..to).unwrap_or_default()
+    }
+
+    /// Whether the two have a port in common.
+    pub fn meets(&self, other: &Self) -> bool {
+        let (few, many) = if self.0.len() < other.0.len() { (self, other) } else { (other, self) };
+        few.0.iter().any(|&(first, last)| !many.around(first, last).is_empty())
+    }
+
+    /// Whether `other` has every port of this.
+    pub fn is_within(&self, other: &Self) -> bool {
+        // The ranges of a set do not touch, so one of them holds all of a range or none does.
+        self.0.iter().all(|&(first, last)| {
+            matches!(other.around(first, last), [(from, to)] if *from <= first && last <= *to)
+        })
+    }
+
     /// The ports that both have.
     #[must_use]
     pub fn intersection(&self, other: &Self) -> Self {
-        let pairs = self.0.iter().flat_map(|a| other.0.iter().map(move |b| (a.0.max(b.0), a.1.min(b.1))));
+        let (few, many) = if self.0.len() < other.0.len() { (self, other) } else { (other, self) };
+        let both = few.0.iter().flat_map(|&(first, last)| {
+            let met = many.around(first, last).iter();
+            met.map(move |range| (range.0.max(first), range.1.min(last)))
+        });
         // Sorted ranges met with sorted ranges come out sorted, and cannot touch: theirs do not.
-        Self(pairs.filter(|(first, last)| first <= last).collect())
+        Self(both.collect())
     }
 
     /// The ports that `other` has not.
     #[must_use]
     pub fn without(&self, other: &Self) -> Self {
-        let mut rest = self.0.clone();
-        for &(from, to) in &other.0 {
-            let cut = |(first, last): (u16, u16)| {
-                let below = (from > 1).then(|| (first, last.min(from - 1)));
-                let above = to.checked_add(1).map(|next| (first.max(next), last));
-                below.into_iter().chain(above).filter(|(first, last)| first <= last)
-            };
-            rest = rest.into_iter().flat_map(cut).collect();
+        let mut rest = Vec::new();
+        for &(first, last) in &self.0 {
+            // The first port that is not yet known to be in `other`; none above 65535.
+            let mut next = Some(first);
+            for &(from, to) in other.around(first, last) {
+                if let Some(start) = next
+                    && start < from
+                {
+                    rest.push((start, from - 1));
+                }
+                next = to.checked_add(1).filter(|next| *next <= last);
+            }
+            rest.extend(next.map(|start| (start, last)));
         }
         Self(rest)
     }
@@ -217,6 +247,9 @@ mod tests {
             assert_eq!(set(a).intersection(&set(b)).to_string(), both);
             assert_eq!(set(b).intersection(&set(a)).to_string(), both);
             assert_eq!(set(a).without(&set(b)).to_string(), rest);
+            assert_eq!(set(a).meets(&set(b)), !both.is_empty());
+            assert_eq!(set(b).meets(&set(a)), !both.is_empty());
+            assert_eq!(set(a).is_within(&set(b)), rest.is_empty());
         }
     }
 

@@ -18,6 +18,7 @@ impl EffectSet {
     /// # Errors
     ///
     /// [`FileError`] with every fault that was found: a text of more than [`MAX_FILE_BYTES`](crate::file::MAX_FILE_BYTES),
+    /// more than [`MAX_RULES`](crate::file::MAX_RULES) hosts,
     /// an unknown tag, a field that is missing or that the effect has not, a value of another kind, a host that is no
     /// allow rule. Nothing of it loads then.
     pub fn parse(text: &str, path_shown: &str) -> Result<Self, FileError> {
@@ -41,6 +42,11 @@ impl EffectSet {
                 }
             }
         }
+        let hosts = |effect: &Effect| match effect {
+            Effect::NetworkHosts { hosts } => hosts.len(),
+            _ => 0,
+        };
+        reader.counted(effects.0.iter().map(hosts).sum());
         reader.finish(effects)
     }
 }

@@ -9,7 +9,7 @@ use crate::rule::{Action, Note, Origin};
 use super::error::{Fault, FileError, MAX_FAULTS};
 use super::keys::{Key, Shape, unknown};
 use super::raw::{Entry, Node, Value};
-use super::{FileRole, FileRule, MAX_FILE_BYTES};
+use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES};
 
 /// A string of the file: what it says, where, and where its text starts if it is spelled without escapes.
 pub(super) struct Typed<'t> {
@@ -62,6 +62,17 @@ impl<'a> Reader<'a> {
             self.fault(0..0, format!("the file is larger than {MAX_FILE_BYTES} bytes"), None);
         }
         fits
+    }
+
+    /// Refuses what has more than [`MAX_RULES`] rules.
+    pub(crate) fn counted(&mut self, rules: usize) {
+        if rules > MAX_RULES {
+            self.fault(
+                0..0,
+                format!("there are {rules} rules; at most {MAX_RULES} are read from one place"),
+                None,
+            );
+        }
     }
 
     pub(crate) fn fault(&mut self, at: Range<usize>, message: impl Into<String>, meant: Option<String>) {

@@ -338,9 +338,10 @@ fn many_faults_are_counted() {
 fn a_file_at_the_cap_is_read_in_a_moment() {
     let start = std::time::Instant::now();
     let lines = "a.example.com\n".repeat(70_000);
-    assert_eq!(parse_rule_lines(&lines, "hosts.txt", Action::Allow).unwrap().len(), 70_000);
+    let many = |error: FileError| error.to_string().contains("at most 20000 are read");
+    assert!(many(parse_rule_lines(&lines, "hosts.txt", Action::Allow).unwrap_err()));
     let listed = format!("{{\"network\": {{\"allow\": [{}\"b.test\"]}}}}", "\"a.test\",".repeat(90_000));
-    assert_eq!(parse(&listed).unwrap().rules.len(), 90_001);
+    assert!(many(parse(&listed).unwrap_err()));
     let keys: String = (0..90_000).map(|i| format!("\"k{i}\":1,")).collect();
     let error = parse(&format!("{{{keys}\"z\":1}}")).unwrap_err();
     assert!(error.to_string().ends_with("... and 89981 more"), "{error}");
@@ -624,4 +625,20 @@ fn the_order_of_keys_changes_nothing() {
     let text = r#"{"network": {"rule": [{"allow": ["a.test"], "tls": "off"}], "deny": ["c.test"], "allow": ["b.test"]}}"#;
     let specs: Vec<_> = parse(text).unwrap().rules.iter().map(|rule| rule.spec.to_string()).collect();
     assert_eq!(specs, ["b.test:443", "!c.test:*", "a.test:443"]);
+}
+
+#[test]
+fn a_place_has_so_many_rules_and_no_more() {
+    let hosts = |count: usize| (0..count).map(|n| format!("h{n}.example.com")).collect::<Vec<_>>();
+    let file = |count| format!("[network]\nallow = {:?}\n", hosts(count));
+    assert_eq!(parse(&file(MAX_RULES)).unwrap().rules.len(), MAX_RULES);
+    let said = parse(&file(MAX_RULES + 1)).unwrap_err().to_string();
+    assert!(said.contains("there are 20001 rules; at most 20000"), "{said}");
+    let list = |count| parse_rule_lines(&hosts(count).join("\n"), "list", Action::Allow);
+    assert!(list(MAX_RULES).is_ok() && list(MAX_RULES + 1).is_err());
+    let effects = |count| {
+        let text = format!(r#"[{{"effect": "NetworkHosts", "hosts": {:?}}}]"#, hosts(count));
+        crate::EffectSet::parse(&text, "effects")
+    };
+    assert!(effects(MAX_RULES).is_ok() && effects(MAX_RULES + 1).is_err());
 }

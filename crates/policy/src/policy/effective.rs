@@ -1,13 +1,15 @@
 //! What the layers come to together, for people: decisions are made layer by layer and not from this.
 
+use std::collections::HashMap;
+
 use ipnet::IpNet;
 
 use crate::addr::{Opening, opening};
 use crate::day::Day;
-use crate::pattern::HostPattern;
 use crate::port::PortSet;
-use crate::rule::{Action, Pattern, Rule, TlsCheck};
+use crate::rule::{Action, Pattern, Rule, RuleId, TlsCheck};
 
+use super::index::Sorted;
 use super::{Layer, Policy, Role};
 
 /// The most rules that an intersection is spelled out to: more tell a reader nothing.
@@ -68,11 +70,11 @@ impl EffectiveRule {
     }
 
     fn and(&self, rule: &Rule, role: Role) -> Option<Self> {
-        let pattern = self.pattern.intersection(&rule.pattern)?.clone();
-        let ports = self.ports.intersection(&rule.ports);
-        if ports.is_empty() {
+        if !self.ports.meets(&rule.ports) {
             return None;
         }
+        let pattern = self.pattern.intersection(&rule.pattern)?.clone();
+        let ports = self.ports.intersection(&rule.ports);
         let widest = self.widest.zip(rule.pattern.net()).map(|(a, b)| if a.contains(b) { a } else { *b });
         // A wide net opens no special-use block, so what it has in common with a narrow one there is nothing.
         if let (Some(net), Some(widest)) = (pattern.net(), widest)
@@ -137,17 +139,14 @@ impl Policy {
         let mut met: Vec<EffectiveRule> =
             layers.next().map(&allow).into_iter().flatten().map(EffectiveRule::of).collect();
         for layer in layers {
-            let rules = allow(layer);
+            let sorted = layer.allow.sorted();
             let mut next = Vec::new();
             for one in &met {
-                let candidates: Box<dyn Iterator<Item = &Rule>> = match one.pattern.name() {
-                    // Only rules around a name can meet it, and those are indexed.
-                    Some(HostPattern::Exact(name)) => {
-                        Box::new(layer.allow.by_name(name).map(|id| self.rule(id)))
-                    }
-                    _ => Box::new(rules.iter().copied()),
-                };
-                next.extend(candidates.filter_map(|rule| one.and(rule, layer.role())));
+                // Of two patterns that meet, one lies within the other.
+                let ids = layer.allow.covering(&one.pattern).chain(sorted.within(&one.pattern));
+                next.extend(
+                    ids.filter_map(|id| one.and(self.rule(id), layer.role())).take(MAX_EFFECTIVE + 1),
+                );
                 if next.len() > MAX_EFFECTIVE {
                     next.truncate(MAX_EFFECTIVE);
                     truncated = true;
@@ -164,20 +163,19 @@ impl Policy {
         let declared = self.layers().iter().filter(|layer| layer.role() == Role::Declared);
         let rules = declared.flat_map(|layer| self.rules_of(layer));
         let mut excess = Vec::new();
+        let others = self.layers().iter().filter(|layer| layer.role() != Role::Declared);
+        let mut others: Vec<_> = others.map(|layer| Granted::new(self, layer, today)).collect();
         for rule in rules.filter(|rule| rule.action == Action::Allow) {
-            let denies = self.rules().iter().filter(|deny| deny.action == Action::Deny);
-            let forbids = |deny: &&Rule| {
-                deny.pattern.covers(&rule.pattern) && rule.ports.without(&deny.ports).is_empty()
-            };
-            if let Some(deny) = denies.clone().find(forbids) {
+            if let Some(deny) = self.forbidden(rule) {
                 let ports = rule.ports.clone();
                 excess.push(Excess { rule, ports, missing_in: None, denied_by: Some(deny) });
                 continue;
             }
-            for layer in self.layers().iter().filter(|layer| layer.role() != Role::Declared) {
-                let ports = self.missing(rule, layer, today);
+            for granted in &mut others {
+                let ports = granted.missing(rule);
                 if !ports.is_empty() {
-                    excess.push(Excess { rule, ports, missing_in: Some(layer), denied_by: None });
+                    let missing_in = Some(granted.layer);
+                    excess.push(Excess { rule, ports, missing_in, denied_by: None });
                     break;
                 }
             }
@@ -188,28 +186,54 @@ impl Policy {
     /// A deny rule that leaves nothing of this allow rule.
     pub(super) fn forbidden(&self, rule: &Rule) -> Option<&Rule> {
         let denies = self.0.deny.covering(&rule.pattern).map(|id| self.rule(id));
-        denies.into_iter().find(|deny| rule.ports.without(&deny.ports).is_empty())
+        denies.into_iter().find(|deny| rule.ports.is_within(&deny.ports))
+    }
+}
+
+/// What a layer grants on a day, asked for many rules.
+pub(super) struct Granted<'a> {
+    policy: &'a Policy,
+    layer: &'a Layer,
+    today: Day,
+    sorted: Sorted<'a>,
+    /// The ports of all live rules for a pattern, by the first rule for it.
+    ports: HashMap<RuleId, PortSet>,
+}
+
+impl<'a> Granted<'a> {
+    pub(super) fn new(policy: &'a Policy, layer: &'a Layer, today: Day) -> Self {
+        Self { policy, layer, today, sorted: layer.allow.sorted(), ports: HashMap::new() }
     }
 
-    /// The ports of `rule` on which the live rules of a layer do not cover all of it.
-    pub(super) fn missing(&self, rule: &Rule, layer: &Layer, today: Day) -> PortSet {
-        let whole = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
-        let live = whole.filter(|other| other.is_live(today));
-        let mut missing = live.fold(rule.ports.clone(), |left, other| left.without(&other.ports));
+    /// The ports of `rule` on which the live rules do not cover all of it.
+    pub(super) fn missing(&mut self, rule: &Rule) -> PortSet {
+        let layer = self.layer;
+        let mut missing = rule.ports.clone();
+        for bucket in layer.allow.buckets(&rule.pattern) {
+            missing = missing.without(self.granted(bucket));
+        }
         // Nets may cover one together that none of them covers alone.
         if let Some(net) = rule.pattern.net()
             && !missing.is_empty()
         {
-            let live = |other: &&Rule| other.action == Action::Allow && other.is_live(today);
-            let others = self.rules_of(layer).iter().filter(live);
-            let parts = others.filter(|other| missing.without(&other.ports).is_empty());
-            let nets = parts.filter_map(|other| other.pattern.net()).filter(|part| net.contains(*part));
-            let joined = IpNet::aggregate(&nets.copied().collect());
-            if joined.iter().any(|joined| joined.contains(net)) {
+            let within: Vec<_> = self.sorted.nets_within(net).collect();
+            let parts = within.into_iter().filter(|(_, bucket)| missing.is_within(self.granted(bucket)));
+            let parts: Vec<IpNet> = parts.map(|(net, _)| net).collect();
+            if IpNet::aggregate(&parts).iter().any(|joined| joined.contains(net)) {
                 missing = PortSet::empty();
             }
         }
         missing
+    }
+
+    fn granted(&mut self, bucket: &[RuleId]) -> &PortSet {
+        static NONE: PortSet = PortSet::empty();
+        let Some(first) = bucket.first() else { return &NONE };
+        let (policy, today) = (self.policy, self.today);
+        self.ports.entry(*first).or_insert_with(|| {
+            let live = bucket.iter().map(|id| policy.rule(*id)).filter(|rule| rule.is_live(today));
+            PortSet::union(live.map(|rule| &rule.ports))
+        })
     }
 }
 

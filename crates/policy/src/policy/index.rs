@@ -1,7 +1,7 @@
 //! Rules by what they cover, so that a decision costs the same at ten thousand rules as at ten.
 //! Which rule then decides, and whether it does, is the caller's business.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use ipnet::IpNet;
@@ -58,22 +58,45 @@ impl Index {
     }
 
     /// Every rule that covers all that `pattern` covers, whatever the ports.
-    pub(super) fn covering<'a>(&'a self, pattern: &'a Pattern) -> Box<dyn Iterator<Item = RuleId> + 'a> {
+    pub(super) fn covering<'a>(&'a self, pattern: &'a Pattern) -> impl Iterator<Item = RuleId> + 'a {
+        self.buckets(pattern).flatten().copied()
+    }
+
+    /// The same, the rules of each pattern together.
+    pub(super) fn buckets<'a>(
+        &'a self,
+        pattern: &'a Pattern,
+    ) -> Box<dyn Iterator<Item = &'a Vec<RuleId>> + 'a> {
+        let any = (!self.any.is_empty()).then_some(&self.any);
         match pattern {
-            Pattern::Name(HostPattern::Exact(name)) => Box::new(self.by_name(name)),
+            Pattern::Name(HostPattern::Exact(name)) => {
+                let exact = self.exact.get(name).into_iter();
+                Box::new(exact.chain(name.parents().filter_map(|base| self.below.get(base))).chain(any))
+            }
             Pattern::Name(HostPattern::Subdomains(base)) => {
                 let bases = std::iter::once(base.as_str()).chain(base.parents());
-                let below = bases.filter_map(|base| self.below.get(base)).flatten();
-                Box::new(below.chain(&self.any).copied())
+                Box::new(bases.filter_map(|base| self.below.get(base)).chain(any))
             }
-            Pattern::Name(HostPattern::Any) => Box::new(self.any.iter().copied()),
+            Pattern::Name(HostPattern::Any) => Box::new(any.into_iter()),
             Pattern::Net(net) => {
                 let lens = if net.addr().is_ipv4() { &self.v4_lens } else { &self.v6_lens };
                 let wider = lens.iter().filter(move |len| **len <= net.prefix_len());
                 let nets = wider.filter_map(move |len| Some(IpNet::new(net.addr(), *len).ok()?.trunc()));
-                Box::new(nets.filter_map(|net| self.nets.get(&net)).flatten().copied())
+                Box::new(nets.filter_map(|net| self.nets.get(&net)))
             }
         }
+    }
+
+    /// Its patterns in an order in which those within another one stand together.
+    pub(super) fn sorted(&self) -> Sorted<'_> {
+        let mut sorted = Sorted::default();
+        for (name, ids) in self.exact.iter().chain(&self.below) {
+            sorted.names.entry(outward(name)).or_default().push(ids);
+        }
+        for (net, ids) in &self.nets {
+            sorted.nets.insert((net.addr(), net.prefix_len()), (*net, ids));
+        }
+        sorted
     }
 
     /// Every rule that covers `ip`, the narrowest net first.
@@ -82,4 +105,52 @@ impl Index {
         let nets = lens.iter().filter_map(move |len| Some(IpNet::new(ip, *len).ok()?.trunc()));
         nets.filter_map(|net| self.nets.get(&net)).flatten().copied()
     }
+}
+
+/// The patterns of an index, and the rules of each.
+#[derive(Debug, Default)]
+pub(super) struct Sorted<'a> {
+    /// By the labels from the last one on: a name and what lies below it stand in one row.
+    names: BTreeMap<String, Vec<&'a Vec<RuleId>>>,
+    nets: BTreeMap<(IpAddr, u8), (IpNet, &'a Vec<RuleId>)>,
+}
+
+impl<'a> Sorted<'a> {
+    /// Every rule whose pattern lies within `pattern` and is another one.
+    pub(super) fn within<'s>(&'s self, pattern: &'s Pattern) -> Box<dyn Iterator<Item = RuleId> + 's> {
+        match pattern {
+            Pattern::Name(HostPattern::Exact(_)) => Box::new(std::iter::empty()),
+            Pattern::Name(HostPattern::Subdomains(base)) => {
+                let base = outward(base);
+                let from = self.names.range(base.clone()..);
+                let below = from.take_while({
+                    let base = base.clone();
+                    move |(name, _)| name.starts_with(&base)
+                });
+                let below = below.filter(move |(name, _)| **name != base);
+                Box::new(below.flat_map(|(_, ids)| ids).flat_map(|ids| *ids).copied())
+            }
+            Pattern::Name(HostPattern::Any) => {
+                Box::new(self.names.values().flatten().flat_map(|ids| *ids).copied())
+            }
+            Pattern::Net(net) => Box::new(self.nets_within(net).flat_map(|(_, ids)| ids).copied()),
+        }
+    }
+
+    /// Every narrower net in a net, and its rules.
+    pub(super) fn nets_within(&self, net: &IpNet) -> impl Iterator<Item = (IpNet, &'a Vec<RuleId>)> + '_ {
+        // A net that begins in another one is either narrower, and in it, or at its beginning.
+        let first = (net.network(), net.prefix_len().saturating_add(1));
+        self.nets.range(first..=(net.broadcast(), u8::MAX)).map(|(_, net)| *net)
+    }
+}
+
+/// `com.example.api.` for `api.example.com`.
+fn outward(name: &HostName) -> String {
+    let mut text = String::with_capacity(name.as_str().len() + 1);
+    for label in name.as_str().rsplit('.') {
+        text.push_str(label);
+        text.push('.');
+    }
+    text
 }

@@ -10,6 +10,7 @@ use crate::port::PortSet;
 use crate::rule::{Action, Origin, Pattern, Rule, TlsCheck};
 use crate::suffix::shared;
 
+use super::effective::Granted;
 use super::{Layer, Policy, Role};
 
 /// Days ahead for which an expiry is worth a word.
@@ -182,8 +183,8 @@ impl Policy {
         }
         let same = |other: &&Rule| {
             other.id != rule.id
+                && rule.ports.is_within(&other.ports)
                 && other.is_live(today)
-                && rule.ports.without(&other.ports).is_empty()
                 // One that is noted otherwise is there for its note. Of two that are equal the later one is double.
                 && other.note == rule.note
                 && (other.pattern != rule.pattern || other.ports != rule.ports || other.id < rule.id)
@@ -200,13 +201,15 @@ impl Policy {
     /// A wider rule is named whole, also where a part of it was granted before.
     pub fn opens(&self, other: &Self, today: Day) -> Vec<Change> {
         let mut changes = Vec::new();
+        let mut others: Vec<_> =
+            other.layers().iter().map(|layer| Granted::new(other, layer, today)).collect();
         for rule in self.effective().allow {
             let Some(grant) = rule.from.last() else { continue };
             if rule.expires.is_some_and(|day| day <= today) || self.forbidden(grant).is_some() {
                 continue;
             }
             let asked = Rule { pattern: rule.pattern.clone(), ports: rule.ports.clone(), ..grant.clone() };
-            let missing = other.layers().iter().map(|layer| other.missing(&asked, layer, today));
+            let missing = others.iter_mut().map(|granted| granted.missing(&asked));
             let missing = PortSet::union(&missing.collect::<Vec<_>>());
             if !missing.is_empty() {
                 let why = ChangeKind::Allow;
@@ -231,6 +234,7 @@ impl Policy {
         self.layers().iter().filter(|layer| layer.role() != Role::Declared).all(|layer| {
             let covering = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
             let off = covering.filter(|other| other.note.tls == TlsCheck::Off && other.is_live(today));
+            let off = off.filter(|other| other.ports.meets(&rule.ports));
             off.fold(rule.ports.clone(), |left, other| left.without(&other.ports)).is_empty()
         })
     }

@@ -152,3 +152,41 @@ fn a_ceiling_closes() {
     let (opened, closed) = changes(&free, &within);
     assert_eq!((opened, closed), (vec![], owned(&["*.example.com:1-442,444-65535 Allow"])));
 }
+
+/// As many rules as a file may have, of the kinds that no table of names finds, against as many: what is said of them must
+/// not take the square of them. Without that each of these takes minutes.
+#[test]
+fn large_policies_are_reviewed_in_time() {
+    let kinds: [fn(u32) -> String; 3] = [
+        |n| format!("*.w{n}.example.com"),
+        |n| format!("93.{}.{}.0/24", n / 256, n % 256),
+        |n| format!("[2606:{:x}::/32]", n + 0x100),
+    ];
+    for kind in kinds {
+        let many = || {
+            let rules: Vec<_> = (0..20_000).map(kind).collect();
+            let rules: Vec<_> = rules.iter().map(|rule| (rule.as_str(), Note::default())).collect();
+            builder(&rules)
+        };
+        let start = std::time::Instant::now();
+        let layers =
+            Layers { grants: many(), declared: Some(many()), ceilings: vec![("site.toml".into(), many())] };
+        let policy = layers.build();
+        let plain = many().build();
+        assert_eq!(policy.effective().allow.len(), 20_000);
+        assert!(policy.excess(today()).is_empty());
+        assert!(policy.opens(&plain, today()).is_empty() && plain.opens(&policy, today()).is_empty());
+        assert!(policy.review(today()).is_empty());
+        assert!(start.elapsed() < std::time::Duration::from_secs(60), "{}: {:?}", kind(0), start.elapsed());
+        eprintln!("{}: {:?}", kind(0), start.elapsed());
+    }
+}
+
+/// A part of a net on one port and the other part on more: together they grant what both have.
+#[test]
+fn nets_join_on_the_ports_that_they_have() {
+    let whole = plain(&["93.184.0.0/16:80,443"]);
+    let parts = ["93.184.0.0/17:443", "93.184.0.0/17:80", "93.184.128.0/17:80,443"];
+    assert!(whole.opens(&plain(&parts), today()).is_empty());
+    assert_eq!(whole.opens(&plain(&parts[1..]), today()).len(), 1);
+}
