@@ -112,7 +112,7 @@ pub(crate) enum Command {
 }
 
 /// The policy, for every command that needs one. All of them add up; a deny rule always wins.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Policy")]
 pub(crate) struct PolicyArgs {
     /// Allow a host, *.domain or address, on port 443 or the ports given; @FILE: a rule a line
@@ -432,6 +432,14 @@ pub(crate) struct PresetArgs {
     #[arg(long, requires = "name")]
     pub(crate) ask: bool,
 
+    /// With --ask: allow a target besides, such as the private address of a mirror
+    #[arg(long, value_name = "RULE", requires = "ask")]
+    pub(crate) allow: Vec<String>,
+
+    /// With --ask: within this ceiling
+    #[arg(long, value_name = "FILE", requires = "ask", value_hint = ValueHint::FilePath)]
+    pub(crate) ceiling: Vec<PathBuf>,
+
     /// As JSON
     #[arg(long)]
     pub(crate) json: bool,
@@ -639,12 +647,7 @@ fn parse_variable(text: &str) -> Result<Variable, String> {
 
 /// The same bounds as in a policy file: the name stands in every line of the record.
 fn parse_stage(text: &str) -> Result<String, String> {
-    match text.chars().count() {
-        0 => Err("the name is empty".into()),
-        129.. => Err("the name has more than 128 characters".into()),
-        _ if text.chars().any(char::is_control) => Err("the name has a control character".into()),
-        _ => Ok(text.into()),
-    }
+    exeat_policy::file::stage_fault(text).map_or_else(|| Ok(text.into()), |fault| Err(fault.into()))
 }
 
 fn parse_verdict(text: &str) -> Result<Verdict, String> {

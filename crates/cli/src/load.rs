@@ -131,7 +131,11 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let mut names: Vec<(String, Option<Origin>)> =
         args.preset.iter().map(|name| (name.clone(), None)).collect();
     let granted = !(args.allow.is_empty() && args.tls_off.is_empty() && files.is_empty() && names.is_empty());
-    for Named { file, base, shown } in files {
+    for Named { mut file, base, shown, weak } in files {
+        if weak {
+            file.stage = file.stage.filter(|_| said.stage.is_none());
+            file.fs.view = file.fs.view.filter(|_| said.view.is_none());
+        }
         file.apply(&mut grants);
         names.extend(file.presets.iter().map(|(name, origin)| (name.clone(), Some(origin.clone()))));
         said.add(file, &base, &shown, machine)?;
@@ -182,6 +186,8 @@ struct Named {
     file: PolicyFile,
     base: PathBuf,
     shown: String,
+    /// Nobody named it: what a named file says once stands.
+    weak: bool,
 }
 
 /// What stands above the grants.
@@ -283,6 +289,7 @@ impl Reading<'_> {
             return Ok(None);
         }
         let left_out = project::keep_what_is_bounded(&mut named.file, ceilings);
+        named.weak = true;
         self.notes.push(format!("{PROJECT_FILE} was found and is used, within the ceilings"));
         if !left_out.is_empty() {
             self.notes.push(format!(
@@ -318,7 +325,7 @@ impl Reading<'_> {
         let file = PolicyFile::parse(&text, &shown, role, &known).map_err(from_file)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
         self.read(role, &shown, &text);
-        Ok(Named { file, base, shown })
+        Ok(Named { file, base, shown, weak: false })
     }
 
     /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
@@ -397,7 +404,8 @@ impl Reading<'_> {
             self.notes.extend(found.notes);
             let hosts: Vec<_> = found.rules.iter().map(|rule| rule.text.as_str()).collect();
             let client = group.from_client.map(|client| client.as_str()).unwrap_or_default();
-            self.notes.push(format!("preset {}: {client} uses {}", group.name, hosts.join(", ")));
+            let hosts = if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") };
+            self.notes.push(format!("preset {}: {client} uses {hosts}", group.name));
         }
         Ok(())
     }
@@ -538,7 +546,7 @@ pub(crate) fn from_preset(error: &PresetError, origin: Option<&Origin>) -> Failu
 }
 
 fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
-    let Named { file, base, shown } = ceiling;
+    let Named { file, base, shown, .. } = ceiling;
     let places = |binds: &Option<Vec<BindSpec>>, key: &str| {
         let Some(binds) = binds else { return Ok(None) };
         let placed = binds.iter().map(|bind| machine.place(&bind.host, base));

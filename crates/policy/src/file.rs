@@ -20,6 +20,7 @@ pub(crate) mod sections;
 pub use bind::{BindError, BindSpec, PathSpec};
 pub use error::{FileError, Problem};
 use reader::{Reader, Typed};
+pub use sections::{PRESET_STAGE, stage_fault};
 
 /// Bytes of a policy file or allow-list that are read at most; a larger one is refused, not cut.
 pub const MAX_FILE_BYTES: usize = 1 << 20;

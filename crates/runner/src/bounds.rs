@@ -37,6 +37,17 @@ pub struct Bounds {
 }
 
 impl Bounds {
+    /// With every path put in its place.
+    pub(crate) fn placed(&self, place: impl Fn(&Path) -> PathBuf) -> Self {
+        let all = |paths: &[PathBuf]| paths.iter().map(|path| place(path)).collect();
+        Self {
+            ro: self.ro.as_deref().map(all),
+            rw: self.rw.as_deref().map(all),
+            mask: all(&self.mask),
+            ..self.clone()
+        }
+    }
+
     /// The ceiling in a note.
     pub(crate) fn said(&self) -> String {
         format!("the ceiling `{}`", self.name)

@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use exeat_contract::PROXY_PORT;
+use exeat_policy::file::PRESET_STAGE;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
 use exeat_policy::{
     Action, AddrClass, Allowances, Host, Limits, OwnAddrs, Pattern, Policy, PolicyBuilder, Port, Reason,
@@ -332,7 +333,7 @@ impl<'a> Discovery<'a> {
             env: self.environment(question),
             host_env: self.host_env(),
             bridge: Bridge::default(),
-            stage: Some(format!("preset:{}", preset.name)),
+            stage: Some(format!("{PRESET_STAGE}{}", preset.name)),
             sources: Vec::new(),
             labels: Vec::new(),
             audit: AuditTo::Default,

@@ -135,6 +135,9 @@ pub enum Error {
         /// Why not.
         why: Unasked,
     },
+    /// The plan has another fingerprint than the one that was approved.
+    #[error("what would hold this stage is not what was approved")]
+    NotApproved,
     /// A word of the command, or a variable, holds a NUL byte, which execve(2) cannot carry.
     #[error("{0} holds a NUL byte")]
     Nul(&'static str),
@@ -194,6 +197,7 @@ impl Error {
             | Self::Nul(_)
             | Self::EnvName(_)
             | Self::PolicyAndRules
+            | Self::NotApproved
             | Self::LimitTooSmall { .. }
             | Self::Stream { .. } => 2,
             Self::Record(exeat_audit::OpenError::Exists { .. }) => 2,
@@ -248,6 +252,9 @@ impl Error {
             Self::Preset { why: Unasked::Denied { .. } | Unasked::Special { .. }, .. } => None,
             Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),
             Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
+            Self::NotApproved => {
+                Some("look at the plan again, and approve its fingerprint if that is meant".into())
+            }
             Self::PolicyAndRules => Some("add the rules to the policy before it is built".into()),
             Self::Backend(error) => error.fix().map(str::to_owned),
             Self::ChildrenUnseen => {

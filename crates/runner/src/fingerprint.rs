@@ -6,10 +6,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
-use exeat_sandbox::{Enforcement, Identity, Mount};
+use exeat_sandbox::bwrap::Argv;
+use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::Plan;
+use crate::plan::{FILTERS, Plan};
 use crate::quarantine::Missing;
 
 /// What the hash begins with: another form of it is another hash.
@@ -84,6 +85,18 @@ impl Plan {
         it.text("form", FORM);
         it.text("version", env!("CARGO_PKG_VERSION"));
         it.text("backend", "bwrap").path("executable", &self.bwrap);
+        // What every sandbox is made of, whatever its mounts: a build that holds less is another one.
+        let bare = SandboxSpec { mounts: Vec::new(), bridge: self.bridge, identity: self.identity };
+        for word in &Argv::new(&bare, FILTERS).options {
+            it.text("option", &word.to_string());
+        }
+        let filters = seccomp::base().and_then(|base| Ok((base, seccomp::no_unix_sockets()?)));
+        // Filters that do not compile start no stage.
+        if let Ok((base, no_unix_sockets)) = filters {
+            for program in base.iter().chain([&no_unix_sockets]) {
+                it.bytes("filter", program);
+            }
+        }
         it.text("bridge", self.bridge.as_str());
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),

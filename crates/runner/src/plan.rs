@@ -315,7 +315,7 @@ impl Plan {
 }
 
 /// Seccomp programs of a run, for the dry run: `seccomp::base` has this many, and a test asks it.
-const FILTERS: usize = 2;
+pub(crate) const FILTERS: usize = 2;
 
 fn shown(words: &[OsString]) -> String {
     let quote = |word: &OsString| {

@@ -561,6 +561,8 @@ impl Sandbox {
         }
         self.go.take().and_then(|go| go.send(()).ok()).ok_or(()).map_err(lost)?;
         let started = tokio::select! {
+            // What has started is not reported as stopped before it did.
+            biased;
             started = &mut self.started => started.map_err(lost)?,
             ask = asks.next() => {
                 // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
@@ -570,7 +572,13 @@ impl Sandbox {
         };
         match started {
             // The stage has the streams now.
-            Ok(()) => on_start().map_err(|source| Error::Prepare { what: "the standard streams", source })?,
+            Ok(()) => {
+                if let Err(source) = on_start() {
+                    // It runs already, and nobody would hold it to its time.
+                    let _ = handle.kill();
+                    return Err(Error::Prepare { what: "the standard streams", source });
+                }
+            }
             Err(exeat_sandbox::Error::Exec(errno)) => {
                 let absent = errno as i32 == libc::ENOENT;
                 let ended = if absent { Ended::NotFound } else { Ended::NotExecutable };

@@ -18,6 +18,7 @@ use exeat_sandbox::{Enforcement, Held};
 use crate::backend::Backend;
 use crate::bounds::Bounds;
 use crate::error::Error;
+use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, home_of, plan_with};
 use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View, Work};
 use crate::run::{Outcome, Streams};
@@ -81,6 +82,7 @@ pub struct Stage {
     require_full: bool,
     stage: Option<String>,
     labels: Vec<(String, String)>,
+    approved: Option<Fingerprint>,
     audit: AuditTo,
     limits: Limits,
     stdin: Option<Stdio>,
@@ -121,6 +123,7 @@ impl Stage {
             require_full: false,
             stage: None,
             labels: Vec::new(),
+            approved: None,
             audit: AuditTo::Default,
             limits: Limits::default(),
             stdin: None,
@@ -309,7 +312,8 @@ impl Stage {
         self
     }
 
-    /// Bounds what the stage sees and changes, whatever else is said. All bounds hold. For hosts see
+    /// Bounds what the stage sees and changes, whatever else is said. All bounds hold; relative paths start at the stage's
+    /// working directory. For hosts see
     /// [`Layers`](exeat_policy::Layers).
     pub fn bound(&mut self, bounds: Bounds) -> &mut Self {
         self.files.bounds.push(bounds);
@@ -364,6 +368,13 @@ impl Stage {
     /// The stage's name, in every line of the record.
     pub fn stage_name(&mut self, name: impl Into<String>) -> &mut Self {
         self.stage = Some(name.into());
+        self
+    }
+
+    /// Starts nothing but what was approved: a plan with another [`Plan::fingerprint`] is [`Error::NotApproved`]. It is asked of
+    /// the plan that is carried out, so nothing can change between the question and the start.
+    pub fn approved(&mut self, fingerprint: Fingerprint) -> &mut Self {
+        self.approved = Some(fingerprint);
         self
     }
 
@@ -448,6 +459,9 @@ impl Stage {
         if self.require_full {
             full(plan.enforcement())?;
         }
+        if self.approved.as_ref().is_some_and(|approved| *approved != plan.fingerprint()) {
+            return Err(Error::NotApproved);
+        }
         Ok(plan)
     }
 
@@ -478,6 +492,12 @@ impl Stage {
             ro: binds(ro, &self.effects_ro)?,
             rw: binds(rw, &self.effects_rw)?,
             mask: mask.iter().map(|path| absolute(path, &cwd)).collect(),
+            bounds: self
+                .files
+                .bounds
+                .iter()
+                .map(|bounds| bounds.placed(|path| absolute(path, &cwd)))
+                .collect(),
             ..self.files.clone()
         };
         Ok(Request {

@@ -540,6 +540,19 @@ fn a_limit_ends_a_stage_or_refuses_it_more() {
     assert_eq!(output.stdout.len(), 1000);
 }
 
+/// A5: an approval is asked of what is started.
+#[test]
+fn what_was_not_approved_does_not_start() {
+    let place = Place::new("approved");
+    let approved = place.sh("touch started").plan().unwrap().fingerprint();
+    let marker = place.root.join("work/started");
+    let error =
+        place.sh("touch started").rw(place.root.join("data")).approved(approved.clone()).run().unwrap_err();
+    assert!(matches!(error, Error::NotApproved) && !marker.exists(), "{error}");
+    place.sh("touch started").approved(approved).run().unwrap();
+    assert!(marker.exists());
+}
+
 /// A12: rows above, for a caller without privileges: the same test program once more.
 #[test]
 fn everything_again_as_an_ordinary_user() {

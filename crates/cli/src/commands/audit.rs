@@ -8,6 +8,7 @@ use exeat_audit::RunId;
 use exeat_audit::place::{self, Place, RunSummary};
 use exeat_audit::query::{self, Filter, Flaw};
 use exeat_audit::table;
+use exeat_policy::file::PRESET_STAGE;
 
 use crate::args::{AuditListArgs, AuditShowArgs};
 use crate::env_vars;
@@ -56,7 +57,7 @@ fn last(place: &Place) -> Result<PathBuf, Failure> {
     /// Presets of one command line leave some dozens of records at most.
     const LOOK: usize = 64;
     let runs = place.list(LOOK).map_err(bad_place)?;
-    let own = |run: &&RunSummary| run.stage.as_deref().is_none_or(|stage| !stage.starts_with("preset:"));
+    let own = |run: &&RunSummary| run.stage.as_deref().is_none_or(|stage| !stage.starts_with(PRESET_STAGE));
     match runs.iter().find(own) {
         Some(run) => Ok(place.path_for(run.run)),
         None => place.last().map_err(bad_place),

@@ -411,7 +411,8 @@ fn bounded(bound: &Bounds) -> Vec<(&'static str, String)> {
 fn variable(rule: &EnvRule) -> String {
     match rule {
         EnvRule::Pass(name) => format!("{} (passed)", name.display()),
-        EnvRule::Set(name, value) => format!("{}={}", name.display(), value.display()),
+        // A value can be a secret.
+        EnvRule::Set(name, _) => format!("{} (set)", name.display()),
         EnvRule::Remove(name) => format!("{} (removed)", name.display()),
     }
 }
@@ -497,7 +498,9 @@ impl Side {
             put("env.pass", name.clone());
         }
         for (name, value) in &env.set {
-            put("env.set", quoted(&format!("{name}={value}")));
+            // Told apart, not told: a value can be a secret.
+            let digest = sha256_hex(value.as_bytes());
+            put(&format!("env.set.{name}"), format!("value #{}", digest.get(..8).unwrap_or_default()));
         }
         for (key, value) in Limits::set(limits) {
             put(&format!("limits.{key}"), value);

@@ -2,16 +2,14 @@
 
 use std::fmt::Write as _;
 
+use exeat_policy::Origin;
 use exeat_policy::preset::{self, Found, Preset, Profile};
-use exeat_policy::{Limits, PolicyBuilder};
-use exeat_runner::Files;
-use exeat_runner::discover::{Ask, Discovery, Times};
 use serde_json::{Value, json};
 
-use crate::args::PresetArgs;
+use crate::args::{PolicyArgs, PresetArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::from_preset;
+use crate::load::{self, FileFlags, from_preset};
 use crate::machine::Machine;
 use crate::render::{Paint, printable};
 use crate::stdio;
@@ -23,7 +21,7 @@ pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
         None => list(out),
         Some(name) => {
             let groups = preset::expand(name).map_err(|error| from_preset(&error, None))?;
-            let asked = if args.ask { ask(&groups)? } else { Vec::new() };
+            let asked = if args.ask { ask(args, name, &groups)? } else { Vec::new() };
             if args.json {
                 let objects = groups.iter().map(|group| {
                     let mut value = object(group);
@@ -117,25 +115,24 @@ fn hosts(asked: &Asked, group: &Preset) -> Option<Vec<String>> {
     asked.iter().find(|(name, _)| *name == group.name).map(|(_, hosts)| hosts.clone())
 }
 
-fn ask(groups: &[&'static Preset]) -> Result<Asked, Failure> {
-    let machine = Machine::here()?;
-    let finish = |grants: PolicyBuilder| grants.build();
-    let discovery = Discovery::start(Ask {
-        cwd: machine.cwd,
-        files: Files::default(),
-        host_env: machine.env,
-        own: &[],
-        finish: &finish,
-        times: Times::default(),
-        limits: Limits::default(),
-    })?;
-    let mut asked = Vec::new();
-    for group in groups.iter().filter(|group| group.from_client.is_some()) {
-        let found = discovery.ask(group)?;
-        for note in &found.notes {
-            stdio::line("note", note);
-        }
-        asked.push((group.name.clone(), found.rules.iter().map(|rule| rule.text.clone()).collect()));
+/// Asks the clients as a run would: within the same ceilings, and with the caller's own rules.
+fn ask(args: &PresetArgs, name: &str, groups: &[&'static Preset]) -> Result<Asked, Failure> {
+    let policy = PolicyArgs {
+        preset: vec![name.to_owned()],
+        allow: args.allow.clone(),
+        ceiling: args.ceiling.clone(),
+        ..PolicyArgs::default()
+    };
+    let loaded = load::load(&policy, FileFlags::default(), &Machine::here()?)?;
+    for note in &loaded.notes {
+        stdio::line("note", note);
     }
-    Ok(asked)
+    let found = |group: &Preset| {
+        let rules = loaded.policy.rules().iter();
+        let of_group =
+            rules.filter(|rule| matches!(&rule.origin, Origin::Preset { name, .. } if *name == group.name));
+        of_group.map(|rule| rule.text.clone()).collect()
+    };
+    let asking = groups.iter().filter(|group| group.from_client.is_some());
+    Ok(asking.map(|group| (group.name.clone(), found(group))).collect())
 }

@@ -81,7 +81,9 @@ pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(file.env.pass.as_ref().is_some_and(|names| !names.is_empty()), env, "env.pass") {
         file.env.pass = None;
     }
-    if drop_if(!file.env.set.is_empty(), env, "env.set") {
+    // A value can name a tree that is shown then, as JAVA_HOME does.
+    let env_and_trees = env && speaks(|ceiling| ceiling.fs.ro.is_some());
+    if drop_if(!file.env.set.is_empty(), env_and_trees, "env.set") {
         file.env.set.clear();
     }
     left_out

@@ -296,7 +296,10 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
     // Each list on its own.
     place.file("more.toml", "[network]\nallow = [\"a.example\"]\n[fs]\nrw = [\"/srv\"]\n[env]\npass = []\n");
     let request = place.request(&["--ceiling", "more.toml"]);
-    assert_eq!((request.files.ro.len(), request.files.rw.len(), request.env.len()), (0, 1, 2));
+    assert_eq!((request.files.ro.len(), request.files.rw.len(), request.env.len()), (0, 1, 1));
+    // A value names a tree that is shown then, as JAVA_HOME does: a bound of files is needed too.
+    place.file("both.toml", "[fs]\nro = [\"/srv\"]\n[env]\npass = []\n");
+    assert_eq!(place.request(&["--ceiling", "both.toml"]).env.len(), 2);
     let request = place.request(&["--ceiling", "hosts.toml", "--policy", ".exeat.toml"]);
     assert_eq!((request.files.view, request.files.rw.len(), request.env.len()), (View::Host, 1, 2));
 }

@@ -18,6 +18,25 @@ use super::{EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, View};
 /// Characters of a stage's name: it stands in every record.
 pub(crate) const MAX_STAGE: usize = 128;
 
+/// What begins the stage's name of the runs in which a preset asks a client.
+pub const PRESET_STAGE: &str = "preset:";
+
+/// What is wrong with a stage's name: it has 1 to 128 characters, none of them a control character, and does not begin as those
+/// of [`PRESET_STAGE`] do.
+pub fn stage_fault(name: &str) -> Option<&'static str> {
+    if name.is_empty() {
+        Some("the stage's name is empty")
+    } else if name.chars().count() > MAX_STAGE {
+        Some("the stage's name has more than 128 characters")
+    } else if name.chars().any(char::is_control) {
+        Some("the stage's name has a control character")
+    } else if name.starts_with(PRESET_STAGE) {
+        Some("`preset:` begins the names of runs that ask a preset's client")
+    } else {
+        None
+    }
+}
+
 const SIZE: &str = "a size like \"512MiB\"";
 
 const VIEWS: [(&str, View); 3] =
@@ -45,17 +64,13 @@ impl Reader<'_> {
     fn stage(&mut self, node: Node) -> Option<String> {
         let at = node.at.clone();
         let stage = self.string("stage", node)?;
-        let fault = if stage.is_empty() {
-            "the stage has an empty name"
-        } else if stage.chars().count() > MAX_STAGE {
-            "the stage's name has more than 128 characters"
-        } else if stage.chars().any(char::is_control) {
-            "the stage's name has a control character"
-        } else {
-            return Some(stage);
-        };
-        self.fault(at, fault, None);
-        None
+        match stage_fault(&stage) {
+            None => Some(stage),
+            Some(fault) => {
+                self.fault(at, fault, None);
+                None
+            }
+        }
     }
 
     pub(super) fn network(&mut self, node: Node, file: &mut PolicyFile) {

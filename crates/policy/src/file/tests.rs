@@ -229,7 +229,7 @@ fn values_of_the_wrong_kind() {
         ("schema = \"1\"", "1:10 `schema` is a number, not a string = 1"),
         ("schema = 1.0", "1:10 `schema` is a number, not a number with a fraction = 1"),
         ("stage = 1", "1:9 `stage` is a string, not a number = \"1\""),
-        ("stage = \"\"", "1:9 the stage has an empty name"),
+        ("stage = \"\"", "1:9 the stage's name is empty"),
         ("stage = \"a\\nb\"", "1:9 the stage's name has a control character"),
         ("network = true", "1:11 `network` is a table, not true or false = a list of hosts, `network.allow`"),
         (

@@ -6,7 +6,7 @@ use std::fmt;
 use crate::addr::{Opening, opening};
 use crate::day::Day;
 use crate::pattern::HostPattern;
-use crate::port::PortSet;
+use crate::port::{Port, PortSet};
 use crate::rule::{Action, Origin, Pattern, Rule, TlsCheck};
 use crate::suffix::shared;
 
@@ -214,8 +214,11 @@ impl Policy {
             if !missing.is_empty() {
                 let why = ChangeKind::Allow;
                 changes.push(Change { pattern: rule.pattern.clone(), ports: missing, why });
-            } else if rule.tls == TlsCheck::Off && !other.lifts_tls(&asked, today) {
-                changes.push(Change { pattern: rule.pattern, ports: rule.ports, why: ChangeKind::Tls });
+            } else {
+                let ports = unchecked(rule.tls, &rule.ports);
+                if !ports.is_empty() && !other.leaves_unchecked(&asked, &ports, today) {
+                    changes.push(Change { pattern: rule.pattern, ports, why: ChangeKind::Tls });
+                }
             }
         }
         for deny in other.rules().iter().filter(|rule| rule.action == Action::Deny) {
@@ -229,14 +232,29 @@ impl Policy {
         changes
     }
 
-    /// Whether the TLS check is off for all of a rule.
-    fn lifts_tls(&self, rule: &Rule, today: Day) -> bool {
+    /// Whether no rule here that covers all that another one covers has the TLS name checked on these ports.
+    fn leaves_unchecked(&self, rule: &Rule, ports: &PortSet, today: Day) -> bool {
         self.layers().iter().filter(|layer| layer.role() != Role::Declared).all(|layer| {
             let covering = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
-            let off = covering.filter(|other| other.note.tls == TlsCheck::Off && other.is_live(today));
-            let off = off.filter(|other| other.ports.meets(&rule.ports));
-            off.fold(rule.ports.clone(), |left, other| left.without(&other.ports)).is_empty()
+            let live = covering.filter(|other| other.is_live(today) && other.ports.meets(ports));
+            let (mut left, mut checked) = (ports.clone(), false);
+            for other in live {
+                let lifted = unchecked(other.note.tls, &other.ports);
+                checked |= other.ports.without(&lifted).meets(ports);
+                left = left.without(&lifted);
+            }
+            // Nets that cover a part each are judged by their ports alone: an address has no TLS name.
+            left.is_empty() || !checked
         })
+    }
+}
+
+/// The ports on which the TLS server name is not checked: what [`TlsCheck::enforced_on`] leaves.
+fn unchecked(tls: TlsCheck, ports: &PortSet) -> PortSet {
+    match tls {
+        TlsCheck::Off => ports.clone(),
+        TlsCheck::Auto => ports.without(&PortSet::one(Port::HTTPS)),
+        TlsCheck::Sni => ports.without(ports),
     }
 }
 
