@@ -215,8 +215,8 @@ pub fn words(record: &Record) -> String {
     };
     let mut said = said;
     match (&record.error, record.reason()) {
-        // It says the ports, and who grants no more.
-        (Some(error), Some(Reason::Port)) => said = cell(error).into_owned(),
+        // It says the ports, and who grants no more; or what of DNS failed.
+        (Some(error), Some(Reason::Port | Reason::ResolveError)) => said = cell(error).into_owned(),
         (Some(error), _) => {
             said.push_str("; ");
             said.push_str(&cell(error));
