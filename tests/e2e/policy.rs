@@ -200,7 +200,7 @@ fn no_place(cx: &Cx) {
     let done = sh(cx, &["--effects", r#"{"effect": "FsRead", "path": "/"}"#], "touch started").run();
     did_not_start(cx, &done, "cannot be shown at `/`");
     let done = sh(cx, &["--ro", "/proc:/x"], "touch started").run();
-    did_not_start(cx, &done, "the path of --ro `/proc` belongs to the process file system");
+    did_not_start(cx, &done, "the read-only path `/proc` belongs to the process file system");
     let policy =
         json!({"ro_binds": system(Value::Null), "work_host": "/proc", "network": false, "env_allowlist": []})
             .to_string();

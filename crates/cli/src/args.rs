@@ -209,7 +209,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit: Option<Output>,
 
-    /// Write one JSON object about the run here at its end, also when the run failed to start
+    /// Write one JSON object about the run here at its end, or about why it did not start
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) result: Option<Output>,
 

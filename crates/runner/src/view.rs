@@ -252,7 +252,7 @@ impl<'a> Builder<'a> {
         let mut masks: BTreeMap<PathBuf, By> =
             hidden(facts).into_iter().map(|path| (path, By::Default)).collect();
         for path in &files.mask {
-            match existing("the path of --mask", path)? {
+            match existing("the masked path", path)? {
                 Some(real) => drop(masks.insert(real, By::Caller)),
                 None => notes.push(format!("there is no `{}` to mask", path.display())),
             }
@@ -554,8 +554,8 @@ impl<'a> Builder<'a> {
             _ => None,
         };
         let named = work.iter().map(|bind| (bind, true, WORK_PATH));
-        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, "the path of --rw")));
-        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, "the path of --ro")));
+        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, "the writable path")));
+        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, "the read-only path")));
         let mut real = Vec::new();
         for (bind, writable, what) in named {
             let host = bind.host.canonicalize();
