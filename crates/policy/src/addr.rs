@@ -198,7 +198,7 @@ impl fmt::Display for AddrClass {
 ///
 /// An IPv6 address that carries an IPv4 one is judged by the stricter of the two: never dialled when that one is
 /// never dialled, [`AddrClass::Metadata`] when that one is, else [`AddrClass::Embedded`]. An embedding is closed
-/// whatever it carries, and [`opening`] narrows its block to the carried address's own.
+/// whatever it carries, and the opening of a rule narrows its block to the carried address's own.
 pub fn classify(ip: IpAddr) -> AddrClass {
     match ip {
         IpAddr::V4(ip) => narrowest_v4(ip).map_or(AddrClass::Public, |(_, class)| class),
