@@ -1,6 +1,7 @@
 //! What a reader should look at: rules that are risky, dead or double, and what a change of policy does.
 //! Advice only; nothing here decides.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::addr::{Opening, opening};
@@ -10,7 +11,7 @@ use crate::port::{Port, PortSet};
 use crate::rule::{Action, Origin, Pattern, Rule, TlsCheck};
 use crate::suffix::shared;
 
-use super::effective::Granted;
+use super::effective::{Effective, Granted};
 use super::{Layer, Policy, Role};
 
 /// Days ahead for which an expiry is worth a word.
@@ -36,7 +37,7 @@ pub enum Lint {
     Any,
     /// A wildcard where the names below have many owners.
     SharedSuffix,
-    /// A deny rule leaves nothing of it.
+    /// A deny rule, or a layer above, leaves nothing of it.
     Unreachable,
     /// Another rule of the same layer grants all of it.
     Duplicate,
@@ -78,8 +79,14 @@ impl Lint {
 impl fmt::Display for Finding<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.lint {
+            Lint::Any if matches!(self.rule.pattern, Pattern::Net(_)) => {
+                f.write_str("it allows every public address of its kind")?;
+            }
             Lint::Any => f.write_str("it allows every host")?,
             Lint::SharedSuffix => f.write_str("anyone can get a name below this one")?,
+            Lint::Unreachable if self.by.is_none() => {
+                f.write_str("what the ceilings allow and the stage declares leaves nothing of it")?;
+            }
             Lint::Unreachable => f.write_str("a deny rule leaves nothing of it")?,
             Lint::Duplicate => f.write_str("another rule allows all of it already")?,
             Lint::Swallowed => {
@@ -136,8 +143,26 @@ impl Policy {
                 self.review_one(layer, rule, today, &mut findings);
             }
         }
+        self.review_bounds(&mut findings);
         findings.sort_by_key(|finding| finding.rule.id);
         findings
+    }
+
+    /// Grants of which the layers above leave nothing.
+    fn review_bounds<'a>(&'a self, findings: &mut Vec<Finding<'a>>) {
+        let Some(grants) = self.layers().iter().find(|layer| layer.role() == Role::Grants) else { return };
+        let Effective { allow, truncated, .. } = self.effective();
+        // What was left out of an overlong list is not known.
+        if self.layers().len() < 2 || truncated {
+            return;
+        }
+        let kept: BTreeSet<_> =
+            allow.iter().filter_map(|rule| rule.from.last()).map(|rule| rule.id).collect();
+        for rule in self.rules_of(grants).iter().filter(|rule| rule.action == Action::Allow) {
+            if !kept.contains(&rule.id) {
+                findings.push(Finding { rule, lint: Lint::Unreachable, by: None });
+            }
+        }
     }
 
     fn review_one<'a>(&'a self, layer: &Layer, rule: &'a Rule, today: Day, findings: &mut Vec<Finding<'a>>) {
@@ -184,6 +209,7 @@ impl Policy {
         let same = |other: &&Rule| {
             other.id != rule.id
                 && rule.ports.is_within(&other.ports)
+                && opens_alike(&rule.pattern, &other.pattern)
                 && other.is_live(today)
                 // One that is noted otherwise is there for its note. Of two that are equal the later one is double.
                 && other.note == rule.note
@@ -246,6 +272,17 @@ impl Policy {
             // Nets that cover a part each are judged by their ports alone: an address has no TLS name.
             left.is_empty() || !checked
         })
+    }
+}
+
+/// Whether the wider of two nets opens the special addresses that the narrower one does: not if it reaches out of their block.
+fn opens_alike(narrow: &Pattern, wide: &Pattern) -> bool {
+    match (narrow, wide) {
+        (Pattern::Net(narrow), Pattern::Net(wide)) => match opening(narrow.addr()) {
+            Opening::Within(block) if block.contains(narrow) => block.contains(wide),
+            _ => true,
+        },
+        _ => true,
     }
 }
 

@@ -193,3 +193,34 @@ fn nets_join_on_the_ports_that_they_have() {
     assert!(whole.opens(&plain(&parts), today()).is_empty());
     assert_eq!(whole.opens(&plain(&parts[1..]), today()).len(), 1);
 }
+
+/// K13: a grant outside a ceiling is dead, and a wide net does not make a private one double: it opens nothing of it.
+#[test]
+fn what_no_ceiling_leaves_is_unreachable_and_a_wide_net_is_no_double() {
+    let note = Note::default;
+    let grants =
+        builder(&[("a.example.com", note()), ("*.example.com:80", note()), ("b.example.org", note())]);
+    let ceiling = builder(&[("*.example.com", note())]);
+    let policy = Layers { grants, declared: None, ceilings: vec![("c".into(), ceiling)] }.build();
+    let found: Vec<_> = policy
+        .review(today())
+        .iter()
+        .map(|found| (found.rule.text.clone(), found.lint, found.by.is_some()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            ("*.example.com:80".to_owned(), Lint::Unreachable, false),
+            ("b.example.org".to_owned(), Lint::Unreachable, false)
+        ]
+    );
+    let nets = builder(&[("10.0.0.0/8:443", note()), ("0.0.0.0/1:443", note()), ("10.1.0.0/16:443", note())])
+        .build();
+    let doubles: Vec<_> = nets
+        .review(today())
+        .iter()
+        .filter(|found| found.lint == Lint::Duplicate)
+        .map(|found| found.rule.text.clone())
+        .collect();
+    assert_eq!(doubles, ["10.1.0.0/16:443"]);
+}
