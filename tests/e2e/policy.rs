@@ -21,6 +21,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("policy::h23_the_project_s_file_needs_a_ceiling", project_file);
     list.users("policy::k3_n16_what_has_no_place_does_not_start", no_place);
     list.users("policy::k13_the_user_s_ceiling_is_not_the_stage_s", own_ceiling);
+    list.users("policy::n28_everything_can_be_required_to_hold", require_full);
     list.matrix("policy::n9_n25_an_isolation_policy_on_stdin", isolation);
 }
 
@@ -265,6 +266,17 @@ fn project_file(cx: &Cx) {
     sh(cx, &["--ceiling", &site], "echo > .exeat.toml || rm -f .exeat.toml; mv .exeat.toml x; true").run();
     let left = fs::read_to_string(cx.dir().join(".exeat.toml")).expect("it is still there");
     assert!(left.contains(&evil), "{left}");
+}
+
+/// Root that stays root's kernel uid is held only in part; an ordinary user wholly.
+fn require_full(cx: &Cx) {
+    let done = sh(cx, &["--require", "full"], "touch started").run();
+    if cx.is_root() {
+        done.exits(125).says("not everything holds, and that was required: identity: partial");
+        assert!(!cx.dir().join("started").exists());
+    } else {
+        done.exits(0);
+    }
 }
 
 /// What a shell and curl need, where a policy shows only what it names.

@@ -229,6 +229,10 @@ pub(crate) struct RunArgs {
     #[arg(long, requires = "dry_run", help_heading = "Run")]
     pub(crate) json: bool,
 
+    /// Refuse to run what holds only in part: full
+    #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) require: Option<Require>,
+
     /// How the stage's connections reach the proxy: handoff (default) or relay
     #[arg(long, value_name = "KIND", help_heading = "Run", hide_possible_values = true)]
     pub(crate) bridge: Option<BridgeKind>,
@@ -529,6 +533,13 @@ pub(crate) enum CacheKind {
     Private,
     /// None.
     None,
+}
+
+/// `--require`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Require {
+    /// Every aspect of the sandbox holds.
+    Full,
 }
 
 /// `--bridge`.

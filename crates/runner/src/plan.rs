@@ -208,6 +208,21 @@ impl Plan {
         SandboxSpec { mounts, bridge: self.bridge, identity: self.identity }
     }
 
+    /// Refuses what holds only in part, such as on an older kernel or for a stage that keeps root's uid.
+    ///
+    /// # Errors
+    /// [`Error::NotHeld`], which says what is missing.
+    pub fn require_full(&self) -> Result<(), Error> {
+        let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
+        let lacks: Vec<String> =
+            [("network", net), ("files", fs), ("system calls", syscalls), ("identity", identity)]
+                .into_iter()
+                .filter(|(_, held)| **held != Held::Full)
+                .map(|(aspect, held)| format!("{aspect}: {held}"))
+                .collect();
+        if lacks.is_empty() { Ok(()) } else { Err(Error::NotHeld(lacks.join("; "))) }
+    }
+
     fn denied(&self) -> impl Iterator<Item = &Rule> {
         self.policy.rules().iter().filter(|rule| rule.action == Action::Deny)
     }

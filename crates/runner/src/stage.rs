@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use exeat_policy::file::PathSpec;
 use exeat_policy::{Action, EffectSet, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, Span};
-use exeat_sandbox::{Enforcement, Held};
 
 use crate::backend::Backend;
 use crate::bounds::Bounds;
@@ -457,7 +456,7 @@ impl Stage {
         let open: Vec<&str> = open.iter().filter_map(Option::as_deref).collect();
         let plan = plan_with(request, bwrap, &open)?;
         if self.require_full {
-            full(plan.enforcement())?;
+            plan.require_full()?;
         }
         if self.approved.as_ref().is_some_and(|approved| *approved != plan.fingerprint()) {
             return Err(Error::NotApproved);
@@ -584,15 +583,4 @@ fn without_dots(path: &Path) -> PathBuf {
         }
     }
     out
-}
-
-fn full(enforcement: &Enforcement) -> Result<(), Error> {
-    let Enforcement { net, fs, syscalls, identity } = enforcement;
-    let lacks: Vec<String> =
-        [("network", net), ("files", fs), ("system calls", syscalls), ("identity", identity)]
-            .into_iter()
-            .filter(|(_, held)| **held != Held::Full)
-            .map(|(aspect, held)| format!("{aspect}: {held}"))
-            .collect();
-    if lacks.is_empty() { Ok(()) } else { Err(Error::NotHeld(lacks.join("; "))) }
 }

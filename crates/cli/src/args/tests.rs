@@ -47,7 +47,6 @@ fn flags_of_other_versions_are_refused() {
     for flag in [
         "--transparent=on",
         "--via=unix:/x",
-        "--require=full",
         "--backend=bwrap",
         "--mode=report",
         "--unix-sockets=on",

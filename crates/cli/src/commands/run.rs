@@ -6,7 +6,7 @@ use std::path::Path;
 
 use exeat_runner::{Ended, Outcome};
 
-use crate::args::{Output, RunArgs};
+use crate::args::{Output, Require, RunArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -64,9 +64,13 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
 
 /// The outcome, and whether the stage declared `Llm`.
 fn attempt(args: RunArgs, machine: Machine) -> Result<(Outcome, bool), Failure> {
-    let quiet = args.quiet;
+    let (quiet, require) = (args.quiet, args.require);
     let Asked { request, notes: hints, llm } = request::run(args, machine)?;
     let plan = exeat_runner::plan(request)?;
+    match require {
+        Some(Require::Full) => plan.require_full()?,
+        None => {}
+    }
     for hint in hints.iter().filter(|_| !quiet) {
         stdio::line("note", hint);
     }
