@@ -137,6 +137,18 @@ fn the_user_s_ceiling_holds_without_being_named() {
     assert_eq!(check(&home, &["--allow", "a.example.com", "a.example.com"]).0, 2);
 }
 
+/// K13: what asks a client stands below the same ceilings as a run: one that cannot be understood stops it.
+#[test]
+fn a_client_is_asked_within_the_ceilings() {
+    let home = Home::new();
+    std::fs::create_dir_all(home.0.join(".config/exeat")).unwrap();
+    home.file(".config/exeat/policy.toml", "[network]\nallow = 3\n");
+    let (code, out, said) = home.run(&["preset", "npm", "--ask"]);
+    assert_eq!((code, out.as_str()), (2, ""), "{said}");
+    assert!(said.contains("policy.toml:2"), "{said}");
+    assert_eq!(home.run(&["preset", "npm"]).0, 0, "nobody is asked");
+}
+
 /// K12, H23: a project's own file grants nothing unless it is named, or a ceiling bounds it.
 #[test]
 fn the_project_s_file_is_used_within_a_ceiling_only() {
