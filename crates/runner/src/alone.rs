@@ -10,8 +10,8 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use exeat_audit::place::{Place, store_policy};
-use exeat_audit::{Cause, Event, Header, Log, Mode, RunEnd, RunId, RunStart, Source, sha256_hex};
+use exeat_audit::place::Place;
+use exeat_audit::{Cause, Event, RunEnd, RunId, RunStart, Source};
 use exeat_policy::{Admitted, Policy, Vetted};
 use exeat_proxy::{Context, Listener, Summary, Unchecked, serve};
 use exeat_sandbox::raise_descriptor_limit;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
 use crate::request::AuditTo;
-use crate::run::open_record;
+use crate::run::Record;
 use crate::signals::Signals;
 
 /// Told where the proxy listens, and the record's path where it has one.
@@ -97,14 +97,6 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         let run = RunId::new();
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();
-        let (sink, audit) = open_record(&request.audit, place.as_ref(), run)?;
-        let canonical = request.policy.canonical_json();
-        if let (AuditTo::Default, Some(path)) = (&request.audit, &audit) {
-            store_policy(path, &canonical).map_err(Error::Place)?;
-        }
-        let policy_sha256 = sha256_hex(canonical.as_bytes());
-        let log = Log::start(sink, Header { run, stage: request.stage, policy_sha256, mode: Mode::Enforce });
-        let log = log.map_err(Error::Log)?;
         let start = RunStart {
             version: env!("CARGO_PKG_VERSION").into(),
             backend: Some("none".into()),
@@ -112,10 +104,14 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             gateway: Some("off".into()),
             ..RunStart::default()
         };
-        log.write(Event::RunStart(start)).map_err(Error::Log)?;
-        for source in request.sources {
-            log.write(Event::Policy(source)).map_err(Error::Log)?;
-        }
+        let record = Record {
+            audit: &request.audit,
+            place: place.as_ref(),
+            stage: request.stage,
+            policy: &request.policy,
+            sources: &request.sources,
+        };
+        let (log, audit) = record.begin(run, start)?;
 
         let context = Arc::new(Context::new(request.policy, log.clone(), run));
         let stop = CancellationToken::new();

@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use exeat_audit::place::store_policy;
 use exeat_audit::{
-    Cause, Event, Header, Holds, Log, Mode, Note, RunEnd, RunId, RunStart, Sink, What, sha256_hex,
+    Cause, Event, Header, Holds, Log, Mode, Note, RunEnd, RunId, RunStart, Sink, Source, What, sha256_hex,
 };
 use exeat_contract::Go;
-use exeat_policy::Span;
+use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Listener, Summary, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
@@ -257,19 +257,6 @@ fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
 
 /// Opens the record and writes its first line.
 pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
-    let (sink, path) = open_record(&plan.audit, plan.place.as_ref(), run)?;
-    let canonical = plan.policy.canonical_json();
-    let header = Header {
-        run,
-        stage: plan.stage.clone(),
-        policy_sha256: sha256_hex(canonical.as_bytes()),
-        mode: Mode::Enforce,
-    };
-    // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
-    if let (AuditTo::Default, Some(path)) = (&plan.audit, &path) {
-        store_policy(path, &canonical).map_err(Error::Place)?;
-    }
-    let log = Log::start(sink, header).map_err(Error::Log)?;
     let held = &plan.enforcement;
     let aspects =
         [("net", &held.net), ("fs", &held.fs), ("syscalls", &held.syscalls), ("identity", &held.identity)];
@@ -283,15 +270,47 @@ pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>
         limits: plan.limits.lines(),
         labels: plan.labels.clone(),
     };
-    log.write(Event::RunStart(start)).map_err(Error::Log)?;
-    for source in &plan.sources {
-        log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
+    let record = Record {
+        audit: &plan.audit,
+        place: plan.place.as_ref(),
+        stage: plan.stage.clone(),
+        policy: &plan.policy,
+        sources: &plan.sources,
+    };
+    record.begin(run, start)
+}
+
+/// What a record begins with, of a run and of a proxy alone.
+pub(crate) struct Record<'a> {
+    pub(crate) audit: &'a AuditTo,
+    pub(crate) place: Option<&'a exeat_audit::place::Place>,
+    pub(crate) stage: Option<String>,
+    pub(crate) policy: &'a Policy,
+    pub(crate) sources: &'a [Source],
+}
+
+impl Record<'_> {
+    /// Opens the record and writes its first lines.
+    pub(crate) fn begin(self, run: RunId, start: RunStart) -> Result<(Log, Option<PathBuf>), Error> {
+        let (sink, path) = open_record(self.audit, self.place, run)?;
+        let canonical = self.policy.canonical_json();
+        // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
+        if let (AuditTo::Default, Some(path)) = (self.audit, &path) {
+            store_policy(path, &canonical).map_err(Error::Place)?;
+        }
+        let policy_sha256 = sha256_hex(canonical.as_bytes());
+        let header = Header { run, stage: self.stage, policy_sha256, mode: Mode::Enforce };
+        let log = Log::start(sink, header).map_err(Error::Log)?;
+        log.write(Event::RunStart(start)).map_err(Error::Log)?;
+        for source in self.sources {
+            log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
+        }
+        Ok((log, path))
     }
-    Ok((log, path))
 }
 
 /// The sink, and its path where it has one.
-pub(crate) fn open_record(
+fn open_record(
     audit: &AuditTo,
     place: Option<&exeat_audit::place::Place>,
     run: RunId,
