@@ -164,7 +164,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
     let above = Above { declared: declared.hosts, ceilings: &ceilings };
-    reading.presets(&names, &mut grants, &above, &said, &bounds)?;
+    reading.presets(&names, &mut grants, &above, &said, &bounds, ceiling_limits)?;
     let policy = above.over(grants)?;
     if let Some(effects) = &effects {
         reading.excess(&policy, args.on_excess, effects)?;
@@ -224,6 +224,11 @@ impl Above<'_> {
     }
 }
 
+/// Reads a policy file that may name our presets.
+pub(crate) fn parse(text: &str, shown: &str, role: FileRole) -> Result<PolicyFile, Failure> {
+    PolicyFile::parse(text, shown, role, &|| preset::names().collect()).map_err(from_file)
+}
+
 struct Reading<'a> {
     machine: &'a Machine,
     sources: Vec<Source>,
@@ -280,16 +285,15 @@ impl Reading<'_> {
         };
         let text = text_of(file, PROJECT_FILE)?;
         let base = self.machine.cwd.clone();
-        let mut named = self.parsed(text, base, PROJECT_FILE.to_owned(), FileRole::Policy)?;
-        if named.file.work.is_some() {
-            self.sources.pop();
+        let mut file = parse(&text, PROJECT_FILE, FileRole::Policy)?;
+        if file.work.is_some() {
             self.notes.push(format!(
                 "{PROJECT_FILE} was found and not used: it is an isolation policy; --policy {PROJECT_FILE} uses it"
             ));
             return Ok(None);
         }
-        let left_out = project::keep_what_is_bounded(&mut named.file, ceilings);
-        named.weak = true;
+        self.read(SourceRole::Policy, PROJECT_FILE, &text);
+        let left_out = project::keep_what_is_bounded(&mut file, ceilings);
         self.notes.push(format!("{PROJECT_FILE} was found and is used, within the ceilings"));
         if !left_out.is_empty() {
             self.notes.push(format!(
@@ -297,7 +301,7 @@ impl Reading<'_> {
                 left_out.join(", ")
             ));
         }
-        Ok(Some(named))
+        Ok(Some(Named { file, base, shown: PROJECT_FILE.to_owned(), weak: true }))
     }
 
     /// Notes what was read. The record names a file in full: another run has another working directory.
@@ -311,18 +315,7 @@ impl Reading<'_> {
 
     fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
         let (text, base, shown) = read_policy(path, self.machine)?;
-        self.parsed(text, base, shown, role)
-    }
-
-    fn parsed(
-        &mut self,
-        text: String,
-        base: PathBuf,
-        shown: String,
-        role: FileRole,
-    ) -> Result<Named, Failure> {
-        let known: Vec<&str> = preset::names().collect();
-        let file = PolicyFile::parse(&text, &shown, role, &known).map_err(from_file)?;
+        let file = parse(&text, &shown, role)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
         self.read(role, &shown, &text);
         Ok(Named { file, base, shown, weak: false })
@@ -349,6 +342,7 @@ impl Reading<'_> {
         above: &Above<'_>,
         said: &Said,
         bounds: &[Bounds],
+        limits: Limits,
     ) -> Result<(), Failure> {
         // Each group, and whether somebody named it.
         let mut chosen: Vec<(&'static preset::Preset, bool)> = Vec::new();
@@ -385,7 +379,7 @@ impl Reading<'_> {
             own: own.rules(),
             finish: &finish,
             times: Times::default(),
-            limits: above.ceilings.iter().fold(Limits::default(), |limits, it| limits.min(it.file.limits)),
+            limits,
         };
         let discovery = Discovery::start(ask)?;
         for (group, named) in asking {

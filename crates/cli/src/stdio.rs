@@ -21,6 +21,11 @@ pub(crate) fn json(text: &str) -> Result<(), Failure> {
     data(&ascii)
 }
 
+/// Writes what was asked for to stdout: JSON values, or text.
+pub(crate) fn out(text: &str, is_json: bool) -> Result<(), Failure> {
+    if is_json { json(text) } else { data(text.as_bytes()) }
+}
+
 /// Writes words to stderr. One write, so that lines of the stage do not get in between; a closed stderr changes
 /// nothing about a run.
 pub(crate) fn say(text: &str) {

@@ -41,7 +41,7 @@ fn noted() -> String {
 }
 
 fn load_one(text: &str) {
-    let file = PolicyFile::parse(text, "policy", FileRole::Policy, &[]).unwrap();
+    let file = PolicyFile::parse(text, "policy", FileRole::Policy, &Vec::new).unwrap();
     let mut builder = PolicyBuilder::new();
     file.apply(&mut builder);
     assert_eq!(black_box(builder.build()).rules().len(), RULES as usize);

@@ -129,17 +129,26 @@ pub struct EnvSection {
     pub set: Vec<(String, String)>,
 }
 
+/// The names of the presets that exist. Asked for only where a file has `presets`: most have none, and to know the names means
+/// to read the presets.
+pub type PresetNames<'a> = &'a dyn Fn() -> Vec<&'static str>;
+
 impl PolicyFile {
     /// Parses TOML, or JSON if the first character that is not space is `{`. JSON with `ro_binds` and without `schema` is
     /// read as the isolation policy that other programs write.
     ///
-    /// `presets` are the names that `[network] presets` may hold. `allow_any` and `allow_shared_suffix` of a file hold for
+    /// `presets` gives the names that `[network] presets` may hold. `allow_any` and `allow_shared_suffix` of a file hold for
     /// the rules of that file only.
     ///
     /// # Errors
     ///
     /// [`FileError`] with every fault that was found.
-    pub fn parse(text: &str, path_shown: &str, role: FileRole, presets: &[&str]) -> Result<Self, FileError> {
+    pub fn parse(
+        text: &str,
+        path_shown: &str,
+        role: FileRole,
+        presets: PresetNames<'_>,
+    ) -> Result<Self, FileError> {
         let mut reader = Reader::new(text, path_shown).of(role, presets);
         let mut file = Self { role, ..Self::default() };
         if reader.fits() {

@@ -409,7 +409,7 @@ proptest! {
     fn no_text_breaks_the_file_parser(
         text in "\\PC{0,60}|(\\[network\\]\n)?(allow|deny|rule|x) ?= ?[\\[{\"a.,*\\\\\u{e9}\n\\]}]{0,20}|\\{[\"network:{}\\[\\],a\\\\ \n]{0,40}",
     ) {
-        if let Err(error) = PolicyFile::parse(&text, "policy", FileRole::Policy, &[]) {
+        if let Err(error) = PolicyFile::parse(&text, "policy", FileRole::Policy, &Vec::new) {
             prop_assert!(!error.problems().is_empty());
             prop_assert!(!error.to_string().is_empty());
         }
@@ -484,7 +484,7 @@ proptest! {
         let json = serde_json::to_string_pretty(&document).unwrap();
         let toml = toml::to_string(&document).unwrap();
         for text in [json, toml] {
-            let file = PolicyFile::parse(&text, "x", role, &[]).unwrap_or_else(|error| panic!("{error}"));
+            let file = PolicyFile::parse(&text, "x", role, &Vec::new).unwrap_or_else(|error| panic!("{error}"));
             let texts: Vec<&String> = file.rules.iter().map(|rule| &rule.text).collect();
             prop_assert_eq!(texts, allow.iter().collect::<Vec<_>>());
             let specs: Vec<RuleSpec> = allow.iter().map(|rule| rule.parse().unwrap()).collect();

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use exeat_audit::Source;
 use exeat_audit::place::Place;
 use exeat_contract::{BridgeKind, DENIALS, SOCKET};
-use exeat_policy::{Action, Effective, EffectiveRule, Policy, Rule};
+use exeat_policy::{Action, Effective, Policy, Rule};
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec};
 use nix::unistd::{Uid, User, geteuid};
@@ -259,7 +259,7 @@ impl Plan {
         }
         for rule in &allow {
             let expires = rule.expires.map(|day| format!("; expires on {day}")).unwrap_or_default();
-            let from = origins(rule).join(", within ");
+            let from = rule.origins().join(", within ");
             let _ = writeln!(out, "  allow  {}:{}  ({from}{expires})", rule.pattern, rule.ports);
         }
         if truncated {
@@ -292,7 +292,7 @@ impl Plan {
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
         let Effective { allow, truncated, .. } = self.policy.effective();
         let allow = allow.iter().map(|rule| {
-            let mut from = origins(rule).into_iter();
+            let mut from = rule.origins().into_iter();
             let expires = rule.expires.map(|day| day.to_string());
             json!({
                 "rule": format!("{}:{}", rule.pattern, rule.ports), "action": "allow", "rule_src": from.next(),
@@ -347,13 +347,6 @@ fn shown(words: &[OsString]) -> String {
 
 fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {
     path.canonicalize().map_err(|source| Error::Path { what, path: path.to_path_buf(), source })
-}
-
-/// Where what is allowed was written: the grant, then what bounds it. Effects alone are both.
-fn origins(rule: &EffectiveRule) -> Vec<String> {
-    let mut all: Vec<_> = rule.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
-    all.dedup();
-    all
 }
 
 /// HOME as the caller has it, or what the user database says, or `/`.

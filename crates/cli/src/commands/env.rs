@@ -39,10 +39,6 @@ pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
             let _ = writeln!(text, "# not passed: {name} ({why})");
         }
     }
-    if json {
-        stdio::json(&text)?
-    } else {
-        stdio::data(text.as_bytes())?
-    }
+    stdio::out(&text, json)?;
     Ok(Exit::Yes)
 }

@@ -9,7 +9,7 @@ use exeat_policy::{
     Action, Change, ChangeKind, Day, Effective, FileRole, Finding, Layers, Limits, Policy, PolicyBuilder,
     PolicyFile, Role, Rule, TlsCheck, preset, schema,
 };
-use exeat_runner::{Bind, Bounds, EnvRule, View};
+use exeat_runner::{Bind, Bounds, EnvRule};
 use serde_json::{Value, json};
 
 use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf};
@@ -23,19 +23,16 @@ use crate::stdio;
 
 /// Prints the effective policy.
 pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
-    let loaded = loaded(&args.policy, &args.files)?;
-    let text = if args.json { format!("{}\n", shown_json(&loaded)) } else { shown(&loaded, today(), out) };
-    if args.json {
-        stdio::json(&text)?
-    } else {
-        stdio::data(text.as_bytes())?
-    }
+    let loaded = loaded(&args.policy, &args.files, &Machine::here()?)?;
+    let text = if args.json { shown_json(&loaded).to_string() } else { shown(&loaded, today(), out) };
+    stdio::out(&text, args.json)?;
     Ok(Exit::Yes)
 }
 
 /// Prints what is risky, dead or double.
 pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
-    let loaded = loaded(&args.policy, &args.files)?;
+    let machine = Machine::here()?;
+    let loaded = loaded(&args.policy, &args.files, &machine)?;
     let findings = loaded.policy.review(today());
     let groups = risky(&loaded);
     let mut text = String::new();
@@ -55,7 +52,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "{said}  [{}]", out.odd(lint.as_str()));
         }
     }
-    let secrets = secrets(&loaded, &Machine::here()?);
+    let secrets = secrets(&loaded, &machine);
     for (key, path, secret) in &secrets {
         let said = format!("shows the stage `~/{secret}`, which is hidden unless named");
         if args.json {
@@ -74,11 +71,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "preset {name}: {said}  [{}]", out.odd("risk"));
         }
     }
-    if args.json {
-        stdio::json(&text)?
-    } else {
-        stdio::data(text.as_bytes())?
-    }
+    stdio::out(&text, args.json)?;
     let clean = findings.is_empty() && groups.is_empty() && secrets.is_empty();
     if clean && !args.json {
         stdio::say("exeat: nothing found\n");
@@ -135,11 +128,7 @@ pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "{painted}{pad}  {}", printable(said));
         }
     }
-    if args.json {
-        stdio::json(&text)?
-    } else {
-        stdio::data(text.as_bytes())?
-    }
+    stdio::out(&text, args.json)?;
     Ok(if lines.is_empty() { Exit::Yes } else { Exit::No })
 }
 
@@ -156,10 +145,10 @@ pub(crate) fn schema(args: &PolicySchemaArgs) -> Result<Exit, Failure> {
     Ok(Exit::Yes)
 }
 
-fn loaded(args: &PolicyArgs, files: &[PathBuf]) -> Result<Loaded, Failure> {
+fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Loaded, Failure> {
     let mut args = args.clone();
     args.policy.extend_from_slice(files);
-    let loaded = load::load(&args, FileFlags::default(), &Machine::here()?)?;
+    let loaded = load::load(&args, FileFlags::default(), machine)?;
     for note in &loaded.notes {
         stdio::line("note", note);
     }
@@ -218,10 +207,7 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
     let width = of_allow.chain(of_deny).max().unwrap_or(0).min(48);
     for rule in &allow {
         let target = format!("{}:{}", rule.pattern, rule.ports);
-        let mut from: Vec<_> = rule.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
-        // Effects alone are grants and bound in one.
-        from.dedup();
-        let mut notes = vec![from.join(", within ")];
+        let mut notes = vec![rule.origins().join(", within ")];
         match rule.tls {
             TlsCheck::Auto => {}
             TlsCheck::Sni => notes.push("TLS name checked".into()),
@@ -320,7 +306,7 @@ fn shown_json(loaded: &Loaded) -> Value {
         "deny": deny.collect::<Vec<_>>(),
         "ceilings": ceilings.collect::<Vec<_>>(),
         "fs": {
-            "view": view(said.view.unwrap_or_default()),
+            "view": said.view.unwrap_or_default().to_string(),
             "ro": said.ro.iter().map(bind).collect::<Vec<_>>(),
             "rw": said.rw.iter().map(bind).collect::<Vec<_>>(),
             "mask": said.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
@@ -356,20 +342,12 @@ fn wrapped(words: &[&str], text: &mut String) {
     let _ = writeln!(text, "    {line}");
 }
 
-const fn view(view: View) -> &'static str {
-    match view {
-        View::Project => "project",
-        View::Host => "host",
-        View::Minimal => "minimal",
-    }
-}
-
 fn files(said: &Said) -> Vec<(&'static str, String)> {
     let bind = |bind: &Bind| {
         let host = bind.host.display();
         if bind.host == bind.guest { host.to_string() } else { format!("{host} at {}", bind.guest.display()) }
     };
-    let mut all = vec![("view", view(said.view.unwrap_or_default()).to_owned())];
+    let mut all = vec![("view", said.view.unwrap_or_default().to_string())];
     all.extend(said.ro.iter().map(|path| ("ro", bind(path))));
     all.extend(said.rw.iter().map(|path| ("rw", bind(path))));
     all.extend(said.mask.iter().map(|path| ("mask", path.display().to_string())));
@@ -394,7 +372,7 @@ fn bounded(bound: &Bounds) -> Vec<(&'static str, String)> {
         paths => paths.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(" "),
     };
     let mut all = Vec::new();
-    all.extend(bound.view.map(|at_most| ("view", format!("at most {}", view(at_most)))));
+    all.extend(bound.view.map(|at_most| ("view", format!("at most {at_most}"))));
     all.extend(bound.ro.as_ref().map(|paths| ("ro", format!("at most {}", list(paths)))));
     all.extend(bound.rw.as_ref().map(|paths| ("rw", format!("at most {}", list(paths)))));
     all.extend(bound.mask.iter().map(|path| ("mask", path.display().to_string())));
@@ -431,8 +409,7 @@ struct Side {
 impl Side {
     fn read(path: &Path, machine: &Machine) -> Result<Self, Failure> {
         let (text, _, shown) = load::read_policy(path, machine)?;
-        let known: Vec<&str> = preset::names().collect();
-        let file = PolicyFile::parse(&text, &shown, FileRole::Policy, &known).map_err(load::from_file)?;
+        let file = load::parse(&text, &shown, FileRole::Policy)?;
         let mut grants = PolicyBuilder::new();
         file.apply(&mut grants);
         for (name, origin) in &file.presets {
@@ -476,7 +453,7 @@ impl Side {
             }
         }
         if let Some(at) = fs.view {
-            put("fs.view", view(load::view_of(at)).to_owned());
+            put("fs.view", load::view_of(at).to_string());
         }
         for (key, binds) in [("fs.ro", &fs.ro), ("fs.rw", &fs.rw)] {
             for bind in binds.iter().flatten() {

@@ -43,11 +43,7 @@ pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
             }
         }
     };
-    if args.json {
-        stdio::json(&text)?
-    } else {
-        stdio::data(text.as_bytes())?
-    }
+    stdio::out(&text, args.json)?;
     Ok(Exit::Yes)
 }
 

@@ -46,7 +46,7 @@ pub fn check(data: &[u8]) {
 pub(super) const PATH: &str = "policy";
 
 fn parse(text: &str, role: FileRole) -> Result<PolicyFile, FileError> {
-    PolicyFile::parse(text, PATH, role, &["packages", "models"])
+    PolicyFile::parse(text, PATH, role, &|| vec!["packages", "models"])
 }
 
 fn policy(file: &PolicyFile, times: usize) -> Policy {

@@ -9,7 +9,7 @@ use crate::rule::{Action, Note, Origin};
 use super::error::{Fault, FileError, MAX_FAULTS};
 use super::keys::{Key, Shape, unknown};
 use super::raw::{Entry, Node, Value};
-use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES};
+use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES, PresetNames};
 
 /// A string of the file: what it says, where, and where its text starts if it is spelled without escapes.
 pub(super) struct Typed<'t> {
@@ -23,7 +23,7 @@ pub(crate) struct Reader<'a> {
     path: &'a str,
     pub(super) role: FileRole,
     /// The presets that exist.
-    pub(super) presets: &'a [&'a str],
+    pub(super) presets: PresetNames<'a>,
     /// The offset of each line break, so that the line of a rule is a search and not a scan.
     breaks: Vec<usize>,
     faults: Vec<Fault>,
@@ -34,11 +34,11 @@ impl<'a> Reader<'a> {
         // Editors of other systems write a byte order mark; it is no part of the text.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let breaks = text.match_indices('\n').map(|(at, _)| at).collect();
-        Self { text, path, role: FileRole::Policy, presets: &[], breaks, faults: Vec::new() }
+        Self { text, path, role: FileRole::Policy, presets: &Vec::new, breaks, faults: Vec::new() }
     }
 
     /// A policy file's reader.
-    pub(super) fn of(self, role: FileRole, presets: &'a [&'a str]) -> Self {
+    pub(super) fn of(self, role: FileRole, presets: PresetNames<'a>) -> Self {
         Self { role, presets, ..self }
     }
 

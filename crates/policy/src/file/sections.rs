@@ -135,14 +135,15 @@ impl Reader<'_> {
     }
 
     fn presets(&mut self, entry: Entry, file: &mut PolicyFile) {
+        let known = (self.presets)();
         for (name, at) in self.strings(entry) {
-            if self.presets.contains(&name.as_str()) {
+            if known.contains(&name.as_str()) {
                 let origin = self.origin(at.start);
                 file.presets.push((name, origin));
                 continue;
             }
             let folded = name.to_ascii_lowercase().replace('_', "-");
-            let meant = if self.guesses() { nearest(&folded, self.presets.iter().copied()) } else { None };
+            let meant = if self.guesses() { nearest(&folded, known.iter().copied()) } else { None };
             let meant = meant.map(quoted);
             self.fault(at, format!("there is no preset `{}`", visible(&name)), meant);
         }

@@ -8,11 +8,11 @@ const CEILING: &str = include_str!("../../tests/fixtures/ceiling.toml");
 const PRESETS: [&str; 2] = ["code", "packages"];
 
 fn parse(text: &str) -> Result<PolicyFile, FileError> {
-    PolicyFile::parse(text, ".exeat.toml", FileRole::Policy, &PRESETS)
+    PolicyFile::parse(text, ".exeat.toml", FileRole::Policy, &|| PRESETS.to_vec())
 }
 
 fn ceiling(text: &str) -> Result<PolicyFile, FileError> {
-    PolicyFile::parse(text, "site.toml", FileRole::Ceiling, &PRESETS)
+    PolicyFile::parse(text, "site.toml", FileRole::Ceiling, &|| PRESETS.to_vec())
 }
 
 fn rules(file: &PolicyFile) -> Vec<String> {
@@ -441,7 +441,7 @@ fn presets_are_known_or_refused() {
         "[network]\npresets = [\"code\", \"Package\", \"zzz\"]",
         &["2:20 there is no preset `Package` = \"packages\"", "2:31 there is no preset `zzz`"],
     );
-    assert!(PolicyFile::parse("[network]\npresets = [\"code\"]", "x", FileRole::Policy, &[]).is_err());
+    assert!(PolicyFile::parse("[network]\npresets = [\"code\"]", "x", FileRole::Policy, &Vec::new).is_err());
 }
 
 #[test]

@@ -58,6 +58,13 @@ pub struct Excess<'a> {
 }
 
 impl EffectiveRule {
+    /// Where it was written: the grant, then what bounds it. Effects alone are both, and stand once.
+    pub fn origins(&self) -> Vec<String> {
+        let mut all: Vec<_> = self.from.iter().rev().map(|rule| rule.origin.to_string()).collect();
+        all.dedup();
+        all
+    }
+
     fn of(rule: &Rule) -> Self {
         Self {
             pattern: rule.pattern.clone(),
