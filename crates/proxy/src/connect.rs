@@ -4,34 +4,27 @@
 //! Written as absences: no upstream socket is opened before its decision is written; nothing dials a name; no path
 //! reaches `dial` without a `Vetted`; after a refusal nothing more is read as a request.
 
-use std::time::SystemTime;
-
-use exeat_audit::{ConnId, End, RuleRef, Via};
-use exeat_policy::{Day, Target, TlsCheck};
+use exeat_audit::{ConnId, End, Via};
+use exeat_policy::Target;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::dial::dial;
-use crate::guard::Unresolved;
 use crate::head::{Fault, Parsed, Parser};
 use crate::hello::{HelloFault, Reader};
 use crate::http;
 use crate::limits;
+use crate::reach::{Carries, Reached, reach};
 use crate::record::Record;
 use crate::reply::{ESTABLISHED, Refusal, refuse};
 use crate::server::Context;
 use crate::stream::Stream;
 use crate::tunnel;
 
-/// The port of plain HTTP. A tunnel there would carry requests that name any host (fronting by `Host`), so a name is
-/// not tunnelled to it unless its rule gives the check up (`tls = "off"`).
-const HTTP: u16 = 80;
-
 /// Serves one client connection to its end.
 ///
 /// Dropping the future closes both sides; if a decision was written, its close is too.
 pub(crate) async fn serve(client: Stream, conn: ConnId, cx: &Context, stop: &CancellationToken) {
-    let mut record = Record::new(cx, conn);
+    let mut record = Record::new(cx, conn, Via::Connect);
     // Boxed, so that what only the opening needs is gone while the tunnel lives.
     let opening = Box::pin(open(client, &mut record, cx));
     let opened = tokio::select! {
@@ -80,7 +73,7 @@ async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Opti
     let mut first = bytes.split_off(head_len.min(bytes.len()));
     drop(bytes);
 
-    let (upstream, check) = match reach(&target, record, cx).await {
+    let Reached { upstream, carries } = match reach(&target, record, cx).await {
         Ok(reached) => reached,
         Err(refusal) => {
             say_no(client, &refusal, record, cx).await;
@@ -91,7 +84,7 @@ async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Opti
         record.close(End::Error, Some(format!("client: {error}")));
         return None;
     }
-    if check {
+    if carries == Carries::Tls {
         let by = Instant::now() + cx.limits().hello;
         match check_hello(&client, &mut first, &target, record, by).await {
             Ok(Hello::Passed) => {}
@@ -150,37 +143,6 @@ async fn read_head(client: &Stream, bytes: &mut Vec<u8>, cx: &Context) -> Arrive
             }
             Parsed::Head(_) => return Arrived::Other,
         }
-    }
-}
-
-/// From a target to a connection: policy, guard, record, dial. Also says whether the TLS name is to be checked.
-async fn reach(target: &Target, record: &mut Record<'_>, cx: &Context) -> Result<(Stream, bool), Refusal> {
-    let admitted = match cx.policy().admit(target.clone(), today()) {
-        Ok(admitted) => admitted,
-        Err(denial) => return Err(record.denied(denial, Vec::new(), None)),
-    };
-    let rule = RuleRef::from(admitted.rule());
-    let tls = admitted.tls();
-    let check = tls.enforced_on(target.port);
-    if target.port.get() == HTTP && target.host.name().is_some() && tls == TlsCheck::Auto {
-        return Err(record.not_served(Via::Connect, target.clone(), Refusal::PlainTunnel(target.clone())));
-    }
-    tracing::debug!(%target, rule = rule.text, "admitted");
-
-    let resolved = match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
-        Ok(resolved) => resolved,
-        Err(Unresolved::Denied { denial, ips, dns }) => return Err(record.denied(denial, ips, dns)),
-        Err(Unresolved::Failed(failure)) => return Err(record.unresolved(target.clone(), rule, failure)),
-    };
-    let vetted = record.allowed(resolved)?;
-
-    match dial(vetted, Instant::now() + cx.limits().connect).await {
-        Ok(upstream) => {
-            tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialled");
-            record.dialled(target, upstream.addr, upstream.took);
-            Ok((Stream::Tcp(upstream.stream), check))
-        }
-        Err(error) => Err(record.not_dialled(target.clone(), error.failure, error.detail)),
     }
 }
 
@@ -262,9 +224,4 @@ async fn linger(client: Stream, cx: &Context) {
         }
     };
     let _ = timeout(cx.limits().linger, drain).await;
-}
-
-fn today() -> Day {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Day::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }

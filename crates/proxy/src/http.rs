@@ -55,7 +55,10 @@ pub(crate) async fn answer(
 
 fn decide<B>(request: &Request<B>, raw: &[u8], record: &mut Record<'_>) -> Refusal {
     match plain_target(request) {
-        Some(target) => record.not_served(Via::Http, target, Refusal::NotSpoken),
+        Some(target) => {
+            record.via = Via::Http;
+            record.not_served(target, Refusal::NotSpoken)
+        }
         None => {
             record.malformed(Fault::NotAProxyRequest, raw);
             Refusal::Malformed(Fault::NotAProxyRequest)

@@ -14,6 +14,7 @@ mod head;
 mod hello;
 mod http;
 pub mod limits;
+mod reach;
 mod record;
 mod reply;
 mod server;

@@ -22,6 +22,8 @@ use crate::tunnel::Moved;
 pub(crate) struct Record<'a> {
     cx: &'a Context,
     conn: ConnId,
+    /// How the connection asks.
+    pub(crate) via: Via,
     start: Instant,
     state: State,
     target: Option<Target>,
@@ -42,10 +44,11 @@ enum State {
 pub(crate) struct NotWritten;
 
 impl<'a> Record<'a> {
-    pub(crate) fn new(cx: &'a Context, conn: ConnId) -> Self {
+    pub(crate) fn new(cx: &'a Context, conn: ConnId, via: Via) -> Self {
         Self {
             cx,
             conn,
+            via,
             start: Instant::now(),
             state: State::Undecided,
             target: None,
@@ -61,7 +64,7 @@ impl<'a> Record<'a> {
 
     /// A head that names no target: its decision.
     pub(crate) fn malformed(&mut self, fault: Fault, raw: &[u8]) {
-        let mut decision = self.decision(Via::Connect, Verdict::Deny, Reason::Malformed);
+        let mut decision = self.decision(Verdict::Deny, Reason::Malformed);
         decision.host_raw = Some(raw_target(raw));
         decision.error = Some(fault.to_string());
         // Refused in any case: that it may stand in no record changes nothing for the stage.
@@ -70,10 +73,10 @@ impl<'a> Record<'a> {
     }
 
     /// Plain HTTP, as a request or in a tunnel, which this version does not serve: its decision, and then the refusal.
-    pub(crate) fn not_served(&mut self, via: Via, target: Target, refusal: Refusal) -> Refusal {
+    pub(crate) fn not_served(&mut self, target: Target, refusal: Refusal) -> Refusal {
         self.target = Some(target.clone());
         let said = "plain HTTP is not served in this version";
-        let mut decision = self.decision(via, Verdict::Deny, Reason::Scheme);
+        let mut decision = self.decision(Verdict::Deny, Reason::Scheme);
         decision.error = Some(said.into());
         if let Err(refusal) = self.written_for(decision, &target) {
             return refusal;
@@ -87,7 +90,7 @@ impl<'a> Record<'a> {
     pub(crate) fn denied(&mut self, denial: Denial, ips: Vec<IpAddr>, dns: Option<Duration>) -> Refusal {
         self.target = Some(denial.target().clone());
         let decided = denial.decision();
-        let mut decision = self.decision(Via::Connect, decided.verdict, decided.reason);
+        let mut decision = self.decision(decided.verdict, decided.reason);
         decision.ips = ips;
         decision.dns = dns;
         decision.rule = denial.rule().or(denial.admitted_by()).map(RuleRef::from);
@@ -105,7 +108,7 @@ impl<'a> Record<'a> {
     /// A granted target without usable addresses: its decision, and then the refusal.
     pub(crate) fn unresolved(&mut self, target: Target, rule: RuleRef, failure: Failure) -> Refusal {
         self.target = Some(target.clone());
-        let mut decision = self.decision(Via::Connect, Verdict::Error, failure.reason());
+        let mut decision = self.decision(Verdict::Error, failure.reason());
         decision.rule = Some(rule);
         decision.error = Some(failure.to_string());
         if let Err(refusal) = self.written_for(decision, &target) {
@@ -121,7 +124,7 @@ impl<'a> Record<'a> {
         let target = vetted.target();
         self.target = Some(target.clone());
         let decided = vetted.decision();
-        let mut decision = self.decision(Via::Connect, decided.verdict, decided.reason);
+        let mut decision = self.decision(decided.verdict, decided.reason);
         decision.ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
         decision.dns = dns;
         decision.rule = Some(RuleRef::from(vetted.rule()));
@@ -149,7 +152,7 @@ impl<'a> Record<'a> {
 
     /// A refusal after the 200: a second decision, written before the connection is closed.
     pub(crate) fn late(&mut self, target: &Target, fault: HelloFault) {
-        let mut decision = self.decision(Via::Connect, Verdict::Deny, fault.reason());
+        let mut decision = self.decision(Verdict::Deny, fault.reason());
         decision.ip = self.dialled.map(|(addr, _)| addr.ip());
         (decision.sni, decision.sni_ok, decision.alpn) = self.hello_fields();
         decision.error = Some(fault.to_string());
@@ -180,8 +183,8 @@ impl<'a> Record<'a> {
         let _ = self.cx.log().write(Event::Close(close));
     }
 
-    fn decision(&self, via: Via, verdict: Verdict, reason: Reason) -> Decision {
-        let mut decision = Decision::new(self.conn, via, verdict, reason);
+    fn decision(&self, verdict: Verdict, reason: Reason) -> Decision {
+        let mut decision = Decision::new(self.conn, self.via, verdict, reason);
         decision.target.clone_from(&self.target);
         decision
     }

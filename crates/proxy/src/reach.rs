@@ -1,0 +1,87 @@
+//! From a target to a connection, the same for every entry: policy, guard, record, dial, in this order. It reads no
+//! request and answers none: each entry has its own words for that.
+
+use std::time::SystemTime;
+
+use exeat_audit::RuleRef;
+use exeat_policy::{Day, Port, Target, TlsCheck};
+use tokio::time::Instant;
+
+use crate::dial::dial;
+use crate::guard::Unresolved;
+use crate::record::Record;
+use crate::reply::Refusal;
+use crate::server::Context;
+use crate::stream::Stream;
+
+/// The port of plain HTTP.
+const HTTP: u16 = 80;
+
+/// A granted target with a connection to it.
+pub(crate) struct Reached {
+    pub(crate) upstream: Stream,
+    pub(crate) carries: Carries,
+}
+
+/// What a connection may carry, and so what of it is looked at before a byte goes upstream.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Carries {
+    /// TLS, and its hello names the target.
+    Tls,
+    /// Anything; if it opens with TLS, the hello names the target.
+    Any,
+    /// HTTP requests for the target.
+    Http,
+    /// Anything, unseen: its rule gives the check up.
+    Unseen,
+}
+
+impl Carries {
+    fn to(port: Port, tls: TlsCheck) -> Self {
+        match tls {
+            TlsCheck::Off => Self::Unseen,
+            tls if tls.enforced_on(port) => Self::Tls,
+            _ if port.get() == HTTP => Self::Http,
+            _ => Self::Any,
+        }
+    }
+}
+
+/// From a target to a connection. Every refusal is on record already.
+pub(crate) async fn reach(
+    target: &Target,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Result<Reached, Refusal> {
+    let admitted = match cx.policy().admit(target.clone(), today()) {
+        Ok(admitted) => admitted,
+        Err(denial) => return Err(record.denied(denial, Vec::new(), None)),
+    };
+    let rule = RuleRef::from(admitted.rule());
+    let carries = Carries::to(target.port, admitted.tls());
+    if carries == Carries::Http {
+        return Err(record.not_served(target.clone(), Refusal::PlainTunnel(target.clone())));
+    }
+    tracing::debug!(%target, rule = rule.text, ?carries, "admitted");
+
+    let resolved = match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
+        Ok(resolved) => resolved,
+        Err(Unresolved::Denied { denial, ips, dns }) => return Err(record.denied(denial, ips, dns)),
+        Err(Unresolved::Failed(failure)) => return Err(record.unresolved(target.clone(), rule, failure)),
+    };
+    let vetted = record.allowed(resolved)?;
+
+    match dial(vetted, Instant::now() + cx.limits().connect).await {
+        Ok(upstream) => {
+            tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialled");
+            record.dialled(target, upstream.addr, upstream.took);
+            Ok(Reached { upstream: Stream::Tcp(upstream.stream), carries })
+        }
+        Err(error) => Err(record.not_dialled(target.clone(), error.failure, error.detail)),
+    }
+}
+
+fn today() -> Day {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Day::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
+}
