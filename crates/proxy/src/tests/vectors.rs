@@ -52,6 +52,10 @@ async fn one(row: &Value, way: Way) -> Option<String> {
 
     let reply = String::from_utf8_lossy(&reply).into_owned();
     let status: u16 = reply.get(9..12).and_then(|status| status.parse().ok()).unwrap_or(0);
+    if status == 200 {
+        // The kernel has accepted for it; the origin's own task may come later.
+        eventually(|| origin.connections() == 1).await;
+    }
     let outcome = match status {
         200 => "tunnel_ok",
         400..=499 | 501 | 505 => "refused_4xx",
