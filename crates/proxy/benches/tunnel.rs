@@ -19,7 +19,7 @@ use std::time::Duration;
 use criterion::{Criterion, Throughput, criterion_group};
 use exeat_audit::{Header, Log, Mode, RunId, Sink};
 use exeat_policy::{Action, Note, Origin, PolicyBuilder};
-use exeat_proxy::{Context, Listener, serve};
+use exeat_proxy::{Context, Entry, Listener, serve};
 use tokio_util::sync::CancellationToken;
 
 /// The name of the proxy's threads.
@@ -79,7 +79,7 @@ fn proxy(origin: SocketAddr) -> SocketAddr {
             .unwrap();
         runtime.block_on(async {
             let stop = CancellationToken::new();
-            tokio::spawn(serve(Listener::tcp(listener).unwrap(), cx, stop)).await.unwrap();
+            tokio::spawn(serve(Listener::tcp(listener).unwrap(), Entry::Http, cx, stop)).await.unwrap();
         });
     });
     addr

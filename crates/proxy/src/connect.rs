@@ -4,6 +4,8 @@
 //! Written as absences: no upstream socket is opened before its decision is written; nothing dials a name; no path
 //! reaches `dial` without a `Vetted`; after a refusal nothing more is read as a request.
 
+mod socks;
+
 use exeat_audit::{ConnId, End, Via};
 use exeat_policy::Target;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -16,17 +18,32 @@ use crate::limits;
 use crate::reach::{Carries, Reached, reach};
 use crate::record::Record;
 use crate::reply::{ESTABLISHED, Refusal, refuse};
-use crate::server::Context;
+use crate::server::{Context, Entry};
 use crate::stream::Stream;
 use crate::tunnel;
 
 /// Serves one client connection to its end.
 ///
 /// Dropping the future closes both sides; if a decision was written, its close is too.
-pub(crate) async fn serve(client: Stream, conn: ConnId, cx: &Context, stop: &CancellationToken) {
-    let mut record = Record::new(cx, conn, Via::Connect);
+pub(crate) async fn serve(
+    client: Stream,
+    entry: Entry,
+    conn: ConnId,
+    cx: &Context,
+    stop: &CancellationToken,
+) {
+    let via = match entry {
+        Entry::Http => Via::Connect,
+        Entry::Socks5 => Via::Socks5,
+    };
+    let mut record = Record::new(cx, conn, via);
     // Boxed, so that what only the opening needs is gone while the tunnel lives.
-    let opening = Box::pin(open(client, &mut record, cx));
+    let opening = Box::pin(async {
+        match entry {
+            Entry::Http => open(client, &mut record, cx).await,
+            Entry::Socks5 => socks::open(client, &mut record, cx).await,
+        }
+    });
     let opened = tokio::select! {
         biased;
         opened = opening => opened,
@@ -70,10 +87,10 @@ async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Opti
         }
         Arrived::Nothing => return None,
     };
-    let mut first = bytes.split_off(head_len.min(bytes.len()));
+    let first = bytes.split_off(head_len.min(bytes.len()));
     drop(bytes);
 
-    let Reached { upstream, carries } = match reach(&target, record, cx).await {
+    let reached = match reach(&target, record, cx).await {
         Ok(reached) => reached,
         Err(refusal) => {
             say_no(client, &refusal, record, cx).await;
@@ -84,16 +101,28 @@ async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Opti
         record.close(End::Error, Some(format!("client: {error}")));
         return None;
     }
+    look_inside(client, first, &target, reached, record, cx).await
+}
+
+/// After the client was told of its connection: what has to be seen before a byte goes upstream, the same for every entry.
+async fn look_inside(
+    mut client: Stream,
+    mut first: Vec<u8>,
+    target: &Target,
+    Reached { upstream, carries }: Reached,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
     if carries == Carries::Tls {
         let by = Instant::now() + cx.limits().hello;
-        match check_hello(&client, &mut first, &target, record, by).await {
+        match check_hello(&client, &mut first, target, record, by).await {
             Ok(Hello::Passed) => {}
             Ok(Hello::Gone) => {
                 record.close(End::Client, None);
                 return None;
             }
             Err(fault) => {
-                record.late(&target, fault);
+                record.late(target, fault);
                 let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
                 drop(upstream);
                 linger(client, cx).await;
@@ -191,9 +220,14 @@ fn alert(fault: HelloFault) -> &'static [u8] {
 }
 
 /// Answers with a refusal, then closes so that the answer arrives.
-async fn say_no(mut client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) {
+async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) {
     let reply = refuse(refusal, cx.run(), record.conn()).into_bytes();
-    let wrote = client.write_until(&reply, Instant::now() + limits::REPLY).await;
+    end_with(client, &reply, record, cx).await;
+}
+
+/// Writes the last that is said on a connection, then closes so that it arrives.
+async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx: &Context) {
+    let wrote = client.write_until(reply, Instant::now() + limits::REPLY).await;
     record.close(End::Killed, None);
     if wrote.is_ok() {
         linger(client, cx).await;
@@ -201,8 +235,11 @@ async fn say_no(mut client: Stream, refusal: &Refusal, record: &mut Record<'_>, 
 }
 
 /// Answers on a connection for which there is no room.
-pub(crate) async fn too_many(mut client: Stream, conn: ConnId, cx: &Context) {
-    let reply = refuse(&Refusal::Busy, cx.run(), conn).into_bytes();
+pub(crate) async fn too_many(mut client: Stream, entry: Entry, conn: ConnId, cx: &Context) {
+    let reply = match entry {
+        Entry::Http => refuse(&Refusal::Busy, cx.run(), conn).into_bytes(),
+        Entry::Socks5 => socks::too_many(),
+    };
     if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
         linger(client, cx).await;
     }

@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 #[path = "../fuzz/src/checks.rs"]
-mod checks;
+pub(crate) mod checks;
 
 /// P05 to P09, T03, T10: as far as the seeds go.
 #[test]

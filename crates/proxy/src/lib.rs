@@ -1,4 +1,4 @@
-//! The host side of exeat: connections in, CONNECT, address guard, dial, TLS name check, tunnel.
+//! The host side of exeat: connections in, CONNECT and SOCKS5, address guard, dial, TLS name check, tunnel.
 //!
 //! It does not decide (`exeat-policy` does), does not format records (`exeat-audit` does), does not look inside a
 //! tunnel beyond the first ClientHello, and knows nothing of sandboxes: it is given listeners.
@@ -18,6 +18,7 @@ mod reach;
 mod record;
 mod reply;
 mod server;
+mod socks;
 mod stream;
 mod tally;
 mod tunnel;
@@ -29,5 +30,5 @@ mod tests;
 
 pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
-pub use server::{Context, Listener, ServeReport, serve};
+pub use server::{Context, Entry, Listener, ServeReport, serve};
 pub use tally::{DeniedHost, FailedHost, Summary};

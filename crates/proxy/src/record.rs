@@ -14,6 +14,7 @@ use crate::hello::{Hello, HelloFault};
 use crate::limits;
 use crate::reply::{Failure, Refusal};
 use crate::server::Context;
+use crate::socks;
 use crate::tunnel::Moved;
 
 /// The record of one connection.
@@ -64,12 +65,21 @@ impl<'a> Record<'a> {
 
     /// A head that names no target: its decision.
     pub(crate) fn malformed(&mut self, fault: Fault, raw: &[u8]) {
-        let mut decision = self.decision(Verdict::Deny, Reason::Malformed);
-        decision.host_raw = Some(raw_target(raw));
-        decision.error = Some(fault.to_string());
+        self.unread(Reason::Malformed, fault.to_string(), Some(raw_target(raw)));
+    }
+
+    /// The same for SOCKS5. Only a name is kept of what was sent: a password can be beside it.
+    pub(crate) fn malformed_socks(&mut self, fault: socks::Fault, name: Option<&[u8]>) {
+        self.unread(fault.reason(), fault.to_string(), name.map(raw_target));
+    }
+
+    fn unread(&mut self, reason: Reason, fault: String, raw: Option<Vec<u8>>) {
+        let mut decision = self.decision(Verdict::Deny, reason);
+        decision.host_raw = raw;
+        decision.error = Some(fault.clone());
         // Refused in any case: that it may stand in no record changes nothing for the stage.
         let _ = self.write(decision);
-        self.cx.tally(|tally| tally.refused(None, Reason::Malformed, fault.to_string(), None));
+        self.cx.tally(|tally| tally.refused(None, reason, fault, None));
     }
 
     /// Plain HTTP, as a request or in a tunnel, which this version does not serve: its decision, and then the refusal.

@@ -68,27 +68,44 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Status of the reply; error type of RFC 9209; reason in the record.
-    fn table(self) -> (u16, &'static str, Reason) {
+    /// Status of the HTTP reply; error type of RFC 9209; code of the SOCKS5 reply; reason in the record.
+    fn table(self) -> (u16, &'static str, u8, Reason) {
         match self {
-            Self::NoSuchName => (502, "dns_error", Reason::ResolveError),
-            Self::Resolver => (502, "dns_error", Reason::ResolveError),
-            Self::ResolverTimeout => (504, "dns_timeout", Reason::Timeout),
-            Self::TooManyAnswers => (502, "dns_error", Reason::ResolveError),
-            Self::Host => (502, "proxy_internal_error", Reason::ResolveError),
-            Self::Refused => (502, "connection_refused", Reason::ConnectError),
-            Self::NoRoute => (502, "destination_ip_unroutable", Reason::ConnectError),
-            Self::Reset => (502, "connection_terminated", Reason::ConnectError),
-            Self::ConnectTimeout => (504, "connection_timeout", Reason::Timeout),
-            Self::Resources => (503, "proxy_internal_error", Reason::ConnectError),
-            Self::Connect => (502, "destination_unavailable", Reason::ConnectError),
+            Self::NoSuchName => (502, "dns_error", 4, Reason::ResolveError),
+            Self::Resolver => (502, "dns_error", 4, Reason::ResolveError),
+            Self::ResolverTimeout => (504, "dns_timeout", 6, Reason::Timeout),
+            Self::TooManyAnswers => (502, "dns_error", 4, Reason::ResolveError),
+            Self::Host => (502, "proxy_internal_error", 1, Reason::ResolveError),
+            Self::Refused => (502, "connection_refused", 5, Reason::ConnectError),
+            Self::NoRoute => (502, "destination_ip_unroutable", 3, Reason::ConnectError),
+            Self::Reset => (502, "connection_terminated", 4, Reason::ConnectError),
+            Self::ConnectTimeout => (504, "connection_timeout", 6, Reason::Timeout),
+            Self::Resources => (503, "proxy_internal_error", 1, Reason::ConnectError),
+            Self::Connect => (502, "destination_unavailable", 4, Reason::ConnectError),
         }
     }
 
     /// The word for the record.
     pub(crate) fn reason(self) -> Reason {
-        self.table().2
+        self.table().3
     }
+}
+
+impl Refusal {
+    /// The code of a SOCKS5 reply (RFC 1928 section 6), which is all that such a client is told. 6 is "TTL expired": no code
+    /// is named for a deadline, and this is the one that others take.
+    pub(crate) fn socks_code(&self) -> u8 {
+        match self {
+            Self::Denied(_) | Self::PlainTunnel(_) => 2,
+            Self::Failed(_, failure) => failure.table().2,
+            Self::Malformed(_) | Self::NotSpoken | Self::NoRecord(_) | Self::Busy => 1,
+        }
+    }
+}
+
+/// A SOCKS5 reply. The address that was bound is nobody's business inside: `0.0.0.0:0`.
+pub(crate) fn socks_reply(code: u8) -> [u8; 10] {
+    [5, code, 0, 1, 0, 0, 0, 0, 0, 0]
 }
 
 /// One reply, complete.
@@ -136,7 +153,7 @@ fn reply(refusal: &Refusal) -> Reply {
         },
         Refusal::Denied(denial) => denied(denial),
         Refusal::Failed(target, failure) => {
-            let (status, error, reason) = failure.table();
+            let (status, error, _, reason) = failure.table();
             unreachable(target, status, error, reason, &failure.to_string(), ": a rule allows it")
         }
         Refusal::NoRecord(target) => {

@@ -55,6 +55,15 @@ impl Listener {
     }
 }
 
+/// What the clients of a listener speak: told by the listener, and never by what they send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// HTTP: `CONNECT host:port`.
+    Http,
+    /// SOCKS5 (RFC 1928), without authentication.
+    Socks5,
+}
+
 /// What all connections of one run share: policy, log, limits, tally.
 pub struct Context {
     policy: Policy,
@@ -168,18 +177,23 @@ pub struct ServeReport {
     pub accepted: u64,
     /// Connections that were still open when the drain time was over, and were aborted.
     pub aborted: u64,
-    /// Connections refused with 503, or closed, because too many were open.
+    /// Connections refused, or closed, because too many were open.
     pub busy: u64,
     /// Failed accepts.
     pub accept_errors: u64,
 }
 
-/// Serves connections from `listener` until `stop` is cancelled. A tunnel still open then gets `limits.drain` to deliver
+/// Serves connections from `listener`, whose clients speak `entry`, until `stop` is cancelled. A tunnel still open then gets `limits.drain` to deliver
 /// what its client has sent; a connection that has no tunnel yet is dropped. Several calls may share one context.
 ///
 /// Dropping the future aborts every connection at once. Each still writes its `close` record, but nothing waits for
 /// it: cancel `stop` instead.
-pub async fn serve(listener: Listener, cx: Arc<Context>, stop: CancellationToken) -> ServeReport {
+pub async fn serve(
+    listener: Listener,
+    entry: Entry,
+    cx: Arc<Context>,
+    stop: CancellationToken,
+) -> ServeReport {
     let mut report = ServeReport::default();
     let mut tasks = JoinSet::new();
     let mut backoff = Backoff::default();
@@ -213,14 +227,14 @@ pub async fn serve(listener: Listener, cx: Arc<Context>, stop: CancellationToken
         let (cx, stop) = (Arc::clone(&cx), stop.clone());
         if let Ok(slot) = Arc::clone(&cx.slots).try_acquire_owned() {
             tasks.spawn(async move {
-                connect::serve(client, conn, &cx, &stop).await;
+                connect::serve(client, entry, conn, &cx, &stop).await;
                 drop(slot);
             });
         } else {
             report.busy += 1;
             if let Ok(slot) = Arc::clone(&cx.busy).try_acquire_owned() {
                 tasks.spawn(async move {
-                    connect::too_many(client, conn, &cx).await;
+                    connect::too_many(client, entry, conn, &cx).await;
                     drop(slot);
                 });
             }

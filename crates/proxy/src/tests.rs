@@ -20,8 +20,9 @@ use tokio_util::sync::CancellationToken;
 use crate::guard::Resolve;
 use crate::hello::tests::{entries, in_records, real, with_server_name};
 use crate::reply::Failure;
-use crate::{Context, Limits, Listener, ServeReport, Summary, limits, serve};
+use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, limits, serve};
 
+mod socks;
 mod vectors;
 
 /// Answers from a table, and a log of what was asked.
@@ -89,11 +90,12 @@ impl Server {
     }
 }
 
-/// A proxy with its record, on a TCP listener and a Unix socket at once.
+/// A proxy with its record, on a TCP listener and a Unix socket at once, and on two more for SOCKS5.
 struct Proxy {
     cx: Arc<Context>,
     names: Arc<Names>,
     tcp: SocketAddr,
+    socks: SocketAddr,
     dir: PathBuf,
     stop: CancellationToken,
     tasks: Vec<JoinHandle<ServeReport>>,
@@ -155,10 +157,19 @@ impl Setup {
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = tcp.local_addr().unwrap();
         let unix = UnixListener::bind(dir.join("socket")).unwrap();
+        let socks_tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let socks = socks_tcp.local_addr().unwrap();
+        let socks_unix = UnixListener::bind(dir.join("socks")).unwrap();
         let stop = CancellationToken::new();
-        let tasks = [Listener::Tcp(tcp), Listener::Unix(unix)]
-            .map(|listener| tokio::spawn(serve(listener, Arc::clone(&cx), stop.clone())));
-        Proxy { cx, names, tcp: addr, dir, stop, tasks: tasks.into() }
+        let tasks = [
+            (Listener::Tcp(tcp), Entry::Http),
+            (Listener::Unix(unix), Entry::Http),
+            (Listener::Tcp(socks_tcp), Entry::Socks5),
+            (Listener::Unix(socks_unix), Entry::Socks5),
+        ];
+        let tasks = tasks
+            .map(|(listener, entry)| tokio::spawn(serve(listener, entry, Arc::clone(&cx), stop.clone())));
+        Proxy { cx, names, tcp: addr, socks, dir, stop, tasks: tasks.into() }
     }
 }
 

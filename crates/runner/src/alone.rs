@@ -13,7 +13,7 @@ use std::sync::Arc;
 use exeat_audit::place::Place;
 use exeat_audit::{Cause, Event, RunEnd, RunId, RunStart, Source};
 use exeat_policy::{Admitted, Policy, Vetted};
-use exeat_proxy::{Context, Listener, Summary, Unchecked, serve};
+use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, serve};
 use exeat_sandbox::raise_descriptor_limit;
 use tokio_util::sync::CancellationToken;
 
@@ -115,7 +115,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
 
         let context = Arc::new(Context::new(request.policy, log.clone(), run));
         let stop = CancellationToken::new();
-        let serving = serve(listener, Arc::clone(&context), stop.clone());
+        let serving = serve(listener, Entry::Http, Arc::clone(&context), stop.clone());
         tokio::pin!(serving);
         (request.ready)(&shown, audit.as_deref());
         tokio::select! {

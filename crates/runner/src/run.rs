@@ -21,7 +21,7 @@ use exeat_audit::{
 };
 use exeat_contract::Go;
 use exeat_policy::{Policy, Span};
-use exeat_proxy::{Context, Listener, Summary, serve};
+use exeat_proxy::{Context, Entry, Listener, Summary, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
     Bridge, Held, Identity, Launch, Status, descriptor_limit, raise_descriptor_limit, seccomp,
@@ -386,7 +386,7 @@ impl Run<'_> {
             let watch = watch_relay(lifeline, handle.clone(), self.log.clone(), over.clone());
             tasks.spawn(async move { drop(watch.await) });
         }
-        let serving = serve(listener, Arc::clone(&context), stop.clone());
+        let serving = serve(listener, Entry::Http, Arc::clone(&context), stop.clone());
         tasks.spawn(async move {
             let report = serving.await;
             tracing::debug!(?report, "the proxy has stopped");

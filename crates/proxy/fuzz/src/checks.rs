@@ -14,12 +14,13 @@ use exeat_policy::{Host, Target};
 
 use crate::head::{Head, Parsed, Parser, Version};
 use crate::hello::{Hello, HelloFault, Reader};
+use crate::socks;
 
 /// One check.
 pub type Check = fn(&[u8]);
 
 /// Every target by the name of its program and its seeds.
-pub const TARGETS: &[(&str, Check)] = &[("head", head), ("hello", hello)];
+pub const TARGETS: &[(&str, Check)] = &[("head", head), ("hello", hello), ("socks", socks)];
 
 /// `data` is what a client sends before it gets an answer.
 pub fn head(data: &[u8]) {
@@ -196,4 +197,76 @@ fn named(hello: &Hello) {
             "{sni}"
         );
     }
+}
+
+/// `data` is what a client of the SOCKS5 port sends.
+pub fn socks(data: &[u8]) {
+    let read = |bytes: &[u8]| {
+        let mut parser = socks::Parser::default();
+        match parser.advance(bytes) {
+            // Told once; the request is read from the same bytes.
+            socks::Parsed::Greeting => (parser.greeted(), parser.advance(bytes)),
+            other => (parser.greeted(), other),
+        }
+    };
+    let whole = read(data);
+    // Byte by byte the answer comes as soon as it is known, and is the same, whatever is behind.
+    let mut parser = socks::Parser::default();
+    let mut early = None;
+    for end in 0..=data.len() {
+        assert_eq!(
+            read(&data[..end]).1 == socks::Parsed::Incomplete,
+            early.is_none() && {
+                let mut answer = parser.advance(&data[..end]);
+                if answer == socks::Parsed::Greeting {
+                    answer = parser.advance(&data[..end]);
+                }
+                if answer != socks::Parsed::Incomplete {
+                    early = Some((end, (parser.greeted(), answer)));
+                }
+                early.is_none()
+            }
+        );
+        if let Some((_, answer)) = &early {
+            assert_eq!(read(&data[..end]), *answer);
+            break;
+        }
+    }
+    match (&whole.1, early) {
+        (socks::Parsed::Incomplete, None) => assert!(data.len() < 257 + 262, "{} bytes wait", data.len()),
+        (answer, Some((end, other))) => {
+            assert_eq!(whole, other);
+            if let socks::Parsed::Request { target, len } = answer {
+                assert_eq!(*len, end);
+                requested(&data[..end], target);
+            }
+        }
+        (answer, None) => panic!("{answer:?} in one piece, none byte by byte"),
+    }
+}
+
+/// The fields of an accepted greeting and request, counted from the end: the other way round than they were read.
+fn requested(data: &[u8], target: &Target) {
+    let methods = usize::from(data[1]);
+    assert!(data[0] == 5 && data[2..2 + methods].contains(&0));
+    let (request, port) = data[2 + methods..].split_at(data.len() - 2 - methods - 2);
+    assert_eq!(target.port.get(), u16::from(port[0]) << 8 | u16::from(port[1]));
+    assert_eq!(request[..3], [5, 1, 0]);
+    let host = &request[4..];
+    let text = match request[3] {
+        1 => host.iter().map(ToString::to_string).collect::<Vec<_>>().join("."),
+        4 => {
+            let groups =
+                host.chunks(2).map(|pair| format!("{:x}", u16::from(pair[0]) << 8 | u16::from(pair[1])));
+            format!("[{}]", groups.collect::<Vec<_>>().join(":"))
+        }
+        3 => {
+            assert_eq!(usize::from(host[0]), host.len() - 1);
+            String::from_utf8(host[1..].to_vec()).unwrap()
+        }
+        other => panic!("address type {other}"),
+    };
+    // CONNECT reads the same host in it, and so does the record's reader.
+    assert_eq!(Target::parse(format!("{text}:{}", target.port).as_bytes()).as_ref(), Ok(target));
+    assert_eq!(Target::parse(target.to_string().as_bytes()).as_ref(), Ok(target));
 }

@@ -1,4 +1,4 @@
-//! The proxy's two parsers of hostile bytes, built here from their own files: they are private to the proxy, and
+//! The proxy's three parsers of hostile bytes, built here from their own files: they are private to the proxy, and
 //! nothing of it is opened for this.
 #![allow(dead_code, reason = "a part of the proxy, without what uses it")]
 
@@ -8,5 +8,7 @@ mod head;
 mod hello;
 #[path = "../../src/limits.rs"]
 mod limits;
+#[path = "../../src/socks.rs"]
+mod socks;
 
 pub mod checks;

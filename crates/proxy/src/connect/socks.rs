@@ -1,0 +1,103 @@
+//! The SOCKS5 entry: it reads its target and answers in its own words. What lies between is the same as for CONNECT.
+
+use exeat_audit::End;
+use exeat_policy::Target;
+use tokio::time::{Instant, timeout_at};
+
+use super::{Opened, end_with, look_inside};
+use crate::limits;
+use crate::reach::reach;
+use crate::record::Record;
+use crate::reply::{Refusal, socks_reply};
+use crate::server::Context;
+use crate::socks::{Fault, NO_AUTHENTICATION, Parsed, Parser, VERSION};
+use crate::stream::Stream;
+
+/// The answer to a greeting: which method is spoken.
+const METHOD: [u8; 2] = [VERSION, NO_AUTHENTICATION];
+/// The answer to a greeting that offers none of ours (RFC 1928 section 3).
+const NO_METHOD: [u8; 2] = [VERSION, 0xff];
+/// The reply code for a connection that stands.
+const SUCCEEDED: u8 = 0;
+
+/// Everything before the tunnel. `None`: there is none, and all was said and recorded.
+pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+    let mut bytes = Vec::new();
+    let mut parser = Parser::default();
+    let (target, len) = match read_request(&mut client, &mut parser, &mut bytes, cx).await {
+        Arrived::Request { target, len } => (target, len),
+        Arrived::Fault(fault) => {
+            record.malformed_socks(fault, parser.name(&bytes));
+            let answer: &[u8] = match fault {
+                Fault::Methods => &NO_METHOD,
+                // Before the greeting is answered no word of SOCKS5 says why not, and to others it is none at all.
+                _ if !parser.greeted() => &[],
+                _ => &socks_reply(fault.code()),
+            };
+            end_with(client, answer, record, cx).await;
+            return None;
+        }
+        Arrived::Nothing => return None,
+    };
+    let first = bytes.split_off(len.min(bytes.len()));
+    drop(bytes);
+
+    let reached = match reach(&target, record, cx).await {
+        Ok(reached) => reached,
+        Err(refusal) => {
+            end_with(client, &socks_reply(refusal.socks_code()), record, cx).await;
+            return None;
+        }
+    };
+    if let Err(error) = client.write_until(&socks_reply(SUCCEEDED), Instant::now() + limits::REPLY).await {
+        record.close(End::Error, Some(format!("client: {error}")));
+        return None;
+    }
+    look_inside(client, first, &target, reached, record, cx).await
+}
+
+/// What a client is told for which there is no room, in advance: the answer to its greeting, and that to its request.
+pub(super) fn too_many() -> Vec<u8> {
+    [&METHOD[..], &socks_reply(Refusal::Busy.socks_code())].concat()
+}
+
+/// What came before the first answer to a request.
+enum Arrived {
+    /// A request for a target, in the first bytes.
+    Request { target: Target, len: usize },
+    /// Something malformed, cut short or late.
+    Fault(Fault),
+    /// Nothing at all: nothing was asked for.
+    Nothing,
+}
+
+/// Reads greeting and request, with one deadline for both of them and the answer between (P19).
+async fn read_request(
+    client: &mut Stream,
+    parser: &mut Parser,
+    bytes: &mut Vec<u8>,
+    cx: &Context,
+) -> Arrived {
+    let by = Instant::now() + cx.limits().head;
+    loop {
+        match timeout_at(by, client.read_some(bytes, limits::EARLY_BYTES)).await {
+            Err(_) | Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Arrived::Nothing,
+            Err(_) => return Arrived::Fault(Fault::TooSlow),
+            Ok(Err(_) | Ok(0)) => return Arrived::Fault(Fault::CutShort),
+            Ok(Ok(_)) => {}
+        }
+        let mut parsed = parser.advance(bytes);
+        if parsed == Parsed::Greeting {
+            if client.write_until(&METHOD, by).await.is_err() {
+                return Arrived::Fault(Fault::CutShort);
+            }
+            // The request may have come along.
+            parsed = parser.advance(bytes);
+        }
+        match parsed {
+            Parsed::Incomplete | Parsed::Greeting => {}
+            Parsed::Request { target, len } => return Arrived::Request { target, len },
+            Parsed::Fault(fault) => return Arrived::Fault(fault),
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The strict reading of a SOCKS5 client (RFC 1928): greeting, then request. It does not read sockets, decide, or answer:
+//! it says whether the bytes so far are a prefix of what a client may say, a greeting, a request, or a fault.
+//!
+//! CONNECT without authentication is all of it. A name is judged by the parser that judges CONNECT's, as `name:port`, so
+//! that no text is one host on one port of ours and another host on the other.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+
+use exeat_policy::{Host, Port, Reason, Target};
+
+/// The version in the first byte of greeting, request and reply.
+pub(crate) const VERSION: u8 = 5;
+/// The method "no authentication required".
+pub(crate) const NO_AUTHENTICATION: u8 = 0;
+
+const CONNECT: u8 = 1;
+const IPV4: u8 = 1;
+const NAME: u8 = 3;
+const IPV6: u8 = 4;
+
+/// What the bytes so far are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Parsed {
+    /// A prefix of what may come.
+    Incomplete,
+    /// A greeting that offers what is spoken here. Told once: the parser then waits for the request.
+    Greeting,
+    /// A request; what is behind it starts at `len`.
+    Request {
+        /// Whom the client wants to reach.
+        target: Target,
+        /// Bytes of greeting and request.
+        len: usize,
+    },
+    /// No continuation makes this a client that is served.
+    Fault(Fault),
+}
+
+/// The ways in which a client can be wrong before a target is known. None repeats what the client sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("the first byte is not the version of SOCKS5")]
+    NotSocks,
+    #[error("the client offers no method without authentication, and there is no other here")]
+    Methods,
+    #[error("the request does not begin with the version of SOCKS5")]
+    Version,
+    #[error("only the command CONNECT is served, neither BIND nor UDP ASSOCIATE")]
+    Command,
+    #[error("the reserved byte of the request is not 0")]
+    Reserved,
+    #[error("the address is neither IPv4, IPv6 nor a name")]
+    AddressType,
+    #[error("the name and port of the request are not those of a host")]
+    Authority,
+    #[error("the connection ended inside the greeting or the request")]
+    CutShort,
+    #[error("greeting and request did not arrive in time")]
+    TooSlow,
+}
+
+/// What is known between reads.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    /// Bytes of the greeting, once it is complete.
+    greeting: Option<usize>,
+    /// Where the name stands, once it is complete.
+    name: Option<Range<usize>>,
+}
+
+impl Fault {
+    /// The code of the reply (RFC 1928 section 6).
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Command => 7,
+            Self::AddressType => 8,
+            _ => 1,
+        }
+    }
+
+    /// The word for the record.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::Command => Reason::Scheme,
+            _ => Reason::Malformed,
+        }
+    }
+}
+
+impl Parser {
+    /// Looks at `bytes`, which must begin with what was given before: at most 257 of a greeting and 262 of a request. After
+    /// a request or a fault the parser is spent.
+    pub(crate) fn advance(&mut self, bytes: &[u8]) -> Parsed {
+        let mut fields = Fields { bytes, taken: self.greeting.unwrap_or(0) };
+        let read = match self.greeting {
+            None => greeting(&mut fields).map(|()| {
+                self.greeting = Some(fields.taken);
+                Parsed::Greeting
+            }),
+            Some(_) => self.request(&mut fields),
+        };
+        read.unwrap_or_else(|stop| stop)
+    }
+
+    /// Whether the greeting has been answered, or is to be: before it there is no way to say why not.
+    pub(crate) fn greeted(&self) -> bool {
+        self.greeting.is_some()
+    }
+
+    /// The name that was asked for, where the request has one: of a fault, it may hold anything.
+    pub(crate) fn name<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
+        bytes.get(self.name.clone()?)
+    }
+
+    fn request(&mut self, fields: &mut Fields<'_>) -> Result<Parsed, Parsed> {
+        fields.expect(|version| version == VERSION, Fault::Version)?;
+        fields.expect(|command| command == CONNECT, Fault::Command)?;
+        fields.expect(|reserved| reserved == 0, Fault::Reserved)?;
+        let kind = fields.expect(|kind| matches!(kind, IPV4 | NAME | IPV6), Fault::AddressType)?;
+        let target = match kind {
+            IPV4 => {
+                let ip = Ipv4Addr::from(*fields.array::<4>()?);
+                literal(ip.into(), fields.port()?)
+            }
+            IPV6 => {
+                let ip = Ipv6Addr::from(*fields.array::<16>()?);
+                literal(ip.into(), fields.port()?)
+            }
+            _ => {
+                let length = fields.expect(|length| length != 0, Fault::Authority)?;
+                let start = fields.taken;
+                let name = fields.take(length.into())?;
+                self.name = Some(start..fields.taken);
+                let port = fields.port()?;
+                // Port 0 is no port there either.
+                Target::parse(&[name, format!(":{port}").as_bytes()].concat()).ok()
+            }
+        };
+        let target = target.ok_or(Parsed::Fault(Fault::Authority))?;
+        Ok(Parsed::Request { target, len: fields.taken })
+    }
+}
+
+fn greeting(fields: &mut Fields<'_>) -> Result<(), Parsed> {
+    fields.expect(|version| version == VERSION, Fault::NotSocks)?;
+    let count = fields.expect(|count| count != 0, Fault::Methods)?;
+    let methods = fields.take(count.into())?;
+    if methods.contains(&NO_AUTHENTICATION) { Ok(()) } else { Err(Parsed::Fault(Fault::Methods)) }
+}
+
+fn literal(ip: IpAddr, port: u16) -> Option<Target> {
+    Some(Target { host: Host::Ip(ip), port: Port::new(port)? })
+}
+
+/// Fields, one behind the other. A field that is not there yet is [`Parsed::Incomplete`].
+struct Fields<'a> {
+    bytes: &'a [u8],
+    taken: usize,
+}
+
+impl<'a> Fields<'a> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], Parsed> {
+        let field = self.bytes.get(self.taken..self.taken + length).ok_or(Parsed::Incomplete)?;
+        self.taken += length;
+        Ok(field)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<&'a [u8; N], Parsed> {
+        self.take(N)?.first_chunk().ok_or(Parsed::Incomplete)
+    }
+
+    fn expect(&mut self, is_good: impl Fn(u8) -> bool, fault: Fault) -> Result<u8, Parsed> {
+        let [byte] = *self.array()?;
+        if is_good(byte) { Ok(byte) } else { Err(Parsed::Fault(fault)) }
+    }
+
+    fn port(&mut self) -> Result<u16, Parsed> {
+        self.array().copied().map(u16::from_be_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,350 @@
+//! Whole connections of the SOCKS5 entry: rows S of the threats, and that nothing is decided otherwise than for CONNECT.
+
+use super::*;
+
+/// A reply with this code.
+fn reply(code: u8) -> Vec<u8> {
+    vec![5, code, 0, 1, 0, 0, 0, 0, 0, 0]
+}
+
+/// A request for a name.
+fn name(text: &[u8], port: u16) -> Vec<u8> {
+    let length = u8::try_from(text.len()).unwrap();
+    [&[5, 1, 0, 3, length], text, &port.to_be_bytes()].concat()
+}
+
+/// A request for an address.
+fn literal(ip: &str, port: u16) -> Vec<u8> {
+    let (kind, octets) = match ip.parse().unwrap() {
+        IpAddr::V4(ip) => (1, ip.octets().to_vec()),
+        IpAddr::V6(ip) => (4, ip.octets().to_vec()),
+    };
+    [&[5, 1, 0, kind], &octets[..], &port.to_be_bytes()].concat()
+}
+
+impl Proxy {
+    async fn socks(&self, way: Way) -> Box<dyn Client> {
+        match way {
+            Way::Tcp => Box::new(TcpSocket::new_v4().unwrap().connect(self.socks).await.unwrap()),
+            Way::Unix => Box::new(UnixStream::connect(self.dir.join("socks")).await.unwrap()),
+        }
+    }
+
+    /// Sends greeting and request in their turns, and reads the code of the reply.
+    async fn ask_socks(&self, way: Way, request: &[u8]) -> (Box<dyn Client>, u8) {
+        let mut client = self.socks(way).await;
+        client.write_all(&[5, 2, 2, 0]).await.unwrap();
+        let mut method = [0; 2];
+        client.read_exact(&mut method).await.unwrap();
+        assert_eq!(method, [5, 0]);
+        client.write_all(request).await.unwrap();
+        let mut answer = [0; 10];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer.to_vec(), reply(answer[1]));
+        (client, answer[1])
+    }
+
+    /// Everything that comes back for `bytes`, sent at once.
+    async fn told(&self, way: Way, bytes: &[u8]) -> Vec<u8> {
+        let mut client = self.socks(way).await;
+        let _ = client.write_all(bytes).await;
+        read_to_end(&mut *client).await
+    }
+}
+
+/// K37: one allowed connection, all of it sent at once, from greeting to close.
+#[tokio::test]
+async fn a_tunnel_from_greeting_to_close() {
+    for way in WAYS {
+        let origin = origin(b"welcome").await;
+        let port = origin.port();
+        let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
+        let mut client = proxy.socks(way).await;
+        let early = [&[5, 1, 0], &name(b"ALLOWED.test", port)[..], b"early and "].concat();
+        client.write_all(&early).await.unwrap();
+        let mut answer = vec![0; 12];
+        client.read_exact(&mut answer).await.unwrap();
+        assert_eq!(answer, [vec![5, 0], reply(0)].concat());
+        client.write_all(b"later").await.unwrap();
+        client.shutdown().await.unwrap();
+        assert_eq!(read_to_end(&mut *client).await, b"welcome");
+        assert_eq!(origin.bytes(), b"early and later");
+
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["allow:rule"]);
+        let (decision, close) = (ended.of("decision")[0], ended.of("close")[0]);
+        assert_eq!((&decision["via"], &decision["host"]), (&"socks5".into(), &"allowed.test".into()));
+        assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&15.into(), &7.into()));
+        ended.closes_follow_decisions();
+        assert_eq!((ended.summary.reached, ended.summary.allowed), (1, 1));
+        assert_eq!(ended.asked, ["allowed.test"]);
+    }
+}
+
+/// S06: byte by byte, and not one of them too many.
+#[tokio::test]
+async fn s06_split_reads() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
+    let mut client = proxy.socks(Way::Tcp).await;
+    for byte in [&[5, 2, 2, 0], &literal("127.0.0.1", port)[..], b"payload"].concat() {
+        client.write_all(&[byte]).await.unwrap();
+        tokio::task::yield_now().await;
+    }
+    let mut answer = vec![0; 12];
+    client.read_exact(&mut answer).await.unwrap();
+    assert_eq!(answer, [vec![5, 0], reply(0)].concat());
+    eventually(|| origin.bytes() == b"payload").await;
+    proxy.end().await;
+}
+
+/// S01, S03, S06: what is no host for CONNECT is none here: refused before a rule is asked, nothing looked up or dialled.
+/// The record keeps the name, escaped, and no user part.
+#[tokio::test]
+async fn s01_s03_s06_odd_names() {
+    let long = [b'a'; 255];
+    for (text, kept) in [
+        (&b"allowed.test\0.evil.test"[..], "allowed.test\\x00.evil.test"),
+        (b"allowed.test\n", "allowed.test"),
+        (b"u:secret@allowed.test", "***@allowed.test"),
+        (b"0x7f.1", "0x7f.1"),
+        (b"2130706433", "2130706433"),
+        (b"127.1", "127.1"),
+        (b"::1", "::1"),
+        (b"allowed.test:443", "allowed.test:443"),
+        (&long, std::str::from_utf8(&long).unwrap()),
+        (b"", ""),
+    ] {
+        let proxy = setup(&["allowed.test:1-65535", "127.0.0.1:1-65535", "[::1]:1-65535"]).start().await;
+        let (mut client, code) = proxy.ask_socks(Way::Tcp, &name(text, 443)).await;
+        assert_eq!(code, 1, "{text:?}");
+        assert_eq!(read_to_end(&mut *client).await, b"");
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["deny:malformed"], "{text:?}");
+        ended.closes_follow_decisions();
+        let decision = ended.of("decision")[0];
+        assert_eq!(decision["via"], "socks5");
+        assert_eq!(decision["host_raw"].as_str().unwrap_or_default(), kept, "{text:?}");
+        assert!(ended.asked.is_empty());
+    }
+}
+
+/// S02, S03, S08: a literal needs an IP rule and a name a name rule, on that port, however each is spelt; and every
+/// decision is CONNECT's: verdict, reason, rule and addresses.
+#[tokio::test]
+async fn s02_s03_s08_the_decision_of_connect() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let rules =
+        [&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}"), "ports.test:443", "evil.test:443"];
+    for (request, target, code, reason) in [
+        (name(b"allowed.test", port), format!("allowed.test:{port}"), 0, "rule"),
+        (literal("127.0.0.1", port), format!("127.0.0.1:{port}"), 0, "rule"),
+        (name(b"127.0.0.1", port), format!("127.0.0.1:{port}"), 0, "rule"),
+        // S08: granted on 443, asked for on 22.
+        (name(b"ports.test", 22), "ports.test:22".into(), 2, "port"),
+        (name(b"other.test", 443), "other.test:443".into(), 2, "default"),
+        // S02: no name rule opens an address, and no rule at all these.
+        (literal("127.0.0.1", 22), "127.0.0.1:22".into(), 2, "port"),
+        (literal("169.254.169.254", 80), "169.254.169.254:80".into(), 2, "metadata_ip"),
+        (literal("10.0.0.1", 443), "10.0.0.1:443".into(), 2, "ip_literal"),
+        (literal("93.184.215.14", 443), "93.184.215.14:443".into(), 2, "ip_literal"),
+        (literal("::1", 443), "[::1]:443".into(), 2, "ip_literal"),
+        (literal("fd00:ec2::254", 80), "[fd00:ec2::254]:80".into(), 2, "metadata_ip"),
+        // The kernel would make IPv4 of it.
+        (literal("::ffff:127.0.0.1", port), format!("[::ffff:127.0.0.1]:{port}"), 2, "ip_literal"),
+        // S03: the same as text.
+        (name(b"169.254.169.254", 80), "169.254.169.254:80".into(), 2, "metadata_ip"),
+        (name(b"[::1]", 443), "[::1]:443".into(), 2, "ip_literal"),
+        // D01: a granted name that leads to a private address.
+        (name(b"evil.test", 443), "evil.test:443".into(), 2, "private_ip"),
+    ] {
+        let proxy = setup(&rules.map(AsRef::as_ref)).start().await;
+        let (_, got) = proxy.ask_socks(Way::Unix, &request).await;
+        let (_, head) = proxy.ask(Way::Unix, &target).await;
+        assert_eq!(got == 0, head.starts_with("HTTP/1.1 200 "), "{target}: {got} and {head}");
+        let ended = proxy.end().await;
+        let [socks, connect] = ended.of("decision")[..] else { panic!("{:?}", ended.lines) };
+        assert_eq!((got, &socks["reason"]), (code, &reason.into()), "{target}");
+        for field in ["host", "port", "verdict", "reason", "rule", "rule_src", "ips", "error"] {
+            assert_eq!(socks[field], connect[field], "{field} of {target}");
+        }
+        assert_eq!((&socks["via"], &connect["via"]), (&"socks5".into(), &"connect".into()));
+        let inside: Vec<&str> = ended.denials.lines().collect();
+        assert_eq!(inside.len(), if got == 2 { 2 } else { 0 }, "{target}: {inside:?}");
+        assert_eq!(inside.first(), inside.get(1));
+    }
+}
+
+/// S04: neither BIND nor UDP ASSOCIATE, nor any other command: told so at once, closed, on record.
+#[tokio::test]
+async fn s04_commands() {
+    for command in [2, 3, 0, 0xf0] {
+        let proxy = setup(&["127.0.0.1:1-65535"]).start().await;
+        let request = [&[5, command, 0, 1], &[127, 0, 0, 1, 0, 80][..]].concat();
+        let (mut client, code) = proxy.ask_socks(Way::Tcp, &request).await;
+        assert_eq!(code, 7);
+        assert_eq!(read_to_end(&mut *client).await, b"");
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["deny:scheme"]);
+        assert_eq!(ended.of("decision")[0]["via"], "socks5");
+        ended.closes_follow_decisions();
+    }
+    let proxy = setup(&[]).start().await;
+    assert_eq!(proxy.ask_socks(Way::Tcp, &[5, 1, 0, 2]).await.1, 8, "an address type that there is not");
+    assert_eq!(proxy.ask_socks(Way::Tcp, &[5, 1, 1, 1]).await.1, 1, "a reserved byte");
+    // A sub-negotiation in place of a request, with a password.
+    assert_eq!(proxy.ask_socks(Way::Tcp, b"\x01\x01u\x06secret").await.1, 1);
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:malformed"; 3]);
+    assert!(!format!("{:?}", ended.lines).contains("secret"));
+}
+
+/// S05: without "no authentication" among the methods there is nothing to talk about, whatever comes behind; a password
+/// that comes along is not kept.
+#[tokio::test]
+async fn s05_methods() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    for greeting in [&[5, 0][..], &[5, 1, 2], &[5, 2, 1, 2], &[5, 1, 255]] {
+        for behind in [name(b"127.0.0.1", port), b"\x01\x04user\x06secret".to_vec()] {
+            let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
+            assert_eq!(proxy.told(Way::Tcp, &[greeting, &behind].concat()).await, [5, 0xff], "{greeting:?}");
+            let ended = proxy.end().await;
+            assert_eq!(ended.decisions(), ["deny:malformed"]);
+            ended.closes_follow_decisions();
+            assert!(!format!("{:?}", ended.lines).contains("secret"));
+        }
+    }
+    assert_eq!(origin.connections(), 0);
+}
+
+/// S07: HTTP and what else is not SOCKS5 is closed without a word, and without being read as HTTP; SOCKS5 on the port of
+/// HTTP is refused there.
+#[tokio::test]
+async fn s07_each_port_speaks_its_own() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let proxy = setup(&[&format!("127.0.0.1:{port}")]).start().await;
+    let http = format!("CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let socks4 = [&[4, 1], &port.to_be_bytes()[..], &[127, 0, 0, 1, 0]].concat();
+    for way in WAYS {
+        for bytes in
+            [http.as_bytes(), b"GET http://u:secret@a.test/ HTTP/1.1\r\n\r\n", &socks4, b"\x16\x03\x01"]
+        {
+            assert_eq!(proxy.told(way, bytes).await, b"", "{bytes:?}");
+        }
+        let mut client = proxy.connect(way).await;
+        let _ = client.write_all(&[&[5, 1, 0], &literal("127.0.0.1", port)[..]].concat()).await;
+        let answer = read_to_end(&mut *client).await;
+        assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
+    }
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:malformed"; 10]);
+    ended.closes_follow_decisions();
+    assert!(!format!("{:?}", ended.lines).contains("secret"));
+    assert_eq!(origin.connections(), 0);
+}
+
+/// P19: one deadline for greeting and request together. Who says nothing has asked for nothing.
+#[tokio::test]
+async fn a_slow_client() {
+    let proxy = setup(&[]).start().await;
+    let start = Instant::now();
+    assert_eq!(proxy.told(Way::Tcp, &[]).await, b"");
+    assert_eq!(proxy.told(Way::Tcp, &[5]).await, b"");
+    assert_eq!(proxy.told(Way::Tcp, &[5, 1, 0]).await, [vec![5, 0], reply(1)].concat());
+    let mut client = proxy.socks(Way::Unix).await;
+    for byte in [&[5, 1, 0][..], &name(b"allowed.test", 443)].concat() {
+        let _ = client.write_all(&[byte]).await;
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(read_to_end(&mut *client).await, [vec![5, 0], reply(1)].concat());
+    assert!(start.elapsed() < Duration::from_secs(6));
+    let mut client = proxy.socks(Way::Tcp).await;
+    client.write_all(&[5, 1, 0, 5]).await.unwrap();
+    client.shutdown().await.unwrap();
+    assert_eq!(read_to_end(&mut *client).await, [vec![5, 0], reply(1)].concat());
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:malformed"; 4], "none for the first");
+    ended.closes_follow_decisions();
+}
+
+/// K37: what the world says, in the codes of RFC 1928.
+#[tokio::test]
+async fn the_world_says_no_in_codes() {
+    let dead = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut setup = setup(&[&format!("127.0.0.1:{dead}"), "gone.test", "slow.test"]);
+    setup.names.push(("slow.test", Err(Failure::ResolverTimeout)));
+    let proxy = setup.start().await;
+    for (request, code) in
+        [(literal("127.0.0.1", dead), 5), (name(b"gone.test", 443), 4), (name(b"slow.test", 443), 6)]
+    {
+        assert_eq!(proxy.ask_socks(Way::Tcp, &request).await.1, code, "{request:?}");
+    }
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule", "error:resolve_error", "error:timeout"]);
+    ended.closes_follow_decisions();
+}
+
+/// A05: what cannot be recorded is not dialled on this way either.
+#[tokio::test]
+async fn a_full_disk_stops_socks() {
+    let origin = origin(b"").await;
+    let mut setup = setup(&[&format!("127.0.0.1:{}", origin.port())]);
+    setup.sink = Some("/dev/full");
+    let proxy = setup.start().await;
+    for request in [literal("127.0.0.1", origin.port()), name(b"evil.test", 443)] {
+        assert_eq!(proxy.ask_socks(Way::Tcp, &request).await.1, 1);
+    }
+    proxy.end().await;
+    assert_eq!(origin.connections(), 0);
+}
+
+/// R01: both ports share the slots; who gets none is told so in SOCKS5.
+#[tokio::test]
+async fn too_many_connections_of_both_kinds() {
+    let origin = origin(b"").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let mut setup = setup(&[&target]);
+    setup.limits.connections = 1;
+    let proxy = setup.start().await;
+    let held = proxy.ask(Way::Tcp, &target).await;
+    assert_eq!(proxy.ask_socks(Way::Tcp, &literal("127.0.0.1", origin.port())).await.1, 1);
+    drop(held);
+    sleep(Duration::from_millis(100)).await;
+    let _held = proxy.ask_socks(Way::Tcp, &literal("127.0.0.1", origin.port())).await;
+    assert!(proxy.ask(Way::Tcp, &target).await.1.starts_with("HTTP/1.1 503 "));
+    proxy.end().await;
+}
+
+/// T01: the TLS name is checked as it is behind CONNECT: zero bytes upstream of another one.
+#[tokio::test]
+async fn the_name_in_the_hello_behind_socks() {
+    for (hello, reason) in [
+        (real("allowed.test", &["h2"]), None),
+        (real("evil.test", &[]), Some("sni_mismatch")),
+        (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), Some("not_tls")),
+    ] {
+        let origin = origin(b"").await;
+        let port = origin.port();
+        let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
+        setup.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
+        let proxy = setup.start().await;
+        let (mut client, code) = proxy.ask_socks(Way::Tcp, &name(b"allowed.test", port)).await;
+        assert_eq!(code, 0);
+        let _ = client.write_all(&hello).await;
+        if let Some(reason) = reason {
+            read_to_end(&mut *client).await;
+            let ended = proxy.end().await;
+            assert_eq!(ended.decisions(), ["allow:rule".to_owned(), format!("deny:{reason}")]);
+            assert_eq!(ended.of("decision")[1]["via"], "socks5");
+            ended.closes_follow_decisions();
+            assert_eq!(origin.bytes(), b"", "zero upstream");
+        } else {
+            eventually(|| origin.bytes() == hello).await;
+            proxy.end().await;
+        }
+    }
+}
