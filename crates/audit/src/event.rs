@@ -5,6 +5,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use exeat_policy::{Reason, Rule, Target, Verdict};
@@ -33,6 +34,15 @@ pub enum Mode {
     Enforce,
     /// What is not granted is let through and recorded as `would_deny`.
     Report,
+}
+
+/// What a decision was made under. A proxy may read its policy again, and then this is not the header's any more.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Under {
+    /// The SHA-256 of the canonical effective policy, in hexadecimal.
+    pub policy_sha256: String,
+    /// Whether it is enforced or only reported on.
+    pub mode: Mode,
 }
 
 /// One thing that happened.
@@ -64,6 +74,9 @@ pub struct RunStart {
     pub backend: Option<String>,
     /// How the stage reaches the proxy: `handoff` or `relay`.
     pub bridge: Option<String>,
+    /// The proxy that decides, where it is somebody else's: `unix:PATH`. Its record has the decisions, and the policy of
+    /// the header means nothing.
+    pub proxy: Option<String>,
     /// Whether programs that ignore the proxy variables are caught: `on`, `off`, or why it is not.
     pub gateway: Option<String>,
     /// What holds, by aspect (`net`, `fs`, `syscalls`).
@@ -202,6 +215,8 @@ pub struct Decision {
     pub verdict: Verdict,
     /// Why.
     pub reason: Reason,
+    /// The policy that was asked, where it may be another than the header's.
+    pub under: Option<Arc<Under>>,
     /// The rule that decided, where one did.
     pub rule: Option<RuleRef>,
     /// The ceiling that refused, or what the stage declared: no grant would have lifted that.
@@ -232,6 +247,7 @@ impl Decision {
             dns: None,
             verdict,
             reason,
+            under: None,
             rule: None,
             refused_by: None,
             count: None,
@@ -323,6 +339,8 @@ pub struct Note {
     pub what: What,
     /// How often, where that can be counted.
     pub count: Option<u64>,
+    /// The policy that holds from here on, where it is another one.
+    pub under: Option<Arc<Under>>,
     /// The particulars, in words.
     pub error: Option<String>,
 }
@@ -330,7 +348,7 @@ pub struct Note {
 impl Note {
     /// A note without particulars.
     pub fn new(what: What) -> Note {
-        Note { what, count: None, error: None }
+        Note { what, count: None, under: None, error: None }
     }
 }
 
@@ -345,8 +363,10 @@ pub enum What {
     TapDrops,
     /// A file that would have run on the host was moved aside.
     Quarantined,
-    /// The policy was read again.
+    /// The policy was read again: another one holds now, or something was wrong with it and the old one stays.
     PolicyReload,
+    /// Somebody else's proxy could not be reached.
+    ProxyLost,
 }
 
 /// The end of a run. Verdicts are counted by the log itself.

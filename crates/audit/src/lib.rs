@@ -31,7 +31,7 @@ mod testing;
 pub use escape::{escape, printable};
 pub use event::{
     Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, RuleRef, RunEnd, RunStart, Source,
-    SourceRole, Via, What,
+    SourceRole, Under, Via, What,
 };
 pub use id::{ConnId, ParseRunIdError, RunId};
 pub use line::{MAX_LINE, SCHEMA, ascii_json};

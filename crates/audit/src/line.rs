@@ -89,10 +89,12 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
             (clip(aspect, max::ASPECT), Cow::Owned(clip(&holds.to_string(), max::HOLDS).into_owned()))
         })
         .collect();
+    // With somebody else's proxy the policy is that one's, and not known here.
+    let own = start.proxy.is_none();
     Line {
         event: "run_start",
-        policy_sha256: Some(clip(&header.policy_sha256, max::DIGEST)),
-        mode: Some(header.mode),
+        policy_sha256: own.then(|| clip(&header.policy_sha256, max::DIGEST)),
+        mode: own.then_some(header.mode),
         version: Some(clip(&start.version, max::WORD)),
         command: start.command.as_ref().map(|command| match command.to_str() {
             Some(text) => clip_front(text, max::COMMAND),
@@ -102,6 +104,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         }),
         backend: start.backend.as_deref().map(|text| clip(text, max::WORD)),
         bridge: start.bridge.as_deref().map(|text| clip(text, max::WORD)),
+        proxy: start.proxy.as_deref().map(|text| clip_front(text, max::PROXY)),
         gateway: start.gateway.as_deref().map(|text| clip(text, max::GATEWAY)),
         enforcement: (!enforcement.is_empty()).then_some(enforcement),
         limits: start.limits.iter().take(max::LIMITS).map(|text| clip(text, max::LIMIT)).collect(),
@@ -125,11 +128,12 @@ fn policy<'a>(common: Line<'a>, source: &'a Source) -> Line<'a> {
 fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) -> Line<'a> {
     let (host, port) = place(decision.target.as_ref());
     let rule = decision.rule.as_ref();
+    let under = decision.under.as_deref();
     let text = |field: fn(&RuleRef) -> Option<&String>, max| rule.and_then(field).map(|text| clip(text, max));
     Line {
         event: "decision",
-        policy_sha256: Some(clip(&header.policy_sha256, max::DIGEST)),
-        mode: Some(header.mode),
+        policy_sha256: Some(clip(under.map_or(&header.policy_sha256, |it| &it.policy_sha256), max::DIGEST)),
+        mode: Some(under.map_or(header.mode, |it| it.mode)),
         conn: Some(decision.conn),
         via: Some(decision.via),
         host,
@@ -181,6 +185,8 @@ fn close<'a>(common: Line<'a>, close: &'a Close) -> Line<'a> {
 fn note<'a>(common: Line<'a>, note: &'a Note) -> Line<'a> {
     Line {
         event: "note",
+        policy_sha256: note.under.as_deref().map(|it| clip(&it.policy_sha256, max::DIGEST)),
+        mode: note.under.as_deref().map(|it| it.mode),
         what: Some(note.what),
         count: note.count,
         error: note.error.as_deref().map(error),
@@ -257,6 +263,8 @@ struct Line<'a> {
     backend: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     bridge: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proxy: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gateway: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -407,6 +415,8 @@ mod max {
     pub(super) const ERROR: usize = 256;
     pub(super) const COMMAND: usize = 256;
     pub(super) const WORD: usize = 32;
+    /// A Unix socket's path has at most 107 bytes (unix(7)).
+    pub(super) const PROXY: usize = 256;
     pub(super) const GATEWAY: usize = 96;
     pub(super) const ASPECTS: usize = 8;
     pub(super) const ASPECT: usize = 24;

@@ -150,16 +150,39 @@ pub fn policy_path(record: &Path) -> PathBuf {
 /// Stores the canonical effective policy beside its record, in a new file of mode 0600.
 pub fn store_policy(record: &Path, canonical_json: &str) -> Result<PathBuf, Error> {
     let path = policy_path(record);
+    new_file(&path, canonical_json).map_err(|source| Error::Io { path: path.clone(), source })?;
+    Ok(path)
+}
+
+/// Stores a policy that was read again beside its record, in a file of its own: `run.policy-DIGEST.json`, with the first
+/// [`DIGITS`] digits of the policy's digest. One that is there already is the same.
+pub fn store_reloaded(record: &Path, policy_sha256: &str, canonical_json: &str) -> Result<PathBuf, Error> {
+    let digits = policy_sha256.get(..DIGITS).unwrap_or(policy_sha256);
+    let path = policy_path(record).with_extension("").with_extension(format!("policy-{digits}.json"));
+    let at = |source| Error::Io { path: path.clone(), source };
+    match new_file(&path, canonical_json) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let there = fs::read(&path).map_err(at)?;
+            let same = there == canonical_json.as_bytes();
+            if same { Ok(path.clone()) } else { Err(at(error)) }
+        }
+        stored => stored.map_err(at).map(|()| path.clone()),
+    }
+}
+
+/// A new file for its owner alone.
+fn new_file(path: &Path, text: &str) -> io::Result<()> {
     OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(&path)
-        .and_then(|mut file| file.write_all(canonical_json.as_bytes()))
-        .map_err(|source| Error::Io { path: path.clone(), source })?;
-    Ok(path)
+        .open(path)
+        .and_then(|mut file| file.write_all(text.as_bytes()))
 }
+
+/// Digits of a digest that tell the policies of one record apart.
+pub const DIGITS: usize = 16;
 
 /// What a list of runs says of one. Every string is as the record has it.
 #[derive(Debug, Clone)]

@@ -293,6 +293,7 @@ pub struct Record {
     pub command: Option<String>,
     pub backend: Option<String>,
     pub bridge: Option<String>,
+    pub proxy: Option<String>,
     pub gateway: Option<String>,
     #[serde(default)]
     pub enforcement: std::collections::BTreeMap<String, String>,

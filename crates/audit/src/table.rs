@@ -44,11 +44,15 @@ pub fn show<R: BufRead>(
     let mut tally = Tally::default();
     let mut totals = Totals::default();
     let mut end = None;
+    let mut head = true;
     for record in reader.by_ref() {
         let record = record?;
+        // What a policy was made from stands behind the first line, or behind the note that it was read again.
+        head = matches!(record.event, Kind::RunStart) || head && record.event == Kind::Policy;
         match record.event {
             Kind::RunStart => table.run_start(&record)?,
-            Kind::Policy => table.policy(&record)?,
+            Kind::Policy if head => table.policy(&record)?,
+            Kind::Policy if filter.is_empty() => table.policy_again(&record)?,
             Kind::Decision => {
                 totals.decisions += 1;
                 tally.add(&record);
@@ -60,7 +64,7 @@ pub fn show<R: BufRead>(
             Kind::Close => table.close(&record)?,
             Kind::Note if filter.is_empty() => table.note(&record)?,
             Kind::RunEnd => end = Some(record),
-            Kind::Note | Kind::Other(_) => {}
+            Kind::Policy | Kind::Note | Kind::Other(_) => {}
         }
     }
     table.finish()?;
@@ -297,6 +301,7 @@ impl Table<'_> {
         line("exeat", safe(&record.version))?;
         let how: Vec<String> = [&record.backend, &record.bridge].into_iter().filter_map(safe).collect();
         line("sandbox", (!how.is_empty()).then(|| how.join(", ")))?;
+        line("proxy", safe(&record.proxy).map(|place| format!("{place} (its record has the decisions)")))?;
         line("gateway", safe(&record.gateway))?;
         let pairs = |map: &std::collections::BTreeMap<String, String>, sign: &str| {
             let pairs: Vec<String> = map
@@ -317,6 +322,12 @@ impl Table<'_> {
         let safe = |text: &Option<String>| printable(text.as_deref().unwrap_or("-")).into_owned();
         let (role, file, digest) = (safe(&record.role), safe(&record.file), safe(&record.file_sha256));
         writeln!(self.out, "{:<9} {role} {file} (sha256 {digest})", "from")
+    }
+
+    fn policy_again(&mut self, record: &Record) -> io::Result<()> {
+        let [role, file, digest] = [&record.role, &record.file, &record.file_sha256]
+            .map(|text| cell(text.as_deref().unwrap_or("-")));
+        self.remark(record, format!("from {role} {file} (sha256 {digest})"))
     }
 
     fn end_of_head(&mut self) -> io::Result<()> {
@@ -389,6 +400,14 @@ impl Table<'_> {
         if let Some(error) = &record.error {
             why.push_str(&format!(": {}", cell(error)));
         }
+        if let Some(digest) = &record.policy_sha256 {
+            why.push_str(&format!(": {} from here on", cell(digest)));
+        }
+        self.remark(record, why)
+    }
+
+    /// A row that tells of no connection.
+    fn remark(&mut self, record: &Record, why: String) -> io::Result<()> {
         let none = || "-".to_owned();
         self.push(Row {
             conn: None,

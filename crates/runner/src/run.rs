@@ -265,6 +265,7 @@ pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>
         command: plan.command.first().cloned(),
         backend: Some("bwrap".into()),
         bridge: Some(plan.bridge.as_str().into()),
+        proxy: None,
         gateway: Some("off".into()),
         enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
         limits: plan.limits.lines(),

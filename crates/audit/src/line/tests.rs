@@ -1,5 +1,6 @@
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt as _;
+use std::sync::Arc;
 
 use exeat_policy::{Reason, Verdict};
 use proptest::prelude::*;
@@ -7,7 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::testing::{HOSTILE, allow, close, end, header, is_plain, rule, target};
-use crate::{Holds, sha256_hex};
+use crate::{Holds, Under, sha256_hex};
 
 const NOW: &str = "2026-11-21T10:20:32.123456Z";
 
@@ -52,6 +53,7 @@ fn filled(text: &str) -> Vec<Event> {
         expires: some(),
     });
     decision.refused_by = some();
+    decision.under = Some(Arc::new(Under { policy_sha256: text.to_owned(), mode: Mode::Enforce }));
     decision.count = Some(u64::MAX);
     (decision.sni, decision.sni_ok, decision.alpn, decision.error) = (some(), Some(false), some(), some());
     let mut closed = close(u64::MAX, &format!("{name}:65535"));
@@ -59,11 +61,12 @@ fn filled(text: &str) -> Vec<Event> {
     (closed.sni, closed.sni_ok, closed.alpn, closed.error) = (some(), Some(false), some(), some());
     (closed.connect, closed.tls, closed.dur) = (Some(Duration::MAX), Some(Duration::MAX), Duration::MAX);
     (closed.bytes_up, closed.bytes_down, closed.end) = (u64::MAX, u64::MAX, End::Upstream);
-    let start = |command: Vec<u8>| RunStart {
+    let start = |command: Vec<u8>, proxy: Option<String>| RunStart {
         version: text.to_owned(),
         command: Some(std::ffi::OsString::from_vec(command)),
         backend: some(),
         bridge: some(),
+        proxy,
         gateway: some(),
         enforcement: (0..50).map(|n| (format!("{n}{text}"), Holds::Partial(text.to_owned()))).collect(),
         limits: (0..50).map(|n| format!("{n}{text}")).collect(),
@@ -71,11 +74,16 @@ fn filled(text: &str) -> Vec<Event> {
     };
     vec![
         Event::Policy(Source { role: SourceRole::Ceiling, file: text.to_owned(), sha256: text.to_owned() }),
-        Event::RunStart(start(text.as_bytes().to_vec())),
-        Event::RunStart(start(vec![0xff; 600])),
+        Event::RunStart(start(text.as_bytes().to_vec(), None)),
+        Event::RunStart(start(vec![0xff; 600], some())),
         Event::Decision(decision),
         Event::Close(closed),
-        Event::Note(Note { what: What::Quarantined, count: Some(u64::MAX), error: some() }),
+        Event::Note(Note {
+            what: What::PolicyReload,
+            count: Some(u64::MAX),
+            under: Some(Arc::new(Under { policy_sha256: text.to_owned(), mode: Mode::Enforce })),
+            error: some(),
+        }),
         Event::RunEnd(RunEnd {
             cause: Cause::Timeout,
             limit: Some(text.to_owned()),
@@ -124,6 +132,7 @@ fn a_run_start_tells_what_runs_and_what_holds() {
         command: Some("/usr/bin/curl".into()),
         backend: Some("bwrap".into()),
         bridge: Some("handoff".into()),
+        proxy: None,
         gateway: Some("off".into()),
         enforcement: vec![
             ("net".into(), Holds::Held),
@@ -224,4 +233,23 @@ proptest! {
         prop_assert!(is_plain(&line) && line.len() <= MAX_LINE);
         prop_assert!(serde_json::from_slice::<Value>(&line).is_ok());
     }
+}
+
+/// K38, H16: a policy may be another one by the time of a decision, and of somebody else's proxy none is known.
+#[test]
+fn a_decision_is_under_the_policy_that_was_asked() {
+    let under = Arc::new(Under { policy_sha256: "new".into(), mode: Mode::Report });
+    let mut decision = allow(1, "api.example.com:443");
+    assert_eq!(value(&Event::Decision(decision.clone()))["policy_sha256"], header().policy_sha256);
+    decision.under = Some(Arc::clone(&under));
+    let mut note = Note::new(What::PolicyReload);
+    note.under = Some(under);
+    for event in [Event::Decision(decision), Event::Note(note)] {
+        let value = value(&event);
+        assert_eq!((&value["policy_sha256"], &value["mode"]), (&"new".into(), &"report".into()), "{value}");
+    }
+    let proxy = Some("unix:/run/proxy.sock".to_owned());
+    let start = value(&Event::RunStart(RunStart { proxy, ..RunStart::default() }));
+    assert_eq!(start["proxy"], "unix:/run/proxy.sock");
+    assert!(start.get("policy_sha256").is_none() && start.get("mode").is_none(), "{start}");
 }

@@ -126,6 +126,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
         command: Some(HOSTILE.into()),
         backend: Some(HOSTILE.into()),
         bridge: Some(HOSTILE.into()),
+        proxy: None,
         gateway: Some(HOSTILE.into()),
         enforcement: vec![(HOSTILE.into(), Holds::Partial(HOSTILE.into()))],
         limits: vec![HOSTILE.into()],
