@@ -53,7 +53,7 @@ pub(crate) async fn reach(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Result<Reached, Refusal> {
-    let admitted = match cx.policy().admit(target.clone(), today()) {
+    let admitted = match record.ruling().policy.admit(target.clone(), today()) {
         Ok(admitted) => admitted,
         Err(denial) => return Err(record.denied(denial, Vec::new(), None)),
     };

@@ -2,6 +2,7 @@
 //! nothing (`exeat-audit` does) and decides nothing.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exeat_audit::{Close, ConnId, Decision, End, Event, RuleRef, Via, escape};
@@ -13,7 +14,7 @@ use crate::head::Fault;
 use crate::hello::{Hello, HelloFault};
 use crate::limits;
 use crate::reply::{Failure, Refusal};
-use crate::server::Context;
+use crate::server::{Context, Ruling};
 use crate::socks;
 use crate::tunnel::Moved;
 
@@ -30,6 +31,8 @@ pub(crate) struct Record<'a> {
     target: Option<Target>,
     dialled: Option<(SocketAddr, Duration)>,
     hello: Option<(Hello, Duration, bool)>,
+    /// The policy that is asked, from when it is asked first.
+    ruling: Option<Arc<Ruling>>,
     /// What the tunnel moves.
     pub(crate) moved: Moved,
 }
@@ -55,8 +58,14 @@ impl<'a> Record<'a> {
             target: None,
             dialled: None,
             hello: None,
+            ruling: None,
             moved: Moved::default(),
         }
+    }
+
+    /// The policy, and the same one for as long as this connection is decided about.
+    pub(crate) fn ruling(&mut self) -> &Ruling {
+        self.ruling.get_or_insert_with(|| self.cx.ruling())
     }
 
     pub(crate) fn conn(&self) -> ConnId {
@@ -206,7 +215,8 @@ impl<'a> Record<'a> {
         })
     }
 
-    fn write(&mut self, decision: Decision) -> Result<(), NotWritten> {
+    fn write(&mut self, mut decision: Decision) -> Result<(), NotWritten> {
+        decision.under = Some(Arc::clone(&self.ruling().under));
         let (verdict, reason) = (decision.verdict, decision.reason);
         tracing::debug!(conn = %self.conn, %verdict, %reason, target = ?decision.target, "decided");
         match self.cx.log().write(Event::Decision(decision)) {

@@ -3,10 +3,10 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use exeat_audit::{ConnId, Log, RunId};
+use exeat_audit::{ConnId, Header, Log, RunId, Under};
 use exeat_policy::{Policy, Reason, Target};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
@@ -64,9 +64,15 @@ pub enum Entry {
     Socks5,
 }
 
+/// The policy of a moment, and what the record calls it: a decision is made, and written, with one and the same.
+pub(crate) struct Ruling {
+    pub(crate) policy: Policy,
+    pub(crate) under: Arc<Under>,
+}
+
 /// What all connections of one run share: policy, log, limits, tally.
 pub struct Context {
-    policy: Policy,
+    ruling: RwLock<Arc<Ruling>>,
     log: Log,
     run: RunId,
     limits: Limits,
@@ -87,8 +93,10 @@ impl Context {
     #[must_use]
     pub fn new(policy: Policy, log: Log, run: RunId) -> Self {
         let limits = Limits::default();
+        let Header { policy_sha256, mode, .. } = log.header();
+        let under = Under { policy_sha256: policy_sha256.clone(), mode: *mode };
         Self {
-            policy,
+            ruling: RwLock::new(Arc::new(Ruling { policy, under: Arc::new(under) })),
             log,
             run,
             denials: None,
@@ -129,8 +137,16 @@ impl Context {
         self.tally(|tally| tally.summary())
     }
 
-    pub(crate) fn policy(&self) -> &Policy {
-        &self.policy
+    /// From here on this policy is asked, and `under` stands in the lines of its decisions. A connection that was decided
+    /// already goes on, and one that is being decided, such as while its name is looked up, is decided by the policy with
+    /// which that began.
+    pub fn replace_policy(&self, policy: Policy, under: Arc<Under>) {
+        *self.ruling.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Ruling { policy, under });
+    }
+
+    /// The policy of this moment. [`Record::ruling`](crate::record::Record::ruling) takes it, once for each connection.
+    pub(crate) fn ruling(&self) -> Arc<Ruling> {
+        Arc::clone(&self.ruling.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     pub(crate) fn log(&self) -> &Log {

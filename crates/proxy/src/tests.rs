@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use exeat_audit::{Header, Log, Mode, RunId, Sink};
+use exeat_audit::{Header, Log, Mode, RunId, Sink, Under};
 use exeat_policy::{Action, HostName, Note, Origin, Policy, PolicyBuilder, TlsCheck};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -585,6 +585,33 @@ async fn no_hello_is_asked_for() {
     client.read_exact(&mut banner).await.unwrap();
     assert_eq!(&banner, b"220 smtp");
     proxy.end().await;
+}
+
+/// H16: another policy holds for what is asked from then on, its digest stands in the lines, and what is open stays.
+#[tokio::test]
+async fn a_policy_is_replaced_while_it_is_served() {
+    let origin = origin(b"").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let proxy = setup(&[&target]).start().await;
+    let (mut open, head) = proxy.ask(Way::Tcp, &target).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    let under = |digest: &str| Arc::new(Under { policy_sha256: digest.into(), mode: Mode::Enforce });
+    proxy.cx.replace_policy(policy(&[]), under("closed"));
+    let (_, head) = proxy.ask(Way::Unix, &target).await;
+    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    proxy.cx.replace_policy(policy(&[(target.clone(), TlsCheck::Auto)]), under("opened"));
+    let (_, head) = proxy.ask(Way::Tcp, &target).await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    open.write_all(b"still open").await.unwrap();
+    let arrived = async {
+        while origin.bytes() != b"still open" {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(Duration::from_secs(5), arrived).await.unwrap();
+    let ended = proxy.end().await;
+    let digests: Vec<_> = ended.of("decision").iter().map(|line| line["policy_sha256"].clone()).collect();
+    assert_eq!(digests, ["", "closed", "opened"]);
 }
 
 /// A05, A07: a connection that does not end in the drain time is cut, and leaves its close all the same.
