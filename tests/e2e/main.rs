@@ -22,6 +22,7 @@ mod life;
 mod limits;
 mod load;
 mod policy;
+mod proxy;
 mod streams;
 mod tls;
 mod vectors;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
     limits::cases(&mut cases);
     audit::cases(&mut cases);
     cli::cases(&mut cases);
+    proxy::cases(&mut cases);
     escape::cases(&mut cases);
     vectors::cases(&mut cases);
     load::cases(&mut cases);

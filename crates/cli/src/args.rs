@@ -781,7 +781,8 @@ Examples:
   exeat proxy --listen unix:/run/user/1000/exeat.sock --allow api.example.com
   exeat proxy --listen tcp:127.0.0.1:3128 --policy .exeat.toml
 
-It serves until SIGINT or SIGTERM. Any local user may use a tcp listener.";
+It serves until SIGINT or SIGTERM. The policy is read again when one of its files changes, and at
+SIGHUP; a faulty one changes nothing. Any local user may use a tcp listener.";
 
 const AUDIT_SHOW_EXAMPLES: &str = "\
 Examples:

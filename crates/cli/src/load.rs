@@ -14,7 +14,7 @@ use exeat_policy::{
     Role, RuleError, TlsCheck,
 };
 use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
-use exeat_runner::{Bind, Bounds, EnvRule, Files, View};
+use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
 
 use self::project::Found;
 use crate::args::{Excess, PolicyArgs};
@@ -55,6 +55,10 @@ pub(crate) struct Loaded {
     pub(crate) llm: bool,
     /// The files that were read, for the record.
     pub(crate) sources: Vec<Source>,
+    /// What was looked at, read or not there, each from before that.
+    pub(crate) seen: Vec<Seen>,
+    /// What cannot be read a second time, if anything.
+    pub(crate) once: Option<String>,
     /// What the user should know: what was found, used, narrowed.
     pub(crate) notes: Vec<String>,
 }
@@ -105,7 +109,7 @@ pub(crate) struct FileFlags {
 
 /// Reads and joins the policy of a command line.
 pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Result<Loaded, Failure> {
-    let mut reading = Reading { machine, sources: Vec::new(), notes: Vec::new() };
+    let mut reading = Reading::new(machine);
     if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
         return Err(Failure::input("`-` stands twice, and stdin is read once"));
     }
@@ -170,8 +174,9 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         reading.excess(&policy, args.on_excess, effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let Reading { sources, notes, .. } = reading;
-    Ok(Loaded { policy, said, bounds, ceiling_limits, declared: declared.files, llm, sources, notes })
+    let Reading { sources, seen, once, notes, .. } = reading;
+    let declared = declared.files;
+    Ok(Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, seen, once, notes })
 }
 
 /// The effects, where they bound what others grant.
@@ -232,20 +237,40 @@ pub(crate) fn parse(text: &str, shown: &str, role: FileRole) -> Result<PolicyFil
 struct Reading<'a> {
     machine: &'a Machine,
     sources: Vec<Source>,
+    seen: Vec<Seen>,
+    once: Option<String>,
     notes: Vec<String>,
 }
 
-impl Reading<'_> {
+impl<'a> Reading<'a> {
+    fn new(machine: &'a Machine) -> Self {
+        Self { machine, sources: Vec::new(), seen: Vec::new(), once: None, notes: Vec::new() }
+    }
+
+    /// Looks at what is about to be read.
+    fn look(&mut self, path: &Path) {
+        if is_stdin(path) {
+            self.once = Some(STDIN.to_owned());
+            return;
+        }
+        let seen = Seen::at(&self.machine.cwd.join(path));
+        if seen.is_no_file() {
+            self.once = Some(format!("`{}`", printable(&path.display().to_string())));
+        }
+        self.seen.push(seen);
+    }
+
     /// Every ceiling that there is: the site's and the user's where they exist, then the named ones.
     fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Failure> {
         let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
         let mut all = Vec::new();
         for path in standing {
+            self.look(&path);
             // One that is there and cannot be read bounds something that we would not know.
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
-                _ => all.push(self.file(&path, FileRole::Ceiling)?),
+                _ => all.push(self.file_seen(&path, FileRole::Ceiling)?),
             }
         }
         for path in named {
@@ -264,6 +289,7 @@ impl Reading<'_> {
         if named.iter().any(is_it) {
             return Ok(None);
         }
+        self.look(&path);
         let found = project::find(&path)
             .map_err(|error| Failure::input(format!("cannot read `{PROJECT_FILE}`")).because(error))?;
         let file = match found {
@@ -314,6 +340,11 @@ impl Reading<'_> {
     }
 
     fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
+        self.look(path);
+        self.file_seen(path, role)
+    }
+
+    fn file_seen(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
         let (text, base, shown) = read_policy(path, self.machine)?;
         let file = parse(&text, &shown, role)?;
         let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
@@ -326,6 +357,7 @@ impl Reading<'_> {
         let (text, shown) = if argument.trim_start().starts_with(['[', '{']) {
             (argument.to_owned(), INLINE.to_owned())
         } else {
+            self.look(Path::new(argument));
             let (text, _, shown) = read_policy(Path::new(argument), self.machine)?;
             (text, shown)
         };
@@ -480,6 +512,7 @@ fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_
                     return Err(Failure::input(format!("`{flag} @`: the path of a file follows the `@`")));
                 }
                 Some(path) => {
+                    reading.look(Path::new(path));
                     let text = text_of(open(&reading.machine.cwd.join(path), path)?, path)?;
                     for rule in file::parse_rule_lines(&text, path, action).map_err(from_file)? {
                         rule.apply(grants);

@@ -39,7 +39,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     for path in &args.mask {
         flags.mask.push(machine.place(path, &machine.cwd).map_err(here("--mask"))?);
     }
-    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, mut notes } =
+    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, mut notes, .. } =
         load::load(&args.policy, flags, &machine)?;
     let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, .. } = said;
     let declared = match declared {

@@ -10,20 +10,26 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use exeat_audit::place::Place;
-use exeat_audit::{Cause, Event, RunEnd, RunId, RunStart, Source};
+use exeat_audit::place::{Place, store_reloaded};
+use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
 use exeat_policy::{Admitted, Policy, Vetted};
 use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, serve};
 use exeat_sandbox::raise_descriptor_limit;
+use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
+use crate::error::{Error, chain};
+use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
 use crate::run::Record;
 use crate::signals::Signals;
 
 /// Told where the proxy listens, and the record's path where it has one.
 pub type Ready = Box<dyn FnOnce(&str, Option<&Path>)>;
+
+/// Told what came of each reading of the policy after the first: the digest of what holds now, with lines for the user,
+/// or why the old one stays.
+pub type Told = Box<dyn Fn(Result<(&str, &[String]), &str>)>;
 
 /// What to serve, and where.
 pub struct ProxyRequest {
@@ -35,6 +41,12 @@ pub struct ProxyRequest {
     pub policy: Policy,
     /// The files that it was made from, for the record.
     pub sources: Vec<Source>,
+    /// What was looked at for it: when one of these changes, or at SIGHUP, it is read again.
+    pub seen: Vec<Seen>,
+    /// Reads it again, on a thread of its own. What comes is taken whole, or not at all.
+    pub load: Load,
+    /// Called after each such reading.
+    pub told: Told,
     /// Where the record goes.
     pub audit: AuditTo,
     /// A name in every record.
@@ -60,7 +72,8 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
-/// Serves until SIGINT, SIGTERM, SIGHUP or SIGQUIT, then drains.
+/// Serves until SIGINT, SIGTERM or SIGQUIT, then drains. At SIGHUP, and when a file of the policy has changed, the policy
+/// is read again; one that is faulty changes nothing.
 ///
 /// # Errors
 /// When the place or the record cannot be had, or the record could not be ended.
@@ -112,22 +125,43 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             sources: &request.sources,
         };
         let (log, audit) = record.begin(run, start)?;
+        let mut reloader =
+            Reloader::start(request.load, request.seen).map_err(prepare("the watch on the policy"))?;
 
         let context = Arc::new(Context::new(request.policy, log.clone(), run));
         let stop = CancellationToken::new();
         let serving = serve(listener, Entry::Http, Arc::clone(&context), stop.clone());
         tokio::pin!(serving);
         (request.ready)(&shown, audit.as_deref());
-        tokio::select! {
-            _ = signals.next() => {
-                stop.cancel();
-                // A second signal does not wait for the drain.
-                tokio::select! {
-                    _ = signals.next() => {}
-                    report = &mut serving => tracing::debug!(?report, "the proxy has stopped"),
+        // Beside the record in its usual place.
+        let beside = audit.as_deref().filter(|_| matches!(request.audit, AuditTo::Default));
+        loop {
+            let done = tokio::select! {
+                signal = signals.next() => match signal {
+                    Signal::SIGHUP if reloader.ask() => continue,
+                    Signal::SIGHUP => Err("the thread that reads it has ended".to_owned()),
+                    _ if stop.is_cancelled() => break, // a second signal does not wait for the drain
+                    _ => {
+                        stop.cancel();
+                        continue;
+                    }
+                },
+                done = reloader.next(), if !stop.is_cancelled() => done,
+                report = &mut serving => {
+                    tracing::debug!(?report, "the proxy has stopped");
+                    break;
+                }
+            };
+            match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside)) {
+                Ok((digest, notes)) => (request.told)(Ok((&digest, &notes))),
+                Err(why) => {
+                    let mut note = Note::new(What::PolicyReload);
+                    note.error = Some(why.clone());
+                    // The log fails closed by itself.
+                    let _ = log.write(Event::Note(note));
+                    (request.told)(Err(&why));
                 }
             }
-            report = &mut serving => tracing::debug!(?report, "the proxy has stopped"),
         }
         let summary = context.summary();
         let end = RunEnd {
@@ -140,6 +174,30 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         log.write(Event::RunEnd(end)).map_err(Error::Log)?;
         Ok(summary)
     })
+}
+
+/// Makes a policy the one that holds: first it is on record, then it is asked.
+fn adopt(
+    reloaded: Reloaded,
+    context: &Context,
+    log: &Log,
+    beside: Option<&Path>,
+) -> Result<(String, Vec<String>), String> {
+    let Reloaded { policy, sources, notes, .. } = reloaded;
+    let canonical = policy.canonical_json();
+    let digest = sha256_hex(canonical.as_bytes());
+    if let Some(record) = beside {
+        store_reloaded(record, &digest, &canonical).map_err(|error| chain(&Error::Place(error)))?;
+    }
+    let under = Arc::new(Under { policy_sha256: digest.clone(), mode: log.header().mode });
+    let mut note = Note::new(What::PolicyReload);
+    note.under = Some(Arc::clone(&under));
+    let lines = std::iter::once(Event::Note(note)).chain(sources.into_iter().map(Event::Policy));
+    for line in lines {
+        log.write(line).map_err(|error| chain(&Error::Log(error)))?;
+    }
+    context.replace_policy(policy, under);
+    Ok((digest, notes))
 }
 
 /// Resolves and judges the addresses of an admitted target as a run's proxy would; blocks for as long as that may take.

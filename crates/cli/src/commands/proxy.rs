@@ -4,19 +4,19 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use exeat_runner::{Listen, ProxyRequest};
+use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Seen};
 
-use crate::args::{ListenAt, ProxyArgs};
+use crate::args::{ListenAt, PolicyArgs, ProxyArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, FileFlags};
+use crate::load::{self, FileFlags, Loaded};
 use crate::machine::Machine;
-use crate::render::{Ending, Paint, printable, shell_word};
+use crate::render::{Ending, Paint, printable, printable_lines, shell_word};
 use crate::request;
 use crate::stdio;
 
-/// Serves until SIGINT or SIGTERM.
+/// Serves until SIGINT or SIGTERM; at SIGHUP, or when one of its files changes, the policy is read again.
 pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
     let listen = match &args.listen {
@@ -48,11 +48,27 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let place = audit::place_of(&machine).ok();
     let record: Rc<OnceCell<PathBuf>> = Rc::default();
     let told = Rc::clone(&record);
+    let load = again(args.policy.clone(), machine.clone(), &loaded);
+    let quiet = args.quiet;
     let summary = exeat_runner::serve_alone(ProxyRequest {
         listen,
         listen_anywhere: args.listen_anywhere,
         policy: loaded.policy,
         sources: loaded.sources,
+        seen: loaded.seen,
+        load,
+        told: Box::new(move |done| match done {
+            Ok((digest, notes)) => {
+                for note in notes.iter().filter(|_| !quiet) {
+                    stdio::line("note", note);
+                }
+                stdio::line("note", &format!("the policy was read again: {digest}"));
+            }
+            // The fault may show the line where it stands.
+            Err(why) => {
+                stdio::say(&format!("exeat: error: the policy stays as it was: {}\n", printable_lines(why)))
+            }
+        }),
         audit: to,
         stage: args.stage.or(loaded.said.stage),
         host_env: machine.env,
@@ -65,9 +81,26 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         }),
     })?;
 
-    if !args.quiet {
+    if !quiet {
         let record = record.get().map(|path| audit::name_of(path, place.as_ref()));
         stdio::say(&Ending { summary: &summary, ended: None, record, llm: false }.render(paint));
     }
     Ok(Exit::Yes)
+}
+
+/// Reads the policy again as a fresh start with the same arguments would.
+fn again(args: PolicyArgs, machine: Machine, first: &Loaded) -> Load {
+    let (once, seen) = (first.once.clone(), first.seen.clone());
+    Box::new(move || {
+        if let Some(what) = &once {
+            return Err(format!("{what} cannot be read again"));
+        }
+        // What has become a pipe since would keep us waiting for a writer.
+        if let Some(seen) = seen.iter().map(Seen::again).find(Seen::is_no_file) {
+            return Err(format!("`{}` is no file any more", printable(&seen.path().display().to_string())));
+        }
+        let loaded = load::load(&args, FileFlags::default(), &machine).map_err(|failure| failure.said())?;
+        let Loaded { policy, sources, seen, notes, .. } = loaded;
+        Ok(Reloaded { policy, sources, seen, notes })
+    })
 }
