@@ -8,6 +8,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+pub use exeat_policy::Mode;
 use exeat_policy::{Reason, Rule, Target, Verdict};
 use serde::Serialize;
 
@@ -24,16 +25,6 @@ pub struct Header {
     pub policy_sha256: String,
     /// Whether the policy is enforced or only reported on.
     pub mode: Mode,
-}
-
-/// Whether a host that no rule grants is refused or let through and recorded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mode {
-    /// What is not granted is refused.
-    Enforce,
-    /// What is not granted is let through and recorded as `would_deny`.
-    Report,
 }
 
 /// What a decision was made under. A proxy may read its policy again, and then this is not the header's any more.

@@ -10,7 +10,7 @@ use clap::error::ContextValue;
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
-use exeat_policy::{EffectKind, Limits, Reason, Size, Span, Verdict};
+use exeat_policy::{Ech, EffectKind, Limits, MAX_CONNECTIONS, Mode, Reason, Size, Span, Verdict};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -131,6 +131,18 @@ pub(crate) struct PolicyArgs {
     #[arg(short, long, value_name = "NAME")]
     pub(crate) preset: Vec<String>,
 
+    /// What no rule allows: enforce (default: refused) or report (names on the web's ports pass, and are recorded)
+    #[arg(long, value_name = "MODE", value_parser = parse_mode)]
+    pub(crate) mode: Option<Mode>,
+
+    /// Judge addresses of a NAT64 translator (64:ff9b::/96) by the IPv4 address inside
+    #[arg(long)]
+    pub(crate) nat64: bool,
+
+    /// A TLS hello that hides its server name: record (default) or refuse, which breaks browsers
+    #[arg(long, value_name = "WHAT", value_parser = parse_ech)]
+    pub(crate) ech: Option<Ech>,
+
     /// Read a policy file, TOML or JSON; - is stdin
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) policy: Vec<PathBuf>,
@@ -237,6 +249,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "KIND", help_heading = "Run", hide_possible_values = true)]
     pub(crate) bridge: Option<BridgeKind>,
 
+    /// Offer the stage SOCKS5 as well
+    #[arg(long, help_heading = "Run")]
+    pub(crate) socks5: bool,
+
     /// No summary at the end
     #[arg(long, help_heading = "Run")]
     pub(crate) quiet: bool,
@@ -280,13 +296,51 @@ pub(crate) struct LimitArgs {
     /// Bytes of stdout and stderr together; after them the stage is killed
     #[arg(long, value_name = "SIZE")]
     pub(crate) output_size: Option<Size>,
+
+    #[command(flatten)]
+    pub(crate) connections: ConnectionArgs,
+}
+
+/// What the proxy serves.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Limits")]
+pub(crate) struct ConnectionArgs {
+    /// Connections at one time
+    #[arg(long, value_name = "NUMBER", value_parser = connections())]
+    pub(crate) connections: Option<u32>,
+
+    /// Connections to one host at one time
+    #[arg(long, value_name = "NUMBER", value_parser = connections())]
+    pub(crate) connections_per_host: Option<u32>,
+}
+
+fn connections() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(1..=MAX_CONNECTIONS.into())
 }
 
 impl From<LimitArgs> for Limits {
     fn from(args: LimitArgs) -> Self {
-        let LimitArgs { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size } =
-            args;
-        Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size }
+        let LimitArgs { timeout, cpu_time, memory, pids, open_files, file_size, .. } = args;
+        let LimitArgs { tmpfs_size, output_size, connections, .. } = args;
+        let of_machine = Self {
+            timeout,
+            cpu_time,
+            memory,
+            pids,
+            open_files,
+            file_size,
+            tmpfs_size,
+            output_size,
+            ..Self::default()
+        };
+        of_machine.overridden_by(connections.into())
+    }
+}
+
+impl From<ConnectionArgs> for Limits {
+    fn from(args: ConnectionArgs) -> Self {
+        let ConnectionArgs { connections, connections_per_host } = args;
+        Self { connections, connections_per_host, ..Self::default() }
     }
 }
 
@@ -337,6 +391,9 @@ pub(crate) struct ProxyArgs {
     /// No summary at the end
     #[arg(long, help_heading = "Run")]
     pub(crate) quiet: bool,
+
+    #[command(flatten)]
+    pub(crate) limits: ConnectionArgs,
 }
 
 /// `exeat policy ...`.
@@ -659,6 +716,14 @@ fn parse_variable(text: &str) -> Result<Variable, String> {
 /// The same bounds as in a policy file: the name stands in every line of the record.
 fn parse_stage(text: &str) -> Result<String, String> {
     exeat_policy::file::stage_fault(text).map_or_else(|| Ok(text.into()), |fault| Err(fault.into()))
+}
+
+fn parse_mode(text: &str) -> Result<Mode, String> {
+    text.parse().map_err(|_| words(&Mode::ALL))
+}
+
+fn parse_ech(text: &str) -> Result<Ech, String> {
+    text.parse().map_err(|_| words(&Ech::ALL))
 }
 
 fn parse_verdict(text: &str) -> Result<Verdict, String> {

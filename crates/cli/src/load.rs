@@ -10,8 +10,8 @@ use exeat_audit::{Source, SourceRole, sha256_hex};
 use exeat_policy::file::{self, BindSpec, MAX_FILE_BYTES, PolicyFile, Work};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
-    Action, EffectKind, EffectSet, FileError, FileRole, Layers, Limits, Note, Origin, Policy, PolicyBuilder,
-    Role, RuleError, TlsCheck,
+    Action, Ech, EffectKind, EffectSet, FileError, FileRole, Layers, Limits, Mode, Note, Origin, Policy,
+    PolicyBuilder, Role, RuleError, Terms, TlsCheck,
 };
 use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
 use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
@@ -75,6 +75,7 @@ pub(crate) struct Said {
     pub(crate) env: Vec<EnvRule>,
     pub(crate) limits: Limits,
     pub(crate) work: Option<WorkAt>,
+    pub(crate) socks5: bool,
     /// Which file said what may be said once only.
     by: Vec<(&'static str, String)>,
 }
@@ -87,12 +88,21 @@ pub(crate) enum WorkAt {
 }
 
 impl Loaded {
+    /// The limits that hold: those of flags over those of files, and no more than a ceiling's.
+    pub(crate) fn limits(&self, flags: Limits) -> Limits {
+        self.said.limits.overridden_by(flags).min(self.ceiling_limits)
+    }
+
     /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
     pub(crate) fn note_without_stage(&self) -> Option<String> {
-        let Said { view, ro, rw, mask, env, limits, .. } = &self.said;
+        let Said { view, ro, rw, mask, env, limits, socks5, .. } = &self.said;
+        let network = *socks5;
         let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
-        let limits = *limits != Limits::default();
-        let parts = [("[fs]", fs), ("[env]", !env.is_empty()), ("[limits]", limits)];
+        // Those of connections are for both.
+        let of_stage = Limits { connections: None, connections_per_host: None, ..*limits };
+        let limits = of_stage != Limits::default();
+        let parts =
+            [("[network] socks5", network), ("[fs]", fs), ("[env]", !env.is_empty()), ("[limits]", limits)];
         let parts: Vec<_> = parts.iter().filter(|(_, said)| *said).map(|(name, _)| *name).collect();
         (!parts.is_empty())
             .then(|| format!("{} of the policy: for exeat run; not used here", parts.join(", ")))
@@ -129,6 +139,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         hosts_required(effects, &ceilings)?;
     }
 
+    let terms = terms(args, &files, &ceilings)?;
     let mut said = Said::default();
     let mut grants = PolicyBuilder::new();
     rules(args, &mut grants, &mut reading)?;
@@ -167,9 +178,9 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
-    let above = Above { declared: declared.hosts, ceilings: &ceilings };
+    let above = Above { declared: declared.hosts, ceilings: &ceilings, terms };
     reading.presets(&names, &mut grants, &above, &said, &bounds, ceiling_limits)?;
-    let policy = above.over(grants)?;
+    let policy = above.over(grants, terms.mode)?;
     if let Some(effects) = &effects {
         reading.excess(&policy, args.on_excess, effects)?;
     }
@@ -199,10 +210,11 @@ struct Named {
 struct Above<'a> {
     declared: Option<&'a EffectSet>,
     ceilings: &'a [Named],
+    terms: Terms,
 }
 
 impl Above<'_> {
-    fn over(&self, grants: PolicyBuilder) -> Result<Policy, Failure> {
+    fn over(&self, grants: PolicyBuilder, mode: Mode) -> Result<Policy, Failure> {
         let declared = self.declared.map(|effects| {
             let mut rules = PolicyBuilder::new();
             rules.add_effects(effects);
@@ -225,7 +237,7 @@ impl Above<'_> {
             }
             ceilings.push((shown.clone(), rules));
         }
-        Ok(Layers { grants, declared, ceilings }.build())
+        Ok(Layers { grants, declared, ceilings, terms: Terms { mode, ..self.terms } }.build())
     }
 }
 
@@ -402,8 +414,10 @@ impl<'a> Reading<'a> {
             return Ok(());
         }
         let own = grants.clone().build();
-        let finish =
-            |grants: PolicyBuilder| above.over(grants).unwrap_or_else(|_| PolicyBuilder::new().build());
+        // A client is asked for its hosts by what is granted, whatever a run may do besides.
+        let finish = |grants: PolicyBuilder| {
+            above.over(grants, Mode::Enforce).unwrap_or_else(|_| PolicyBuilder::new().build())
+        };
         let ask = Ask {
             cwd: self.machine.cwd.clone(),
             files: said.files(bounds),
@@ -524,6 +538,35 @@ fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_
         }
     }
     Ok(())
+}
+
+/// What flags and files say of all rules, as far as the ceilings leave it.
+fn terms(args: &PolicyArgs, files: &[Named], ceilings: &[Named]) -> Result<Terms, Failure> {
+    let any = |says: fn(&PolicyFile) -> bool| files.iter().find(|named| says(&named.file));
+    let refused_by = |says: fn(&PolicyFile) -> bool| ceilings.iter().find(|named| says(&named.file));
+    let forbidden = |what: &str, by: Option<&Named>, ceiling: &Named| {
+        let by = by.map(|file| format!("{}: ", file.shown)).unwrap_or_default();
+        Failure::input(format!("{by}{what} is forbidden by the ceiling {}", ceiling.shown))
+    };
+
+    let reporting = any(|file| file.mode == Some(Mode::Report));
+    let mode = args.mode.unwrap_or(if reporting.is_some() { Mode::Report } else { Mode::Enforce });
+    if mode == Mode::Report
+        && let Some(ceiling) = refused_by(|file| file.report == Some(false))
+    {
+        let by = reporting.filter(|_| args.mode.is_none());
+        let failure = forbidden("report mode", by, ceiling);
+        return Err(failure.hint("--mode enforce runs with what the rules allow"));
+    }
+    let translating = any(|file| file.nat64 == Some(true));
+    let nat64 = args.nat64 || translating.is_some();
+    if nat64 && let Some(ceiling) = refused_by(|file| file.nat64 == Some(false)) {
+        return Err(forbidden("nat64", translating.filter(|_| !args.nat64), ceiling));
+    }
+    let refusing = any(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
+    let bound = refused_by(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
+    let ech = bound.or(args.ech).or(refusing).unwrap_or_default();
+    Ok(Terms { mode, nat64, ech })
 }
 
 /// N30: the kinds that the operator lets a stage declare.
@@ -656,6 +699,7 @@ impl Said {
             agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
         }
         self.allow_git_config |= file.fs.allow_git_config == Some(true);
+        self.socks5 |= file.socks5 == Some(true);
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
         self.env
             .extend(file.env.set.into_iter().map(|(name, value)| EnvRule::Set(name.into(), value.into())));

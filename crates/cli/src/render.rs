@@ -99,9 +99,12 @@ pub(crate) struct Ending<'a> {
     pub(crate) llm: bool,
 }
 
-/// Whether nothing was denied and nothing failed: then the summary has no line but that of a limit.
+/// Whether nothing was denied, nothing would have been, and nothing failed: then the summary has no line but that of a limit.
 pub(crate) fn is_silent(summary: &Summary) -> bool {
-    summary.denied.is_empty() && summary.failed.is_empty() && summary.denied_more == 0
+    summary.denied.is_empty()
+        && summary.failed.is_empty()
+        && summary.denied_more == 0
+        && summary.would_deny.is_empty()
 }
 
 /// Hosts that each list of the summary shows at most.
@@ -114,7 +117,7 @@ impl Ending<'_> {
     /// The lines of the summary, each with its newline. Empty when nothing was denied, nothing failed and no limit was
     /// reached.
     pub(crate) fn render(&self, paint: Paint) -> String {
-        let Summary { denied, failed, .. } = self.summary;
+        let Summary { denied, failed, would_deny, .. } = self.summary;
         let mut out = match self.ended {
             Some(Ended::Limit(reached)) => format!("exeat: {reached} reached; the stage was stopped\n"),
             _ => String::new(),
@@ -122,16 +125,23 @@ impl Ending<'_> {
         if is_silent(self.summary) {
             return out;
         }
-        let mut rows: Vec<Row> = most_first(denied, |host| host.count).map(Row::from).collect();
+        let mut rows: Vec<Row> =
+            most_first(denied, |host| host.count).map(|host| Row::of(DENIED, host)).collect();
+        rows.extend(most_first(would_deny, |host| host.count).map(|host| Row::of(WOULD_DENY, host)));
         rows.extend(most_first(failed, |host| host.count).map(Row::from));
 
         out.push_str(&format!("exeat: {}\n", self.headline()));
         out.push_str(&table(&rows, paint));
-        for (hosts, what, verdict) in [(denied.len(), "", "deny"), (failed.len(), " failed", "error")] {
+        let Summary { denied_more, would_deny_more, .. } = *self.summary;
+        for (hosts, what, verdict, beyond) in [
+            (denied.len(), "", "deny", denied_more),
+            (would_deny.len(), " that would be denied", "would_deny", would_deny_more),
+            (failed.len(), " failed", "error", 0),
+        ] {
             let more = hosts.saturating_sub(SHOWN);
             if more > 0 {
                 let show = self.show(&format!(" --verdict {verdict}"));
-                let at_least = if what.is_empty() && self.summary.denied_more > 0 { "at least " } else { "" };
+                let at_least = if beyond > 0 { "at least " } else { "" };
                 out.push_str(&format!("  ... and {at_least}{more} more{what}{}\n", prefixed(": ", &show)));
             }
         }
@@ -148,10 +158,16 @@ impl Ending<'_> {
 
     fn headline(&self) -> String {
         let Summary { denied, failed, reached, denied_more, .. } = self.summary;
+        let Summary { would_deny, would_deny_more, .. } = self.summary;
         let mut parts = Vec::new();
         if !denied.is_empty() || *denied_more > 0 {
             let at_least = if *denied_more > 0 { "at least " } else { "" };
             parts.push(format!("{at_least}{} {} denied", denied.len(), hosts(denied.len())));
+        }
+        if !would_deny.is_empty() {
+            let at_least = if *would_deny_more > 0 { "at least " } else { "" };
+            let noun = if parts.is_empty() { format!(" {}", hosts(would_deny.len())) } else { String::new() };
+            parts.push(format!("{at_least}{}{noun} would be denied", would_deny.len()));
         }
         if !failed.is_empty() {
             let noun = if parts.is_empty() { format!(" {}", hosts(failed.len())) } else { String::new() };
@@ -187,10 +203,14 @@ struct Row {
     flag: String,
 }
 
-impl From<&DeniedHost> for Row {
-    fn from(host: &DeniedHost) -> Self {
+const DENIED: &str = "denied";
+
+const WOULD_DENY: &str = "would deny";
+
+impl Row {
+    fn of(word: &'static str, host: &DeniedHost) -> Self {
         Self {
-            word: "denied",
+            word,
             count: format!("{}x", host.count),
             target: target(&host.host, host.port),
             said: cell(&host.said),
@@ -213,16 +233,20 @@ impl From<&FailedHost> for Row {
 
 fn table(rows: &[Row], paint: Paint) -> String {
     let width = |of: fn(&Row) -> usize| rows.iter().map(of).max().unwrap_or(0);
+    let words = width(|row| row.word.len());
     let count = width(|row| row.count.len());
     let target = width(|row| row.target.chars().count());
     // A line without a flag ends with its reason, so only the others share the column.
     let said = width(|row| if row.flag.is_empty() { 0 } else { row.said.chars().count() });
     let mut out = String::new();
     for row in rows {
-        let word = if row.word == "denied" { paint.bad(row.word) } else { paint.odd(row.word) };
+        let word = if row.word == DENIED { paint.bad(row.word) } else { paint.odd(row.word) };
+        let pad = words - row.word.len();
         let flag = paint.strong(&row.flag);
-        let line =
-            format!("  {word}  {:>count$}  {:target$}   {:said$}   {flag}", row.count, row.target, row.said);
+        let line = format!(
+            "  {word}{:pad$}  {:>count$}  {:target$}   {:said$}   {flag}",
+            "", row.count, row.target, row.said
+        );
         out.push_str(line.trim_end());
         out.push('\n');
     }

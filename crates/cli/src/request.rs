@@ -41,7 +41,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     }
     let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, mut notes, .. } =
         load::load(&args.policy, flags, &machine)?;
-    let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, .. } = said;
+    let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, socks5, .. } = said;
     let declared = match declared {
         None => None,
         Some(effects) => {
@@ -79,6 +79,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         },
         env,
         bridge,
+        socks5: args.socks5 || socks5,
         stage: args.stage.or(stage),
         labels: args.labels.into_iter().map(|label| (label.key, label.value)).collect(),
         audit: audit(args.audit.as_ref(), &machine)?,
@@ -93,7 +94,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
     let Loaded { policy, said, bounds, mut notes, .. } =
         load::load(&args.policy, FileFlags::default(), &machine)?;
-    let Said { mut env, work, .. } = said;
+    let Said { mut env, work, socks5, .. } = said;
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
     let files = Files { cache: cache(args.cache), bounds, work: work.map(at), ..Files::default() };
@@ -104,6 +105,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         files,
         env,
         bridge: Bridge::default(),
+        socks5,
         stage: None,
         labels: Vec::new(),
         audit: AuditTo::Default,

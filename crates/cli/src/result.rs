@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use exeat_runner::{Ended, Outcome};
+use exeat_runner::{DeniedHost, Ended, Outcome};
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -36,6 +36,9 @@ pub(crate) struct RunResult<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     denied: Vec<Denied<'a>>,
+    /// What report mode let through; only in that mode.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    would_deny: Vec<Denied<'a>>,
     failed: Vec<Failed<'a>>,
     /// The record; `null` when there is none, or when it went to a descriptor.
     audit: Option<String>,
@@ -58,6 +61,18 @@ struct Failed<'a> {
     count: u64,
 }
 
+impl<'a> Denied<'a> {
+    fn of(host: &'a DeniedHost) -> Self {
+        Self {
+            host: &host.host,
+            port: host.port,
+            reason: host.reason.as_str(),
+            count: host.count,
+            allow: rules_of(host.flag.as_deref()),
+        }
+    }
+}
+
 impl<'a> RunResult<'a> {
     /// The stage was started.
     pub(crate) fn of(outcome: &'a Outcome) -> Self {
@@ -78,17 +93,8 @@ impl<'a> RunResult<'a> {
             },
             code: Exit::from(outcome.ended).code(),
             error: None,
-            denied: summary
-                .denied
-                .iter()
-                .map(|denied| Denied {
-                    host: &denied.host,
-                    port: denied.port,
-                    reason: denied.reason.as_str(),
-                    count: denied.count,
-                    allow: rules_of(denied.flag.as_deref()),
-                })
-                .collect(),
+            denied: summary.denied.iter().map(Denied::of).collect(),
+            would_deny: summary.would_deny.iter().map(Denied::of).collect(),
             failed: summary
                 .failed
                 .iter()
@@ -113,6 +119,7 @@ impl<'a> RunResult<'a> {
             code: failure.exit().code(),
             error: Some(failure.said()),
             denied: Vec::new(),
+            would_deny: Vec::new(),
             failed: Vec::new(),
             audit: None,
         }

@@ -237,6 +237,16 @@ pub(crate) fn embedded(ip: IpAddr) -> impl Iterator<Item = Ipv4Addr> {
     }
 }
 
+/// The IPv4 address behind the well-known prefix of NAT64, `64:ff9b::/96` (RFC 6052 section 2.1). None for another
+/// network's own prefix: where in the address the IPv4 one stands is not known there.
+pub(crate) fn nat64(ip: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V6(ip) = ip else { return None };
+    match ip.segments() {
+        [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(tail(ip)),
+        _ => None,
+    }
+}
+
 /// What a rule must look like to open an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Opening {

@@ -7,19 +7,23 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 
-use crate::addr::{AddrClass, OwnAddrs, classify};
+use crate::addr::{self, AddrClass, Embedding, OwnAddrs, classify};
 use crate::day::Day;
 use crate::escape::printable;
 use crate::policy::{Layer, Policy, Role};
 use crate::port::{Port, PortSet};
 use crate::rule::{Rule, RuleId, TlsCheck};
 use crate::target::{Host, Target};
+use crate::terms::Ech;
 
 /// The most addresses of one answer that are kept for dialling. The rest is judged, then dropped.
 pub const MAX_ADDRS: usize = 16;
 
 /// The most ranges of ports that a sentence names.
 const MAX_RANGES: usize = 8;
+
+/// The ports on which report mode lets names through: those of the web, where a name is worth something.
+const REPORTED: [u16; 2] = [80, 443];
 
 /// The most addresses that a suggested set of flags names.
 const MAX_FLAGS: usize = 8;
@@ -223,6 +227,8 @@ macro_rules! word {
     };
 }
 
+pub(crate) use word;
+
 word!(Reason);
 word!(Verdict);
 
@@ -246,7 +252,7 @@ pub struct Decision {
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target, today: exeat_policy::Day) {
-/// let forged = exeat_policy::Admitted { policy, target, granted: vec![], today };
+/// let forged = exeat_policy::Admitted { policy, target, granted: todo!(), today };
 /// # }
 /// ```
 #[must_use = "an admitted target still has to be vetted"]
@@ -258,11 +264,68 @@ pub struct Admitted {
     today: Day,
 }
 
-/// The rule of each layer that grants a target, in the order of the layers. The last one is the grant itself.
-type Granted = Vec<RuleId>;
+/// Who let a target through.
+#[derive(Debug)]
+pub(crate) struct Granted {
+    /// The rule of each layer, in the order of the layers. The last one is the grant itself, unless there is none.
+    rules: Vec<RuleId>,
+    /// What enforcing would have come to, where report mode let it through: then the grants have no rule for it.
+    would_deny: Option<Denial>,
+}
+
+impl Granted {
+    // Called by `Policy::admit` alone, with a rule for each layer.
+    pub(crate) fn by(rules: Vec<RuleId>) -> Self {
+        Self { rules, would_deny: None }
+    }
+
+    // Called by `Policy::admit` alone, in report mode, with a rule for each layer but the grants.
+    pub(crate) fn in_spite_of(denial: Denial, rules: Vec<RuleId>) -> Self {
+        Self { rules, would_deny: Some(denial) }
+    }
+
+    fn grant(&self) -> Option<RuleId> {
+        if self.would_deny.is_some() { None } else { self.rules.last().copied() }
+    }
+
+    fn rule<'a>(&self, policy: &'a Policy) -> Option<&'a Rule> {
+        self.grant().map(|id| policy.rule(id))
+    }
+
+    fn each<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (&'a Layer, &'a Rule)> {
+        policy.layers().iter().zip(self.rules.iter().map(|id| policy.rule(*id)))
+    }
+
+    fn within<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (&'a Layer, &'a Rule)> {
+        self.each(policy).filter(|(layer, _)| layer.role() != Role::Grants)
+    }
+
+    fn upload_budgets<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (BudgetKey, u64)> + 'a {
+        self.each(policy)
+            .filter_map(|(layer, rule)| Some((BudgetKey::of(layer, rule), rule.note.max_upload?.get())))
+    }
+}
+
+/// What the bytes of a budget are counted under: the layer and the rule in its canonical spelling. The same rule has the
+/// same key in a policy that was read again, wherever it stands there and whatever its budget is by then.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BudgetKey(String);
+
+impl BudgetKey {
+    fn of(layer: &Layer, rule: &Rule) -> Self {
+        Self(format!("{layer} {rule}"))
+    }
+}
+
+/// `grants uploads.example.net:443`.
+impl fmt::Display for BudgetKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&printable(&self.0))
+    }
+}
 
 impl Admitted {
-    // Called by `Policy::admit` alone, with a rule for each layer.
+    // Called by `Policy::admit` alone.
     pub(crate) fn new(policy: Policy, target: Target, granted: Granted, today: Day) -> Self {
         Self { policy, target, granted, today }
     }
@@ -272,21 +335,38 @@ impl Admitted {
         &self.target
     }
 
-    /// The grant.
-    pub fn rule(&self) -> &Rule {
-        grant(&self.policy, &self.granted)
+    /// The grant. `None`: there is none, and report mode lets it through.
+    pub fn rule(&self) -> Option<&Rule> {
+        self.granted.rule(&self.policy)
+    }
+
+    /// What enforcing would have come to, where report mode lets through what no rule grants.
+    pub fn would_deny(&self) -> Option<&Denial> {
+        self.granted.would_deny.as_ref()
     }
 
     /// The rule of each layer above the grants, with its layer: what else had to allow it.
     pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
-        within(&self.policy, &self.granted)
+        self.granted.within(&self.policy)
     }
 
     /// Whether the TLS server name is checked: the strictest word of the grant and of the ceilings. What a stage
-    /// declares cannot speak of it.
+    /// declares cannot speak of it, and where there is no grant it is checked on port 443.
     pub fn tls(&self) -> TlsCheck {
         let ceilings = self.within().filter(|(layer, _)| layer.role() == Role::Ceiling);
-        ceilings.fold(self.rule().note.tls, |tls, (_, rule)| tls.strictest(rule.note.tls))
+        let grant = self.rule().map_or(TlsCheck::Auto, |rule| rule.note.tls);
+        ceilings.fold(grant, |tls, (_, rule)| tls.strictest(rule.note.tls))
+    }
+
+    /// What becomes of a TLS hello that hides its server name.
+    pub fn ech(&self) -> Ech {
+        self.policy.terms().ech
+    }
+
+    /// The upload budgets, in bytes, that this target is counted against: one for each layer whose rule for it has one. The
+    /// smaller ends first. All connections of a run that have a key in common count together.
+    pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
+        self.granted.upload_budgets(&self.policy)
     }
 
     /// Judges every address that the target resolved to; one bad address refuses the whole answer.
@@ -309,22 +389,11 @@ impl Admitted {
                 opened_by,
             }),
             Err((why, layer)) => {
-                let admitted_by = self.granted.last().copied();
+                let admitted_by = self.granted.grant();
                 Err(Denial::new(self.policy.clone(), self.target, why, admitted_by, layer))
             }
         }
     }
-}
-
-// INVARIANT: `Policy::admit` takes a rule of every layer, and there always are the grants.
-#[expect(clippy::indexing_slicing, reason = "a list with a rule for each layer is never empty")]
-fn grant<'a>(policy: &'a Policy, granted: &[RuleId]) -> &'a Rule {
-    policy.rule(granted[granted.len() - 1])
-}
-
-fn within<'a>(policy: &'a Policy, granted: &'a [RuleId]) -> impl Iterator<Item = (&'a Layer, &'a Rule)> {
-    let rules = granted.iter().map(|id| policy.rule(*id));
-    policy.layers().iter().zip(rules).filter(|(layer, _)| layer.role() != Role::Grants)
 }
 
 /// A granted target whose every address was judged: the permission to dial.
@@ -333,7 +402,7 @@ fn within<'a>(policy: &'a Policy, granted: &'a [RuleId]) -> impl Iterator<Item =
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
-/// let forged = exeat_policy::Vetted { policy, target, granted: vec![], opened_by: None, addrs: vec![] };
+/// let forged = exeat_policy::Vetted { policy, target, granted: todo!(), opened_by: None, addrs: vec![] };
 /// # }
 /// ```
 #[must_use = "a vetted target is meant to be dialled or recorded"]
@@ -352,14 +421,24 @@ impl Vetted {
         &self.target
     }
 
-    /// The grant of the target.
-    pub fn rule(&self) -> &Rule {
-        grant(&self.policy, &self.granted)
+    /// The grant of the target. `None`: there is none, and report mode lets it through.
+    pub fn rule(&self) -> Option<&Rule> {
+        self.granted.rule(&self.policy)
+    }
+
+    /// What enforcing would have come to, where report mode lets through what no rule grants.
+    pub fn would_deny(&self) -> Option<&Denial> {
+        self.granted.would_deny.as_ref()
     }
 
     /// The rule of each layer above the grants, with its layer.
     pub fn within(&self) -> impl Iterator<Item = (&Layer, &Rule)> {
-        within(&self.policy, &self.granted)
+        self.granted.within(&self.policy)
+    }
+
+    /// As [`Admitted::upload_budgets`].
+    pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
+        self.granted.upload_budgets(&self.policy)
     }
 
     /// The IP rule that opened the first address outside public space, where one had to.
@@ -374,12 +453,11 @@ impl Vetted {
 
     /// The decision for the record.
     pub fn decision(&self) -> Decision {
-        Decision {
-            target: self.target.clone(),
-            verdict: Verdict::Allow,
-            reason: Reason::Rule,
-            rule: Some(self.rule().id),
-        }
+        let (verdict, reason) = match self.would_deny() {
+            Some(denial) => (Verdict::WouldDeny, denial.reason()),
+            None => (Verdict::Allow, Reason::Rule),
+        };
+        Decision { target: self.target.clone(), verdict, reason, rule: self.granted.grant() }
     }
 }
 
@@ -573,13 +651,16 @@ impl Denial {
     fn said_of_rules(&self) -> String {
         // A literal did not resolve to anything, and stands beside this text already.
         let address = |addr: &IpAddr, class: &AddrClass| match self.0.target.host {
-            Host::Ip(_) => format!("not a public address ({class})"),
-            Host::Name(_) => format!("resolves to {addr} ({class})"),
+            Host::Ip(_) => format!("not a public address ({})", self.kind(*addr, *class)),
+            Host::Name(_) => format!("resolves to {addr} ({})", self.kind(*addr, *class)),
         };
         match &self.0.why {
             Why::Default => "no rule allows it".into(),
             Why::IpLiteral { class: AddrClass::Public } => "no IP rule allows this address".into(),
-            Why::IpLiteral { class } => format!("no IP rule allows this address ({class})"),
+            Why::IpLiteral { class } => match self.0.target.host.ip() {
+                Some(ip) => format!("no IP rule allows this address ({})", self.kind(ip, *class)),
+                None => format!("no IP rule allows this address ({class})"),
+            },
             Why::DenyRule { rule, addr } => {
                 let origin = &self.0.policy.rule(*rule).origin;
                 match addr {
@@ -605,6 +686,18 @@ impl Denial {
         }
     }
 
+    /// The words for an address and its class; for one behind a NAT64 translator, which address is meant.
+    fn kind(&self, ip: IpAddr, class: AddrClass) -> String {
+        match addr::nat64(ip) {
+            None => class.to_string(),
+            // The class is that of the whole form: nobody has looked at the address in it.
+            Some(inner) if class == AddrClass::Embedded(Embedding::Nat64) => {
+                format!("NAT64 of {inner}; --nat64 judges the address inside")
+            }
+            Some(inner) => format!("NAT64 of {inner}, {class}"),
+        }
+    }
+
     /// The flags that would allow exactly this, for the host's side. Never a wildcard; `None` where a
     /// deny rule, an expiry, a ceiling or a declaration stands against it, and for metadata and addresses that
     /// are never dialled.
@@ -626,7 +719,17 @@ impl Denial {
                     return None;
                 }
                 let all = std::iter::once(first).chain(more);
-                let flags: Vec<_> = all.map(|ip| flag_for(&Host::Ip(*ip), target.port)).collect();
+                // Where the address in an answer is judged, a rule for it is what reads well and lasts.
+                let judged = |ip: &IpAddr| match addr::nat64(*ip) {
+                    Some(inner) if self.0.policy.terms().nat64 => inner.into(),
+                    _ => *ip,
+                };
+                let mut flags: Vec<String> = Vec::new();
+                for flag in all.map(|ip| flag_for(&Host::Ip(judged(ip)), target.port)) {
+                    if !flags.contains(&flag) {
+                        flags.push(flag);
+                    }
+                }
                 Some(flags.join(" "))
             }
             Why::DenyRule { .. } | Why::Expired { .. } | Why::Empty => None,
@@ -641,9 +744,15 @@ impl Denial {
         }
     }
 
-    /// Whether report mode may let this through and record `would_deny`: only a name that no rule grants.
+    /// Whether report mode lets this through and records `would_deny`: only a name, on port 80 or 443, for which the grants
+    /// have no rule or one for other ports. What a deny rule, a ceiling, the stage's declaration, an expiry or an address
+    /// stands against is enforced in every mode.
     pub fn is_reportable(&self) -> bool {
-        self.0.why == Why::Default && self.above().is_none()
+        let Target { host, port } = &self.0.target;
+        matches!(self.0.why, Why::Default | Why::Port { .. })
+            && host.name().is_some()
+            && REPORTED.contains(&port.get())
+            && self.above().is_none()
     }
 }
 

@@ -8,6 +8,7 @@ use crate::grammar::{Allowances, RuleSpec};
 use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
 use crate::rule::{Action, Note, Origin};
+use crate::terms::{Ech, Mode};
 
 mod bind;
 mod error;
@@ -55,6 +56,14 @@ pub struct PolicyFile {
     pub presets: Vec<(String, Origin)>,
     /// The rules of `[network]`, in the order `allow`, `deny`, then each `[[network.rule]]`.
     pub rules: Vec<FileRule>,
+    /// Only a policy: whether names that no rule grants are refused.
+    pub mode: Option<Mode>,
+    /// Whether addresses behind a NAT64 translator are judged by the one inside. Of a ceiling: `false` forbids it.
+    pub nat64: Option<bool>,
+    /// What becomes of a TLS hello that hides its name. Of a ceiling: `refuse` holds for every run.
+    pub ech: Option<Ech>,
+    /// Only a policy: whether SOCKS5 is offered as well.
+    pub socks5: Option<bool>,
     /// Only a ceiling: `false` forbids report mode.
     pub report: Option<bool>,
     /// Only a ceiling: `true` refuses a stage that declares `Network` without naming hosts.

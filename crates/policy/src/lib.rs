@@ -42,15 +42,16 @@ mod rule;
 pub mod schema;
 mod suffix;
 mod target;
+mod terms;
 
 pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
 pub use day::{Day, DayError};
-pub use decision::{Admitted, Decision, Denial, MAX_ADDRS, Reason, Verdict, Vetted, WordError};
+pub use decision::{Admitted, BudgetKey, Decision, Denial, MAX_ADDRS, Reason, Verdict, Vetted, WordError};
 pub use effect::{Effect, EffectKind, EffectSet};
 pub use file::{FileError, FileRole, PolicyFile};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use ipnet::IpNet;
-pub use limits::{LimitError, Limits, Size, Span};
+pub use limits::{LimitError, Limits, MAX_CONNECTIONS, Size, Span};
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;
 pub use policy::{
@@ -60,3 +61,4 @@ pub use policy::{
 pub use port::{Port, PortError, PortSet};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
 pub use target::{Host, Target, TargetError};
+pub use terms::{Ech, Mode, Terms};

@@ -23,12 +23,21 @@ pub struct Limits {
     pub tmpfs_size: Option<Size>,
     /// `output_size`: stdout and stderr of the stage together.
     pub output_size: Option<Size>,
+    /// `connections`: connections of the run at one time, 1 to [`MAX_CONNECTIONS`].
+    pub connections: Option<u32>,
+    /// `connections_per_host`: the same to one host.
+    pub connections_per_host: Option<u32>,
 }
+
+/// The largest number of connections that a policy may say: no machine serves more.
+pub const MAX_CONNECTIONS: u32 = 1_000_000;
 
 impl Limits {
     /// The key of each limit and its value as text, those that are set only, in the order above.
     pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size } = *self;
+        let Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size, .. } =
+            *self;
+        let Self { connections, connections_per_host, .. } = *self;
         let text = |value: Option<Size>| value.map(|value| value.to_string());
         [
             ("timeout", timeout.map(|value| value.to_string())),
@@ -39,6 +48,8 @@ impl Limits {
             ("file_size", text(file_size)),
             ("tmpfs_size", text(tmpfs_size)),
             ("output_size", text(output_size)),
+            ("connections", connections.map(|value| value.to_string())),
+            ("connections_per_host", connections_per_host.map(|value| value.to_string())),
         ]
         .into_iter()
         .filter_map(|(key, value)| Some((key, value?)))
@@ -62,6 +73,8 @@ impl Limits {
             file_size: least(self.file_size, other.file_size),
             tmpfs_size: least(self.tmpfs_size, other.tmpfs_size),
             output_size: least(self.output_size, other.output_size),
+            connections: least(self.connections, other.connections),
+            connections_per_host: least(self.connections_per_host, other.connections_per_host),
         }
     }
 
@@ -77,6 +90,8 @@ impl Limits {
             file_size: other.file_size.or(self.file_size),
             tmpfs_size: other.tmpfs_size.or(self.tmpfs_size),
             output_size: other.output_size.or(self.output_size),
+            connections: other.connections.or(self.connections),
+            connections_per_host: other.connections_per_host.or(self.connections_per_host),
         }
     }
 }

@@ -9,13 +9,14 @@ use serde_json::{Map, Value};
 
 use crate::addr::{self, AddrClass, Opening, OwnAddrs};
 use crate::day::Day;
-use crate::decision::{Admitted, Denial, Why};
+use crate::decision::{Admitted, Denial, Granted, Why};
 use crate::effect::EffectSet;
 use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::name::HostName;
 use crate::port::{Port, PortSet};
 use crate::rule::{Action, Note, Origin, Rule, RuleId, TlsCheck};
 use crate::target::{Host, Target};
+use crate::terms::{Ech, Mode, Terms};
 
 mod effective;
 mod index;
@@ -41,6 +42,7 @@ struct Inner {
     layers: Vec<Layer>,
     /// The deny rules of all layers.
     deny: Index,
+    terms: Terms,
 }
 
 /// Collects the rules of one layer. Rules are a union: their order decides nothing, and a repeated one is harmless.
@@ -121,6 +123,11 @@ impl Policy {
         grants.build()
     }
 
+    /// What holds for all rules.
+    pub fn terms(&self) -> Terms {
+        self.0.terms
+    }
+
     /// Every rule of every layer: the grants first, in the order of addition; [`RuleId`] is the place in it.
     pub fn rules(&self) -> &[Rule] {
         &self.0.rules
@@ -142,7 +149,7 @@ impl Policy {
         !self.0.layers.iter().all(grants)
     }
 
-    /// Whether the rules grant `target` on `today`.
+    /// Whether the rules grant `target` on `today`, or report mode lets it through: see [`Admitted::would_deny`].
     ///
     /// A literal address is judged by its class here already; whether it is the host's own address, and
     /// what a name resolves to, is judged by [`Admitted::vet`].
@@ -168,17 +175,26 @@ impl Policy {
             };
             match found {
                 Ok(rule) => granted.push(rule),
-                Err(why) => return Err(Denial::new(self.clone(), target, why, None, Some(at))),
+                Err(why) => {
+                    let denial = Denial::new(self.clone(), target.clone(), why, None, Some(at));
+                    // Only the grants can be missing then, and they are asked last: every other layer has granted it.
+                    if self.0.terms.mode == Mode::Report && denial.is_reportable() {
+                        let granted = Granted::in_spite_of(denial, granted);
+                        return Ok(Admitted::new(self.clone(), target, granted, today));
+                    }
+                    return Err(denial);
+                }
             }
         }
-        Ok(Admitted::new(self.clone(), target, granted, today))
+        Ok(Admitted::new(self.clone(), target, Granted::by(granted), today))
     }
 
     /// What the effective policy says, as one line of JSON: the digest of a run's policy is taken over this.
     ///
     /// Each rule stands once in its canonical spelling with its note; rules are sorted. Where a rule was
     /// written, how it was spelled and in which order changes nothing, so equal policies have equal digests.
-    /// Layers besides the grants stand beside them: `declared`, and `ceilings`, sorted too.
+    /// Layers besides the grants stand beside them: `declared`, and `ceilings`, sorted too. What holds for all rules is there
+    /// where it is not the usual: `mode`, `nat64`, `ech`.
     pub fn canonical_json(&self) -> String {
         let of = |role| {
             let layers = self.0.layers.iter().filter(move |layer: &&Layer| layer.role() == role);
@@ -194,6 +210,16 @@ impl Policy {
         }
         if let Some(declared) = of(Role::Declared).first() {
             json.push_str(&format!(r#""declared":{declared},"#));
+        }
+        let Terms { mode, nat64, ech } = self.0.terms;
+        if ech != Ech::default() {
+            json.push_str(&format!(r#""ech":"{ech}","#));
+        }
+        if mode != Mode::default() {
+            json.push_str(&format!(r#""mode":"{mode}","#));
+        }
+        if nat64 {
+            json.push_str(r#""nat64":true,"#);
         }
         let rules = of(Role::Grants);
         json.push_str(&format!(r#""rules":{},"schema":1}}"#, rules.first().map_or("[]", String::as_str)));
@@ -263,7 +289,26 @@ impl Policy {
         })
     }
 
+    /// A rule for the address as it stands, else for the IPv4 address that a NAT64 translator would make of it.
     fn grant_of_literal(&self, layer: &Layer, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
+        let outer = self.grant_of_address(layer, ip, port, today);
+        let (Err(why), Some(inner)) = (&outer, self.translated(ip)) else { return outer };
+        match self.grant_of_address(layer, inner, port, today) {
+            Ok(rule) => Ok(rule),
+            // A rule for the address as it stands nearly grants it.
+            Err(_) if matches!(why, Why::Expired { .. } | Why::Port { .. }) => outer,
+            // A rule covers that, but none that may open this block.
+            Err(Why::IpLiteral { class })
+                if matches!(why, Why::Closed { .. }) && class != AddrClass::Public =>
+            {
+                Err(Why::Closed { class, first: ip, more: Vec::new() })
+            }
+            Err(Why::Closed { class, more, .. }) => Err(Why::Closed { class, first: ip, more }),
+            inner => inner,
+        }
+    }
+
+    fn grant_of_address(&self, layer: &Layer, ip: IpAddr, port: Port, today: Day) -> Result<RuleId, Why> {
         let class = addr::classify(ip);
         let closed = Why::Closed { class, first: ip, more: Vec::new() };
         let opening = addr::opening(ip);
@@ -287,8 +332,29 @@ impl Policy {
         all.flat_map(|ip| self.0.deny.by_ip(ip)).find(|id| self.rule(*id).ports.contains(port))
     }
 
+    /// The IPv4 address by which an address is judged besides its own form, where the policy says so.
+    fn translated(&self, ip: IpAddr) -> Option<IpAddr> {
+        addr::nat64(ip).filter(|_| self.0.terms.nat64).map(IpAddr::from)
+    }
+
     /// Whether a layer lets an address be dialled once its target is granted, and by which rule if it takes one.
+    ///
+    /// What opens the form as it stands opens it in any case, so that judging the address inside only ever adds.
     fn opened(
+        &self,
+        layer: &Layer,
+        ip: IpAddr,
+        port: Port,
+        own: &OwnAddrs,
+        today: Day,
+    ) -> Result<Option<RuleId>, Shut> {
+        let outer = self.opened_as(layer, ip, port, own, today);
+        let (Err(shut), Some(inner)) = (outer, self.translated(ip)) else { return outer };
+        let inner = self.opened_as(layer, inner, port, own, today);
+        inner.map_err(|inner| if matches!(shut, Shut::Expired(..)) { shut } else { inner })
+    }
+
+    fn opened_as(
         &self,
         layer: &Layer,
         ip: IpAddr,
@@ -411,6 +477,9 @@ fn canonical_rule(rule: &Rule) -> (String, String) {
             TlsCheck::Off => Some("off".into()),
         },
     );
+    if let Some(size) = rule.note.max_upload {
+        map.insert("max_upload".to_owned(), size.get().into());
+    }
     (rule.to_string(), Value::Object(map).to_string())
 }
 

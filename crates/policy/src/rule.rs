@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::day::Day;
 use crate::escape::printable;
+use crate::limits::Size;
 use crate::name::HostName;
 use crate::pattern::HostPattern;
 use crate::port::{Port, PortSet};
@@ -170,6 +171,8 @@ pub struct Note {
     pub expires: Option<Day>,
     /// Whether the TLS server name is checked.
     pub tls: TlsCheck,
+    /// What may be sent to the rule's targets in one run, all connections together.
+    pub max_upload: Option<Size>,
 }
 
 /// One rule of a policy.

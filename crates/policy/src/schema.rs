@@ -9,6 +9,8 @@ use crate::effect::EffectKind;
 use crate::file::keys::{KEYS, Key, Shape};
 use crate::file::sections::MAX_STAGE;
 use crate::file::{FileRole, SCHEMA};
+use crate::limits::MAX_CONNECTIONS;
+use crate::terms::{Ech, Mode};
 
 const DRAFT: &str = "https://json-schema.org/draft/2020-12/schema";
 
@@ -93,7 +95,8 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Version => json!({"const": i64::try_from(SCHEMA).unwrap_or_default()}),
         Shape::Stage => json!({"type": "string", "minLength": 1, "maxLength": MAX_STAGE}),
         Shape::Text => json!({"type": "string"}),
-        Shape::Mode => json!({"enum": ["enforce"]}),
+        Shape::Mode => json!({"enum": Mode::ALL}),
+        Shape::Ech => json!({"enum": Ech::ALL}),
         Shape::Tls => json!({"enum": ["sni", "off"]}),
         Shape::View => json!({"enum": ["minimal", "project", "host"]}),
         Shape::Flag => json!({"type": "boolean"}),
@@ -111,6 +114,7 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Span => json!({"$ref": "#/$defs/span"}),
         Shape::Size => json!({"$ref": "#/$defs/size"}),
         Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
+        Shape::Connections => json!({"type": "integer", "minimum": 1, "maximum": MAX_CONNECTIONS}),
         Shape::Later => Value::Bool(false),
     })
 }

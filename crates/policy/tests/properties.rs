@@ -218,7 +218,7 @@ proptest! {
         let grants = builder(rest.next().unwrap());
         let declared = if declares { rest.next().map(|rules| builder(rules)) } else { None };
         let ceilings = rest.map(|rules| ("c".to_owned(), builder(rules))).collect();
-        let stack = Layers { grants, declared, ceilings }.build();
+        let stack = Layers { grants, declared, ceilings, ..Layers::default() }.build();
         let own = OwnAddrs::default();
         let together = outcome(&stack, &target, answer, &own);
         let alone: Vec<_> =
@@ -239,7 +239,7 @@ proptest! {
         let mut rest = layers.iter();
         let grants = builder(rest.next().unwrap());
         let ceilings = rest.map(|rules| ("c".to_owned(), builder(rules))).collect();
-        let stack = Layers { grants, declared: None, ceilings }.build();
+        let stack = Layers { grants, ceilings, ..Layers::default() }.build();
         let target: Target = target.parse().unwrap();
         let listed = stack.effective().allow.iter().any(|rule| {
             let host = match (&rule.pattern, target.host.name(), target.host.ip()) {

@@ -76,6 +76,10 @@ pub const CLOSING: Duration = Duration::from_millis(250);
 /// far above; over it: 503 with `Retry-After`.
 pub const CONNECTIONS: usize = 8192;
 
+/// Connections to one host that are served at once, per run: the same name, or the same address where one was asked for.
+/// Browsers open 6 to a host and package managers some 50; the rest is room for crawlers.
+pub const PER_HOST: usize = 1024;
+
 /// Over-limit connections that may be waiting for their 503 at once; beyond it they are closed without a word.
 pub const BUSY: usize = 64;
 
@@ -137,6 +141,8 @@ pub struct Limits {
     pub linger: Duration,
     /// See [`CONNECTIONS`].
     pub connections: usize,
+    /// See [`PER_HOST`].
+    pub per_host: usize,
 }
 
 impl Default for Limits {
@@ -151,6 +157,7 @@ impl Default for Limits {
             drain: DRAIN,
             linger: LINGER,
             connections: CONNECTIONS,
+            per_host: PER_HOST,
         }
     }
 }

@@ -57,12 +57,12 @@ pub(crate) async fn reach(
         Ok(admitted) => admitted,
         Err(denial) => return Err(record.denied(denial, Vec::new(), None)),
     };
-    let rule = RuleRef::from(admitted.rule());
+    let rule = admitted.rule().map(RuleRef::from);
     let carries = Carries::to(target.port, admitted.tls());
     if carries == Carries::Http {
         return Err(record.not_served(target.clone(), Refusal::PlainTunnel(target.clone())));
     }
-    tracing::debug!(%target, rule = rule.text, ?carries, "admitted");
+    tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?carries, "admitted");
 
     let resolved = match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
         Ok(resolved) => resolved,

@@ -125,10 +125,10 @@ impl<'a> Record<'a> {
     }
 
     /// A granted target without usable addresses: its decision, and then the refusal.
-    pub(crate) fn unresolved(&mut self, target: Target, rule: RuleRef, failure: Failure) -> Refusal {
+    pub(crate) fn unresolved(&mut self, target: Target, rule: Option<RuleRef>, failure: Failure) -> Refusal {
         self.target = Some(target.clone());
         let mut decision = self.decision(Verdict::Error, failure.reason());
-        decision.rule = Some(rule);
+        decision.rule = rule;
         decision.error = Some(failure.to_string());
         if let Err(refusal) = self.written_for(decision, &target) {
             return refusal;
@@ -146,9 +146,15 @@ impl<'a> Record<'a> {
         let mut decision = self.decision(decided.verdict, decided.reason);
         decision.ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
         decision.dns = dns;
-        decision.rule = Some(RuleRef::from(vetted.rule()));
+        decision.rule = vetted.rule().map(RuleRef::from);
+        // As of a refusal: which ports are granted is in no other field.
+        decision.error =
+            vetted.would_deny().filter(|_| decided.reason == Reason::Port).map(Denial::said_outside);
         self.written_for(decision, target)?;
-        self.cx.tally(|tally| tally.allowed());
+        self.cx.tally(|tally| match vetted.would_deny() {
+            Some(denial) => tally.would_deny(denial),
+            None => tally.allowed(),
+        });
         Ok(vetted)
     }
 

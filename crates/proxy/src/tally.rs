@@ -18,12 +18,18 @@ pub struct Summary {
     pub reached: u64,
     /// Denials beyond the bound of `denied`, folded into one number.
     pub denied_more: u64,
+    /// Targets that report mode let through, with what enforcing would have said, in the order of their first appearance.
+    pub would_deny: Vec<DeniedHost>,
+    /// Such decisions beyond the bound of `would_deny`, folded into one number.
+    pub would_deny_more: u64,
     /// Connections accepted.
     pub connections: u64,
     /// Decisions to allow.
     pub allowed: u64,
     /// Decisions to deny, malformed requests included.
     pub denied_total: u64,
+    /// Decisions to let through what enforcing would have denied.
+    pub would_deny_total: u64,
 }
 
 /// One denied target, with how often.
@@ -60,6 +66,7 @@ pub struct FailedHost {
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     denied: Table<(String, u16, Reason), DeniedHost>,
+    would_deny: Table<(String, u16, Reason), DeniedHost>,
     failed: Table<(String, u16, String), FailedHost>,
     /// Hashes of the targets reached: a run may reach many, and only their number is told.
     reached: HashSet<u64>,
@@ -67,6 +74,8 @@ pub(crate) struct Tally {
     allowed: u64,
     denied_total: u64,
     denied_more: u64,
+    would_deny_total: u64,
+    would_deny_more: u64,
 }
 
 /// Entries in the order of their first appearance, found by key.
@@ -106,18 +115,17 @@ impl Tally {
         flag: Option<String>,
     ) {
         self.denied_total += 1;
-        let (host, port) = target.map_or((String::new(), 0), of);
-        let entry = self.denied.entry((host.clone(), port, reason), || DeniedHost {
-            host,
-            port,
-            reason,
-            said,
-            count: 0,
-            flag,
-        });
-        match entry {
-            Some(entry) => entry.count += 1,
-            None => self.denied_more += 1,
+        if !count(&mut self.denied, target, reason, said, flag) {
+            self.denied_more += 1;
+        }
+    }
+
+    /// Let through in report mode.
+    pub(crate) fn would_deny(&mut self, denial: &Denial) {
+        self.would_deny_total += 1;
+        let (reason, said) = (denial.reason(), denial.said_outside());
+        if !count(&mut self.would_deny, Some(denial.target()), reason, said, denial.flag()) {
+            self.would_deny_more += 1;
         }
     }
 
@@ -141,9 +149,12 @@ impl Tally {
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,
             denied_more: self.denied_more,
+            would_deny: self.would_deny.entries.clone(),
+            would_deny_more: self.would_deny_more,
             connections: self.connections,
             allowed: self.allowed,
             denied_total: self.denied_total,
+            would_deny_total: self.would_deny_total,
         }
     }
 }
@@ -169,6 +180,20 @@ impl<K, V> Default for Table<K, V> {
     fn default() -> Self {
         Self { entries: Vec::new(), places: HashMap::new() }
     }
+}
+
+/// Counts one; whether there was room for it.
+fn count(
+    table: &mut Table<(String, u16, Reason), DeniedHost>,
+    target: Option<&Target>,
+    reason: Reason,
+    said: String,
+    flag: Option<String>,
+) -> bool {
+    let (host, port) = target.map_or((String::new(), 0), of);
+    let new = || DeniedHost { host: host.clone(), port, reason, said, count: 0, flag };
+    let entry = table.entry((host.clone(), port, reason), new);
+    entry.map(|entry| entry.count += 1).is_some()
 }
 
 fn of(target: &Target) -> (String, u16) {

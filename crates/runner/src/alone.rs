@@ -12,13 +12,14 @@ use std::sync::Arc;
 
 use exeat_audit::place::{Place, store_reloaded};
 use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
-use exeat_policy::{Admitted, Policy, Vetted};
+use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, serve};
 use exeat_sandbox::raise_descriptor_limit;
 use nix::sys::signal::Signal;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain};
+use crate::limits::of_connections;
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
 use crate::run::Record;
@@ -47,6 +48,8 @@ pub struct ProxyRequest {
     pub load: Load,
     /// Called after each such reading.
     pub told: Told,
+    /// The limits of connections; there is no stage that the others could hold.
+    pub limits: Limits,
     /// Where the record goes.
     pub audit: AuditTo,
     /// A name in every record.
@@ -128,7 +131,8 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         let mut reloader =
             Reloader::start(request.load, request.seen).map_err(prepare("the watch on the policy"))?;
 
-        let context = Arc::new(Context::new(request.policy, log.clone(), run));
+        let context = Context::new(request.policy, log.clone(), run);
+        let context = Arc::new(context.with_limits(of_connections(&request.limits)));
         let stop = CancellationToken::new();
         let serving = serve(listener, Entry::Http, Arc::clone(&context), stop.clone());
         tokio::pin!(serving);
@@ -189,7 +193,7 @@ fn adopt(
     if let Some(record) = beside {
         store_reloaded(record, &digest, &canonical).map_err(|error| chain(&Error::Place(error)))?;
     }
-    let under = Arc::new(Under { policy_sha256: digest.clone(), mode: log.header().mode });
+    let under = Arc::new(Under { policy_sha256: digest.clone(), mode: policy.terms().mode });
     let mut note = Note::new(What::PolicyReload);
     note.under = Some(Arc::clone(&under));
     let lines = std::iter::once(Event::Note(note)).chain(sources.into_iter().map(Event::Policy));

@@ -237,6 +237,7 @@ mod tests {
             env: rules.to_vec(),
             host_env: host.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             bridge: Bridge::default(),
+            socks5: false,
             stage: None,
             sources: Vec::new(),
             labels: Vec::new(),

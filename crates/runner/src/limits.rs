@@ -88,6 +88,8 @@ pub(crate) enum By {
     Supervision,
     /// exeat looks at it from time to time, and stops a stage that it finds beyond the limit: not exact.
     Watch,
+    /// The proxy refuses the connection that would be one too many.
+    Proxy,
 }
 
 impl fmt::Display for By {
@@ -97,6 +99,7 @@ impl fmt::Display for By {
             Self::Mount => "mount",
             Self::Supervision => "supervised",
             Self::Watch => "watched",
+            Self::Proxy => "proxy",
         })
     }
 }
@@ -112,8 +115,12 @@ pub(crate) struct Held {
 impl Held {
     /// `root`: the stage keeps root's kernel uid.
     pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
-        for (key, value, least) in [("pids", limits.pids, 1), ("open_files", limits.open_files, LEAST_FILES)]
-        {
+        for (key, value, least) in [
+            ("pids", limits.pids, 1),
+            ("open_files", limits.open_files, LEAST_FILES),
+            ("connections", limits.connections, 1),
+            ("connections_per_host", limits.connections_per_host, 1),
+        ] {
             if value.is_some_and(|value| value < least) {
                 return Err(Error::LimitTooSmall { key, least });
             }
@@ -130,6 +137,7 @@ impl Held {
                 "tmpfs_size" => By::Mount,
                 "memory" => By::Watch,
                 "pids" => pids,
+                "connections" | "connections_per_host" => By::Proxy,
                 _ => By::Supervision,
             };
             (key, value, by)
@@ -205,6 +213,19 @@ impl Held {
         }
         Ok(Some(watch))
     }
+}
+
+/// The limits that the proxy holds, the others as it has them.
+pub(crate) fn of_connections(limits: &Limits) -> exeat_proxy::Limits {
+    let mut of_proxy = exeat_proxy::Limits::default();
+    let number = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
+    if let Some(connections) = number(limits.connections) {
+        of_proxy.connections = connections;
+    }
+    if let Some(per_host) = number(limits.connections_per_host) {
+        of_proxy.per_host = per_host;
+    }
+    of_proxy
 }
 
 /// Private writable mappings of each process, touched or not (RLIMIT_DATA): behind the watch on memory, for a machine that
@@ -560,11 +581,18 @@ mod tests {
             file_size: "10MB".parse().ok(),
             tmpfs_size: "1MiB".parse().ok(),
             output_size: "1kB".parse().ok(),
+            connections: Some(512),
+            connections_per_host: Some(64),
         };
+        let of_proxy = of_connections(&limits);
+        assert_eq!((of_proxy.connections, of_proxy.per_host), (512, 64));
+        let usual = exeat_proxy::Limits::default();
+        let of_proxy = of_connections(&Limits::default());
+        assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
         let lines = |root| Held::new(limits, root).unwrap().lines().join(", ");
         let expect = "timeout=10m (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \
                       open_files=64 (rlimit), file_size=10MB (rlimit), tmpfs_size=1MiB (mount), \
-                      output_size=1kB (supervised)";
+                      output_size=1kB (supervised), connections=512 (proxy), connections_per_host=64 (proxy)";
         assert_eq!(lines(false), expect);
         assert_eq!(lines(true), expect.replace("pids=7 (rlimit)", "pids=7 (watched)"));
         let rlimits = Held::new(limits, false).unwrap().rlimits(2);
@@ -585,6 +613,8 @@ mod tests {
     fn a_limit_that_lets_nothing_start_is_refused() {
         for limits in [
             Limits { pids: Some(0), ..Limits::default() },
+            Limits { connections: Some(0), ..Limits::default() },
+            Limits { connections_per_host: Some(0), ..Limits::default() },
             Limits { open_files: Some(LEAST_FILES - 1), ..Limits::default() },
         ] {
             assert_eq!(Held::new(limits, false).unwrap_err().code(), 2, "{limits:?}");

@@ -85,6 +85,8 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let root = other.is_none() && geteuid().is_root();
     let limits = limits::Held::new(request.limits, root)?;
 
+    notes.extend(request.policy.terms().note().map(str::to_owned));
+
     let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
     let cache_base = cache_base(identity, variable("XDG_CACHE_HOME"), &home);
     let cache = cache_base
@@ -533,6 +535,7 @@ mod tests {
             env: Vec::new(),
             host_env: [variable("HOME", &dirs.root.join("home")), variable("XDG_CONFIG_HOME", config)].into(),
             bridge: Bridge::Handoff,
+            socks5: false,
             stage: None,
             labels: Vec::new(),
             audit: AuditTo::Default,

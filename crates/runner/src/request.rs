@@ -31,6 +31,8 @@ pub struct Request {
     pub host_env: BTreeMap<OsString, OsString>,
     /// How TCP in the namespace reaches the proxy.
     pub bridge: Bridge,
+    /// Offer the stage SOCKS5 beside the HTTP proxy.
+    pub socks5: bool,
     /// A name for the stage, in every audit record.
     pub stage: Option<String>,
     /// Labels of the run, in `run_start`.

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use exeat_audit::place::store_policy;
 use exeat_audit::{
-    Cause, Event, Header, Holds, Log, Mode, Note, RunEnd, RunId, RunStart, Sink, Source, What, sha256_hex,
+    Cause, Event, Header, Holds, Log, Note, RunEnd, RunId, RunStart, Sink, Source, What, sha256_hex,
 };
 use exeat_contract::Go;
 use exeat_policy::{Policy, Span};
@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 use crate::dirs::RunDir;
 use crate::environment::RUN_ID;
 use crate::error::{Error, chain};
-use crate::limits::{Copies, Reached, Stop};
+use crate::limits::{self, Copies, Reached, Stop};
 use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
 use crate::request::AuditTo;
@@ -300,7 +300,7 @@ impl Record<'_> {
             store_policy(path, &canonical).map_err(Error::Place)?;
         }
         let policy_sha256 = sha256_hex(canonical.as_bytes());
-        let header = Header { run, stage: self.stage, policy_sha256, mode: Mode::Enforce };
+        let header = Header { run, stage: self.stage, policy_sha256, mode: self.policy.terms().mode };
         let log = Log::start(sink, header).map_err(Error::Log)?;
         log.write(Event::RunStart(start)).map_err(Error::Log)?;
         for source in self.sources {
@@ -367,6 +367,7 @@ impl Run<'_> {
         }
         let context =
             Context::new(self.plan.policy.clone(), self.log.clone(), self.run).with_denials(denials);
+        let context = context.with_limits(limits::of_connections(&self.plan.limits.limits));
         let context = Arc::new(context);
 
         let own_streams = streams.own;

@@ -506,6 +506,7 @@ impl Stage {
             env: self.env.clone(),
             host_env,
             bridge: self.bridge,
+            socks5: false,
             stage: self.stage.clone(),
             sources: Vec::new(),
             labels: self.labels.clone(),

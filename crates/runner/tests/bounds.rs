@@ -133,6 +133,7 @@ fn one_case() {
         .map(|(name, value)| (name.into(), value.into()))
         .into(),
         bridge: Bridge::Handoff,
+        socks5: false,
         stage: None,
         sources: Vec::new(),
         labels: Vec::new(),

@@ -48,7 +48,6 @@ fn flags_of_other_versions_are_refused() {
         "--transparent=on",
         "--via=unix:/x",
         "--backend=bwrap",
-        "--mode=report",
         "--unix-sockets=on",
         "--host-port=1",
         "--unsafe-no-isolation",
@@ -77,14 +76,15 @@ fn check<T: Debug + PartialEq>(parse: impl Fn(&str) -> Result<T, String>, text: 
 #[test]
 fn limits() {
     let words = "run --timeout 10m --cpu-time 90s --memory 2GiB --pids 64 --open-files 128 --file-size 10MB \
-                 --tmpfs-size 64MiB --output-size 1kB x";
+                 --tmpfs-size 64MiB --output-size 1kB --connections 512 --connections-per-host 64 x";
     let Command::Run(args) = parse(&words.split_whitespace().collect::<Vec<_>>()).unwrap().command else {
         panic!("not a run")
     };
     let set: Vec<_> = Limits::from(args.limits).set().map(|(key, value)| format!("{key}={value}")).collect();
     assert_eq!(
         set.join(" "),
-        "timeout=10m cpu_time=1m30s memory=2GiB pids=64 open_files=128 file_size=10MB tmpfs_size=64MiB output_size=1kB"
+        "timeout=10m cpu_time=1m30s memory=2GiB pids=64 open_files=128 file_size=10MB tmpfs_size=64MiB output_size=1kB \
+         connections=512 connections_per_host=64"
     );
     for words in
         [["--memory", "2"], ["--memory", "-1"], ["--memory", "lots"], ["--pids", "-1"], ["--cpu-time", "9"]]
@@ -93,6 +93,54 @@ fn limits() {
         // Bytes have no unit.
         assert_eq!(accepted, words == ["--memory", "2"], "{words:?}");
     }
+}
+
+/// Connections are the proxy's to bound, with a sandbox of exeat's or without.
+#[test]
+fn connections_are_one_to_a_million() {
+    for (number, accepted) in
+        [("1", true), ("1000000", true), ("0", false), ("1000001", false), ("-1", false), ("x", false)]
+    {
+        for flag in ["--connections", "--connections-per-host"] {
+            for command in [&["run"][..], &["proxy", "--listen", "unix:/x"]] {
+                let flag = format!("{flag}={number}");
+                let tail: &[&str] = if command.len() == 1 { &["x"] } else { &[] };
+                let words = [command, &[flag.as_str()], tail].concat();
+                assert_eq!(parse(&words).is_ok(), accepted, "{words:?}");
+            }
+        }
+    }
+}
+
+/// What holds for all rules is said wherever rules are.
+#[test]
+fn terms() {
+    for command in [
+        &["run"][..],
+        &["proxy", "--listen", "unix:/x"],
+        &["check"],
+        &["policy", "show"],
+        &["policy", "lint"],
+        &["env"],
+    ] {
+        let tail: &[&str] = if ["run", "check"].contains(&command[0]) { &["x"] } else { &[] };
+        for (flags, accepted) in [
+            (&["--mode", "report", "--nat64", "--ech", "refuse"][..], true),
+            (&["--mode=enforce", "--ech=record"], true),
+            (&["--mode", "learn"], false),
+            (&["--mode"], false),
+            (&["--ech", "off"], false),
+            (&["--nat64=yes"], false),
+        ] {
+            assert_eq!(parse(&[command, flags, tail].concat()).is_ok(), accepted, "{command:?} {flags:?}");
+        }
+    }
+    let args = run(&["--mode", "report", "--nat64", "--ech", "refuse", "--socks5", "x"]);
+    let PolicyArgs { mode, nat64, ech, .. } = args.policy;
+    assert_eq!((mode, nat64, ech, args.socks5), (Some(Mode::Report), true, Some(Ech::Refuse), true));
+    let error = parse(&["check", "--mode", "learn", "x"]).unwrap_err().to_string();
+    assert!(error.contains("one of enforce, report"), "{error}");
+    assert!(parse(&["check", "--socks5", "x"]).is_err(), "there is no stage to offer it to");
 }
 
 #[test]

@@ -3,7 +3,9 @@
 
 use std::net::Ipv6Addr;
 
-use exeat_policy::{Admitted, Day, Denial, Host, Layer, Policy, Port, Rule, Target, TargetError, Vetted};
+use exeat_policy::{
+    Admitted, Day, Denial, Host, Layer, Policy, Port, Rule, Size, Target, TargetError, Vetted,
+};
 use exeat_runner::{Unchecked, check_addresses};
 use serde::Serialize;
 
@@ -21,7 +23,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
     let targets = args.targets.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
     let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
-    for note in &loaded.notes {
+    for note in loaded.notes.iter().map(String::as_str).chain(loaded.policy.terms().note()) {
         stdio::line("note", note);
     }
     let today = today();
@@ -66,10 +68,41 @@ enum Said {
 impl Said {
     fn verdict(&self) -> &'static str {
         match self {
+            Self::Granted(_) | Self::Vetted(_) if self.would_deny().is_some() => "would_deny",
             Self::Granted(_) | Self::Vetted(_) => "allow",
             Self::Denied(_) => "deny",
             Self::Failed(_) => "error",
         }
+    }
+
+    /// The grant, and what else had to allow it.
+    fn granted(&self) -> Option<(&Rule, Vec<&Rule>)> {
+        match self {
+            Self::Granted(admitted) => {
+                Some(admitted.rule()?).map(|rule| (rule, above(rule, admitted.within())))
+            }
+            Self::Vetted(vetted) => Some(vetted.rule()?).map(|rule| (rule, above(rule, vetted.within()))),
+            Self::Denied(_) | Self::Failed(_) => None,
+        }
+    }
+
+    /// What enforcing would say of what report mode lets through.
+    fn would_deny(&self) -> Option<&Denial> {
+        match self {
+            Self::Granted(admitted) => admitted.would_deny(),
+            Self::Vetted(vetted) => vetted.would_deny(),
+            Self::Denied(_) | Self::Failed(_) => None,
+        }
+    }
+
+    /// What may be sent there in a run: the smallest budget.
+    fn max_upload(&self) -> Option<Size> {
+        let least = match self {
+            Self::Granted(admitted) => admitted.upload_budgets().map(|(_, bytes)| bytes).min(),
+            Self::Vetted(vetted) => vetted.upload_budgets().map(|(_, bytes)| bytes).min(),
+            Self::Denied(_) | Self::Failed(_) => None,
+        };
+        least.and_then(Size::new)
     }
 }
 
@@ -90,35 +123,43 @@ fn answer(policy: &Policy, target: Target, today: Day, resolve: bool) -> Answer 
 
 fn text(answers: &[Answer], paint: Paint) -> String {
     let width = answers.iter().map(|answer| answer.target.len()).max().unwrap_or(0);
+    let verdicts = answers.iter().map(|answer| answer.said.verdict().len());
+    let column = verdicts.max().unwrap_or(0).max("allow".len());
     let mut out = String::new();
     for Answer { target, said } in answers {
         let verdict = said.verdict();
-        let (painted, why) = match said {
-            Said::Granted(admitted) => (
-                paint.good(verdict),
-                format!("{}{}", named(admitted.rule()), within(admitted.rule(), admitted.within())),
-            ),
-            Said::Vetted(vetted) => {
-                let mut why = format!("{}{}", named(vetted.rule()), within(vetted.rule(), vetted.within()));
-                if let Some(opened_by) = vetted.opened_by().filter(|rule| rule.id != vetted.rule().id) {
-                    why.push_str(&format!(" and {}", named(opened_by)));
+        let refused = |denial: &Denial| {
+            let flag = denial.flag().map(|flag| format!("  {}", paint.strong(&flag))).unwrap_or_default();
+            format!("{}{flag}", printable(&denial.said_outside()))
+        };
+        let (painted, mut why) = match said {
+            Said::Granted(_) | Said::Vetted(_) => match (said.granted(), said.would_deny()) {
+                (Some((rule, within)), _) => {
+                    let within = within.into_iter().map(|rule| format!(", within {}", named(rule)));
+                    (paint.good(verdict), format!("{}{}", named(rule), within.collect::<String>()))
                 }
-                if vetted.target().host.ip().is_none() {
-                    let addrs: Vec<_> = vetted.addrs().iter().map(|addr| addr.ip().to_string()).collect();
-                    why.push_str(&format!("  {}", addrs.join(" ")));
-                }
-                (paint.good(verdict), why)
-            }
-            Said::Denied(denial) => {
-                let flag = denial.flag().map(|flag| format!("  {}", paint.strong(&flag))).unwrap_or_default();
-                (paint.bad(verdict), format!("{}{flag}", printable(&denial.said_outside())))
-            }
+                (None, denial) => (paint.odd(verdict), denial.map(refused).unwrap_or_default()),
+            },
+            Said::Denied(denial) => (paint.bad(verdict), refused(denial)),
             Said::Failed(why) => (paint.odd(verdict), format!("{} (not a policy denial)", printable(why))),
         };
-        let pad = " ".repeat("allow".len().saturating_sub(verdict.len()));
+        if let Said::Vetted(vetted) = said {
+            let grant = vetted.rule().map(|rule| rule.id);
+            if let Some(opened_by) = vetted.opened_by().filter(|rule| Some(rule.id) != grant) {
+                why.push_str(&format!(" and {}", named(opened_by)));
+            }
+            if vetted.target().host.ip().is_none() {
+                let addrs: Vec<_> = vetted.addrs().iter().map(|addr| addr.ip().to_string()).collect();
+                why.push_str(&format!("  {}", addrs.join(" ")));
+            }
+        }
+        let pad = " ".repeat(column.saturating_sub(verdict.len()));
         out.push_str(&format!("{painted}{pad}  {target:width$}  {why}\n"));
         if let Some(also) = also(said) {
-            out.push_str(&format!("{:7}also opens {also}\n", ""));
+            out.push_str(&format!("{:1$}  also opens {also}\n", "", column));
+        }
+        if let Some(size) = said.max_upload() {
+            out.push_str(&format!("{:1$}  at most {size} are sent in a run\n", "", column));
         }
     }
     out
@@ -127,26 +168,16 @@ fn text(answers: &[Answer], paint: Paint) -> String {
 /// What else the rule that decided allows.
 fn also(said: &Said) -> Option<String> {
     match said {
-        Said::Granted(admitted) => admitted.rule().also_opens(admitted.target()),
-        Said::Vetted(vetted) => vetted.rule().also_opens(vetted.target()),
+        Said::Granted(admitted) => admitted.rule()?.also_opens(admitted.target()),
+        Said::Vetted(vetted) => vetted.rule()?.also_opens(vetted.target()),
         Said::Denied(_) | Said::Failed(_) => None,
     }
 }
 
 /// The rules of ceilings and of what is declared that had to allow it too. Effects alone are both, and are said once.
-fn above<'a>(
-    rule: &Rule,
-    within: impl Iterator<Item = (&'a Layer, &'a Rule)>,
-) -> impl Iterator<Item = &'a Rule> {
-    within.map(|(_, other)| other).filter(|other| other.text != rule.text || other.origin != rule.origin)
-}
-
-fn within<'a>(rule: &Rule, all: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> String {
-    above(rule, all).map(|rule| format!(", within {}", named(rule))).collect()
-}
-
-fn origins<'a>(rule: &Rule, all: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> Vec<String> {
-    above(rule, all).map(|rule| format!("{} ({})", rule.text, rule.origin)).collect()
+fn above<'a>(rule: &Rule, within: impl Iterator<Item = (&'a Layer, &'a Rule)>) -> Vec<&'a Rule> {
+    let others = within.map(|(_, other)| other);
+    others.filter(|other| other.text != rule.text || other.origin != rule.origin).collect()
 }
 
 fn named(rule: &Rule) -> String {
@@ -173,6 +204,9 @@ struct Line<'a> {
     said: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     flag: Option<String>,
+    /// Bytes that may be sent in a run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    max_upload: Option<u64>,
     /// Whether the addresses passed too; `false`: they were not looked at.
     addresses_checked: bool,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -192,27 +226,29 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
             also: also(said),
             said: None,
             flag: None,
+            max_upload: said.max_upload().map(Size::get),
             addresses_checked: false,
             ips: Vec::new(),
         };
         let by = |rule: Option<&'_ Rule>| rule.map(|rule| rule.origin.to_string());
-        let line = match said {
-            Said::Granted(admitted) => {
-                let rule = admitted.rule();
-                let within = origins(rule, admitted.within());
+        let line = match (said.granted(), said.would_deny()) {
+            (Some((rule, within)), _) => {
+                let within = within.iter().map(|rule| format!("{} ({})", rule.text, rule.origin)).collect();
                 Line { rule: Some(&rule.text), rule_src: by(Some(rule)), within, ..line }
             }
+            (None, Some(denial)) => Line {
+                reason: denial.reason().as_str(),
+                said: Some(denial.said_outside()),
+                flag: denial.flag(),
+                ..line
+            },
+            (None, None) => line,
+        };
+        let line = match said {
+            Said::Granted(_) => line,
             Said::Vetted(vetted) => {
-                let rule = vetted.rule();
                 let ips = vetted.addrs().iter().map(|addr| addr.ip().to_string()).collect();
-                Line {
-                    rule: Some(&rule.text),
-                    rule_src: by(Some(rule)),
-                    within: origins(rule, vetted.within()),
-                    addresses_checked: true,
-                    ips,
-                    ..line
-                }
+                Line { addresses_checked: true, ips, ..line }
             }
             Said::Denied(denial) => Line {
                 reason: denial.reason().as_str(),

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use exeat_audit::sha256_hex;
 use exeat_policy::file::Work;
 use exeat_policy::{
-    Action, Change, ChangeKind, Day, Effective, FileRole, Finding, Layers, Limits, Policy, PolicyBuilder,
-    PolicyFile, Role, Rule, TlsCheck, preset, schema,
+    Action, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode, Policy,
+    PolicyBuilder, PolicyFile, Role, Rule, Size, Terms, TlsCheck, preset, schema,
 };
 use exeat_runner::{Bind, Bounds, EnvRule};
 use serde_json::{Value, json};
@@ -98,6 +98,8 @@ pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
                 (ChangeKind::Deny, _) => " (a deny rule)",
                 (ChangeKind::Tls, "opens") => " (the TLS name is not checked any more)",
                 (ChangeKind::Tls, _) => " (the TLS name is checked)",
+                (ChangeKind::Upload, "opens") => " (more may be sent)",
+                (ChangeKind::Upload, _) => " (less may be sent)",
                 _ => "",
             };
             lines.push((word, json!({"change": word, "target": target}), format!("{target}{said}")));
@@ -213,6 +215,7 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
             TlsCheck::Sni => notes.push("TLS name checked".into()),
             TlsCheck::Off => notes.push("TLS name not checked".into()),
         }
+        notes.extend(rule.max_upload.map(|size| format!("at most {size} sent in a run")));
         let expired = rule.expires.is_some_and(|day| day <= today);
         notes.extend(
             rule.expires.map(|day| format!("{} on {day}", if expired { "expired" } else { "expires" })),
@@ -231,6 +234,12 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
         let target = format!("{}:{}", rule.pattern, rule.ports);
         let origin = printable(&rule.origin.to_string());
         let _ = writeln!(text, "  {}   {target:width$}  {origin}", out.bad("deny"));
+    }
+    for said in terms(policy.terms()) {
+        let _ = writeln!(text, "  {said}");
+    }
+    if said.socks5 {
+        let _ = writeln!(text, "  SOCKS5 is offered");
     }
     if !layers.is_empty() {
         let _ = writeln!(text, "  bounded by {}", printable(&layers.join(", ")));
@@ -262,7 +271,7 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
     if !limits.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("limits"));
         for (key, value) in limits {
-            let _ = writeln!(text, "  {key:10} {value}");
+            let _ = writeln!(text, "  {key:20} {value}");
         }
     }
     let _ = writeln!(text, "\npolicy {}", sha256_hex(policy.canonical_json().as_bytes()));
@@ -282,7 +291,7 @@ fn shown_json(loaded: &Loaded) -> Value {
         };
         json!({
             "target": format!("{}:{}", rule.pattern, rule.ports), "from": from, "tls": tls,
-            "expires": rule.expires.map(|day| day.to_string()),
+            "expires": rule.expires.map(|day| day.to_string()), "max_upload": rule.max_upload.map(Size::get),
         })
     });
     let deny = policy.rules().iter().filter(|rule| rule.action == Action::Deny).map(of);
@@ -297,6 +306,10 @@ fn shown_json(loaded: &Loaded) -> Value {
         said.limits.min(*ceiling_limits).set().map(|(key, value)| (key.to_owned(), value.into())).collect();
     json!({
         "schema": 1,
+        "mode": policy.terms().mode,
+        "nat64": policy.terms().nat64,
+        "ech": policy.terms().ech,
+        "socks5": said.socks5,
         "policy_sha256": sha256_hex(policy.canonical_json().as_bytes()),
         "sources": sources.iter().map(|source| json!({
             "role": source.role.as_str(), "file": source.file, "sha256": source.sha256,
@@ -323,6 +336,17 @@ fn shown_json(loaded: &Loaded) -> Value {
         }).collect::<Vec<_>>(),
         "limits": limits,
     })
+}
+
+/// What is not as usual for all rules.
+fn terms(terms: Terms) -> impl Iterator<Item = &'static str> {
+    let report = terms.mode == Mode::Report;
+    let said = [
+        (report, "report mode: what no rule allows is let through on ports 80 and 443, and recorded"),
+        (terms.nat64, "addresses in 64:ff9b::/96 are judged by the IPv4 address inside (nat64)"),
+        (terms.ech == Ech::Refuse, "a TLS hello that hides its server name is refused (ech)"),
+    ];
+    said.into_iter().filter(|(is, _)| *is).map(|(_, said)| said)
 }
 
 /// Words in lines of some eighty columns.
@@ -437,6 +461,7 @@ impl Side {
 
     fn keys(&self) -> Vec<(String, String)> {
         let PolicyFile { stage, presets, rules, fs, env, limits, work, .. } = &self.file;
+        let PolicyFile { mode, nat64, ech, socks5, .. } = &self.file;
         let mut keys: Vec<(String, String)> = Vec::new();
         let mut put = |key: &str, value: String| keys.push((key.to_owned(), value));
         if let Some(stage) = stage {
@@ -445,6 +470,18 @@ impl Side {
         // A preset that asks a package manager says nothing here about hosts.
         for (name, _) in presets {
             put("network.presets", name.clone());
+        }
+        // What is said and what is usual are the same.
+        if let Some(mode) = mode.filter(|mode| *mode != Mode::default()) {
+            put("network.mode", mode.to_string());
+        }
+        if let Some(ech) = ech.filter(|ech| *ech != Ech::default()) {
+            put("network.ech", ech.to_string());
+        }
+        for (key, said) in [("network.nat64", nat64), ("network.socks5", socks5)] {
+            if *said == Some(true) {
+                put(key, "true".into());
+            }
         }
         // That a rule ends later, or never, opens nothing today.
         for rule in rules {

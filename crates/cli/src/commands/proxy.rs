@@ -4,6 +4,7 @@ use std::cell::OnceCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use exeat_policy::{Mode, Terms};
 use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Seen};
 
 use crate::args::{ListenAt, PolicyArgs, ProxyArgs};
@@ -36,6 +37,10 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     for note in loaded.notes.iter().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
         stdio::line("note", note);
     }
+    // Whatever `--quiet` says: it weakens what is enforced.
+    if let Some(note) = loaded.policy.terms().note() {
+        stdio::line("note", note);
+    }
     match &args.listen {
         ListenAt::Unix(_) => {}
         ListenAt::Tcp(addr) if addr.ip().is_loopback() => {
@@ -53,13 +58,15 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let summary = exeat_runner::serve_alone(ProxyRequest {
         listen,
         listen_anywhere: args.listen_anywhere,
+        limits: loaded.limits(args.limits.into()),
         policy: loaded.policy,
         sources: loaded.sources,
         seen: loaded.seen,
         load,
         told: Box::new(move |done| match done {
             Ok((digest, notes)) => {
-                for note in notes.iter().filter(|_| !quiet) {
+                let weaker = Terms { mode: Mode::Report, ..Terms::default() }.note();
+                for note in notes.iter().filter(|note| !quiet || Some(note.as_str()) == weaker) {
                     stdio::line("note", note);
                 }
                 stdio::line("note", &format!("the policy was read again: {digest}"));
@@ -100,7 +107,8 @@ fn again(args: PolicyArgs, machine: Machine, first: &Loaded) -> Load {
             return Err(format!("`{}` is no file any more", printable(&seen.path().display().to_string())));
         }
         let loaded = load::load(&args, FileFlags::default(), &machine).map_err(|failure| failure.said())?;
-        let Loaded { policy, sources, seen, notes, .. } = loaded;
+        let Loaded { policy, sources, seen, mut notes, .. } = loaded;
+        notes.extend(policy.terms().note().map(str::to_owned));
         Ok(Reloaded { policy, sources, seen, notes })
     })
 }

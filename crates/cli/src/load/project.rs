@@ -8,6 +8,7 @@ use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
+use exeat_policy::Mode;
 use exeat_policy::file::PolicyFile;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
@@ -62,6 +63,13 @@ pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
         }
         drop
     };
+    let reports = speaks(|ceiling| ceiling.report.is_some());
+    if drop_if(file.mode == Some(Mode::Report), reports, "network.mode") {
+        file.mode = None;
+    }
+    if drop_if(file.nat64 == Some(true), speaks(|ceiling| ceiling.nat64.is_some()), "network.nat64") {
+        file.nat64 = None;
+    }
     let view = speaks(|ceiling| ceiling.fs.view.is_some());
     if drop_if(file.fs.view.is_some(), view, "fs.view") {
         file.fs.view = None;

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use clap::Parser;
 
-use exeat_policy::TlsCheck;
 use exeat_policy::file::MAX_FILE_BYTES;
+use exeat_policy::{Ech, Mode, Terms, TlsCheck};
 use exeat_runner::Bind;
 
 use super::*;
@@ -98,13 +98,107 @@ fn rules_keep_their_origins() {
     );
 }
 
+/// One file is enough for report mode and NAT64, a flag says the last word, and a ceiling has the very last.
+#[test]
+fn what_holds_for_all_rules() {
+    let place = Place::new();
+    place.file("report.toml", "[network]\nmode = \"report\"");
+    place.file(
+        "enforce.toml",
+        "[network]\nmode = \"enforce\"\nech = \"record\"\nnat64 = false\nsocks5 = false",
+    );
+    place.file("more.toml", "[network]\nnat64 = true\nech = \"refuse\"\nsocks5 = true");
+    place.file("open.toml", "[network]\nreport = true\nnat64 = true\nech = \"record\"");
+    place.file("no-report.toml", "[network]\nreport = false");
+    place.file("no-nat64.toml", "[network]\nnat64 = false");
+    place.file("no-ech.toml", "[network]\nech = \"refuse\"");
+    for (words, mode, nat64, ech) in [
+        ("", Mode::Enforce, false, Ech::Record),
+        ("--mode report", Mode::Report, false, Ech::Record),
+        ("--policy report.toml", Mode::Report, false, Ech::Record),
+        ("--policy report.toml --policy enforce.toml", Mode::Report, false, Ech::Record),
+        ("--policy enforce.toml --policy report.toml", Mode::Report, false, Ech::Record),
+        ("--policy report.toml --mode enforce", Mode::Enforce, false, Ech::Record),
+        ("--policy enforce.toml --mode report", Mode::Report, false, Ech::Record),
+        ("--policy more.toml", Mode::Enforce, true, Ech::Refuse),
+        ("--policy more.toml --policy enforce.toml", Mode::Enforce, true, Ech::Refuse),
+        ("--policy more.toml --ech record", Mode::Enforce, true, Ech::Record),
+        ("--nat64 --ech refuse", Mode::Enforce, true, Ech::Refuse),
+        ("--policy report.toml --nat64 --ceiling open.toml", Mode::Report, true, Ech::Record),
+        // A ceiling grants nothing.
+        ("--ceiling open.toml", Mode::Enforce, false, Ech::Record),
+        ("--ceiling no-report.toml --ceiling no-nat64.toml", Mode::Enforce, false, Ech::Record),
+        ("--ceiling no-report.toml --policy report.toml --mode enforce", Mode::Enforce, false, Ech::Record),
+        ("--ceiling no-ech.toml", Mode::Enforce, false, Ech::Refuse),
+        ("--ceiling no-ech.toml --ceiling open.toml --ech record", Mode::Enforce, false, Ech::Refuse),
+    ] {
+        let request = place.request(&words.split_whitespace().collect::<Vec<_>>());
+        assert_eq!(request.policy.terms(), Terms { mode, nat64, ech }, "{words}");
+    }
+    let socks5 = |words: &[&str]| place.request(words).socks5;
+    assert!(!socks5(&[]) && !socks5(&["--policy", "enforce.toml"]));
+    assert!(socks5(&["--socks5"]) && socks5(&["--policy", "more.toml", "--policy", "enforce.toml"]));
+
+    insta::assert_snapshot!(place.report(&["--mode", "report", "--ceiling", "no-report.toml"]), @r"
+    exeat: error: report mode is forbidden by the ceiling no-report.toml
+      hint: --mode enforce runs with what the rules allow
+    ");
+    let words = ["--policy", "report.toml", "--ceiling", "open.toml", "--ceiling", "no-report.toml"];
+    insta::assert_snapshot!(place.report(&words), @r"
+    exeat: error: report.toml: report mode is forbidden by the ceiling no-report.toml
+      hint: --mode enforce runs with what the rules allow
+    ");
+    assert_eq!(
+        place.report(&["--policy", "more.toml", "--ceiling", "no-nat64.toml"]),
+        "exeat: error: more.toml: nat64 is forbidden by the ceiling no-nat64.toml\n"
+    );
+    assert!(place.report(&["--nat64", "--ceiling", "no-nat64.toml"]).contains("error: nat64 is forbidden"));
+}
+
+/// The project's own file is a stranger's word: it switches nothing on of which no ceiling speaks.
+#[test]
+fn the_projects_file_alone_reports_on_nothing() {
+    let place = Place::new();
+    place.file(".exeat.toml", "[network]\nmode = \"report\"\nnat64 = true\nech = \"refuse\"");
+    place.file("silent.toml", "[network]\nallow = [\"*.corp.example\"]");
+    place.file("open.toml", "[network]\nreport = true\nnat64 = true");
+    place.file("no-report.toml", "[network]\nreport = false");
+    let asked = place.asked(&["--ceiling", "silent.toml"]);
+    assert_eq!(asked.request.policy.terms(), Terms { ech: Ech::Refuse, ..Terms::default() });
+    assert!(
+        asked.notes[1].contains("left out, because no ceiling bounds it: network.mode, network.nat64;"),
+        "{:?}",
+        asked.notes
+    );
+    let terms = place.request(&["--ceiling", "open.toml"]).policy.terms();
+    assert_eq!((terms.mode, terms.nat64), (Mode::Report, true));
+    assert!(place.report(&["--ceiling", "no-report.toml"]).contains(".exeat.toml: report mode is forbidden"));
+}
+
+/// K13: of connections the smallest number holds, whoever says it.
+#[test]
+fn limits_of_connections() {
+    let place = Place::new();
+    place.file("policy.toml", "[limits]\nconnections = 512\nconnections_per_host = 64");
+    place.file("ceiling.toml", "[limits]\nconnections = 100");
+    let limits = |words: &[&str]| {
+        let Limits { connections, connections_per_host, .. } = place.request(words).limits;
+        (connections, connections_per_host)
+    };
+    assert_eq!(limits(&[]), (None, None));
+    assert_eq!(limits(&["--policy", "policy.toml"]), (Some(512), Some(64)));
+    assert_eq!(limits(&["--policy", "policy.toml", "--connections", "600"]), (Some(600), Some(64)));
+    let within = ["--ceiling", "ceiling.toml", "--connections", "600", "--connections-per-host", "7"];
+    assert_eq!(limits(&within), (Some(100), Some(7)));
+}
+
 #[test]
 fn a_target_named_by_tls_off_is_not_checked() {
     let place = Place::new();
     let request = place.request(&["--allow", "db.example:5432", "--tls-off", "db.example:5432"]);
     let target = exeat_policy::Target::parse(b"db.example:5432").unwrap();
     let admitted = request.policy.admit(target, exeat_policy::Day::from_unix(0)).unwrap();
-    assert_eq!(admitted.rule().note.tls, TlsCheck::Off);
+    assert_eq!(admitted.rule().unwrap().note.tls, TlsCheck::Off);
     assert!(place.report(&["--tls-off", "!db.example"]).contains("one allow rule is needed here"));
 }
 

@@ -6,8 +6,8 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use exeat_policy::{
-    Action, AddrClass, Day, Denial, Host, Layers, Note, Origin, OwnAddrs, Policy, PolicyBuilder, Reason,
-    RuleSpec, Target, Verdict, classify,
+    Action, AddrClass, Day, Denial, Host, Layers, Mode, Note, Origin, OwnAddrs, Policy, PolicyBuilder,
+    Reason, RuleSpec, Target, Terms, Verdict, classify,
 };
 
 /// Rules of one input; more makes it slow and shows nothing new.
@@ -36,8 +36,16 @@ pub fn check(data: &[u8]) {
     let backwards: Vec<_> = layers[0].iter().rev().chain(layers[0]).copied().collect();
     let other = load(&backwards).0.build();
     assert_eq!(policy.canonical_json(), other.canonical_json());
-    let ceilings = layers[1..].iter().map(|rules| ("ceiling".to_owned(), load(rules).0)).collect();
-    let stack = Layers { grants: load(layers[0]).0, declared: None, ceilings }.build();
+    let stack = |terms| {
+        let ceilings = layers[1..].iter().map(|rules| ("ceiling".to_owned(), load(rules).0)).collect();
+        Layers { grants: load(layers[0]).0, declared: None, ceilings, terms }.build()
+    };
+    let stacks = [
+        Terms::default(),
+        Terms { mode: Mode::Report, ..Terms::default() },
+        Terms { nat64: true, ..Terms::default() },
+    ];
+    let stacks = stacks.map(stack);
 
     let near = naive.iter().flatten().flat_map(NaiveRule::near);
     for target in asked.into_iter().chain(near.take(200)) {
@@ -45,7 +53,9 @@ pub fn check(data: &[u8]) {
         // Order and repetition decide nothing.
         assert_eq!(other.admit(target.clone(), today()).map(drop).map_err(|denial| denial.reason()), outcome);
         vet(&policy, &naive[0], &target, &answers);
-        bounded(&stack, &naive, &target);
+        bounded(&stacks[0], &naive, &target);
+        reported(&stacks, &naive, &target, &answers);
+        translated(&stacks, &target, &answers);
     }
 }
 
@@ -73,6 +83,73 @@ fn bounded(stack: &Policy, layers: &[Vec<NaiveRule>], target: &Target) {
     }
 }
 
+/// Report mode lets a name through that the grants alone do not speak of, on the web's ports; all else is as it was.
+fn reported(stacks: &[Policy; 3], layers: &[Vec<NaiveRule>], target: &Target, answers: &[IpAddr]) {
+    let [strict, loose, _] = stacks;
+    let ask = |policy: &Policy| policy.admit(target.clone(), today());
+    let (strict, loose) = (ask(strict), ask(loose));
+    let said = || format!("{target} by {layers:?}: {strict:?}, {loose:?}");
+    let (grants, above) = (expected(&layers[0], target), &layers[1..]);
+    let denied = layers.iter().any(|rules| expected(rules, target) == Err(Reason::DenyRule));
+    let passes = target.host.name().is_some()
+        && [80, 443].contains(&target.port.get())
+        && [Err(Reason::Default), Err(Reason::Port)].contains(&grants)
+        && above.iter().all(|rules| expected(rules, target).is_ok())
+        && !denied;
+    let would_deny = loose.as_ref().ok().and_then(|admitted| admitted.would_deny());
+    assert_eq!(would_deny.map(|denial| Err(denial.reason())), passes.then_some(grants), "{}", said());
+    assert_eq!(loose.is_ok(), strict.is_ok() || passes, "{}", said());
+    if let Ok(admitted) = loose
+        && let Ok(vetted) = admitted.vet(answers, &OwnAddrs::default())
+    {
+        assert_eq!(vetted.decision().verdict == Verdict::WouldDeny, passes);
+        assert_eq!(vetted.rule().is_none(), passes);
+    }
+}
+
+/// Where addresses behind a translator are judged by the one inside, no address is opened that neither form of it opens.
+fn translated(stacks: &[Policy; 3], target: &Target, answers: &[IpAddr]) {
+    let [off, _, on] = stacks;
+    let ask = |policy: &Policy, target: &Target, answer: IpAddr| {
+        let admitted = policy.admit(target.clone(), today()).map_err(|denial| denial.reason())?;
+        admitted.vet(&[answer], &OwnAddrs::default()).map(drop).map_err(|denial| denial.reason())
+    };
+    for answer in answers {
+        let IpAddr::V4(inner) = *answer else { continue };
+        let outer = behind(inner);
+        // A literal is its own answer.
+        let behind = match target.host.ip() {
+            Some(_) => Target { host: Host::Ip(outer), port: target.port },
+            None => target.clone(),
+        };
+        let plain = match target.host.ip() {
+            Some(_) => Target { host: Host::Ip(*answer), port: target.port },
+            None => target.clone(),
+        };
+        let (closed, inside, judged) =
+            (ask(off, &behind, outer), ask(off, &plain, *answer), ask(on, &behind, outer));
+        let said = || format!("{behind} at {outer}: {closed:?}, {inside:?}, {judged:?}");
+        if closed == Err(Reason::DenyRule) {
+            assert_eq!(judged, closed, "{}", said());
+        } else if off.layers().len() == 1 && target.host.name().is_some() {
+            // With several layers each may have a rule for another form.
+            assert_eq!(judged.is_ok(), closed.is_ok() || inside.is_ok(), "{}", said());
+        }
+        assert!(
+            judged.is_ok() || closed.is_err() && (inside.is_err() || closed == Err(Reason::DenyRule)),
+            "{}",
+            said()
+        );
+        assert!(judged.is_err() || !classify(*answer).is_never_dialled(), "{}", said());
+    }
+}
+
+/// The address by which a translator is asked for another one.
+fn behind(ip: Ipv4Addr) -> IpAddr {
+    let [a, b, c, d] = ip.octets().map(u16::from);
+    Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, a << 8 | b, c << 8 | d).into()
+}
+
 fn today() -> Day {
     Day::from_ymd(2026, 11, 21).unwrap()
 }
@@ -93,7 +170,9 @@ fn load(rules: &[(&str, Option<Day>)]) -> (PolicyBuilder, Vec<NaiveRule>) {
 
 fn admit(policy: &Policy, naive: &[NaiveRule], target: &Target) -> Result<(), Reason> {
     let outcome = policy.admit(target.clone(), today());
-    let said = || format!("{target} by {:?}: {:?}", naive, outcome.as_ref().map(|a| a.rule().to_string()));
+    let said = || {
+        format!("{target} by {:?}: {:?}", naive, outcome.as_ref().map(|a| a.rule().map(ToString::to_string)))
+    };
     let (port, expected) = (target.port.get(), expected(naive, target));
     let got = outcome.as_ref().map(drop).map_err(Denial::reason);
     // Rule by rule too: what is reviewed and listed asks the matcher, and a decision asks the index.
@@ -124,7 +203,8 @@ fn admit(policy: &Policy, naive: &[NaiveRule], target: &Target) -> Result<(), Re
     match &outcome {
         Ok(admitted) => {
             assert_eq!(admitted.target(), target);
-            let rule = NaiveRule::read(&admitted.rule().text, admitted.rule().note.expires);
+            let rule = admitted.rule().unwrap();
+            let rule = NaiveRule::read(&rule.text, rule.note.expires);
             assert!(
                 !rule.deny && rule.is_live() && rule.has(port) && rule.covers(&target.host),
                 "{}",
@@ -357,9 +437,7 @@ impl NaiveRule {
                     let mut near =
                         vec![ip, address(bits.wrapping_add(1), width), address(bits.wrapping_sub(1), width)];
                     if let IpAddr::V4(v4) = ip {
-                        let [a, b, c, d] = v4.octets().map(u16::from);
-                        let nat64 = Ipv6Addr::new(0x64, 0xff9b, 0, 0, 0, 0, a << 8 | b, c << 8 | d);
-                        near.extend([IpAddr::V6(v4.to_ipv6_mapped()), IpAddr::V6(nat64)]);
+                        near.extend([IpAddr::V6(v4.to_ipv6_mapped()), behind(v4)]);
                     }
                     near
                 });

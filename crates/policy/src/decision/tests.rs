@@ -242,7 +242,10 @@ fn d05_d07_addresses_that_get_no_flag() {
         &hopeless("metadata_ip", "not a public address (cloud metadata)"),
     );
     // H08: in every form of it, whether the name leads there or the literal does.
-    metadata("64:ff9b::169.254.169.254", "resolves to 64:ff9b::a9fe:a9fe (cloud metadata)");
+    metadata(
+        "64:ff9b::169.254.169.254",
+        "resolves to 64:ff9b::a9fe:a9fe (NAT64 of 169.254.169.254, cloud metadata)",
+    );
     for literal in ["[::ffff:169.254.169.254]:80", "[2002:a9fe:a9fe::1]:80", "[fe80::5efe:a9fe:a9fe]:80"] {
         let plain = hopeless("metadata_ip", "not a public address (cloud metadata)");
         refuses(&[], literal, &[], &plain);
@@ -375,7 +378,7 @@ fn what_is_vetted_is_dialled_in_order() {
     let addrs: Vec<String> = vetted.addrs().iter().map(ToString::to_string).collect();
     assert_eq!(addrs, ["10.0.0.7:8443", "1.1.1.1:8443"]);
     assert_eq!(vetted.opened_by().map(|rule| rule.text.as_str()), Some("10.0.0.0/8:8443"));
-    assert_eq!(vetted.rule().text, "a.example.com:8443");
+    assert_eq!(vetted.rule().unwrap().text, "a.example.com:8443");
     let decision = vetted.decision();
     assert_eq!(
         (decision.verdict, decision.reason, decision.rule),

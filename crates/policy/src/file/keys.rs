@@ -30,8 +30,10 @@ pub(crate) enum Shape {
     Stage,
     /// Any string.
     Text,
-    /// `enforce`.
+    /// `enforce` or `report`.
     Mode,
+    /// `record` or `refuse`.
+    Ech,
     /// `sni` or `off`.
     Tls,
     /// `minimal`, `project` or `host`.
@@ -58,6 +60,8 @@ pub(crate) enum Shape {
     Size,
     /// A whole number from 1.
     Count,
+    /// A whole number from 1 to a million.
+    Connections,
     /// Known and not supported by this version.
     Later,
 }
@@ -86,7 +90,20 @@ pub(crate) const KEYS: &[Key] = &[
     key("", "fs", Shape::Table, "which files"),
     key("", "env", Shape::Table, "which variables"),
     key("", "limits", Shape::Table, "how much"),
-    policy("network", "mode", Shape::Mode, "whether the rules are enforced"),
+    policy(
+        "network",
+        "mode",
+        Shape::Mode,
+        "enforce, or report: names that no rule allows are let through on the ports 80 and 443, and recorded",
+    ),
+    key("network", "nat64", Shape::Flag, "judges addresses in 64:ff9b::/96 by the IPv4 address inside"),
+    key(
+        "network",
+        "ech",
+        Shape::Ech,
+        "whether a TLS hello with an encrypted one inside is recorded or refused",
+    ),
+    policy("network", "socks5", Shape::Flag, "offers the stage SOCKS5 as well"),
     key("network", "presets", Shape::Presets, "named sets of hosts"),
     key("network", "allow", Shape::Rules, "hosts that are allowed; port 443 where none is given"),
     key(
@@ -100,7 +117,6 @@ pub(crate) const KEYS: &[Key] = &[
     key("network", "allow_shared_suffix", Shape::Flag, "permits wildcards on shared suffixes in this file"),
     ceiling("network", "report", Shape::Flag, "false: no run may use report mode"),
     ceiling("network", "require_hosts", Shape::Flag, "true: a bare `Network` effect is refused"),
-    later("network", "max_upload"),
     key("network.rule", "allow", Shape::Rules, "hosts that are allowed; port 443 where none is given"),
     key("network.rule", "deny", Shape::Rules, "hosts that are denied, on every port where none is given"),
     key("network.rule", "reason", Shape::Text, "why the rule exists"),
@@ -112,7 +128,12 @@ pub(crate) const KEYS: &[Key] = &[
         Shape::Tls,
         "whether the TLS server name is checked; on port 443 it is by default",
     ),
-    later("network.rule", "max_upload"),
+    key(
+        "network.rule",
+        "max_upload",
+        Shape::Size,
+        "what a run may send to each rule of `allow`, all connections together",
+    ),
     later("network.rule", "methods"),
     later("network.rule", "paths"),
     key("fs", "view", Shape::View, "what is shown before anything is listed"),
@@ -130,6 +151,8 @@ pub(crate) const KEYS: &[Key] = &[
     key("limits", "file_size", Shape::Size, "the largest file that a process may write"),
     key("limits", "tmpfs_size", Shape::Size, "each of the private `/tmp` and `/var/tmp`"),
     key("limits", "output_size", Shape::Size, "stdout and stderr together"),
+    key("limits", "connections", Shape::Connections, "connections at one time"),
+    key("limits", "connections_per_host", Shape::Connections, "connections to one host at one time"),
 ];
 
 /// The keys of a published isolation policy: see [`isolation`](super::isolation).

@@ -6,8 +6,9 @@ use std::str::FromStr;
 use crate::day::Day;
 use crate::escape::visible;
 use crate::grammar::Allowances;
-use crate::limits::{LimitError, Limits, Span};
+use crate::limits::{LimitError, Limits, MAX_CONNECTIONS, Span};
 use crate::rule::{Action, Note, TlsCheck};
+use crate::terms::{Ech, Mode};
 
 use super::bind::{BindError, BindSpec};
 use super::keys::{KEYS, nearest};
@@ -40,7 +41,9 @@ pub fn stage_fault(name: &str) -> Option<&'static str> {
 const SIZE: &str = "a size like \"512MiB\"";
 
 const VIEWS: [(&str, View); 3] =
-    [("minimal", View::Minimal), ("project", View::Project), ("host", View::Host)];
+    [("project", View::Project), ("host", View::Host), ("minimal", View::Minimal)];
+
+const TLS: [(&str, TlsCheck); 2] = [("sni", TlsCheck::Sni), ("off", TlsCheck::Off)];
 
 impl Reader<'_> {
     pub(super) fn document(&mut self, document: Node, file: &mut PolicyFile) {
@@ -97,7 +100,12 @@ impl Reader<'_> {
         let bare = Note::default();
         for entry in entries {
             match entry.key.as_str() {
-                "mode" => self.mode(entry.node),
+                "mode" => {
+                    file.mode = self.word("mode", entry.node, &Mode::ALL.map(|mode| (mode.as_str(), mode)))
+                }
+                "ech" => file.ech = self.word("ech", entry.node, &Ech::ALL.map(|ech| (ech.as_str(), ech))),
+                "nat64" => file.nat64 = self.flag(&entry),
+                "socks5" => file.socks5 = self.flag(&entry),
                 "presets" => self.presets(entry, file),
                 "allow" => self.rules(entry, Action::Allow, allowances, &bare, &mut file.rules),
                 "deny" => self.rules(entry, Action::Deny, allowances, &bare, &mut file.rules),
@@ -120,18 +128,21 @@ impl Reader<'_> {
         }
     }
 
-    fn mode(&mut self, node: Node) {
+    /// One of a few words; the last two are said with "or".
+    fn word<T: Copy>(&mut self, key: &str, node: Node, words: &[(&'static str, T)]) -> Option<T> {
         let at = node.at.clone();
-        match self.string("mode", node).as_deref() {
-            None | Some("enforce") => {}
-            Some("report") => {
-                self.fault(at, "`report` is not supported by this version: it only enforces", None)
-            }
-            Some(other) => {
-                let message = format!("`{}` is no mode; this version knows `enforce`", visible(other));
-                self.fault(at, message, nearest(other, ["enforce"]).map(quoted));
-            }
+        let text = self.string(key, node)?;
+        if let Some((_, word)) = words.iter().find(|(name, _)| *name == text) {
+            return Some(*word);
         }
+        let known: Vec<String> = words.iter().map(|(name, _)| format!("`{name}`")).collect();
+        let known = match known.split_last() {
+            Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+            _ => known.concat(),
+        };
+        let meant = nearest(&text, words.iter().map(|(name, _)| *name)).map(quoted);
+        self.fault(at, format!("`{key}` is {known}, not `{}`", visible(&text)), meant);
+        None
     }
 
     fn presets(&mut self, entry: Entry, file: &mut PolicyFile) {
@@ -168,9 +179,13 @@ impl Reader<'_> {
                     grant_only.push(entry.key_at);
                     note.expires = self.day(entry.node);
                 }
+                "max_upload" => {
+                    grant_only.push(entry.key_at.clone());
+                    note.max_upload = self.amount(entry, SIZE, "");
+                }
                 "tls" => {
                     grant_only.push(entry.key_at);
-                    note.tls = self.tls(entry.node);
+                    note.tls = self.word("tls", entry.node, &TLS).unwrap_or_default();
                 }
                 _ => {}
             }
@@ -179,12 +194,16 @@ impl Reader<'_> {
             self.fault(at, "a `[[network.rule]]` has `allow`, `deny` or both", None);
         } else if lists.iter().all(|(_, action)| *action == Action::Deny) {
             for at in grant_only {
-                self.fault(at, "a deny rule never expires and checks no TLS: this key is for `allow`", None);
+                self.fault(
+                    at,
+                    "a deny rule never expires and lets nothing through: this key is for `allow`",
+                    None,
+                );
             }
         }
         for (entry, action) in lists {
             // What limits a grant says nothing about a prohibition beside it.
-            let bare = || Note { expires: None, tls: TlsCheck::Auto, ..note.clone() };
+            let bare = || Note { expires: None, tls: TlsCheck::Auto, max_upload: None, ..note.clone() };
             let note = if action == Action::Deny { bare() } else { note.clone() };
             self.rules(entry, action, allowances, &note, &mut file.rules);
         }
@@ -209,24 +228,10 @@ impl Reader<'_> {
         }
     }
 
-    fn tls(&mut self, node: Node) -> TlsCheck {
-        let at = node.at.clone();
-        match self.string("tls", node).as_deref() {
-            None => TlsCheck::Auto,
-            Some("sni") => TlsCheck::Sni,
-            Some("off") => TlsCheck::Off,
-            Some(other) => {
-                let meant = nearest(other, ["sni", "off"]).map(quoted);
-                self.fault(at, format!("`tls` is `sni` or `off`, not `{}`", visible(other)), meant);
-                TlsCheck::Auto
-            }
-        }
-    }
-
     fn fs(&mut self, node: Node, fs: &mut FsSection) {
         for entry in self.table(KEYS, "fs", node) {
             match entry.key.as_str() {
-                "view" => fs.view = self.view(entry.node),
+                "view" => fs.view = self.word("view", entry.node, &VIEWS),
                 "ro" => fs.ro = Some(self.binds(entry)),
                 "rw" => fs.rw = Some(self.binds(entry)),
                 "mask" => fs.mask = self.paths(entry).into_iter().map(|(path, _)| path).collect(),
@@ -234,17 +239,6 @@ impl Reader<'_> {
                 _ => {}
             }
         }
-    }
-
-    fn view(&mut self, node: Node) -> Option<View> {
-        let at = node.at.clone();
-        let text = self.string("view", node)?;
-        if let Some((_, view)) = VIEWS.iter().find(|(name, _)| *name == text) {
-            return Some(*view);
-        }
-        let message = format!("`view` is `project`, `host` or `minimal`, not `{}`", visible(&text));
-        self.fault(at, message, nearest(&text, VIEWS.map(|(name, _)| name)).map(quoted));
-        None
     }
 
     fn binds(&mut self, entry: Entry) -> Vec<BindSpec> {
@@ -332,11 +326,13 @@ impl Reader<'_> {
                 "timeout" => limits.timeout = self.span(entry),
                 "cpu_time" => limits.cpu_time = self.span(entry),
                 "memory" => limits.memory = self.amount(entry, SIZE, ""),
-                "pids" => limits.pids = self.count(entry),
-                "open_files" => limits.open_files = self.count(entry),
+                "pids" => limits.pids = self.count(entry, u32::MAX),
+                "open_files" => limits.open_files = self.count(entry, u32::MAX),
                 "file_size" => limits.file_size = self.amount(entry, SIZE, ""),
                 "tmpfs_size" => limits.tmpfs_size = self.amount(entry, SIZE, ""),
                 "output_size" => limits.output_size = self.amount(entry, SIZE, ""),
+                "connections" => limits.connections = self.count(entry, MAX_CONNECTIONS),
+                "connections_per_host" => limits.connections_per_host = self.count(entry, MAX_CONNECTIONS),
                 _ => {}
             }
         }
@@ -368,10 +364,10 @@ impl Reader<'_> {
         None
     }
 
-    fn count(&mut self, entry: Entry) -> Option<u32> {
-        let what = format!("`{}` is a whole number from 1 to {}", entry.key, u32::MAX);
+    fn count(&mut self, entry: Entry, most: u32) -> Option<u32> {
+        let what = format!("`{}` is a whole number from 1 to {most}", entry.key);
         let at = entry.node.at;
-        let count = |number: i128| u32::try_from(number).ok().filter(|count| *count > 0);
+        let count = |number: i128| u32::try_from(number).ok().filter(|count| (1..=most).contains(count));
         match entry.node.value {
             Value::Int(number) => {
                 let count = count(number);

@@ -51,9 +51,9 @@ fn a_whole_file() {
             ".exeat.toml:10 *.cdn.example.com:443 Auto",
             ".exeat.toml:11 archive.example.org:80,443 Auto",
             ".exeat.toml:13 !telemetry.example.com:* Auto",
-            ".exeat.toml:16 db.corp.example:5432 Off",
-            ".exeat.toml:16 10.20.0.0/16:5432 Off",
-            ".exeat.toml:17 !10.20.0.13:* Auto",
+            ".exeat.toml:19 db.corp.example:5432 Off",
+            ".exeat.toml:19 10.20.0.0/16:5432 Off",
+            ".exeat.toml:20 !10.20.0.13:* Auto",
         ]
     );
     let noted = &file.rules[4].note;
@@ -100,6 +100,8 @@ fn limits_of_a_file() {
             "file_size 1GB",
             "tmpfs_size 512MiB",
             "output_size 10MB",
+            "connections 512",
+            "connections_per_host 64",
         ]
     );
 }
@@ -113,6 +115,9 @@ fn json_says_the_same() {
     assert_eq!(bare(&toml), bare(&json));
     assert_eq!((&toml.stage, &toml.fs, &toml.env), (&json.stage, &json.fs, &json.env));
     assert_eq!(toml.limits, json.limits);
+    let terms = |file: &PolicyFile| (file.mode, file.nat64, file.ech, file.socks5);
+    assert_eq!(terms(&toml), (Some(Mode::Enforce), Some(true), Some(Ech::Refuse), Some(true)));
+    assert_eq!(terms(&toml), terms(&json));
     assert_eq!(json.rules[0].origin.to_string(), ".exeat.toml:6");
     let lines: Vec<String> = json.rules.iter().map(|rule| rule.origin.to_string()).collect();
     assert_eq!(lines[4..], [".exeat.toml:9", ".exeat.toml:9", ".exeat.toml:10"]);
@@ -125,7 +130,7 @@ fn a_policy_made_of_a_file() {
     let policy = builder.build();
     let today = "2027-03-30".parse().unwrap();
     let admitted = policy.admit("db.corp.example:5432".parse::<Target>().unwrap(), today).unwrap();
-    assert_eq!(admitted.rule().origin.to_string(), ".exeat.toml:16");
+    assert_eq!(admitted.rule().unwrap().origin.to_string(), ".exeat.toml:19");
 }
 
 #[test]
@@ -211,21 +216,40 @@ fn unknown_keys_name_the_nearest() {
 fn keys_of_another_version_are_refused_not_ignored() {
     for (text, expect) in [
         (
-            "[[network.rule]]\nallow = []\nmax_upload = \"1MB\"",
-            "3:1 `max_upload` is not supported by this version",
+            "[[network.rule]]\nallow = []\nmethods = [\"GET\"]",
+            "3:1 `methods` is not supported by this version",
         ),
-        ("[network]\nmode = \"report\"", "2:8 `report` is not supported by this version: it only enforces"),
-        ("[network]\nmax_upload = \"1MB\"", "2:1 `max_upload` is not supported by this version"),
-        ("{\"network\": {\"max_upload\": 1}}", "1:14 `max_upload` is not supported by this version"),
+        (
+            "{\"network\": {\"rule\": [{\"allow\": [], \"paths\": 1}]}}",
+            "1:37 `paths` is not supported by this version",
+        ),
     ] {
         check_faults(text, &[expect]);
     }
-    assert!(parse("[network]\nmode = \"enforce\"").is_ok());
 }
 
 #[test]
 fn values_of_the_wrong_kind() {
     for (text, expect) in [
+        ("[network]\nmode = \"reports\"", "2:8 `mode` is `enforce` or `report`, not `reports` = \"report\""),
+        ("[network]\nech = \"off\"", "2:7 `ech` is `record` or `refuse`, not `off`"),
+        (
+            "[network]\nmax_upload = \"1MB\"",
+            "2:1 there is no key `max_upload` in `[network]` = network.rule.max_upload",
+        ),
+        (
+            "[[network.rule]]\nallow = []\nmax_upload = \"0\"",
+            "3:14 `max_upload`: a size is written like `512MiB`, `2GiB` or `10MB`, and is larger than nothing",
+        ),
+        (
+            "[[network.rule]]\ndeny = []\nmax_upload = \"1kB\"",
+            "3:1 a deny rule never expires and lets nothing through: this key is for `allow`",
+        ),
+        ("[limits]\nconnections = 1000001", "2:15 `connections` is a whole number from 1 to 1000000"),
+        (
+            "[limits]\nconnections_per_host = \"64\"",
+            "2:24 `connections_per_host` is a whole number from 1 to 1000000, not a string = 64",
+        ),
         ("schema = \"1\"", "1:10 `schema` is a number, not a string = 1"),
         ("schema = 1.0", "1:10 `schema` is a number, not a number with a fraction = 1"),
         ("stage = 1", "1:9 `stage` is a string, not a number = \"1\""),
@@ -248,7 +272,7 @@ fn values_of_the_wrong_kind() {
         ("[network]\nallow_any = \"yes\"", "2:13 `allow_any` is true or false, not a string = true"),
         (
             "[network]\nmode = \"enforced\"",
-            "2:8 `enforced` is no mode; this version knows `enforce` = \"enforce\"",
+            "2:8 `mode` is `enforce` or `report`, not `enforced` = \"enforce\"",
         ),
         (
             "[network.rule]\nallow = []",
@@ -258,7 +282,7 @@ fn values_of_the_wrong_kind() {
         ("[[network.rule]]\nreason = \"x\"", "1:1 a `[[network.rule]]` has `allow`, `deny` or both"),
         (
             "[[network.rule]]\ndeny = []\nexpires = 2027-01-01",
-            "3:1 a deny rule never expires and checks no TLS: this key is for `allow`",
+            "3:1 a deny rule never expires and lets nothing through: this key is for `allow`",
         ),
         (
             "[[network.rule]]\nallow = []\nexpires = 2027-01-01T00:00:00Z",
@@ -449,13 +473,16 @@ fn a_whole_ceiling() {
     let file = ceiling(CEILING).unwrap();
     assert_eq!(file.role, FileRole::Ceiling);
     assert_eq!((file.report, file.require_hosts), (Some(false), Some(true)));
+    assert_eq!((file.nat64, file.ech), (Some(false), Some(Ech::Refuse)));
+    assert_eq!(file.rules[3].note.max_upload, "1GB".parse().ok());
+    assert_eq!(file.limits.connections, Some(256));
     assert_eq!(file.presets[0].0, "packages");
     let shown: Vec<_> = file.rules.iter().map(|rule| rule.spec.to_string()).collect();
     assert_eq!(
         shown,
         ["*.example.com:*", "10.20.0.0/16:5432", "!paste.example.net:*", "db.corp.example:5432"]
     );
-    assert_eq!(file.rules[3].origin.to_string(), "site.toml:12");
+    assert_eq!(file.rules[3].origin.to_string(), "site.toml:14");
     assert_eq!(file.rules[3].note.reason.as_deref(), Some("the warehouse"));
     assert_eq!(file.fs.view, Some(View::Project));
     assert_eq!(file.fs.rw, Some(vec![]));

@@ -6,6 +6,7 @@ use ipnet::IpNet;
 
 use crate::addr::{Opening, opening};
 use crate::day::Day;
+use crate::limits::Size;
 use crate::port::PortSet;
 use crate::rule::{Action, Pattern, Rule, RuleId, TlsCheck};
 
@@ -37,6 +38,8 @@ pub struct EffectiveRule {
     pub tls: TlsCheck,
     /// The first day on which one of them has expired.
     pub expires: Option<Day>,
+    /// What a run may send there: the smallest word of the grant and the ceilings.
+    pub max_upload: Option<Size>,
     /// A rule of each layer, in the order of the layers; the last is the grant.
     pub from: Vec<Rule>,
     /// For addresses: the widest of the nets. A special-use address is open only if this lies in its block.
@@ -71,6 +74,7 @@ impl EffectiveRule {
             ports: rule.ports.clone(),
             tls: rule.note.tls,
             expires: rule.note.expires,
+            max_upload: rule.note.max_upload,
             from: vec![rule.clone()],
             widest: rule.pattern.net().copied(),
         }
@@ -93,13 +97,18 @@ impl EffectiveRule {
         }
         // What a stage declares cannot speak of the TLS check.
         let tls = if role == Role::Declared { self.tls } else { self.tls.strictest(rule.note.tls) };
-        let expires = match (self.expires, rule.note.expires) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let expires = least(self.expires, rule.note.expires);
+        let max_upload = least(self.max_upload, rule.note.max_upload);
         let mut from = vec![rule.clone()];
         from.extend_from_slice(&self.from);
-        Some(Self { pattern, ports, tls, expires, from, widest })
+        Some(Self { pattern, ports, tls, expires, max_upload, from, widest })
+    }
+}
+
+fn least<T: Ord>(a: Option<T>, b: Option<T>) -> Option<T> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
     }
 }
 

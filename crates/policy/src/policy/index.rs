@@ -8,7 +8,7 @@ use ipnet::IpNet;
 
 use crate::name::HostName;
 use crate::pattern::HostPattern;
-use crate::rule::{Action, Pattern, Rule, RuleId, TlsCheck};
+use crate::rule::{Action, Note, Pattern, Rule, RuleId, TlsCheck};
 
 /// The rules of one action.
 #[derive(Debug, Default)]
@@ -28,8 +28,17 @@ impl Index {
     pub(super) fn new(rules: &[Rule], action: Action) -> Self {
         let mut index = Self::default();
         let mut wanted: Vec<&Rule> = rules.iter().filter(|rule| rule.action == action).collect();
-        // Of rules for the same names or net, one that lifts the TLS check is meant to: it comes first.
-        wanted.sort_by_key(|rule| (rule.note.tls != TlsCheck::Off, rule.id));
+        // Of rules for the same names or net, one that says more is meant to: first the smallest upload, then the TLS check
+        // that is lifted, then the one that is widened.
+        wanted.sort_by_key(|rule| {
+            let Note { max_upload, tls, .. } = rule.note;
+            let check = match tls {
+                TlsCheck::Off => 0,
+                TlsCheck::Sni => 1,
+                TlsCheck::Auto => 2,
+            };
+            (max_upload.is_none(), max_upload, check, rule.id)
+        });
         for rule in wanted {
             let bucket = match &rule.pattern {
                 Pattern::Name(HostPattern::Exact(name)) => index.exact.entry(name.clone()).or_default(),

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::rule::{Action, Rule, RuleId};
+use crate::terms::Terms;
 
 use super::index::Index;
 use super::{Inner, Policy, PolicyBuilder};
@@ -67,12 +68,14 @@ pub struct Layers {
     pub declared: Option<PolicyBuilder>,
     /// Upper bounds, each with the name of its file. An empty one allows nothing.
     pub ceilings: Vec<(String, PolicyBuilder)>,
+    /// What holds for all rules.
+    pub terms: Terms,
 }
 
 impl Layers {
     /// Makes the policy.
     pub fn build(self) -> Policy {
-        let Self { grants, declared, ceilings } = self;
+        let Self { grants, declared, ceilings, terms } = self;
         let declared = declared.map(|rules| (Role::Declared, None, rules));
         let ceilings = ceilings.into_iter().map(|(name, rules)| (Role::Ceiling, Some(name), rules));
         let mut rules: Vec<Rule> = Vec::new();
@@ -96,6 +99,6 @@ impl Layers {
         }
         layers.sort_by_key(Layer::role);
         let deny = Index::new(&rules, Action::Deny);
-        Policy(Arc::new(Inner { rules, layers, deny }))
+        Policy(Arc::new(Inner { rules, layers, deny, terms }))
     }
 }

@@ -8,7 +8,7 @@ use crate::addr::{Opening, opening};
 use crate::day::Day;
 use crate::pattern::HostPattern;
 use crate::port::{Port, PortSet};
-use crate::rule::{Action, Origin, Pattern, Rule, TlsCheck};
+use crate::rule::{Action, Note, Origin, Pattern, Rule, TlsCheck};
 use crate::suffix::shared;
 
 use super::effective::{Effective, Granted};
@@ -55,6 +55,8 @@ pub enum Lint {
     NetOpensNothing,
     /// The TLS server name is not checked on port 443.
     TlsOff,
+    /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it takes the place of one that does.
+    Shadowed,
 }
 
 impl Lint {
@@ -72,6 +74,7 @@ impl Lint {
             Self::RangeAllPorts => "range_all_ports",
             Self::NetOpensNothing => "net_opens_nothing",
             Self::TlsOff => "tls_off",
+            Self::Shadowed => "shadowed",
         }
     }
 }
@@ -100,6 +103,12 @@ impl fmt::Display for Finding<'_> {
             Lint::RangeAllPorts => f.write_str("every port of every host in this private range")?,
             Lint::NetOpensNothing => {
                 f.write_str("it is wider than the special-use ranges in it, and opens none of them")?;
+            }
+            Lint::Shadowed if self.by.is_some_and(|by| by.pattern == self.rule.pattern) => {
+                f.write_str("another rule for the same targets says otherwise, and one of them counts")?;
+            }
+            Lint::Shadowed => {
+                f.write_str("its `max_upload` and `tls` do not hold where a nearer rule counts")?
             }
             Lint::TlsOff => f.write_str("on port 443 a tunnel without the check can carry any host")?,
         }
@@ -132,6 +141,8 @@ pub enum ChangeKind {
     Deny,
     /// The check of the TLS server name.
     Tls,
+    /// What may be sent.
+    Upload,
 }
 
 impl Policy {
@@ -143,9 +154,41 @@ impl Policy {
                 self.review_one(layer, rule, today, &mut findings);
             }
         }
+        for layer in self.layers() {
+            self.review_notes(layer, today, &mut findings);
+        }
         self.review_bounds(&mut findings);
         findings.sort_by_key(|finding| finding.rule.id);
         findings
+    }
+
+    /// Rules whose `max_upload` or `tls` does not hold for all that they cover, because for a part of it another rule counts.
+    /// A narrower rule that says more than a wider one is the usual exception, and no finding.
+    fn review_notes<'a>(&'a self, layer: &Layer, today: Day, findings: &mut Vec<Finding<'a>>) {
+        let says = |rule: &Rule| rule.note.max_upload.is_some() || rule.note.tls != TlsCheck::Auto;
+        let live = |rule: &&Rule| rule.action == Action::Allow && rule.is_live(today);
+        let rules = || self.rules_of(layer).iter().filter(live);
+        // Most policies say nothing of the kind.
+        if !rules().any(says) {
+            return;
+        }
+        let sorted = layer.allow.sorted();
+        for rule in rules().filter(|rule| says(rule)) {
+            let unlike = |other: &&Rule| {
+                let Note { max_upload, tls, .. } = other.note;
+                live(other)
+                    && other.ports.meets(&rule.ports)
+                    && (max_upload, tls) != (rule.note.max_upload, rule.note.tls)
+            };
+            let same = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
+            let same = same.filter(|other| other.pattern == rule.pattern && other.id != rule.id);
+            let nearer = sorted.within(&rule.pattern).map(|id| self.rule(id));
+            // One that says less: one that says more is the exception.
+            let nearer = nearer.filter(|near| near.pattern != rule.pattern && says_less(near, rule));
+            if let Some(by) = same.chain(nearer).find(unlike) {
+                findings.push(Finding { rule, lint: Lint::Shadowed, by: Some(by) });
+            }
+        }
     }
 
     /// Grants of which the layers above leave nothing.
@@ -241,6 +284,11 @@ impl Policy {
                 let why = ChangeKind::Allow;
                 changes.push(Change { pattern: rule.pattern.clone(), ports: missing, why });
             } else {
+                let more = self.sends_more(other, &asked, today);
+                if !more.is_empty() {
+                    let why = ChangeKind::Upload;
+                    changes.push(Change { pattern: rule.pattern.clone(), ports: more, why });
+                }
                 let ports = unchecked(rule.tls, &rule.ports);
                 if !ports.is_empty() && !other.leaves_unchecked(&asked, &ports, today) {
                     changes.push(Change { pattern: rule.pattern, ports, why: ChangeKind::Tls });
@@ -258,6 +306,47 @@ impl Policy {
         changes
     }
 
+    /// The ports on which a run may send more to what a rule covers than under `other`.
+    fn sends_more(&self, other: &Self, rule: &Rule, today: Day) -> PortSet {
+        let bounds = |policy: &Self| policy.rules().iter().any(|rule| rule.note.max_upload.is_some());
+        // Most policies say nothing of it.
+        if !bounds(other) {
+            return PortSet::empty();
+        }
+        let (ours, theirs) = (self.budgets(rule, today), other.budgets(rule, today));
+        let mut more = Vec::new();
+        for (ports, bytes) in &ours {
+            let less = theirs.iter().filter(|(_, most)| bytes > most);
+            more.extend(less.map(|(others, _)| ports.intersection(others)));
+        }
+        PortSet::union(&more)
+    }
+
+    /// What a run may send to all that a rule covers, by ports: of each layer the nearest rule counts, of the layers the
+    /// smallest.
+    fn budgets(&self, rule: &Rule, today: Day) -> Vec<(PortSet, u64)> {
+        let mut parts = vec![(rule.ports.clone(), u64::MAX)];
+        for layer in self.layers().iter().filter(|layer| layer.role() != Role::Declared) {
+            let mut left = rule.ports.clone();
+            for near in layer.allow.covering(&rule.pattern).map(|id| self.rule(id)) {
+                let here = left.intersection(&near.ports);
+                if here.is_empty() || !near.is_live(today) {
+                    continue;
+                }
+                left = left.without(&here);
+                let Some(most) = near.note.max_upload else { continue };
+                let mut next = Vec::new();
+                for (ports, bytes) in parts {
+                    next.push((ports.intersection(&here), bytes.min(most.get())));
+                    next.push((ports.without(&here), bytes));
+                }
+                next.retain(|(ports, _)| !ports.is_empty());
+                parts = next;
+            }
+        }
+        parts
+    }
+
     /// Whether no rule here that covers all that another one covers has the TLS name checked on these ports.
     fn leaves_unchecked(&self, rule: &Rule, ports: &PortSet, today: Day) -> bool {
         self.layers().iter().filter(|layer| layer.role() != Role::Declared).all(|layer| {
@@ -273,6 +362,13 @@ impl Policy {
             left.is_empty() || !checked
         })
     }
+}
+
+/// Whether a rule leaves out what the other says of uploads or of the TLS check.
+fn says_less(rule: &Rule, other: &Rule) -> bool {
+    let (note, said) = (&rule.note, &other.note);
+    note.max_upload.is_none() && said.max_upload.is_some()
+        || note.tls == TlsCheck::Auto && said.tls != TlsCheck::Auto
 }
 
 /// Whether the wider of two nets opens the special addresses that the narrower one does: not if it reaches out of their block.

@@ -2,6 +2,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::decision::Reason;
+use crate::limits::Size;
 
 fn today() -> Day {
     "2026-11-21".parse().unwrap()
@@ -162,7 +163,11 @@ fn the_narrowest_rule_is_named() {
         ("93.184.215.15:443", "93.184.0.0/16"),
         ("1.1.1.1:443", "0.0.0.0/0"),
     ] {
-        assert_eq!(rules.admit(target.parse().unwrap(), today()).unwrap().rule().text, text, "{target}");
+        assert_eq!(
+            rules.admit(target.parse().unwrap(), today()).unwrap().rule().unwrap().text,
+            text,
+            "{target}"
+        );
     }
 }
 
@@ -180,7 +185,7 @@ fn a_rule_that_lifts_the_tls_check_comes_first_among_its_equals() {
                 .unwrap();
         }
         let admitted = builder.build().admit("db.example.com:5432".parse().unwrap(), today()).unwrap();
-        assert_eq!(admitted.rule().note.tls, TlsCheck::Off);
+        assert_eq!(admitted.rule().unwrap().note.tls, TlsCheck::Off);
     }
 }
 
@@ -223,6 +228,7 @@ fn canonical_json_says_what_decides() {
         approved_by: Some("team@example.com".into()),
         expires: "2027-03-31".parse().ok(),
         tls: TlsCheck::Off,
+        max_upload: Size::new(10_000_000),
     };
     builder.add("DB.example.com.:5432", Action::Allow, flag(), note).unwrap();
     builder.add("api.example.com", Action::Allow, flag(), Note::default()).unwrap();
@@ -239,11 +245,16 @@ fn canonical_json_says_what_decides() {
         builder.build().canonical_json(),
         concat!(
             r#"{"rules":[{"rule":"!evil.example.com:*"},{"rule":"api.example.com:443"},"#,
-            r#"{"approved_by":"team@example.com","expires":"2027-03-31","reason":"a \"quoted\" reason","#,
-            r#""rule":"db.example.com:5432","tls":"off"}],"schema":1}"#,
+            r#"{"approved_by":"team@example.com","expires":"2027-03-31","max_upload":10000000,"#,
+            r#""reason":"a \"quoted\" reason","rule":"db.example.com:5432","tls":"off"}],"schema":1}"#,
         ),
     );
     assert_eq!(policy(&[]).canonical_json(), r#"{"rules":[],"schema":1}"#);
+    let terms = Terms { mode: Mode::Report, nat64: true, ech: Ech::Refuse };
+    assert_eq!(
+        Layers { terms, ..Layers::default() }.build().canonical_json(),
+        r#"{"ech":"refuse","mode":"report","nat64":true,"rules":[],"schema":1}"#
+    );
 }
 
 /// Ten thousand rules of every kind: many decisions a second, so no decision scans the rules.
@@ -292,7 +303,7 @@ fn within(grants: &[&str], ceiling: &[&str]) -> Policy {
         builder
     };
     let ceilings = vec![("/etc/exeat/policy.toml".to_owned(), add(ceiling))];
-    Layers { grants: add(grants), declared: None, ceilings }.build()
+    Layers { terms: crate::Terms::default(), grants: add(grants), declared: None, ceilings }.build()
 }
 
 /// K13: a flag cannot lift what a ceiling holds, so none is offered.
@@ -367,8 +378,13 @@ fn a_deny_rule_of_a_ceiling_wins_and_the_strictest_tls_check_holds() {
             builder
         };
         let declared = Some(one(TlsCheck::Auto));
-        let policy =
-            Layers { grants: one(grant), declared, ceilings: vec![("c".into(), one(ceiling))] }.build();
+        let policy = Layers {
+            terms: crate::Terms::default(),
+            grants: one(grant),
+            declared,
+            ceilings: vec![("c".into(), one(ceiling))],
+        }
+        .build();
         policy.admit("a.example.com:443".parse().unwrap(), today()).unwrap().tls()
     };
     assert_eq!(tls(TlsCheck::Off, TlsCheck::Off), TlsCheck::Off);

@@ -154,7 +154,7 @@ fn a_rule_of_a_preset_decides_and_is_named() {
         ("archive.ubuntu.com:80", "preset:ubuntu#archive.ubuntu.com:80,443"),
     ] {
         let admitted = policy.admit(target.parse::<Target>().unwrap(), today).unwrap();
-        assert_eq!(admitted.rule().origin.to_string(), src);
+        assert_eq!(admitted.rule().unwrap().origin.to_string(), src);
     }
     // Ports are the group's, and a URL rule never opens its host.
     for target in ["api.github.com:80", "github.com:443", "storage.googleapis.com:443"] {

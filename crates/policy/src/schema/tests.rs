@@ -116,7 +116,8 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Tables => (json!([[], [{"allow": []}], [{"deny": ["a.test"]}]]), json!([{}])),
         Shape::Stage => (json!(["x", "x".repeat(128)]), json!("x".repeat(129))),
         Shape::Text => (json!(["", "x"]), json!(1)),
-        Shape::Mode => (json!(["enforce"]), json!("none")),
+        Shape::Mode => (json!(["enforce", "report"]), json!("none")),
+        Shape::Ech => (json!(["record", "refuse"]), json!("allow")),
         Shape::Tls => (json!(["sni", "off"]), json!("on")),
         Shape::View => (json!(["minimal", "project", "host"]), json!("all")),
         Shape::Flag => (json!([true, false]), json!("true")),
@@ -130,6 +131,7 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Span => (json!(["90s", "1h30m", "500ms"]), json!(90)),
         Shape::Size => (json!(["512", "10MB", "2g", "64KiB"]), json!(512)),
         Shape::Count => (json!([1, 4_294_967_295_u32]), json!(0)),
+        Shape::Connections => (json!([1, 1_000_000]), json!(1_000_001)),
         Shape::Later => (json!([]), json!(1)),
     };
     (right.as_array().unwrap().clone(), wrong)

@@ -40,6 +40,7 @@ impl Dirs {
                 var("CI", "1".into()),
             ]),
             bridge: Bridge::Handoff,
+            socks5: false,
             stage: None,
             sources: Vec::new(),
             labels: Vec::new(),

@@ -16,6 +16,7 @@ fn rules(texts: &[&str]) -> PolicyBuilder {
 
 fn stack(grants: &[&str], declared: Option<&[&str]>, ceilings: &[&[&str]]) -> Policy {
     Layers {
+        terms: crate::Terms::default(),
         grants: rules(grants),
         declared: declared.map(rules),
         ceilings: ceilings.iter().map(|texts| ("site.toml".to_owned(), rules(texts))).collect(),
@@ -107,6 +108,12 @@ fn an_expired_grant_covers_no_declaration() {
     let mut grants = PolicyBuilder::new();
     let note = Note { expires: "2026-11-21".parse().ok(), ..Note::default() };
     grants.add("a.example.com", Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();
-    let policy = Layers { grants, declared: Some(rules(&["a.example.com"])), ceilings: Vec::new() }.build();
+    let policy = Layers {
+        terms: crate::Terms::default(),
+        grants,
+        declared: Some(rules(&["a.example.com"])),
+        ceilings: Vec::new(),
+    }
+    .build();
     assert_eq!(policy.excess(today()).len(), 1);
 }

@@ -92,7 +92,13 @@ fn a_list_beside_a_bare_network_has_no_effect() {
 fn an_upper_bound_may_be_wide() {
     let ceiling = builder(&[("*:*", Note::default()), ("*.github.io", Note::default())]);
     let grants = builder(&[("a.github.io", Note::default())]);
-    let policy = Layers { grants, declared: None, ceilings: vec![("c.toml".into(), ceiling)] }.build();
+    let policy = Layers {
+        terms: crate::Terms::default(),
+        grants,
+        declared: None,
+        ceilings: vec![("c.toml".into(), ceiling)],
+    }
+    .build();
     assert_eq!(found(&policy), ["*.github.io: duplicate by *:*"]);
 }
 
@@ -151,7 +157,13 @@ fn a_lifted_check_and_an_expired_rule_are_changes() {
 fn a_ceiling_closes() {
     let grants = || builder(&[("*.example.com:*", Note::default())]);
     let ceiling = builder(&[("*.example.com", Note::default())]);
-    let within = Layers { grants: grants(), declared: None, ceilings: vec![("c".into(), ceiling)] }.build();
+    let within = Layers {
+        terms: crate::Terms::default(),
+        grants: grants(),
+        declared: None,
+        ceilings: vec![("c".into(), ceiling)],
+    }
+    .build();
     let free = grants().build();
     let (opened, closed) = changes(&free, &within);
     assert_eq!((opened, closed), (vec![], owned(&["*.example.com:1-442,444-65535 Allow"])));
@@ -173,8 +185,12 @@ fn large_policies_are_reviewed_in_time() {
             builder(&rules)
         };
         let start = std::time::Instant::now();
-        let layers =
-            Layers { grants: many(), declared: Some(many()), ceilings: vec![("site.toml".into(), many())] };
+        let layers = Layers {
+            terms: crate::Terms::default(),
+            grants: many(),
+            declared: Some(many()),
+            ceilings: vec![("site.toml".into(), many())],
+        };
         let policy = layers.build();
         let plain = many().build();
         assert_eq!(policy.effective().allow.len(), 5_000);
@@ -201,7 +217,13 @@ fn what_no_ceiling_leaves_is_unreachable_and_a_wide_net_is_no_double() {
     let grants =
         builder(&[("a.example.com", note()), ("*.example.com:80", note()), ("b.example.org", note())]);
     let ceiling = builder(&[("*.example.com", note())]);
-    let policy = Layers { grants, declared: None, ceilings: vec![("c".into(), ceiling)] }.build();
+    let policy = Layers {
+        terms: crate::Terms::default(),
+        grants,
+        declared: None,
+        ceilings: vec![("c".into(), ceiling)],
+    }
+    .build();
     let found: Vec<_> = policy
         .review(today())
         .iter()
