@@ -8,7 +8,7 @@
 //! here. The build script of `exeat-sandbox` builds it, with `--cfg freestanding`. Without that it is an ordinary program
 //! of the same modules, so that the workspace's lints read them.
 //!
-//! Usage: `stage2 handoff|relay`, by exeat alone.
+//! Usage: `stage2 handoff|relay[+socks5]`, by exeat alone.
 #![cfg_attr(freestanding, no_std, no_main)]
 
 extern crate alloc;
@@ -24,9 +24,12 @@ mod loopback;
 )]
 mod sys;
 
+use alloc::vec;
+use alloc::vec::Vec;
 use core::convert::Infallible;
 
 use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, Step};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::chdir;
 
@@ -61,7 +64,7 @@ fn run(word: Option<&[u8]>) -> u8 {
     if control::hold_standard_numbers().is_err() {
         return 1;
     }
-    let Some(kind) = word.and_then(BridgeKind::from_word) else {
+    let Some((kind, socks5)) = word.and_then(BridgeKind::from_argument) else {
         control::say(&["stage2: this program is started by exeat\n"]);
         return 2;
     };
@@ -73,22 +76,22 @@ fn run(word: Option<&[u8]>) -> u8 {
             return 1;
         }
     };
-    let Err(Failure { step, errno }) = become_stage(kind, &control);
+    let Err(Failure { step, errno }) = become_stage(kind, socks5, &control);
     // The host side sees the end of the connection in any case.
     let _ = control.send(&Message::Failed { step, errno: errno.raw_os_error() }, &[]);
     1
 }
 
-fn become_stage(kind: BridgeKind, control: &Control) -> Result<Infallible, Failure> {
+fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Infallible, Failure> {
     loopback::ensure_up().during(Step::LoopbackUp)?;
-    let listener = bridge::listen(PROXY_PORT).during(Step::BindProxyPort)?;
+    let doors = bridge::doors(socks5).during(Step::BindProxyPort)?;
     let hello = Message::Hello(Hello { port: PROXY_PORT });
-    // The host side gets the listener itself, or a descriptor that ends with the relay.
-    let passed = match kind {
-        BridgeKind::Handoff => listener,
-        BridgeKind::Relay => bridge::relay::start(listener).during(Step::StartRelay)?,
+    // The host side gets the listeners themselves, or a descriptor that ends with the relay.
+    let passed: Vec<OwnedFd> = match kind {
+        BridgeKind::Handoff => doors.into_iter().map(|door| door.listener).collect(),
+        BridgeKind::Relay => vec![bridge::relay::start(doors).during(Step::StartRelay)?],
     };
-    control.send(&hello, &[&passed]).during(Step::SendHello)?;
+    control.send(&hello, &passed).during(Step::SendHello)?;
     // A copy left here would be the stage's: it could clear O_NONBLOCK on the shared description and hang the proxy.
     drop(passed);
 

@@ -23,6 +23,7 @@ mod limits;
 mod load;
 mod policy;
 mod proxy;
+mod socks;
 mod streams;
 mod tls;
 mod vectors;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
     deny::cases(&mut cases);
     dns::cases(&mut cases);
     policy::cases(&mut cases);
+    socks::cases(&mut cases);
     streams::cases(&mut cases);
     tls::cases(&mut cases);
     exit::cases(&mut cases);

@@ -11,6 +11,7 @@ mod limits;
 mod memory;
 mod net;
 mod proxy;
+mod socks;
 
 use std::io;
 use std::process::ExitCode;
@@ -55,6 +56,12 @@ fn main() -> ExitCode {
         ["ask-all", file] => proxy::ask_all(file),
         ["bytes", file] => proxy::bytes(file),
         ["bytes-unix", socket, file] => proxy::bytes_unix(socket, file),
+
+        ["socks", target] => socks::ask(target),
+        ["socks-name", name, port] => socks::ask_name(name, port),
+        ["socks-command", command] => socks::command(command),
+        ["socks-echo", target, count] => socks::echo(target, count),
+        ["socks-greeting", target] => socks::greeting(target),
 
         ["socket", family, kind, protocol] => kernel::socket(family, kind, protocol),
         ["io-uring"] => kernel::io_uring(),

@@ -325,7 +325,7 @@ fn first_line(request: &str) -> Said {
     Ok(answer.lines().next().unwrap_or("").to_string())
 }
 
-fn echo_through(mut stream: TcpStream, count: usize) -> Said {
+pub(crate) fn echo_through(mut stream: TcpStream, count: usize) -> Said {
     let sent: Vec<u8> = (0..=255).cycle().take(count).collect();
     let mut writer = stream.try_clone()?;
     let copy = sent.clone();

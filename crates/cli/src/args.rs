@@ -373,6 +373,10 @@ pub(crate) struct ProxyArgs {
     #[arg(long, value_name = "unix:PATH|tcp:IP:PORT", value_hint = ValueHint::FilePath)]
     pub(crate) listen: ListenAt,
 
+    /// Where to listen for SOCKS5, besides
+    #[arg(long, value_name = "unix:PATH|tcp:IP:PORT", value_hint = ValueHint::FilePath)]
+    pub(crate) listen_socks5: Option<ListenAt>,
+
     /// Accept a tcp address that is not loopback
     #[arg(long)]
     pub(crate) listen_anywhere: bool,
@@ -519,6 +523,10 @@ pub(crate) struct EnvArgs {
     /// Pass a variable of yours to the stage, or set one
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Environment", value_parser = parse_variable)]
     pub(crate) env: Vec<Variable>,
+
+    /// Those of a stage that is offered SOCKS5 as well
+    #[arg(long, help_heading = "Environment")]
+    pub(crate) socks5: bool,
 
     /// As one JSON array
     #[arg(long, help_heading = "Output")]

@@ -105,7 +105,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         files,
         env,
         bridge: Bridge::default(),
-        socks5,
+        socks5: args.socks5 || socks5,
         stage: None,
         labels: Vec::new(),
         audit: AuditTo::Default,

@@ -15,6 +15,8 @@ pub use message::{DecodeError, Go, Hello, Message, Step};
 pub const DIR: &str = "/run/exeat";
 /// The bind-mounted socket of the host side.
 pub const SOCKET: &str = "/run/exeat/proxy.sock";
+/// The bind-mounted socket of the host side for the relay's SOCKS5 connections.
+pub const SOCKS5_SOCKET: &str = "/run/exeat/socks5.sock";
 /// The helper itself.
 pub const STAGE2: &str = "/run/exeat/stage2";
 /// One line per denial, written by the host and read-only inside.
@@ -26,10 +28,13 @@ pub const CACHE: &str = "/run/exeat/cache";
 /// which no client mistakes for something else.
 pub const PROXY_PORT: u16 = 3128;
 
+/// TCP port of SOCKS5 on the sandbox's loopback, where it is offered: the registered one (IANA).
+pub const SOCKS5_PORT: u16 = 1080;
+
 /// Uid and gid of the stage inside its user namespace: the kernel's overflow id, owner of nothing.
 pub const NOBODY: u32 = 65_534;
 
-/// How TCP in the namespace reaches the proxy, as stage2's first argument spells it.
+/// How TCP in the namespace reaches the proxy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BridgeKind {
     /// The listener is passed to the host.
@@ -39,7 +44,7 @@ pub enum BridgeKind {
 }
 
 impl BridgeKind {
-    /// The word on stage2's command line and in the record.
+    /// The word in the record.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
@@ -48,13 +53,42 @@ impl BridgeKind {
         }
     }
 
-    /// The bridge of that name.
+    /// stage2's one argument: the bridge, and whether SOCKS5 is offered.
     #[must_use]
-    pub fn from_word(word: &[u8]) -> Option<Self> {
-        match word {
-            b"handoff" => Some(Self::Handoff),
-            b"relay" => Some(Self::Relay),
-            _ => None,
+    pub fn argument(self, socks5: bool) -> &'static str {
+        match (self, socks5) {
+            (Self::Handoff, false) => "handoff",
+            (Self::Handoff, true) => "handoff+socks5",
+            (Self::Relay, false) => "relay",
+            (Self::Relay, true) => "relay+socks5",
+        }
+    }
+
+    /// What an argument asks for.
+    #[must_use]
+    pub fn from_argument(argument: &[u8]) -> Option<(Self, bool)> {
+        [(Self::Handoff, false), (Self::Handoff, true), (Self::Relay, false), (Self::Relay, true)]
+            .into_iter()
+            .find(|(kind, socks5)| kind.argument(*socks5).as_bytes() == argument)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stage2_is_asked_for_what_the_host_meant() {
+        for (argument, meant) in [
+            ("handoff", Some((BridgeKind::Handoff, false))),
+            ("handoff+socks5", Some((BridgeKind::Handoff, true))),
+            ("relay", Some((BridgeKind::Relay, false))),
+            ("relay+socks5", Some((BridgeKind::Relay, true))),
+            ("socks5", None),
+            ("relay+", None),
+            ("", None),
+        ] {
+            assert_eq!(BridgeKind::from_argument(argument.as_bytes()), meant, "{argument}");
         }
     }
 }

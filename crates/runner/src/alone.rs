@@ -16,6 +16,7 @@ use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, serve};
 use exeat_sandbox::raise_descriptor_limit;
 use nix::sys::signal::Signal;
+use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain};
@@ -36,6 +37,8 @@ pub type Told = Box<dyn Fn(Result<(&str, &[String]), &str>)>;
 pub struct ProxyRequest {
     /// The place to listen on.
     pub listen: Listen,
+    /// A place to listen on for SOCKS5, besides.
+    pub listen_socks5: Option<Listen>,
     /// Listen on an address that other machines reach.
     pub listen_anywhere: bool,
     /// The policy.
@@ -82,32 +85,26 @@ pub enum Listen {
 /// When the place or the record cannot be had, or the record could not be ended.
 pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
     let prepare = |what| move |source| Error::Prepare { what, source };
-    if let Listen::Tcp(address) = request.listen
-        && !address.ip().is_loopback()
-        && !request.listen_anywhere
-    {
-        return Err(Error::ListenAnywhere(address));
+    for place in [&request.listen].into_iter().chain(&request.listen_socks5) {
+        if let Listen::Tcp(address) = place
+            && !address.ip().is_loopback()
+            && !request.listen_anywhere
+        {
+            return Err(Error::ListenAnywhere(*address));
+        }
     }
     raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {
         let mut signals = Signals::listen().map_err(prepare("the signal handlers"))?;
         // Before the record is begun: a place that is taken leaves none.
-        let shown = match &request.listen {
-            Listen::Unix(path) => format!("unix:{}", path.display()),
-            Listen::Tcp(address) => format!("tcp:{address}"),
-        };
-        let failed = |source| Error::Listen { place: shown.clone(), source };
-        let (listener, shown, _socket) = match &request.listen {
-            Listen::Unix(path) => {
-                let (listener, file) = listen_unix(path).map_err(failed)?;
-                (Listener::unix(listener).map_err(failed)?, shown.clone(), Some(file))
-            }
-            Listen::Tcp(address) => {
-                let listener = std::net::TcpListener::bind(address).map_err(failed)?;
-                // With port 0 the kernel chose one.
-                let bound = listener.local_addr().map_err(failed)?;
-                (Listener::tcp(listener).map_err(failed)?, format!("tcp:{bound}"), None)
+        let (listener, mut shown, _socket) = listen_on(&request.listen)?;
+        let socks5 = request.listen_socks5.as_ref().map(listen_on).transpose()?;
+        let (socks5, _socks5_socket) = match socks5 {
+            None => (None, None),
+            Some((listener, place, socket)) => {
+                shown.push_str(&format!(", for SOCKS5 on {place}"));
+                (Some(listener), socket)
             }
         };
         let run = RunId::new();
@@ -134,7 +131,12 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         let context = Context::new(request.policy, log.clone(), run);
         let context = Arc::new(context.with_limits(of_connections(&request.limits)));
         let stop = CancellationToken::new();
-        let serving = serve(listener, Entry::Http, Arc::clone(&context), stop.clone());
+        let entries = [Some((listener, Entry::Http)), socks5.map(|listener| (listener, Entry::Socks5))];
+        let mut tasks = JoinSet::new();
+        for (listener, entry) in entries.into_iter().flatten() {
+            tasks.spawn(serve(listener, entry, Arc::clone(&context), stop.clone()));
+        }
+        let serving = tasks.join_all();
         tokio::pin!(serving);
         (request.ready)(&shown, audit.as_deref());
         // Beside the record in its usual place.
@@ -202,6 +204,27 @@ fn adopt(
     }
     context.replace_policy(policy, under);
     Ok((digest, notes))
+}
+
+/// The listener, how its place is called, and its file where it has one.
+fn listen_on(place: &Listen) -> Result<(Listener, String, Option<SocketFile>), Error> {
+    let shown = match place {
+        Listen::Unix(path) => format!("unix:{}", path.display()),
+        Listen::Tcp(address) => format!("tcp:{address}"),
+    };
+    let failed = |source| Error::Listen { place: shown.clone(), source };
+    match place {
+        Listen::Unix(path) => {
+            let (listener, file) = listen_unix(path).map_err(failed)?;
+            Ok((Listener::unix(listener).map_err(failed)?, shown.clone(), Some(file)))
+        }
+        Listen::Tcp(address) => {
+            let listener = std::net::TcpListener::bind(address).map_err(failed)?;
+            // With port 0 the kernel chose one.
+            let bound = listener.local_addr().map_err(failed)?;
+            Ok((Listener::tcp(listener).map_err(failed)?, format!("tcp:{bound}"), None))
+        }
+    }
 }
 
 /// Resolves and judges the addresses of an admitted target as a run's proxy would; blocks for as long as that may take.

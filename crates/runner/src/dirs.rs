@@ -1,6 +1,6 @@
-//! The directory of one run: the proxy's socket and the denials file, until stage2 has connected.
+//! The directory of one run: the proxy's sockets and the denials file, until stage2 has connected.
 //!
-//! Both are bind-mounted into the sandbox, and a bind mount outlives the name: with the names gone, even SIGKILL leaves
+//! They are bind-mounted into the sandbox, and a bind mount outlives the name: with the names gone, even SIGKILL leaves
 //! nothing behind. What a run leaves that was killed before that is swept by the next one.
 
 use std::fs::{self, File, OpenOptions};
@@ -15,6 +15,7 @@ use nix::unistd::geteuid;
 /// What a run directory's name starts with.
 const PREFIX: &str = "exeat-";
 const SOCKET: &str = "proxy.sock";
+const SOCKS5_SOCKET: &str = "socks5.sock";
 const DENIALS: &str = "denials.jsonl";
 const LOCK: &str = "lock";
 /// Directories tried at one start. Losing one takes another start in the same few microseconds.
@@ -65,17 +66,22 @@ impl RunDir {
         self.path.join(SOCKET)
     }
 
+    pub(crate) fn socks5_path(&self) -> PathBuf {
+        self.path.join(SOCKS5_SOCKET)
+    }
+
     pub(crate) fn denials_path(&self) -> PathBuf {
         self.path.join(DENIALS)
     }
 
     /// The socket. bind(2) refuses a path of more than 107 bytes, and so does this.
     pub(crate) fn listen(&self) -> io::Result<UnixListener> {
-        let path = self.socket_path();
-        let listener = UnixListener::bind(&path)?;
-        // The directory is 0700: nobody else gets as far as the socket. Writable for whoever the stage is to the kernel.
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
-        Ok(listener)
+        listen_at(&self.socket_path())
+    }
+
+    /// The socket for SOCKS5 behind a relay.
+    pub(crate) fn listen_socks5(&self) -> io::Result<UnixListener> {
+        listen_at(&self.socks5_path())
     }
 
     /// The denials file, for appending; the stage reads it.
@@ -97,6 +103,13 @@ impl Drop for RunDir {
         // What cannot be removed now is swept at the next start.
         let _ = remove(&self.path);
     }
+}
+
+fn listen_at(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    // The directory is 0700: nobody else gets as far as the socket. Writable for whoever the stage is to the kernel.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o666))?;
+    Ok(listener)
 }
 
 /// Where run directories are made: the user's runtime directory where it is private, else `/tmp`.
@@ -134,9 +147,9 @@ fn sweep(base: &Path) {
     }
 }
 
-/// Removes the three files and the directory, and nothing else: a directory that holds more stays.
+/// Removes the files of ours and the directory, and nothing else: a directory that holds more stays.
 fn remove(path: &Path) -> io::Result<()> {
-    for name in [SOCKET, DENIALS, LOCK] {
+    for name in [SOCKET, SOCKS5_SOCKET, DENIALS, LOCK] {
         match fs::remove_file(path.join(name)) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
@@ -161,7 +174,7 @@ mod tests {
         let base = scratch("private");
         let dir = RunDir::create(&base).unwrap();
         assert_eq!(fs::metadata(&dir.path).unwrap().mode() & 0o7777, 0o700);
-        let _listener = dir.listen().unwrap();
+        let _listeners = [dir.listen().unwrap(), dir.listen_socks5().unwrap()];
         let _denials = dir.denials().unwrap();
         drop(dir);
         assert_eq!(fs::read_dir(&base).unwrap().count(), 0);

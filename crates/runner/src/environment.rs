@@ -7,7 +7,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::Path;
 
-use exeat_contract::{CACHE, DENIALS, PROXY_PORT};
+use exeat_contract::{CACHE, DENIALS, PROXY_PORT, SOCKS5_PORT};
 
 use crate::bounds::Bounds;
 use crate::lists;
@@ -143,7 +143,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
         }
     }
     // Last, so that nothing above points a client past the proxy. It would reach nothing: there is no other route.
-    proxy(&mut env);
+    proxy(&mut env, request.socks5);
     env.0.remove(OsStr::new(RUN_ID));
     for rule in rules {
         let (EnvRule::Set(name, _) | EnvRule::Pass(name)) = rule else { continue };
@@ -181,12 +181,18 @@ impl Variables {
     }
 }
 
-fn proxy(env: &mut Variables) {
+fn proxy(env: &mut Variables, socks5: bool) {
     let url = format!("http://127.0.0.1:{PROXY_PORT}");
     let names =
         ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "YARN_HTTP_PROXY", "YARN_HTTPS_PROXY"];
     for name in names {
         env.set(name, &url, Why::Proxy);
+    }
+    if socks5 {
+        // With `h` the proxy looks the name up: there is no name server inside.
+        for name in ["ALL_PROXY", "all_proxy"] {
+            env.set(name, format!("socks5h://127.0.0.1:{SOCKS5_PORT}"), Why::Proxy);
+        }
     }
     for name in ["NO_PROXY", "no_proxy"] {
         env.set(name, "localhost,127.0.0.1,::1", Why::Proxy);
@@ -346,6 +352,32 @@ mod tests {
             ["the variable `HTTPS_PROXY` stays exeat's own", "the variable `EXEAT_RUN_ID` stays exeat's own"]
         );
         assert!(environment.variables.iter().all(|variable| variable.name != "EXEAT_RUN_ID"));
+    }
+
+    /// K37, K40: only where SOCKS5 is offered, and then it is not the caller's to set.
+    #[test]
+    fn k37_all_proxy_is_there_with_socks5_alone() {
+        let rules = [EnvRule::Set("ALL_PROXY".into(), "socks5://elsewhere".into())];
+        let mut request = request(&[("all_proxy", "socks5://x")], &rules, Files::default());
+        let without = environment(&request);
+        assert_eq!(
+            (get(&without, "ALL_PROXY"), get(&without, "all_proxy")),
+            (Some("socks5://elsewhere"), None)
+        );
+        request.socks5 = true;
+        let with = environment(&request);
+        for name in ["ALL_PROXY", "all_proxy"] {
+            assert_eq!(
+                (get(&with, name), why(&with, name)),
+                (Some("socks5h://127.0.0.1:1080"), Some(Why::Proxy))
+            );
+        }
+        assert_eq!(
+            get(&with, "HTTPS_PROXY"),
+            Some("http://127.0.0.1:3128"),
+            "first where a client knows both"
+        );
+        assert_eq!(with.notes, ["the variable `ALL_PROXY` stays exeat's own"]);
     }
 
     /// K13: of the variables that are passed or set, every ceiling has to allow each.

@@ -86,7 +86,12 @@ impl Plan {
         it.text("version", env!("CARGO_PKG_VERSION"));
         it.text("backend", "bwrap").path("executable", &self.bwrap);
         // What every sandbox is made of, whatever its mounts: a build that holds less is another one.
-        let bare = SandboxSpec { mounts: Vec::new(), bridge: self.bridge, identity: self.identity };
+        let bare = SandboxSpec {
+            mounts: Vec::new(),
+            bridge: self.bridge,
+            socks5: self.socks5,
+            identity: self.identity,
+        };
         for word in &Argv::new(&bare, FILTERS).options {
             it.text("option", &word.to_string());
         }
@@ -97,7 +102,7 @@ impl Plan {
                 it.bytes("filter", program);
             }
         }
-        it.text("bridge", self.bridge.as_str());
+        it.text("bridge", self.bridge.argument(self.socks5));
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),
             Identity::Other { uid, gid } => {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::Source;
 use exeat_audit::place::Place;
-use exeat_contract::{BridgeKind, DENIALS, SOCKET};
+use exeat_contract::{BridgeKind, DENIALS, SOCKET, SOCKS5_SOCKET};
 use exeat_policy::{Action, Effective, Policy, Rule};
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec};
@@ -37,6 +37,7 @@ pub struct Plan {
     pub(crate) cwd: PathBuf,
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) bridge: BridgeKind,
+    pub(crate) socks5: bool,
     pub(crate) identity: Identity,
     pub(crate) sockets_exposed: bool,
     pub(crate) missing: Vec<Missing>,
@@ -152,6 +153,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
             Bridge::Handoff => BridgeKind::Handoff,
             Bridge::Relay => BridgeKind::Relay,
         },
+        socks5: request.socks5,
         identity,
         sockets_exposed: built.sockets_exposed,
         missing: built.missing,
@@ -203,11 +205,19 @@ impl Plan {
     }
 
     /// The sandbox, with the files of a run directory.
-    pub(crate) fn spec(&self, socket: PathBuf, denials: PathBuf) -> SandboxSpec {
+    pub(crate) fn spec(&self, socket: PathBuf, socks5: PathBuf, denials: PathBuf) -> SandboxSpec {
         let mut mounts = self.mounts.clone();
         mounts.push(Mount::ReadOnly { host: socket, at: SOCKET.into() });
+        if self.has_socks5_socket() {
+            mounts.push(Mount::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
+        }
         mounts.push(Mount::ReadOnly { host: denials, at: DENIALS.into() });
-        SandboxSpec { mounts, bridge: self.bridge, identity: self.identity }
+        SandboxSpec { mounts, bridge: self.bridge, socks5: self.socks5, identity: self.identity }
+    }
+
+    /// Whether SOCKS5 has a socket: a relay reaches the host side through it, where a handoff passes the listener itself.
+    pub(crate) fn has_socks5_socket(&self) -> bool {
+        self.socks5 && self.bridge == BridgeKind::Relay
     }
 
     /// Refuses what holds only in part, such as on an older kernel or for a stage that keeps root's uid.
@@ -232,7 +242,9 @@ impl Plan {
     /// What a run would give to bubblewrap.
     fn argv(&self) -> Argv {
         let dir = self.run_base.join("exeat-XXXXXX");
-        Argv::new(&self.spec(dir.join("proxy.sock"), dir.join("denials.jsonl")), FILTERS)
+        let [socket, socks5, denials] =
+            ["proxy.sock", "socks5.sock", "denials.jsonl"].map(|name| dir.join(name));
+        Argv::new(&self.spec(socket, socks5, denials), FILTERS)
     }
 
     /// The plan for people.
@@ -243,7 +255,8 @@ impl Plan {
         // Writing to a String cannot fail.
         let _ = writeln!(out, "command      {}", shown(&self.command));
         let _ = writeln!(out, "starts in    {}", self.cwd.display());
-        let _ = writeln!(out, "bridge       {}", self.bridge.as_str());
+        let socks5 = if self.socks5 { ", with SOCKS5" } else { "" };
+        let _ = writeln!(out, "bridge       {}{socks5}", self.bridge.as_str());
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
         for (aspect, held) in
             [("network", net), ("files", fs), ("syscalls", syscalls), ("identity", identity)]
@@ -314,6 +327,7 @@ impl Plan {
             "command": words(&self.command),
             "cwd": self.cwd.to_string_lossy(),
             "bridge": self.bridge.as_str(),
+            "socks5": self.socks5,
             "stage": self.stage,
             "rules": rules.collect::<Vec<_>>(),
             "rules_more": truncated,

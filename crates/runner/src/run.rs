@@ -361,6 +361,8 @@ impl Run<'_> {
         }
         let dir = RunDir::create(&self.plan.run_base).map_err(prepare("the run directory"))?;
         let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
+        let socks5 = self.plan.has_socks5_socket().then(|| dir.listen_socks5()).transpose();
+        let socks5 = socks5.map_err(prepare("the proxy's socket"))?;
         let denials = dir.denials().map_err(prepare("the denials file"))?;
         if let Identity::Other { uid, gid } = self.plan.identity {
             dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
@@ -373,26 +375,32 @@ impl Run<'_> {
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener, streams)?;
         let (bridge, handle) = sandbox.offered(&mut asks).await?;
-        // Both names are mounted now: nothing is left on the host from here on, whatever happens.
+        // All names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
 
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let (listener, lifeline) = match bridge {
-            Bridge::Handoff(listener) => (Listener::tcp(listener), None),
-            Bridge::Relay { listener, lifeline } => (Listener::unix(listener), Some(lifeline)),
+        let (http, socks5, lifeline) = match bridge {
+            Bridge::Handoff { http, socks5 } => (Listener::tcp(http), socks5.map(Listener::tcp), None),
+            Bridge::Relay { listener, lifeline } => {
+                (Listener::unix(listener), socks5.map(Listener::unix), Some(lifeline))
+            }
         };
-        let listener = listener.map_err(prepare("the bridge's listener"))?;
+        let http = http.map_err(prepare("the bridge's listener"))?;
+        let socks5 = socks5.transpose().map_err(prepare("the bridge's listener"))?;
         let over = CancellationToken::new();
         if let Some(lifeline) = lifeline {
             let watch = watch_relay(lifeline, handle.clone(), self.log.clone(), over.clone());
             tasks.spawn(async move { drop(watch.await) });
         }
-        let serving = serve(listener, Entry::Http, Arc::clone(&context), stop.clone());
-        tasks.spawn(async move {
-            let report = serving.await;
-            tracing::debug!(?report, "the proxy has stopped");
-        });
+        let entries = [Some((http, Entry::Http)), socks5.map(|socks5| (socks5, Entry::Socks5))];
+        for (listener, entry) in entries.into_iter().flatten() {
+            let serving = serve(listener, entry, Arc::clone(&context), stop.clone());
+            tasks.spawn(async move {
+                let report = serving.await;
+                tracing::debug!(?entry, ?report, "the proxy has stopped");
+            });
+        }
 
         let on_start = || {
             if let Some(started) = started {
@@ -437,7 +445,7 @@ impl Run<'_> {
         let (cancelled, cancel) = io::pipe().map_err(prepare("a pipe"))?;
         let launch = Launch {
             bwrap: self.plan.bwrap.clone(),
-            spec: self.plan.spec(dir.socket_path(), dir.denials_path()),
+            spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),
         };

@@ -77,6 +77,7 @@ pub struct Stage {
     effects_ro: Vec<PathSpec>,
     effects_rw: Vec<PathSpec>,
     bridge: Bridge,
+    socks5: bool,
     backend: Option<Backend>,
     require_full: bool,
     stage: Option<String>,
@@ -118,6 +119,7 @@ impl Stage {
             effects_ro: Vec::new(),
             effects_rw: Vec::new(),
             bridge: Bridge::default(),
+            socks5: false,
             backend: None,
             require_full: false,
             stage: None,
@@ -331,6 +333,12 @@ impl Stage {
         self
     }
 
+    /// Offers SOCKS5 beside the HTTP proxy, on a port of its own and under the same rules.
+    pub fn socks5(&mut self, offered: bool) -> &mut Self {
+        self.socks5 = offered;
+        self
+    }
+
     /// The sandbox; without this call, bubblewrap from a place that only root can change. A [`Backend::None`] is refused at
     /// the start.
     pub fn backend(&mut self, backend: Backend) -> &mut Self {
@@ -506,7 +514,7 @@ impl Stage {
             env: self.env.clone(),
             host_env,
             bridge: self.bridge,
-            socks5: false,
+            socks5: self.socks5,
             stage: self.stage.clone(),
             sources: Vec::new(),
             labels: self.labels.clone(),

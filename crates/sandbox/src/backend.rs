@@ -57,9 +57,15 @@ pub struct Offer {
 /// How the stage's TCP arrives.
 #[derive(Debug)]
 pub enum Bridge {
-    /// A listener in the sandbox's network namespace. It pins the namespace: close it at the end.
-    Handoff(TcpListener),
-    /// Connections come through the bind-mounted socket.
+    /// Listeners in the sandbox's network namespace. They pin the namespace: close them at the end.
+    Handoff {
+        /// That of the proxy.
+        http: TcpListener,
+        /// That of SOCKS5, where the spec asks for it.
+        socks5: Option<TcpListener>,
+    },
+    /// Connections come through the bind-mounted socket, and those of SOCKS5 through the one that the spec mounts at
+    /// [`exeat_contract::SOCKS5_SOCKET`].
     Relay {
         /// The socket.
         listener: UnixListener,
@@ -142,14 +148,23 @@ impl Launch {
             init_pid: init,
         }));
         let passed = match control.receive()? {
-            Some((Message::Hello(_), Some(passed))) => passed,
+            Some((Message::Hello(_), passed)) => passed,
             Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
             None => return Err(bwrap.explain()),
             Some(_) => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
         };
-        let bridge = match self.spec.bridge {
-            BridgeKind::Handoff => Bridge::Handoff(passed.into()),
-            BridgeKind::Relay => Bridge::Relay { listener: self.listener, lifeline: passed },
+        let mut passed = passed.into_iter();
+        let bridge = match (self.spec.bridge, self.spec.socks5, passed.next(), passed.next()) {
+            (BridgeKind::Handoff, false, Some(http), None) => {
+                Bridge::Handoff { http: http.into(), socks5: None }
+            }
+            (BridgeKind::Handoff, true, Some(http), Some(socks5)) => {
+                Bridge::Handoff { http: http.into(), socks5: Some(socks5.into()) }
+            }
+            (BridgeKind::Relay, _, Some(lifeline), None) => {
+                Bridge::Relay { listener: self.listener, lifeline }
+            }
+            _ => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
         };
         Ok(Offer { bridge: Some(bridge), control, handle, bwrap, identity: self.spec.identity })
     }

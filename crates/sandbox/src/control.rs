@@ -89,14 +89,14 @@ impl Control {
         self.stream.set_write_timeout(Some(wait))
     }
 
-    /// The next message, with the descriptor that came with it; `None` at end of file.
-    pub(crate) fn receive(&mut self) -> Result<Option<(Message, Option<OwnedFd>)>, Error> {
+    /// The next message, with the descriptors that came with it; `None` at end of file.
+    pub(crate) fn receive(&mut self) -> Result<Option<(Message, Vec<OwnedFd>)>, Error> {
         self.read_frame().map_err(Error::Control)
     }
 
-    fn read_frame(&mut self) -> io::Result<Option<(Message, Option<OwnedFd>)>> {
+    fn read_frame(&mut self) -> io::Result<Option<(Message, Vec<OwnedFd>)>> {
         let mut head = [0; 4];
-        let (count, passed) = sys::receive_with_descriptor(self.stream.as_fd(), &mut head)?;
+        let (count, passed) = sys::receive_with_descriptors(self.stream.as_fd(), &mut head)?;
         if count == 0 {
             return Ok(None);
         }

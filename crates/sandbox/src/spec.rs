@@ -11,6 +11,8 @@ pub struct SandboxSpec {
     pub mounts: Vec<Mount>,
     /// How TCP in the namespace reaches the host side.
     pub bridge: BridgeKind,
+    /// Offer SOCKS5 as well, on a port of its own.
+    pub socks5: bool,
     /// Who the stage is to the kernel.
     pub identity: Identity,
 }

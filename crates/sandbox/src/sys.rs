@@ -259,12 +259,12 @@ pub(crate) fn send_with_descriptors(
     Ok(())
 }
 
-/// Reads once into `buffer`; at most one descriptor may come along, close-on-exec. End of file is 0 bytes.
-pub(crate) fn receive_with_descriptor(
+/// Reads once into `buffer`; at most two descriptors may come along, close-on-exec. End of file is 0 bytes.
+pub(crate) fn receive_with_descriptors(
     socket: BorrowedFd<'_>,
     buffer: &mut [u8],
-) -> io::Result<(usize, Option<OwnedFd>)> {
-    let mut space = nix::cmsg_space!(RawFd);
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = nix::cmsg_space!([RawFd; 2]);
     let mut slices = [IoSliceMut::new(buffer)];
     let message = loop {
         match recvmsg::<UnixAddr>(
@@ -284,7 +284,7 @@ pub(crate) fn receive_with_descriptor(
             passed.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
         }
     }
-    Ok((message.bytes, passed.pop()))
+    Ok((message.bytes, passed))
 }
 
 /// A reference to a process that does not pass to another one with its number (pidfd_open(2)).

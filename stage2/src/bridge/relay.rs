@@ -1,4 +1,4 @@
-//! The relay: a process that stays in the sandbox and copies each TCP connection to a new connection on the socket.
+//! The relay: a process that stays in the sandbox and copies each TCP connection to a new connection on its socket.
 //!
 //! It holds no secret and no policy: what it forwards is judged by the host side, which would judge the same bytes from
 //! the stage itself. It is not the stage's child (a stage that waits for all children must not wait for it), it is not
@@ -8,7 +8,6 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use exeat_contract::SOCKET;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -25,6 +24,7 @@ use rustix::process::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
+use super::Door;
 use crate::sys;
 
 /// Bytes moved by one read, and the most that one direction of one connection keeps while its reader is slow. The knee of
@@ -40,12 +40,12 @@ const ACCEPTS: usize = 64;
 
 /// Leaves a relay behind, a child of the sandbox's pid 1, once it can serve. The descriptor that is returned reaches end
 /// of file when it dies, and carries nothing before that.
-pub(crate) fn start(listener: OwnedFd) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn start(doors: Vec<Door>) -> rustix::io::Result<OwnedFd> {
     let (ours, lifeline) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     match sys::fork()? {
         Some(child) => {
             // Only the relay and its maker may hold the other end, or it would not end with them.
-            drop((listener, lifeline));
+            drop((doors, lifeline));
             waitpid(Some(child), WaitOptions::empty())?;
             came_up(&ours)?;
             Ok(ours)
@@ -55,7 +55,7 @@ pub(crate) fn start(listener: OwnedFd) -> rustix::io::Result<OwnedFd> {
             // The middle process ends at once, so that pid 1 inherits the relay.
             match sys::fork() {
                 Ok(None) => {
-                    let failed = serve(listener, &lifeline);
+                    let failed = serve(doors, &lifeline);
                     sys::exit_now(i32::from(failed.is_err()));
                 }
                 Ok(Some(_)) => {}
@@ -91,14 +91,14 @@ fn report(lifeline: &OwnedFd, errno: i32) {
     let _ = send(lifeline, &errno.to_le_bytes(), SendFlags::NOSIGNAL);
 }
 
-fn serve(listener: OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
-    let made = settle(&listener, lifeline).and_then(|()| Relay::new(listener));
+fn serve(doors: Vec<Door>, lifeline: &OwnedFd) -> rustix::io::Result<()> {
+    let made = settle(&doors, lifeline).and_then(|()| Relay::new(doors));
     report(lifeline, made.as_ref().err().map_or(0, |errno| errno.raw_os_error()));
     made?.run()
 }
 
 /// Leaves everything behind that came from bwrap.
-fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
+fn settle(doors: &[Door], lifeline: &OwnedFd) -> rustix::io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     setsid()?;
     // The standard numbers stay taken: a panic's message must not go into a connection that has got one of them.
@@ -107,16 +107,16 @@ fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
     dup2_stdout(&nothing)?;
     dup2_stderr(&nothing)?;
     drop(nothing);
-    sys::close_all_except(&[0, 1, 2, listener.as_raw_fd(), lifeline.as_raw_fd()])?;
+    let mut kept = vec![0, 1, 2, lifeline.as_raw_fd()];
+    kept.extend(doors.iter().map(|door| door.listener.as_raw_fd()));
+    sys::close_all_except(&kept)?;
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
 }
 
 struct Relay {
     epoll: OwnedFd,
-    listener: OwnedFd,
-    /// Accepted while the host side could not take one more: it is the next to be served.
-    held: Option<OwnedFd>,
+    entries: Vec<Entry>,
     /// A slot is reused only after the events of a round are handled, so that no late event meets a new connection.
     pairs: Vec<Option<Pair>>,
     free: Vec<usize>,
@@ -124,17 +124,30 @@ struct Relay {
     buffer: Vec<u8>,
 }
 
-/// The listener's token; connections take `2 * slot + side`.
-const LISTENER: u64 = u64::MAX;
+/// A door that is watched.
+struct Entry {
+    door: Door,
+    /// Accepted while the host side could not take one more: it is the next to be served.
+    held: Option<OwnedFd>,
+    /// Not for a while, once something has run out.
+    accepting: bool,
+    /// There is, or may be, one to accept.
+    waiting: bool,
+}
+
+/// The token of the first listener, with those of the others behind it; connections take `2 * slot + side`.
+const LISTENERS: u64 = u64::MAX - 1;
 
 impl Relay {
-    fn new(listener: OwnedFd) -> rustix::io::Result<Self> {
+    fn new(doors: Vec<Door>) -> rustix::io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+        for (door, token) in doors.iter().zip(LISTENERS..) {
+            epoll::add(&epoll, &door.listener, EventData::new_u64(token), EventFlags::IN)?;
+        }
+        let entry = |door| Entry { door, held: None, accepting: true, waiting: false };
         Ok(Self {
             epoll,
-            listener,
-            held: None,
+            entries: doors.into_iter().map(entry).collect(),
             pairs: Vec::new(),
             free: Vec::new(),
             freed: Vec::new(),
@@ -144,37 +157,45 @@ impl Relay {
 
     fn run(mut self) -> rustix::io::Result<()> {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 128];
-        let mut accepting = true;
         loop {
-            let timeout = if accepting { None } else { Some(&ACCEPT_PAUSE) };
+            let paused = self.entries.iter().any(|entry| !entry.accepting);
+            let timeout = if paused { Some(&ACCEPT_PAUSE) } else { None };
             let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
                 Err(Errno::INTR) => continue,
                 other => other?,
             };
-            let mut waiting = !accepting;
+            for entry in &mut self.entries {
+                entry.waiting = !entry.accepting;
+            }
             for event in events.iter().take(ready) {
-                match event.data.u64() {
-                    LISTENER => waiting = true,
-                    token => self.serve_pair(token, event.flags),
+                let token = event.data.u64();
+                match token.checked_sub(LISTENERS).and_then(|number| usize::try_from(number).ok()) {
+                    Some(number) => {
+                        if let Some(entry) = self.entries.get_mut(number) {
+                            entry.waiting = true;
+                        }
+                    }
+                    None => self.serve_pair(token, event.flags),
                 }
             }
             self.free.append(&mut self.freed);
-            if waiting {
-                let now = self.accept_all();
-                if now != accepting {
+            for (number, token) in (0..self.entries.len()).zip(LISTENERS..) {
+                let now = self.accept_all(number);
+                let Some(entry) = self.entries.get_mut(number) else { continue };
+                if now != entry.accepting {
                     let interest = if now { EventFlags::IN } else { EventFlags::empty() };
-                    let data = EventData::new_u64(LISTENER);
-                    epoll::modify(&self.epoll, &self.listener, data, interest)?;
-                    accepting = now;
+                    epoll::modify(&self.epoll, &entry.door.listener, EventData::new_u64(token), interest)?;
+                    entry.accepting = now;
                 }
             }
         }
     }
 
     /// Whether to go on accepting; not for a while once descriptors, memory or the host side's backlog have run out.
-    fn accept_all(&mut self) -> bool {
+    fn accept_all(&mut self, number: usize) -> bool {
         for _ in 0..ACCEPTS {
-            let accepted = self.held.take().map_or_else(|| accept_with(&self.listener, FRESH), Ok);
+            let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.waiting) else { return true };
+            let accepted = entry.held.take().map_or_else(|| accept_with(&entry.door.listener, FRESH), Ok);
             let tcp = match accepted {
                 Ok(tcp) => tcp,
                 Err(Errno::AGAIN) => return true,
@@ -182,11 +203,11 @@ impl Relay {
                 // The client went away first, or a signal: the next one.
                 Err(_) => continue,
             };
-            match dial() {
+            match dial(entry.door.socket) {
                 // One that cannot be watched is closed; the others go on.
                 Ok(unix) => drop(self.open_pair(tcp, unix)),
                 Err(errno) if errno == Errno::AGAIN || is_shortage(errno) => {
-                    self.held = Some(tcp);
+                    entry.held = Some(tcp);
                     return false;
                 }
                 // A host side that does not answer shows as a closed connection, as it would without a relay.
@@ -228,9 +249,9 @@ impl Relay {
 }
 
 /// A connection to the host side. Without waiting: while the backlog is full, the tunnels that are open go on.
-fn dial() -> rustix::io::Result<OwnedFd> {
+fn dial(socket: &str) -> rustix::io::Result<OwnedFd> {
     let unix = socket_with(AddressFamily::UNIX, SocketType::STREAM, FRESH, None)?;
-    connect(&unix, &SocketAddrUnix::new(SOCKET)?)?;
+    connect(&unix, &SocketAddrUnix::new(socket)?)?;
     Ok(unix)
 }
 

@@ -20,18 +20,20 @@ use crate::stdio;
 /// Serves until SIGINT or SIGTERM; at SIGHUP, or when one of its files changes, the policy is read again.
 pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
-    let listen = match &args.listen {
-        ListenAt::Unix(_) if args.listen_anywhere => {
-            return Err(Failure::input("`--listen-anywhere` is about tcp listeners only"));
-        }
-        ListenAt::Unix(path) => Listen::Unix(machine.absolute(path)),
-        ListenAt::Tcp(addr) if !addr.ip().is_loopback() && !args.listen_anywhere => {
-            return Err(Failure::input(format!("`tcp:{addr}` is not a loopback address")).hint(
-                "--listen-anywhere serves whoever reaches it; tcp:127.0.0.1:PORT or unix:PATH does not",
-            ));
-        }
-        ListenAt::Tcp(addr) => Listen::Tcp(*addr),
+    let places: Vec<&ListenAt> = [&args.listen].into_iter().chain(&args.listen_socks5).collect();
+    if args.listen_anywhere && places.iter().all(|place| matches!(place, ListenAt::Unix(_))) {
+        return Err(Failure::input("`--listen-anywhere` is about tcp listeners only"));
+    }
+    let listen = |place: &ListenAt| match place {
+        ListenAt::Unix(path) => Ok(Listen::Unix(machine.absolute(path))),
+        ListenAt::Tcp(addr) if !addr.ip().is_loopback() && !args.listen_anywhere => Err(Failure::input(
+            format!("`tcp:{addr}` is not a loopback address"),
+        )
+        .hint("--listen-anywhere serves whoever reaches it; tcp:127.0.0.1:PORT or unix:PATH does not")),
+        ListenAt::Tcp(addr) => Ok(Listen::Tcp(*addr)),
     };
+    let listen_socks5 = args.listen_socks5.as_ref().map(listen).transpose()?;
+    let listen = listen(&args.listen)?;
     request::inherited(&[("--audit", args.audit.as_ref())])?;
     let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
     for note in loaded.notes.iter().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
@@ -41,12 +43,13 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     if let Some(note) = loaded.policy.terms().note() {
         stdio::line("note", note);
     }
-    match &args.listen {
-        ListenAt::Unix(_) => {}
-        ListenAt::Tcp(addr) if addr.ip().is_loopback() => {
-            stdio::line("warning", "any local user may use this listener; unix:PATH can be kept to yourself");
-        }
-        ListenAt::Tcp(_) => stdio::line("warning", "whoever reaches this listener may use it"),
+    let is_tcp = |anywhere: bool| {
+        places.iter().any(|place| matches!(place, ListenAt::Tcp(addr) if addr.ip().is_loopback() != anywhere))
+    };
+    if is_tcp(true) {
+        stdio::line("warning", "whoever reaches this listener may use it");
+    } else if is_tcp(false) {
+        stdio::line("warning", "any local user may use this listener; unix:PATH can be kept to yourself");
     }
 
     let to = request::audit(args.audit.as_ref(), &machine)?;
@@ -57,6 +60,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let quiet = args.quiet;
     let summary = exeat_runner::serve_alone(ProxyRequest {
         listen,
+        listen_socks5,
         listen_anywhere: args.listen_anywhere,
         limits: loaded.limits(args.limits.into()),
         policy: loaded.policy,

@@ -8,7 +8,7 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use exeat_contract::{DENIALS, SOCKET, STAGE2};
+use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
 use exeat_sandbox::Mount;
 
 use crate::bounds::pieces;
@@ -164,7 +164,7 @@ pub(super) fn follow(mounts: &[Mount], path: &Path) -> Option<Followed> {
 
 /// Whether something of ours would be out of the stage's reach, or the whole tree hidden.
 pub(super) fn is_reserved(place: &Path) -> bool {
-    [STAGE2, SOCKET, DENIALS].map(Path::new).iter().any(|ours| ours.starts_with(place))
+    [STAGE2, SOCKET, SOCKS5_SOCKET, DENIALS].map(Path::new).iter().any(|ours| ours.starts_with(place))
 }
 
 /// Checks that bubblewrap finds or can make the place of each mount, and follows no link on the way.

@@ -51,8 +51,10 @@ impl Argv {
     /// The arguments that build `spec`, with `filters` seccomp programs.
     #[must_use]
     pub fn new(spec: &SandboxSpec, filters: usize) -> Self {
-        let mut argv =
-            Self { options: Vec::new(), command: vec![STAGE2.into(), spec.bridge.as_str().into()] };
+        let mut argv = Self {
+            options: Vec::new(),
+            command: vec![STAGE2.into(), spec.bridge.argument(spec.socks5).into()],
+        };
         let nobody = NOBODY.to_string();
         // The network namespace is bubblewrap's own and has no interface but loopback. The user namespace is asked for by
         // name although --unshare-all includes it: there it is optional, and without it a stage of root keeps its rights.

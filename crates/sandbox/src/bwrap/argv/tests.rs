@@ -6,7 +6,7 @@ use super::*;
 use crate::spec::Identity;
 
 fn spec(mounts: Vec<Mount>) -> SandboxSpec {
-    SandboxSpec { mounts, bridge: BridgeKind::Handoff, identity: Identity::Caller }
+    SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity: Identity::Caller }
 }
 
 fn text(argv: &Argv) -> String {

@@ -1,0 +1,82 @@
+//! The SOCKS5 port as a client sees it: `ALL_PROXY` says where it is.
+
+use std::env;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::proxy::echo_through;
+use crate::{Said, number};
+
+const PATIENCE: Duration = Duration::from_secs(25);
+
+/// The code of the reply: an address is sent as one, anything else as a name.
+pub(crate) fn ask(target: &str) -> Said {
+    let (_, code) = send(&request(target)?)?;
+    Ok(format!("code {code}"))
+}
+
+/// The same with an address sent as a name.
+pub(crate) fn ask_name(name: &str, port: &str) -> Said {
+    let (_, code) = send(&named(name, number(port)?)?)?;
+    Ok(format!("code {code}"))
+}
+
+/// BIND, UDP ASSOCIATE, or what else the number stands for.
+pub(crate) fn command(number_of: &str) -> Said {
+    let (_, code) = send(&[5, number(number_of)?, 0, 1, 0, 0, 0, 0, 0, 0])?;
+    Ok(format!("code {code}"))
+}
+
+/// Sends so many bytes and closes its side; all of them have to come back, and then the end.
+pub(crate) fn echo(target: &str, count: &str) -> Said {
+    echo_through(tunnel(target)?, number(count)?)
+}
+
+/// What a server says that speaks first.
+pub(crate) fn greeting(target: &str) -> Said {
+    let mut heard = [0; 64];
+    let count = tunnel(target)?.read(&mut heard)?;
+    Ok(String::from_utf8_lossy(&heard[..count]).trim().into())
+}
+
+fn tunnel(target: &str) -> io::Result<TcpStream> {
+    match send(&request(target)?)? {
+        (stream, 0) => Ok(stream),
+        (_, code) => Err(io::Error::other(format!("code {code}"))),
+    }
+}
+
+fn send(request: &[u8]) -> io::Result<(TcpStream, u8)> {
+    let url = env::var("ALL_PROXY").map_err(io::Error::other)?;
+    let addr = url.strip_prefix("socks5h://").ok_or(io::ErrorKind::InvalidInput)?;
+    let mut stream =
+        TcpStream::connect_timeout(&addr.parse::<SocketAddr>().map_err(io::Error::other)?, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.write_all(&[5, 1, 0])?;
+    let mut method = [0; 2];
+    stream.read_exact(&mut method)?;
+    if method != [5, 0] {
+        return Err(io::Error::other(format!("method {method:?}")));
+    }
+    stream.write_all(request)?;
+    let mut reply = [0; 10];
+    stream.read_exact(&mut reply)?;
+    Ok((stream, reply[1]))
+}
+
+fn request(target: &str) -> io::Result<Vec<u8>> {
+    let (host, port) = target.rsplit_once(':').ok_or(io::ErrorKind::InvalidInput)?;
+    let port: u16 = number(port)?;
+    let octets = match host.trim_matches(['[', ']']).parse() {
+        Ok(IpAddr::V4(ip)) => [&[1], &ip.octets()[..]].concat(),
+        Ok(IpAddr::V6(ip)) => [&[4], &ip.octets()[..]].concat(),
+        Err(_) => return named(host, port),
+    };
+    Ok([&[5, 1, 0], &octets[..], &port.to_be_bytes()].concat())
+}
+
+fn named(name: &str, port: u16) -> io::Result<Vec<u8>> {
+    let length = u8::try_from(name.len()).map_err(io::Error::other)?;
+    Ok([&[5, 1, 0, 3, length], name.as_bytes(), &port.to_be_bytes()].concat())
+}
