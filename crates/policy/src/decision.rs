@@ -60,6 +60,8 @@ pub enum Reason {
     SniMissing,
     /// The TLS hello names another server.
     SniMismatch,
+    /// A request inside a tunnel names another host.
+    HostMismatch,
     /// Not TLS where TLS is required.
     NotTls,
     /// The request head is malformed.
@@ -98,7 +100,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the record's documentation.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::Rule,
         Self::Default,
         Self::DenyRule,
@@ -113,6 +115,7 @@ impl Reason {
         Self::Rebind,
         Self::SniMissing,
         Self::SniMismatch,
+        Self::HostMismatch,
         Self::NotTls,
         Self::Malformed,
         Self::BudgetBytes,
@@ -149,6 +152,7 @@ impl Reason {
             Self::Rebind => "rebind",
             Self::SniMissing => "sni_missing",
             Self::SniMismatch => "sni_mismatch",
+            Self::HostMismatch => "host_mismatch",
             Self::NotTls => "not_tls",
             Self::Malformed => "malformed",
             Self::BudgetBytes => "budget_bytes",

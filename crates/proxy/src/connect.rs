@@ -6,21 +6,24 @@
 
 mod socks;
 
+use std::future::Future;
+use std::io;
+
 use exeat_audit::{ConnId, End, Via};
 use exeat_policy::Target;
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use crate::head::{Fault, Parsed, Parser};
-use crate::hello::{HelloFault, Reader};
-use crate::http;
+use crate::head::{Asks, Fault, Head, Parsed, Parser, Plain};
+use crate::hello::{self, HelloFault, Reader};
+use crate::http::{self, Exchange};
 use crate::limits;
-use crate::reach::{Carries, Reached, reach};
+use crate::reach::{Carries, Reached, Wanted, reach};
 use crate::record::Record;
 use crate::reply::{ESTABLISHED, Refusal, refuse};
 use crate::server::{Context, Entry};
 use crate::stream::Stream;
-use crate::tunnel;
+use crate::tunnel::{self, Early};
 
 /// Serves one client connection to its end.
 ///
@@ -44,102 +47,215 @@ pub(crate) async fn serve(
             Entry::Socks5 => socks::open(client, &mut record, cx).await,
         }
     });
-    let opened = tokio::select! {
+    let opened = match until(stop, opening).await {
+        Some(Opened::Any(any)) => until(stop, settle(any, &mut record, cx)).await,
+        opened => opened,
+    };
+    match opened {
+        // INVARIANT: `settle` leaves nothing open.
+        None | Some(Opened::Any(_)) => {}
+        Some(Opened::Tunnel(Tunnel { client, upstream, early })) => {
+            let moving = tunnel::run(client, upstream, early, &record.moved, cx.pool(), cx.limits(), stop);
+            let ended = moving.await;
+            record.close(ended.end, ended.error);
+        }
+        Some(Opened::Exchange(exchange)) => Box::pin(http::run(*exchange, &mut record, cx, stop)).await,
+    }
+}
+
+/// What comes of `opening`, unless the run is over before.
+async fn until<T>(stop: &CancellationToken, opening: impl Future<Output = Option<T>>) -> Option<T> {
+    tokio::select! {
         biased;
         opened = opening => opened,
         () = stop.cancelled() => None,
-    };
-    let Some(Opened { client, upstream, first }) = opened else { return };
-    let moving = tunnel::run(client, upstream, first, &record.moved, cx.pool(), cx.limits(), stop);
-    let ended = moving.await;
-    record.close(ended.end, ended.error);
+    }
 }
 
-/// A connection with its upstream, ready for the tunnel.
-struct Opened {
+/// A connection with its upstream.
+enum Opened {
+    /// Bytes go both ways.
+    Tunnel(Tunnel),
+    /// It may carry anything, and nobody has said a word yet.
+    Any(Any),
+    /// One request goes up, and its answer down.
+    Exchange(Box<Exchange>),
+}
+
+/// Both ends, and the bytes that were read already.
+struct Tunnel {
     client: Stream,
     upstream: Stream,
-    /// Bytes of the client that were read already, and go first.
-    first: Vec<u8>,
+    early: Early,
 }
 
-/// Everything before the tunnel. `None`: there is none, and all was said and recorded.
-async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+/// Both ends of a tunnel whose first byte tells what it carries.
+struct Any {
+    client: Stream,
+    upstream: Stream,
+    target: Target,
+}
+
+/// Everything before bytes may go upstream. `None`: they may not, and all was said and recorded.
+async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let mut bytes = Vec::new();
-    let (target, head_len) = match read_head(&client, &mut bytes, cx).await {
-        Arrived::Connect { target, head_len } => (target, head_len),
-        Arrived::Other => {
-            let client = http::answer(client, bytes, record, cx).await?;
-            record.close(End::Killed, None);
-            linger(client, cx).await;
-            return None;
+    match read_head(&client, &mut bytes, cx, |head| head.asks()).await {
+        Arrived::Asked { asks: Asks::Connect(target), head_len } => {
+            let first = bytes.split_off(head_len.min(bytes.len()));
+            drop(bytes);
+            tunnel_to(client, first, target, record, cx).await
+        }
+        Arrived::Asked { asks: Asks::Plain(plain), .. } => {
+            record.via = Via::Http;
+            let reached = match reach(&plain.target, Wanted::Request, record, cx).await {
+                Ok(reached) => reached,
+                Err(refusal) => return say_no(client, &refusal, record, cx).await,
+            };
+            let Plain { target, path } = plain;
+            let upstream = reached.upstream;
+            Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })))
         }
         Arrived::Fault(fault) => {
             record.malformed(fault, &bytes);
-            say_no(client, &Refusal::Malformed(fault), record, cx).await;
-            return None;
+            say_no(client, &Refusal::Malformed(fault), record, cx).await
         }
-        Arrived::Silence => {
-            // Told, because it may be a client that waits for us to speak first; not recorded, because it asked for
-            // nothing that could be denied.
-            say_no(client, &Refusal::Malformed(Fault::TooSlow), record, cx).await;
-            return None;
-        }
-        Arrived::Nothing => return None,
-    };
-    let first = bytes.split_off(head_len.min(bytes.len()));
-    drop(bytes);
+        // Told, because it may be a client that waits for us to speak first; not recorded, because it asked for
+        // nothing that could be denied.
+        Arrived::Silence => say_no(client, &Refusal::Malformed(Fault::TooSlow), record, cx).await,
+        Arrived::Nothing => None,
+    }
+}
 
-    let reached = match reach(&target, record, cx).await {
+/// CONNECT: from the target to a tunnel whose first bytes were looked at.
+async fn tunnel_to(
+    mut client: Stream,
+    first: Vec<u8>,
+    target: Target,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
+    let reached = match reach(&target, Wanted::Tunnel, record, cx).await {
         Ok(reached) => reached,
-        Err(refusal) => {
-            say_no(client, &refusal, record, cx).await;
-            return None;
-        }
+        Err(refusal) => return say_no(client, &refusal, record, cx).await,
     };
     if let Err(error) = client.write_until(ESTABLISHED, Instant::now() + limits::REPLY).await {
         record.close(End::Error, Some(format!("client: {error}")));
         return None;
     }
-    look_inside(client, first, &target, reached, record, cx).await
+    opened(client, first, target, reached, record, cx).await
 }
 
-/// After the client was told of its connection: what has to be seen before a byte goes upstream, the same for every entry.
-async fn look_inside(
-    mut client: Stream,
-    mut first: Vec<u8>,
-    target: &Target,
+/// What becomes of a tunnel whose client was told yes, by what it may carry; `first` is what the client has said behind
+/// its request. The same for every entry.
+async fn opened(
+    client: Stream,
+    first: Vec<u8>,
+    target: Target,
     Reached { upstream, carries }: Reached,
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Option<Opened> {
-    if carries == Carries::Tls {
-        let by = Instant::now() + cx.limits().hello;
-        match check_hello(&client, &mut first, target, record, by).await {
-            Ok(Hello::Passed) => {}
-            Ok(Hello::Gone) => {
-                record.close(End::Client, None);
-                return None;
+    match carries {
+        Carries::Tls => named(client, first, &target, upstream, record, cx).await,
+        Carries::Http => request_inside(client, first, target, upstream, record, cx).await,
+        Carries::Any if first.is_empty() => Some(Opened::Any(Any { client, upstream, target })),
+        Carries::Any if hello::could_be_tls(&first) => {
+            named(client, first, &target, upstream, record, cx).await
+        }
+        Carries::Any | Carries::Unseen => Some(tunnel(client, upstream, first)),
+    }
+}
+
+fn tunnel(client: Stream, upstream: Stream, mut first: Vec<u8>) -> Opened {
+    first.shrink_to_fit();
+    Opened::Tunnel(Tunnel { client, upstream, early: Early { up: first, down: Vec::new() } })
+}
+
+/// Waits for the first byte of either side. A client that opens with TLS names its target; a server that speaks first
+/// speaks no TLS.
+async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+    let Any { client, upstream, target } = any;
+    let mut first = Vec::new();
+    let spoke = async {
+        loop {
+            tokio::select! {
+                // Bytes of the client are looked at, also where the server's have come as well.
+                biased;
+                ready = client.readable() => ready?,
+                ready = upstream.readable() => return ready,
             }
-            Err(fault) => {
-                record.late(target, fault);
-                let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
-                drop(upstream);
-                linger(client, cx).await;
-                return None;
+            match client.try_read_some(&mut first, limits::EARLY_BYTES) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read.map(|_| ()),
             }
         }
+    };
+    // What broke shows again in the tunnel, and so does an end.
+    if timeout(cx.limits().idle, spoke).await.is_err() {
+        record.close(End::Idle, None);
+        return None;
     }
-    first.shrink_to_fit();
-    Some(Opened { client, upstream, first })
+    if !first.is_empty() && hello::could_be_tls(&first) {
+        return Box::pin(named(client, first, &target, upstream, record, cx)).await;
+    }
+    Some(tunnel(client, upstream, first))
+}
+
+/// A tunnel that opens with TLS: its hello names the target, or nothing goes upstream.
+async fn named(
+    mut client: Stream,
+    mut first: Vec<u8>,
+    target: &Target,
+    upstream: Stream,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
+    let by = Instant::now() + cx.limits().hello;
+    match check_hello(&client, &mut first, target, record, by).await {
+        Ok(Hello::Passed) => Some(tunnel(client, upstream, first)),
+        Ok(Hello::Gone) => {
+            record.close(End::Client, None);
+            None
+        }
+        Err(fault) => {
+            record.late(target, fault.reason(), fault.to_string());
+            let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
+            drop(upstream);
+            client.linger(cx.limits().linger).await;
+            None
+        }
+    }
+}
+
+/// A tunnel to the port of plain HTTP: it carries a request, and the request names the target.
+async fn request_inside(
+    client: Stream,
+    mut bytes: Vec<u8>,
+    target: Target,
+    upstream: Stream,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
+    let fault = match read_head(&client, &mut bytes, cx, |head| head.inside(&target)).await {
+        Arrived::Asked { asks: path, .. } => {
+            return Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })));
+        }
+        Arrived::Nothing => {
+            record.close(End::Client, None);
+            return None;
+        }
+        Arrived::Silence => Fault::TooSlow,
+        Arrived::Fault(fault) => fault,
+    };
+    drop(upstream);
+    record.late(&target, fault.reason(), fault.to_string());
+    say_no(client, &Refusal::Malformed(fault), record, cx).await
 }
 
 /// What came before the first answer.
-enum Arrived {
-    /// A CONNECT request for a target, in the first bytes.
-    Connect { target: Target, head_len: usize },
-    /// Another well-formed request.
-    Other,
+enum Arrived<T> {
+    /// A request, in the first bytes.
+    Asked { asks: T, head_len: usize },
     /// Something malformed, cut short or late.
     Fault(Fault),
     /// Not a byte until the deadline; the client is still there.
@@ -148,29 +264,32 @@ enum Arrived {
     Nothing,
 }
 
-/// Reads one head, with one deadline for all of it (P19).
-async fn read_head(client: &Stream, bytes: &mut Vec<u8>, cx: &Context) -> Arrived {
+/// Reads one head, with one deadline for all of it (P19), and what it asks for.
+async fn read_head<T>(
+    client: &Stream,
+    bytes: &mut Vec<u8>,
+    cx: &Context,
+    asks: impl for<'a> Fn(&'a Head<'a>) -> Result<T, Fault>,
+) -> Arrived<T> {
     let by = Instant::now() + cx.limits().head;
     let mut parser = Parser::default();
     loop {
-        let read = match timeout_at(by, client.read_some(bytes, limits::EARLY_BYTES)).await {
+        match parser.advance(bytes) {
+            Parsed::Incomplete => {}
+            Parsed::Fault(fault) => return Arrived::Fault(fault),
+            Parsed::Head(head) => {
+                return match asks(&head) {
+                    Ok(asks) => Arrived::Asked { asks, head_len: head.len },
+                    Err(fault) => Arrived::Fault(fault),
+                };
+            }
+        }
+        match timeout_at(by, client.read_some(bytes, limits::EARLY_BYTES)).await {
             Err(_) if bytes.is_empty() => return Arrived::Silence,
             Err(_) => return Arrived::Fault(Fault::TooSlow),
             Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Arrived::Nothing,
             Ok(Err(_) | Ok(0)) => return Arrived::Fault(Fault::CutShort),
-            Ok(Ok(read)) => read,
-        };
-        tracing::trace!(read, "head bytes");
-        match parser.advance(bytes) {
-            Parsed::Incomplete => {}
-            Parsed::Fault(fault) => return Arrived::Fault(fault),
-            Parsed::Head(head) if head.method == b"CONNECT" => {
-                return match head.connect_target() {
-                    Ok(target) => Arrived::Connect { target, head_len: head.len },
-                    Err(fault) => Arrived::Fault(fault),
-                };
-            }
-            Parsed::Head(_) => return Arrived::Other,
+            Ok(Ok(read)) => tracing::trace!(read, "head bytes"),
         }
     }
 }
@@ -220,18 +339,19 @@ fn alert(fault: HelloFault) -> &'static [u8] {
 }
 
 /// Answers with a refusal, then closes so that the answer arrives.
-async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) {
+async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let reply = refuse(refusal, cx.run(), record.conn()).into_bytes();
-    end_with(client, &reply, record, cx).await;
+    end_with(client, &reply, record, cx).await
 }
 
 /// Writes the last that is said on a connection, then closes so that it arrives.
-async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx: &Context) {
+async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let wrote = client.write_until(reply, Instant::now() + limits::REPLY).await;
     record.close(End::Killed, None);
     if wrote.is_ok() {
-        linger(client, cx).await;
+        client.linger(cx.limits().linger).await;
     }
+    None
 }
 
 /// Answers on a connection for which there is no room.
@@ -241,24 +361,6 @@ pub(crate) async fn too_many(mut client: Stream, entry: Entry, conn: ConnId, cx:
         Entry::Socks5 => socks::too_many(),
     };
     if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
-        linger(client, cx).await;
+        client.linger(cx.limits().linger).await;
     }
-}
-
-/// Closes in the order of RFC 9112 section 9.6: our end first, then what the client still sends is thrown away for a
-/// moment; closing with unread input would reset the connection and could destroy the reply. None of it is parsed.
-async fn linger(client: Stream, cx: &Context) {
-    client.finish();
-    let drain = async {
-        let mut thrown = 0;
-        let mut scratch = Vec::new();
-        while thrown < limits::LINGER_BYTES {
-            match client.read_some(&mut scratch, limits::EARLY_BYTES).await {
-                Ok(read) if read > 0 => thrown += read,
-                _ => break,
-            }
-            scratch.clear();
-        }
-    };
-    let _ = timeout(cx.limits().linger, drain).await;
 }

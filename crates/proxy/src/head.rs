@@ -6,7 +6,8 @@
 
 use std::ops::Range;
 
-use exeat_policy::{Host, Target};
+use exeat_policy::{Host, Reason, Target};
+use hyper::http::uri::PathAndQuery;
 
 use crate::limits;
 
@@ -87,8 +88,20 @@ pub(crate) enum Fault {
     CutShort,
     #[error("the request head did not arrive in time")]
     TooSlow,
-    #[error("only CONNECT and, in a later version, http:// targets are spoken here")]
+    #[error("this is a proxy: it takes CONNECT, and requests for http:// targets")]
     NotAProxyRequest,
+    #[error("only http:// targets are forwarded; https:// takes CONNECT")]
+    Scheme,
+    #[error("the request target is not `http://host[:port]/path`")]
+    AbsoluteForm,
+    #[error("the Host field is not a host")]
+    HostField,
+    #[error("the request does not name the host of this tunnel")]
+    OtherHostInside,
+    #[error("this tunnel takes requests for its host, in plain HTTP")]
+    NotForTunnel,
+    #[error("the body is malformed or cut short")]
+    Body,
 }
 
 /// The state of the check between reads, so that each byte is looked at once however the head is cut up.
@@ -219,7 +232,21 @@ impl Parser {
     }
 }
 
+/// What a head asks for.
+pub(crate) enum Asks {
+    Connect(Target),
+    Plain(Plain),
+}
+
 impl Head<'_> {
+    /// What a head asks for, by the strict reading of its form.
+    pub(crate) fn asks(&self) -> Result<Asks, Fault> {
+        match self.method {
+            b"CONNECT" => self.connect_target().map(Asks::Connect),
+            _ => self.absolute().map(Asks::Plain),
+        }
+    }
+
     /// The target of a CONNECT request.
     ///
     /// The target alone decides. A `Host` that names another host or port is refused, because whoever wrote it
@@ -236,7 +263,87 @@ impl Head<'_> {
     }
 }
 
+/// A request for a plain `http://` target.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Plain {
+    pub(crate) target: Target,
+    /// What the origin is asked for.
+    pub(crate) path: PathAndQuery,
+}
+
+impl Head<'_> {
+    /// The target of a request in absolute-form (RFC 9112 section 3.2.2), with 80 where no port is given.
+    ///
+    /// The target alone decides: `Host` must be a host, but which one does not count, and it goes no further.
+    pub(crate) fn absolute(&self) -> Result<Plain, Fault> {
+        let Some(colon) = self.target.iter().position(|&byte| byte == b':') else {
+            return Err(Fault::NotAProxyRequest);
+        };
+        let (scheme, rest) = self.target.split_at(colon);
+        if !scheme.first().is_some_and(u8::is_ascii_alphabetic) {
+            return Err(Fault::NotAProxyRequest); // origin-form, say
+        }
+        if !scheme.eq_ignore_ascii_case(b"http") {
+            return Err(Fault::Scheme);
+        }
+        let rest = rest.strip_prefix(b"://").ok_or(Fault::AbsoluteForm)?;
+        let end = rest.iter().position(|byte| b"/?#".contains(byte)).unwrap_or(rest.len());
+        let (authority, path) = rest.split_at(end);
+        let target = match Target::parse(authority) {
+            Ok(target) => target,
+            Err(_) => Target::parse(&[authority, b":80"].concat()).map_err(|_| Fault::AbsoluteForm)?,
+        };
+        match self.host {
+            Some(host) if !is_host(host) => Err(Fault::HostField),
+            _ => Ok(Plain { target, path: self.path(path)? }),
+        }
+    }
+
+    /// What a request inside a tunnel to `target` asks for. It must be for that host, in either form, and `Host` must
+    /// say so too: a shared front end would go by it (P02).
+    pub(crate) fn inside(&self, target: &Target) -> Result<PathAndQuery, Fault> {
+        if self.method == b"CONNECT" {
+            return Err(Fault::NotForTunnel);
+        }
+        let path = match self.target.first() {
+            Some(b'/') => self.path(self.target)?,
+            _ if self.method == b"OPTIONS" && self.target == b"*" => self.path(b"")?,
+            _ => match self.absolute()? {
+                plain if plain.target == *target => plain.path,
+                _ => return Err(Fault::OtherHostInside),
+            },
+        };
+        match self.host {
+            Some(host) if names(host, target) => Ok(path),
+            Some(_) => Err(Fault::OtherHostInside),
+            None => Err(Fault::NoHost),
+        }
+    }
+
+    /// Path and query in origin-form. A fragment is none of a request's.
+    fn path(&self, path: &[u8]) -> Result<PathAndQuery, Fault> {
+        let text = match path.first() {
+            _ if path.contains(&b'#') => return Err(Fault::AbsoluteForm),
+            None if self.method == b"OPTIONS" => b"*".to_vec(),
+            None => b"/".to_vec(),
+            Some(b'?') => [b"/", path].concat(),
+            Some(_) => path.to_vec(),
+        };
+        PathAndQuery::try_from(text).map_err(|_| Fault::AbsoluteForm)
+    }
+}
+
 impl Fault {
+    /// The word for the record.
+    pub(crate) fn reason(self) -> Reason {
+        match self {
+            Self::Scheme => Reason::Scheme,
+            Self::OtherHostInside => Reason::HostMismatch,
+            Self::TooSlow => Reason::Timeout,
+            _ => Reason::Malformed,
+        }
+    }
+
     /// The status of the answer.
     pub(crate) fn status(self) -> u16 {
         match self {
@@ -261,6 +368,16 @@ fn names(host: &[u8], target: &Target) -> bool {
             std::str::from_utf8(bare).ok().and_then(|text| text.parse().ok()) == Some(*ip)
         }
     }
+}
+
+/// Bytes that a `Host` value can have (RFC 9110 section 7.2): a host and a port, no list, no userinfo.
+fn is_host(value: &[u8]) -> bool {
+    let (host, closing) = match value.strip_prefix(b"[") {
+        Some(rest) => (rest, true),
+        None => (value, false),
+    };
+    let bytes = host.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_:]".contains(byte));
+    bytes && !host.is_empty() && closing == host.contains(&b']')
 }
 
 fn request_line(line: &[u8]) -> Result<RequestLine, Fault> {

@@ -94,7 +94,7 @@ impl Hello {
 }
 
 /// A handshake record of some TLS 1.x version (RFC 8446 section 5.1), as far as the bytes go.
-fn could_be_tls(bytes: &[u8]) -> bool {
+pub(crate) fn could_be_tls(bytes: &[u8]) -> bool {
     let content_type = bytes.first().is_none_or(|&byte| byte == 22);
     let major = bytes.get(1).is_none_or(|&byte| byte == 3);
     content_type && major

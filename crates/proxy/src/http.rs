@@ -1,78 +1,444 @@
-//! Requests that are not CONNECT. hyper frames them; their head has passed the strict check before. This version
-//! forwards none of them: a well-formed `http://` request is told so, anything else is a bad request.
+//! Plain HTTP: one request, one decision, one connection to the origin. hyper frames both sides; between them the message
+//! is made anew, so that nothing the client wrote about framing, hops or proxies gets any further. The head has passed
+//! the strict check of `head.rs` before, and its target the policy.
+//!
+//! After one exchange the connection is closed: what stands behind a request is never read as another one.
 
 use std::convert::Infallible;
-use std::sync::{Mutex, PoisonError};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context as Poller, Poll, ready};
 
-use exeat_audit::Via;
+use exeat_audit::End;
 use exeat_policy::Target;
-use hyper::Request;
-use hyper::server::conn::http1;
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
+use hyper::header::{
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE, VIA,
+};
+use hyper::http::uri::PathAndQuery;
 use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode, Uri, Version, client, server};
 use hyper_util::rt::TokioIo;
-use tokio::time::timeout;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
 
 use crate::head::Fault;
 use crate::limits;
 use crate::record::Record;
-use crate::reply::{Refusal, refuse};
+use crate::reply::{Failure, Refusal, refuse};
 use crate::server::Context;
 use crate::stream::{PrefixedIo, Stream};
+use crate::tunnel::{self, Clock, Early};
 
-/// Answers the one request whose head is `bytes`, and gives the connection back to be closed.
-pub(crate) async fn answer(
-    client: Stream,
-    bytes: Vec<u8>,
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Stream> {
-    let raw = bytes.clone();
-    let record = Mutex::new((record, false));
-    let service = service_fn(|request: Request<_>| {
-        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
-        record.1 = true;
-        let refusal = decide(&request, &raw, record.0);
-        let response = refuse(&refusal, cx.run(), record.0.conn()).into_response();
-        async move { Ok::<_, Infallible>(response) }
+/// Fields that belong to one hop (RFC 9110 section 7.6.1), and those by which a client tells a proxy something.
+const HOP_BY_HOP: [HeaderName; 8] = [
+    CONNECTION,
+    TRANSFER_ENCODING,
+    UPGRADE,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("te"),
+    HeaderName::from_static("trailer"),
+    HeaderName::from_static("http2-settings"),
+    // Answered here: the client gets its `100 Continue` when the origin's connection stands.
+    HeaderName::from_static("expect"),
+];
+
+/// What a `Connection` field cannot name away, because the next server frames or routes the message by it (P14).
+const KEPT: [HeaderName; 2] = [HOST, CONTENT_LENGTH];
+
+/// The name under which a message that was forwarded says so (RFC 9110 section 7.6.3).
+const BY: HeaderValue = HeaderValue::from_static("1.1 exeat");
+
+/// A request that was granted, and the connection to forward it on.
+pub(crate) struct Exchange {
+    pub(crate) client: Stream,
+    /// What the client sent so far: a whole head that was checked, and whatever came behind it.
+    pub(crate) bytes: Vec<u8>,
+    /// Where it goes.
+    pub(crate) target: Target,
+    /// Path and query, as the head has them.
+    pub(crate) path: PathAndQuery,
+    pub(crate) upstream: Stream,
+}
+
+/// Forwards one request and its answer, to the close record.
+///
+/// Dropping the future closes both sides.
+pub(crate) async fn run(exchange: Exchange, record: &mut Record<'_>, cx: &Context, stop: &CancellationToken) {
+    match forward(exchange, record, cx, stop).await {
+        Over::Answered(client) => {
+            record.close(End::Upstream, None);
+            client.linger(cx.limits().linger).await;
+        }
+        Over::Refused(client, refusal) => {
+            record.not_forwarded(&refusal);
+            client.linger(cx.limits().linger).await;
+        }
+        Over::Switched { client, upstream, early } => {
+            let moving = tunnel::run(client, upstream, early, &record.moved, cx.pool(), cx.limits(), stop);
+            let ended = moving.await;
+            record.close(ended.end, ended.error);
+        }
+        Over::Cut { client, end, error } => {
+            // The answer is not whole, and must not look so.
+            client.will_reset();
+            record.close(end, error);
+        }
+    }
+}
+
+/// How an exchange ended.
+enum Over {
+    /// The client has its answer.
+    Answered(Stream),
+    /// It has one of ours instead.
+    Refused(Stream, Refusal),
+    /// The origin switched protocols: from here on it is a tunnel.
+    Switched { client: Stream, upstream: Stream, early: Early },
+    /// It was not finished.
+    Cut { client: Stream, end: End, error: Option<String> },
+}
+
+async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &CancellationToken) -> Over {
+    let Exchange { client, bytes, target, path, upstream } = exchange;
+    let clock = Clock::start();
+    let answered = AtomicBool::new(false);
+    let upstream = Metered {
+        inner: upstream,
+        up: &record.moved.up,
+        down: &record.moved.down,
+        clock: &clock,
+        answered: &answered,
+    };
+    let (to_drive, mut driven) = oneshot::channel();
+    let outcome = Mutex::new(None);
+    let first = Mutex::new(Some((upstream, to_drive)));
+    let (run, conn) = (cx.run(), record.conn());
+    let service = service_fn(|request: Request<Incoming>| {
+        // hyper serves one request on a connection that is not kept alive; a second one would find no way out.
+        let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let (target, path, outcome, answered) = (&target, &path, &outcome, &answered);
+        let answer = async move {
+            let sent = match first {
+                Some((upstream, to_drive)) => send(request, target, path, upstream, to_drive).await,
+                None => Err(Refusal::Malformed(Fault::NotAProxyRequest)),
+            };
+            answered.store(true, Ordering::Relaxed);
+            let (response, came) = match sent {
+                Ok(sent) => sent,
+                Err(refusal) => {
+                    let response = refuse(&refusal, run, conn).into_response().map(Either::Left);
+                    (response, Outcome::Refused(refusal))
+                }
+            };
+            outcome.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(came);
+            Ok::<_, Infallible>(response)
+        };
+        Box::pin(answer) as Pin<Box<dyn Future<Output = _> + Send + '_>>
     });
-    let served = http1::Builder::new()
-        .keep_alive(false) // P03, P10: a refused request is the last one
+    let mut serving = server::conn::http1::Builder::new()
+        .keep_alive(false) // P10, P16
         .half_close(true)
         .auto_date_header(false)
+        .preserve_header_case(true)
         .title_case_headers(true)
         .max_headers(limits::FIELDS)
-        .serve_connection(TokioIo::new(PrefixedIo::new(bytes, client)), service)
-        .without_shutdown();
-    let served = timeout(limits::REPLY, served).await;
-    let client = served.ok().and_then(Result::ok).map(|parts| parts.io.into_inner().into_inner());
-    let record = record.into_inner().unwrap_or_else(PoisonError::into_inner);
-    if !record.1 {
-        // hyper refused what we had let pass, and has said so itself.
-        record.0.malformed(Fault::NotAProxyRequest, &raw);
+        .max_buf_size(limits::HTTP_BUFFER)
+        .serve_connection(TokioIo::new(PrefixedIo::new(bytes, client)), service);
+
+    let mut origin: Option<Driven<'_>> = None;
+    let mut waiting = true;
+    let mut driving = false;
+    let mut total = pin!(sleep(cx.limits().total));
+    let mut stopping = pin!(async {
+        stop.cancelled().await;
+        sleep(cx.limits().drain).await;
+    });
+    let served = loop {
+        tokio::select! {
+            biased;
+            served = poll_fn(|cx| serving.poll_without_shutdown(cx)) => break Ok(served),
+            conn = &mut driven, if waiting => {
+                waiting = false;
+                origin = conn.ok();
+                driving = origin.is_some();
+            }
+            // What it ends with comes back through the answer or its body.
+            _ = drive(&mut origin), if driving => driving = false,
+            () = clock.idle_for(cx.limits().idle) => break Err((End::Idle, None)),
+            () = &mut total => break Err((End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()))),
+            () = &mut stopping => break Err((End::Killed, None)),
+        }
+    };
+    let parts = serving.into_parts();
+    let (client, unread) = parts.io.into_inner().into_parts();
+    let came = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+    match (served, came) {
+        (Err((end, error)), _) => Over::Cut { client, end, error },
+        (Ok(_), Some(Outcome::Refused(refusal))) => Over::Refused(client, refusal),
+        (Ok(Err(error)), _) => Over::Cut { client, end: End::Error, error: Some(said(&error)) },
+        (Ok(Ok(())), Some(Outcome::Answered)) => Over::Answered(client),
+        (Ok(Ok(())), Some(Outcome::Switched)) => {
+            let Some(upstream) = origin.map(client::conn::http1::Connection::into_parts) else {
+                let error = Some("upstream: lost when it switched protocols".to_owned());
+                return Over::Cut { client, end: End::Error, error };
+            };
+            let early =
+                Early { up: [&parts.read_buf[..], &unread].concat(), down: upstream.read_buf.to_vec() };
+            Over::Switched { client, upstream: upstream.io.into_inner().inner, early }
+        }
+        (Ok(Ok(())), None) => Over::Cut { client, end: End::Client, error: None },
     }
-    client
 }
 
-fn decide<B>(request: &Request<B>, raw: &[u8], record: &mut Record<'_>) -> Refusal {
-    match plain_target(request) {
-        Some(target) => {
-            record.via = Via::Http;
-            record.not_served(target, Refusal::NotSpoken)
+/// What the client was told.
+enum Outcome {
+    Answered,
+    Switched,
+    Refused(Refusal),
+}
+
+type Driven<'a> = client::conn::http1::Connection<TokioIo<Metered<'a>>, Data<Incoming>>;
+type Answer = Response<Either<Full<Bytes>, Data<Incoming>>>;
+
+async fn drive(origin: &mut Option<Driven<'_>>) -> hyper::Result<()> {
+    poll_fn(|cx| match origin {
+        Some(origin) => origin.poll_without_shutdown(cx),
+        None => Poll::Pending,
+    })
+    .await
+}
+
+/// Sends the request on, and waits for the head of the answer.
+async fn send<'a>(
+    request: Request<Incoming>,
+    target: &Target,
+    path: &PathAndQuery,
+    upstream: Metered<'a>,
+    to_drive: oneshot::Sender<Driven<'a>>,
+) -> Result<(Answer, Outcome), Refusal> {
+    let failed = |failure| Refusal::Failed(target.clone(), failure);
+    let wants_websocket = wants_websocket(&request);
+    let malformed = Arc::new(AtomicBool::new(false));
+    let request = outgoing(request, target, path, wants_websocket, &malformed);
+    let (mut sender, driven) = client::conn::http1::Builder::new()
+        .preserve_header_case(true)
+        .title_case_headers(true)
+        .max_headers(limits::FIELDS)
+        .max_buf_size(limits::HTTP_BUFFER)
+        .handshake(TokioIo::new(upstream))
+        .await
+        .map_err(|_| failed(Failure::BadResponse))?;
+    // Whoever drives it is the one that waits for this.
+    let _ = to_drive.send(driven);
+    let response = sender.send_request(request).await.map_err(|error| {
+        tracing::debug!(%error, "no answer");
+        if malformed.load(Ordering::Relaxed) {
+            Refusal::Malformed(Fault::Body)
+        } else if error.is_parse() || error.is_incomplete_message() {
+            failed(Failure::BadResponse)
+        } else {
+            failed(Failure::NoResponse)
         }
-        None => {
-            record.malformed(Fault::NotAProxyRequest, raw);
-            Refusal::Malformed(Fault::NotAProxyRequest)
+    })?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        // P11: nothing was switched before; and only to what was asked for.
+        if !(wants_websocket && is_websocket(response.headers())) {
+            return Err(failed(Failure::BadResponse));
         }
+        return Ok((incoming(response, true), Outcome::Switched));
+    }
+    Ok((incoming(response, false), Outcome::Answered))
+}
+
+/// The request as it goes to the origin.
+fn outgoing(
+    request: Request<Incoming>,
+    target: &Target,
+    path: &PathAndQuery,
+    websocket: bool,
+    malformed: &Arc<AtomicBool>,
+) -> Request<Data<Incoming>> {
+    let (mut parts, body) = request.into_parts();
+    parts.uri = Uri::from(path.clone());
+    parts.version = Version::HTTP_11;
+    strip(&mut parts.headers);
+    // hyper says the length again, as the body that it read has it.
+    parts.headers.remove(CONTENT_LENGTH);
+    // P02: whatever the client put there.
+    parts.headers.insert(HOST, host_field(target));
+    parts.headers.append(VIA, BY);
+    set_connection(&mut parts.headers, websocket);
+    Request::from_parts(parts, Data { body, malformed: Some(Arc::clone(malformed)) })
+}
+
+/// The answer as it goes to the client.
+fn incoming(response: Response<Incoming>, websocket: bool) -> Answer {
+    let (mut parts, body) = response.into_parts();
+    let chunked = parts.headers.contains_key(TRANSFER_ENCODING);
+    strip(&mut parts.headers);
+    if chunked {
+        parts.headers.remove(CONTENT_LENGTH);
+    }
+    if websocket {
+        set_connection(&mut parts.headers, true);
+    }
+    parts.version = Version::HTTP_11;
+    Response::from_parts(parts, Either::Right(Data { body, malformed: None }))
+}
+
+fn set_connection(headers: &mut HeaderMap, websocket: bool) {
+    if websocket {
+        headers.insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+        headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    } else {
+        headers.insert(CONNECTION, HeaderValue::from_static("close"));
     }
 }
 
-/// The target of a request in absolute-form for `http://` (RFC 9112 section 3.2.2), with 80 where no port is given.
-fn plain_target<B>(request: &Request<B>) -> Option<Target> {
-    let uri = request.uri();
-    if uri.scheme_str() != Some("http") {
-        return None;
+/// Removes what belongs to one hop, what `Connection` names, and every `Proxy-` field (P13).
+fn strip(headers: &mut HeaderMap) {
+    let named: Vec<HeaderName> = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','))
+        .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
+        .filter(|name| !KEPT.contains(name))
+        .collect();
+    let proxy: Vec<HeaderName> =
+        headers.keys().filter(|name| name.as_str().starts_with("proxy-")).cloned().collect();
+    for name in HOP_BY_HOP.iter().chain(&named).chain(&proxy) {
+        headers.remove(name);
     }
-    let authority = uri.authority()?.as_str();
-    let target = Target::parse(authority.as_bytes());
-    target.or_else(|_| Target::parse(format!("{authority}:80").as_bytes())).ok()
+}
+
+/// A request that asks to go on as a WebSocket (RFC 6455 section 4.1), and nothing else.
+fn wants_websocket(request: &Request<Incoming>) -> bool {
+    request.method() == Method::GET
+        && request.version() == Version::HTTP_11
+        && request.body().is_end_stream()
+        && is_websocket(request.headers())
+}
+
+fn is_websocket(headers: &HeaderMap) -> bool {
+    let mut upgrades = headers.get_all(UPGRADE).iter();
+    let (Some(only), None) = (upgrades.next(), upgrades.next()) else { return false };
+    let names_it = headers
+        .get_all(CONNECTION)
+        .iter()
+        .flat_map(|value| value.as_bytes().split(|&byte| byte == b','))
+        .any(|name| name.trim_ascii().eq_ignore_ascii_case(b"upgrade"));
+    names_it && only.as_bytes().eq_ignore_ascii_case(b"websocket")
+}
+
+/// `Host`, from the target; the port where it is not 80.
+fn host_field(target: &Target) -> HeaderValue {
+    let text = match target.port.get() {
+        80 => target.host.to_string(),
+        _ => target.to_string(),
+    };
+    // INVARIANT: a name is lower-case A-labels, an address its digits.
+    HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
+}
+
+fn said(error: &hyper::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    exeat_audit::escape(text.as_bytes(), limits::TEXT)
+}
+
+/// A body without trailers: they could say anything that a head may not.
+struct Data<B> {
+    body: B,
+    /// Set when the body cannot be read on.
+    malformed: Option<Arc<AtomicBool>>,
+}
+
+impl<B: Body<Data = Bytes> + Unpin> Body for Data<B> {
+    type Data = Bytes;
+    type Error = B::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Poller<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
+        let frame = match ready!(Pin::new(&mut self.body).poll_frame(cx)) {
+            Some(Ok(frame)) if !frame.is_data() => None, // trailers are the last frame
+            Some(Err(error)) => {
+                if let Some(malformed) = &self.malformed {
+                    malformed.store(true, Ordering::Relaxed);
+                }
+                Some(Err(error))
+            }
+            other => other,
+        };
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// The origin's socket: counts what goes over it, and bounds what may come before an answer does.
+struct Metered<'a> {
+    inner: Stream,
+    up: &'a AtomicU64,
+    down: &'a AtomicU64,
+    clock: &'a Clock,
+    /// The final answer's head is there.
+    answered: &'a AtomicBool,
+}
+
+impl AsyncRead for Metered<'_> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Poller<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<std::io::Result<()>> {
+        let before = buffer.filled().len();
+        ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
+        let read = (buffer.filled().len() - before) as u64;
+        let down = self.down.fetch_add(read, Ordering::Relaxed) + read;
+        self.clock.tick();
+        // R10: heads of 1xx answers without end.
+        if down > limits::RESPONSE_HEAD && !self.answered.load(Ordering::Relaxed) {
+            return Poll::Ready(Err(std::io::Error::other("the head of the answer is too long")));
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Metered<'_> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Poller<'_>,
+        bytes: &[u8],
+    ) -> Poll<std::io::Result<usize>> {
+        let written = ready!(Pin::new(&mut self.inner).poll_write(cx, bytes))?;
+        self.up.fetch_add(written as u64, Ordering::Relaxed);
+        self.clock.tick();
+        Poll::Ready(Ok(written))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Poller<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Poller<'_>) -> Poll<std::io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
 }

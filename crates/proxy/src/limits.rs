@@ -58,6 +58,13 @@ pub const HELLO: Duration = Duration::from_secs(10);
 /// records of 2^14 (RFC 8446 section 5.1); with post-quantum key shares real ones are about 2 KiB.
 pub const HELLO_BYTES: usize = 64 * 1024;
 
+/// Bytes that an origin may send before the head of its answer to a plain HTTP request is complete, 1xx answers
+/// included. hyper bounds one head by [`FIELDS`] and [`HTTP_BUFFER`]; this bounds all of them (R10).
+pub const RESPONSE_HEAD: u64 = 2 * HTTP_BUFFER as u64;
+
+/// Bytes that hyper holds of one side of a plain HTTP exchange: as a tunnel does, see [`BUFFER`].
+pub const HTTP_BUFFER: usize = BUFFER;
+
 /// Time in which a tunnel moves no byte in either direction. Long enough for long polls and LLM streams that think;
 /// AWS NLB uses 350 s, RFC 5382 asks NATs for 2 h 4 min on established TCP, which would let a stage pin its slots.
 pub const IDLE: Duration = Duration::from_secs(15 * 60);

@@ -36,6 +36,15 @@ pub(crate) enum Carries {
     Unseen,
 }
 
+/// What a client is about to send.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Wanted {
+    /// A tunnel.
+    Tunnel,
+    /// A plain HTTP request.
+    Request,
+}
+
 impl Carries {
     fn to(port: Port, tls: TlsCheck) -> Self {
         match tls {
@@ -47,9 +56,10 @@ impl Carries {
     }
 }
 
-/// From a target to a connection. Every refusal is on record already.
+/// From a target to a connection that is to carry `wanted`. Every refusal is on record already.
 pub(crate) async fn reach(
     target: &Target,
+    wanted: Wanted,
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Result<Reached, Refusal> {
@@ -59,8 +69,8 @@ pub(crate) async fn reach(
     };
     let rule = admitted.rule().map(RuleRef::from);
     let carries = Carries::to(target.port, admitted.tls());
-    if carries == Carries::Http {
-        return Err(record.not_served(target.clone(), Refusal::PlainTunnel(target.clone())));
+    if wanted == Wanted::Request && carries == Carries::Tls {
+        return Err(record.only_tls(target.clone()));
     }
     tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?carries, "admitted");
 

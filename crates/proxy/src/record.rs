@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::guard::Resolved;
 use crate::head::Fault;
-use crate::hello::{Hello, HelloFault};
+use crate::hello::Hello;
 use crate::limits;
 use crate::reply::{Failure, Refusal};
 use crate::server::{Context, Ruling};
@@ -74,7 +74,7 @@ impl<'a> Record<'a> {
 
     /// A head that names no target: its decision.
     pub(crate) fn malformed(&mut self, fault: Fault, raw: &[u8]) {
-        self.unread(Reason::Malformed, fault.to_string(), Some(raw_target(raw)));
+        self.unread(fault.reason(), fault.to_string(), Some(raw_target(raw)));
     }
 
     /// The same for SOCKS5. Only a name is kept of what was sent: a password can be beside it.
@@ -91,18 +91,18 @@ impl<'a> Record<'a> {
         self.cx.tally(|tally| tally.refused(None, reason, fault, None));
     }
 
-    /// Plain HTTP, as a request or in a tunnel, which this version does not serve: its decision, and then the refusal.
-    pub(crate) fn not_served(&mut self, target: Target, refusal: Refusal) -> Refusal {
+    /// Plain HTTP for a port on which a rule grants TLS: its decision, and then the refusal.
+    pub(crate) fn only_tls(&mut self, target: Target) -> Refusal {
         self.target = Some(target.clone());
-        let said = "plain HTTP is not served in this version";
-        let mut decision = self.decision(Verdict::Deny, Reason::Scheme);
+        let said = "plain HTTP, where TLS is granted";
+        let mut decision = self.decision(Verdict::Deny, Reason::NotTls);
         decision.error = Some(said.into());
         if let Err(refusal) = self.written_for(decision, &target) {
             return refusal;
         }
-        self.cx.tally(|tally| tally.refused(Some(&target), Reason::Scheme, said.into(), None));
-        self.cx.deny_inside(&target, Reason::Scheme, None);
-        refusal
+        self.cx.tally(|tally| tally.refused(Some(&target), Reason::NotTls, said.into(), None));
+        self.cx.deny_inside(&target, Reason::NotTls, None);
+        Refusal::OnlyTls(target)
     }
 
     /// A refusal by policy: its decision, and then the refusal itself.
@@ -165,6 +165,19 @@ impl<'a> Record<'a> {
         Refusal::Failed(target, failure)
     }
 
+    /// An allowed request that was not forwarded, or got no answer: the close tells.
+    pub(crate) fn not_forwarded(&mut self, refusal: &Refusal) {
+        let said = match refusal {
+            Refusal::Failed(target, failure) => {
+                self.cx.tally(|tally| tally.failed(target, &failure.to_string()));
+                format!("{}: {failure}", failure.reason())
+            }
+            Refusal::Malformed(fault) => format!("{}: {fault}", fault.reason()),
+            _ => String::new(),
+        };
+        self.close(End::Error, Some(said));
+    }
+
     pub(crate) fn dialled(&mut self, target: &Target, addr: SocketAddr, took: Duration) {
         self.dialled = Some((addr, took));
         self.cx.tally(|tally| tally.reached(target));
@@ -176,15 +189,15 @@ impl<'a> Record<'a> {
     }
 
     /// A refusal after the 200: a second decision, written before the connection is closed.
-    pub(crate) fn late(&mut self, target: &Target, fault: HelloFault) {
-        let mut decision = self.decision(Verdict::Deny, fault.reason());
+    pub(crate) fn late(&mut self, target: &Target, reason: Reason, said: String) {
+        let mut decision = self.decision(Verdict::Deny, reason);
         decision.ip = self.dialled.map(|(addr, _)| addr.ip());
         (decision.sni, decision.sni_ok, decision.alpn) = self.hello_fields();
-        decision.error = Some(fault.to_string());
+        decision.error = Some(said.clone());
         let _ = self.write(decision); // closed in any case
-        self.cx.tally(|tally| tally.refused(Some(target), fault.reason(), fault.to_string(), None));
-        self.cx.deny_inside(target, fault.reason(), None);
-        self.close(End::Killed, Some(fault.to_string()));
+        self.cx.tally(|tally| tally.refused(Some(target), reason, said.clone(), None));
+        self.cx.deny_inside(target, reason, None);
+        self.close(End::Killed, Some(said));
     }
 
     /// The end, once: later calls change nothing, and without a decision nothing is written.

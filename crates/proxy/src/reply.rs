@@ -25,11 +25,8 @@ const RETRY_AFTER: u8 = 1;
 pub(crate) enum Refusal {
     /// The head was not a well-formed request for a target.
     Malformed(Fault),
-    /// A well-formed request for a plain `http://` target, which this version does not forward.
-    NotSpoken,
-    /// CONNECT to the port of plain HTTP. Inside the tunnel any other name could be asked for (`Host`), and nothing
-    /// here reads it.
-    PlainTunnel(Target),
+    /// A plain HTTP request for a port on which the rule grants TLS.
+    OnlyTls(Target),
     /// Policy said no.
     Denied(Denial),
     /// Policy said yes, the world said no.
@@ -65,6 +62,10 @@ pub(crate) enum Failure {
     Resources,
     #[error("cannot connect")]
     Connect,
+    #[error("the connection ended before an answer")]
+    NoResponse,
+    #[error("the answer is not well-formed HTTP")]
+    BadResponse,
 }
 
 impl Failure {
@@ -82,6 +83,8 @@ impl Failure {
             Self::ConnectTimeout => (504, "connection_timeout", 6, Reason::Timeout),
             Self::Resources => (503, "proxy_internal_error", 1, Reason::ConnectError),
             Self::Connect => (502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::NoResponse => (502, "http_response_incomplete", 1, Reason::ConnectError),
+            Self::BadResponse => (502, "http_protocol_error", 1, Reason::ConnectError),
         }
     }
 
@@ -96,9 +99,9 @@ impl Refusal {
     /// is named for a deadline, and this is the one that others take.
     pub(crate) fn socks_code(&self) -> u8 {
         match self {
-            Self::Denied(_) | Self::PlainTunnel(_) => 2,
+            Self::Denied(_) | Self::OnlyTls(_) => 2,
             Self::Failed(_, failure) => failure.table().2,
-            Self::Malformed(_) | Self::NotSpoken | Self::NoRecord(_) | Self::Busy => 1,
+            Self::Malformed(_) | Self::NoRecord(_) | Self::Busy => 1,
         }
     }
 }
@@ -130,25 +133,15 @@ pub(crate) fn refuse(refusal: &Refusal, run: RunId, conn: ConnId) -> Reply {
 fn reply(refusal: &Refusal) -> Reply {
     match refusal {
         Refusal::Malformed(fault) => malformed(*fault),
-        Refusal::NotSpoken => Reply {
-            status: 501,
-            phrase: "exeat speaks only CONNECT in this version".into(),
-            error: "http_protocol_error",
-            details: Reason::Scheme.as_str(),
-            retry_after: None,
-            body: "exeat cannot forward plain http:// requests in this version; it speaks only CONNECT.\n\
-                   This is not a policy denial. Use https://, or let the client tunnel (curl --proxytunnel).\n"
-                .into(),
-        },
-        Refusal::PlainTunnel(target) => Reply {
-            status: 501,
-            phrase: format!("exeat does not tunnel to {target}"),
-            error: "http_protocol_error",
-            details: Reason::Scheme.as_str(),
+        Refusal::OnlyTls(target) => Reply {
+            status: 403,
+            phrase: format!("exeat denied {target} (only TLS is allowed there)"),
+            error: "http_request_denied",
+            details: Reason::NotTls.as_str(),
             retry_after: None,
             body: format!(
-                "exeat does not tunnel to {target}: plain HTTP could ask for any other host in there.\n\
-                 A rule allows the host, but this version cannot check plain HTTP. Use https://.\n"
+                "exeat denied {target}: only TLS is allowed there, and this is a plain HTTP request.\n\
+                 Use https://, which tunnels.\n"
             ),
         },
         Refusal::Denied(denial) => denied(denial),
@@ -182,7 +175,7 @@ fn malformed(fault: Fault) -> Reply {
         status: fault.status(),
         phrase: phrase.into(),
         error: "http_request_error",
-        details: Reason::Malformed.as_str(),
+        details: fault.reason().as_str(),
         retry_after: None,
         body: format!("exeat cannot read this request: {fault}.\n"),
     }

@@ -4,11 +4,14 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use nix::sys::socket::{Shutdown, shutdown};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
+
+use crate::limits;
 
 /// A connected stream socket.
 #[derive(Debug)]
@@ -29,7 +32,8 @@ impl Stream {
         }
     }
 
-    fn try_read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
+    /// The same without waiting; `WouldBlock` if there is nothing.
+    pub(crate) fn try_read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
         let start = into.len();
         into.resize(start + room, 0);
         let space = into.get_mut(start..).unwrap_or_default();
@@ -58,6 +62,24 @@ impl Stream {
     /// Sends the end of our side (FIN). A peer that is gone already is no error.
     pub(crate) fn finish(&self) {
         let _ = shutdown(self.as_raw_fd(), Shutdown::Write);
+    }
+
+    /// Closes in the order of RFC 9112 section 9.6: our end first, then what the client still sends is thrown away for
+    /// a moment; closing with unread input would reset the connection and could destroy the reply. None of it is parsed.
+    pub(crate) async fn linger(self, limit: Duration) {
+        self.finish();
+        let drain = async {
+            let mut thrown = 0;
+            let mut scratch = Vec::new();
+            while thrown < limits::LINGER_BYTES {
+                match self.read_some(&mut scratch, limits::EARLY_BYTES).await {
+                    Ok(read) if read > 0 => thrown += read,
+                    _ => break,
+                }
+                scratch.clear();
+            }
+        };
+        let _ = timeout(limit, drain).await;
     }
 
     /// Makes the coming close a reset, so that the peer can tell a broken stream from a finished one.
@@ -123,9 +145,10 @@ impl PrefixedIo {
         Self { prefix, given: 0, inner }
     }
 
-    /// The stream, without what was left of the prefix.
-    pub(crate) fn into_inner(self) -> Stream {
-        self.inner
+    /// The stream, and what nobody has read of the prefix.
+    pub(crate) fn into_parts(mut self) -> (Stream, Vec<u8>) {
+        let left = self.prefix.split_off(self.given.min(self.prefix.len()));
+        (self.inner, left)
     }
 }
 

@@ -22,6 +22,7 @@ use crate::hello::tests::{entries, in_records, real, with_server_name};
 use crate::reply::Failure;
 use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, limits, serve};
 
+mod http;
 mod socks;
 mod vectors;
 
@@ -440,7 +441,7 @@ async fn a_slow_head() {
     assert_eq!(trickle.await, "HTTP/1.1 408 Req");
     assert!(start.elapsed() < Duration::from_secs(2));
     let ended = proxy.end().await;
-    assert_eq!(ended.decisions(), ["deny:malformed"]);
+    assert_eq!(ended.decisions(), ["deny:timeout"]);
     ended.closes_follow_decisions();
 }
 

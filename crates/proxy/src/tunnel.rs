@@ -51,9 +51,9 @@ impl Drop for Loan<'_> {
 #[derive(Debug, Default)]
 pub(crate) struct Moved {
     /// Bytes that the upstream's socket took.
-    up: AtomicU64,
+    pub(crate) up: AtomicU64,
     /// Bytes that the client's socket took.
-    down: AtomicU64,
+    pub(crate) down: AtomicU64,
 }
 
 impl Moved {
@@ -73,7 +73,17 @@ pub(crate) struct Ended {
     pub(crate) error: Option<String>,
 }
 
-/// Moves `first` and then everything else, until both sides are done, one breaks or a limit is reached.
+/// Bytes that were read before the tunnel began, and go first.
+#[derive(Debug, Default)]
+pub(crate) struct Early {
+    pub(crate) up: Vec<u8>,
+    pub(crate) down: Vec<u8>,
+}
+
+/// What the record says of a tunnel whose time is over.
+pub(crate) const TOTAL_IS_OVER: &str = "the total time of a tunnel is over";
+
+/// Moves what is early and then everything else, until both sides are done, one breaks or a limit is reached.
 ///
 /// Once `stop` is cancelled the client is taken for dead: what it sent before still goes up, until its end of stream or
 /// for `limits.drain`, and nobody waits for the answer.
@@ -82,7 +92,7 @@ pub(crate) struct Ended {
 pub(crate) async fn run(
     mut client: Stream,
     mut upstream: Stream,
-    first: Vec<u8>,
+    early: Early,
     moved: &Moved,
     pool: &Pool,
     limits: &Limits,
@@ -98,8 +108,8 @@ pub(crate) async fn run(
         let (mut upstream_read, mut upstream_write) = halves(&mut upstream);
         let up = async {
             let mut count = Count { bytes: &moved.up, clock: &clock };
-            count.write_all(&mut upstream_write, &first).await.map_err(Broken::upstream)?;
-            drop(first);
+            count.write_all(&mut upstream_write, &early.up).await.map_err(Broken::upstream)?;
+            drop(early.up);
             pump(&mut client_read, &mut upstream_write, pool, count)
                 .await
                 .map_err(|(side, error)| side.broken(Broken::client, Broken::upstream, error))?;
@@ -110,11 +120,17 @@ pub(crate) async fn run(
             Ok(())
         };
         let down = async {
-            let count = Count { bytes: &moved.down, clock: &clock };
+            let mut count = Count { bytes: &moved.down, clock: &clock };
+            let answer = async {
+                let written = count.write_all(&mut client_write, &early.down).await;
+                written.map_err(|error| (Side::Writing, error))?;
+                drop(early.down);
+                pump(&mut upstream_read, &mut client_write, pool, count).await
+            };
             let answered = tokio::select! {
                 biased;
                 () = stop.cancelled() => None,
-                moved = pump(&mut upstream_read, &mut client_write, pool, count) => Some(moved),
+                moved = answer => Some(moved),
             };
             let Some(moved) = answered else {
                 // Nobody is left to read the answer. Written all the same, it would make the dead client's kernel reset
@@ -152,7 +168,7 @@ pub(crate) async fn run(
     };
     match ended {
         Over::Done(end) => Ended { end, error: None },
-        Over::Total => Ended { end: End::Budget, error: Some("the total time of a tunnel is over".into()) },
+        Over::Total => Ended { end: End::Budget, error: Some(TOTAL_IS_OVER.into()) },
         Over::Broken(Broken { who, error }) => {
             // A reset is passed on as a reset: a cut stream must not look like a finished one.
             client.will_reset();
@@ -205,23 +221,23 @@ impl Side {
 }
 
 /// When bytes last moved, in milliseconds since the tunnel began.
-struct Clock {
+pub(crate) struct Clock {
     start: Instant,
     last: AtomicU64,
 }
 
 impl Clock {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         Self { start: Instant::now(), last: AtomicU64::new(0) }
     }
 
-    fn tick(&self) {
+    pub(crate) fn tick(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.store(now, Ordering::Relaxed);
     }
 
     /// Returns once nothing has moved for `limit`. One timer, set again only when it fires.
-    async fn idle_for(&self, limit: Duration) {
+    pub(crate) async fn idle_for(&self, limit: Duration) {
         loop {
             let due = self.start + Duration::from_millis(self.last.load(Ordering::Relaxed)) + limit;
             if Instant::now() >= due {

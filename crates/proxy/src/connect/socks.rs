@@ -4,9 +4,9 @@ use exeat_audit::End;
 use exeat_policy::Target;
 use tokio::time::{Instant, timeout_at};
 
-use super::{Opened, end_with, look_inside};
+use super::{Opened, end_with, opened};
 use crate::limits;
-use crate::reach::reach;
+use crate::reach::{Wanted, reach};
 use crate::record::Record;
 use crate::reply::{Refusal, socks_reply};
 use crate::server::Context;
@@ -34,26 +34,22 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
                 _ if !parser.greeted() => &[],
                 _ => &socks_reply(fault.code()),
             };
-            end_with(client, answer, record, cx).await;
-            return None;
+            return end_with(client, answer, record, cx).await;
         }
         Arrived::Nothing => return None,
     };
     let first = bytes.split_off(len.min(bytes.len()));
     drop(bytes);
 
-    let reached = match reach(&target, record, cx).await {
+    let reached = match reach(&target, Wanted::Tunnel, record, cx).await {
         Ok(reached) => reached,
-        Err(refusal) => {
-            end_with(client, &socks_reply(refusal.socks_code()), record, cx).await;
-            return None;
-        }
+        Err(refusal) => return end_with(client, &socks_reply(refusal.socks_code()), record, cx).await,
     };
     if let Err(error) = client.write_until(&socks_reply(SUCCEEDED), Instant::now() + limits::REPLY).await {
         record.close(End::Error, Some(format!("client: {error}")));
         return None;
     }
-    look_inside(client, first, &target, reached, record, cx).await
+    opened(client, first, target, reached, record, cx).await
 }
 
 /// What a client is told for which there is no room, in advance: the answer to its greeting, and that to its request.

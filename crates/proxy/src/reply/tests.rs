@@ -104,7 +104,7 @@ fn content_length_is_the_body_s() {
         Refusal::Malformed(Fault::BareCr),
         Refusal::Malformed(Fault::TooSlow),
         Refusal::Malformed(Fault::TooLarge),
-        Refusal::NotSpoken,
+        Refusal::OnlyTls(target("allowed.test:443")),
         Refusal::Busy,
         Refusal::Denied(denial(&[], "a.test:443", None)),
     ] {

@@ -46,7 +46,8 @@ fn start_between(
     let token = stop.clone();
     let task = tokio::spawn(async move {
         let (moved, pool) = (Moved::default(), Pool::default());
-        let ended = run(ours, theirs, first, &moved, &pool, &limits, &token).await;
+        let ended =
+            run(ours, theirs, Early { up: first, down: Vec::new() }, &moved, &pool, &limits, &token).await;
         (ended, moved.up(), moved.down())
     });
     Running { client, origin, task, stop }
@@ -214,7 +215,7 @@ async fn an_idle_tunnel_is_small_and_holds_no_buffer() {
     }
     let (moved, pool, limits, stop) =
         (Moved::default(), Pool::default(), Limits::default(), CancellationToken::new());
-    let future = run(ours, theirs, Vec::new(), &moved, &pool, &limits, &stop);
+    let future = run(ours, theirs, Early::default(), &moved, &pool, &limits, &stop);
     let size = std::mem::size_of_val(&future);
     println!("a tunnel's future has {size} bytes");
     assert!(size < 3 * 1024, "{size}");

@@ -1,0 +1,534 @@
+//! Plain HTTP requests through the proxy, to origins that keep every byte.
+
+use exeat_policy::TlsCheck;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+
+use super::*;
+
+/// An origin that answers each connection with a fixed text once it has read a whole request, and keeps what came. What a
+/// client sends after the answer is kept too.
+pub(super) struct Web {
+    pub(super) port: u16,
+    seen: Arc<Mutex<Vec<String>>>,
+    _task: JoinHandle<()>,
+}
+
+/// Whether `bytes` hold a whole request.
+pub(super) fn whole(bytes: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(bytes);
+    let Some((head, body)) = text.split_once("\r\n\r\n") else { return false };
+    let head = head.to_ascii_lowercase();
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    match length.map(|length| length.parse::<usize>().unwrap()) {
+        Some(length) => body.len() >= length,
+        None if head.contains("transfer-encoding: chunked") => body.ends_with("0\r\n\r\n"),
+        None => true,
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
+pub(super) async fn web(answer: impl Into<Vec<u8>>) -> Web {
+    let answer: Arc<[u8]> = answer.into().into();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let task = tokio::spawn(async move {
+        let mut tasks = JoinSet::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let (log, answer) = (Arc::clone(&log), Arc::clone(&answer));
+            let place = {
+                let mut log = log.lock().unwrap();
+                log.push(String::new());
+                log.len() - 1
+            };
+            tasks.spawn(async move {
+                let mut got = Vec::new();
+                let mut buffer = vec![0; 65536];
+                let mut answered = false;
+                while let Ok(read) = stream.read(&mut buffer).await {
+                    if read == 0 {
+                        break;
+                    }
+                    got.extend(&buffer[..read]);
+                    log.lock().unwrap()[place] = String::from_utf8_lossy(&got).into_owned();
+                    if !answered && whole(&got) {
+                        answered = true;
+                        let _ = stream.write_all(&answer).await;
+                        if !answer.starts_with(b"HTTP/1.1 101") {
+                            let _ = stream.shutdown().await;
+                        }
+                    }
+                }
+            });
+        }
+    });
+    Web { port, seen, _task: task }
+}
+
+impl Web {
+    pub(super) fn seen(&self) -> Vec<String> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+pub(super) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
+
+/// A proxy that grants `allowed.test` on the origin's port.
+async fn proxy_to(web: &Web) -> Proxy {
+    let port = web.port;
+    setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await
+}
+
+impl Proxy {
+    /// Sends bytes and reads until the proxy closes.
+    async fn say(&self, way: Way, bytes: &[u8]) -> String {
+        let mut client = self.connect(way).await;
+        client.write_all(bytes).await.unwrap();
+        String::from_utf8_lossy(&read_to_end(&mut *client).await).into_owned()
+    }
+}
+
+fn fields_of(request: &str) -> Vec<&str> {
+    request.split("\r\n\r\n").next().unwrap().lines().skip(1).collect()
+}
+
+/// P02, P13, P14: what goes out is a message of ours. `Host` is the target's, whatever the client wrote; nothing of the
+/// hop and nothing that was meant for a proxy is left; a field that `Connection` names is gone, unless it frames.
+#[tokio::test]
+async fn p02_p13_p14_a_request_is_made_anew() {
+    let web = web(OK).await;
+    let proxy = proxy_to(&web).await;
+    let port = web.port;
+    for way in WAYS {
+        let request = format!(
+            "POST http://ALLOWED.test:{port}/a/b?c=d&e HTTP/1.1\r\nHost: evil.test\r\nAccept: text/html\r\n\
+             Proxy-Authorization: Basic c2VjcmV0\r\nProxy-Connection: keep-alive\r\nKeep-Alive: timeout=5\r\n\
+             TE: trailers\r\nConnection: x-secret, Host, Content-Length, keep-alive\r\nX-Secret: 1\r\n\
+             X-kept: yes\r\nContent-Length: 4\r\n\r\nbody"
+        );
+        let answer = proxy.say(way, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("\r\n\r\nhello"), "{answer}");
+        assert!(answer.to_ascii_lowercase().contains("connection: close"), "{answer}");
+        let seen = web.seen().pop().unwrap();
+        let mut fields: Vec<String> =
+            fields_of(&seen).iter().map(|field| field.to_ascii_lowercase()).collect();
+        fields.sort_unstable();
+        assert!(seen.starts_with("POST /a/b?c=d&e HTTP/1.1\r\n"), "{seen}");
+        let host = format!("host: allowed.test:{port}");
+        let ours = [
+            "accept: text/html",
+            "connection: close",
+            "content-length: 4",
+            &host,
+            "via: 1.1 exeat",
+            "x-kept: yes",
+        ];
+        assert_eq!(fields, ours, "{seen}");
+        assert!(seen.contains("X-kept: yes"), "names as the client spells them: {seen}");
+        assert!(seen.ends_with("\r\n\r\nbody"), "{seen}");
+    }
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule"; 2]);
+    assert!(ended.of("decision").iter().all(|line| line["via"] == "http"));
+    ended.closes_follow_decisions();
+    assert_eq!(ended.summary.reached, 1);
+}
+
+/// P01, P10, P16: one request, one decision, one connection. What stands behind a request is never read as another one,
+/// neither to another host nor to the same.
+#[tokio::test]
+async fn p01_p16_a_connection_carries_one_request() {
+    let web = web(OK).await;
+    let proxy = proxy_to(&web).await;
+    let port = web.port;
+    for second in [
+        format!("GET http://allowed.test:{port}/2 HTTP/1.1\r\nHost: allowed.test\r\n\r\n"),
+        format!("GET http://evil.test:{port}/2 HTTP/1.1\r\nHost: evil.test\r\n\r\n"),
+        format!("CONNECT evil.test:{port} HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n"),
+    ] {
+        let first = format!("GET http://allowed.test:{port}/1 HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
+        let answer = proxy.say(Way::Tcp, [first, second].concat().as_bytes()).await;
+        assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+    }
+    assert_eq!(web.seen().len(), 3);
+    assert!(
+        web.seen().iter().all(|seen| seen.starts_with("GET /1 ") && seen.matches("HTTP/1.1").count() == 1)
+    );
+
+    // P01, P10: the same decision as for CONNECT, and a refused request with a body is the last one.
+    let denied = format!(
+        "POST http://evil.test:{port}/ HTTP/1.1\r\nHost: evil.test\r\nContent-Length: 70\r\n\r\n\
+         GET http://allowed.test:{port}/smuggled HTTP/1.1\r\nHost: allowed.test\r\n\r\n"
+    );
+    let answer = proxy.say(Way::Tcp, denied.as_bytes()).await;
+    assert!(answer.starts_with(&format!("HTTP/1.1 403 exeat denied evil.test:{port}")), "{answer}");
+    assert_eq!(answer.matches("HTTP/1.1 ").count(), 1, "{answer}");
+    assert_eq!(web.seen().len(), 3);
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule", "allow:rule", "allow:rule", "deny:default"]);
+}
+
+/// P05 to P09, P17: shapes in which two readers could differ are refused before anything is dialled; a body that turns
+/// out malformed never becomes a whole request.
+#[tokio::test]
+async fn p05_to_p09_shapes_that_smuggle_are_refused() {
+    let web = web(OK).await;
+    let proxy = proxy_to(&web).await;
+    let port = web.port;
+    let line = format!("POST http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n");
+    for (row, fields) in [
+        ("P05", "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        ("P05", "Transfer-Encoding: chunked\r\nContent-Length: 4\r\n\r\n0\r\n\r\n"),
+        ("P06", "Content-Length: 4\r\nContent-Length: 4\r\n\r\nbody"),
+        ("P06", "Content-Length: 4, 4\r\n\r\nbody"),
+        ("P07", "Content-Length: +4\r\n\r\nbody"),
+        ("P07", "Content-Length: 4_0\r\n\r\nbody"),
+        ("P08", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"),
+        ("P08", "Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"),
+        ("P08", "Transfer-Encoding: identity\r\n\r\n"),
+        ("P09", "X: a\n\r\n"),
+        ("P09", "X: a\r\n b\r\n\r\n"),
+        ("P09", "X: a\rb\r\n\r\n"),
+        ("P17", "X : a\r\n\r\n"),
+    ] {
+        let answer = proxy.say(Way::Tcp, format!("{line}{fields}").as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{row} {fields:?}: {answer}");
+        assert!(web.seen().is_empty(), "{row} {fields:?}");
+    }
+    for body in [
+        "5\nhello\r\n0\r\n\r\n",
+        "5\r\nhelloXX0\r\n\r\n",
+        "5\r\nhello\n0\r\n\r\n",
+        "+5\r\nhello\r\n0\r\n\r\n",
+        "0x5\r\nhello\r\n0\r\n\r\n",
+        "5;a\nb\r\nhello\r\n0\r\n\r\n",
+        "fffffffffffffffff\r\nhello\r\n0\r\n\r\n",
+    ] {
+        let request = format!("{line}Transfer-Encoding: chunked\r\n\r\n{body}");
+        let answer = proxy.say(Way::Tcp, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "P07, P09 {body:?}: {answer}");
+        assert!(web.seen().iter().all(|seen| !whole(seen.as_bytes())), "P07, P09 {body:?}: {:?}", web.seen());
+    }
+    proxy.end().await;
+}
+
+/// P12, P11: only a WebSocket is switched to, and only by the origin. h2c is never asked for; a 101 that nobody asked for
+/// is no answer.
+#[tokio::test]
+async fn p11_p12_upgrades() {
+    // h2c: goes on as an ordinary request.
+    let plain = web(OK).await;
+    let proxy = proxy_to(&plain).await;
+    let port = plain.port;
+    let get = format!("GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n");
+    let h2c = format!(
+        "{get}Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABk\r\n\r\n"
+    );
+    assert!(proxy.say(Way::Tcp, h2c.as_bytes()).await.starts_with("HTTP/1.1 200 OK"));
+    let seen = plain.seen().pop().unwrap().to_ascii_lowercase();
+    assert!(!seen.contains("h2c") && !seen.contains("http2-settings") && !seen.contains("upgrade"), "{seen}");
+    // A WebSocket that the origin refuses: nothing behind the head goes up.
+    let ask =
+        format!("{get}Connection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\n");
+    let answer = proxy.say(Way::Tcp, format!("{ask}GET /smuggled HTTP/1.1\r\n\r\n").as_bytes()).await;
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    let seen = plain.seen().pop().unwrap();
+    assert!(seen.contains("Upgrade: websocket\r\n") && seen.contains("Sec-WebSocket-Key: k"), "{seen}");
+    assert!(!seen.contains("smuggled"), "{seen}");
+    proxy.end().await;
+
+    // A 101 that was not asked for, and one to something else.
+    for answer in [
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+    ] {
+        let odd = web(answer).await;
+        let proxy = proxy_to(&odd).await;
+        for asks in [
+            get.replace(&port.to_string(), &odd.port.to_string()) + "\r\n",
+            ask.replace(&port.to_string(), &odd.port.to_string()),
+        ] {
+            let heard = proxy.say(Way::Tcp, asks.as_bytes()).await;
+            assert!(heard.starts_with("HTTP/1.1 502 "), "{heard}");
+        }
+        proxy.end().await;
+    }
+}
+
+/// P11: after the origin's 101, and not before, bytes go both ways, early ones too.
+#[tokio::test]
+async fn p11_a_websocket_becomes_a_tunnel() {
+    let web = web("HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+         Sec-WebSocket-Accept: a\r\n\r\nserver-first")
+    .await;
+    let proxy = proxy_to(&web).await;
+    let port = web.port;
+    for way in WAYS {
+        let mut client = proxy.connect(way).await;
+        let ask = format!(
+            "GET http://allowed.test:{port}/chat HTTP/1.1\r\nHost: allowed.test\r\nConnection: Upgrade\r\n\
+             Upgrade: websocket\r\nSec-WebSocket-Key: k\r\n\r\nclient-early"
+        );
+        client.write_all(ask.as_bytes()).await.unwrap();
+        let head = read_head(&mut *client).await;
+        assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
+        assert!(head.to_ascii_lowercase().contains("upgrade: websocket\r\n"), "{head}");
+        assert!(head.contains("Sec-WebSocket-Accept: a\r\n"), "{head}");
+        let mut first = [0; 12];
+        client.read_exact(&mut first).await.unwrap();
+        assert_eq!(&first, b"server-first");
+        client.write_all(b" client-late").await.unwrap();
+        eventually(|| web.seen().pop().unwrap().ends_with("\r\n\r\nclient-early client-late")).await;
+        client.shutdown().await.unwrap();
+        assert_eq!(read_to_end(&mut *client).await, b"");
+    }
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule"; 2]);
+    ended.closes_follow_decisions();
+    for close in ended.of("close") {
+        assert_eq!(close["end"], "client");
+        assert!(close["bytes_up"].as_u64() > Some(24) && close["bytes_down"].as_u64() > Some(12), "{close}");
+    }
+}
+
+/// R10, and answers that are not HTTP: 502, and nothing of them reaches the client.
+#[tokio::test]
+async fn r10_odd_answers_are_502() {
+    let endless = "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n".repeat(9000);
+    let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "X: y\r\n".repeat(200));
+    let long = format!("HTTP/1.1 200 OK\r\nX: {}\r\n\r\n", "y".repeat(200_000));
+    for answer in [
+        endless.as_str(),
+        &many,
+        &long,
+        "SSH-2.0-OpenSSH_9.2\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\nX : y\r\n\r\n",
+        "",
+    ] {
+        let web = web(answer).await;
+        let proxy = proxy_to(&web).await;
+        let port = web.port;
+        let request = format!("GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
+        let heard = proxy.say(Way::Tcp, request.as_bytes()).await;
+        let shown: String = answer.chars().take(60).collect();
+        assert!(heard.starts_with("HTTP/1.1 502 exeat could not reach allowed.test"), "{shown:?}: {heard}");
+        let ended = proxy.end().await;
+        assert_eq!(ended.of("close")[0]["end"], "error", "{shown:?}");
+        assert_eq!(ended.summary.failed.len(), 1, "{shown:?}");
+    }
+}
+
+/// An answer is made anew as well, and its framing is ours: chunked, by length, or until the end.
+#[tokio::test]
+async fn answers_are_made_anew() {
+    for (answer, head, body) in [
+        ("HTTP/1.1 200 Fine\r\nX-A: b\r\nContent-Length: 2\r\n\r\nok", "HTTP/1.1 200 Fine", "\r\n\r\nok"),
+        (
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n2\r\nok\r\n0\r\nX-T: 1\r\n\r\n",
+            "HTTP/1.1 200 OK",
+            "\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+        ),
+        (
+            "HTTP/1.0 200 OK\r\n\r\nuntil the end",
+            "HTTP/1.1 200 OK",
+            "\r\n\r\nD\r\nuntil the end\r\n0\r\n\r\n",
+        ),
+        (
+            "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\nHTTP/1.1 204 No Content\r\n\r\n",
+            "HTTP/1.1 204 No",
+            "\r\n\r\n",
+        ),
+        (
+            "HTTP/1.1 407 No\r\nProxy-Authenticate: Basic\r\nKeep-Alive: x\r\nContent-Length: 0\r\n\r\n",
+            "HTTP/1.1 407 No",
+            "\r\n\r\n",
+        ),
+    ] {
+        let web = web(answer).await;
+        let proxy = proxy_to(&web).await;
+        let port = web.port;
+        let request = format!("GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
+        let heard = proxy.say(Way::Tcp, request.as_bytes()).await;
+        assert!(heard.starts_with(head) && heard.ends_with(body), "{answer:?}: {heard:?}");
+        let lower = heard.to_ascii_lowercase();
+        assert!(
+            !lower.contains("proxy-auth") && !lower.contains("keep-alive") && !lower.contains("x-t:"),
+            "{heard}"
+        );
+        assert!(!(lower.contains("content-length") && lower.contains("transfer-encoding")), "{heard}");
+        proxy.end().await;
+    }
+}
+
+/// An answer that breaks off must not look whole, neither to 1.1 nor to 1.0, which has the end of the connection alone.
+#[tokio::test]
+async fn a_broken_answer_is_a_reset() {
+    for version in ["1.1", "1.0"] {
+        let web = web("HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nshort").await;
+        let proxy = proxy_to(&web).await;
+        let port = web.port;
+        let mut client = proxy.connect(Way::Tcp).await;
+        let request = format!("GET http://allowed.test:{port}/ HTTP/{version}\r\nHost: allowed.test\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut heard = Vec::new();
+        let error = timeout(Duration::from_secs(5), client.read_to_end(&mut heard)).await.unwrap();
+        assert!(error.is_err(), "HTTP/{version}: {}", String::from_utf8_lossy(&heard));
+        let ended = proxy.end().await;
+        assert_eq!(ended.of("close")[0]["end"], "error");
+    }
+}
+
+/// P15: other schemes, and forms that are no proxy's.
+#[tokio::test]
+async fn p15_other_schemes_are_refused() {
+    let proxy = setup(&["allowed.test:80,443"]).start().await;
+    for (target, reason) in [
+        ("https://allowed.test/", "scheme"),
+        ("ftp://allowed.test/", "scheme"),
+        ("gopher://allowed.test:70/x", "scheme"),
+        ("file:///etc/passwd", "scheme"),
+        ("urn:isbn:1", "scheme"),
+        ("http+unix://%2Fvar%2Frun%2Fdocker.sock/info", "scheme"),
+        ("http:/allowed.test/", "malformed"),
+        ("http:allowed.test", "malformed"),
+        ("http://", "malformed"),
+        ("http:///path", "malformed"),
+        ("http://user:pw@allowed.test/", "malformed"),
+        ("http://allowed.test:0/", "malformed"),
+        ("http://allowed.test:/", "malformed"),
+        ("http://allowed.test:080/", "malformed"),
+        ("http://allowed.test/#frag", "malformed"),
+        ("http://evil.test#@allowed.test/", "malformed"),
+        ("http://127.1/", "malformed"),
+        ("http://[::1%25lo]/", "malformed"),
+        ("/", "malformed"),
+        ("*", "malformed"),
+        ("allowed.test:80", "scheme"),
+    ] {
+        let request = format!("GET {target} HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
+        let answer = proxy.say(Way::Tcp, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{target}: {answer}");
+        assert!(answer.contains(&format!("details=\"{reason}\"")), "{target}: {answer}");
+        assert!(!answer.contains("pw"), "A03: {answer}");
+    }
+    let ended = proxy.end().await;
+    assert!(ended.asked.is_empty(), "D10: {:?}", ended.asked);
+    assert!(ended.decisions().iter().all(|decided| decided.starts_with("deny:")));
+}
+
+/// T06 for requests: where TLS is granted, plain HTTP is not, and nothing is dialled for it.
+#[tokio::test]
+async fn plain_http_where_tls_is_granted() {
+    let web = web(OK).await;
+    let port = web.port;
+    let mut given = setup(&[&format!("127.0.0.1:{port}"), "allowed.test"]);
+    given.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
+    let proxy = given.start().await;
+    for port in [443, port] {
+        let request = format!("GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\n\r\n");
+        let answer = proxy.say(Way::Tcp, request.as_bytes()).await;
+        assert!(answer.starts_with("HTTP/1.1 403 ") && answer.contains("only TLS"), "{answer}");
+    }
+    assert!(web.seen().is_empty());
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:not_tls"; 2]);
+    assert!(ended.asked.is_empty());
+}
+
+/// P17, RFC 9110 section 10.1.1: a client that waits for `100 Continue` gets it.
+#[tokio::test]
+async fn a_client_that_waits_is_told_to_go_on() {
+    let web = web(OK).await;
+    let proxy = proxy_to(&web).await;
+    let port = web.port;
+    let mut client = proxy.connect(Way::Tcp).await;
+    let request = format!(
+        "PUT http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 5\r\n\
+         Expect: 100-continue\r\n\r\n"
+    );
+    client.write_all(request.as_bytes()).await.unwrap();
+    assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 100 "));
+    client.write_all(b"hello").await.unwrap();
+    let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    assert!(!web.seen()[0].to_ascii_lowercase().contains("expect"), "{}", web.seen()[0]);
+    proxy.end().await;
+}
+
+/// R02, R04: a large body is streamed both ways, and a length is never memory.
+#[tokio::test]
+#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
+async fn r02_r04_bodies_are_streamed() {
+    let body = "x".repeat(3 << 20);
+    let web = web(format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{body}", body.len())).await;
+    let proxy = proxy_to(&web).await;
+    let port = web.port;
+    let request = format!(
+        "PUT http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    );
+    let heard = proxy.say(Way::Tcp, request.as_bytes()).await;
+    assert!(heard.ends_with(&body) && heard.starts_with("HTTP/1.1 200 OK"), "{} bytes", heard.len());
+    assert!(web.seen()[0].ends_with(&body));
+    // A length of petabytes, and then nothing: nothing happens either.
+    let (done, mut waiting) = mpsc::channel::<()>(1);
+    let mut client = proxy.connect(Way::Tcp).await;
+    let request = format!(
+        "PUT http://allowed.test:{port}/ HTTP/1.1\r\nHost: allowed.test\r\nContent-Length: 999999999999999999\r\n\r\nx"
+    );
+    client.write_all(request.as_bytes()).await.unwrap();
+    let reader = tokio::spawn(async move {
+        let _done = done;
+        read_to_end(&mut *client).await
+    });
+    assert!(timeout(Duration::from_millis(300), waiting.recv()).await.is_err());
+    reader.abort();
+    let ended = proxy.end().await;
+    let closes = ended.of("close");
+    assert!(
+        closes[0]["bytes_up"].as_u64() > Some(3 << 20) && closes[0]["bytes_down"].as_u64() > Some(3 << 20)
+    );
+}
+
+/// P21: a client that has said all that it will say still gets its answer.
+#[tokio::test]
+async fn p21_a_half_closed_client_gets_its_answer() {
+    let web = web(OK).await;
+    let proxy = proxy_to(&web).await;
+    let port = web.port;
+    for way in WAYS {
+        let mut client = proxy.connect(way).await;
+        let request = format!("GET http://allowed.test:{port}/ HTTP/1.0\r\n\r\n");
+        client.write_all(request.as_bytes()).await.unwrap();
+        client.shutdown().await.unwrap();
+        let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+        assert!(answer.ends_with("hello"), "{answer}");
+    }
+    proxy.end().await;
+}
+
+/// R03: an exchange in which nothing moves ends, and so does one that takes too long in all.
+#[tokio::test]
+async fn r03_an_exchange_has_deadlines() {
+    let silent = origin(b"").await;
+    let port = silent.port();
+    for (limits, end) in [
+        (Limits { idle: Duration::from_millis(200), ..Limits::default() }, "idle"),
+        (Limits { total: Duration::from_millis(200), ..Limits::default() }, "budget"),
+    ] {
+        let mut given = setup(&[&format!("127.0.0.1:{port}")]);
+        given.limits = limits;
+        let proxy = given.start().await;
+        let request = format!("GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: a\r\n\r\n");
+        let mut client = proxy.connect(Way::Tcp).await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        let mut heard = Vec::new();
+        let _ = timeout(Duration::from_secs(5), client.read_to_end(&mut heard)).await.expect("ends");
+        let ended = proxy.end().await;
+        assert_eq!(ended.of("close")[0]["end"], end);
+    }
+}
