@@ -13,7 +13,6 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("allow::hosts_file_name", hosts_file_name);
     list.bridges("allow::wildcard_reaches_below", wildcard_reaches_below);
     list.bridges("allow::other_ports_when_named", other_ports_when_named);
-    list.bridges("allow::plain_http_is_not_served", plain_http);
     list.bridges("allow::private_address_with_an_ip_rule", private_address);
     list.bridges("allow::falls_back_to_the_other_family", falls_back);
     list.bridges("allow::policy_file", policy_file);
@@ -92,18 +91,6 @@ fn other_ports_when_named(cx: &Cx) {
     let done = cx.probing(&[&rule], &format!("ask {good}:443")).run();
     done.shows("this host is allowed on port");
     assert_eq!(done.record().decision(&good)["reason"], "port");
-}
-
-/// Plain HTTP can be fronted by its Host field, so until it is judged per request it is refused, and says so.
-fn plain_http(cx: &Cx) {
-    let good = cx.good();
-    for curl in [&["curl", "-sS", "-p"][..], &["curl", "-sSf"]] {
-        let url = format!("http://{good}/");
-        let done = cx.run(&[&format!("{good}:80")], curl.iter().copied().chain([url.as_str()])).run();
-        assert_ne!(done.code, Some(0), "{done:?}");
-        done.says("plain HTTP is not served in this version");
-        assert!(cx.bench().internet.visits(cx.good_addrs().0).is_empty());
-    }
 }
 
 /// A name that resolves into private space needs an IP rule besides its own.

@@ -18,6 +18,7 @@ mod deny;
 mod dns;
 mod escape;
 mod exit;
+mod http;
 mod life;
 mod limits;
 mod load;
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
     streams::cases(&mut cases);
     tls::cases(&mut cases);
     exit::cases(&mut cases);
+    http::cases(&mut cases);
     life::cases(&mut cases);
     limits::cases(&mut cases);
     audit::cases(&mut cases);
