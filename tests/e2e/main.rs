@@ -26,6 +26,7 @@ mod policy;
 mod proxy;
 mod socks;
 mod streams;
+mod terms;
 mod tls;
 mod vectors;
 
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     policy::cases(&mut cases);
     socks::cases(&mut cases);
     streams::cases(&mut cases);
+    terms::cases(&mut cases);
     tls::cases(&mut cases);
     exit::cases(&mut cases);
     http::cases(&mut cases);

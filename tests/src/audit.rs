@@ -108,6 +108,7 @@ impl AuditLog {
         };
         assert_eq!(end["allowed"], verdicts("allow"), "{end}");
         assert_eq!(end["denied"], verdicts("deny"), "{end}");
+        assert_eq!(end["would_deny"], verdicts("would_deny"), "{end}");
         assert_eq!(end["dropped"].as_u64().unwrap_or(0), 0, "{end}");
     }
 

@@ -223,5 +223,30 @@ mod tests {
         assert_eq!(summary.denied_total, 2 * asked as u64);
         assert!(summary.denied.iter().all(|entry| entry.count == 2));
         assert_eq!(summary.denied[0].host, "h0.test");
+        assert_eq!((summary.would_deny_total, summary.would_deny.len()), (0, 0));
+    }
+
+    /// The same of what report mode lets through, counted by itself.
+    #[test]
+    fn what_would_be_denied_is_bounded_and_counted_apart() {
+        let terms = exeat_policy::Terms { mode: exeat_policy::Mode::Report, ..Default::default() };
+        let policy = exeat_policy::Layers { terms, ..Default::default() }.build();
+        let mut tally = Tally::default();
+        for number in 0..limits::TALLY + 10 {
+            let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
+            let admitted = policy.admit(target, exeat_policy::Day::from_unix(0)).unwrap();
+            for _ in 0..2 {
+                tally.would_deny(admitted.would_deny().unwrap());
+            }
+        }
+        let summary = tally.summary();
+        assert_eq!((summary.would_deny.len(), summary.would_deny_more), (limits::TALLY, 20));
+        assert_eq!(summary.would_deny_total, 2 * (limits::TALLY as u64 + 10));
+        assert_eq!((summary.allowed, summary.denied_total, summary.denied.len()), (0, 0, 0));
+        let first = &summary.would_deny[0];
+        assert_eq!(
+            (first.host.as_str(), first.count, first.flag.as_deref()),
+            ("h0.test", 2, Some("--allow h0.test"))
+        );
     }
 }

@@ -63,6 +63,40 @@ fn the_summary_of_the_readme() {
     ");
 }
 
+/// Report mode: what passed and would not have, beside what was denied all the same.
+#[test]
+fn what_would_be_denied_is_said_with_its_flag() {
+    let would = |n: u32| denied(&format!("h{n}.example"), 443, "no rule allows it", 1, Some("--allow h"));
+    let summary = Summary {
+        would_deny: vec![denied(
+            "stats.example.net",
+            443,
+            "no rule allows it",
+            3,
+            Some("--allow stats.example.net"),
+        )],
+        reached: 1,
+        ..Summary::default()
+    };
+    insta::assert_snapshot!(render(&summary, Some(Ended::Exit(0)), Some("01JD8Z3V5Q")), @r"
+    exeat: 1 host would be denied, 1 reached; the stage exited 0
+      would deny  3x  stats.example.net:443   no rule allows it   --allow stats.example.net
+    exeat: record: exeat audit show 01JD8Z3V5Q
+    ");
+    let both = Summary {
+        denied: vec![denied("a.example", 8443, "no rule allows it", 1, Some("--allow a.example:8443"))],
+        would_deny: (0..12).map(would).collect(),
+        would_deny_more: 7,
+        ..Summary::default()
+    };
+    let text = render(&both, None, Some("R"));
+    assert!(text.starts_with("exeat: 1 host denied, at least 12 would be denied, 0 reached\n"), "{text}");
+    assert!(text.contains("\n  denied      1x  a.example:8443"), "{text}");
+    assert!(text.contains("\n  would deny  1x  h9.example:443"), "{text}");
+    let more = "\n  ... and at least 2 more that would be denied: exeat audit show R --verdict would_deny\n";
+    assert!(text.contains(more), "{text}");
+}
+
 #[test]
 fn nothing_denied_nothing_failed_nothing_said() {
     let summary = Summary { reached: 7, connections: 9, allowed: 9, ..Summary::default() };

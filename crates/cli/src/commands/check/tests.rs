@@ -1,4 +1,4 @@
-use exeat_policy::{Action, Note, Origin, PolicyBuilder};
+use exeat_policy::{Action, Layers, Mode, Note, Origin, PolicyBuilder, Terms};
 
 use super::*;
 
@@ -72,6 +72,30 @@ fn answers_for_people() {
     deny   api.example.net:443    allowed on 8443 only  --allow api.example.net
     deny   stats.example.com:443  denied by --allow
     deny   10.0.0.1:443           no IP rule allows this address (private)  --allow 10.0.0.1:443
+    "#);
+}
+
+/// In report mode what would pass is told from what is allowed, and from what is refused all the same.
+#[test]
+fn answers_in_report_mode() {
+    let mut grants = PolicyBuilder::new();
+    let note = Note { max_upload: Size::new(10_000_000), ..Note::default() };
+    grants.add("a.example.com", Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();
+    let terms = Terms { mode: Mode::Report, ..Terms::default() };
+    let policy = Layers { grants, terms, ..Layers::default() }.build();
+    let answers: Vec<_> = ["a.example.com", "b.example.com", "a.example.com:80", "b.example.com:22"]
+        .map(|text| answer(&policy, target(text).unwrap(), Day::from_unix(0), false))
+        .into();
+    insta::assert_snapshot!(text(&answers, Paint::PLAIN), @r"
+    allow       a.example.com:443  a.example.com (--allow)
+                at most 10MB are sent in a run
+    would_deny  b.example.com:443  no rule allows it  --allow b.example.com
+    would_deny  a.example.com:80   allowed on 443 only  --allow a.example.com:80
+    deny        b.example.com:22   no rule allows it  --allow b.example.com:22
+    ");
+    insta::assert_snapshot!(json(&answers[..2]).unwrap(), @r#"
+    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"a.example.com","rule_src":"--allow","max_upload":10000000,"addresses_checked":false}
+    {"target":"b.example.com:443","verdict":"would_deny","reason":"default","said":"no rule allows it","flag":"--allow b.example.com","addresses_checked":false}
     "#);
 }
 

@@ -76,6 +76,100 @@ fn expiry_and_the_lifted_check_are_found() {
     assert_eq!(found(&builder(&rules).build()), expect);
 }
 
+fn upload(size: &str) -> Note {
+    Note { max_upload: size.parse().ok(), ..Note::default() }
+}
+
+/// What is said of a rule and does not hold, because another one counts.
+#[test]
+fn rules_that_another_one_shadows_are_found() {
+    let plain = Note::default;
+    let (off, sni) = (Note { tls: TlsCheck::Off, ..plain() }, Note { tls: TlsCheck::Sni, ..plain() });
+    let expired = Note { expires: "2026-11-21".parse().ok(), ..plain() };
+    for (rules, expect) in [
+        (vec![("a.example.com", upload("1MB"))], &[][..]),
+        // A nearer rule that says nothing of it.
+        (
+            vec![("*.example.com", upload("1MB")), ("a.example.com", plain())],
+            &["*.example.com: shadowed by a.example.com"],
+        ),
+        (
+            vec![("*.example.com:5432", off.clone()), ("a.example.com:5432", plain())],
+            &["*.example.com:5432: shadowed by a.example.com:5432"],
+        ),
+        (
+            vec![("93.184.0.0/16", upload("1MB")), ("93.184.215.14", plain())],
+            &["93.184.0.0/16: shadowed by 93.184.215.14"],
+        ),
+        // The exception to a wide rule is meant.
+        (vec![("*.example.com", plain()), ("a.example.com", upload("1MB"))], &[]),
+        (vec![("*.example.com", upload("1MB")), ("a.example.com", upload("1GB"))], &[]),
+        // The same targets.
+        (
+            vec![("a.example.com", plain()), ("a.example.com:443,80", upload("1MB"))],
+            &["a.example.com:443,80: shadowed by a.example.com"],
+        ),
+        (
+            vec![("a.example.com", upload("1kB")), ("a.example.com", upload("1MB"))],
+            &["a.example.com: shadowed by a.example.com", "a.example.com: shadowed by a.example.com"],
+        ),
+        (
+            vec![("a.example.com:5432", sni), ("a.example.com:5432", off)],
+            &[
+                "a.example.com:5432: shadowed by a.example.com:5432",
+                "a.example.com:5432: shadowed by a.example.com:5432",
+            ],
+        ),
+        // Other ports, no more, another name.
+        (vec![("*.example.com", upload("1MB")), ("a.example.com:80", plain())], &[]),
+        (vec![("*.example.com", upload("1MB")), ("a.example.org", plain())], &[]),
+        (vec![("*.example.com", upload("1MB")), ("a.example.com", expired)], &["a.example.com: expired"]),
+    ] {
+        let found = found(&builder(&rules).build());
+        let found: Vec<&str> =
+            found.iter().map(String::as_str).filter(|found| !found.contains("duplicate")).collect();
+        assert_eq!(found, expect, "{rules:?}");
+    }
+}
+
+/// A budget that is raised or gone opens, one that is set or lowered closes; who counts is asked as a decision asks.
+#[test]
+fn a_change_of_what_may_be_sent() {
+    let none = Note::default;
+    let policy = |rules: &[(&str, Note)]| builder(rules).build();
+    let small = policy(&[("a.example.com:443,80", upload("1MB"))]);
+    let large = policy(&[("a.example.com:443,80", upload("1GB"))]);
+    let unbounded = policy(&[("a.example.com:443,80", none())]);
+    let more = vec!["a.example.com:80,443 Upload".to_owned()];
+    for (old, new, opens) in [
+        (&small, &large, true),
+        (&small, &unbounded, true),
+        (&large, &unbounded, true),
+        (&large, &large, false),
+    ] {
+        let expect = if opens { more.clone() } else { vec![] };
+        assert_eq!(changes(old, new), (expect.clone(), vec![]));
+        assert_eq!(changes(new, old), (vec![], expect));
+    }
+    // On one of the ports.
+    let web = policy(&[("a.example.com:443", none()), ("a.example.com:80", upload("1MB"))]);
+    assert_eq!(changes(&small, &web).0, ["a.example.com:443 Upload"]);
+    // A repetition without it lifts nothing, a nearer rule without it does.
+    let twice = policy(&[("a.example.com:443,80", none()), ("a.example.com:443,80", upload("1MB"))]);
+    assert_eq!(changes(&small, &twice), (vec![], vec![]));
+    let wide = policy(&[("*.example.com", upload("1MB"))]);
+    let lifted = policy(&[("*.example.com", upload("1MB")), ("a.example.com", none())]);
+    assert_eq!(changes(&wide, &lifted), (vec!["a.example.com:443 Upload".to_owned()], vec![]));
+    // A ceiling's counts as well.
+    let within = |size: &str| {
+        let ceilings = vec![("c".into(), builder(&[("*:*", upload(size))]))];
+        Layers { grants: builder(&[("a.example.com:80,443", upload("1GB"))]), ceilings, ..Layers::default() }
+            .build()
+    };
+    assert_eq!(changes(&within("1MB"), &within("2MB")).0, more);
+    assert_eq!(changes(&within("2GB"), &within("3GB")), (vec![], vec![]));
+}
+
 #[test]
 fn a_list_beside_a_bare_network_has_no_effect() {
     let mut declared = PolicyBuilder::new();
