@@ -60,7 +60,8 @@ fn a_whole_file() {
     assert_eq!(noted.reason.as_deref(), Some("read-only warehouse replica"));
     assert_eq!(noted.approved_by.as_deref(), Some("data-platform@example.com"));
     assert_eq!(noted.expires, "2027-03-31".parse().ok());
-    assert_eq!(file.rules[6].note.expires, None);
+    assert_eq!(noted.max_upload, "10MB".parse().ok());
+    assert_eq!((file.rules[6].note.expires, file.rules[6].note.max_upload), (None, None));
     assert_eq!(file.fs.view, Some(View::Project));
     let binds = |binds: &Option<Vec<BindSpec>>| -> Vec<String> {
         binds.iter().flatten().map(ToString::to_string).collect()
