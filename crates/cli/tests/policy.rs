@@ -205,6 +205,60 @@ fn show_says_what_holds_and_where_it_was_written() {
     assert!(!out.contains("s3cret"), "{out}");
 }
 
+/// What holds for all rules, and what may be sent, is in every answer about a policy.
+#[test]
+fn terms_and_uploads_are_shown_checked_and_compared() {
+    let home = Home::new();
+    let text = "[network]\nmode = \"report\"\nnat64 = true\nech = \"refuse\"\nsocks5 = true\n\
+                [[network.rule]]\nallow = [\"*.up.example.net\"]\nmax_upload = \"10MB\"\n[limits]\nconnections = 512\n";
+    home.file("a.toml", text);
+    home.file("b.toml", &text.replace("10MB", "1GB").replace("\"report\"", "\"enforce\""));
+    home.file("c.toml", &format!("{text}[[network.rule]]\nallow = [\"a.up.example.net\"]\n"));
+    home.file("site.toml", "[network]\nreport = false\nallow = [\"*.example.net\"]\n");
+
+    let (code, out, said) = home.run(&["policy", "show", "a.toml"]);
+    assert_eq!(code, 0, "{said}");
+    for part in [
+        "a.toml:7; at most 10MB sent in a run",
+        "report mode",
+        "(nat64)",
+        "(ech)",
+        "SOCKS5",
+        "connections 512",
+    ] {
+        assert!(out.contains(part), "{part}: {out}");
+    }
+    let (_, out, _) = home.run(&["policy", "show", "a.toml", "--json"]);
+    let shown: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (&shown["mode"], &shown["nat64"], &shown["ech"], &shown["socks5"], &shown["allow"][0]["max_upload"]),
+        (&"report".into(), &true.into(), &"refuse".into(), &true.into(), &10_000_000.into())
+    );
+
+    // One that would pass counts as allowed; a ceiling or a flag makes it another question.
+    let (code, out, said) = check(&home, &["--policy", "a.toml", "b.example"]);
+    assert!(
+        code == 0 && out.starts_with("would_deny  b.example:443") && said.contains("report mode"),
+        "{out}{said}"
+    );
+    assert_eq!(check(&home, &["--policy", "a.toml", "--mode", "enforce", "b.example"]).0, 1);
+    assert_eq!(check(&home, &["--policy", "a.toml", "b.example:22"]).0, 1);
+    let (code, _, said) = check(&home, &["--policy", "a.toml", "--ceiling", "site.toml", "b.example"]);
+    assert!(
+        code == 2 && said.contains("a.toml: report mode is forbidden by the ceiling site.toml"),
+        "{said}"
+    );
+
+    let (code, out, _) = home.run(&["policy", "diff", "a.toml", "b.toml"]);
+    assert_eq!(
+        (code, out.as_str()),
+        (1, "opens    *.up.example.net:443 (more may be sent)\nremoves  network.mode report\n")
+    );
+    let (code, out, _) = home.run(&["policy", "lint", "c.toml"]);
+    assert!(code == 1 && out.contains("a.up.example.net (c.toml:12)  [shadowed]"), "{out}");
+    assert_eq!(home.run(&["policy", "lint", "a.toml"]).0, 0);
+}
+
 #[test]
 fn lint_and_diff_exit_like_questions() {
     let home = Home::new();

@@ -270,8 +270,9 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
     let limits: Vec<_> = said.limits.min(*ceiling_limits).set().collect();
     if !limits.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("limits"));
+        let width = limits.iter().map(|(key, _)| key.len()).max().unwrap_or(0).max(10);
         for (key, value) in limits {
-            let _ = writeln!(text, "  {key:20} {value}");
+            let _ = writeln!(text, "  {key:width$} {value}");
         }
     }
     let _ = writeln!(text, "\npolicy {}", sha256_hex(policy.canonical_json().as_bytes()));
