@@ -222,6 +222,8 @@ pub struct Decision {
     pub sni_ok: Option<bool>,
     /// On a late refusal: the first application protocol that the client offered.
     pub alpn: Option<String>,
+    /// On a late refusal: whether the TLS hello may hide another name (ECH).
+    pub ech: bool,
     /// What went wrong, in words, where something did.
     pub error: Option<String>,
 }
@@ -246,6 +248,7 @@ impl Decision {
             sni: None,
             sni_ok: None,
             alpn: None,
+            ech: false,
             error: None,
         }
     }
@@ -267,6 +270,8 @@ pub struct Close {
     pub sni_ok: Option<bool>,
     /// The first application protocol that the client offered.
     pub alpn: Option<String>,
+    /// Whether the TLS hello may hide another name (ECH).
+    pub ech: bool,
     /// How long the connect took.
     pub connect: Option<Duration>,
     /// How long the wait for the client's TLS hello took.
@@ -293,6 +298,7 @@ impl Close {
             sni: None,
             sni_ok: None,
             alpn: None,
+            ech: false,
             connect: None,
             tls: None,
             dur: Duration::ZERO,

@@ -155,6 +155,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
         sni: decision.sni.as_deref().map(|text| clip(text, max::HOST)),
         sni_ok: decision.sni_ok,
         alpn: decision.alpn.as_deref().map(|text| clip(text, max::ALPN)),
+        ech: decision.ech.then_some(true),
         error: decision.error.as_deref().map(error),
         ..common
     }
@@ -171,6 +172,7 @@ fn close<'a>(common: Line<'a>, close: &'a Close) -> Line<'a> {
         sni: close.sni.as_deref().map(|text| clip(text, max::HOST)),
         sni_ok: close.sni_ok,
         alpn: close.alpn.as_deref().map(|text| clip(text, max::ALPN)),
+        ech: close.ech.then_some(true),
         connect_us: close.connect.map(micros),
         tls_us: close.tls.map(micros),
         dur_us: Some(micros(close.dur)),
@@ -325,6 +327,7 @@ struct Line<'a> {
     sni_ok: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alpn: Option<Cow<'a, str>>,
+    ech: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     connect_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

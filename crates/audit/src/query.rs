@@ -327,6 +327,7 @@ pub struct Record {
     pub sni: Option<String>,
     pub sni_ok: Option<bool>,
     pub alpn: Option<String>,
+    pub ech: Option<bool>,
     pub connect_us: Option<u64>,
     pub tls_us: Option<u64>,
     pub dur_us: Option<u64>,

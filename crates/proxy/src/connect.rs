@@ -10,7 +10,7 @@ use std::future::Future;
 use std::io;
 
 use exeat_audit::{ConnId, End, Via};
-use exeat_policy::Target;
+use exeat_policy::{Ech, Target};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
@@ -94,6 +94,7 @@ struct Any {
     client: Stream,
     upstream: Stream,
     target: Target,
+    ech: Ech,
 }
 
 /// Everything before bytes may go upstream. `None`: they may not, and all was said and recorded.
@@ -151,16 +152,16 @@ async fn opened(
     client: Stream,
     first: Vec<u8>,
     target: Target,
-    Reached { upstream, carries }: Reached,
+    Reached { upstream, carries, ech }: Reached,
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Option<Opened> {
     match carries {
-        Carries::Tls => named(client, first, &target, upstream, record, cx).await,
+        Carries::Tls => named(client, first, &target, ech, upstream, record, cx).await,
         Carries::Http => request_inside(client, first, target, upstream, record, cx).await,
-        Carries::Any if first.is_empty() => Some(Opened::Any(Any { client, upstream, target })),
+        Carries::Any if first.is_empty() => Some(Opened::Any(Any { client, upstream, target, ech })),
         Carries::Any if hello::could_be_tls(&first) => {
-            named(client, first, &target, upstream, record, cx).await
+            named(client, first, &target, ech, upstream, record, cx).await
         }
         Carries::Any | Carries::Unseen => Some(tunnel(client, upstream, first)),
     }
@@ -174,7 +175,7 @@ fn tunnel(client: Stream, upstream: Stream, mut first: Vec<u8>) -> Opened {
 /// Waits for the first byte of either side. A client that opens with TLS names its target; a server that speaks first
 /// speaks no TLS.
 async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    let Any { client, upstream, target } = any;
+    let Any { client, upstream, target, ech } = any;
     let mut first = Vec::new();
     let spoke = async {
         loop {
@@ -196,7 +197,7 @@ async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opene
         return None;
     }
     if !first.is_empty() && hello::could_be_tls(&first) {
-        return Box::pin(named(client, first, &target, upstream, record, cx)).await;
+        return Box::pin(named(client, first, &target, ech, upstream, record, cx)).await;
     }
     Some(tunnel(client, upstream, first))
 }
@@ -206,12 +207,13 @@ async fn named(
     mut client: Stream,
     mut first: Vec<u8>,
     target: &Target,
+    ech: Ech,
     upstream: Stream,
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Option<Opened> {
     let by = Instant::now() + cx.limits().hello;
-    match check_hello(&client, &mut first, target, record, by).await {
+    match check_hello(&client, &mut first, target, ech, record, by).await {
         Ok(Hello::Passed) => Some(tunnel(client, upstream, first)),
         Ok(Hello::Gone) => {
             record.close(End::Client, None);
@@ -307,6 +309,7 @@ async fn check_hello(
     client: &Stream,
     first: &mut Vec<u8>,
     target: &Target,
+    ech: Ech,
     record: &mut Record<'_>,
     by: Instant,
 ) -> Result<Hello, HelloFault> {
@@ -315,7 +318,7 @@ async fn check_hello(
     let mut new = first.len();
     loop {
         if let Some(hello) = reader.advance(first, new)? {
-            let checked = hello.check(target);
+            let checked = hello.check(target, ech);
             record.hello(hello, start.elapsed(), checked.is_ok());
             return checked.map(|()| Hello::Passed);
         }
@@ -332,7 +335,7 @@ async fn check_hello(
 /// A fatal TLS alert (RFC 8446 section 6) for a client that speaks TLS, so that it prints more than "end of file".
 fn alert(fault: HelloFault) -> &'static [u8] {
     match fault {
-        HelloFault::NoName | HelloFault::OtherName => &[21, 3, 3, 0, 2, 2, 49], // access_denied
+        HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => &[21, 3, 3, 0, 2, 2, 49], // access_denied
         HelloFault::Malformed | HelloFault::TooLarge => &[21, 3, 3, 0, 2, 2, 50], // decode_error
         HelloFault::NotTls | HelloFault::Timeout => &[],
     }

@@ -1,7 +1,6 @@
 //! From a granted target to addresses that may be dialled. It does not dial, and it resolves only what was admitted:
 //! a name that no rule grants is never looked up.
 
-use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -15,6 +14,7 @@ use exeat_policy::{Admitted, Denial, HostName, OwnAddrs, Vetted};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
+use crate::hosts::{self, Hosts};
 use crate::limits;
 use crate::reply::Failure;
 
@@ -159,8 +159,6 @@ pub(crate) struct System {
     read: Mutex<Option<(Stamp, Arc<Hosts>)>>,
 }
 
-type Hosts = HashMap<Box<str>, Vec<IpAddr>>;
-
 /// What tells one version of a file from the next.
 type Stamp = (u64, u64, i64, i64, u64);
 
@@ -192,7 +190,7 @@ impl System {
         if text.len() as u64 > limits::HOSTS_BYTES {
             return Err(io::Error::new(io::ErrorKind::FileTooLarge, "the hosts file is too large"));
         }
-        let hosts = Arc::new(parse_hosts(&String::from_utf8_lossy(&text)));
+        let hosts = Arc::new(hosts::parse(&String::from_utf8_lossy(&text)));
         *read = Some((stamp, Arc::clone(&hosts)));
         Ok(hosts)
     }
@@ -229,24 +227,6 @@ impl Resolve for System {
         }
         Ok(ips)
     }
-}
-
-/// hosts(5): an address, then names, `#` comments. Names are compared in lower case; a line that is not understood
-/// (a scoped address, say) is left out, as in the C library.
-fn parse_hosts(text: &str) -> Hosts {
-    let mut hosts = Hosts::new();
-    for line in text.lines() {
-        let line = line.split_once('#').map_or(line, |(line, _)| line);
-        let mut words = line.split_ascii_whitespace();
-        let Some(ip) = words.next().and_then(|ip| ip.parse::<IpAddr>().ok()) else { continue };
-        for name in words {
-            let ips = hosts.entry(name.to_ascii_lowercase().into_boxed_str()).or_default();
-            if !ips.contains(&ip) {
-                ips.push(ip);
-            }
-        }
-    }
-    hosts
 }
 
 #[cfg(test)]

@@ -78,6 +78,10 @@ pub(crate) enum Fault {
     ContentLength,
     #[error("Transfer-Encoding is not `chunked` alone, or stands beside Content-Length, or in version 1.0")]
     TransferEncoding,
+    #[error("a field is named almost like Content-Length or Transfer-Encoding")]
+    LookAlike,
+    #[error("a GET or HEAD request has no Content-Length and no Transfer-Encoding")]
+    BodyOfGet,
     #[error("a CONNECT request has no body")]
     ConnectBody,
     #[error("the Host field names another host than the request target")]
@@ -210,6 +214,8 @@ impl Parser {
                 return Err(Fault::TransferEncoding);
             }
             self.transfer_encoding = true;
+        } else if looks_like_framing(name) {
+            return Err(Fault::LookAlike);
         }
         Ok(())
     }
@@ -221,8 +227,13 @@ impl Parser {
         if self.host.is_none() && request.version == Version::Http11 {
             return Err(Fault::NoHost); // RFC 9112 section 3.2
         }
+        let framed = self.transfer_encoding || self.content_length.is_some();
+        let method = bytes.get(request.method.clone()).unwrap_or_default();
+        if framed && matches!(method, b"GET" | b"HEAD") {
+            return Err(Fault::BodyOfGet); // RFC 9110 section 9.3.1: without meaning, and read differently
+        }
         Ok(Head {
-            method: bytes.get(request.method.clone()).unwrap_or_default(),
+            method,
             target: bytes.get(request.target.clone()).unwrap_or_default(),
             version: request.version,
             host: self.host.clone().and_then(|range| bytes.get(range)),
@@ -415,6 +426,13 @@ fn trim(mut value: &[u8]) -> &[u8] {
 
 fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
+}
+
+/// Whether a name differs from one that frames a message by nothing but signs, `Content_Length` say: some reader takes
+/// it for that one.
+fn looks_like_framing(name: &[u8]) -> bool {
+    let letters = || name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase);
+    letters().eq(*b"contentlength") || letters().eq(*b"transferencoding")
 }
 
 /// RFC 9110 section 5.6.2.

@@ -6,7 +6,7 @@
 
 use rustls::server::Acceptor;
 
-use exeat_policy::{Host, Reason, Target};
+use exeat_policy::{Ech, Host, Reason, Target};
 
 use crate::limits;
 
@@ -22,7 +22,13 @@ pub(crate) struct Hello {
     pub(crate) sni: Option<String>,
     /// The first application protocol offered.
     pub(crate) alpn: Option<Vec<u8>>,
+    /// Whether it has an encrypted_client_hello extension (RFC 9849): the server name above is then an outer one, and
+    /// there may be another inside. Browsers send such an extension to every server, with random content (GREASE).
+    pub(crate) ech: bool,
 }
+
+/// encrypted_client_hello (RFC 9849 section 5).
+const ECH: usize = 0xfe0d;
 
 /// Why bytes are not a hello that can be judged, or name the wrong server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -39,6 +45,8 @@ pub(crate) enum HelloFault {
     NoName,
     #[error("the TLS hello names another server")]
     OtherName,
+    #[error("the TLS hello may hide its server name (ECH), which the policy refuses")]
+    Hidden,
 }
 
 impl HelloFault {
@@ -51,6 +59,7 @@ impl HelloFault {
             Self::Timeout => Reason::HelloTimeout,
             Self::NoName => Reason::SniMissing,
             Self::OtherName => Reason::SniMismatch,
+            Self::Hidden => Reason::Ech,
         }
     }
 }
@@ -83,8 +92,9 @@ impl Reader {
 
 impl Hello {
     /// Whether it names the host that was asked for. A literal is asked for without a name (RFC 6066 section 3).
-    pub(crate) fn check(&self, target: &Target) -> Result<(), HelloFault> {
+    pub(crate) fn check(&self, target: &Target, ech: Ech) -> Result<(), HelloFault> {
         match (&target.host, &self.sni) {
+            _ if self.ech && ech == Ech::Refuse => Err(HelloFault::Hidden),
             (Host::Name(name), Some(sni)) if sni.eq_ignore_ascii_case(name.as_str()) => Ok(()),
             (Host::Name(_), None) => Err(HelloFault::NoName),
             (Host::Ip(_), None) => Ok(()),
@@ -102,7 +112,7 @@ pub(crate) fn could_be_tls(bytes: &[u8]) -> bool {
 
 fn hello(all: &[u8], seen: &rustls::server::ClientHello<'_>) -> Result<Hello, HelloFault> {
     let message = reassemble(all).ok_or(HelloFault::Malformed)?;
-    let sni = server_name(&message)?;
+    let (sni, ech) = server_name(&message)?;
     // INVARIANT: the two readers agree, letter case apart (rustls folds it); else one of them was fooled.
     let agreed = match (&sni, seen.server_name()) {
         (Some(ours), Some(theirs)) => ours.eq_ignore_ascii_case(theirs),
@@ -113,7 +123,7 @@ fn hello(all: &[u8], seen: &rustls::server::ClientHello<'_>) -> Result<Hello, He
         return Err(HelloFault::Malformed);
     }
     let alpn = seen.alpn().and_then(|mut protocols| protocols.next()).map(<[u8]>::to_vec);
-    Ok(Hello { sni, alpn })
+    Ok(Hello { sni, alpn, ech })
 }
 
 /// The body of the first handshake message, out of its records.
@@ -136,13 +146,15 @@ fn reassemble(bytes: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// The host name of the server_name extension (RFC 6066 section 3): one entry, of type host_name, of bytes that a
-/// name can have. An address there is read as a name, and then matches no target.
-fn server_name(hello: &[u8]) -> Result<Option<String>, HelloFault> {
+/// name can have. An address there is read as a name, and then matches no target. Also whether the name may be an outer one.
+fn server_name(hello: &[u8]) -> Result<(Option<String>, bool), HelloFault> {
     let mut extensions = extensions(hello).ok_or(HelloFault::Malformed)?;
     let mut found = None;
+    let mut ech = false;
     while !extensions.0.is_empty() {
         let kind = extensions.number(2).ok_or(HelloFault::Malformed)?;
         let body = extensions.prefixed(2).ok_or(HelloFault::Malformed)?;
+        ech |= kind == ECH;
         if kind == 0 {
             let name = one_host_name(body).ok_or(HelloFault::Malformed)?;
             if found.replace(name).is_some() {
@@ -150,7 +162,7 @@ fn server_name(hello: &[u8]) -> Result<Option<String>, HelloFault> {
             }
         }
     }
-    Ok(found)
+    Ok((found, ech))
 }
 
 fn one_host_name(extension: &[u8]) -> Option<String> {

@@ -12,6 +12,7 @@ mod dial;
 mod guard;
 mod head;
 mod hello;
+mod hosts;
 mod http;
 pub mod limits;
 mod reach;

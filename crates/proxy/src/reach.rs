@@ -4,7 +4,7 @@
 use std::time::SystemTime;
 
 use exeat_audit::RuleRef;
-use exeat_policy::{Day, Port, Target, TlsCheck};
+use exeat_policy::{Day, Ech, Port, Target, TlsCheck};
 use tokio::time::Instant;
 
 use crate::dial::dial;
@@ -21,6 +21,8 @@ const HTTP: u16 = 80;
 pub(crate) struct Reached {
     pub(crate) upstream: Stream,
     pub(crate) carries: Carries,
+    /// What becomes of a TLS hello that may hide its server name.
+    pub(crate) ech: Ech,
 }
 
 /// What a connection may carry, and so what of it is looked at before a byte goes upstream.
@@ -69,6 +71,7 @@ pub(crate) async fn reach(
     };
     let rule = admitted.rule().map(RuleRef::from);
     let carries = Carries::to(target.port, admitted.tls());
+    let ech = admitted.ech();
     if wanted == Wanted::Request && carries == Carries::Tls {
         return Err(record.only_tls(target.clone()));
     }
@@ -85,7 +88,7 @@ pub(crate) async fn reach(
         Ok(upstream) => {
             tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialled");
             record.dialled(target, upstream.addr, upstream.took);
-            Ok(Reached { upstream: Stream::Tcp(upstream.stream), carries })
+            Ok(Reached { upstream: Stream::Tcp(upstream.stream), carries, ech })
         }
         Err(error) => Err(record.not_dialled(target.clone(), error.failure, error.detail)),
     }

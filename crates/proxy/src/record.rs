@@ -192,7 +192,7 @@ impl<'a> Record<'a> {
     pub(crate) fn late(&mut self, target: &Target, reason: Reason, said: String) {
         let mut decision = self.decision(Verdict::Deny, reason);
         decision.ip = self.dialled.map(|(addr, _)| addr.ip());
-        (decision.sni, decision.sni_ok, decision.alpn) = self.hello_fields();
+        (decision.sni, decision.sni_ok, decision.alpn, decision.ech) = self.hello_fields();
         decision.error = Some(said.clone());
         let _ = self.write(decision); // closed in any case
         self.cx.tally(|tally| tally.refused(Some(target), reason, said.clone(), None));
@@ -211,7 +211,7 @@ impl<'a> Record<'a> {
         close.ip = self.dialled.map(|(addr, _)| addr.ip());
         close.connect = self.dialled.map(|(_, took)| took);
         close.tls = self.hello.as_ref().map(|(_, took, _)| *took);
-        (close.sni, close.sni_ok, close.alpn) = self.hello_fields();
+        (close.sni, close.sni_ok, close.alpn, close.ech) = self.hello_fields();
         close.dur = self.start.elapsed();
         close.bytes_up = self.moved.up();
         close.bytes_down = self.moved.down();
@@ -250,14 +250,15 @@ impl<'a> Record<'a> {
         }
     }
 
-    fn hello_fields(&self) -> (Option<String>, Option<bool>, Option<String>) {
+    fn hello_fields(&self) -> (Option<String>, Option<bool>, Option<String>, bool) {
         match &self.hello {
             Some((hello, _, ok)) => (
                 hello.sni.as_ref().map(|sni| escape(sni.as_bytes(), limits::TEXT)),
                 Some(*ok),
                 hello.alpn.as_ref().map(|alpn| escape(alpn, limits::TEXT)),
+                hello.ech,
             ),
-            None => (None, None, None),
+            None => (None, None, None, false),
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use exeat_audit::{Header, Log, Mode, RunId, Sink, Under};
-use exeat_policy::{Action, HostName, Note, Origin, Policy, PolicyBuilder, TlsCheck};
+use exeat_policy::{Action, Ech, HostName, Layers, Note, Origin, Policy, PolicyBuilder, Terms, TlsCheck};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
@@ -18,7 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::guard::Resolve;
-use crate::hello::tests::{entries, in_records, real, with_server_name};
+use crate::hello::tests::{entries, in_records, real, with_ech, with_server_name};
 use crate::reply::Failure;
 use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, limits, serve};
 
@@ -106,6 +106,7 @@ struct Setup {
     rules: Vec<(String, TlsCheck)>,
     names: Vec<(&'static str, Result<Vec<IpAddr>, Failure>)>,
     limits: Limits,
+    terms: Terms,
     sink: Option<&'static str>,
 }
 
@@ -124,17 +125,22 @@ fn setup(rules: &[&str]) -> Setup {
             drain: Duration::from_millis(300),
             ..Limits::default()
         },
+        terms: Terms::default(),
         sink: None,
     }
 }
 
 fn policy(rules: &[(String, TlsCheck)]) -> Policy {
+    policy_on(rules, Terms::default())
+}
+
+fn policy_on(rules: &[(String, TlsCheck)], terms: Terms) -> Policy {
     let mut builder = PolicyBuilder::new();
     for (rule, tls) in rules {
         let note = Note { tls: *tls, ..Note::default() };
         builder.add(rule, Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();
     }
-    builder.build()
+    Layers { grants: builder, terms, ..Layers::default() }.build()
 }
 
 impl Setup {
@@ -150,7 +156,7 @@ impl Setup {
         let log = Log::start(Sink::create_file(&sink).unwrap(), header).unwrap();
         let names = Arc::new(Names { answers: self.names.into_iter().collect(), ..Names::default() });
         let denials = std::fs::File::create(dir.join("denials.jsonl")).unwrap();
-        let cx = Context::new(policy(&self.rules), log, run)
+        let cx = Context::new(policy_on(&self.rules, self.terms), log, run)
             .with_denials(denials)
             .with_limits(self.limits)
             .with_resolver(Arc::clone(&names) as Arc<dyn Resolve>);
@@ -569,6 +575,74 @@ async fn the_name_in_the_hello() {
             let close = ended.of("close")[0];
             assert!(close["sni"].as_str().unwrap().eq_ignore_ascii_case("allowed.test"));
             assert_eq!(close["sni_ok"], true);
+        }
+    }
+}
+
+/// T08: a hello that may hide another name is told of, and refused where the policy says so, before a byte goes upstream.
+#[tokio::test]
+async fn t08_a_hidden_name() {
+    for ech in Ech::ALL {
+        let origin = origin(b"").await;
+        let port = origin.port();
+        let mut given = setup(&[&format!("127.0.0.1:{port}")]);
+        given.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
+        given.terms.ech = ech;
+        let proxy = given.start().await;
+        let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        let hello = with_ech(b"allowed.test");
+        client.write_all(&hello).await.unwrap();
+        if ech == Ech::Refuse {
+            read_to_end(&mut *client).await;
+            assert!(origin.bytes().is_empty());
+        } else {
+            eventually(|| origin.bytes().len() == hello.len()).await;
+        }
+        drop(client);
+        sleep(Duration::from_millis(50)).await;
+        let ended = proxy.end().await;
+        let late = ended.decisions().get(1).cloned();
+        assert_eq!(late.as_deref(), (ech == Ech::Refuse).then_some("deny:ech"));
+        let close = ended.of("close")[0];
+        assert_eq!((&close["ech"], &close["sni"]), (&true.into(), &"allowed.test".into()));
+    }
+}
+
+/// T01, T03, T05, T06 on a port on which anything may go: TLS names its host there as well, and what is not TLS passes.
+#[tokio::test]
+async fn t01_tls_on_any_port_names_its_host() {
+    let name = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
+    for (first, reason) in [
+        (name(b"allowed.test"), None),
+        (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), None),
+        (b"\x16not TLS".to_vec(), None),
+        (name(b"evil.test"), Some("sni_mismatch")),
+        (in_records(&name(b"evil.test"), 1), Some("sni_mismatch")),
+        (with_server_name(None, 0), Some("sni_missing")),
+        (name(b"allowed.test")[..60].to_vec(), Some("hello_timeout")),
+    ] {
+        for early in [true, false] {
+            let origin = origin(b"").await;
+            let target = format!("allowed.test:{}", origin.port());
+            let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
+            let mut client = proxy.connect(Way::Tcp).await;
+            let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
+            let together = if early { [head.clone(), first.clone()].concat() } else { head };
+            client.write_all(&together).await.unwrap();
+            assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 200 "));
+            if !early {
+                client.write_all(&first).await.unwrap();
+            }
+            if reason.is_some() {
+                read_to_end(&mut *client).await;
+                assert!(origin.bytes().is_empty(), "{reason:?}");
+            } else {
+                eventually(|| origin.bytes() == first).await;
+            }
+            drop(client);
+            let ended = proxy.end().await;
+            let late = ended.decisions().get(1).cloned();
+            assert_eq!(late, reason.map(|reason| format!("deny:{reason}")), "early {early}");
         }
     }
 }

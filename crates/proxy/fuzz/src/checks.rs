@@ -10,17 +10,24 @@
     reason = "a check fails loudly, and is called from another crate or from a test of this one"
 )]
 
-use exeat_policy::{Host, Target};
+use http_desync_guardian::RequestSafetyTier;
+use http_desync_guardian::request_analyzer::HttpRequestData;
+use hyper::Uri;
+use hyper::http::uri::PathAndQuery;
+
+use exeat_policy::{Ech, Host, Target};
 
 use crate::head::{Head, Parsed, Parser, Version};
 use crate::hello::{Hello, HelloFault, Reader};
+use crate::hosts;
 use crate::socks;
 
 /// One check.
 pub type Check = fn(&[u8]);
 
 /// Every target by the name of its program and its seeds.
-pub const TARGETS: &[(&str, Check)] = &[("head", head), ("hello", hello), ("socks", socks)];
+pub const TARGETS: &[(&str, Check)] =
+    &[("absolute", absolute), ("head", head), ("hello", hello), ("hosts", hosts), ("socks", socks)];
 
 /// `data` is what a client sends before it gets an answer.
 pub fn head(data: &[u8]) {
@@ -135,6 +142,69 @@ fn accepted(data: &[u8], head: &Head<'_>) {
     }
 }
 
+/// `data` is a request that is not CONNECT: to the proxy, or in a tunnel to port 80 of `a.test`.
+pub fn absolute(data: &[u8]) {
+    let Parsed::Head(head) = Parser::default().advance(data) else { return };
+    if head.method == b"CONNECT" {
+        return;
+    }
+    // P05 to P09: what a reader made to find smuggling does not call compliant is no head.
+    let said = HttpRequestData::analyze_raw_request(&data[..head.len]);
+    assert_eq!(said.tier, RequestSafetyTier::Compliant, "{:?}", said.reason);
+    let outgoing = |path: &PathAndQuery| {
+        let path = path.as_str();
+        assert!(path.starts_with('/') || path == "*" && head.method == b"OPTIONS", "{path:?}");
+        assert!(path.bytes().all(|byte| (b'!'..=b'~').contains(&byte) && byte != b'#'), "{path:?}");
+    };
+    if let Ok(plain) = head.absolute() {
+        outgoing(&plain.path);
+        // hyper reads the same target.
+        let uri: Uri = std::str::from_utf8(head.target).unwrap().parse().unwrap();
+        assert_eq!(uri.scheme_str(), Some("http"));
+        let authority = uri.authority().unwrap().as_str();
+        let target = Target::parse(authority.as_bytes())
+            .or_else(|_| Target::parse(format!("{authority}:80").as_bytes()))
+            .unwrap();
+        assert_eq!(target, plain.target);
+        if plain.path.as_str() != "*" {
+            let theirs = uri.path_and_query().unwrap().as_str();
+            assert_eq!(theirs.trim_start_matches('/'), plain.path.as_str().trim_start_matches('/'));
+        }
+    }
+    let inside = Target::parse(b"a.test:80").unwrap();
+    if let Ok(path) = head.inside(&inside) {
+        outgoing(&path);
+        let host = head.host.unwrap().to_ascii_lowercase();
+        assert!([&b"a.test"[..], b"a.test.", b"a.test:80", b"a.test.:80"].contains(&&*host), "{host:?}");
+        if let Ok(plain) = head.absolute() {
+            assert_eq!(plain.target, inside);
+        }
+    }
+}
+
+/// `data` is a hosts file.
+pub fn hosts(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let read = hosts::parse(&text);
+    for (name, ips) in &read {
+        assert!(!ips.is_empty() && !name.is_empty());
+        assert!(
+            !name.contains(|char: char| char == '#'
+                || char.is_ascii_whitespace()
+                || char.is_ascii_uppercase())
+        );
+        // Each comes from a line that begins with the address and has the name.
+        for (at, ip) in ips.iter().enumerate() {
+            assert!(!ips[..at].contains(ip), "twice");
+            assert!(text.lines().any(|line| {
+                let line = line.split('#').next().unwrap().to_ascii_lowercase();
+                let words: Vec<&str> = line.split_ascii_whitespace().collect();
+                words.first().and_then(|word| word.parse().ok()) == Some(*ip) && words[1..].contains(&&**name)
+            }));
+        }
+    }
+}
+
 /// `data` is what a client sends after the answer 200.
 pub fn hello(data: &[u8]) {
     let whole = read(data);
@@ -178,21 +248,24 @@ fn named(hello: &Hello) {
     let other = asked("other.example").unwrap();
     let literal = asked("192.0.2.1").unwrap();
     let Some(sni) = &hello.sni else {
-        assert_eq!(hello.check(&other), Err(HelloFault::NoName));
-        assert_eq!(hello.check(&literal), Ok(()));
+        assert_eq!(hello.check(&other, Ech::Record), Err(HelloFault::NoName));
+        assert_eq!(hello.check(&literal, Ech::Record), Ok(()));
         return;
     };
     assert!(
         !sni.is_empty() && sni.bytes().all(|byte| byte.is_ascii_alphanumeric() || b".-_".contains(&byte))
     );
-    assert_eq!(hello.check(&literal), Err(HelloFault::OtherName));
+    assert_eq!(hello.check(&literal, Ech::Record), Err(HelloFault::OtherName));
+    if hello.ech {
+        assert_eq!(hello.check(&other, Ech::Refuse), Err(HelloFault::Hidden));
+    }
     if !sni.eq_ignore_ascii_case("other.example") {
-        assert_eq!(hello.check(&other), Err(HelloFault::OtherName));
+        assert_eq!(hello.check(&other, Ech::Record), Err(HelloFault::OtherName));
     }
     if let Ok(target) = asked(sni) {
         // A trailing dot is no part of a server name (RFC 6066 section 3).
         assert_eq!(
-            hello.check(&target).is_ok(),
+            hello.check(&target, Ech::Record).is_ok(),
             target.host.name().is_some() && !sni.ends_with('.'),
             "{sni}"
         );

@@ -1,4 +1,4 @@
-//! The proxy's three parsers of hostile bytes, built here from their own files: they are private to the proxy, and
+//! The proxy's parsers of bytes that others write, built here from their own files: they are private to the proxy, and
 //! nothing of it is opened for this.
 #![allow(dead_code, reason = "a part of the proxy, without what uses it")]
 
@@ -6,6 +6,8 @@
 mod head;
 #[path = "../../src/hello.rs"]
 mod hello;
+#[path = "../../src/hosts.rs"]
+mod hosts;
 #[path = "../../src/limits.rs"]
 mod limits;
 #[path = "../../src/socks.rs"]

@@ -203,6 +203,76 @@ fn agrees(bytes: &[u8]) {
     assert_eq!(host.map(|field| field.value), head.host);
 }
 
+/// Requests for `http://` targets, well-formed but for a line or two.
+fn request_like() -> impl Strategy<Value = Vec<u8>> {
+    let line = prop_oneof![
+        Just("Content-Length: 5"),
+        Just("Content-Length: 0"),
+        Just("Content-Length: +5"),
+        Just("Content-Length: 5, 5"),
+        Just("Content-Length:"),
+        Just("Content-Length: 5\u{b}"),
+        Just("Content_Length: 5"),
+        Just("content..length: x"),
+        Just("Content-Length : 5"),
+        Just("Transfer-Encoding: chunked"),
+        Just("Transfer-Encoding: CHUNKED"),
+        Just("Transfer-Encoding: gzip"),
+        Just("Transfer-Encoding: gzip, chunked"),
+        Just("Transfer-Encoding: chunked, identity"),
+        Just("Transfer-Encoding: x"),
+        Just("Transfer-Encoding: chunked;a=b"),
+        Just("Transfer-Encoding:\tchunked"),
+        Just("Transfer_Encoding: chunked"),
+        Just("Transfer-Encoding"),
+        Just(" folded"),
+        Just("X: a\u{0}b"),
+        Just("X: \u{e9}"),
+        Just(": no name"),
+        Just("X\u{1}: a"),
+        Just("Connection: close"),
+        Just("Upgrade: websocket"),
+        Just("Accept: */*"),
+    ];
+    let end = prop_oneof![12 => Just("\r\n"), 1 => Just("\n"), 1 => Just("\r")];
+    let method = prop_oneof![Just("GET"), Just("HEAD"), Just("POST"), Just("PUT"), Just("DELETE"), Just("m")];
+    let target =
+        prop_oneof![Just("http://a.test/"), Just("http://a.test:80/a?b"), Just("HTTP://a.test"), Just("/")];
+    let version = prop_oneof![6 => Just("HTTP/1.1"), 1 => Just("HTTP/1.0"), 1 => Just("HTTP/1.2")];
+    let lines = prop::collection::vec((line, end), 0..4);
+    (method, target, version, lines).prop_map(|(method, target, version, lines)| {
+        let lines: String = lines.into_iter().map(|(line, end)| format!("{line}{end}")).collect();
+        format!("{method} {target} {version}\r\nHost: a.test\r\n{lines}\r\n").into_bytes()
+    })
+}
+
+/// P05 to P09, P17: what a reader made to find smuggling does not call compliant, we refuse.
+fn is_compliant(bytes: &[u8]) {
+    use http_desync_guardian::RequestSafetyTier::Compliant;
+    use http_desync_guardian::request_analyzer::HttpRequestData;
+    let Parsed::Head(head) = parse(bytes) else { return };
+    let said = HttpRequestData::analyze_raw_request(&bytes[..head.len]);
+    assert_eq!(said.tier, Compliant, "{:?} {}", said.reason, String::from_utf8_lossy(bytes));
+}
+
+#[test]
+fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
+    for (fields, fault_of_it) in [
+        ("Content_Length: 5", Fault::LookAlike),
+        ("CONTENT.LENGTH: 5", Fault::LookAlike),
+        ("Transfer_Encoding: chunked", Fault::LookAlike),
+        ("transferencoding: chunked", Fault::LookAlike),
+        ("Content-Length: 5", Fault::BodyOfGet),
+        ("Content-Length: 0", Fault::BodyOfGet),
+        ("Transfer-Encoding: chunked", Fault::BodyOfGet),
+    ] {
+        for method in ["GET", "HEAD"] {
+            let head = format!("{method} http://a.test/ HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n");
+            assert_eq!(fault(&head), fault_of_it, "{method} {fields}");
+        }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -213,6 +283,12 @@ proptest! {
 
     #[test]
     fn what_is_accepted_httparse_accepts(bytes in head_like()) {
+        agrees(&bytes);
+    }
+
+    #[test]
+    fn what_is_accepted_is_compliant(bytes in request_like()) {
+        is_compliant(&bytes);
         agrees(&bytes);
     }
 

@@ -32,6 +32,19 @@ pub(crate) fn in_records(hello: &[u8], piece: usize) -> Vec<u8> {
 
 /// A real hello whose server_name extension has this content, and with `padding` bytes in another extension.
 pub(crate) fn with_server_name(extension: Option<&[u8]>, padding: usize) -> Vec<u8> {
+    let padding = (padding > 0).then(|| (21, vec![0; padding]));
+    with_extensions(padding.into_iter().chain(extension.map(|content| (0, content.to_vec()))))
+}
+
+/// A hello for this name, with an encrypted one such as browsers send (RFC 9849 section 5): an outer one, by HKDF-SHA256
+/// and AES-128-GCM, of a key and a payload that nobody can read.
+pub(crate) fn with_ech(name: &[u8]) -> Vec<u8> {
+    let outer = [&[0, 0, 1, 0, 1, 7, 0, 32][..], &[9; 32], &[0, 144], &[9; 144]].concat();
+    with_extensions([(0, entries(&[(0, name)])), (super::ECH, outer)])
+}
+
+/// A real hello with these extensions for its server_name.
+fn with_extensions(more: impl IntoIterator<Item = (usize, Vec<u8>)>) -> Vec<u8> {
     let hello = real("x.test", &[]);
     let body = &hello[9..];
     let mut all = extensions(body).unwrap();
@@ -49,11 +62,8 @@ pub(crate) fn with_server_name(extension: Option<&[u8]>, padding: usize) -> Vec<
             push(kind, content);
         }
     }
-    if padding > 0 {
-        push(21, &vec![0; padding]);
-    }
-    if let Some(extension) = extension {
-        push(0, extension);
+    for (kind, content) in more {
+        push(kind, &content);
     }
     let mut message = body[..head_len].to_vec();
     message.extend(u16::try_from(list.len()).unwrap().to_be_bytes());
@@ -89,7 +99,7 @@ fn sni(bytes: &[u8]) -> Result<Option<String>, HelloFault> {
 #[test]
 fn every_prefix_is_incomplete_then_one_answer() {
     let hello = real("allowed.test", &["h2", "http/1.1"]);
-    let expected = Hello { sni: Some("allowed.test".into()), alpn: Some(b"h2".to_vec()) };
+    let expected = Hello { sni: Some("allowed.test".into()), alpn: Some(b"h2".to_vec()), ech: false };
     for bytes in [hello.clone(), in_records(&hello, 1), in_records(&hello, 100)] {
         let mut reader = Reader::new();
         for end in 1..bytes.len() {
@@ -179,7 +189,15 @@ fn not_tls() {
 #[test]
 fn names_are_compared() {
     let check = |target: &str, sni: Option<&str>| {
-        Hello { sni: sni.map(str::to_owned), alpn: None }.check(&Target::parse(target.as_bytes()).unwrap())
+        let hello = Hello { sni: sni.map(str::to_owned), alpn: None, ech: false };
+        let target = Target::parse(target.as_bytes()).unwrap();
+        let judged = hello.check(&target, Ech::Record);
+        assert_eq!(hello.check(&target, Ech::Refuse), judged);
+        // T08: by default it is told; strict, it is refused whatever it names.
+        let hidden = Hello { ech: true, ..hello };
+        assert_eq!(hidden.check(&target, Ech::Record), judged);
+        assert_eq!(hidden.check(&target, Ech::Refuse), Err(HelloFault::Hidden));
+        judged
     };
     assert_eq!(check("a.test:443", Some("A.TEST")), Ok(()));
     assert_eq!(check("a.test:443", Some("b.test")), Err(HelloFault::OtherName));
