@@ -87,6 +87,11 @@ fn report(cx: &Cx) {
         ])
         .run();
     assert_eq!(said(&done.exits(0).record(), &free).0, "allow");
+    // Plain HTTP on port 80 as well.
+    let web = format!("http://{free}/");
+    let done = cx.exeat(["run", "--policy", "policy.toml", "--", "curl", "-sS", "--fail", &web]).run();
+    let log = done.exits(0).says(&format!("{free}:80   no rule allows it   --allow {free}:80")).record();
+    assert_eq!(said(&log, &free), (json!("would_deny"), json!("default"), Value::Null));
     // And a flag has the last word.
     let done = asking(cx, &["--policy", "policy.toml", "--mode", "enforce"], &[&format!("{free}:443")]).run();
     done.prints("403\n");
