@@ -14,11 +14,13 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// How stage2 is built. `freestanding` is what its own code asks for.
-const FLAGS: [&str; 4] = [
+const FLAGS: [&str; 5] = [
     "--cfg=freestanding",
     "-Ctarget-feature=+crt-static",
     "-Crelocation-model=static",
     "-Clink-arg=-nostartfiles",
+    // An index for unwinding, which nothing does there: bubblewrap copies every byte at each start, in steps of 8 KiB.
+    "-Clink-arg=-Wl,--no-eh-frame-hdr",
 ];
 
 fn main() {

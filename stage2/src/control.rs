@@ -32,7 +32,7 @@ impl Control {
     }
 
     /// Sends a frame, and the descriptors beside its first byte.
-    pub(crate) fn send(&self, message: &Message, passed: &[OwnedFd]) -> rustix::io::Result<()> {
+    pub(crate) fn send(&self, message: &Message, passed: &[&OwnedFd]) -> rustix::io::Result<()> {
         let frame = message.encode().ok_or(Errno::MSGSIZE)?;
         let passed: Vec<BorrowedFd<'_>> = passed.iter().map(|fd| fd.as_fd()).collect();
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PASSED))];

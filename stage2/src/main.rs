@@ -24,11 +24,9 @@ mod loopback;
 )]
 mod sys;
 
-use alloc::vec;
-use alloc::vec::Vec;
 use core::convert::Infallible;
 
-use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, Step};
+use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, Step};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::process::chdir;
@@ -84,16 +82,16 @@ fn run(word: Option<&[u8]>) -> u8 {
 
 fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Infallible, Failure> {
     loopback::ensure_up().during(Step::LoopbackUp)?;
-    let doors = bridge::doors(socks5).during(Step::BindProxyPort)?;
+    let http = offer(kind, PROXY_PORT, SOCKET)?;
+    let socks5 = if socks5 { Some(offer(kind, SOCKS5_PORT, SOCKS5_SOCKET)?) } else { None };
     let hello = Message::Hello(Hello { port: PROXY_PORT });
-    // The host side gets the listeners themselves, or a descriptor that ends with the relay.
-    let passed: Vec<OwnedFd> = match kind {
-        BridgeKind::Handoff => doors.into_iter().map(|door| door.listener).collect(),
-        BridgeKind::Relay => vec![bridge::relay::start(doors).during(Step::StartRelay)?],
-    };
-    control.send(&hello, &passed).during(Step::SendHello)?;
+    match &socks5 {
+        Some(socks5) => control.send(&hello, &[&http, socks5]),
+        None => control.send(&hello, &[&http]),
+    }
+    .during(Step::SendHello)?;
     // A copy left here would be the stage's: it could clear O_NONBLOCK on the shared description and hang the proxy.
-    drop(passed);
+    drop((http, socks5));
 
     let (go, streams) = control.receive_go().during(Step::ReadGo)?;
     let command = exec::Command::new(&go).during(Step::Exec)?;
@@ -104,4 +102,14 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     control.send(&Message::Hardened { landlock }, &[]).during(Step::Landlock)?;
     harden::install_filter(&go.filter).during(Step::Seccomp)?;
     command.execute().during(Step::Exec)
+}
+
+/// A way in, from a port on the loopback: what of it the host side gets is the listener itself, or a descriptor that ends
+/// with the relay to `socket`.
+fn offer(kind: BridgeKind, port: u16, socket: &'static str) -> Result<OwnedFd, Failure> {
+    let listener = bridge::listen(port).during(Step::BindProxyPort)?;
+    match kind {
+        BridgeKind::Handoff => Ok(listener),
+        BridgeKind::Relay => bridge::relay::start(listener, socket).during(Step::StartRelay),
+    }
 }

@@ -14,6 +14,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("socks::s04_s07_nothing_else_is_spoken", nothing_else);
     list.bridges("socks::t01_other_name_in_the_hello", other_name);
     list.bridges("socks::many_of_both_kinds", many);
+    list.bridges("socks::k37_by_a_policy_file", by_policy);
     list.once("socks::k37_the_host_side_alone", alone);
 }
 
@@ -166,6 +167,18 @@ fn many(cx: &Cx) {
     let log = done.record();
     let via = |word: &str| log.events("decision").iter().filter(|decision| decision["via"] == word).count();
     assert_eq!((via("socks5"), via("connect")), (8, 8));
+}
+
+/// The key of a policy file, for a run and for `exeat env`.
+fn by_policy(cx: &Cx) {
+    let good = cx.good();
+    cx.write("p.toml", &format!("[network]\nsocks5 = true\nallow = [\"{good}:7\"]\n"));
+    let command = ["--", cx.probe(), "socks-echo", &format!("{good}:7"), "100"];
+    cx.exeat(["run", "--policy", "p.toml"].into_iter().chain(command)).run().exits(0).prints("ok: 100\n");
+    for words in [&["env", "--policy", "p.toml"][..], &["env", "--socks5"]] {
+        cx.exeat(words).run().exits(0).shows("ALL_PROXY").shows("socks5h://127.0.0.1:1080");
+    }
+    assert!(!cx.exeat(["env"]).run().stdout().contains("ALL_PROXY"));
 }
 
 /// `exeat proxy` with a listener for each.

@@ -67,9 +67,13 @@ impl BridgeKind {
     /// What an argument asks for.
     #[must_use]
     pub fn from_argument(argument: &[u8]) -> Option<(Self, bool)> {
-        [(Self::Handoff, false), (Self::Handoff, true), (Self::Relay, false), (Self::Relay, true)]
-            .into_iter()
-            .find(|(kind, socks5)| kind.argument(*socks5).as_bytes() == argument)
+        match argument {
+            b"handoff" => Some((Self::Handoff, false)),
+            b"handoff+socks5" => Some((Self::Handoff, true)),
+            b"relay" => Some((Self::Relay, false)),
+            b"relay+socks5" => Some((Self::Relay, true)),
+            _ => None,
+        }
     }
 }
 

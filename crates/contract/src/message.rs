@@ -1,8 +1,9 @@
 //! The messages of the control socket, and their bytes.
 //!
 //! A frame is a length (`u32`, little endian, of what follows) and a body: one tag byte and fields. A byte string is a
-//! `u32` length and its bytes. Descriptors travel beside a frame's first byte (`SCM_RIGHTS`, unix(7)): the listeners with a
-//! [`Hello`] of a handoff, that of SOCKS5 second where there is one; standard input, output and error, in this order, with a [`Go`].
+//! `u32` length and its bytes. Descriptors travel beside a frame's first byte (`SCM_RIGHTS`, unix(7)): with a [`Hello`],
+//! the listener of a handoff or a lifeline of a relay, and behind it that of SOCKS5 where it is offered; with a [`Go`], standard input, output
+//! and error, in this order.
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -380,16 +380,18 @@ impl Run<'_> {
 
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        let (http, socks5, lifeline) = match bridge {
-            Bridge::Handoff { http, socks5 } => (Listener::tcp(http), socks5.map(Listener::tcp), None),
-            Bridge::Relay { listener, lifeline } => {
-                (Listener::unix(listener), socks5.map(Listener::unix), Some(lifeline))
+        let (http, socks5, lifelines) = match bridge {
+            Bridge::Handoff { http, socks5 } => {
+                (Listener::tcp(http), socks5.map(Listener::tcp), [None, None])
+            }
+            Bridge::Relay { listener, lifeline, socks5: second } => {
+                (Listener::unix(listener), socks5.map(Listener::unix), [Some(lifeline), second])
             }
         };
         let http = http.map_err(prepare("the bridge's listener"))?;
         let socks5 = socks5.transpose().map_err(prepare("the bridge's listener"))?;
         let over = CancellationToken::new();
-        if let Some(lifeline) = lifeline {
+        for lifeline in lifelines.into_iter().flatten() {
             let watch = watch_relay(lifeline, handle.clone(), self.log.clone(), over.clone());
             tasks.spawn(async move { drop(watch.await) });
         }

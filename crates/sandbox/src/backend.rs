@@ -69,8 +69,10 @@ pub enum Bridge {
     Relay {
         /// The socket.
         listener: UnixListener,
-        /// Reaches end of file when the relay dies.
+        /// Reaches end of file when its relay dies.
         lifeline: OwnedFd,
+        /// The same for the relay of SOCKS5, where the spec asks for it.
+        socks5: Option<OwnedFd>,
     },
 }
 
@@ -154,17 +156,13 @@ impl Launch {
             Some(_) => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
         };
         let mut passed = passed.into_iter();
-        let bridge = match (self.spec.bridge, self.spec.socks5, passed.next(), passed.next()) {
-            (BridgeKind::Handoff, false, Some(http), None) => {
-                Bridge::Handoff { http: http.into(), socks5: None }
-            }
-            (BridgeKind::Handoff, true, Some(http), Some(socks5)) => {
-                Bridge::Handoff { http: http.into(), socks5: Some(socks5.into()) }
-            }
-            (BridgeKind::Relay, _, Some(lifeline), None) => {
-                Bridge::Relay { listener: self.listener, lifeline }
-            }
+        let (http, socks5) = match (passed.next(), passed.next()) {
+            (Some(http), socks5) if socks5.is_some() == self.spec.socks5 => (http, socks5),
             _ => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
+        };
+        let bridge = match self.spec.bridge {
+            BridgeKind::Handoff => Bridge::Handoff { http: http.into(), socks5: socks5.map(Into::into) },
+            BridgeKind::Relay => Bridge::Relay { listener: self.listener, lifeline: http, socks5 },
         };
         Ok(Offer { bridge: Some(bridge), control, handle, bwrap, identity: self.spec.identity })
     }

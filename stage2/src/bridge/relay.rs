@@ -1,4 +1,4 @@
-//! The relay: a process that stays in the sandbox and copies each TCP connection to a new connection on its socket.
+//! The relay: a process that stays in the sandbox and copies each TCP connection to a new connection on the socket.
 //!
 //! It holds no secret and no policy: what it forwards is judged by the host side, which would judge the same bytes from
 //! the stage itself. It is not the stage's child (a stage that waits for all children must not wait for it), it is not
@@ -24,7 +24,6 @@ use rustix::process::{
 };
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use super::Door;
 use crate::sys;
 
 /// Bytes moved by one read, and the most that one direction of one connection keeps while its reader is slow. The knee of
@@ -40,12 +39,12 @@ const ACCEPTS: usize = 64;
 
 /// Leaves a relay behind, a child of the sandbox's pid 1, once it can serve. The descriptor that is returned reaches end
 /// of file when it dies, and carries nothing before that.
-pub(crate) fn start(doors: Vec<Door>) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn start(listener: OwnedFd, socket: &'static str) -> rustix::io::Result<OwnedFd> {
     let (ours, lifeline) = socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
     match sys::fork()? {
         Some(child) => {
             // Only the relay and its maker may hold the other end, or it would not end with them.
-            drop((doors, lifeline));
+            drop((listener, lifeline));
             waitpid(Some(child), WaitOptions::empty())?;
             came_up(&ours)?;
             Ok(ours)
@@ -55,7 +54,7 @@ pub(crate) fn start(doors: Vec<Door>) -> rustix::io::Result<OwnedFd> {
             // The middle process ends at once, so that pid 1 inherits the relay.
             match sys::fork() {
                 Ok(None) => {
-                    let failed = serve(doors, &lifeline);
+                    let failed = serve(listener, socket, &lifeline);
                     sys::exit_now(i32::from(failed.is_err()));
                 }
                 Ok(Some(_)) => {}
@@ -91,14 +90,14 @@ fn report(lifeline: &OwnedFd, errno: i32) {
     let _ = send(lifeline, &errno.to_le_bytes(), SendFlags::NOSIGNAL);
 }
 
-fn serve(doors: Vec<Door>, lifeline: &OwnedFd) -> rustix::io::Result<()> {
-    let made = settle(&doors, lifeline).and_then(|()| Relay::new(doors));
+fn serve(listener: OwnedFd, socket: &'static str, lifeline: &OwnedFd) -> rustix::io::Result<()> {
+    let made = settle(&listener, lifeline).and_then(|()| Relay::new(listener, socket));
     report(lifeline, made.as_ref().err().map_or(0, |errno| errno.raw_os_error()));
     made?.run()
 }
 
 /// Leaves everything behind that came from bwrap.
-fn settle(doors: &[Door], lifeline: &OwnedFd) -> rustix::io::Result<()> {
+fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
     set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     setsid()?;
     // The standard numbers stay taken: a panic's message must not go into a connection that has got one of them.
@@ -107,16 +106,18 @@ fn settle(doors: &[Door], lifeline: &OwnedFd) -> rustix::io::Result<()> {
     dup2_stdout(&nothing)?;
     dup2_stderr(&nothing)?;
     drop(nothing);
-    let mut kept = vec![0, 1, 2, lifeline.as_raw_fd()];
-    kept.extend(doors.iter().map(|door| door.listener.as_raw_fd()));
-    sys::close_all_except(&kept)?;
+    sys::close_all_except(&[0, 1, 2, listener.as_raw_fd(), lifeline.as_raw_fd()])?;
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
 }
 
 struct Relay {
     epoll: OwnedFd,
-    entries: Vec<Entry>,
+    listener: OwnedFd,
+    /// Where the host side listens.
+    socket: &'static str,
+    /// Accepted while the host side could not take one more: it is the next to be served.
+    held: Option<OwnedFd>,
     /// A slot is reused only after the events of a round are handled, so that no late event meets a new connection.
     pairs: Vec<Option<Pair>>,
     free: Vec<usize>,
@@ -124,30 +125,18 @@ struct Relay {
     buffer: Vec<u8>,
 }
 
-/// A door that is watched.
-struct Entry {
-    door: Door,
-    /// Accepted while the host side could not take one more: it is the next to be served.
-    held: Option<OwnedFd>,
-    /// Not for a while, once something has run out.
-    accepting: bool,
-    /// There is, or may be, one to accept.
-    waiting: bool,
-}
-
-/// The token of the first listener, with those of the others behind it; connections take `2 * slot + side`.
-const LISTENERS: u64 = u64::MAX - 1;
+/// The listener's token; connections take `2 * slot + side`.
+const LISTENER: u64 = u64::MAX;
 
 impl Relay {
-    fn new(doors: Vec<Door>) -> rustix::io::Result<Self> {
+    fn new(listener: OwnedFd, socket: &'static str) -> rustix::io::Result<Self> {
         let epoll = epoll::create(CreateFlags::CLOEXEC)?;
-        for (door, token) in doors.iter().zip(LISTENERS..) {
-            epoll::add(&epoll, &door.listener, EventData::new_u64(token), EventFlags::IN)?;
-        }
-        let entry = |door| Entry { door, held: None, accepting: true, waiting: false };
+        epoll::add(&epoll, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         Ok(Self {
             epoll,
-            entries: doors.into_iter().map(entry).collect(),
+            listener,
+            socket,
+            held: None,
             pairs: Vec::new(),
             free: Vec::new(),
             freed: Vec::new(),
@@ -157,45 +146,37 @@ impl Relay {
 
     fn run(mut self) -> rustix::io::Result<()> {
         let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 128];
+        let mut accepting = true;
         loop {
-            let paused = self.entries.iter().any(|entry| !entry.accepting);
-            let timeout = if paused { Some(&ACCEPT_PAUSE) } else { None };
+            let timeout = if accepting { None } else { Some(&ACCEPT_PAUSE) };
             let ready = match epoll::wait(&self.epoll, &mut events, timeout) {
                 Err(Errno::INTR) => continue,
                 other => other?,
             };
-            for entry in &mut self.entries {
-                entry.waiting = !entry.accepting;
-            }
+            let mut waiting = !accepting;
             for event in events.iter().take(ready) {
-                let token = event.data.u64();
-                match token.checked_sub(LISTENERS).and_then(|number| usize::try_from(number).ok()) {
-                    Some(number) => {
-                        if let Some(entry) = self.entries.get_mut(number) {
-                            entry.waiting = true;
-                        }
-                    }
-                    None => self.serve_pair(token, event.flags),
+                match event.data.u64() {
+                    LISTENER => waiting = true,
+                    token => self.serve_pair(token, event.flags),
                 }
             }
             self.free.append(&mut self.freed);
-            for (number, token) in (0..self.entries.len()).zip(LISTENERS..) {
-                let now = self.accept_all(number);
-                let Some(entry) = self.entries.get_mut(number) else { continue };
-                if now != entry.accepting {
+            if waiting {
+                let now = self.accept_all();
+                if now != accepting {
                     let interest = if now { EventFlags::IN } else { EventFlags::empty() };
-                    epoll::modify(&self.epoll, &entry.door.listener, EventData::new_u64(token), interest)?;
-                    entry.accepting = now;
+                    let data = EventData::new_u64(LISTENER);
+                    epoll::modify(&self.epoll, &self.listener, data, interest)?;
+                    accepting = now;
                 }
             }
         }
     }
 
     /// Whether to go on accepting; not for a while once descriptors, memory or the host side's backlog have run out.
-    fn accept_all(&mut self, number: usize) -> bool {
+    fn accept_all(&mut self) -> bool {
         for _ in 0..ACCEPTS {
-            let Some(entry) = self.entries.get_mut(number).filter(|entry| entry.waiting) else { return true };
-            let accepted = entry.held.take().map_or_else(|| accept_with(&entry.door.listener, FRESH), Ok);
+            let accepted = self.held.take().map_or_else(|| accept_with(&self.listener, FRESH), Ok);
             let tcp = match accepted {
                 Ok(tcp) => tcp,
                 Err(Errno::AGAIN) => return true,
@@ -203,11 +184,11 @@ impl Relay {
                 // The client went away first, or a signal: the next one.
                 Err(_) => continue,
             };
-            match dial(entry.door.socket) {
+            match dial(self.socket) {
                 // One that cannot be watched is closed; the others go on.
                 Ok(unix) => drop(self.open_pair(tcp, unix)),
                 Err(errno) if errno == Errno::AGAIN || is_shortage(errno) => {
-                    entry.held = Some(tcp);
+                    self.held = Some(tcp);
                     return false;
                 }
                 // A host side that does not answer shows as a closed connection, as it would without a relay.
