@@ -428,11 +428,13 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether a name differs from one that frames a message by nothing but signs, `Content_Length` say: some reader takes
-/// it for that one.
+/// Whether a name is almost one that frames a message, `Content_Length` or `_Content-Length` say: some reader takes it
+/// for that one.
 fn looks_like_framing(name: &[u8]) -> bool {
-    let letters = || name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase);
-    letters().eq(*b"contentlength") || letters().eq(*b"transferencoding")
+    let letters: Vec<u8> =
+        name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect();
+    let is = |first: &[u8], last: &[u8]| letters.starts_with(first) && letters.ends_with(last);
+    is(b"content", b"length") || is(b"transfer", b"encoding")
 }
 
 /// RFC 9110 section 5.6.2.

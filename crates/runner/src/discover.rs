@@ -524,9 +524,9 @@ impl Hosts {
             }
             match self.taken(&target, denied.reason, first, own) {
                 Taken::Yes => {
-                    if denied.reason == Reason::Scheme {
+                    if target.port.get() == 80 {
                         self.note(format!(
-                            "`{shown}` speaks plain http, which this version does not forward"
+                            "`{shown}` is asked by plain http: nothing proves who answers, and what it sends"
                         ));
                     }
                     self.targets.push(target);

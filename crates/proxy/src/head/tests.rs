@@ -262,6 +262,8 @@ fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
         ("CONTENT.LENGTH: 5", Fault::LookAlike),
         ("Transfer_Encoding: chunked", Fault::LookAlike),
         ("transferencoding: chunked", Fault::LookAlike),
+        ("Contentc-Length: 0", Fault::LookAlike),
+        ("_Content-Length_: 0", Fault::LookAlike),
         ("Content-Length: 5", Fault::BodyOfGet),
         ("Content-Length: 0", Fault::BodyOfGet),
         ("Transfer-Encoding: chunked", Fault::BodyOfGet),
