@@ -13,6 +13,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("socks::s02_s03_s08_rules_hold", rules_hold);
     list.bridges("socks::s04_s07_nothing_else_is_spoken", nothing_else);
     list.bridges("socks::t01_other_name_in_the_hello", other_name);
+    list.bridges("socks::other_host_in_plain_http", other_host);
     list.bridges("socks::many_of_both_kinds", many);
     list.bridges("socks::k37_by_a_policy_file", by_policy);
     list.once("socks::k37_the_host_side_alone", alone);
@@ -152,6 +153,22 @@ fn other_name(cx: &Cx) {
     for visit in [v4, v6].iter().flat_map(|addr| cx.bench().internet.visits(*addr)) {
         assert_eq!(visit.bytes.load(Ordering::SeqCst), 0, "{visit:?}");
     }
+}
+
+/// As in a tunnel of CONNECT to port 80: requests for the host that was asked for, and for no other.
+fn other_host(cx: &Cx) {
+    let good = cx.good();
+    let curl = format!("curl -sS --max-time 20 --noproxy '' --socks5-hostname 127.0.0.1:1080 http://{good}/");
+    let rule = format!("{good}:80");
+    let done = sh(cx, &[&rule], &curl).run();
+    assert!(done.exits(0).stdout().starts_with(&format!("hello from {good}")), "{done:?}");
+    let done =
+        sh(cx, &[&rule], &format!("{curl} -H 'Host: {}' -w '%{{http_code}}' -o /dev/null", cx.evil())).run();
+    done.prints("400");
+    let log = done.record();
+    let decisions = log.events("decision");
+    let last = decisions.last().expect("a decision");
+    assert_eq!((&last["via"], &last["reason"]), (&"socks5".into(), &"host_mismatch".into()), "{last}");
 }
 
 /// Connections of both ports side by side, each judged by its own entry.

@@ -83,6 +83,7 @@ impl Fault {
     pub(crate) fn reason(self) -> Reason {
         match self {
             Self::Command => Reason::Scheme,
+            Self::TooSlow => Reason::Timeout,
             _ => Reason::Malformed,
         }
     }
