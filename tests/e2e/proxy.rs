@@ -19,6 +19,11 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("proxy::an_open_tunnel_survives_a_reload", open_tunnel);
     list.once("proxy::a_ceiling_that_comes_later_counts", later_ceiling);
     list.once("proxy::stdin_is_not_read_again", from_stdin);
+    list.matrix("proxy::k38_a_run_through_another_s_proxy", through_another);
+    list.bridges("proxy::k38_a_proxy_that_ends_in_mid_run", ends_in_mid_run);
+    list.once("proxy::k38_a_proxy_that_is_not_there", not_there);
+    list.once("proxy::k38_two_runs_through_one_proxy", two_runs);
+    list.users("proxy::k38_the_other_s_policy_is_the_only_one", only_one_policy);
 }
 
 /// For something that should take a second.
@@ -41,6 +46,8 @@ impl<'a> Proxy<'a> {
         let socket = cx.home().join(format!("{name}.sock"));
         let said = cx.home().join(format!("{name}.said"));
         let listen = format!("unix:{}", socket.display());
+        // What one before it said is not said by this one.
+        let _ = fs::remove_file(&said);
         let words = ["proxy", "--listen", &listen].into_iter().chain(words.iter().copied());
         let live = cx.exeat_plain(words).stdin(stdin).redirect(&format!("2>{}", said.display())).start();
         let proxy = Self { live, socket, said };
@@ -279,4 +286,224 @@ fn from_stdin(cx: &Cx) {
     proxy.end();
     let notes = AuditLog::read(&record).sound().events("note").len();
     assert_eq!(notes, 2);
+}
+
+/// Where a run finds this proxy.
+fn place(proxy: &Proxy<'_>) -> String {
+    format!("unix:{}", proxy.socket.display())
+}
+
+/// K38: the other's policy decides and its record tells; what is left of this run's says where that is. The socket itself is
+/// nowhere in the sandbox.
+fn through_another(cx: &Cx) {
+    let good = format!("{}:7", cx.good());
+    let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
+    let via = place(&proxy);
+    let probe = cx.probe();
+    let script = format!(
+        "{probe} echo {good} 3000000; {probe} client-closes {good} 1000; {probe} ask {}:7 | head -n 1
+         {probe} unix {}; {probe} tcp 93.184.216.34:7; ls /run/exeat/denials.jsonl",
+        cx.evil(),
+        proxy.socket.display()
+    );
+    let done = cx.exeat(["run", "--via", &via, "--", "sh", "-c", &script]).run();
+    let said = done.exits(0).stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "ok: 3000000", "{done:?}");
+    assert_eq!(lines[1], "c".repeat(1000), "{done:?}");
+    assert!(lines[2].starts_with("HTTP/1.1 403 exeat denied"), "{done:?}");
+    assert_eq!(lines[3..], ["ENOENT", "ENETUNREACH", "/run/exeat/denials.jsonl"], "{done:?}");
+    done.says(&format!("exeat: decisions are in the record of the proxy at {via}\n"));
+
+    let own = done.record();
+    let start = &own.records()[0];
+    assert_eq!(start["proxy"], via.as_str(), "{start}");
+    assert_eq!(start["enforcement"]["net"], format!("partial: the proxy at {via} decides what is reachable"));
+    assert!(start.get("policy_sha256").is_none(), "{start}");
+    assert!(own.events("decision").is_empty());
+    assert_eq!(own.events("run_end")[0]["connections"], 3);
+    let record = proxy.record();
+    proxy.end();
+    let theirs = AuditLog::read(&record);
+    theirs.sound();
+    let verdicts: Vec<_> = theirs.events("decision").iter().map(|line| line["verdict"].clone()).collect();
+    assert_eq!(verdicts, ["allow", "allow", "deny"]);
+    let close = theirs.close_of(theirs.decisions(&cx.good())[0]);
+    assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&3_000_000.into(), &3_000_000.into()));
+    let shown = cx.exeat_plain(["audit", "show", words(done.record_path().expect("a record"))]).run();
+    shown.exits(0).shows(&format!("proxy     {via} (its record has the decisions)"));
+}
+
+/// K38: with the proxy gone there is no way out at all, and one that takes its place is used.
+fn ends_in_mid_run(cx: &Cx) {
+    let good = format!("{}:7", cx.good());
+    let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
+    let probe = cx.probe();
+    let ask = format!("{probe} ask {good} | head -n 1");
+    let script = format!(
+        "{ask}; {probe} hold {good} 1 <&3 >held & {ask}
+         while ! grep -q holding held; do sleep 0.05; done; echo first
+         until [ -e gone ]; do sleep 0.05; done; {ask}; {ask}; {probe} tcp {}:7; echo second
+         until [ -e back ]; do sleep 0.05; done; {ask}",
+        cx.good_addrs().0
+    );
+    let script = format!("exec 3<&0; {script}");
+    let via = place(&proxy);
+    let run = cx.exeat(["run", "--via", &via, "--", "sh", "-c", &script]).stdin_open();
+    let mut live = run.start();
+    live.until_prints("first");
+    proxy.live.signal(Signal::SIGKILL);
+    proxy.live.wait();
+    cx.write("gone", "");
+    live.until_prints("second");
+    let again = Proxy::start(cx, "proxy", &["--allow", &good]);
+    cx.write("back", "");
+    let done = live.wait();
+    let said = done.exits(0).stdout();
+    let lines: Vec<&str> = said.lines().collect();
+    let [one, two, "first", three, four, "ENETUNREACH", "second", five] = lines[..] else {
+        panic!("{done:?}")
+    };
+    for ok in [one, two, five] {
+        assert!(ok.starts_with("HTTP/1.1 200"), "{done:?}");
+    }
+    for lost in [three, four] {
+        assert_eq!(lost, "HTTP/1.1 503 the proxy of this run is not there", "{done:?}");
+    }
+    done.says(&format!("exeat: 2 connections found no proxy at {via}: "));
+    let own = done.record();
+    let notes = own.events("note");
+    assert_eq!(notes.len(), 1, "written once: {notes:?}");
+    assert_eq!(notes[0]["what"], "proxy_lost");
+    again.end();
+}
+
+/// K38: what is wrong with the place is said before anything runs.
+fn not_there(cx: &Cx) {
+    let at = |path: &Path| format!("unix:{}", path.display());
+    let run = |via: &str| cx.exeat(["run", "--via", via, "--", "touch", "started"]).run();
+    let home = cx.home().join("proxy.sock");
+    run(&at(&home)).exits(125).says("cannot connect to the proxy at `unix:").says("no such file");
+    drop(std::os::unix::net::UnixListener::bind(&home).expect("what a killed proxy leaves"));
+    cx.bench().give(&home, cx.is_root());
+    run(&at(&home)).exits(125).says("connection refused").says("hint: exeat proxy --listen unix:");
+    fs::remove_file(&home).expect("the socket");
+    fs::write(&home, "").expect("a file");
+    run(&at(&home)).exits(2).says("is no socket");
+    fs::remove_file(&home).expect("the file");
+    let _root = std::os::unix::net::UnixListener::bind(&home).expect("a socket");
+    fs::set_permissions(&home, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("root's alone");
+    if cx.bench().powers == e2e::bench::Powers::Root {
+        run(&at(&home)).exits(125).says("permission denied");
+    }
+    let inside = cx.dir().join("proxy.sock");
+    let _inside = std::os::unix::net::UnixListener::bind(&inside).expect("a socket");
+    cx.bench().give(&inside, cx.is_root());
+    run(&at(&inside)).exits(2).says("which the stage can write");
+    for wrong in ["/run/proxy.sock", "tcp:127.0.0.1:3128", "unix:"] {
+        run(wrong).exits(2);
+    }
+    assert!(!cx.dir().join("started").exists());
+}
+
+/// K38: each run has its own sandbox and record, and both are in the one of the proxy.
+fn two_runs(cx: &Cx) {
+    let good = format!("{}:7", cx.good());
+    let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
+    let (via, probe) = (place(&proxy), cx.probe());
+    let start = |name: &str| {
+        let script = format!(
+            "{probe} hold {good} 1 >{name} & while ! grep -q holding {name}; do sleep 0.05; done; echo here
+             until [ -e go ]; do sleep 0.05; done; {probe} echo {good} 1000"
+        );
+        cx.exeat(["run", "--via", &via, "--", "sh", "-c", &script]).stdin_open().start()
+    };
+    let mut runs = ["one", "two"].map(start);
+    for run in &mut runs {
+        run.until_prints("here");
+    }
+    cx.write("go", "");
+    for run in runs {
+        let done = run.wait();
+        assert!(done.exits(0).stdout().ends_with("ok: 1000\n"), "{done:?}");
+        assert_eq!(done.record().events("run_end")[0]["connections"], 2);
+    }
+    let record = proxy.record();
+    proxy.end();
+    let theirs = AuditLog::read(&record);
+    assert_eq!(theirs.sound().decisions(&cx.good()).len(), 4);
+}
+
+/// K38, H16: whatever this run would say about hosts could not be held, so it is refused; the rest holds.
+fn only_one_policy(cx: &Cx) {
+    let good = format!("{}:7", cx.good());
+    let proxy = Proxy::start(cx, "proxy", &["--allow", &good]);
+    let via = place(&proxy);
+    let file = |name: &str, text: &str| {
+        let path = cx.home().join(name);
+        fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let empty = file("empty.toml", "[network]\nallow = []\n");
+    let none = file("none.json", r#"{"ro_binds": [], "network": false, "env_allowlist": []}"#);
+    let bound = file("bound.toml", "[limits]\npids = 1000\n");
+    let reads = r#"[{"effect": "FsRead", "path": "/usr"}]"#;
+    for (flags, said) in [
+        (["--allow", &good], "`--allow` says nothing with `--via`"),
+        (["--deny", &good], "`--deny` says nothing with `--via`"),
+        (["--tls-off", &good], "`--tls-off` says nothing with `--via`"),
+        (["--mode", "report"], "`--mode` says nothing with `--via`"),
+        (["-p", "npm"], "`--preset` says nothing with `--via`"),
+        (["--policy", &empty], "empty.toml says which hosts are reachable"),
+        (["--policy", &none], "none.json says which hosts are reachable"),
+        (["--effects", reads], "`--effects` cannot be held with `--via`"),
+        (["--ceiling", &bound], "bound.toml bounds the hosts of every run"),
+    ] {
+        let words = ["run", "--via", &via].into_iter().chain(flags).chain(["--", "touch", "started"]);
+        cx.exeat(words).run().exits(2).says(said);
+        cx.exeat_plain(["env", "--via", &via].into_iter().chain(flags)).run().exits(2).says(said);
+    }
+    for (flags, said) in
+        [(&["--socks5"][..], "--socks5"), (&["--connections-per-host", "3"], "connections to one host")]
+    {
+        let words = ["run", "--via", &via].into_iter().chain(flags.iter().copied());
+        let words = words.chain(["--", "touch", "started"]);
+        cx.exeat(words).run().exits(2).says(said);
+    }
+    cx.exeat(["run", "--via", &via, "--require", "full", "--", "touch", "started"])
+        .run()
+        .exits(125)
+        .says("network: partial: the proxy at unix:");
+    let plan = cx.exeat(["run", "--dry-run", "--via", &via, "--", "touch", "started"]).run();
+    plan.exits(0).shows(&format!("via          {via}\n")).shows("those of the proxy that it goes through");
+    let plan = cx.exeat(["run", "--dry-run", "--json", "--via", &via, "--", "touch", "started"]).run();
+    assert_eq!(plan.exits(0).json()["via"], via.as_str());
+    cx.exeat_plain(["env", "--via", &via]).run().exits(0).shows("HTTPS_PROXY=");
+    assert!(!cx.dir().join("started").exists());
+
+    let rest = file(
+        "rest.toml",
+        "[fs]\nmask = [\"work/hidden\"]\n[env]\nset = { WORD = \"word\" }\n[limits]\ntimeout = \"30s\"\n",
+    );
+    cx.write("hidden", "secret");
+    let result = cx.home().join("result.json");
+    let script = format!("cat hidden 2>/dev/null; echo $WORD; {} ask {good}", cx.probe());
+    let words =
+        ["run", "--via", &via, "--policy", &rest, "--result", words(&result), "--", "sh", "-c", &script];
+    let done = cx.exeat(words).run();
+    assert!(done.exits(0).stdout().starts_with("word\nHTTP/1.1 200 "), "{done:?}");
+    let result: serde_json::Value =
+        serde_json::from_slice(&fs::read(&result).expect("the result")).expect("JSON");
+    assert_eq!(result["via"], via.as_str());
+
+    // The user's ceiling, which nobody names.
+    let config = cx.home().join(".config/exeat");
+    fs::create_dir_all(&config).expect("the configuration directory");
+    fs::write(config.join("policy.toml"), text(&[&good])).expect("the user's ceiling");
+    cx.exeat(["run", "--via", &via, "--", "touch", "started"])
+        .run()
+        .exits(2)
+        .says("policy.toml bounds the hosts");
+    fs::remove_dir_all(cx.home().join(".config")).expect("the ceiling");
+    proxy.end();
 }

@@ -250,8 +250,12 @@ pub(crate) struct RunArgs {
     pub(crate) bridge: Option<BridgeKind>,
 
     /// Offer the stage SOCKS5 as well
-    #[arg(long, help_heading = "Run")]
+    #[arg(long, help_heading = "Run", conflicts_with = "via")]
     pub(crate) socks5: bool,
+
+    /// Go through somebody else's exeat proxy: its policy decides, and its record has the decisions
+    #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) via: Option<ViaAt>,
 
     /// No summary at the end
     #[arg(long, help_heading = "Run")]
@@ -525,8 +529,12 @@ pub(crate) struct EnvArgs {
     pub(crate) env: Vec<Variable>,
 
     /// Those of a stage that is offered SOCKS5 as well
-    #[arg(long, help_heading = "Environment")]
+    #[arg(long, help_heading = "Environment", conflicts_with = "via")]
     pub(crate) socks5: bool,
+
+    /// Go through somebody else's exeat proxy: its policy decides, and its record has the decisions
+    #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) via: Option<ViaAt>,
 
     /// As one JSON array
     #[arg(long, help_heading = "Output")]
@@ -674,6 +682,22 @@ pub(crate) enum Variable {
     Pass(OsString),
     /// Set a value.
     Set(OsString, OsString),
+}
+
+/// `--via`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ViaAt(pub(crate) PathBuf);
+
+impl FromStr for ViaAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.strip_prefix("unix:") {
+            Some("") => Err("the path is empty".into()),
+            Some(path) => Ok(Self(path.into())),
+            None => Err("a proxy to go through is written unix:PATH".into()),
+        }
+    }
 }
 
 /// `--listen`.

@@ -133,7 +133,7 @@ impl From<exeat_runner::Error> for Failure {
 
 /// The standard library's messages in our spelling: `No such file or directory (os error 2)` loses its capital, which
 /// would stand in mid-sentence, and its number, which says nothing more.
-fn in_house(text: &str) -> String {
+pub(crate) fn in_house(text: &str) -> String {
     let Some((text, _)) = text.rsplit_once(" (os error ") else { return text.to_owned() };
     let mut chars = text.chars();
     match (chars.next(), chars.clone().next()) {

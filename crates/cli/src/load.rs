@@ -23,6 +23,7 @@ use crate::failure::Failure;
 use crate::machine::{Machine, PlaceError};
 use crate::render::{printable, shell_word};
 
+mod elsewhere;
 mod project;
 
 /// The project's policy file: used where `--policy` names it, and where a ceiling bounds it; only said to exist otherwise.
@@ -115,6 +116,8 @@ pub(crate) struct FileFlags {
     pub(crate) ro: Vec<Bind>,
     pub(crate) rw: Vec<Bind>,
     pub(crate) mask: Vec<PathBuf>,
+    /// Somebody else's proxy decides about hosts, and nothing here may.
+    pub(crate) via: bool,
 }
 
 /// Reads and joins the policy of a command line.
@@ -124,12 +127,18 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         return Err(Failure::input("`-` stands twice, and stdin is read once"));
     }
 
+    if flags.via {
+        elsewhere::flags(args)?;
+    }
     let ceilings = reading.ceilings(&args.ceiling)?;
     let mut files = Vec::new();
     for path in &args.policy {
         files.push(reading.file(path, FileRole::Policy)?);
     }
     files.extend(reading.project(&args.policy, &ceilings)?);
+    if flags.via {
+        elsewhere::files(&files, &ceilings)?;
+    }
     let effects = match &args.effects {
         Some(text) => Some(reading.effects(text)?),
         None => None,

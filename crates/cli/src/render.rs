@@ -3,10 +3,11 @@
 
 use std::io::IsTerminal;
 
-use exeat_runner::{DeniedHost, Ended, FailedHost, Summary};
+use exeat_runner::{DeniedHost, Ended, FailedHost, Summary, Through};
 
 use crate::args::ColorWhen;
 use crate::env_vars;
+use crate::failure::in_house;
 
 /// Colour or none, for one stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,22 @@ pub(crate) struct Ending<'a> {
     pub(crate) record: Option<String>,
     /// The stage declared `Llm`.
     pub(crate) llm: bool,
+}
+
+/// Where the decisions are of a run through somebody else's proxy; nothing where nothing was asked for.
+pub(crate) fn through(summary: &Summary, through: &Through) -> String {
+    let Through { socket, lost } = through;
+    let place = printable(&format!("unix:{}", socket.display()));
+    let mut out = String::new();
+    if lost.count > 0 {
+        let why = lost.why.as_deref().map(|why| cell(&in_house(why))).unwrap_or_default();
+        let connections = if lost.count == 1 { "connection" } else { "connections" };
+        out.push_str(&format!("exeat: {} {connections} found no proxy at {place}: {why}\n", lost.count));
+    }
+    if summary.connections > lost.count {
+        out.push_str(&format!("exeat: decisions are in the record of the proxy at {place}\n"));
+    }
+    out
 }
 
 /// Whether nothing was denied, nothing would have been, and nothing failed: then the summary has no line but that of a limit.

@@ -29,7 +29,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
-    let mut flags = FileFlags::default();
+    let mut flags = FileFlags { via: args.via.is_some(), ..FileFlags::default() };
     for bind in &args.ro {
         flags.ro.push(machine.place_bind(bind, &machine.cwd).map_err(here("--ro"))?);
     }
@@ -80,6 +80,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         env,
         bridge,
         socks5: args.socks5 || socks5,
+        via: args.via.map(|at| machine.absolute(&at.0)),
         stage: args.stage.or(stage),
         labels: args.labels.into_iter().map(|label| (label.key, label.value)).collect(),
         audit: audit(args.audit.as_ref(), &machine)?,
@@ -92,8 +93,8 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
-    let Loaded { policy, said, bounds, mut notes, .. } =
-        load::load(&args.policy, FileFlags::default(), &machine)?;
+    let flags = FileFlags { via: args.via.is_some(), ..FileFlags::default() };
+    let Loaded { policy, said, bounds, mut notes, .. } = load::load(&args.policy, flags, &machine)?;
     let Said { mut env, work, socks5, .. } = said;
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
@@ -106,6 +107,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         env,
         bridge: Bridge::default(),
         socks5: args.socks5 || socks5,
+        via: args.via.map(|at| machine.absolute(&at.0)),
         stage: None,
         labels: Vec::new(),
         audit: AuditTo::Default,

@@ -35,6 +35,9 @@ pub(crate) struct RunResult<'a> {
     /// Why it did not run, in words; only with `setup` and `policy`.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
+    /// Somebody else's proxy, which has decided: `denied` and `failed` know nothing then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
     denied: Vec<Denied<'a>>,
     /// What report mode let through; only in that mode.
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -93,6 +96,7 @@ impl<'a> RunResult<'a> {
             },
             code: Exit::from(outcome.ended).code(),
             error: None,
+            via: outcome.through.as_ref().map(|through| format!("unix:{}", through.socket.display())),
             denied: summary.denied.iter().map(Denied::of).collect(),
             would_deny: summary.would_deny.iter().map(Denied::of).collect(),
             failed: summary
@@ -118,6 +122,7 @@ impl<'a> RunResult<'a> {
             limit: None,
             code: failure.exit().code(),
             error: Some(failure.said()),
+            via: None,
             denied: Vec::new(),
             would_deny: Vec::new(),
             failed: Vec::new(),

@@ -52,6 +52,8 @@ pub struct PolicyFile {
     pub role: FileRole,
     /// The stage's name in every record.
     pub stage: Option<String>,
+    /// It has a `[network]`, or says in another way what may be reached, if only that nothing may.
+    pub network: bool,
     /// The presets of `[network]`, each one of those that are known, with its line.
     pub presets: Vec<(String, Origin)>,
     /// The rules of `[network]`, in the order `allow`, `deny`, then each `[[network.rule]]`.

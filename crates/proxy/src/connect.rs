@@ -9,7 +9,7 @@ mod socks;
 use std::future::Future;
 use std::io;
 
-use exeat_audit::{ConnId, End, Via};
+use exeat_audit::{ConnId, End, RunId, Via};
 use exeat_policy::{Ech, Target};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
@@ -357,12 +357,17 @@ async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx:
     None
 }
 
+/// The answer to a client that is not listened to.
+pub(crate) fn unheard(refusal: &Refusal, entry: Entry, run: RunId, conn: ConnId) -> Vec<u8> {
+    match entry {
+        Entry::Http => refuse(refusal, run, conn).into_bytes(),
+        Entry::Socks5 => socks::unheard(refusal),
+    }
+}
+
 /// Answers on a connection for which there is no room.
 pub(crate) async fn too_many(mut client: Stream, entry: Entry, conn: ConnId, cx: &Context) {
-    let reply = match entry {
-        Entry::Http => refuse(&Refusal::Busy, cx.run(), conn).into_bytes(),
-        Entry::Socks5 => socks::too_many(),
-    };
+    let reply = unheard(&Refusal::Busy, entry, cx.run(), conn);
     if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
         client.linger(cx.limits().linger).await;
     }

@@ -9,6 +9,7 @@
 mod connect;
 mod denials;
 mod dial;
+mod forward;
 mod guard;
 mod head;
 mod hello;
@@ -29,6 +30,7 @@ mod fuzz_seeds;
 #[cfg(test)]
 mod tests;
 
+pub use forward::{Forward, Lost, forward};
 pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};

@@ -35,6 +35,8 @@ pub(crate) enum Refusal {
     NoRecord(Target),
     /// All slots are taken.
     Busy,
+    /// Somebody else's proxy decides, and it is not there.
+    NoProxy,
 }
 
 /// Why an allowed target could not be reached.
@@ -101,7 +103,7 @@ impl Refusal {
         match self {
             Self::Denied(_) | Self::OnlyTls(_) => 2,
             Self::Failed(_, failure) => failure.table().2,
-            Self::Malformed(_) | Self::NoRecord(_) | Self::Busy => 1,
+            Self::Malformed(_) | Self::NoRecord(_) | Self::Busy | Self::NoProxy => 1,
         }
     }
 }
@@ -154,6 +156,17 @@ fn reply(refusal: &Refusal) -> Reply {
             // What the decision was does not count: a refusal that cannot be recorded gets this answer as well.
             unreachable(target, 503, "proxy_internal_error", Reason::AuditUnavailable, why, "")
         }
+        Refusal::NoProxy => Reply {
+            status: 503,
+            phrase: "the proxy of this run is not there".into(),
+            error: "proxy_internal_error",
+            details: "no_proxy",
+            retry_after: None,
+            body:
+                "This run goes through a proxy that somebody else keeps, and exeat could not connect to it.\n\
+                   This is not a policy denial. There is no other way out: nothing was opened.\n"
+                    .into(),
+        },
         Refusal::Busy => Reply {
             status: 503,
             phrase: "exeat has too many open connections".into(),

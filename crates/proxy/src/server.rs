@@ -179,11 +179,6 @@ impl Context {
             denials.write(target, reason, flag);
         }
     }
-
-    fn next_conn(&self) -> ConnId {
-        self.tally(Tally::accepted);
-        ConnId(self.next.fetch_add(1, Ordering::Relaxed))
-    }
 }
 
 /// How serving ended.
@@ -208,6 +203,70 @@ pub async fn serve(
     listener: Listener,
     entry: Entry,
     cx: Arc<Context>,
+    stop: CancellationToken,
+) -> ServeReport {
+    accept(listener, entry, cx, stop).await
+}
+
+/// What is done with the connections of a listener.
+pub(crate) trait Service: Send + Sync + 'static {
+    /// A permit per connection that is served.
+    fn slots(&self) -> &Arc<Semaphore>;
+
+    /// A permit per connection that is told that there is no slot.
+    fn busy(&self) -> &Arc<Semaphore>;
+
+    /// Time for the connections that are open at the end.
+    fn drain(&self) -> Duration;
+
+    /// Counts a connection.
+    fn number(&self) -> ConnId;
+
+    /// Serves one to its end.
+    fn serve(
+        &self,
+        client: Stream,
+        entry: Entry,
+        conn: ConnId,
+        stop: &CancellationToken,
+    ) -> impl Future<Output = ()> + Send;
+
+    /// Answers one for which there is no room.
+    fn turn_away(&self, client: Stream, entry: Entry, conn: ConnId) -> impl Future<Output = ()> + Send;
+}
+
+impl Service for Context {
+    fn slots(&self) -> &Arc<Semaphore> {
+        &self.slots
+    }
+
+    fn busy(&self) -> &Arc<Semaphore> {
+        &self.busy
+    }
+
+    fn drain(&self) -> Duration {
+        self.limits.drain
+    }
+
+    fn number(&self) -> ConnId {
+        self.tally(Tally::accepted);
+        ConnId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn serve(&self, client: Stream, entry: Entry, conn: ConnId, stop: &CancellationToken) {
+        connect::serve(client, entry, conn, self, stop).await;
+    }
+
+    async fn turn_away(&self, client: Stream, entry: Entry, conn: ConnId) {
+        connect::too_many(client, entry, conn, self).await;
+    }
+}
+
+/// The loop of a listener: it owns the task of every connection.
+pub(crate) async fn accept<S: Service>(
+    listener: Listener,
+    entry: Entry,
+    cx: Arc<S>,
     stop: CancellationToken,
 ) -> ServeReport {
     let mut report = ServeReport::default();
@@ -239,25 +298,25 @@ pub async fn serve(
         };
         backoff = Backoff::default();
         report.accepted += 1;
-        let conn = cx.next_conn();
+        let conn = cx.number();
         let (cx, stop) = (Arc::clone(&cx), stop.clone());
-        if let Ok(slot) = Arc::clone(&cx.slots).try_acquire_owned() {
+        if let Ok(slot) = Arc::clone(cx.slots()).try_acquire_owned() {
             tasks.spawn(async move {
-                connect::serve(client, entry, conn, &cx, &stop).await;
+                cx.serve(client, entry, conn, &stop).await;
                 drop(slot);
             });
         } else {
             report.busy += 1;
-            if let Ok(slot) = Arc::clone(&cx.busy).try_acquire_owned() {
+            if let Ok(slot) = Arc::clone(cx.busy()).try_acquire_owned() {
                 tasks.spawn(async move {
-                    connect::too_many(client, entry, conn, &cx).await;
+                    cx.turn_away(client, entry, conn).await;
                     drop(slot);
                 });
             }
         }
     }
     drop(listener);
-    report.aborted = drain(tasks, cx.limits.drain + limits::CLOSING).await;
+    report.aborted = drain(tasks, cx.drain() + limits::CLOSING).await;
     report
 }
 

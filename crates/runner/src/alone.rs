@@ -121,7 +121,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             audit: &request.audit,
             place: place.as_ref(),
             stage: request.stage,
-            policy: &request.policy,
+            policy: Some(&request.policy),
             sources: &request.sources,
         };
         let (log, audit) = record.begin(run, start)?;

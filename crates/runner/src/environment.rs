@@ -244,6 +244,7 @@ mod tests {
             host_env: host.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             bridge: Bridge::default(),
             socks5: false,
+            via: None,
             stage: None,
             sources: Vec::new(),
             labels: Vec::new(),

@@ -147,6 +147,28 @@ pub enum Error {
     /// A whole policy and single rules were given: one would be lost.
     #[error("a whole policy was given, and rules besides it")]
     PolicyAndRules,
+    /// Something was given that only a proxy of our own could hold.
+    #[error("the run goes through somebody else's proxy, so {0} could not be held here")]
+    ViaAnd(&'static str),
+    /// The place of somebody else's proxy is no socket.
+    #[error("`{}` is no socket, so no proxy listens there", .0.display())]
+    ViaNoSocket(PathBuf),
+    /// The stage could put a socket of its own in the place of somebody else's proxy.
+    #[error("the proxy's socket `{}` lies in `{}`, which the stage can write", .path.display(), .tree.display())]
+    ViaInside {
+        /// The socket.
+        path: PathBuf,
+        /// The writable tree.
+        tree: PathBuf,
+    },
+    /// Nobody answers at the place of somebody else's proxy.
+    #[error("cannot connect to the proxy at `unix:{}`", .path.display())]
+    ViaDead {
+        /// The socket.
+        path: PathBuf,
+        /// The cause.
+        source: io::Error,
+    },
     /// No sandbox to be had.
     #[error("no sandbox")]
     Backend(#[source] crate::backend::BackendError),
@@ -197,6 +219,9 @@ impl Error {
             | Self::Nul(_)
             | Self::EnvName(_)
             | Self::PolicyAndRules
+            | Self::ViaAnd(_)
+            | Self::ViaNoSocket(_)
+            | Self::ViaInside { .. }
             | Self::NotApproved
             | Self::LimitTooSmall { .. }
             | Self::Stream { .. } => 2,
@@ -256,6 +281,13 @@ impl Error {
                 Some("look at the plan again, and approve its fingerprint if that is meant".into())
             }
             Self::PolicyAndRules => Some("add the rules to the policy before it is built".into()),
+            Self::ViaAnd(_) => Some("give it to that proxy, or let the run have its own".into()),
+            Self::ViaInside { .. } => {
+                Some("let it listen outside the working directory and every --rw, such as in /run".into())
+            }
+            Self::ViaNoSocket(path) | Self::ViaDead { path, .. } => {
+                Some(format!("exeat proxy --listen unix:{} listens there", path.display()))
+            }
             Self::Backend(error) => error.fix().map(str::to_owned),
             Self::ChildrenUnseen => {
                 Some("give SIGCHLD its default action back before the stage is started".into())

@@ -24,7 +24,7 @@ use crate::lists;
 use crate::quarantine::Missing;
 use crate::request::{AuditTo, Bridge, Cache, Request, WORK, Work};
 use crate::view::WORK_PATH;
-use crate::{dirs, environment, view};
+use crate::{dirs, environment, via, view};
 
 /// What one run will do.
 #[derive(Debug)]
@@ -38,6 +38,8 @@ pub struct Plan {
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) bridge: BridgeKind,
     pub(crate) socks5: bool,
+    /// The socket of the proxy that decides, where it is somebody else's.
+    pub(crate) via: Option<PathBuf>,
     pub(crate) identity: Identity,
     pub(crate) sockets_exposed: bool,
     pub(crate) missing: Vec<Missing>,
@@ -141,6 +143,19 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         }
         (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, streams)?,
     }
+    let via = match &request.via {
+        Some(_) if !request.policy.rules().is_empty() => return Err(Error::ViaAnd("a policy")),
+        Some(_) if request.socks5 => return Err(Error::ViaAnd("SOCKS5")),
+        Some(_) if request.limits.connections_per_host.is_some() => {
+            return Err(Error::ViaAnd("a limit of connections to one host"));
+        }
+        Some(socket) => Some(via::find(&cwd.join(socket), &built.writable)?),
+        None => None,
+    };
+    let net = match &via {
+        None => Held::Full,
+        Some(socket) => Held::Partial { missing: via::missing(socket) },
+    };
 
     let plan = Plan {
         command: request.command,
@@ -154,11 +169,12 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
             Bridge::Relay => BridgeKind::Relay,
         },
         socks5: request.socks5,
+        via,
         identity,
         sockets_exposed: built.sockets_exposed,
         missing: built.missing,
         enforcement: Enforcement {
-            net: Held::Full,
+            net,
             fs: built.held,
             syscalls: exeat_sandbox::enforce::syscalls(),
             identity: identity_held,
@@ -257,6 +273,9 @@ impl Plan {
         let _ = writeln!(out, "starts in    {}", self.cwd.display());
         let socks5 = if self.socks5 { ", with SOCKS5" } else { "" };
         let _ = writeln!(out, "bridge       {}{socks5}", self.bridge.as_str());
+        if let Some(socket) = &self.via {
+            let _ = writeln!(out, "via          unix:{}", socket.display());
+        }
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
         for (aspect, held) in
             [("network", net), ("files", fs), ("syscalls", syscalls), ("identity", identity)]
@@ -269,7 +288,9 @@ impl Plan {
         }
         let _ = writeln!(out, "\nrules");
         let Effective { allow, truncated, .. } = self.policy.effective();
-        if allow.is_empty() {
+        if self.via.is_some() {
+            let _ = writeln!(out, "  those of the proxy that it goes through");
+        } else if allow.is_empty() {
             let _ = writeln!(out, "  none: nothing is reachable");
         }
         for rule in &allow {
@@ -328,6 +349,7 @@ impl Plan {
             "cwd": self.cwd.to_string_lossy(),
             "bridge": self.bridge.as_str(),
             "socks5": self.socks5,
+            "via": self.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
             "stage": self.stage,
             "rules": rules.collect::<Vec<_>>(),
             "rules_more": truncated,
@@ -434,7 +456,8 @@ fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
 /// The certificates for a stage in a work directory that may reach something: its view has no `/etc`, and what was written
 /// for such a view counts on them.
 fn certificates(request: &Request, environment: &Environment) -> Vec<PathBuf> {
-    if request.files.work.is_none() || request.policy.is_empty() {
+    let nowhere = request.policy.is_empty() && request.via.is_none();
+    if request.files.work.is_none() || nowhere {
         return Vec::new();
     }
     let naming = environment.variables.iter();
@@ -550,6 +573,7 @@ mod tests {
             host_env: [variable("HOME", &dirs.root.join("home")), variable("XDG_CONFIG_HOME", config)].into(),
             bridge: Bridge::Handoff,
             socks5: false,
+            via: None,
             stage: None,
             labels: Vec::new(),
             audit: AuditTo::Default,

@@ -33,6 +33,9 @@ pub struct Request {
     pub bridge: Bridge,
     /// Offer the stage SOCKS5 beside the HTTP proxy.
     pub socks5: bool,
+    /// The Unix socket of somebody else's proxy: it decides in place of `policy`, which is then empty, and its record has
+    /// the decisions.
+    pub via: Option<PathBuf>,
     /// A name for the stage, in every audit record.
     pub stage: Option<String>,
     /// Labels of the run, in `run_start`.

@@ -21,7 +21,7 @@ use exeat_audit::{
 };
 use exeat_contract::Go;
 use exeat_policy::{Policy, Span};
-use exeat_proxy::{Context, Entry, Listener, Summary, serve};
+use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, forward, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
     Bridge, Held, Identity, Launch, Status, descriptor_limit, raise_descriptor_limit, seccomp,
@@ -63,10 +63,21 @@ pub struct Outcome {
     pub ended: Ended,
     /// What the proxy saw.
     pub summary: Summary,
+    /// Somebody else's proxy, where the run went through one: `summary` then knows of no host.
+    pub through: Option<Through>,
     /// The record; `None` when it went to a descriptor.
     pub audit: Option<PathBuf>,
     /// Lines for the caller.
     pub notes: Vec<String>,
+}
+
+/// Somebody else's proxy, through which a run went.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Through {
+    /// Its Unix socket.
+    pub socket: PathBuf,
+    /// Connections for which it was not there.
+    pub lost: Lost,
 }
 
 /// How a stage ended.
@@ -143,7 +154,7 @@ pub(crate) fn run_on(
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, limit: None, connections: 0, dropped: 0 },
         };
         let ended = log.write(Event::RunEnd(end));
-        let Done { ended: how, why_not, signal, blind, summary } = outcome?;
+        let Done { ended: how, why_not, signal, blind, summary, through } = outcome?;
         if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
@@ -161,7 +172,7 @@ pub(crate) fn run_on(
             }
             _ => {}
         }
-        Ok((Outcome { run, ended: how, summary, audit, notes }, signal))
+        Ok((Outcome { run, ended: how, summary, through, audit, notes }, signal))
     })
 }
 
@@ -221,6 +232,7 @@ struct Done {
     /// Why the stage was stopped for a limit that may not have been reached.
     blind: Option<String>,
     summary: Summary,
+    through: Option<Through>,
 }
 
 fn told(found: &Found) -> String {
@@ -265,7 +277,7 @@ pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>
         command: plan.command.first().cloned(),
         backend: Some("bwrap".into()),
         bridge: Some(plan.bridge.as_str().into()),
-        proxy: None,
+        proxy: plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
         gateway: Some("off".into()),
         enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
         limits: plan.limits.lines(),
@@ -275,7 +287,7 @@ pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>
         audit: &plan.audit,
         place: plan.place.as_ref(),
         stage: plan.stage.clone(),
-        policy: &plan.policy,
+        policy: plan.via.is_none().then_some(&plan.policy),
         sources: &plan.sources,
     };
     record.begin(run, start)
@@ -286,7 +298,8 @@ pub(crate) struct Record<'a> {
     pub(crate) audit: &'a AuditTo,
     pub(crate) place: Option<&'a exeat_audit::place::Place>,
     pub(crate) stage: Option<String>,
-    pub(crate) policy: &'a Policy,
+    /// `None` where somebody else's decides.
+    pub(crate) policy: Option<&'a Policy>,
     pub(crate) sources: &'a [Source],
 }
 
@@ -294,13 +307,14 @@ impl Record<'_> {
     /// Opens the record and writes its first lines.
     pub(crate) fn begin(self, run: RunId, start: RunStart) -> Result<(Log, Option<PathBuf>), Error> {
         let (sink, path) = open_record(self.audit, self.place, run)?;
-        let canonical = self.policy.canonical_json();
+        let canonical = self.policy.map(Policy::canonical_json);
         // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
-        if let (AuditTo::Default, Some(path)) = (self.audit, &path) {
-            store_policy(path, &canonical).map_err(Error::Place)?;
+        if let (AuditTo::Default, Some(path), Some(canonical)) = (self.audit, &path, &canonical) {
+            store_policy(path, canonical).map_err(Error::Place)?;
         }
-        let policy_sha256 = sha256_hex(canonical.as_bytes());
-        let header = Header { run, stage: self.stage, policy_sha256, mode: self.policy.terms().mode };
+        let policy_sha256 = canonical.map(|it| sha256_hex(it.as_bytes())).unwrap_or_default();
+        let mode = self.policy.map(|policy| policy.terms().mode).unwrap_or_default();
+        let header = Header { run, stage: self.stage, policy_sha256, mode };
         let log = Log::start(sink, header).map_err(Error::Log)?;
         log.write(Event::RunStart(start)).map_err(Error::Log)?;
         for source in self.sources {
@@ -340,6 +354,34 @@ fn holds(held: &Held) -> Holds {
     }
 }
 
+/// What serves the stage's connections.
+#[derive(Clone)]
+enum Server {
+    /// Our own proxy.
+    Own(Arc<Context>),
+    /// Somebody else's, at this socket. It is reached from here: nothing of it is mounted inside.
+    Through(Arc<Forward>, PathBuf),
+}
+
+impl Server {
+    async fn serve(self, listener: Listener, entry: Entry, stop: CancellationToken) -> ServeReport {
+        match self {
+            Self::Own(context) => serve(listener, entry, context, stop).await,
+            Self::Through(forwarder, _) => forward(listener, entry, forwarder, stop).await,
+        }
+    }
+
+    fn summary(&self) -> (Summary, Option<Through>) {
+        match self {
+            Self::Own(context) => (context.summary(), None),
+            Self::Through(forwarder, socket) => {
+                let through = Through { socket: socket.clone(), lost: forwarder.lost() };
+                (forwarder.summary(), Some(through))
+            }
+        }
+    }
+}
+
 struct Run<'a> {
     plan: &'a Plan,
     run: RunId,
@@ -367,10 +409,18 @@ impl Run<'_> {
         if let Identity::Other { uid, gid } = self.plan.identity {
             dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
         }
-        let context =
-            Context::new(self.plan.policy.clone(), self.log.clone(), self.run).with_denials(denials);
-        let context = context.with_limits(limits::of_connections(&self.plan.limits.limits));
-        let context = Arc::new(context);
+        let limits = limits::of_connections(&self.plan.limits.limits);
+        let server = match &self.plan.via {
+            None => {
+                let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
+                Server::Own(Arc::new(context.with_denials(denials).with_limits(limits)))
+            }
+            // Who was denied is for that proxy to say, in its answers.
+            Some(socket) => {
+                let forwarder = Forward::new(socket.clone(), self.log.clone()).with_limits(limits);
+                Server::Through(Arc::new(forwarder), socket.clone())
+            }
+        };
 
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener, streams)?;
@@ -397,7 +447,7 @@ impl Run<'_> {
         }
         let entries = [Some((http, Entry::Http)), socks5.map(|socks5| (socks5, Entry::Socks5))];
         for (listener, entry) in entries.into_iter().flatten() {
-            let serving = serve(listener, entry, Arc::clone(&context), stop.clone());
+            let serving = server.clone().serve(listener, entry, stop.clone());
             tasks.spawn(async move {
                 let report = serving.await;
                 tracing::debug!(?entry, ?report, "the proxy has stopped");
@@ -420,7 +470,8 @@ impl Run<'_> {
         while tasks.join_next().await.is_some() {}
         thread.join();
         let Over { ended, why_not, signal, blind } = ended?;
-        Ok(Done { ended, why_not, signal, blind, summary: context.summary() })
+        let (summary, through) = server.summary();
+        Ok(Done { ended, why_not, signal, blind, summary, through })
     }
 
     /// Starts the thread that owns the sandbox.

@@ -78,6 +78,7 @@ pub struct Stage {
     effects_rw: Vec<PathSpec>,
     bridge: Bridge,
     socks5: bool,
+    via: Option<PathBuf>,
     backend: Option<Backend>,
     require_full: bool,
     stage: Option<String>,
@@ -120,6 +121,7 @@ impl Stage {
             effects_rw: Vec::new(),
             bridge: Bridge::default(),
             socks5: false,
+            via: None,
             backend: None,
             require_full: false,
             stage: None,
@@ -269,6 +271,14 @@ impl Stage {
     /// [`Error::PolicyAndRules`] at the start.
     pub fn policy(&mut self, policy: Policy) -> &mut Self {
         self.policy = Some(policy);
+        self
+    }
+
+    /// Goes through somebody else's `exeat proxy`, which listens on this Unix socket: its policy decides, and its record has
+    /// the decisions. Not together with rules, a policy or SOCKS5: that is [`Error::ViaAnd`] at the start. Which hosts are
+    /// reachable is not known here, so that [`Stage::require_full`] refuses it.
+    pub fn via(&mut self, socket: impl AsRef<Path>) -> &mut Self {
+        self.via = Some(socket.as_ref().into());
         self
     }
 
@@ -515,6 +525,7 @@ impl Stage {
             host_env,
             bridge: self.bridge,
             socks5: self.socks5,
+            via: self.via.clone(),
             stage: self.stage.clone(),
             sources: Vec::new(),
             labels: self.labels.clone(),

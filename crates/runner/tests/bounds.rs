@@ -134,6 +134,7 @@ fn one_case() {
         .into(),
         bridge: Bridge::Handoff,
         socks5: false,
+        via: None,
         stage: None,
         sources: Vec::new(),
         labels: Vec::new(),

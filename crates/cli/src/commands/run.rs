@@ -59,6 +59,9 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
         let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record, llm };
         stdio::say(&ending.render(paint));
     }
+    if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {
+        stdio::say(&render::through(&outcome.summary, through));
+    }
     Ok(outcome.ended.into())
 }
 

@@ -25,7 +25,7 @@ fn outcome(ended: Ended) -> Outcome {
         }],
         ..Summary::default()
     };
-    Outcome { run, ended, summary, audit: Some("/state/run.jsonl".into()), notes: Vec::new() }
+    Outcome { run, ended, summary, through: None, audit: Some("/state/run.jsonl".into()), notes: Vec::new() }
 }
 
 #[test]

@@ -43,6 +43,7 @@ impl Reader<'_> {
         // It shows what it lists and nothing else.
         file.fs.view = Some(View::Minimal);
         file.work = Some(Work::Scratch);
+        file.network = true;
         for entry in self.table(ISOLATION, "isolation", document) {
             match entry.key.as_str() {
                 "ro_binds" => file.fs.ro = Some(self.records(entry)),

@@ -85,6 +85,7 @@ impl Reader<'_> {
             };
             return self.wrong(node.at, "`network` is a table", &node.value, Some(meant.into()));
         }
+        file.network = true;
         let mut entries = self.table(KEYS, "network", node);
         // Of two rules that grant the same the first one counts: TOML and JSON are to agree which that is.
         entries.sort_by(|a, b| a.key.cmp(&b.key));

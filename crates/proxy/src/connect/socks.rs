@@ -52,9 +52,9 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
     opened(client, first, target, reached, record, cx).await
 }
 
-/// What a client is told for which there is no room, in advance: the answer to its greeting, and that to its request.
-pub(super) fn too_many() -> Vec<u8> {
-    [&METHOD[..], &socks_reply(Refusal::Busy.socks_code())].concat()
+/// What a client is told that is not listened to, in advance: the answer to its greeting, and that to its request.
+pub(super) fn unheard(refusal: &Refusal) -> Vec<u8> {
+    [&METHOD[..], &socks_reply(refusal.socks_code())].concat()
 }
 
 /// What came before the first answer to a request.

@@ -106,6 +106,7 @@ fn content_length_is_the_body_s() {
         Refusal::Malformed(Fault::TooLarge),
         Refusal::OnlyTls(target("allowed.test:443")),
         Refusal::Busy,
+        Refusal::NoProxy,
         Refusal::Denied(denial(&[], "a.test:443", None)),
     ] {
         let text = text(&refusal);

@@ -41,6 +41,7 @@ impl Dirs {
             ]),
             bridge: Bridge::Handoff,
             socks5: false,
+            via: None,
             stage: None,
             sources: Vec::new(),
             labels: Vec::new(),

@@ -1,0 +1,66 @@
+//! A run through somebody else's proxy: that one's policy decides about hosts, so nothing here may say anything about them.
+//! What could not be held is refused and never passed over.
+
+use super::Named;
+use crate::args::PolicyArgs;
+use crate::failure::Failure;
+
+/// Refuses the flags that are about hosts.
+pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
+    // All of them by name: a new one has to say what it is about.
+    let PolicyArgs {
+        allow,
+        deny,
+        tls_off,
+        preset,
+        policy: _,  // its hosts: `files`
+        ceiling: _, // the same
+        effects,
+        allow_effects: _, // only with effects
+        on_excess: _,     // the same
+        mode,
+        nat64,
+        ech,
+    } = args;
+    let about_hosts = [
+        ("--allow", !allow.is_empty()),
+        ("--deny", !deny.is_empty()),
+        ("--tls-off", !tls_off.is_empty()),
+        ("--preset", !preset.is_empty()),
+        ("--mode", mode.is_some()),
+        ("--nat64", *nat64),
+        ("--ech", ech.is_some()),
+    ];
+    if let Some((flag, _)) = about_hosts.into_iter().find(|(_, given)| *given) {
+        return Err(Failure::input(format!(
+            "`{flag}` says nothing with `--via`: the other proxy's policy holds"
+        ))
+        .hint(format!("give it to that proxy: exeat proxy {flag} ...")));
+    }
+    if effects.is_some() {
+        let why = "it says which hosts the stage may reach, if only that there are none";
+        return Err(Failure::input(format!("`--effects` cannot be held with `--via`: {why}"))
+            .hint("give the effects to that proxy: exeat proxy --effects ..., and the paths to this run: --ro, --rw"));
+    }
+    Ok(())
+}
+
+/// Refuses the files that are.
+pub(super) fn files(policies: &[Named], ceilings: &[Named]) -> Result<(), Failure> {
+    // A ceiling bounds hosts also where it names none: then none is allowed.
+    if let Some(ceiling) = ceilings.first() {
+        return Err(Failure::input(format!(
+            "the ceiling {} bounds the hosts of every run, which cannot be held with `--via`: another proxy decides",
+            ceiling.shown
+        ))
+        .hint("a run without --via, within the ceiling"));
+    }
+    match policies.iter().find(|named| named.file.network) {
+        Some(named) => Err(Failure::input(format!(
+            "{} says which hosts are reachable, and with `--via` the other proxy's policy holds",
+            named.shown
+        ))
+        .hint("leave [network] to that proxy: exeat proxy --policy ...")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,177 @@
+//! Connections that go on to somebody else's proxy, byte for byte. It parses nothing and decides nothing: that proxy does,
+//! and its record has the decisions.
+//!
+//! Written as an absence: nothing is opened here but that one socket. When it does not answer, the client is told so.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use exeat_audit::{ConnId, Event, Log, Note, What};
+use tokio::net::UnixStream;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout_at};
+use tokio_util::sync::CancellationToken;
+
+use crate::connect::unheard;
+use crate::limits::{self, Limits};
+use crate::reply::Refusal;
+use crate::server::{Entry, Listener, ServeReport, Service, accept};
+use crate::stream::Stream;
+use crate::tally::Summary;
+use crate::tunnel::{self, Early, Moved, Pool};
+
+/// What all connections of one run share that go on to another proxy.
+pub struct Forward {
+    to: PathBuf,
+    log: Log,
+    limits: Limits,
+    pool: Pool,
+    slots: Arc<Semaphore>,
+    busy: Arc<Semaphore>,
+    next: AtomicU64,
+    lost: Mutex<Lost>,
+}
+
+/// Connections for which the other proxy was not there.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Lost {
+    /// How many.
+    pub count: u64,
+    /// Why the first of them was one.
+    pub why: Option<String>,
+}
+
+impl Forward {
+    /// To the proxy that listens on this Unix socket: looked for anew by each connection, so that one that is started again
+    /// in the same place is used again. The default limits hold. Wrap it in an [`Arc`].
+    #[must_use]
+    pub fn new(to: PathBuf, log: Log) -> Self {
+        let limits = Limits::default();
+        Self {
+            to,
+            log,
+            pool: Pool::default(),
+            slots: Arc::new(Semaphore::new(limits.connections)),
+            busy: Arc::new(Semaphore::new(limits::BUSY)),
+            next: AtomicU64::new(1),
+            lost: Mutex::default(),
+            limits,
+        }
+    }
+
+    /// What is known here: how many connections there were so far.
+    #[must_use]
+    pub fn summary(&self) -> Summary {
+        Summary { connections: self.next.load(Ordering::Relaxed) - 1, ..Summary::default() }
+    }
+
+    /// Replaces the default limits.
+    #[must_use]
+    pub fn with_limits(mut self, limits: Limits) -> Self {
+        self.slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
+        self.limits = limits;
+        self
+    }
+
+    /// Connections so far that found no proxy.
+    #[must_use]
+    pub fn lost(&self) -> Lost {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn lose(&self, error: &io::Error) {
+        let first = {
+            let mut lost = self.lost.lock().unwrap_or_else(PoisonError::into_inner);
+            lost.count += 1;
+            lost.why.is_none().then(|| lost.why.insert(error.to_string()).clone())
+        };
+        if let Some(why) = first {
+            let mut note = Note::new(What::ProxyLost);
+            note.error = Some(why);
+            // The log fails closed by itself.
+            let _ = self.log.write(Event::Note(note));
+        }
+    }
+
+    async fn refuse(&self, mut client: Stream, entry: Entry, conn: ConnId, refusal: &Refusal) {
+        let reply = unheard(refusal, entry, self.log.run(), conn);
+        if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
+            client.linger(self.limits.linger).await;
+        }
+    }
+}
+
+/// Serves connections from `listener` until `stop` is cancelled, as [`serve`](crate::serve) does.
+///
+/// Dropping the future cuts every connection at once: cancel `stop` instead.
+pub async fn forward(
+    listener: Listener,
+    entry: Entry,
+    cx: Arc<Forward>,
+    stop: CancellationToken,
+) -> ServeReport {
+    accept(listener, entry, cx, stop).await
+}
+
+impl Service for Forward {
+    fn slots(&self) -> &Arc<Semaphore> {
+        &self.slots
+    }
+
+    fn busy(&self) -> &Arc<Semaphore> {
+        &self.busy
+    }
+
+    fn drain(&self) -> Duration {
+        self.limits.drain
+    }
+
+    fn number(&self) -> ConnId {
+        ConnId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    async fn serve(&self, client: Stream, entry: Entry, conn: ConnId, stop: &CancellationToken) {
+        if entry != Entry::Http {
+            // The other proxy reads HTTP on its socket, whoever it is. Bytes of something else would be a request to it.
+            return self.refuse(client, entry, conn, &Refusal::NoProxy).await;
+        }
+        let upstream = match connect(&self.to, Instant::now() + self.limits.connect).await {
+            Ok(upstream) => Stream::Unix(upstream),
+            Err(error) => {
+                tracing::debug!(%conn, %error, "no proxy");
+                self.lose(&error);
+                return self.refuse(client, entry, conn, &Refusal::NoProxy).await;
+            }
+        };
+        let moved = Moved::default();
+        let early = Early::default();
+        let ended = tunnel::run(client, upstream, early, &moved, &self.pool, &self.limits, stop).await;
+        tracing::debug!(%conn, end = ?ended.end, up = moved.up(), down = moved.down(), "closed");
+    }
+
+    async fn turn_away(&self, client: Stream, entry: Entry, conn: ConnId) {
+        self.refuse(client, entry, conn, &Refusal::Busy).await;
+    }
+}
+
+/// A full queue of a Unix listener is `EAGAIN` at once (unix(7)): asked again, for as long as a connection may take.
+async fn connect(to: &Path, by: Instant) -> io::Result<UnixStream> {
+    let asking = async {
+        loop {
+            match UnixStream::connect(to).await {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    tokio::time::sleep(limits::ACCEPT_BACKOFF.0).await;
+                }
+                done => return done,
+            }
+        }
+    };
+    timeout_at(by, asking).await?
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! Somebody else's proxy, as a run finds it before it starts. It is not asked anything: what answers there is trusted by
+//! whoever named the place.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
+
+use crate::error::Error;
+
+/// What a run gives up that goes through another's proxy.
+pub(crate) fn missing(socket: &Path) -> String {
+    format!("the proxy at unix:{} decides what is reachable", socket.display())
+}
+
+/// The socket by its real path, where somebody listens and no stage can put another.
+///
+/// # Errors
+/// When it is none, nobody answers, or it lies in one of the `writable` trees.
+pub(crate) fn find(path: &Path, writable: &[PathBuf]) -> Result<PathBuf, Error> {
+    let dead = |source| Error::ViaDead { path: path.to_path_buf(), source };
+    let real = path.canonicalize().map_err(dead)?;
+    if !fs::metadata(&real).map_err(dead)?.file_type().is_socket() {
+        return Err(Error::ViaNoSocket(path.to_path_buf()));
+    }
+    if let Some(tree) = writable.iter().find(|tree| real.starts_with(tree)) {
+        return Err(Error::ViaInside { path: path.to_path_buf(), tree: tree.clone() });
+    }
+    answers(&real).map_err(dead)?;
+    Ok(real)
+}
+
+/// Whether a listener is there. A connection that sends nothing leaves no record.
+fn answers(path: &Path) -> io::Result<()> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let client = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    match connect(client.as_raw_fd(), &UnixAddr::new(path)?) {
+        // Its queue is full (unix(7)): somebody listens.
+        Ok(()) | Err(Errno::EAGAIN) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    /// K38: what is named has to be a living socket, and not the stage's to replace.
+    #[test]
+    fn k38_a_proxy_that_can_be_trusted_to_be_there() {
+        let dir = std::env::temp_dir().join(format!("via-{}", std::process::id()));
+        fs::create_dir_all(dir.join("tree")).unwrap();
+        let dir = dir.canonicalize().unwrap();
+        let writable = [dir.join("tree")];
+        let place = dir.join("proxy.sock");
+        assert!(matches!(find(&place, &writable), Err(error @ Error::ViaDead { .. }) if error.code() == 125));
+        fs::write(dir.join("file"), "").unwrap();
+        let no_socket = find(&dir.join("file"), &writable);
+        assert!(matches!(no_socket, Err(error @ Error::ViaNoSocket(_)) if error.code() == 2));
+
+        let listener = UnixListener::bind(&place).unwrap();
+        assert_eq!(find(&place, &writable).unwrap(), place);
+        std::os::unix::fs::symlink(&place, dir.join("tree/link")).unwrap();
+        assert_eq!(
+            find(&dir.join("tree/link"), &writable).unwrap(),
+            place,
+            "where it is, not how it is named"
+        );
+        let _inside = UnixListener::bind(dir.join("tree/proxy.sock")).unwrap();
+        std::os::unix::fs::symlink(dir.join("tree/proxy.sock"), dir.join("link")).unwrap();
+        for inside in ["tree/proxy.sock", "link"] {
+            let error = find(&dir.join(inside), &writable).unwrap_err();
+            assert!(matches!(error, Error::ViaInside { .. }) && error.code() == 2, "{error}");
+        }
+        drop(listener);
+        assert!(matches!(find(&place, &writable), Err(Error::ViaDead { .. })), "nobody listens any more");
+        fs::remove_dir_all(&dir).unwrap();
+    }
+}
