@@ -89,9 +89,10 @@ struct Tunnel {
     early: Early,
 }
 
-/// Both ends of a tunnel whose first byte tells what it carries.
+/// Both ends of a tunnel whose first bytes tell what it carries, and what is there of them.
 struct Any {
     client: Stream,
+    first: Vec<u8>,
     upstream: Stream,
     target: Target,
     ech: Ech,
@@ -159,11 +160,12 @@ async fn opened(
     match carries {
         Carries::Tls => named(client, first, &target, ech, upstream, record, cx).await,
         Carries::Http => request_inside(client, first, target, upstream, record, cx).await,
-        Carries::Any if first.is_empty() => Some(Opened::Any(Any { client, upstream, target, ech })),
-        Carries::Any if hello::could_be_tls(&first) => {
-            named(client, first, &target, ech, upstream, record, cx).await
-        }
-        Carries::Any | Carries::Unseen => Some(tunnel(client, upstream, first)),
+        Carries::Any => match hello::opens_with_tls(&first) {
+            Some(true) => named(client, first, &target, ech, upstream, record, cx).await,
+            Some(false) => Some(tunnel(client, upstream, first)),
+            None => Some(Opened::Any(Any { client, first, upstream, target, ech })),
+        },
+        Carries::Unseen => Some(tunnel(client, upstream, first)),
     }
 }
 
@@ -172,13 +174,12 @@ fn tunnel(client: Stream, upstream: Stream, mut first: Vec<u8>) -> Opened {
     Opened::Tunnel(Tunnel { client, upstream, early: Early { up: first, down: Vec::new() } })
 }
 
-/// Waits for the first byte of either side. A client that opens with TLS names its target; a server that speaks first
+/// Waits for the first bytes of either side. A client that opens with TLS names its target; a server that speaks first
 /// speaks no TLS.
 async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    let Any { client, upstream, target, ech } = any;
-    let mut first = Vec::new();
+    let Any { client, mut first, upstream, target, ech } = any;
     let spoke = async {
-        loop {
+        while first.is_empty() {
             tokio::select! {
                 // Bytes of the client are looked at, also where the server's have come as well.
                 biased;
@@ -190,21 +191,28 @@ async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opene
                 read => return read.map(|_| ()),
             }
         }
+        Ok(())
     };
     // What broke shows again in the tunnel, and so does an end.
     if timeout(cx.limits().idle, spoke).await.is_err() {
         record.close(End::Idle, None);
         return None;
     }
-    if !first.is_empty() && hello::could_be_tls(&first) {
-        return Box::pin(named(client, first, &target, ech, upstream, record, cx)).await;
+    if hello::opens_with_tls(&first).is_none() && !first.is_empty() {
+        // One byte, which may be of TLS: whatever the server says, another one follows.
+        if timeout(cx.limits().hello, client.read_some(&mut first, limits::EARLY_BYTES)).await.is_err() {
+            return unnamed(client, HelloFault::Timeout, &target, record, cx).await;
+        }
     }
-    Some(tunnel(client, upstream, first))
+    match hello::opens_with_tls(&first) {
+        Some(true) => Box::pin(named(client, first, &target, ech, upstream, record, cx)).await,
+        Some(false) | None => Some(tunnel(client, upstream, first)),
+    }
 }
 
 /// A tunnel that opens with TLS: its hello names the target, or nothing goes upstream.
 async fn named(
-    mut client: Stream,
+    client: Stream,
     mut first: Vec<u8>,
     target: &Target,
     ech: Ech,
@@ -220,13 +228,24 @@ async fn named(
             None
         }
         Err(fault) => {
-            record.late(target, fault.reason(), fault.to_string());
-            let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
             drop(upstream);
-            client.linger(cx.limits().linger).await;
-            None
+            unnamed(client, fault, target, record, cx).await
         }
     }
+}
+
+/// Ends a tunnel whose hello does not name its target.
+async fn unnamed(
+    mut client: Stream,
+    fault: HelloFault,
+    target: &Target,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
+    record.late(target, fault.reason(), fault.to_string());
+    let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
+    client.linger(cx.limits().linger).await;
+    None
 }
 
 /// A tunnel to the port of plain HTTP: it carries a request, and the request names the target.

@@ -103,8 +103,17 @@ impl Hello {
     }
 }
 
+/// Whether a client that may say anything opens with TLS; `None`: not enough bytes to tell.
+pub(crate) fn opens_with_tls(bytes: &[u8]) -> Option<bool> {
+    match bytes.len() {
+        0 => None,
+        1 if could_be_tls(bytes) => None,
+        _ => Some(could_be_tls(bytes)),
+    }
+}
+
 /// A handshake record of some TLS 1.x version (RFC 8446 section 5.1), as far as the bytes go.
-pub(crate) fn could_be_tls(bytes: &[u8]) -> bool {
+fn could_be_tls(bytes: &[u8]) -> bool {
     let content_type = bytes.first().is_none_or(|&byte| byte == 22);
     let major = bytes.get(1).is_none_or(|&byte| byte == 3);
     content_type && major

@@ -616,6 +616,7 @@ async fn t01_tls_on_any_port_names_its_host() {
         (name(b"allowed.test"), None),
         (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), None),
         (b"\x16not TLS".to_vec(), None),
+        (b"\x16".to_vec(), Some("hello_timeout")),
         (name(b"evil.test"), Some("sni_mismatch")),
         (in_records(&name(b"evil.test"), 1), Some("sni_mismatch")),
         (with_server_name(None, 0), Some("sni_missing")),
@@ -631,7 +632,11 @@ async fn t01_tls_on_any_port_names_its_host() {
             client.write_all(&together).await.unwrap();
             assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 200 "));
             if !early {
-                client.write_all(&first).await.unwrap();
+                // However the first bytes are cut up.
+                for piece in [&first[..1], &first[1..]] {
+                    client.write_all(piece).await.unwrap();
+                    sleep(Duration::from_millis(20)).await;
+                }
             }
             if reason.is_some() {
                 read_to_end(&mut *client).await;
