@@ -194,6 +194,8 @@ pub struct Decision {
     pub conn: ConnId,
     /// How it asked.
     pub via: Via,
+    /// The method of a plain HTTP request.
+    pub method: Option<String>,
     /// What it asked for; absent when it could not be read.
     pub target: Option<Target>,
     /// The bytes that it sent as a target. Written, escaped and capped, only where they differ from the target.
@@ -234,6 +236,7 @@ impl Decision {
         Decision {
             conn,
             via,
+            method: None,
             target: None,
             host_raw: None,
             ips: Vec::new(),

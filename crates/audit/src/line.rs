@@ -136,6 +136,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
         mode: Some(under.map_or(header.mode, |it| it.mode)),
         conn: Some(decision.conn),
         via: Some(decision.via),
+        method: decision.method.as_deref().map(|text| clip(text, max::METHOD)),
         host,
         port,
         host_raw: decision.host_raw.as_deref().and_then(|raw| host_raw(raw, decision.target.as_ref())),
@@ -290,6 +291,8 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<Via>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    method: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     port: Option<u16>,
@@ -327,6 +330,7 @@ struct Line<'a> {
     sni_ok: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     alpn: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     ech: Option<bool>,
     #[serde(skip_serializing_if = "Option::is_none")]
     connect_us: Option<u64>,
@@ -415,6 +419,8 @@ mod max {
     /// `YYYY-MM-DD`, and years to come.
     pub(super) const DAY: usize = 16;
     pub(super) const ALPN: usize = 32;
+    /// The longest registered one has 17 bytes.
+    pub(super) const METHOD: usize = 24;
     pub(super) const ERROR: usize = 256;
     pub(super) const COMMAND: usize = 256;
     pub(super) const WORD: usize = 32;

@@ -307,6 +307,7 @@ pub struct Record {
     pub what: Option<String>,
     pub conn: Option<u64>,
     pub via: Option<String>,
+    pub method: Option<String>,
     pub host: Option<String>,
     pub port: Option<u16>,
     pub host_raw: Option<String>,

@@ -109,11 +109,12 @@ async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<O
         }
         Arrived::Asked { asks: Asks::Plain(plain), .. } => {
             record.via = Via::Http;
+            record.method = Some(plain.method.clone());
             let reached = match reach(&plain.target, Wanted::Request, record, cx).await {
                 Ok(reached) => reached,
                 Err(refusal) => return say_no(client, &refusal, record, cx).await,
             };
-            let Plain { target, path } = plain;
+            let Plain { target, path, .. } = plain;
             let upstream = reached.upstream;
             Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })))
         }

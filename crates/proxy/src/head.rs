@@ -277,6 +277,8 @@ impl Head<'_> {
 /// A request for a plain `http://` target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Plain {
+    /// A token, however long.
+    pub(crate) method: String,
     pub(crate) target: Target,
     /// What the origin is asked for.
     pub(crate) path: PathAndQuery,
@@ -306,7 +308,10 @@ impl Head<'_> {
         };
         match self.host {
             Some(host) if !is_host(host) => Err(Fault::HostField),
-            _ => Ok(Plain { target, path: self.path(path)? }),
+            _ => {
+                let method = String::from_utf8_lossy(self.method).into_owned();
+                Ok(Plain { method, target, path: self.path(path)? })
+            }
         }
     }
 

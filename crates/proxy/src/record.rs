@@ -26,6 +26,8 @@ pub(crate) struct Record<'a> {
     conn: ConnId,
     /// How the connection asks.
     pub(crate) via: Via,
+    /// The method of a plain HTTP request.
+    pub(crate) method: Option<String>,
     start: Instant,
     state: State,
     target: Option<Target>,
@@ -53,6 +55,7 @@ impl<'a> Record<'a> {
             cx,
             conn,
             via,
+            method: None,
             start: Instant::now(),
             state: State::Undecided,
             target: None,
@@ -223,6 +226,7 @@ impl<'a> Record<'a> {
 
     fn decision(&self, verdict: Verdict, reason: Reason) -> Decision {
         let mut decision = Decision::new(self.conn, self.via, verdict, reason);
+        decision.method.clone_from(&self.method);
         decision.target.clone_from(&self.target);
         decision
     }

@@ -56,9 +56,11 @@ fn filled(text: &str) -> Vec<Event> {
     decision.under = Some(Arc::new(Under { policy_sha256: text.to_owned(), mode: Mode::Enforce }));
     decision.count = Some(u64::MAX);
     (decision.sni, decision.sni_ok, decision.alpn, decision.error) = (some(), Some(false), some(), some());
+    (decision.method, decision.ech) = (some(), true);
     let mut closed = close(u64::MAX, &format!("{name}:65535"));
     closed.ip = Some(ip);
     (closed.sni, closed.sni_ok, closed.alpn, closed.error) = (some(), Some(false), some(), some());
+    closed.ech = true;
     (closed.connect, closed.tls, closed.dur) = (Some(Duration::MAX), Some(Duration::MAX), Duration::MAX);
     (closed.bytes_up, closed.bytes_down, closed.end) = (u64::MAX, u64::MAX, End::Upstream);
     let start = |command: Vec<u8>, proxy: Option<String>| RunStart {

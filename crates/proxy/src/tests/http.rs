@@ -132,7 +132,10 @@ async fn p02_p13_p14_a_request_is_made_anew() {
     }
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule"; 2]);
-    assert!(ended.of("decision").iter().all(|line| line["via"] == "http"));
+    for line in ended.of("decision") {
+        assert_eq!((&line["via"], &line["method"]), (&"http".into(), &"POST".into()));
+        assert!(!line.to_string().contains("a/b"), "neither path nor query: {line}");
+    }
     ended.closes_follow_decisions();
     assert_eq!(ended.summary.reached, 1);
 }
