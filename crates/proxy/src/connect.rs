@@ -8,6 +8,7 @@ mod socks;
 
 use std::future::Future;
 use std::io;
+use std::sync::atomic::Ordering;
 
 use exeat_audit::{ConnId, End, RunId, Via};
 use exeat_policy::{Ech, Target};
@@ -175,29 +176,42 @@ fn tunnel(client: Stream, upstream: Stream, mut first: Vec<u8>) -> Opened {
     Opened::Tunnel(Tunnel { client, upstream, early: Early { up: first, down: Vec::new() } })
 }
 
-/// Waits for the first bytes of either side. A client that opens with TLS names its target; a server that speaks first
-/// speaks no TLS.
+/// Waits for the first bytes of the client, and passes on what the server says before: one that opens with TLS names its
+/// target, whoever spoke first.
 async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let Any { client, mut first, upstream, target, ech } = any;
-    let spoke = async {
-        while first.is_empty() {
+    let mut down = Vec::new();
+    let by = Instant::now() + cx.limits().total;
+    while first.is_empty() && down.is_empty() {
+        let ready = async {
             tokio::select! {
                 // Bytes of the client are looked at, also where the server's have come as well.
                 biased;
-                ready = client.readable() => ready?,
-                ready = upstream.readable() => return ready,
+                ready = client.readable() => ready.map(|()| true),
+                ready = upstream.readable() => ready.map(|()| false),
             }
-            match client.try_read_some(&mut first, limits::EARLY_BYTES) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                read => return read.map(|_| ()),
+        };
+        let idle = Instant::now() + cx.limits().idle;
+        let read = match timeout_at(idle.min(by), ready).await {
+            Ok(Ok(true)) => client.try_read_some(&mut first, limits::EARLY_BYTES),
+            Ok(Ok(false)) => upstream.try_read_some(&mut down, limits::EARLY_BYTES),
+            Ok(Err(error)) => Err(error),
+            Err(_) => {
+                record.close(End::Idle, None);
+                return None;
             }
+        };
+        match read {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(read) if read > 0 => {
+                // What the client does not take at once waits for the tunnel, and is all that is held.
+                let taken = client.try_write(&down).unwrap_or(0);
+                record.moved.down.fetch_add(taken as u64, Ordering::Relaxed);
+                down.drain(..taken);
+            }
+            // What broke shows again in the tunnel, and so does an end.
+            _ => break,
         }
-        Ok(())
-    };
-    // What broke shows again in the tunnel, and so does an end.
-    if timeout(cx.limits().idle, spoke).await.is_err() {
-        record.close(End::Idle, None);
-        return None;
     }
     if hello::opens_with_tls(&first).is_none() && !first.is_empty() {
         // One byte, which may be of TLS: whatever the server says, another one follows.
@@ -207,7 +221,9 @@ async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opene
     }
     match hello::opens_with_tls(&first) {
         Some(true) => Box::pin(named(client, first, &target, ech, upstream, record, cx)).await,
-        Some(false) | None => Some(tunnel(client, upstream, first)),
+        Some(false) | None => {
+            Some(Opened::Tunnel(Tunnel { client, upstream, early: Early { up: first, down } }))
+        }
     }
 }
 

@@ -45,6 +45,14 @@ impl Stream {
         read
     }
 
+    /// Writes what can be written without waiting.
+    pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_write(bytes),
+            Self::Unix(stream) => stream.try_write(bytes),
+        }
+    }
+
     /// Waits until a read would give something. Dropping it loses nothing.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         match self {

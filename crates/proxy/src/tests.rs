@@ -652,6 +652,37 @@ async fn t01_tls_on_any_port_names_its_host() {
     }
 }
 
+/// T01, T06: a server that speaks first is heard at once, and does not make the client's hello pass unseen.
+#[tokio::test]
+async fn t01_a_server_that_speaks_first_is_no_way_around() {
+    let greeting: &[u8] = &[b'g'; 10_000];
+    for (first, reason) in [
+        (b"plain".to_vec(), None),
+        (with_server_name(Some(&entries(&[(0, b"allowed.test")])), 0), None),
+        (with_server_name(Some(&entries(&[(0, b"evil.test")])), 0), Some("sni_mismatch")),
+    ] {
+        let origin = origin(greeting).await;
+        let target = format!("allowed.test:{}", origin.port());
+        let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
+        let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+        let mut heard = vec![0; greeting.len()];
+        client.read_exact(&mut heard).await.unwrap();
+        assert_eq!(heard, greeting);
+        client.write_all(&first).await.unwrap();
+        match reason {
+            None => eventually(|| origin.bytes() == first).await,
+            Some(_) => drop(read_to_end(&mut *client).await),
+        }
+        drop(client);
+        sleep(Duration::from_millis(50)).await;
+        let ended = proxy.end().await;
+        assert_eq!(origin.bytes().is_empty(), reason.is_some());
+        let late = ended.decisions().get(1).cloned();
+        assert_eq!(late, reason.map(|reason| format!("deny:{reason}")));
+        assert_eq!(ended.of("close")[0]["bytes_down"], greeting.len());
+    }
+}
+
 /// `tls = "off"`, and a port that is not 443: nobody waits for a hello.
 #[tokio::test]
 async fn no_hello_is_asked_for() {
