@@ -246,6 +246,9 @@ async fn send<'a>(
             failed(Failure::NoResponse)
         }
     })?;
+    if !frames_plainly(&response) {
+        return Err(failed(Failure::BadResponse));
+    }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // P11: nothing was switched before; and only to what was asked for.
         if !(wants_websocket && is_websocket(response.headers())) {
@@ -254,6 +257,19 @@ async fn send<'a>(
         return Ok((incoming(response, true), Outcome::Switched));
     }
     Ok((incoming(response, false), Outcome::Answered))
+}
+
+/// Whether an answer is framed by a length, by `chunked` alone, or by the end of its connection. Another coding would be
+/// lost on the way, as it belongs to the hop.
+fn frames_plainly(response: &Response<Incoming>) -> bool {
+    let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
+    match (codings.next(), codings.next()) {
+        (None, _) => true,
+        (Some(only), None) => {
+            only.as_bytes().eq_ignore_ascii_case(b"chunked") && response.version() == Version::HTTP_11
+        }
+        (Some(_), Some(_)) => false,
+    }
 }
 
 /// The request as it goes to the origin.
