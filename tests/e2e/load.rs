@@ -1,5 +1,7 @@
 //! Many connections, many bytes, and the memory of exeat meanwhile.
 
+use std::fs;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use e2e::case::{Cases, Cx};
@@ -10,6 +12,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("load::r02_download_of_1_gb_in_flat_memory", download);
     list.bridges("load::r02_slow_reader_is_not_buffered_for", slow_reader);
     list.once("load::idle_tunnels_are_cheap", idle);
+    list.bridges("load::x09_an_upload_is_cut_at_the_byte", upload_budget);
+    list.bridges("load::r01_connections_to_one_host", per_host);
 }
 
 /// The most that exeat may hold, in kB: an unoptimised binary at rest has about half of it.
@@ -61,6 +65,57 @@ fn idle(cx: &Cx) {
     live.until_prints("holding 400");
     let held = live.memory_kb("VmRSS");
     assert!(held > 0 && held < FLAT_KB, "exeat holds {held} kB for 400 tunnels");
+}
+
+/// X09: what a rule says that may be sent goes out, inside TLS as well, and not a byte more; then nothing is dialled.
+fn upload_budget(cx: &Cx) {
+    const LIMIT: u64 = 300_000;
+    let good = cx.good();
+    let policy = cx.home().join("policy.toml");
+    let text = format!("[[network.rule]]\nallow = [\"{good}\"]\nmax_upload = \"300kB\"\n");
+    fs::write(&policy, text).expect("a policy");
+    cx.bench().give(&policy, cx.is_root());
+    let url = cx.good_url();
+    let upload =
+        |bytes: u64| format!("head -c {bytes} /dev/zero | curl -sS --cacert ca.pem --data-binary @- {url}");
+    let script = format!("{}; {}; {}", upload(100_000), upload(1_000_000), upload(1));
+    let policy = policy.display().to_string();
+    let done = cx.exeat(["run", "--policy", &policy, "--", "sh", "-c", &script]).run();
+    assert_ne!(done.code, Some(0), "{done:?}");
+    done.shows("POST 100000").says("response 429");
+    done.says(&format!("the upload budget of 300kB is used up (grants {good}:443)"));
+
+    let log = done.record();
+    let closes = log.events("close");
+    let sent: Vec<_> = closes.iter().map(|close| close["bytes_up"].as_u64().expect("a number")).collect();
+    assert_eq!(sent.iter().sum::<u64>(), LIMIT, "{sent:?}");
+    assert_eq!((closes.len(), &closes[1]["end"]), (3, &"budget".into()), "{closes:?}");
+    let reasons: Vec<_> = log.events("decision").iter().map(|line| line["reason"].clone()).collect();
+    assert_eq!(reasons, ["rule", "rule", "budget_bytes", "budget_bytes"]);
+    let (v4, v6) = cx.good_addrs();
+    let visits: Vec<_> = [v4, v6].iter().flat_map(|addr| cx.bench().internet.visits(*addr)).collect();
+    let arrived: u64 = visits.iter().map(|visit| visit.bytes.load(Ordering::SeqCst)).sum();
+    assert!(
+        visits.len() == 2 && arrived <= LIMIT,
+        "{arrived} bytes on the wire, {} connections",
+        visits.len()
+    );
+}
+
+/// R01: the flag holds, and what goes beyond it is an answer and a line of the record.
+fn per_host(cx: &Cx) {
+    let good = cx.good();
+    let target = format!("{good}:7");
+    let holding = |count: &str| {
+        let words = ["run", "--allow", &target, "--connections-per-host", "5", "--"];
+        cx.exeat(words.into_iter().chain([cx.probe(), "hold", &target, count])).run()
+    };
+    holding("5").exits(0).shows("holding 5\n");
+    let done = holding("6");
+    let log = done.record();
+    let reasons: Vec<_> = log.events("decision").iter().map(|line| line["reason"].clone()).collect();
+    assert_eq!(reasons, ["rule", "rule", "rule", "rule", "rule", "budget_conns"], "{done:?}");
+    done.says("5 connections to this host are open, and no more at one time");
 }
 
 /// The highest resident size that exeat reaches, sampled until it ends.

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use e2e::audit::{AuditLog, sha256_hex};
@@ -24,6 +25,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("proxy::k38_a_proxy_that_is_not_there", not_there);
     list.once("proxy::k38_two_runs_through_one_proxy", two_runs);
     list.users("proxy::k38_the_other_s_policy_is_the_only_one", only_one_policy);
+    list.users("proxy::r01_no_descriptor_is_left", no_descriptors);
+    list.once("proxy::r02_p19_slow_peers_in_flat_memory", slow_peers);
 }
 
 /// For something that should take a second.
@@ -100,6 +103,135 @@ impl<'a> Proxy<'a> {
         self.live.wait().exits(0);
         fs::read_to_string(&self.said).unwrap_or_default()
     }
+}
+
+impl Proxy<'_> {
+    /// Its open descriptors.
+    fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.live.pid())).expect("/proc/PID/fd").count()
+    }
+
+    /// Sets how many it may have open.
+    fn may_open(&self, most: &str) {
+        let pid = self.live.pid().to_string();
+        let set = Command::new("prlimit").args(["--pid", &pid, &format!("--nofile={most}:")]).status();
+        assert!(set.expect("prlimit, from util-linux").success());
+    }
+
+    /// A client that has not said anything yet, once it is accepted.
+    fn silent(&self) -> UnixStream {
+        let before = self.descriptors();
+        let stream = UnixStream::connect(&self.socket).expect("the proxy's socket");
+        stream.set_read_timeout(Some(SOON)).expect("a deadline");
+        wait_for(SOON, "an accepted connection", || (self.descriptors() > before).then_some(()));
+        stream
+    }
+}
+
+/// Sends a request and reads until the proxy closes, or has said yes.
+fn ask_on(stream: &mut UnixStream, target: &str) -> String {
+    stream
+        .write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
+        .expect("a request");
+    let mut text = Vec::new();
+    let mut byte = [0];
+    while !text.ends_with(b"\r\n\r\n") && stream.read(&mut byte).expect("an answer") == 1 {
+        text.push(byte[0]);
+    }
+    String::from_utf8(text).expect("ASCII")
+}
+
+/// R01: a proxy without a descriptor says so, waits without spinning, and serves again once there is one. Others do not
+/// notice.
+fn no_descriptors(cx: &Cx) {
+    let target = format!("{}:7", cx.good_addrs().0);
+    let proxy = Proxy::start(cx, "proxy", &["--allow", &target]);
+    let beside = Proxy::start(cx, "beside", &["--allow", &target]);
+    let mut early = proxy.silent();
+    let had = proxy.descriptors();
+    proxy.may_open(&had.to_string());
+    let answer = ask_on(&mut early, &target);
+    assert!(answer.starts_with("HTTP/1.1 503 ") && answer.contains("\r\nRetry-After: 1\r\n"), "{answer}");
+
+    // Its descriptor comes back when it has gone; these are more.
+    let mut waiting: Vec<_> =
+        (0..20).map(|_| UnixStream::connect(&proxy.socket).expect("the backlog")).collect();
+    drop(early);
+    let (ticks, began) = (proxy.live.ticks(), Instant::now());
+    std::thread::sleep(Duration::from_secs(2));
+    let spent = proxy.live.ticks() - ticks;
+    assert!(spent < 20, "{spent} ticks of CPU in {:?}", began.elapsed());
+    assert!(proxy.descriptors() <= had);
+    assert_eq!(beside.ask(&target), "200");
+
+    proxy.may_open("1000");
+    for stream in &mut waiting[10..] {
+        stream.set_read_timeout(Some(SOON)).expect("a deadline");
+        assert!(ask_on(stream, &target).starts_with("HTTP/1.1 200 "));
+    }
+    drop(waiting);
+    proxy.end();
+    beside.end();
+}
+
+/// Peers that do not read, do not finish, or do not begin.
+const PEERS: usize = 60;
+
+/// The most that a proxy may hold for them, in kB: an unoptimised one at rest has some 20 MB, and each slow direction one buffer
+/// of 64 KiB.
+const SLOW_KB: u64 = 48 * 1024;
+
+/// R02, P19, P20: what is held for a peer that is slow is one buffer a direction, or one head, whoever it is. Others are
+/// served meanwhile.
+fn slow_peers(cx: &Cx) {
+    let good = cx.good();
+    let targets = [7, 80, 9001, 9005].map(|port| format!("{good}:{port}"));
+    let mut words = Vec::new();
+    targets.iter().for_each(|target| words.extend(["--allow", target]));
+    let proxy = Proxy::start(cx, "proxy", &words);
+    let [echo, _, bulk, never_reads] = &targets;
+    let mut held = Vec::new();
+    for _ in 0..PEERS {
+        // An origin that sends without end, and a client that does not read.
+        let (status, mut stream) = proxy.connect(bulk);
+        assert_eq!(status, "200");
+        stream.write_all(&(1_u64 << 30).to_be_bytes()).expect("a number");
+        held.push(stream);
+        // The same of a plain request.
+        let mut stream = UnixStream::connect(&proxy.socket).expect("the proxy's socket");
+        let request = format!("GET http://{good}/bytes/2000000 HTTP/1.1\r\nHost: {good}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("a request");
+        held.push(stream);
+        // A client that sends without end, and an origin that does not read; in a tunnel, and in a request.
+        let (_, stream) = proxy.connect(never_reads);
+        held.push(stream);
+        let mut stream = UnixStream::connect(&proxy.socket).expect("the proxy's socket");
+        let head =
+            format!("POST http://{never_reads}/ HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n");
+        stream.write_all(head.as_bytes()).expect("a request");
+        held.push(stream);
+        // A head without an end.
+        let mut stream = UnixStream::connect(&proxy.socket).expect("the proxy's socket");
+        stream
+            .write_all(format!("GET http://{good}/ HTTP/1.1\r\nX: {}", "x".repeat(20_000)).as_bytes())
+            .expect("a head");
+        held.push(stream);
+    }
+    // Whoever may still send does.
+    let block = vec![b'x'; 64 * 1024];
+    for _ in 0..20 {
+        for stream in held.chunks(5).flat_map(|chunk| &chunk[2..4]) {
+            stream.set_nonblocking(true).expect("a mode");
+            let mut stream = stream;
+            while matches!(stream.write(&block), Ok(1..)) {}
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let peak = proxy.live.memory_kb("VmHWM");
+    assert!(peak > 0 && peak < SLOW_KB, "it held {peak} kB for {} slow peers", held.len());
+    assert_eq!(proxy.ask(echo), "200");
+    drop(held);
+    proxy.end();
 }
 
 /// Puts a policy file into HOME, which no stage writes.

@@ -367,6 +367,8 @@ pub enum What {
     PolicyReload,
     /// Somebody else's proxy could not be reached.
     ProxyLost,
+    /// Connections were not served because too many were open at one time; no other line tells of them.
+    TurnedAway,
 }
 
 /// The end of a run. Verdicts are counted by the log itself.

@@ -130,17 +130,22 @@ fn in_turn(addrs: &[SocketAddr]) -> Vec<SocketAddr> {
 
 fn failure_of(error: &io::Error) -> Failure {
     use io::ErrorKind;
-    const EMFILE: i32 = nix::errno::Errno::EMFILE as i32;
-    const ENFILE: i32 = nix::errno::Errno::ENFILE as i32;
     match error.kind() {
         ErrorKind::ConnectionRefused => Failure::Refused,
         ErrorKind::ConnectionReset => Failure::Reset,
         ErrorKind::TimedOut => Failure::ConnectTimeout,
         ErrorKind::NetworkUnreachable | ErrorKind::HostUnreachable => Failure::NoRoute,
         ErrorKind::AddrNotAvailable => Failure::Resources,
-        _ if matches!(error.raw_os_error(), Some(EMFILE | ENFILE)) => Failure::Resources,
+        _ if is_out_of_descriptors(error) => Failure::Resources,
         _ => Failure::Connect,
     }
+}
+
+/// Whether this process, or the machine, has no descriptor left: one comes back when a connection ends.
+pub(crate) fn is_out_of_descriptors(error: &io::Error) -> bool {
+    const EMFILE: i32 = nix::errno::Errno::EMFILE as i32;
+    const ENFILE: i32 = nix::errno::Errno::ENFILE as i32;
+    matches!(error.raw_os_error(), Some(EMFILE | ENFILE))
 }
 
 #[cfg(test)]

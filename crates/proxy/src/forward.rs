@@ -32,6 +32,7 @@ pub struct Forward {
     slots: Arc<Semaphore>,
     busy: Arc<Semaphore>,
     next: AtomicU64,
+    turned_away: AtomicU64,
     lost: Mutex<Lost>,
 }
 
@@ -58,15 +59,20 @@ impl Forward {
             slots: Arc::new(Semaphore::new(limits.connections)),
             busy: Arc::new(Semaphore::new(limits::BUSY)),
             next: AtomicU64::new(1),
+            turned_away: AtomicU64::new(0),
             lost: Mutex::default(),
             limits,
         }
     }
 
-    /// What is known here: how many connections there were so far.
+    /// What is known here: how many connections there were so far, and how many of them found no room.
     #[must_use]
     pub fn summary(&self) -> Summary {
-        Summary { connections: self.next.load(Ordering::Relaxed) - 1, ..Summary::default() }
+        Summary {
+            connections: self.next.load(Ordering::Relaxed) - 1,
+            turned_away: self.turned_away.load(Ordering::Relaxed),
+            ..Summary::default()
+        }
     }
 
     /// Replaces the default limits.
@@ -132,6 +138,10 @@ impl Service for Forward {
 
     fn number(&self) -> ConnId {
         ConnId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn turned_away(&self) {
+        self.turned_away.fetch_add(1, Ordering::Relaxed);
     }
 
     async fn serve(&self, client: Stream, entry: Entry, conn: ConnId, stop: &CancellationToken) {

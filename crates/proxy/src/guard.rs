@@ -14,6 +14,7 @@ use exeat_policy::{Admitted, Denial, HostName, OwnAddrs, Vetted};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
+use crate::dial::is_out_of_descriptors;
 use crate::hosts::{self, Hosts};
 use crate::limits;
 use crate::reply::Failure;
@@ -77,7 +78,8 @@ impl Guard {
         }
         let own = self.own_addresses().map_err(|error| {
             tracing::debug!(%error, "cannot list the host's addresses");
-            Unresolved::Failed(Failure::Host)
+            let failure = if is_out_of_descriptors(&error) { Failure::Resources } else { Failure::Host };
+            Unresolved::Failed(failure)
         })?;
         match admitted.vet(&ips, &own) {
             Ok(vetted) => Ok(Resolved { vetted, dns }),

@@ -34,6 +34,7 @@ use crate::reply::{Failure, Refusal, refuse};
 use crate::server::Context;
 use crate::stream::{PrefixedIo, Stream};
 use crate::tunnel::{self, Clock, Early};
+use crate::upload::Budget;
 
 /// Fields that belong to one hop (RFC 9110 section 7.6.1), and those by which a client tells a proxy something.
 const HOP_BY_HOP: [HeaderName; 8] = [
@@ -114,6 +115,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
         down: &record.moved.down,
         clock: &clock,
         answered: &answered,
+        budget: record.moved.budget.as_ref(),
     };
     let (to_drive, mut driven) = oneshot::channel();
     let outcome = Mutex::new(None);
@@ -223,6 +225,7 @@ async fn send<'a>(
     to_drive: oneshot::Sender<Driven<'a>>,
 ) -> Result<(Answer, Outcome), Refusal> {
     let failed = |failure| Refusal::Failed(target.clone(), failure);
+    let budget = upstream.budget;
     let wants_websocket = wants_websocket(&request);
     let malformed = Arc::new(AtomicBool::new(false));
     let request = outgoing(request, target, path, wants_websocket, &malformed);
@@ -238,7 +241,9 @@ async fn send<'a>(
     let _ = to_drive.send(driven);
     let response = sender.send_request(request).await.map_err(|error| {
         tracing::debug!(%error, "no answer");
-        if malformed.load(Ordering::Relaxed) {
+        if budget.is_some_and(Budget::ran_out) {
+            Refusal::UsedUp(target.clone())
+        } else if malformed.load(Ordering::Relaxed) {
             Refusal::Malformed(Fault::Body)
         } else if error.is_parse() || error.is_incomplete_message() {
             failed(Failure::BadResponse)
@@ -417,6 +422,8 @@ struct Metered<'a> {
     clock: &'a Clock,
     /// The final answer's head is there.
     answered: &'a AtomicBool,
+    /// How much may go up.
+    budget: Option<&'a Budget<'a>>,
 }
 
 impl AsyncRead for Metered<'_> {
@@ -444,7 +451,21 @@ impl AsyncWrite for Metered<'_> {
         cx: &mut Poller<'_>,
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
-        let written = ready!(Pin::new(&mut self.inner).poll_write(cx, bytes))?;
+        let this = &mut *self;
+        let written = match this.budget {
+            None => ready!(Pin::new(&mut this.inner).poll_write(cx, bytes))?,
+            Some(budget) => {
+                let inner = &mut this.inner;
+                let spent = ready!(budget.spend(bytes.len(), |part| {
+                    Pin::new(&mut *inner).poll_write(cx, bytes.get(..part).unwrap_or_default())
+                }));
+                if budget.ran_out() {
+                    // A message that was cut must not look like a finished one.
+                    inner.will_reset();
+                }
+                spent?
+            }
+        };
         self.up.fetch_add(written as u64, Ordering::Relaxed);
         self.clock.tick();
         Poll::Ready(Ok(written))

@@ -16,6 +16,7 @@ mod hello;
 mod hosts;
 mod http;
 pub mod limits;
+mod per_host;
 mod reach;
 mod record;
 mod reply;
@@ -24,6 +25,7 @@ mod socks;
 mod stream;
 mod tally;
 mod tunnel;
+mod upload;
 
 #[cfg(test)]
 mod fuzz_seeds;

@@ -1,4 +1,4 @@
-//! From a target to a connection, the same for every entry: policy, guard, record, dial, in this order. It reads no
+//! From a target to a connection, the same for every entry: policy, limits, guard, record, dial, in this order. It reads no
 //! request and answers none: each entry has its own words for that.
 
 use std::time::SystemTime;
@@ -75,6 +75,8 @@ pub(crate) async fn reach(
     if wanted == Wanted::Request && carries == Carries::Tls {
         return Err(record.only_tls(target.clone()));
     }
+    record.counted(target, rule.as_ref())?;
+    record.budgeted(target, rule.as_ref(), admitted.upload_budgets())?;
     tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?carries, "admitted");
 
     let resolved = match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {

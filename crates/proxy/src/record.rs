@@ -6,17 +6,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exeat_audit::{Close, ConnId, Decision, End, Event, RuleRef, Via, escape};
-use exeat_policy::{Denial, Reason, Target, Verdict, Vetted};
+use exeat_policy::{BudgetKey, Denial, Reason, Target, Verdict, Vetted};
 use tokio::time::Instant;
 
 use crate::guard::Resolved;
 use crate::head::Fault;
 use crate::hello::Hello;
 use crate::limits;
+use crate::per_host::Permit;
 use crate::reply::{Failure, Refusal};
 use crate::server::{Context, Ruling};
 use crate::socks;
 use crate::tunnel::Moved;
+use crate::upload::Budget;
 
 /// The record of one connection.
 ///
@@ -35,8 +37,10 @@ pub(crate) struct Record<'a> {
     hello: Option<(Hello, Duration, bool)>,
     /// The policy that is asked, from when it is asked first.
     ruling: Option<Arc<Ruling>>,
+    /// Its place among the connections to its host, for as long as it is open.
+    place: Option<Permit<'a>>,
     /// What the tunnel moves.
-    pub(crate) moved: Moved,
+    pub(crate) moved: Moved<'a>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +66,7 @@ impl<'a> Record<'a> {
             dialled: None,
             hello: None,
             ruling: None,
+            place: None,
             moved: Moved::default(),
         }
     }
@@ -96,16 +101,55 @@ impl<'a> Record<'a> {
 
     /// Plain HTTP for a port on which a rule grants TLS: its decision, and then the refusal.
     pub(crate) fn only_tls(&mut self, target: Target) -> Refusal {
-        self.target = Some(target.clone());
         let said = "plain HTTP, where TLS is granted";
-        let mut decision = self.decision(Verdict::Deny, Reason::NotTls);
-        decision.error = Some(said.into());
-        if let Err(refusal) = self.written_for(decision, &target) {
+        self.refused(&target, None, Reason::NotTls, said.into(), Refusal::OnlyTls)
+    }
+
+    /// Counts the connection to its host from here to its close; else its decision, and then the refusal.
+    pub(crate) fn counted(&mut self, target: &Target, rule: Option<&RuleRef>) -> Result<(), Refusal> {
+        let most = self.cx.limits().per_host;
+        self.place = self.cx.per_host().admit(&target.host, most);
+        if self.place.is_some() {
+            return Ok(());
+        }
+        let said = format!("{most} connections to this host are open, and no more at one time");
+        Err(self.refused(target, rule, Reason::BudgetConns, said, Refusal::Crowded))
+    }
+
+    /// Notes the budgets of what is to be sent; where nothing is left of one, its decision, and then the refusal.
+    pub(crate) fn budgeted(
+        &mut self,
+        target: &Target,
+        rule: Option<&RuleRef>,
+        budgets: impl Iterator<Item = (BudgetKey, u64)>,
+    ) -> Result<(), Refusal> {
+        let Some(budget) = self.cx.uploads().under(budgets) else { return Ok(()) };
+        if let Some(said) = budget.used_up() {
+            return Err(self.refused(target, rule, Reason::BudgetBytes, said, Refusal::UsedUp));
+        }
+        self.moved.budget = Some(budget);
+        Ok(())
+    }
+
+    /// A refusal that no `Denial` stands for: its decision, and then what the client is told.
+    fn refused(
+        &mut self,
+        target: &Target,
+        rule: Option<&RuleRef>,
+        reason: Reason,
+        said: String,
+        told: fn(Target) -> Refusal,
+    ) -> Refusal {
+        self.target = Some(target.clone());
+        let mut decision = self.decision(Verdict::Deny, reason);
+        decision.rule = rule.cloned();
+        decision.error = Some(said.clone());
+        if let Err(refusal) = self.written_for(decision, target) {
             return refusal;
         }
-        self.cx.tally(|tally| tally.refused(Some(&target), Reason::NotTls, said.into(), None));
-        self.cx.deny_inside(&target, Reason::NotTls, None);
-        Refusal::OnlyTls(target)
+        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
+        self.cx.deny_inside(target, reason, None);
+        told(target.clone())
     }
 
     /// A refusal by policy: its decision, and then the refusal itself.
@@ -176,6 +220,7 @@ impl<'a> Record<'a> {
                 format!("{}: {failure}", failure.reason())
             }
             Refusal::Malformed(fault) => format!("{}: {fault}", fault.reason()),
+            // What runs out says so itself.
             _ => String::new(),
         };
         self.close(End::Error, Some(said));
@@ -193,22 +238,33 @@ impl<'a> Record<'a> {
 
     /// A refusal after the 200: a second decision, written before the connection is closed.
     pub(crate) fn late(&mut self, target: &Target, reason: Reason, said: String) {
+        self.second(target, reason, said.clone());
+        self.close(End::Killed, Some(said));
+    }
+
+    fn second(&mut self, target: &Target, reason: Reason, said: String) {
         let mut decision = self.decision(Verdict::Deny, reason);
         decision.ip = self.dialled.map(|(addr, _)| addr.ip());
         (decision.sni, decision.sni_ok, decision.alpn, decision.ech) = self.hello_fields();
         decision.error = Some(said.clone());
         let _ = self.write(decision); // closed in any case
-        self.cx.tally(|tally| tally.refused(Some(target), reason, said.clone(), None));
+        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
         self.cx.deny_inside(target, reason, None);
-        self.close(End::Killed, Some(said));
     }
 
-    /// The end, once: later calls change nothing, and without a decision nothing is written.
-    pub(crate) fn close(&mut self, end: End, error: Option<String>) {
+    /// The end, once: later calls change nothing, and without a decision nothing is written. Where the upload budget ran
+    /// out, that is how it ended, whatever came of it.
+    pub(crate) fn close(&mut self, mut end: End, mut error: Option<String>) {
         if self.state != State::Decided {
             return;
         }
+        let ran_out = self.moved.budget.as_ref().filter(|budget| budget.ran_out());
+        if let (Some(said), Some(target)) = (ran_out.and_then(Budget::used_up), self.target.clone()) {
+            self.second(&target, Reason::BudgetBytes, said.clone());
+            (end, error) = (End::Budget, Some(said));
+        }
         self.state = State::Closed;
+        self.place = None;
         let mut close = Close::new(self.conn, end);
         close.target = self.target.take();
         close.ip = self.dialled.map(|(addr, _)| addr.ip());

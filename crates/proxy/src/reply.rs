@@ -17,8 +17,8 @@ use crate::head::Fault;
 /// What is sent once the upstream is there. No fields: RFC 9110 section 9.3.6.
 pub(crate) const ESTABLISHED: &[u8] = b"HTTP/1.1 200 Connection established\r\n\r\n";
 
-/// Seconds after which a client that found all slots taken may try again.
-const RETRY_AFTER: u8 = 1;
+/// Time after which a client may try again that found every place taken.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Why a request gets no tunnel.
 #[derive(Debug)]
@@ -33,6 +33,10 @@ pub(crate) enum Refusal {
     Failed(Target, Failure),
     /// The decision could not be recorded, so that it is not acted upon.
     NoRecord(Target),
+    /// Too many connections to this host are open.
+    Crowded(Target),
+    /// Nothing is left of what may be sent there.
+    UsedUp(Target),
     /// All slots are taken.
     Busy,
     /// Somebody else's proxy decides, and it is not there.
@@ -101,9 +105,9 @@ impl Refusal {
     /// is named for a deadline, and this is the one that others take.
     pub(crate) fn socks_code(&self) -> u8 {
         match self {
-            Self::Denied(_) | Self::OnlyTls(_) => 2,
+            Self::Denied(_) | Self::OnlyTls(_) | Self::UsedUp(_) => 2,
             Self::Failed(_, failure) => failure.table().2,
-            Self::Malformed(_) | Self::NoRecord(_) | Self::Busy | Self::NoProxy => 1,
+            Self::Malformed(_) | Self::NoRecord(_) | Self::Crowded(_) | Self::Busy | Self::NoProxy => 1,
         }
     }
 }
@@ -149,7 +153,11 @@ fn reply(refusal: &Refusal) -> Reply {
         Refusal::Denied(denial) => denied(denial),
         Refusal::Failed(target, failure) => {
             let (status, error, _, reason) = failure.table();
-            unreachable(target, status, error, reason, &failure.to_string(), ": a rule allows it")
+            let mut reply =
+                unreachable(target, status, error, reason, &failure.to_string(), ": a rule allows it");
+            // Descriptors and ports come back as connections end.
+            reply.retry_after = (*failure == Failure::Resources).then_some(RETRY_AFTER);
+            reply
         }
         Refusal::NoRecord(target) => {
             let why = "the attempt cannot be recorded, and nothing goes out unrecorded";
@@ -167,12 +175,33 @@ fn reply(refusal: &Refusal) -> Reply {
                    This is not a policy denial. There is no other way out: nothing was opened.\n"
                     .into(),
         },
+        Refusal::Crowded(target) => Reply {
+            status: 429,
+            phrase: format!("exeat has too many open connections to {}", target.host),
+            error: "connection_limit_reached",
+            details: Reason::BudgetConns.as_str(),
+            retry_after: Some(RETRY_AFTER),
+            body: format!(
+                "exeat has too many open connections to {} in this run. The host is allowed: once one of them is closed,\n                 the next one can be opened.\n",
+                target.host
+            ),
+        },
+        Refusal::UsedUp(target) => Reply {
+            status: 429,
+            phrase: format!("exeat denied {target} (its upload budget is used up)"),
+            error: "http_request_denied",
+            details: Reason::BudgetBytes.as_str(),
+            retry_after: None,
+            body: format!(
+                "exeat denied {target}: all that this run may send there has been sent.\n                 This is the sandbox's policy, not an outage. Retrying will not help in this run.\n"
+            ),
+        },
         Refusal::Busy => Reply {
             status: 503,
             phrase: "exeat has too many open connections".into(),
             error: "connection_limit_reached",
             details: Reason::BudgetConns.as_str(),
-            retry_after: Some(Duration::from_secs(RETRY_AFTER.into())),
+            retry_after: Some(RETRY_AFTER),
             body: "exeat has too many open connections in this run. This is not a policy denial.\n".into(),
         },
     }

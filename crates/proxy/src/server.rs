@@ -17,9 +17,11 @@ use crate::connect;
 use crate::denials::Denials;
 use crate::guard::{Guard, System};
 use crate::limits::{self, Limits};
+use crate::per_host::PerHost;
 use crate::stream::Stream;
 use crate::tally::{Summary, Tally};
 use crate::tunnel::Pool;
+use crate::upload::Uploads;
 
 /// Where connections come from: both kinds get the same service and the same verdicts.
 #[derive(Debug)]
@@ -84,6 +86,10 @@ pub struct Context {
     slots: Arc<Semaphore>,
     /// A permit per connection that is told that there is no slot.
     busy: Arc<Semaphore>,
+    /// The connections to each host.
+    per_host: PerHost,
+    /// What went up under each budget.
+    uploads: Uploads,
     /// The number of the next connection; they start at 1.
     next: AtomicU64,
 }
@@ -105,6 +111,8 @@ impl Context {
             tally: Mutex::default(),
             slots: Arc::new(Semaphore::new(limits.connections)),
             busy: Arc::new(Semaphore::new(limits::BUSY)),
+            per_host: PerHost::default(),
+            uploads: Uploads::default(),
             next: AtomicU64::new(1),
             limits,
         }
@@ -169,6 +177,14 @@ impl Context {
         &self.pool
     }
 
+    pub(crate) fn per_host(&self) -> &PerHost {
+        &self.per_host
+    }
+
+    pub(crate) fn uploads(&self) -> &Uploads {
+        &self.uploads
+    }
+
     pub(crate) fn tally<T>(&self, count: impl FnOnce(&mut Tally) -> T) -> T {
         count(&mut self.tally.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -222,6 +238,9 @@ pub(crate) trait Service: Send + Sync + 'static {
     /// Counts a connection.
     fn number(&self) -> ConnId;
 
+    /// Counts one of these for which there is no room.
+    fn turned_away(&self);
+
     /// Serves one to its end.
     fn serve(
         &self,
@@ -251,6 +270,10 @@ impl Service for Context {
     fn number(&self) -> ConnId {
         self.tally(Tally::accepted);
         ConnId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn turned_away(&self) {
+        self.tally(Tally::turned_away);
     }
 
     async fn serve(&self, client: Stream, entry: Entry, conn: ConnId, stop: &CancellationToken) {
@@ -307,6 +330,7 @@ pub(crate) async fn accept<S: Service>(
             });
         } else {
             report.busy += 1;
+            cx.turned_away();
             if let Ok(slot) = Arc::clone(cx.busy()).try_acquire_owned() {
                 tasks.spawn(async move {
                     cx.turn_away(client, entry, conn).await;

@@ -24,6 +24,8 @@ pub struct Summary {
     pub would_deny_more: u64,
     /// Connections accepted.
     pub connections: u64,
+    /// Connections of these that were not served because too many were open. No line tells of any of them.
+    pub turned_away: u64,
     /// Decisions to allow.
     pub allowed: u64,
     /// Decisions to deny, malformed requests included.
@@ -71,6 +73,7 @@ pub(crate) struct Tally {
     /// Hashes of the targets reached: a run may reach many, and only their number is told.
     reached: HashSet<u64>,
     connections: u64,
+    turned_away: u64,
     allowed: u64,
     denied_total: u64,
     denied_more: u64,
@@ -88,6 +91,10 @@ struct Table<K, V> {
 impl Tally {
     pub(crate) fn accepted(&mut self) {
         self.connections += 1;
+    }
+
+    pub(crate) fn turned_away(&mut self) {
+        self.turned_away += 1;
     }
 
     pub(crate) fn allowed(&mut self) {
@@ -152,6 +159,7 @@ impl Tally {
             would_deny: self.would_deny.entries.clone(),
             would_deny_more: self.would_deny_more,
             connections: self.connections,
+            turned_away: self.turned_away,
             allowed: self.allowed,
             denied_total: self.denied_total,
             would_deny_total: self.would_deny_total,

@@ -23,6 +23,7 @@ use crate::reply::Failure;
 use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, limits, serve};
 
 mod http;
+mod resources;
 mod socks;
 mod vectors;
 
@@ -497,7 +498,9 @@ async fn too_many_connections() {
     assert!(proxy.ask(Way::Tcp, &target).await.1.starts_with("HTTP/1.1 200 "));
     let ended = proxy.end().await;
     assert_eq!(ended.reports.iter().map(|report| report.busy).sum::<u64>(), 1);
-    assert_eq!(ended.summary.connections, 4);
+    assert_eq!((ended.summary.connections, ended.summary.turned_away), (4, 1));
+    // A08: a flood of these writes nothing; the run's own note counts them.
+    assert_eq!(ended.decisions().len(), 3);
 }
 
 /// R07: many at once.

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::limits::{self, Limits};
 use crate::stream::Stream;
+use crate::upload::Budget;
 
 /// Buffers of [`limits::BUFFER`] bytes, kept for reuse up to [`limits::BUFFERS_KEPT`].
 #[derive(Debug, Default)]
@@ -49,14 +50,16 @@ impl Drop for Loan<'_> {
 
 /// What a tunnel has moved; it can be read at any moment, and is exact whatever ends the tunnel.
 #[derive(Debug, Default)]
-pub(crate) struct Moved {
+pub(crate) struct Moved<'a> {
     /// Bytes that the upstream's socket took.
     pub(crate) up: AtomicU64,
     /// Bytes that the client's socket took.
     pub(crate) down: AtomicU64,
+    /// How much it may move up.
+    pub(crate) budget: Option<Budget<'a>>,
 }
 
-impl Moved {
+impl Moved<'_> {
     pub(crate) fn up(&self) -> u64 {
         self.up.load(Ordering::Relaxed)
     }
@@ -93,7 +96,7 @@ pub(crate) async fn run(
     mut client: Stream,
     mut upstream: Stream,
     early: Early,
-    moved: &Moved,
+    moved: &Moved<'_>,
     pool: &Pool,
     limits: &Limits,
     stop: &CancellationToken,
@@ -107,7 +110,7 @@ pub(crate) async fn run(
         let (mut client_read, mut client_write) = halves(&mut client);
         let (mut upstream_read, mut upstream_write) = halves(&mut upstream);
         let up = async {
-            let mut count = Count { bytes: &moved.up, clock: &clock };
+            let mut count = Count { bytes: &moved.up, clock: &clock, budget: moved.budget.as_ref() };
             count.write_all(&mut upstream_write, &early.up).await.map_err(Broken::upstream)?;
             drop(early.up);
             pump(&mut client_read, &mut upstream_write, pool, count)
@@ -120,7 +123,7 @@ pub(crate) async fn run(
             Ok(())
         };
         let down = async {
-            let mut count = Count { bytes: &moved.down, clock: &clock };
+            let mut count = Count { bytes: &moved.down, clock: &clock, budget: None };
             let answer = async {
                 let written = count.write_all(&mut client_write, &early.down).await;
                 written.map_err(|error| (Side::Writing, error))?;
@@ -251,13 +254,22 @@ impl Clock {
 struct Count<'a> {
     bytes: &'a AtomicU64,
     clock: &'a Clock,
+    budget: Option<&'a Budget<'a>>,
 }
 
 impl Count<'_> {
     /// Writes all, counting each part as it is taken.
     async fn write_all(&mut self, to: &mut WriteHalf<'_>, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let taken = to.write(bytes).await?;
+            let taken = match self.budget {
+                None => to.write(bytes).await?,
+                Some(budget) => {
+                    let mut write = |cx: &mut std::task::Context<'_>, part: usize| {
+                        Pin::new(&mut *to).poll_write(cx, bytes.get(..part).unwrap_or_default())
+                    };
+                    poll_fn(|cx| budget.spend(bytes.len(), |part| write(cx, part))).await?
+                }
+            };
             if taken == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }

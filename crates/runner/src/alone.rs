@@ -14,7 +14,7 @@ use exeat_audit::place::{Place, store_reloaded};
 use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, serve};
-use exeat_sandbox::raise_descriptor_limit;
+use exeat_sandbox::{descriptor_limit, raise_descriptor_limit};
 use nix::sys::signal::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -23,7 +23,7 @@ use crate::error::{Error, chain};
 use crate::limits::of_connections;
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
-use crate::run::Record;
+use crate::run::{Record, turned_away};
 use crate::signals::Signals;
 
 /// Told where the proxy listens, and the record's path where it has one.
@@ -93,7 +93,8 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             return Err(Error::ListenAnywhere(*address));
         }
     }
-    raise_descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
+    let room = raise_descriptor_limit().and_then(|_| descriptor_limit());
+    let room = room.map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {
         let mut signals = Signals::listen().map_err(prepare("the signal handlers"))?;
@@ -129,7 +130,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             Reloader::start(request.load, request.seen).map_err(prepare("the watch on the policy"))?;
 
         let context = Context::new(request.policy, log.clone(), run);
-        let context = Arc::new(context.with_limits(of_connections(&request.limits)));
+        let context = Arc::new(context.with_limits(of_connections(&request.limits, room)));
         let stop = CancellationToken::new();
         let entries = [Some((listener, Entry::Http)), socks5.map(|listener| (listener, Entry::Socks5))];
         let mut tasks = JoinSet::new();
@@ -170,6 +171,10 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             }
         }
         let summary = context.summary();
+        if let Some(note) = turned_away(&summary) {
+            // The log fails closed by itself, and the line below tells.
+            let _ = log.write(Event::Note(note));
+        }
         let end = RunEnd {
             cause: Cause::Stopped,
             exit: Some(0),

@@ -215,8 +215,13 @@ impl Held {
     }
 }
 
-/// The limits that the proxy holds, the others as it has them.
-pub(crate) fn of_connections(limits: &Limits) -> exeat_proxy::Limits {
+/// Descriptors that are left for what is not a connection: standard streams, listeners, record, sandbox, lookups, and the
+/// clients that are told that there is no room.
+const DESCRIPTORS_KEPT: u64 = 256;
+
+/// The limits that the proxy holds, the others as it has them. There are no more connections than `descriptors` are enough
+/// for, two for each, so that the one too many is told so and does not wait for a descriptor.
+pub(crate) fn of_connections(limits: &Limits, descriptors: u64) -> exeat_proxy::Limits {
     let mut of_proxy = exeat_proxy::Limits::default();
     let number = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
     if let Some(connections) = number(limits.connections) {
@@ -225,6 +230,8 @@ pub(crate) fn of_connections(limits: &Limits) -> exeat_proxy::Limits {
     if let Some(per_host) = number(limits.connections_per_host) {
         of_proxy.per_host = per_host;
     }
+    let room = descriptors.saturating_sub(DESCRIPTORS_KEPT.min(descriptors / 2)) / 2;
+    of_proxy.connections = of_proxy.connections.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1);
     of_proxy
 }
 
@@ -584,11 +591,15 @@ mod tests {
             connections: Some(512),
             connections_per_host: Some(64),
         };
-        let of_proxy = of_connections(&limits);
+        let of_proxy = of_connections(&limits, 1 << 20);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (512, 64));
         let usual = exeat_proxy::Limits::default();
-        let of_proxy = of_connections(&Limits::default());
+        let of_proxy = of_connections(&Limits::default(), u64::MAX);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
+        // R01: no more than there are descriptors for.
+        for (descriptors, connections) in [(20_000, 8192), (4096, 1920), (1024, 384), (64, 16), (0, 1)] {
+            assert_eq!(of_connections(&Limits::default(), descriptors).connections, connections);
+        }
         let lines = |root| Held::new(limits, root).unwrap().lines().join(", ");
         let expect = "timeout=10m (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \
                       open_files=64 (rlimit), file_size=10MB (rlimit), tmpfs_size=1MiB (mount), \

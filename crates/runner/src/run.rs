@@ -149,6 +149,10 @@ pub(crate) fn run_on(
             let _ = log.write(Event::Note(note));
         }
         let mut notes: Vec<String> = found.iter().map(told).collect();
+        if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away(&done.summary)) {
+            notes.extend(note.error.clone());
+            let _ = log.write(Event::Note(note));
+        }
         let end = match &outcome {
             Ok(done) => run_end(done.ended, &done.summary),
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, limit: None, connections: 0, dropped: 0 },
@@ -265,6 +269,17 @@ fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
         _ => None,
     };
     RunEnd { cause, exit, limit, connections: summary.connections, dropped: 0 }
+}
+
+/// What the record and the caller are told of connections for which there was no room. A line for each would let a flood of
+/// them fill the disk.
+pub(crate) fn turned_away(summary: &Summary) -> Option<Note> {
+    let count = Some(summary.turned_away).filter(|count| *count > 0)?;
+    let mut note = Note::new(What::TurnedAway);
+    note.count = Some(count);
+    let plural = if count == 1 { "" } else { "s" };
+    note.error = Some(format!("{count} connection{plural} turned away: too many were open at one time"));
+    Some(note)
 }
 
 /// Opens the record and writes its first line.
@@ -409,7 +424,8 @@ impl Run<'_> {
         if let Identity::Other { uid, gid } = self.plan.identity {
             dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
         }
-        let limits = limits::of_connections(&self.plan.limits.limits);
+        let room = descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
+        let limits = limits::of_connections(&self.plan.limits.limits, room);
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);

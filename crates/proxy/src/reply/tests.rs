@@ -84,12 +84,15 @@ fn failures_are_not_disguised_as_policy() {
         (Failure::ResolverTimeout, 504),
         (Failure::Refused, 502),
         (Failure::ConnectTimeout, 504),
+        (Failure::Resources, 503),
     ] {
         let text = text(&Refusal::Failed(target("a.test:443"), failure));
         assert!(text.starts_with(&format!("HTTP/1.1 {status} ")), "{text}");
         assert!(text.contains("\r\n\r\nexeat could not reach a.test:443: "), "{text}");
         assert!(text.contains("not a policy denial: a rule allows it.\n"), "{text}");
         assert!(text.contains("Proxy-Status: exeat; error="), "{text}");
+        // R01: descriptors come back.
+        assert_eq!(text.contains("\r\nRetry-After: 1\r\n"), failure == Failure::Resources, "{text}");
     }
     let unrecorded = text(&Refusal::NoRecord(target("a.test:443")));
     assert!(unrecorded.contains("details=\"audit_unavailable\""), "{unrecorded}");
@@ -107,6 +110,8 @@ fn content_length_is_the_body_s() {
         Refusal::OnlyTls(target("allowed.test:443")),
         Refusal::Busy,
         Refusal::NoProxy,
+        Refusal::Crowded(target("a.test:443")),
+        Refusal::UsedUp(target("a.test:443")),
         Refusal::Denied(denial(&[], "a.test:443", None)),
     ] {
         let text = text(&refusal);

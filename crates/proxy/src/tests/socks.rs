@@ -23,7 +23,7 @@ fn literal(ip: &str, port: u16) -> Vec<u8> {
 }
 
 impl Proxy {
-    async fn socks(&self, way: Way) -> Box<dyn Client> {
+    pub(super) async fn socks(&self, way: Way) -> Box<dyn Client> {
         match way {
             Way::Tcp => Box::new(TcpSocket::new_v4().unwrap().connect(self.socks).await.unwrap()),
             Way::Unix => Box::new(UnixStream::connect(self.dir.join("socks")).await.unwrap()),

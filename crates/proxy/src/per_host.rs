@@ -1,0 +1,72 @@
+//! How many connections are open to each host at one time. It refuses nothing: who asks beyond the limit gets no permit.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::{Mutex, PoisonError};
+
+use exeat_policy::Host;
+
+/// Open connections by host: the name, or the address where one was asked for; all ports together. Hosts without one are
+/// not kept.
+#[derive(Debug, Default)]
+pub(crate) struct PerHost(Mutex<HashMap<Host, usize>>);
+
+/// One connection to a host, counted until this is dropped.
+#[must_use = "it counts while it lives"]
+#[derive(Debug)]
+pub(crate) struct Permit<'a> {
+    hosts: &'a PerHost,
+    host: Host,
+}
+
+impl PerHost {
+    /// Counts one more connection to `host`, if there are less than `most`.
+    pub(crate) fn admit(&self, host: &Host, most: usize) -> Option<Permit<'_>> {
+        let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.get(host).copied().unwrap_or_default();
+        if count >= most {
+            return None;
+        }
+        open.insert(host.clone(), count + 1);
+        Some(Permit { hosts: self, host: host.clone() })
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        let mut open = self.hosts.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut count) = open.entry(self.host.clone()) {
+            *count.get_mut() -= 1;
+            if *count.get() == 0 {
+                count.remove();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exeat_policy::Target;
+
+    use super::*;
+
+    fn host(text: &str) -> Host {
+        Target::parse(format!("{text}:443").as_bytes()).unwrap().host
+    }
+
+    /// R01: each host by itself, and what was given back can be had again.
+    #[test]
+    fn counts_each_host_alone() {
+        let hosts = PerHost::default();
+        let first = hosts.admit(&host("a.test"), 2).unwrap();
+        let second = hosts.admit(&host("A.test"), 2).unwrap();
+        assert!(hosts.admit(&host("a.test"), 2).is_none());
+        let other = hosts.admit(&host("192.0.2.1"), 2).unwrap();
+        drop(first);
+        let third = hosts.admit(&host("a.test"), 2).unwrap();
+        assert!(hosts.admit(&host("a.test"), 2).is_none());
+        drop((second, third, other));
+        assert!(hosts.admit(&host("a.test"), 0).is_none());
+        assert!(hosts.0.lock().unwrap().is_empty(), "hosts without a connection are not kept");
+    }
+}

@@ -1,0 +1,263 @@
+//! What one run may take: connections to a host, bytes sent under a rule.
+
+use super::http::{OK, web};
+use super::*;
+
+/// The connections that each test of a host's limit may have.
+const MOST: usize = 3;
+
+async fn head_of(mut client: Box<dyn Client>, bytes: &[u8]) -> (Box<dyn Client>, Vec<u8>) {
+    client.write_all(bytes).await.unwrap();
+    let mut head = vec![0; 12];
+    timeout(Duration::from_secs(5), client.read_exact(&mut head)).await.unwrap().unwrap();
+    (client, head)
+}
+
+/// R01: beyond the limit of one host 429, before anything is looked up or dialled, on every way in; other hosts do not
+/// suffer, and a place that is given back can be had again.
+#[tokio::test]
+async fn r01_connections_to_one_host() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let mut setup =
+        setup(&[&format!("allowed.test:{port}"), &format!("evil.test:{port}"), &format!("127.0.0.1:{port}")]);
+    setup.limits.per_host = MOST;
+    let proxy = setup.start().await;
+    let target = format!("allowed.test:{port}");
+    let mut held = Vec::new();
+    for way in [Way::Tcp, Way::Unix, Way::Tcp] {
+        let (client, head) = proxy.ask(way, &target).await;
+        assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
+        held.push(client);
+    }
+    for way in WAYS {
+        let (_, head) = proxy.ask(way, &target).await;
+        assert!(
+            head.starts_with("HTTP/1.1 429 exeat has too many open connections to allowed.test\r\n"),
+            "{head}"
+        );
+        assert!(
+            head.contains("\r\nRetry-After: 1\r\n") && head.contains("details=\"budget_conns\""),
+            "{head}"
+        );
+        // The same for a plain request, and for SOCKS5.
+        let request =
+            format!("GET http://ALLOWED.test:{port}/ HTTP/1.1\r\nHost: allowed.test:{port}\r\n\r\n");
+        let (_, head) = head_of(proxy.connect(way).await, request.as_bytes()).await;
+        assert_eq!(head, b"HTTP/1.1 429");
+        let mut request = b"\x05\x01\x00\x05\x01\x00\x03\x0callowed.test".to_vec();
+        request.extend(port.to_be_bytes());
+        let (_, head) = head_of(proxy.socks(way).await, &request).await;
+        assert_eq!(head[..4], [5, 0, 5, 1]);
+    }
+    for other in [format!("evil.test:{port}"), format!("127.0.0.1:{port}")] {
+        assert!(proxy.ask(Way::Tcp, &other).await.1.starts_with("HTTP/1.1 200 "), "{other}");
+    }
+    // Given back at the end of a tunnel.
+    drop(held.pop());
+    let again = Instant::now();
+    let client = loop {
+        let (client, head) = proxy.ask(Way::Unix, &target).await;
+        if head.starts_with("HTTP/1.1 200 ") {
+            break client;
+        }
+        assert!(again.elapsed() < Duration::from_secs(5), "{head}");
+    };
+    assert!(proxy.ask(Way::Tcp, &target).await.1.starts_with("HTTP/1.1 429 "));
+    drop((client, held));
+
+    let ended = proxy.end().await;
+    ended.closes_follow_decisions();
+    assert_eq!(origin.connections(), MOST + 2 + 1, "what is refused is not dialled");
+    assert_eq!(ended.asked.len(), MOST + 1 + 1, "nor looked up");
+    let refused: Vec<_> = ended.of("decision").into_iter().filter(|line| line["verdict"] == "deny").collect();
+    assert!(refused.len() >= 7);
+    assert!(refused.iter().all(|line| line["reason"] == "budget_conns" && line["rule"] == target.as_str()));
+    assert_eq!(ended.summary.denied[0].count, refused.len() as u64);
+    assert_eq!(ended.summary.denied[0].said, "3 connections to this host are open, and no more at one time");
+    assert!(ended.denials.contains("budget_conns"));
+}
+
+/// A plain HTTP exchange holds its place until it ends, and no longer.
+#[tokio::test]
+async fn r01_a_request_holds_its_place() {
+    let web = web(OK).await;
+    let port = web.port;
+    let mut setup = setup(&[&format!("127.0.0.1:{port}")]);
+    setup.limits.per_host = 1;
+    let proxy = setup.start().await;
+    // Two in a row, and then one that is not finished beside another.
+    let request = format!("GET http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n");
+    let mut lingering = Vec::new();
+    for _ in 0..2 {
+        let mut client = proxy.connect(Way::Tcp).await;
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert!(read_to_end(&mut *client).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        lingering.push(client);
+    }
+    let mut open = proxy.connect(Way::Unix).await;
+    let post = format!("POST http://127.0.0.1:{port}/ HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbo");
+    open.write_all(post.as_bytes()).await.unwrap();
+    eventually(|| web.seen().last().is_some_and(|seen| seen.ends_with("bo"))).await;
+    let (_, head) = head_of(proxy.connect(Way::Tcp).await, request.as_bytes()).await;
+    assert_eq!(head, b"HTTP/1.1 429");
+    open.write_all(b"dy").await.unwrap();
+    assert!(read_to_end(&mut *open).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+    proxy.end().await;
+}
+
+/// Lets a run send `limit` bytes to `allowed.test`. Everything else of the policy is read again with it.
+fn bounded(proxy: &Proxy, port: u16, limit: u64) {
+    let mut builder = PolicyBuilder::new();
+    for (rule, max_upload) in [
+        (format!("allowed.test:{port}"), exeat_policy::Size::new(limit)),
+        (format!("127.0.0.1:{port}"), None),
+    ] {
+        let note = Note { max_upload, ..Note::default() };
+        builder.add(&rule, Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();
+    }
+    let under = Under { policy_sha256: String::new(), mode: Mode::Enforce };
+    proxy.cx.replace_policy(builder.build(), Arc::new(under));
+}
+
+/// Writes until the other side has had enough, and waits for the end, or the reset.
+async fn push(client: &mut dyn Client, bytes: usize) {
+    let _ = client.write_all(&vec![b'x'; bytes]).await;
+    let _ = client.shutdown().await;
+    let mut rest = Vec::new();
+    let _ = timeout(Duration::from_secs(5), client.read_to_end(&mut rest)).await.expect("an end");
+}
+
+/// X09: the bytes up to the limit go out and none after them, through several connections of every kind, and through a
+/// policy that is read again meanwhile. Then nothing is dialled any more.
+#[tokio::test]
+async fn x09_an_upload_budget_is_exact() {
+    const LIMIT: u64 = 100_000;
+    for way in WAYS {
+        let origin = origin(b"").await;
+        let port = origin.port();
+        let proxy = setup(&[]).start().await;
+        bounded(&proxy, port, LIMIT);
+        let target = format!("allowed.test:{port}");
+
+        // Bytes right behind the head count.
+        let mut client = proxy.connect(way).await;
+        let request = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\nearly");
+        client.write_all(request.as_bytes()).await.unwrap();
+        assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 200 "));
+        client.shutdown().await.unwrap();
+        eventually(|| origin.bytes() == b"early").await;
+        bounded(&proxy, port, LIMIT);
+
+        // So do those of SOCKS5, and of two tunnels at the same time.
+        let mut request = b"\x05\x01\x00\x05\x01\x00\x03\x0callowed.test".to_vec();
+        request.extend(port.to_be_bytes());
+        let (mut socks, head) = head_of(proxy.socks(way).await, &request).await;
+        assert_eq!(head[..4], [5, 0, 5, 0]);
+        let (mut first, _) = proxy.ask(way, &target).await;
+        let (mut second, _) = proxy.ask(way, &target).await;
+        tokio::join!(push(&mut *socks, 60_000), push(&mut *first, 60_000), push(&mut *second, 60_000),);
+        let before = origin.connections();
+        for way in WAYS {
+            let (_, head) = proxy.ask(way, &target).await;
+            let expected = format!("HTTP/1.1 429 exeat denied {target} (its upload budget is used up)\r\n");
+            assert!(head.starts_with(&expected) && !head.contains("Retry-After"), "{head}");
+        }
+        assert!(proxy.ask(way, &format!("127.0.0.1:{port}")).await.1.starts_with("HTTP/1.1 200 "));
+        assert_eq!(origin.connections(), before + 1);
+
+        let ended = proxy.end().await;
+        ended.closes_follow_decisions_and_cuts();
+        let sent: u64 = ended.of("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
+        assert_eq!(sent, LIMIT);
+        // A reset destroys what is on its way.
+        assert!(origin.bytes().len() as u64 <= LIMIT, "{}", origin.bytes().len());
+        let cut: Vec<_> = ended.of("close").into_iter().filter(|close| close["end"] == "budget").collect();
+        assert!(!cut.is_empty());
+        let said = format!("the upload budget of 100kB is used up (grants {target})");
+        assert!(cut.iter().all(|close| close["error"] == said.as_str()), "{cut:?}");
+        assert_eq!(ended.summary.denied[0].said, said);
+        assert!(ended.decisions().contains(&"deny:budget_bytes".to_owned()), "{:?}", ended.decisions());
+    }
+}
+
+impl Ended {
+    /// Every connection has one close, and one that was cut a second decision before it.
+    fn closes_follow_decisions_and_cuts(&self) {
+        self.closes_follow_decisions();
+        for close in self.of("close") {
+            let decisions = self.of("decision");
+            let of_it: Vec<_> = decisions.iter().filter(|line| line["conn"] == close["conn"]).collect();
+            assert_eq!(of_it.len(), if close["end"] == "budget" { 2 } else { 1 }, "{of_it:?}");
+        }
+    }
+}
+
+/// Exactly the limit is not over it.
+#[tokio::test]
+async fn x09_the_last_byte_goes() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let proxy = setup(&[]).start().await;
+    bounded(&proxy, port, 70_000);
+    let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+    client.write_all(&vec![b'x'; 70_000]).await.unwrap();
+    client.shutdown().await.unwrap();
+    assert!(read_to_end(&mut *client).await.is_empty());
+    assert_eq!(origin.bytes().len(), 70_000);
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule"]);
+    assert_eq!(ended.of("close")[0]["end"], "client");
+}
+
+/// X09 for plain HTTP: the head counts with the body; the client is told why, and the origin gets no whole request.
+#[tokio::test]
+async fn x09_requests_and_websockets() {
+    for way in WAYS {
+        let web = web(OK).await;
+        let port = web.port;
+        let proxy = setup(&[]).start().await;
+        bounded(&proxy, port, 20_000);
+        let post = |length: usize| {
+            let mut request = format!(
+                "POST http://allowed.test:{port}/ HTTP/1.1\r\nHost: a\r\nContent-Length: {length}\r\n\r\n"
+            )
+            .into_bytes();
+            request.extend(vec![b'x'; length]);
+            request
+        };
+        let mut client = proxy.connect(way).await;
+        client.write_all(&post(10_000)).await.unwrap();
+        assert!(read_to_end(&mut *client).await.starts_with(b"HTTP/1.1 200 OK\r\n"));
+        let mut client = proxy.connect(way).await;
+        let _ = client.write_all(&post(15_000)).await;
+        let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 429 "), "{answer}");
+        assert!(web.seen().concat().len() <= 20_000);
+
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["allow:rule", "allow:rule", "deny:budget_bytes"]);
+        ended.closes_follow_decisions_and_cuts();
+        let sent: u64 = ended.of("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
+        assert_eq!(sent, 20_000);
+        assert_eq!(ended.of("close")[1]["end"], "budget");
+    }
+
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let web = web(switch).await;
+    let port = web.port;
+    let proxy = setup(&[]).start().await;
+    bounded(&proxy, port, 20_000);
+    let request = format!(
+        "GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+    );
+    let (mut client, head) = head_of(proxy.connect(Way::Tcp).await, request.as_bytes()).await;
+    assert_eq!(head, b"HTTP/1.1 101");
+    push(&mut *client, 30_000).await;
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule", "deny:budget_bytes"]);
+    assert_eq!(
+        (&ended.of("close")[0]["bytes_up"], &ended.of("close")[0]["end"]),
+        (&20_000.into(), &"budget".into())
+    );
+}

@@ -1,0 +1,71 @@
+use std::thread;
+
+use exeat_policy::{Action, Day, Note, Origin, Policy, PolicyBuilder, Target};
+
+use super::*;
+
+fn policy(limit: u64) -> Policy {
+    let mut builder = PolicyBuilder::new();
+    let note = Note { max_upload: Size::new(limit), ..Note::default() };
+    builder.add("a.test", Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();
+    builder.build()
+}
+
+fn budget(uploads: &Uploads, limit: u64) -> Budget<'_> {
+    let target = Target::parse(b"a.test:443").unwrap();
+    uploads.under(policy(limit).admit(target, Day::from_unix(0)).unwrap().upload_budgets()).unwrap()
+}
+
+fn take(budget: &Budget<'_>, wanted: usize, takes: usize) -> Option<usize> {
+    match budget.spend(wanted, |part| Poll::Ready(Ok(part.min(takes)))) {
+        Poll::Ready(done) => done.ok(),
+        Poll::Pending => panic!("it does not wait"),
+    }
+}
+
+/// X09: to the byte; what was not written is not counted; and the count outlives a policy that was read again.
+#[test]
+fn counts_what_was_written() {
+    let uploads = Uploads::default();
+    let first = budget(&uploads, 1000);
+    assert_eq!(take(&first, 300, 200), Some(200));
+    assert!(first.spend(300, |_| Poll::Pending).is_pending());
+    assert!(first.spend(300, |_| Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()))).is_ready());
+    // The same rule in a policy that was made anew.
+    let second = budget(&uploads, 1000);
+    assert_eq!(take(&second, 900, 900), Some(800));
+    assert_eq!(take(&first, 0, 0), Some(0), "nothing to send is not too much");
+    assert!(!first.ran_out() && !second.ran_out());
+    assert_eq!(first.used_up().unwrap(), "the upload budget of 1kB is used up (grants a.test:443)");
+    assert_eq!(take(&first, 1, 1), None);
+    assert!(first.ran_out() && !second.ran_out());
+    // A larger budget under the same key has what it has more.
+    let larger = budget(&uploads, 1500);
+    assert_eq!(larger.used_up(), None);
+    assert_eq!(take(&larger, 900, 900), Some(500));
+}
+
+/// X09: threads that write at the same time share it to the byte, and none is cut while there is something left.
+#[test]
+fn is_exact_with_many_at_once() {
+    const LIMIT: u64 = 100_000;
+    let uploads = Uploads::default();
+    let sent: u64 = thread::scope(|scope| {
+        let all: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let budget = budget(&uploads, LIMIT);
+                    let mut sent = 0;
+                    // Bounded, for the case that it never ends.
+                    for _ in 0..LIMIT {
+                        let Some(taken) = take(&budget, 700, 7) else { break };
+                        sent += taken as u64;
+                    }
+                    sent
+                })
+            })
+            .collect();
+        all.into_iter().map(|one| one.join().unwrap()).sum()
+    });
+    assert_eq!(sent, LIMIT);
+}
