@@ -110,7 +110,7 @@ fn writable_cwd(cx: &Cx) {
     assert_eq!(owner, directory, "new files belong to whoever owns the directory");
 }
 
-/// K21.
+/// K21, B19.
 fn host_is_read_only(cx: &Cx) {
     fs::write(cx.home().join("secret"), "s").expect("a file in HOME");
     let probe = cx.probe();

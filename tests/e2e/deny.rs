@@ -70,7 +70,7 @@ fn literal(cx: &Cx) {
     }
 }
 
-/// N22: the namespace has no route, no resolver and no datagrams, of either family.
+/// N22, D16: the namespace has no route, no resolver and no datagrams, of either family.
 fn direct_attempts(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let attempts = [
@@ -99,6 +99,7 @@ fn direct_attempts(cx: &Cx) {
     assert!(cx.bench().internet.visits(v6).is_empty());
 }
 
+/// D16: neither family gets out without the proxy.
 fn proxy_ignored(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
     let good = cx.good();
@@ -112,6 +113,7 @@ fn proxy_ignored(cx: &Cx) {
     cx.sh(&[&good], &format!("unset HTTPS_PROXY https_proxy; curl -sS {}", cx.good_url())).run().exits(6);
 }
 
+/// P22.
 fn refusal_on_the_wire(cx: &Cx) {
     let evil = cx.evil();
     let done = cx.probing(&[&cx.good()], &format!("ask {evil}:443")).run();
@@ -163,6 +165,7 @@ fn other_port(cx: &Cx) {
     done.says("allowed on 443 only").says(&format!("--allow {good}:8443"));
 }
 
+/// H03, H04, H05, H07, H12, H19: 400 for each, nothing looked up.
 fn malformed_targets(cx: &Cx) {
     let good = cx.good();
     let targets = [

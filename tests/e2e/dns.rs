@@ -20,6 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("dns::failures_are_502", failures);
     list.once("dns::d13_silence_is_504", silence);
     list.once("dns::d13_huge_answer", huge_answer);
+    list.once("dns::r08_chains_and_floods", chains_and_floods);
 }
 
 fn addr(text: &str) -> IpAddr {
@@ -49,7 +50,7 @@ fn private_answer(cx: &Cx) {
     assert!(decision["ips"].to_string().contains("10.2.3.4"), "{decision}");
 }
 
-/// Between check and dial nothing is asked again; the next request is judged by the next answer.
+/// D14: between check and dial nothing is asked again; the next request is judged by the next answer.
 fn rebinding(cx: &Cx) {
     let (v4, _) = cx.good_addrs();
     let name = cx.name("turn", Answer::Sequence(vec![vec![v4], vec![addr("127.0.0.1")]]));
@@ -77,6 +78,7 @@ fn mixed_answer(cx: &Cx) {
     }
 }
 
+/// R08: the addresses at the end of a chain decide; a loop ends.
 fn alias_to_private(cx: &Cx) {
     let inner = cx.name("db", Answer::Addrs(vec![addr("10.1.2.3")]));
     let bad = cx.name("alias", Answer::Cname(inner));
@@ -89,6 +91,7 @@ fn alias_to_private(cx: &Cx) {
     asked(cx, &loops).shows("HTTP/1.1 502 ");
 }
 
+/// D05, D07.
 fn special_addresses(cx: &Cx) {
     let special = [
         "0.0.0.0",
@@ -142,7 +145,7 @@ fn own_address(cx: &Cx) {
     }
 }
 
-/// A lookup is a message to whoever runs the name's servers.
+/// X04: a lookup is a message to whoever runs the name's servers.
 fn denied_names(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let targets =
@@ -196,7 +199,7 @@ fn silence(cx: &Cx) {
     assert!(done.took < Duration::from_secs(20), "{done:?}");
 }
 
-/// More addresses than anybody needs: an error or a bounded number of them, and never the bad one among them.
+/// R08: more addresses than anybody needs: an error or a bounded number of them, and never the bad one among them.
 fn huge_answer(cx: &Cx) {
     let mut many: Vec<IpAddr> = (1..=70).map(|n| addr(&format!("93.186.0.{n}"))).collect();
     many.push(addr("10.9.9.9"));
@@ -204,4 +207,26 @@ fn huge_answer(cx: &Cx) {
     let done = asked(cx, &name);
     assert!(["HTTP/1.1 403", "HTTP/1.1 502"].iter().any(|line| done.stdout().starts_with(line)), "{done:?}");
     assert!(many.iter().all(|addr| cx.bench().internet.visits(*addr).is_empty()));
+}
+
+/// R08: an answer of 50 kB over TCP, and chains of aliases: bounded, and judged by what stands at their end.
+fn chains_and_floods(cx: &Cx) {
+    let many: Vec<IpAddr> =
+        (0..1000_u16).map(|n| IpAddr::from([93, 187, n.to_be_bytes()[0], n.to_be_bytes()[1]])).collect();
+    let flood = cx.name("flood", Answer::Addrs(many.clone()));
+    let done = asked(cx, &flood);
+    done.shows("HTTP/1.1 502 ").says("too many addresses");
+    assert!(done.took < Duration::from_secs(20), "{done:?}");
+    assert!(many.iter().all(|addr| cx.bench().internet.visits(*addr).is_empty()));
+
+    let (v4, _) = cx.good_addrs();
+    for (word, end, status) in [("far", addr("10.1.2.3"), 403), ("near", v4, 200), ("flooded", many[0], 502)]
+    {
+        let answer = if word == "flooded" { Answer::Cname(flood.clone()) } else { Answer::Addrs(vec![end]) };
+        let mut next = cx.name(&format!("{word}-end"), answer);
+        for hop in 0..5 {
+            next = cx.name(&format!("{word}-hop{hop}"), Answer::Cname(next));
+        }
+        asked(cx, &next).shows(&format!("HTTP/1.1 {status} "));
+    }
 }

@@ -7,6 +7,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("http::p01_one_decision_for_both_forms", denied);
     list.bridges("http::p02_host_is_the_target_s", fronting);
     list.bridges("http::p02_a_tunnel_to_port_80_is_for_its_host", fronting_in_a_tunnel);
+    list.bridges("http::d14_a_tunnel_to_port_80_carries_one_request", one_request);
     list.once("http::p02_fronting_works_where_the_check_is_given_up", fronting_with_the_check_off);
     list.bridges("http::t01_tls_on_any_port_names_its_host", tls_elsewhere);
 }
@@ -61,7 +62,7 @@ fn heads(cx: &Cx) -> String {
     visits.map(|visit| String::from_utf8_lossy(&visit.wire()).into_owned()).collect()
 }
 
-/// P02: the granted host's address, and another host's name in the request.
+/// P02, X03: the granted host's address, and another host's name in the request.
 fn fronting(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let host = format!("Host: {evil}");
@@ -71,7 +72,7 @@ fn fronting(cx: &Cx) {
     assert!(!heads(cx).contains(&evil), "{}", heads(cx));
 }
 
-/// P02, P12, P18: in a tunnel to port 80 the request names the tunnel's host, or nothing of it goes upstream.
+/// P02, P12, P18, X03: in a tunnel to port 80 the request names the tunnel's host, or nothing of it goes upstream.
 fn fronting_in_a_tunnel(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let host = format!("Host: {evil}");
@@ -93,6 +94,23 @@ fn fronting_in_a_tunnel(cx: &Cx) {
         done.shows("HTTP/1.1 400 ");
         assert_eq!(heads(cx), "", "{line}");
     }
+}
+
+/// D14, P16: the decision was for one request. A second one behind it, for the same host or another, goes nowhere.
+fn one_request(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    for host in [&good, &evil] {
+        let script = format!(
+            "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT {good}:80 HTTP/1.1\\r\\nHost: {good}:80\\r\\n\\r\\n' >&3; \
+             head -c 39 <&3 >/dev/null; printf 'GET /first HTTP/1.1\\r\\nHost: {good}\\r\\n\\r\\nGET /second HTTP/1.1\\r\\n\
+             Host: {host}\\r\\n\\r\\n' >&3; cat <&3"
+        );
+        let done = cx.run(&[&format!("{good}:80")], ["bash", "-c", &script]).run();
+        assert_eq!(done.exits(0).stdout().matches("HTTP/1.1 ").count(), 1, "{done:?}");
+        assert_eq!(done.record().events("decision").len(), 1);
+    }
+    let heads = heads(cx);
+    assert_eq!((heads.matches("GET /first ").count(), heads.contains("second")), (2, false), "{heads}");
 }
 
 /// The attack of the cases above, shown to work where a rule gives the check up.

@@ -26,7 +26,7 @@ fn last_decision(done: &e2e::run::Done) -> serde_json::Value {
     (*decisions.last().expect("a decision")).clone()
 }
 
-/// CONNECT names the granted host, the hello another one.
+/// T07, X03: CONNECT names the granted host, the hello another one.
 fn other_name(cx: &Cx) {
     let connect_to = format!("{}:443:{}:443", cx.evil(), cx.good());
     let url = cx.evil_url();

@@ -262,6 +262,7 @@ impl Play<'_> {
     }
 }
 
+/// P01, P02, P03, P05, P06, P07, P08, P09, P12, P15, P16, P17, P19, P21, S07: the table of raw bytes.
 fn raw_on_the_socket(cx: &Cx) {
     raw_rows(cx, |play| {
         let proxy = Alone::start(cx, &format!("r{}", play.n), &["--allow".to_string(), play.rule()]);
@@ -270,7 +271,7 @@ fn raw_on_the_socket(cx: &Cx) {
     });
 }
 
-/// K50.
+/// K50, P01, P02, P03, P05, P06, P07, P08, P09, P12, P15, P16, P17, P19, P21.
 fn raw_through_the_bridge(cx: &Cx) {
     cx.probe();
     raw_rows(cx, |play| {

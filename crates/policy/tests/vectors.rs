@@ -1,5 +1,4 @@
 //! Every row of the fixture tables, through the public interface: load, parse, admit, resolve, vet.
-//! (H01 to H23 and D01 to D10 of the threat list, as far as they need no socket.)
 #![allow(clippy::unwrap_used, clippy::panic, missing_docs, reason = "helpers of tests may fail loudly")]
 
 use std::collections::HashMap;
@@ -22,7 +21,7 @@ enum Outcome {
     Allow,
 }
 
-/// K33.
+/// K33; H01, H02, H03, H04, H05, H06, H07, H08, H10, H11, H12, H13, H14, H16, H17, H19, H21.
 #[test]
 fn every_row_of_the_host_table_holds() {
     let dns = Dns::read();
@@ -49,7 +48,7 @@ fn every_row_of_the_host_table_holds() {
     assert!(wrong.is_empty(), "{} of {rows} rows fail:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// D01: what a wildcard grants by name is refused by address, except the rows that say so.
+/// D01, D04, D06, D07: what a wildcard grants by name is refused by address, except the rows that say so.
 #[test]
 fn every_name_of_the_dns_table_is_judged_by_its_addresses() {
     let dns = Dns::read();

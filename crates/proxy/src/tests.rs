@@ -25,6 +25,7 @@ use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, limits, serv
 mod http;
 mod resources;
 mod socks;
+mod threats;
 mod vectors;
 
 /// Answers from a table, and a log of what was asked.
@@ -284,7 +285,7 @@ async fn eventually(mut holds: impl FnMut() -> bool) {
     }
 }
 
-/// K32: one allowed connection, with early data, from head to close.
+/// K32, P04, X01: one allowed connection, with early data, from head to close; the record has the bytes each way.
 #[tokio::test]
 async fn a_tunnel_from_head_to_close() {
     for way in WAYS {
@@ -524,8 +525,8 @@ async fn two_hundred_at_once() {
     assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 0);
 }
 
-/// T01 to T06, T10: what the first flight says, what becomes of it, and that nothing reached the origin unless it named
-/// the target.
+/// T01, T02, T03, T04, T05, T06, T07, T10: what the first flight says, what becomes of it, and that nothing reached the
+/// origin unless it named the target.
 #[tokio::test]
 async fn the_name_in_the_hello() {
     let allowed = real("allowed.test", &["h2"]);

@@ -221,9 +221,50 @@ fn the_parity_page_has_every_row_and_names_tests_that_are_there() {
     let tests = tests();
     assert!(tests.len() > 500, "the tests are no longer where this test looks for them");
 
-    let mut wrong = Vec::new();
-    let mut rows: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let page = read("docs/parity.md");
+    let (rows, mut wrong) = rows_of(&page, &tests, &["*later*"]);
+    let listed: BTreeSet<String> = rows.iter().map(|(id, _)| id.clone()).collect();
+    let difference: Vec<_> = expected.symmetric_difference(&listed).collect();
+    assert!(difference.is_empty(), "missing in docs/parity.md, or no row at all: {difference:?}");
+    let mut together: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (id, named) in rows {
+        together.entry(id).or_default().extend(named);
+    }
+    wrong.extend(unnamed(&together, &tests));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The groups of docs/threats.md, and how many rows each has.
+const THREATS: [(&str, u32); 9] =
+    [("H", 23), ("D", 16), ("P", 24), ("T", 10), ("S", 8), ("B", 38), ("X", 10), ("A", 12), ("R", 10)];
+
+#[test]
+fn the_threats_page_has_every_row_once_and_names_tests_that_are_there() {
+    let expected: BTreeSet<String> =
+        THREATS.iter().flat_map(|(group, last)| (1..=*last).map(move |n| format!("{group}{n:02}"))).collect();
+    let tests = tests();
+    let (rows, mut wrong) = rows_of(&read("docs/threats.md"), &tests, &["*later*", "**not prevented**"]);
+    let mut once: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (id, named) in rows {
+        if once.insert(id.clone(), named).is_some() {
+            wrong.push(format!("{id} is there twice"));
+        }
+    }
+    let listed: BTreeSet<String> = once.keys().cloned().collect();
+    let difference: Vec<_> = expected.symmetric_difference(&listed).collect();
+    assert!(difference.is_empty(), "missing in docs/threats.md, or no row at all: {difference:?}");
+    wrong.extend(unnamed(&once, &tests));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The rows of a page's tables with the tests that each names in its last cell; and what is wrong with them: a test that is
+/// not there, and a row that has neither a test nor one of the words that stand for none.
+fn rows_of(
+    page: &str,
+    tests: &BTreeMap<String, BTreeSet<String>>,
+    instead: &[&str],
+) -> (Vec<(String, Vec<String>)>, Vec<String>) {
+    let (mut rows, mut wrong) = (Vec::new(), Vec::new());
     for line in page.lines() {
         let cells: Vec<&str> = line.trim_matches('|').split('|').map(str::trim).collect();
         let id = cells[0];
@@ -235,25 +276,25 @@ fn the_parity_page_has_every_row_and_names_tests_that_are_there() {
         for name in named.iter().filter(|name| !tests.contains_key(*name)) {
             wrong.push(format!("{id} names a test that is not there: {name}"));
         }
-        // The last table is about no row.
+        // Tables about no row have other words there.
         if !id.ends_with(|c: char| c.is_ascii_digit()) {
             continue;
         }
-        if named.is_empty() && !line.contains("*later*") {
-            wrong.push(format!("{id} names no test and says nothing of later: {line}"));
+        if named.is_empty() && !instead.iter().any(|word| line.contains(word)) {
+            wrong.push(format!("{id} names no test and says nothing of {}: {line}", instead.join(" or ")));
         }
-        rows.entry(id.to_owned()).or_default().extend(named);
+        rows.push((id.to_owned(), named));
     }
-    let listed: BTreeSet<String> = rows.keys().cloned().collect();
-    let difference: Vec<_> = expected.symmetric_difference(&listed).collect();
-    assert!(difference.is_empty(), "missing in docs/parity.md, or no row at all: {difference:?}");
-    for (id, named) in &rows {
-        let names_it = |name: &String| tests.get(name).is_some_and(|words| words.contains(id));
-        if !named.is_empty() && !named.iter().any(names_it) {
-            wrong.push(format!("none of its tests names {id}: {}", named.join(", ")));
-        }
-    }
-    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    (rows, wrong)
+}
+
+/// Rows that have tests, none of which names the row.
+fn unnamed(rows: &BTreeMap<String, Vec<String>>, tests: &BTreeMap<String, BTreeSet<String>>) -> Vec<String> {
+    let names_it = |id: &String, name: &String| tests.get(name).is_some_and(|words| words.contains(id));
+    rows.iter()
+        .filter(|(id, named)| !named.is_empty() && !named.iter().any(|name| names_it(id, name)))
+        .map(|(id, named)| format!("none of its tests names {id}: {}", named.join(", ")))
+        .collect()
 }
 
 /// Every test of the workspace by its name, those that run end to end by the name that they are listed under; and the words
@@ -280,6 +321,15 @@ fn tests() -> BTreeMap<String, BTreeSet<String>> {
                 comments.insert(name, comment);
             } else if line.is_empty() || line.ends_with(['{', '}', ';']) {
                 (comment, is_test) = (String::new(), false);
+            }
+        }
+        // `refuses!(name, ...);`, of a macro that makes a test of each.
+        for part in text.split("macro_rules! ").skip(1).filter(|part| part.contains("fn $test")) {
+            let (name, _) = part.split_once(' ').unwrap();
+            for call in text.split(&format!("\n{name}!(")).skip(1) {
+                let name =
+                    call.trim_start().split(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap();
+                tests.entry(name.to_owned()).or_default().extend(words(name));
             }
         }
         if !path.starts_with("tests/e2e") {

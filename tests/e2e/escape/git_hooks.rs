@@ -1,4 +1,4 @@
-//! K5, K50, B11, B15: files of the working directory that would run on the host later, written directly or around the
+//! K5, K50, B11, B15, B16: files of the working directory that would run on the host later, written directly or around the
 //! mount.
 
 use std::fs;

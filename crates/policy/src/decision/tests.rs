@@ -43,6 +43,7 @@ fn refuses(rules: &[&str], target: &str, answers: &[&str], expect: &Refusal<'_>)
     assert_eq!(denial.decision().verdict, Verdict::Deny);
 }
 
+/// H15: an empty policy allows nothing.
 #[test]
 fn no_rule() {
     let same = |flag| Refusal {
@@ -52,7 +53,6 @@ fn no_rule() {
         flag: Some(flag),
         flag_inside: Some(flag),
     };
-    // H15: an empty policy allows nothing.
     refuses(&[], "stats.example.net:443", &[], &same("--allow stats.example.net"));
     refuses(&["example.com:*"], "a.example.com:8443", &[], &same("--allow a.example.com:8443"));
 }
@@ -135,6 +135,7 @@ fn d05_no_flag_for_metadata() {
     assert!(ask(&["a.example.com:80", "169.254.169.254:80"]).is_ok());
 }
 
+/// H08: a deny rule wins, and an address is denied in every form that carries it.
 #[test]
 fn h17_deny_rules() {
     refuses(
@@ -177,6 +178,7 @@ fn h17_deny_rules() {
     );
 }
 
+/// D03: one bad address refuses all; the flags name every one that needs a rule.
 #[test]
 fn d01_an_answer_that_is_not_public() {
     refuses(
@@ -191,7 +193,6 @@ fn d01_an_answer_that_is_not_public() {
             flag_inside: None,
         },
     );
-    // D03: one bad address refuses all; the flags name every one that needs a rule.
     refuses(
         &["a.example.com:8443"],
         "a.example.com:8443",
@@ -260,6 +261,7 @@ fn d05_d07_addresses_that_get_no_flag() {
     );
 }
 
+/// D08: literals, and a rule that covers one but may not open its block.
 #[test]
 fn h21_literals() {
     let flag = Some("--allow 93.184.215.14:443");
@@ -433,4 +435,21 @@ fn every_word_parses_back() {
         assert_eq!(verdict.as_str().parse(), Ok(verdict));
     }
     assert_eq!("allowed".parse::<Verdict>(), Err(WordError));
+}
+
+/// H02: letter case and a last dot take nobody past a deny rule, on whichever side they are written.
+#[test]
+fn h02_a_deny_rule_is_not_dodged() {
+    for deny in ["!secret.example.com", "!SECRET.example.com.", "!*.Example.COM", "!*.example.com.:443"] {
+        let policy = policy(&["*.example.com", "secret.example.com", deny]);
+        for target in [
+            "secret.example.com:443",
+            "Secret.EXAMPLE.com:443",
+            "secret.example.com.:443",
+            "SECRET.EXAMPLE.COM.:443",
+        ] {
+            let denial = policy.admit(target.parse().unwrap(), today()).expect_err(deny);
+            assert_eq!(denial.reason(), Reason::DenyRule, "{deny} and {target}");
+        }
+    }
 }

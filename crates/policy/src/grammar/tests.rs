@@ -56,6 +56,7 @@ fn rules_and_their_canonical_spelling() {
     check("*.datadoghq.com", "*.datadoghq.com:443");
 }
 
+/// H03, H05, H06, H07, H10, H11, H12, H14, H19, X02: a rule that is none, or too wide, is no rule.
 #[test]
 fn faults_point_at_the_text_and_say_what_was_meant() {
     for (text, marked, meant) in [
@@ -167,6 +168,7 @@ fn h20_long_names_do_not_load() {
     assert!(parse_plain(&format!("*.{}com", "a.".repeat(126))).is_err());
 }
 
+/// H14, X02: a wildcard over strangers loads where the policy says that it may, and not otherwise.
 #[test]
 fn what_a_policy_spells_out_loads() {
     let load = |text: &str, any, shared_suffix| {

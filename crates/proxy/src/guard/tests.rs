@@ -37,7 +37,7 @@ async fn guard(answer: Result<Vec<IpAddr>, Failure>, slow: Duration) -> Result<R
     Guard::new(Arc::new(Fixed(answer, slow))).resolve(admitted(&policy, "a.test:443"), by).await
 }
 
-/// D13: slow, empty and huge answers; none of them is a denial.
+/// D13, R08: slow, empty and huge answers; none of them is a denial.
 #[tokio::test]
 async fn failures_are_told_apart() {
     let many =
@@ -62,7 +62,7 @@ async fn a_mixed_answer_is_refused() {
     }
 }
 
-/// Stuck lookups hold their slots, and the next ones time out instead of adding threads.
+/// D13, R08: stuck lookups hold their slots, and the next ones time out instead of adding threads.
 #[tokio::test]
 async fn lookups_are_bounded() {
     let policy = policy(&["a.test"]);

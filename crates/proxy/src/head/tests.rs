@@ -52,7 +52,7 @@ fn every_prefix_is_incomplete_then_one_answer() {
     }
 }
 
-/// K49, P05 to P09, P17: the tricks of the request line and of framing.
+/// K49, P05, P06, P07, P08, P09, P17: the tricks of the request line and of framing.
 #[test]
 fn faults_are_told_apart() {
     let h = "Host: a.test\r\n";
@@ -103,6 +103,7 @@ fn faults_are_told_apart() {
     }
 }
 
+/// P02: a CONNECT names one host.
 #[test]
 fn connect_targets_are_strict() {
     let with = |target: &str, host: &str| {
@@ -246,7 +247,7 @@ fn request_like() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// P05 to P09, P17: what a reader made to find smuggling does not call compliant, we refuse.
+/// P05, P06, P07, P08, P09, P17: what a reader made to find smuggling does not call compliant, we refuse.
 fn is_compliant(bytes: &[u8]) {
     use http_desync_guardian::RequestSafetyTier::Compliant;
     use http_desync_guardian::request_analyzer::HttpRequestData;
@@ -255,6 +256,7 @@ fn is_compliant(bytes: &[u8]) {
     assert_eq!(said.tier, Compliant, "{:?} {}", said.reason, String::from_utf8_lossy(bytes));
 }
 
+/// P05, P06, P07, P08, P09: fields that some reader takes for framing.
 #[test]
 fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
     for (fields, fault_of_it) in [

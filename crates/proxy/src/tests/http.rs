@@ -140,8 +140,8 @@ async fn p02_p13_p14_a_request_is_made_anew() {
     assert_eq!(ended.summary.reached, 1);
 }
 
-/// P01, P10, P16: one request, one decision, one connection. What stands behind a request is never read as another one,
-/// neither to another host nor to the same.
+/// P01, P10, P16, D14: one request, one decision, one connection. What stands behind a request is never read as
+/// another one, neither to another host nor to the same.
 #[tokio::test]
 async fn p01_p16_a_connection_carries_one_request() {
     let web = web(OK).await;
@@ -174,8 +174,8 @@ async fn p01_p16_a_connection_carries_one_request() {
     assert_eq!(ended.decisions(), ["allow:rule", "allow:rule", "allow:rule", "deny:default"]);
 }
 
-/// P05 to P09, P17: shapes in which two readers could differ are refused before anything is dialled; a body that turns
-/// out malformed never becomes a whole request.
+/// P05, P06, P07, P08, P09, P17: shapes in which two readers could differ are refused before anything is dialled; a
+/// body that turns out malformed never becomes a whole request.
 #[tokio::test]
 async fn p05_to_p09_shapes_that_smuggle_are_refused() {
     let web = web(OK).await;
@@ -328,7 +328,7 @@ async fn r10_odd_answers_are_502() {
     }
 }
 
-/// An answer is made anew as well, and its framing is ours: chunked, by length, or until the end.
+/// P13: an answer is made anew as well, and its framing is ours: chunked, by length, or until the end.
 #[tokio::test]
 async fn answers_are_made_anew() {
     for (answer, head, body) in [

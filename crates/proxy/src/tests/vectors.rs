@@ -14,7 +14,7 @@ fn contains(haystack: &[u8], needle: &str) -> bool {
     haystack.windows(needle.len()).any(|window| window == needle.as_bytes())
 }
 
-/// K37, K49: rows P and H on the wire.
+/// K37, K49; P01, P02, P03, P05, P06, P07, P08, P09, P12, P13, P15, P16, P17, P19, P21, S07: the table on the wire.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_row_over_both_ways() {
     let rows = include_str!("../../fixtures/raw_http.jsonl");

@@ -73,6 +73,7 @@ async fn half_close_from_the_client() {
     assert_eq!((ended.end, ended.error, up, down), (End::Client, None, 14, 6));
 }
 
+/// P21.
 #[tokio::test]
 async fn half_close_from_the_upstream() {
     let mut run = start(b"", Limits::default()).await;

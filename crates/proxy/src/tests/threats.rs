@@ -1,0 +1,168 @@
+//! Attacks that no other file is about: what is written where it must not count, and what must not leave.
+
+use super::http::web;
+use super::*;
+
+/// P23, A09: who asks is known by the socket that he came in by. A PROXY line is no request, and no field says otherwise.
+#[tokio::test]
+async fn p23_a09_nobody_says_who_he_is() {
+    let binary =
+        [b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x0c", &[10, 9, 8, 7, 127, 0, 0, 1, 0, 80, 1, 187][..]].concat();
+    for way in WAYS {
+        let origin = origin(b"").await;
+        let target = format!("127.0.0.1:{}", origin.port());
+        let ask = |fields: &str| {
+            format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{fields}\r\n").into_bytes()
+        };
+        let proxy = setup(&[&target]).start().await;
+        for forged in [&b"PROXY TCP4 10.9.8.7 127.0.0.1 80 443\r\n"[..], b"PROXY UNKNOWN\r\n", &binary] {
+            let mut client = proxy.connect(way).await;
+            client.write_all(&[forged, &ask("")].concat()).await.unwrap();
+            let answer = read_to_end(&mut *client).await;
+            assert!(answer.starts_with(b"HTTP/1.1 400 "), "{forged:?}: {}", answer.escape_ascii());
+            let mut client = proxy.socks(way).await;
+            let _ = client.write_all(&[forged, &[5, 1, 0]].concat()).await;
+            assert_eq!(read_to_end(&mut *client).await, b"", "{forged:?}");
+        }
+        assert_eq!(origin.connections(), 0);
+        let fields = "X-Forwarded-For: 10.9.8.7\r\nForwarded: for=10.9.8.7\r\nX-Real-IP: 10.9.8.7\r\nVia: 1.1 forged\r\n\
+                      User-Agent: forged\r\nProxy-Authorization: Basic Zm9yZ2Vk\r\nX-Stage: forged\r\nX-Run: forged\r\n";
+        let mut client = proxy.connect(way).await;
+        client.write_all(&ask(fields)).await.unwrap();
+        assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 200 "));
+        let run = proxy.cx.run().to_string();
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions()[6..], ["allow:rule"]);
+        assert!(ended.lines.iter().all(|line| line["run"] == run.as_str() && line.get("stage").is_none()));
+        let said = format!("{:?}", &ended.of("decision")[6..]) + &format!("{:?}", ended.of("close"));
+        for word in ["10.9.8.7", "forged", "Zm9yZ2Vk"] {
+            assert!(!said.contains(word), "{word} in {said}");
+        }
+    }
+}
+
+/// P18: what stands in a tunnel is bytes for the origin, also where it reads like a request to us: no second decision.
+#[tokio::test]
+async fn p18_a_request_in_a_tunnel_is_bytes() {
+    let inner = b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\nGET http://evil.test/ HTTP/1.1\r\n\r\n";
+    for early in [true, false] {
+        let origin = origin(b"").await;
+        let target = format!("allowed.test:{}", origin.port());
+        let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
+        let mut client = proxy.connect(Way::Unix).await;
+        let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
+        let together = if early { [&head[..], inner].concat() } else { head };
+        client.write_all(&together).await.unwrap();
+        assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 200 "));
+        if !early {
+            client.write_all(inner).await.unwrap();
+        }
+        eventually(|| origin.bytes() == inner).await;
+        client.shutdown().await.unwrap();
+        drop(client);
+        let ended = proxy.end().await;
+        assert_eq!(
+            (ended.decisions(), ended.asked),
+            (vec!["allow:rule".to_owned()], vec!["allowed.test".to_owned()])
+        );
+    }
+}
+
+/// T07, X06: a name can carry data, and a refused one carries it nowhere but to the record, where it is cut.
+#[tokio::test]
+async fn t07_x06_a_refused_hello_carries_nothing_out() {
+    let data = "secret-0123456789abcdef".repeat(2);
+    let full = format!("{data}.{data}.{data}.{data}.{data}.test");
+    let endless = "s".repeat(30_000);
+    for sni in [full.as_str(), &endless] {
+        for entry in [Way::Tcp, Way::Unix] {
+            let origin = origin(b"").await;
+            let port = origin.port();
+            let mut given = setup(&[&format!("127.0.0.1:{port}")]);
+            given.rules.push((format!("allowed.test:{port}"), TlsCheck::Sni));
+            let proxy = given.start().await;
+            let (mut client, _) = proxy.ask(entry, &format!("allowed.test:{port}")).await;
+            let hello = with_server_name(Some(&entries(&[(0, sni.as_bytes())])), 0);
+            let _ = client.write_all(&hello).await;
+            read_to_end(&mut *client).await;
+            let ended = proxy.end().await;
+            assert_eq!(origin.bytes(), b"");
+            assert_eq!(ended.asked, ["allowed.test"], "the name inside is not looked up");
+            let [_, refused] = ended.of("decision")[..] else { panic!("{:?}", ended.lines) };
+            assert_eq!(refused["verdict"], "deny");
+            for field in ["decision", "close"].iter().flat_map(|event| ended.of(event)) {
+                let kept = field["sni"].as_str().unwrap_or_default();
+                assert!(kept.len() <= limits::TEXT && sni.starts_with(kept), "{kept}");
+                assert!(field.to_string().len() < 1500, "{field}");
+            }
+            // Neither does the file that the stage reads repeat it.
+            assert!(
+                !ended.denials.contains("secret-") && !ended.denials.contains("sss"),
+                "{}",
+                ended.denials
+            );
+        }
+    }
+}
+
+/// X06: a refused request reaches nothing but the record, and of it only what names the target: escaped, and cut.
+#[tokio::test]
+async fn x06_a_refused_request_reaches_only_the_record() {
+    let origin = origin(b"").await;
+    let port = origin.port();
+    let proxy = setup(&[&format!("allowed.test:{port}")]).start().await;
+    let long = format!("x\u{1b}[2K{}", "d".repeat(4000));
+    let requests = [
+        format!(
+            "CONNECT evil.test:{port} HTTP/1.1\r\nHost: evil.test:{port}\r\nX: secret-field\r\n\r\nsecret-body"
+        ),
+        format!(
+            "POST http://evil.test:{port}/secret-path?secret-query HTTP/1.1\r\nHost: evil.test\r\nCookie: secret-cookie\r\n\
+             Content-Length: 11\r\n\r\nsecret-body"
+        ),
+        format!("CONNECT {long}:443 HTTP/1.1\r\nX: secret-field\r\n\r\n"),
+        format!("GET http://u:secret-word@{long}/secret-path HTTP/1.1\r\n\r\n"),
+    ];
+    for request in &requests {
+        let mut client = proxy.connect(Way::Tcp).await;
+        let _ = client.write_all(request.as_bytes()).await;
+        let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+        assert!(!answer.contains("secret") && !answer.contains('\u{1b}'), "{answer}");
+    }
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:default", "deny:default", "deny:malformed", "deny:malformed"]);
+    assert_eq!((origin.connections(), ended.asked.len()), (0, 0));
+    let kept = format!("{:?}{}", ended.lines, ended.denials);
+    assert!(!kept.contains("secret"), "{kept}");
+    for decision in &ended.of("decision")[2..] {
+        let raw = decision["host_raw"].as_str().unwrap();
+        assert!(raw.contains("\\x1b[2Kddd") && raw.len() <= limits::TEXT, "{raw}");
+    }
+}
+
+/// X08: a redirect is the client's to follow: it comes through as it is, nothing is asked of the other host, and when the
+/// client asks, that is another decision.
+#[tokio::test]
+async fn x08_a_redirect_is_asked_for_again() {
+    let evil = origin(b"").await;
+    let there = format!("http://evil.test:{}/next", evil.port());
+    let web = web(format!("HTTP/1.1 302 Found\r\nLocation: {there}\r\nContent-Length: 0\r\n\r\n")).await;
+    let rules = [format!("allowed.test:{}", web.port), format!("127.0.0.1:{},{}", web.port, evil.port())];
+    let proxy = setup(&rules.each_ref().map(String::as_str)).start().await;
+    let mut answers = Vec::new();
+    for url in [format!("http://allowed.test:{}/", web.port), there.clone()] {
+        let mut client = proxy.connect(Way::Tcp).await;
+        client.write_all(format!("GET {url} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes()).await.unwrap();
+        answers.push(String::from_utf8(read_to_end(&mut *client).await).unwrap());
+    }
+    assert!(
+        answers[0].starts_with("HTTP/1.1 302 Found\r\n") && answers[0].contains(&there),
+        "{}",
+        answers[0]
+    );
+    assert!(answers[1].starts_with("HTTP/1.1 403 "), "{}", answers[1]);
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["allow:rule", "deny:default"]);
+    assert_eq!((evil.connections(), ended.asked), (0, vec!["allowed.test".to_owned()]));
+}
