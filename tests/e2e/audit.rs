@@ -19,7 +19,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("audit::a03_no_secrets", no_secrets);
 }
 
-/// K42.
+/// K42, A10.
 fn start_to_end(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     cx.write("targets", &format!("{good}:443\n{evil}:443\n{good}:443\n%:1\n"));

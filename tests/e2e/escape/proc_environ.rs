@@ -4,6 +4,7 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b09_environ_of_pid_one", attack);
+    list.matrix("escape::b18_variables_of_the_loader", loader);
 }
 
 fn attack(cx: &Cx) {
@@ -34,4 +35,28 @@ fn attack(cx: &Cx) {
         !arguments.contains("/var/tmp") && !arguments.contains("/run/user"),
         "pid 1 tells of the host: {arguments}"
     );
+}
+
+/// B18: variables that steer the loader, which could as well load code, reach exeat, whose caller set them, and nothing that
+/// it starts on the host: the loader writes a file for each process in which it finds these.
+fn loader(cx: &Cx) {
+    let traces = cx.home().join("loader");
+    let asked = |words: &[&str]| {
+        std::fs::create_dir(&traces).expect("a directory");
+        cx.bench().give(&traces, cx.is_root());
+        let done = cx
+            .exeat(words)
+            .env("LD_DEBUG", "files")
+            .env("LD_DEBUG_OUTPUT", traces.join("of").to_str().expect("ASCII"))
+            .run();
+        let count = std::fs::read_dir(&traces).expect("the directory").count();
+        std::fs::remove_dir_all(&traces).expect("the directory");
+        (count, done.exits(0).stdout())
+    };
+    let (own, _) = asked(&["--version"]);
+    assert!(own > 0, "the control failed: the loader writes nothing");
+    let (all, said) = asked(&["run", "--", "sh", "-c", "env | grep ^LD_ || echo none"]);
+    assert_eq!(all, own, "bubblewrap has them too");
+    // Where it may not write its file, exeat's own loader writes here.
+    assert!(said.ends_with("none\n"), "{said}");
 }
