@@ -68,6 +68,8 @@ pub struct RunStart {
     /// The proxy that decides, where it is somebody else's: `unix:PATH`. Its record has the decisions, and the policy of
     /// the header means nothing.
     pub proxy: Option<String>,
+    /// The next hop of connections, `HOST:PORT`, where there is one: what names lead to is not checked then.
+    pub upstream: Option<String>,
     /// Whether programs that ignore the proxy variables are caught: `on`, `off`, or why it is not.
     pub gateway: Option<String>,
     /// What holds, by aspect (`net`, `fs`, `syscalls`).
@@ -210,6 +212,8 @@ pub struct Decision {
     pub reason: Reason,
     /// The policy that was asked, where it may be another than the header's.
     pub under: Option<Arc<Under>>,
+    /// The proxy that the connection is left to, `HOST:PORT`. A name is looked up there, so that no address was checked.
+    pub upstream: Option<String>,
     /// The rule that decided, where one did.
     pub rule: Option<RuleRef>,
     /// The ceiling that refused, or what the stage declared: no grant would have lifted that.
@@ -244,6 +248,7 @@ impl Decision {
             verdict,
             reason,
             under: None,
+            upstream: None,
             rule: None,
             refused_by: None,
             count: None,
@@ -265,7 +270,7 @@ pub struct Close {
     pub conn: ConnId,
     /// What it asked for.
     pub target: Option<Target>,
-    /// The address that was dialled.
+    /// The address that was dialled: of a connection that was left to another proxy, that one's.
     pub ip: Option<IpAddr>,
     /// The TLS name that the client sent.
     pub sni: Option<String>,

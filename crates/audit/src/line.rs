@@ -105,6 +105,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         backend: start.backend.as_deref().map(|text| clip(text, max::WORD)),
         bridge: start.bridge.as_deref().map(|text| clip(text, max::WORD)),
         proxy: start.proxy.as_deref().map(|text| clip_front(text, max::PROXY)),
+        upstream: start.upstream.as_deref().filter(|_| own).map(|text| clip(text, max::UPSTREAM_OF_RUN)),
         gateway: start.gateway.as_deref().map(|text| clip(text, max::GATEWAY)),
         enforcement: (!enforcement.is_empty()).then_some(enforcement),
         limits: start.limits.iter().take(max::LIMITS).map(|text| clip(text, max::LIMIT)).collect(),
@@ -129,6 +130,8 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
     let (host, port) = place(decision.target.as_ref());
     let rule = decision.rule.as_ref();
     let under = decision.under.as_deref();
+    // What is left to another proxy is a name, whose addresses nobody here knows, or one address.
+    let ips = if decision.upstream.is_some() { 1 } else { max::IPS };
     let text = |field: fn(&RuleRef) -> Option<&String>, max| rule.and_then(field).map(|text| clip(text, max));
     Line {
         event: "decision",
@@ -140,11 +143,12 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
         host,
         port,
         host_raw: decision.host_raw.as_deref().and_then(|raw| host_raw(raw, decision.target.as_ref())),
-        ips: decision.ips.get(..max::IPS).unwrap_or(&decision.ips),
-        ips_more: decision.ips.len().checked_sub(max::IPS).filter(|more| *more > 0),
+        ips: decision.ips.get(..ips).unwrap_or(&decision.ips),
+        ips_more: decision.ips.len().checked_sub(ips).filter(|more| *more > 0),
         dns_us: decision.dns.map(micros),
         verdict: Some(decision.verdict.as_str()),
         reason: Some(decision.reason.as_str()),
+        upstream: decision.upstream.as_deref().map(|text| clip(text, max::UPSTREAM)),
         rule: text(|rule| Some(&rule.text), max::RULE),
         rule_src: rule.map(|rule| clip_front(&rule.src, max::RULE_SRC)),
         refused_by: decision.refused_by.as_deref().map(|text| clip_front(text, max::REFUSED_BY)),
@@ -270,6 +274,8 @@ struct Line<'a> {
     proxy: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     gateway: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    upstream: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     enforcement: Option<BTreeMap<Cow<'a, str>, Cow<'a, str>>>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
@@ -426,6 +432,10 @@ mod max {
     pub(super) const WORD: usize = 32;
     /// A Unix socket's path has at most 107 bytes (unix(7)).
     pub(super) const PROXY: usize = 256;
+    /// A host name, `:` and five digits.
+    pub(super) const UPSTREAM: usize = HOST + 6;
+    /// In the first line, which has much to say; each decision has all of it.
+    pub(super) const UPSTREAM_OF_RUN: usize = 160;
     pub(super) const GATEWAY: usize = 96;
     pub(super) const ASPECTS: usize = 8;
     pub(super) const ASPECT: usize = 24;

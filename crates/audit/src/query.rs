@@ -295,6 +295,7 @@ pub struct Record {
     pub bridge: Option<String>,
     pub proxy: Option<String>,
     pub gateway: Option<String>,
+    pub upstream: Option<String>,
     #[serde(default)]
     pub enforcement: std::collections::BTreeMap<String, String>,
     #[serde(default)]

@@ -236,6 +236,9 @@ pub fn words(record: &Record) -> String {
     if record.via.as_deref().is_some_and(|via| via != "connect") {
         said.push_str(&format!(" [{}]", cell(record.via.as_deref().unwrap_or_default())));
     }
+    if let Some(upstream) = &record.upstream {
+        said.push_str(&format!(", through {}", cell(upstream)));
+    }
     if let Some(count) = record.count.filter(|count| *count > 1) {
         said.push_str(&format!(" ({count}x)"));
     }
@@ -276,6 +279,8 @@ struct Row {
     down: String,
     took: String,
     why: String,
+    /// The address dialled is another proxy's.
+    through: bool,
 }
 
 impl Table<'_> {
@@ -303,6 +308,7 @@ impl Table<'_> {
         line("sandbox", (!how.is_empty()).then(|| how.join(", ")))?;
         line("proxy", safe(&record.proxy).map(|place| format!("{place} (its record has the decisions)")))?;
         line("gateway", safe(&record.gateway))?;
+        line("upstream", safe(&record.upstream).map(|place| format!("{place} (it looks names up itself)")))?;
         let pairs = |map: &std::collections::BTreeMap<String, String>, sign: &str| {
             let pairs: Vec<String> = map
                 .iter()
@@ -357,6 +363,7 @@ impl Table<'_> {
             down: "-".to_owned(),
             took: "-".to_owned(),
             why: words(record),
+            through: record.upstream.is_some(),
         };
         self.push(row)
     }
@@ -384,6 +391,7 @@ impl Table<'_> {
                     down: String::new(),
                     took: String::new(),
                     why: format!("connection {conn}"),
+                    through: false,
                 };
                 row.fill(record);
                 self.push(row)
@@ -420,6 +428,7 @@ impl Table<'_> {
             down: none(),
             took: none(),
             why,
+            through: false,
         })
     }
 
@@ -487,7 +496,7 @@ impl Table<'_> {
 impl Row {
     fn fill(&mut self, close: &Record) {
         self.complete = true;
-        if let Some(ip) = close.ip {
+        if let Some(ip) = close.ip.filter(|_| !self.through) {
             self.address = ip.to_string();
         }
         let or_dash = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());

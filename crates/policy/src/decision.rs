@@ -304,6 +304,14 @@ impl Granted {
         self.each(policy).filter(|(layer, _)| layer.role() != Role::Grants)
     }
 
+    fn decision(&self, target: &Target) -> Decision {
+        let (verdict, reason) = match &self.would_deny {
+            Some(denial) => (Verdict::WouldDeny, denial.reason()),
+            None => (Verdict::Allow, Reason::Rule),
+        };
+        Decision { target: target.clone(), verdict, reason, rule: self.grant() }
+    }
+
     fn upload_budgets<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = (BudgetKey, u64)> + 'a {
         self.each(policy)
             .filter_map(|(layer, rule)| Some((BudgetKey::of(layer, rule), rule.note.max_upload?.get())))
@@ -373,6 +381,19 @@ impl Admitted {
         self.granted.upload_budgets(&self.policy)
     }
 
+    /// Leaves a name to an upstream proxy, which looks it up itself: nothing here sees its addresses.
+    ///
+    /// # Errors
+    /// A literal comes back: its address is known, and is judged by [`Admitted::vet`].
+    pub fn entrust(self) -> Result<Entrusted, Self> {
+        match self.target.host {
+            Host::Name(_) => {
+                Ok(Entrusted { policy: self.policy, target: self.target, granted: self.granted })
+            }
+            Host::Ip(_) => Err(self),
+        }
+    }
+
     /// Judges every address that the target resolved to; one bad address refuses the whole answer.
     ///
     /// For a literal target the literal itself is judged, whatever `answers` holds.
@@ -397,6 +418,51 @@ impl Admitted {
                 Err(Denial::new(self.policy.clone(), self.target, why, admitted_by, layer))
             }
         }
+    }
+}
+
+/// A granted target that is left to an upstream proxy: the permission to name it there, and to dial nothing else than that
+/// proxy. Of a name nobody here has seen an address; a literal was judged.
+///
+/// Only [`Admitted::entrust`] and [`Vetted::entrust`] make one:
+///
+/// ```compile_fail,E0451
+/// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
+/// let forged = exeat_policy::Entrusted { policy, target, granted: todo!() };
+/// # }
+/// ```
+#[must_use = "an entrusted target is meant to be named to the upstream proxy"]
+#[derive(Debug)]
+pub struct Entrusted {
+    policy: Policy,
+    target: Target,
+    granted: Granted,
+}
+
+impl Entrusted {
+    /// What was asked for, and what the upstream proxy is asked for.
+    pub fn target(&self) -> &Target {
+        &self.target
+    }
+
+    /// The grant of the target. `None`: there is none, and report mode lets it through.
+    pub fn rule(&self) -> Option<&Rule> {
+        self.granted.rule(&self.policy)
+    }
+
+    /// What enforcing would have come to, where report mode lets through what no rule grants.
+    pub fn would_deny(&self) -> Option<&Denial> {
+        self.granted.would_deny.as_ref()
+    }
+
+    /// As [`Admitted::upload_budgets`].
+    pub fn upload_budgets(&self) -> impl Iterator<Item = (BudgetKey, u64)> + '_ {
+        self.granted.upload_budgets(&self.policy)
+    }
+
+    /// The decision for the record.
+    pub fn decision(&self) -> Decision {
+        self.granted.decision(&self.target)
     }
 }
 
@@ -457,11 +523,18 @@ impl Vetted {
 
     /// The decision for the record.
     pub fn decision(&self) -> Decision {
-        let (verdict, reason) = match self.would_deny() {
-            Some(denial) => (Verdict::WouldDeny, denial.reason()),
-            None => (Verdict::Allow, Reason::Rule),
-        };
-        Decision { target: self.target.clone(), verdict, reason, rule: self.granted.grant() }
+        self.granted.decision(&self.target)
+    }
+
+    /// Leaves a literal address, which was judged, to an upstream proxy.
+    ///
+    /// # Errors
+    /// A name comes back: its addresses were judged, and the upstream proxy would look up its own.
+    pub fn entrust(self) -> Result<Entrusted, Self> {
+        match self.target.host {
+            Host::Ip(_) => Ok(Entrusted { policy: self.policy, target: self.target, granted: self.granted }),
+            Host::Name(_) => Err(self),
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
 use crate::rule::{Action, Note, Origin};
 use crate::terms::{Ech, Mode};
+use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
 
 mod bind;
 mod error;
@@ -66,6 +67,8 @@ pub struct PolicyFile {
     pub ech: Option<Ech>,
     /// Only a policy: whether SOCKS5 is offered as well.
     pub socks5: Option<bool>,
+    /// `[network.upstream]`. Of a ceiling: every connection goes there.
+    pub upstream: Option<UpstreamSection>,
     /// Only a ceiling: `false` forbids report mode.
     pub report: Option<bool>,
     /// Only a ceiling: `true` refuses a stage that declares `Network` without naming hosts.
@@ -128,6 +131,18 @@ pub struct FsSection {
     pub mask: Vec<PathSpec>,
     /// `allow_git_config`. Of a ceiling: `false` forbids it.
     pub allow_git_config: Option<bool>,
+}
+
+/// `[network.upstream]`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpstreamSection {
+    /// `proxy`.
+    pub proxy: UpstreamUrl,
+    /// `auth`. Relative paths start at the file.
+    pub auth: Option<AuthSpec>,
+    /// `bypass`.
+    pub bypass: Option<Bypass>,
 }
 
 /// `[env]`. No name holds `=`, nothing holds a NUL.

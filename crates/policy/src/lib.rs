@@ -43,10 +43,13 @@ pub mod schema;
 mod suffix;
 mod target;
 mod terms;
+mod upstream;
 
 pub use addr::{AddrClass, Embedding, OwnAddrs, classify};
 pub use day::{Day, DayError};
-pub use decision::{Admitted, BudgetKey, Decision, Denial, MAX_ADDRS, Reason, Verdict, Vetted, WordError};
+pub use decision::{
+    Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Reason, Verdict, Vetted, WordError,
+};
 pub use effect::{Effect, EffectKind, EffectSet};
 pub use file::{FileError, FileRole, PolicyFile};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
@@ -62,3 +65,4 @@ pub use port::{Port, PortError, PortSet};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
 pub use target::{Host, Target, TargetError};
 pub use terms::{Ech, Mode, Terms};
+pub use upstream::{AuthSpec, AuthSpecError, Bypass, BypassError, MAX_BYPASS, UpstreamFault, UpstreamUrl};

@@ -86,6 +86,11 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
     let list = |of: &str| json!({"type": "array", "items": {"$ref": format!("#/$defs/{of}")}});
     map(match key.shape {
         Shape::Table => Value::Object(object(table(key.name, role))),
+        Shape::NextHop => {
+            let mut inner = object(table(&format!("{}.{}", key.section, key.name), role));
+            inner.insert("required".into(), json!(["proxy"]));
+            Value::Object(inner)
+        }
         Shape::Tables => {
             let mut item = object(table(&format!("{}.{}", key.section, key.name), role));
             item.insert("anyOf".into(), json!([{"required": ["allow"]}, {"required": ["deny"]}]));
@@ -115,6 +120,9 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Size => json!({"$ref": "#/$defs/size"}),
         Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
         Shape::Connections => json!({"type": "integer", "minimum": 1, "maximum": MAX_CONNECTIONS}),
+        Shape::Upstream => json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^/@]+:[0-9]+/?$"}),
+        Shape::Auth => json!({"type": "string", "pattern": "^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$"}),
+        Shape::Bypass => json!({"type": "array", "items": {"type": "string", "pattern": "^[^!\\s][^\\s]*$"}}),
         Shape::Later => Value::Bool(false),
     })
 }

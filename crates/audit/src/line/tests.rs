@@ -57,6 +57,8 @@ fn filled(text: &str) -> Vec<Event> {
     decision.count = Some(u64::MAX);
     (decision.sni, decision.sni_ok, decision.alpn, decision.error) = (some(), Some(false), some(), some());
     (decision.method, decision.ech) = (some(), true);
+    let mut through = decision.clone();
+    through.upstream = some();
     let mut closed = close(u64::MAX, &format!("{name}:65535"));
     closed.ip = Some(ip);
     (closed.sni, closed.sni_ok, closed.alpn, closed.error) = (some(), Some(false), some(), some());
@@ -69,6 +71,7 @@ fn filled(text: &str) -> Vec<Event> {
         backend: some(),
         bridge: some(),
         proxy,
+        upstream: some(),
         gateway: some(),
         enforcement: (0..50).map(|n| (format!("{n}{text}"), Holds::Partial(text.to_owned()))).collect(),
         limits: (0..50).map(|n| format!("{n}{text}")).collect(),
@@ -79,6 +82,7 @@ fn filled(text: &str) -> Vec<Event> {
         Event::RunStart(start(text.as_bytes().to_vec(), None)),
         Event::RunStart(start(vec![0xff; 600], some())),
         Event::Decision(decision),
+        Event::Decision(through),
         Event::Close(closed),
         Event::Note(Note {
             what: What::PolicyReload,
@@ -135,6 +139,7 @@ fn a_run_start_tells_what_runs_and_what_holds() {
         backend: Some("bwrap".into()),
         bridge: Some("handoff".into()),
         proxy: None,
+        upstream: None,
         gateway: Some("off".into()),
         enforcement: vec![
             ("net".into(), Holds::Held),

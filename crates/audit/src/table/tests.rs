@@ -108,6 +108,29 @@ fn a04_a_cut_record_says_so() {
     assert_eq!(totals.flaws, 2);
 }
 
+/// K36: what is left to another proxy says so; that one's address is not shown as the host's.
+#[test]
+fn a_row_says_what_it_went_through() {
+    let through = |target: &str| {
+        let mut decision = allow(1, target);
+        decision.ips.clear();
+        decision.upstream = Some("proxy.corp.example:3128".into());
+        decision
+    };
+    let mut closed = close(1, "api.example.com:443");
+    closed.ip = Some("10.0.0.9".parse().unwrap());
+    let start = RunStart { upstream: Some("proxy.corp.example:3128".into()), ..RunStart::default() };
+    let events = vec![
+        Event::RunStart(start),
+        Event::Decision(through("api.example.com:443")),
+        Event::Close(closed),
+        end(),
+    ];
+    let (text, _) = shown(&record(header(), events), &Filter::default());
+    assert!(text.contains("upstream  proxy.corp.example:3128 (it looks names up itself)\n"), "{text}");
+    assert!(!text.contains("10.0.0.9") && text.contains(", through proxy.corp.example:3128"), "{text}");
+}
+
 /// A01: nothing that a stage, a file or a header holds reaches the terminal raw.
 #[test]
 fn a01_hostile_text_never_reaches_the_terminal() {
@@ -116,6 +139,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
     asked.rule.as_mut().unwrap().text = HOSTILE.into();
     asked.rule.as_mut().unwrap().src = HOSTILE.into();
     asked.error = Some(HOSTILE.into());
+    asked.upstream = Some(HOSTILE.into());
     let mut malformed = deny(2, "a.example:443");
     (malformed.target, malformed.host_raw) = (None, Some(HOSTILE.as_bytes().to_vec()));
     (malformed.reason, malformed.sni) = (Reason::SniMismatch, Some(HOSTILE.into()));
@@ -127,6 +151,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
         backend: Some(HOSTILE.into()),
         bridge: Some(HOSTILE.into()),
         proxy: None,
+        upstream: Some(HOSTILE.into()),
         gateway: Some(HOSTILE.into()),
         enforcement: vec![(HOSTILE.into(), Holds::Partial(HOSTILE.into()))],
         limits: vec![HOSTILE.into()],
@@ -167,6 +192,7 @@ fn a01_a_forged_record_never_reaches_the_terminal() {
             "backend",
             "bridge",
             "gateway",
+            "upstream",
             "what",
             "via",
             "host",

@@ -453,3 +453,22 @@ fn h02_a_deny_rule_is_not_dodged() {
         }
     }
 }
+
+/// D15: a name is left to an upstream proxy as it is; a literal only when it was judged here. Neither comes back as the other.
+#[test]
+fn d15_what_an_upstream_proxy_is_entrusted_with() {
+    let admit = |rules: &[&str], target: &str| policy(rules).admit(target.parse().unwrap(), today()).unwrap();
+    let name = admit(&["a.example.com"], "a.example.com:443").entrust().unwrap();
+    assert_eq!(name.target().to_string(), "a.example.com:443");
+    assert_eq!((name.decision().verdict, name.decision().reason), (Verdict::Allow, Reason::Rule));
+    assert_eq!(name.rule().unwrap().text, "a.example.com");
+
+    let literal = admit(&["10.0.0.1:443"], "10.0.0.1:443").entrust().unwrap_err();
+    let literal = literal.vet(&[], &OwnAddrs::default()).unwrap().entrust().unwrap();
+    assert_eq!(literal.target().to_string(), "10.0.0.1:443");
+    let own = OwnAddrs::new(["10.0.0.1".parse().unwrap()]);
+    assert!(admit(&["10.0.0.0/8:443"], "10.0.0.1:443").vet(&[], &own).is_err());
+
+    let vetted = judge(&["a.example.com"], "a.example.com:443", &["93.184.215.14"]).unwrap();
+    assert!(vetted.entrust().is_err(), "the proxy would look it up again");
+}

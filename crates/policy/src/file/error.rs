@@ -47,6 +47,7 @@ impl FileError {
         faults.sort_by_key(|(at, ..)| at.start);
         let total = faults.len();
         faults.truncate(MAX_FAULTS);
+        let text = &without_userinfo(text);
         let problems = faults.into_iter().map(|(at, message, meant)| problem(text, at, message, meant));
         Self { path: path.to_owned(), problems: problems.collect(), total }
     }
@@ -81,6 +82,31 @@ impl fmt::Display for FileError {
 }
 
 impl std::error::Error for FileError {}
+
+/// The text with stars for what stands between `://` and `@`, as many as it has bytes: it is shown to people, and can be
+/// a password.
+fn without_userinfo(text: &str) -> String {
+    let mut hidden = Vec::new();
+    for (at, mark) in text.match_indices("://") {
+        let start = at + mark.len();
+        let rest = text.get(start..).unwrap_or_default();
+        let end = rest.find(['\n', '"', '\'']).unwrap_or(rest.len());
+        hidden.extend(rest.get(..end).and_then(|rest| rest.rfind('@')).map(|end| start..start + end));
+    }
+    starred(text, &hidden)
+}
+
+/// The text with a star for each byte of these parts.
+pub(super) fn starred(text: &str, hidden: &[Range<usize>]) -> String {
+    let mut shown = text.to_owned();
+    for part in hidden {
+        // Of equal length, so that no offset moves.
+        if shown.get(part.clone()).is_some() {
+            shown.replace_range(part.clone(), &"*".repeat(part.len()));
+        }
+    }
+    shown
+}
 
 /// Line and column of a byte, both from 1, the column in characters.
 fn place(text: &str, at: usize) -> (u32, u32) {

@@ -62,6 +62,14 @@ pub(crate) enum Shape {
     Count,
     /// A whole number from 1 to a million.
     Connections,
+    /// A section that names another proxy.
+    NextHop,
+    /// `http://host:port`.
+    Upstream,
+    /// `file:PATH` or `env:NAME`.
+    Auth,
+    /// Hosts that are reached directly.
+    Bypass,
     /// Known and not supported by this version.
     Later,
 }
@@ -133,6 +141,15 @@ pub(crate) const KEYS: &[Key] = &[
         "max_upload",
         Shape::Size,
         "what a run may send to each rule of `allow`, all connections together",
+    ),
+    key("network", "upstream", Shape::NextHop, "another proxy through which connections go"),
+    key("network.upstream", "proxy", Shape::Upstream, "where it listens: http://host:port"),
+    key("network.upstream", "auth", Shape::Auth, "where its user:password is: file:PATH or env:NAME"),
+    key(
+        "network.upstream",
+        "bypass",
+        Shape::Bypass,
+        "hosts, addresses and networks that are reached without it",
     ),
     later("network.rule", "methods"),
     later("network.rule", "paths"),

@@ -6,7 +6,7 @@ use crate::escape::visible;
 use crate::grammar::{Allowances, RuleError, RuleSpec};
 use crate::rule::{Action, Note, Origin};
 
-use super::error::{Fault, FileError, MAX_FAULTS};
+use super::error::{Fault, FileError, MAX_FAULTS, starred};
 use super::keys::{Key, Shape, unknown};
 use super::raw::{Entry, Node, Value};
 use super::{FileRole, FileRule, MAX_FILE_BYTES, MAX_RULES, PresetNames};
@@ -27,6 +27,8 @@ pub(crate) struct Reader<'a> {
     /// The offset of each line break, so that the line of a rule is a search and not a scan.
     breaks: Vec<usize>,
     faults: Vec<Fault>,
+    /// Parts of the text that no message shows.
+    hidden: Vec<Range<usize>>,
 }
 
 impl<'a> Reader<'a> {
@@ -34,7 +36,15 @@ impl<'a> Reader<'a> {
         // Editors of other systems write a byte order mark; it is no part of the text.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let breaks = text.match_indices('\n').map(|(at, _)| at).collect();
-        Self { text, path, role: FileRole::Policy, presets: &Vec::new, breaks, faults: Vec::new() }
+        Self {
+            text,
+            path,
+            role: FileRole::Policy,
+            presets: &Vec::new,
+            breaks,
+            faults: Vec::new(),
+            hidden: Vec::new(),
+        }
     }
 
     /// A policy file's reader.
@@ -79,6 +89,11 @@ impl<'a> Reader<'a> {
         self.faults.push((at, message.into(), meant));
     }
 
+    /// Keeps a part of the text out of every message: it can be a password.
+    pub(super) fn hide(&mut self, at: Range<usize>) {
+        self.hidden.push(at);
+    }
+
     /// Whether another fault is still worth a guess.
     pub(crate) fn guesses(&self) -> bool {
         self.faults.len() < MAX_FAULTS
@@ -88,7 +103,8 @@ impl<'a> Reader<'a> {
         if self.faults.is_empty() {
             return Ok(value);
         }
-        Err(FileError::new(self.text, self.path, self.faults))
+        let shown = starred(self.text, &self.hidden);
+        Err(FileError::new(&shown, self.path, self.faults))
     }
 
     /// The document, or its faults of syntax and nothing else.

@@ -9,12 +9,13 @@ use crate::grammar::Allowances;
 use crate::limits::{LimitError, Limits, MAX_CONNECTIONS, Span};
 use crate::rule::{Action, Note, TlsCheck};
 use crate::terms::{Ech, Mode};
+use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
 
 use super::bind::{BindError, BindSpec};
 use super::keys::{KEYS, nearest};
 use super::raw::{Entry, Node, Value};
-use super::reader::Reader;
-use super::{EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, View};
+use super::reader::{Reader, rule_meant};
+use super::{EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, UpstreamSection, View};
 
 /// Characters of a stage's name: it stands in every record.
 pub(crate) const MAX_STAGE: usize = 128;
@@ -107,6 +108,7 @@ impl Reader<'_> {
                 "ech" => file.ech = self.word("ech", entry.node, &Ech::ALL.map(|ech| (ech.as_str(), ech))),
                 "nat64" => file.nat64 = self.flag(&entry),
                 "socks5" => file.socks5 = self.flag(&entry),
+                "upstream" => file.upstream = self.upstream(entry),
                 "presets" => self.presets(entry, file),
                 "allow" => self.rules(entry, Action::Allow, allowances, &bare, &mut file.rules),
                 "deny" => self.rules(entry, Action::Deny, allowances, &bare, &mut file.rules),
@@ -125,6 +127,55 @@ impl Reader<'_> {
                     }
                 },
                 _ => {}
+            }
+        }
+    }
+
+    /// Its values can be passwords that somebody put in the wrong place: no message shows them.
+    fn upstream(&mut self, entry: Entry) -> Option<UpstreamSection> {
+        let (key_at, mut proxy, mut auth, mut bypass) = (entry.key_at, None, None, None);
+        let mut named = false;
+        for entry in self.table(KEYS, "network.upstream", entry.node) {
+            let at = entry.node.at.clone();
+            match entry.key.as_str() {
+                "proxy" => {
+                    named = true;
+                    let text = self.string("proxy", entry.node);
+                    proxy = text.and_then(|text| self.hidden(at, text.parse::<UpstreamUrl>()));
+                }
+                "auth" => {
+                    let text = self.string("auth", entry.node);
+                    auth = text.and_then(|text| self.hidden(at, text.parse::<AuthSpec>()));
+                }
+                "bypass" => {
+                    let mut list = Bypass::default();
+                    for (text, at) in self.strings(entry) {
+                        if let Err(error) = list.add(&text) {
+                            let meant = match &error {
+                                BypassError::Rule(error) => rule_meant(error),
+                                _ => None,
+                            };
+                            self.fault(at, error.to_string(), meant);
+                        }
+                    }
+                    bypass = Some(list);
+                }
+                _ => {}
+            }
+        }
+        if !named {
+            self.fault(key_at, "`[network.upstream]` has `proxy`", None);
+        }
+        Some(UpstreamSection { proxy: proxy?, auth, bypass })
+    }
+
+    fn hidden<T, E: std::fmt::Display>(&mut self, at: Range<usize>, parsed: Result<T, E>) -> Option<T> {
+        match parsed {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.hide(at.clone());
+                self.fault(at, error.to_string(), None);
+                None
             }
         }
     }

@@ -672,3 +672,53 @@ fn a_place_has_so_many_rules_and_no_more() {
     };
     assert!(effects(MAX_RULES).is_ok() && effects(MAX_RULES + 1).is_err());
 }
+
+/// K36: the next hop of a policy and of a ceiling.
+#[test]
+fn an_upstream_proxy_of_a_file() {
+    let text = "[network.upstream]\nproxy = \"http://proxy.corp.example:3128\"\nauth = \"file:~/.proxy\"\n\
+                bypass = [\".corp.example\", \"10.0.0.0/8\", \"[2001:db8::]:443\"]\n";
+    for file in [parse(text), ceiling(text)] {
+        let upstream = file.unwrap().upstream.unwrap();
+        assert_eq!(upstream.proxy.to_string(), "http://proxy.corp.example:3128");
+        assert_eq!(upstream.auth, Some(crate::AuthSpec::File(PathSpec::Home(".proxy".into()))));
+        assert_eq!(
+            upstream.bypass.unwrap().to_string(),
+            "*.corp.example,10.0.0.0/8,[2001:db8::]:443,corp.example"
+        );
+    }
+    assert_eq!(parse("[network]\nallow = []\n").unwrap().upstream, None);
+    check_faults(
+        "[network.upstream]\nbypass = [\"*\", \"a*.test\", \"\"]\n",
+        &[
+            "1:10 `[network.upstream]` has `proxy`",
+            "2:11 `*` would leave nothing to the upstream proxy",
+            "2:16 `a*.test` is not a rule: `*` stands only as a whole first label, as in `*.example.com`",
+            "2:27 `` is not a rule: it is empty",
+        ],
+    );
+    check_faults(
+        "[network.upstream]\nproxy = \"https://p.test:1\"\nproxies = 1\n",
+        &[
+            "2:9 an upstream proxy that is reached by `https://` is not supported; `http://host:port` is",
+            "3:1 there is no key `proxies` in `[network.upstream]`",
+        ],
+    );
+}
+
+/// A03: a password in the wrong place is in no message, not even in the line that is shown.
+#[test]
+fn a03_no_message_shows_a_password() {
+    for text in [
+        "network.upstream.proxy = \"http://user:hunter2@p.test:1\"",
+        "network.upstream = { proxy = \"http://p.test:1\", auth = \"user:hunter2\" }",
+        "network.upstream = { proxy = \"http://p.test:1\", auth = \"user:hunter2\", bypass = [\"*\"] }",
+        "[network.upstream]\nproxy = \"http://user:hunter2@p.test:1",
+        "{\"network\": {\"upstream\": {\"proxy\": \"http://user:hunter2@p.test:1\", \"x\": 1}}}",
+    ] {
+        let error = parse(text).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+    }
+    let error = parse("network.upstream.proxy = \"http://user:hunter2@p.test:1\"").unwrap_err().to_string();
+    assert!(error.contains("1:26: a user name and a password have no place in the URL"), "{error}");
+}

@@ -132,6 +132,10 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Size => (json!(["512", "10MB", "2g", "64KiB"]), json!(512)),
         Shape::Count => (json!([1, 4_294_967_295_u32]), json!(0)),
         Shape::Connections => (json!([1, 1_000_000]), json!(1_000_001)),
+        Shape::NextHop => (json!([{"proxy": "http://p.test:3128"}]), json!({})),
+        Shape::Upstream => (json!(["http://p.test:3128", "http://[2001:db8::1]:80/"]), json!(1)),
+        Shape::Auth => (json!(["file:a", "env:A_1"]), json!(1)),
+        Shape::Bypass => (json!([[], ["a.test", ".b.test", "10.0.0.0/8"]]), json!("a.test")),
         Shape::Later => (json!([]), json!(1)),
     };
     (right.as_array().unwrap().clone(), wrong)
@@ -145,6 +149,10 @@ fn document(key: &Key, value: &Value) -> Value {
             json!({"network": {"rule": [{key.name: value}]}})
         }
         "network.rule" => json!({"network": {"rule": [{"allow": [], key.name: value}]}}),
+        "network.upstream" if key.name == "proxy" => json!({"network": {"upstream": {"proxy": value}}}),
+        "network.upstream" => {
+            json!({"network": {"upstream": {"proxy": "http://p.test:3128", key.name: value}}})
+        }
         section => json!({section: {key.name: value}}),
     }
 }

@@ -1,0 +1,344 @@
+//! Another HTTP proxy as the next hop: what its URL, its list of exceptions and the place of its credentials look like.
+//! Nothing here opens a file or a connection, or holds a credential.
+
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::str::FromStr;
+
+use crate::file::{BindError, PathSpec};
+use crate::grammar::{Allowances, RuleError, RuleSpec};
+use crate::name::HostName;
+use crate::pattern::HostPattern;
+use crate::port::PortSet;
+use crate::rule::{Action, Pattern};
+use crate::target::{Host, Target, TargetError};
+
+/// Entries of a [`Bypass`] at most. Each connection is compared with all of them.
+pub const MAX_BYPASS: usize = 1000;
+
+/// Bytes of a text that names a proxy, at most: a name, credentials and punctuation fit several times.
+const MAX_URL: usize = 4096;
+
+/// Where another proxy listens: `http://host:port`, without anything else.
+///
+/// The text can hold a password, so no error repeats it.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct UpstreamUrl(Target);
+
+impl UpstreamUrl {
+    /// The place.
+    pub fn target(&self) -> &Target {
+        &self.0
+    }
+
+    /// The value of a variable such as `https_proxy`. Here the scheme may be missing, and credentials may stand before the
+    /// host: they come back as they are to be sent, `user:password`, percent-decoded.
+    ///
+    /// # Errors
+    /// [`UpstreamFault`], which never repeats the text.
+    pub fn from_variable(text: &str) -> Result<(Self, Option<Vec<u8>>), UpstreamFault> {
+        let rest = match text.split_once("://") {
+            Some(_) => after_scheme(text)?,
+            None => text,
+        };
+        let (userinfo, authority) = match authority(rest)?.rsplit_once('@') {
+            Some((userinfo, authority)) => (Some(userinfo), authority),
+            None => (None, authority(rest)?),
+        };
+        let credentials = userinfo.map(credentials).transpose()?;
+        Ok((Self(place(authority)?), credentials))
+    }
+}
+
+impl FromStr for UpstreamUrl {
+    type Err = UpstreamFault;
+
+    fn from_str(text: &str) -> Result<Self, UpstreamFault> {
+        let authority = authority(after_scheme(text)?)?;
+        if authority.contains('@') {
+            return Err(UpstreamFault::Userinfo);
+        }
+        Ok(Self(place(authority)?))
+    }
+}
+
+impl fmt::Display for UpstreamUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "http://{}", self.0)
+    }
+}
+
+/// What is wrong with the text that names a proxy.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum UpstreamFault {
+    /// `https://`, `socks5://` and the like.
+    #[error("an upstream proxy that is reached by `{0}://` is not supported; `http://host:port` is")]
+    Scheme(&'static str),
+    /// No scheme, or one that no proxy has.
+    #[error("an upstream proxy is `http://host:port`")]
+    Shape,
+    /// `user:password@`, where it would be seen by others.
+    #[error("a user name and a password have no place in the URL")]
+    Userinfo,
+    /// A `%` that encodes nothing, or a control character, in credentials.
+    #[error("the user name and the password in the URL cannot be read")]
+    Credentials,
+    /// Something behind the port.
+    #[error("an upstream proxy is `http://host:port`, without a path")]
+    Path,
+    /// No port: the programs that read such a URL do not agree on one.
+    #[error("an upstream proxy is `http://host:port`, and the port is missing")]
+    NoPort,
+    /// Not a host and a port.
+    #[error("an upstream proxy is `http://host:port`: {0}")]
+    Target(TargetError),
+}
+
+fn after_scheme(text: &str) -> Result<&str, UpstreamFault> {
+    const KNOWN: [&str; 6] = ["https", "socks", "socks4", "socks4a", "socks5", "socks5h"];
+    if text.len() > MAX_URL {
+        return Err(UpstreamFault::Shape);
+    }
+    let (scheme, rest) = text.split_once("://").ok_or(UpstreamFault::Shape)?;
+    if scheme.eq_ignore_ascii_case("http") {
+        return Ok(rest);
+    }
+    let known = KNOWN.into_iter().find(|known| scheme.eq_ignore_ascii_case(known));
+    Err(known.map_or(UpstreamFault::Shape, UpstreamFault::Scheme))
+}
+
+/// What stands before a single closing slash.
+fn authority(rest: &str) -> Result<&str, UpstreamFault> {
+    if rest.len() > MAX_URL {
+        return Err(UpstreamFault::Shape);
+    }
+    let authority = rest.strip_suffix('/').unwrap_or(rest);
+    // A password could hold one of these only encoded.
+    if authority.contains(['/', '?', '#']) { Err(UpstreamFault::Path) } else { Ok(authority) }
+}
+
+fn place(authority: &str) -> Result<Target, UpstreamFault> {
+    Target::parse(authority.as_bytes()).map_err(|error| match error {
+        TargetError::NoPort => UpstreamFault::NoPort,
+        error => UpstreamFault::Target(error),
+    })
+}
+
+/// `user:password`, percent-decoded (RFC 3986 section 2.1); without a colon the password is empty.
+fn credentials(userinfo: &str) -> Result<Vec<u8>, UpstreamFault> {
+    let (user, password) = userinfo.split_once(':').unwrap_or((userinfo, ""));
+    let mut out = decoded(user)?;
+    // RFC 7617 section 2: the first colon ends the name.
+    if out.is_empty() || out.contains(&b':') {
+        return Err(UpstreamFault::Credentials);
+    }
+    out.push(b':');
+    out.extend(decoded(password)?);
+    Ok(out)
+}
+
+fn decoded(text: &str) -> Result<Vec<u8>, UpstreamFault> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        let mut digit = || {
+            let digit = bytes.next().and_then(|byte| char::from(byte).to_digit(16));
+            digit.and_then(|digit| u8::try_from(digit).ok()).ok_or(UpstreamFault::Credentials)
+        };
+        let byte = if byte == b'%' { digit()? * 16 + digit()? } else { byte };
+        if byte.is_ascii_control() {
+            return Err(UpstreamFault::Credentials);
+        }
+        out.push(byte);
+    }
+    Ok(out)
+}
+
+/// What is reached without the upstream proxy. `localhost` and what lies below it always is.
+///
+/// An entry covers what it says and nothing that a name leads to: names that go upstream are not looked up here.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Bypass(Vec<RuleSpec>);
+
+impl Bypass {
+    /// Adds one entry: the host of a rule, on every port or those given, or `.name` for a name and all below it.
+    ///
+    /// # Errors
+    /// [`BypassError`]; the list is as it was.
+    pub fn add(&mut self, text: &str) -> Result<(), BypassError> {
+        self.push(text, false)
+    }
+
+    /// Adds every entry of a text with commas between them.
+    ///
+    /// # Errors
+    /// [`BypassError`] of the first entry that is none.
+    pub fn add_list(&mut self, text: &str) -> Result<(), BypassError> {
+        text.split(',').map(str::trim).try_for_each(|entry| self.add(entry))
+    }
+
+    /// The value of a variable such as `no_proxy`: entries with commas or spaces between them, empty ones passed over, in
+    /// which a name covers what lies below it as well, as curl and Go read it. `None`: `*`, so everything.
+    ///
+    /// # Errors
+    /// [`BypassError`] of the first entry that is none.
+    pub fn from_variable(text: &str) -> Result<Option<Self>, BypassError> {
+        let mut bypass = Self::default();
+        let entries = || text.split([',', ' ', '\t']).filter(|entry| !entry.is_empty());
+        if entries().any(|entry| entry == "*") {
+            return Ok(None);
+        }
+        entries().try_for_each(|entry| bypass.push(entry, true))?;
+        Ok(Some(bypass))
+    }
+
+    fn push(&mut self, text: &str, below: bool) -> Result<(), BypassError> {
+        let parse = |text: &str| {
+            if text.starts_with('!') {
+                return Err(BypassError::Mark);
+            }
+            // Nothing is granted by it: how many owners a suffix has does not matter. Without ports: every one.
+            let all = Allowances { any: false, shared_suffix: true };
+            if text == "*" { Err(BypassError::All) } else { Ok(RuleSpec::parse(text, Action::Deny, all)?) }
+        };
+        let suffix = text.strip_prefix('.');
+        let bare = suffix.unwrap_or(text);
+        let bracketed = is_bare_ipv6(bare).then(|| format!("[{bare}]"));
+        let spec = parse(bracketed.as_deref().unwrap_or(bare))?;
+        let (spec, also) = match (&spec.pattern, suffix.is_some() || below) {
+            (Pattern::Name(HostPattern::Exact(name)), true) => {
+                let pattern = Pattern::Name(HostPattern::Subdomains(name.clone()));
+                let also = RuleSpec { pattern, ..spec.clone() };
+                (spec, Some(also))
+            }
+            (Pattern::Name(HostPattern::Exact(_)), false) => (spec, None),
+            _ if suffix.is_some() => return Err(BypassError::Suffix),
+            _ => (spec, None),
+        };
+        for spec in [Some(spec), also].into_iter().flatten() {
+            if !self.0.contains(&spec) {
+                if self.0.len() >= MAX_BYPASS {
+                    return Err(BypassError::TooMany);
+                }
+                self.0.push(spec);
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether `target` is reached directly.
+    pub fn covers(&self, target: &Target) -> bool {
+        let is_localhost =
+            |name: &HostName| name.as_str() == "localhost" || name.as_str().ends_with(".localhost");
+        if target.host.name().is_some_and(is_localhost) {
+            return true;
+        }
+        self.0.iter().any(|spec| spec.ports.contains(target.port) && covers(&spec.pattern, &target.host))
+    }
+
+    /// Whether nothing was added.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The entries in canonical spelling, sorted.
+    pub fn entries(&self) -> Vec<String> {
+        let entry = |spec: &RuleSpec| {
+            if spec.ports == PortSet::all() {
+                spec.pattern.to_string()
+            } else {
+                format!("{}:{}", spec.pattern, spec.ports)
+            }
+        };
+        let mut entries: Vec<String> = self.0.iter().map(entry).collect();
+        entries.sort_unstable();
+        entries
+    }
+}
+
+/// The entries, with commas between them.
+impl fmt::Display for Bypass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.entries().join(","))
+    }
+}
+
+fn covers(pattern: &Pattern, host: &Host) -> bool {
+    match (pattern, host) {
+        (Pattern::Name(pattern), Host::Name(name)) => pattern.matches(name),
+        (Pattern::Net(net), Host::Ip(ip)) => net.contains(ip),
+        _ => false,
+    }
+}
+
+/// `::1` or `fe80::/10`, as such lists have them: without brackets.
+fn is_bare_ipv6(text: &str) -> bool {
+    let address = text.split_once('/').map_or(text, |(address, _)| address);
+    address.parse::<Ipv6Addr>().is_ok()
+}
+
+/// Why a text is no entry of a [`Bypass`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BypassError {
+    /// Not what a rule names.
+    #[error("{0}")]
+    Rule(#[from] RuleError),
+    /// `!`.
+    #[error("an exception has no `!`")]
+    Mark,
+    /// `*`: then there is no upstream proxy.
+    #[error("`*` would leave nothing to the upstream proxy")]
+    All,
+    /// A dot before an address or a wildcard.
+    #[error("a dot stands only before a name")]
+    Suffix,
+    /// More than [`MAX_BYPASS`].
+    #[error("there are more than {MAX_BYPASS} exceptions")]
+    TooMany,
+}
+
+/// Where the credentials for an upstream proxy are: `file:PATH` or `env:NAME`. Never they themselves.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AuthSpec {
+    /// A file that holds `user:password` in one line.
+    File(PathSpec),
+    /// A variable of the caller with `user:password`.
+    Env(String),
+}
+
+/// Why a text does not say where credentials are. It can be a password, so that no error repeats it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AuthSpecError {
+    /// Neither.
+    #[error("credentials are named by `file:PATH` or `env:NAME`, and never given")]
+    Shape,
+    /// Not a path.
+    #[error("`file:` names no file: {0}")]
+    Path(BindError),
+    /// Not the name of a variable.
+    #[error("`env:` is followed by the name of a variable")]
+    Name,
+}
+
+impl FromStr for AuthSpec {
+    type Err = AuthSpecError;
+
+    fn from_str(text: &str) -> Result<Self, AuthSpecError> {
+        match text.split_once(':') {
+            Some(("file", path)) => path.parse().map(Self::File).map_err(AuthSpecError::Path),
+            Some(("env", name)) => {
+                let is_name = !name.is_empty()
+                    && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+                    && !name.starts_with(|c: char| c.is_ascii_digit());
+                if is_name { Ok(Self::Env(name.to_owned())) } else { Err(AuthSpecError::Name) }
+            }
+            _ => Err(AuthSpecError::Shape),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
