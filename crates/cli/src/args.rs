@@ -164,6 +164,25 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "WHAT", requires = "effects", default_value = "refuse")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) on_excess: Excess,
+
+    #[command(flatten)]
+    pub(crate) upstream: UpstreamArgs,
+}
+
+/// Another proxy as the next hop. The texts can be passwords in the wrong place: whoever reads them does not repeat them.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct UpstreamArgs {
+    /// Leave connections to another HTTP proxy; env: the one of https_proxy and no_proxy; none
+    #[arg(long, value_name = "http://HOST:PORT|env|none")]
+    pub(crate) upstream_proxy: Option<String>,
+
+    /// Where the user:password for it is; the file must be readable by its owner alone
+    #[arg(long, value_name = "file:PATH|env:NAME")]
+    pub(crate) upstream_auth: Option<String>,
+
+    /// What is reached without it: hosts, *.domains, .domains, addresses and networks
+    #[arg(long, value_name = "LIST")]
+    pub(crate) upstream_bypass: Option<String>,
 }
 
 /// `--on-excess`.

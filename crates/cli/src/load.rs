@@ -17,6 +17,7 @@ use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
 use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
 
 use self::project::Found;
+pub(crate) use self::upstream::NextHop;
 use crate::args::{Excess, PolicyArgs};
 use crate::clock::today;
 use crate::failure::Failure;
@@ -25,6 +26,7 @@ use crate::render::{printable, shell_word};
 
 mod elsewhere;
 mod project;
+mod upstream;
 
 /// The project's policy file: used where `--policy` names it, and where a ceiling bounds it; only said to exist otherwise.
 pub(crate) const PROJECT_FILE: &str = ".exeat.toml";
@@ -44,6 +46,8 @@ const USER_CEILING: &str = "exeat/policy.toml";
 pub(crate) struct Loaded {
     /// All rules of all layers.
     pub(crate) policy: Policy,
+    /// Another proxy that connections are left to.
+    pub(crate) next_hop: Option<NextHop>,
     /// What files and effects say besides rules.
     pub(crate) said: Said,
     /// What ceilings bound besides rules.
@@ -149,6 +153,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     }
 
     let terms = terms(args, &files, &ceilings)?;
+    let next_hop = upstream::next_hop(&args.upstream, &files, &ceilings, machine, &mut reading.notes)?;
     let mut said = Said::default();
     let mut grants = PolicyBuilder::new();
     rules(args, &mut grants, &mut reading)?;
@@ -196,7 +201,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
     let Reading { sources, seen, once, notes, .. } = reading;
     let declared = declared.files;
-    Ok(Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, seen, once, notes })
+    Ok(Loaded { policy, next_hop, said, bounds, ceiling_limits, declared, llm, sources, seen, once, notes })
 }
 
 /// The effects, where they bound what others grant.

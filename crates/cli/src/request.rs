@@ -5,11 +5,11 @@ use std::fs;
 use std::io;
 
 use exeat_policy::Limits;
-use exeat_runner::{AuditTo, Bridge, Cache, Declared, EnvRule, Files, Request, View, Work};
+use exeat_runner::{AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Request, View, Work};
 
 use crate::args::{BridgeKind, CacheKind, EnvArgs, Excess, FsView, Output, RunArgs, Variable};
 use crate::failure::Failure;
-use crate::load::{self, FileFlags, Loaded, Said, WorkAt};
+use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
 use crate::machine::Machine;
 
 /// What the arguments of `exeat run` come to.
@@ -39,8 +39,9 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     for path in &args.mask {
         flags.mask.push(machine.place(path, &machine.cwd).map_err(here("--mask"))?);
     }
-    let Loaded { policy, said, bounds, ceiling_limits, declared, llm, sources, mut notes, .. } =
-        load::load(&args.policy, flags, &machine)?;
+    let Loaded {
+        policy, next_hop, said, mut bounds, ceiling_limits, declared, llm, sources, mut notes, ..
+    } = load::load(&args.policy, flags, &machine)?;
     let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, socks5, .. } = said;
     let declared = match declared {
         None => None,
@@ -55,6 +56,8 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     };
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
+    let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
+    keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
 
     let view = args.fs.map(View::from).or(view).unwrap_or_default();
     let cache = cache(args.cache);
@@ -81,6 +84,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         bridge,
         socks5: args.socks5 || socks5,
         via: args.via.map(|at| machine.absolute(&at.0)),
+        upstream,
         stage: args.stage.or(stage),
         labels: args.labels.into_iter().map(|label| (label.key, label.value)).collect(),
         audit: audit(args.audit.as_ref(), &machine)?,
@@ -94,10 +98,13 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
 /// The request whose environment `exeat env` prints: a run of these options with some command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
     let flags = FileFlags { via: args.via.is_some(), ..FileFlags::default() };
-    let Loaded { policy, said, bounds, mut notes, .. } = load::load(&args.policy, flags, &machine)?;
+    let Loaded { policy, next_hop, said, mut bounds, mut notes, .. } =
+        load::load(&args.policy, flags, &machine)?;
     let Said { mut env, work, socks5, .. } = said;
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
+    let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
+    keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
     let files = Files { cache: cache(args.cache), bounds, work: work.map(at), ..Files::default() };
     let request = Request {
         command: vec!["true".into()],
@@ -108,6 +115,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         bridge: Bridge::default(),
         socks5: args.socks5 || socks5,
         via: args.via.map(|at| machine.absolute(&at.0)),
+        upstream,
         stage: None,
         labels: Vec::new(),
         audit: AuditTo::Default,
@@ -116,6 +124,26 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         host_env: machine.env,
     };
     Ok((request, notes))
+}
+
+/// Keeps the credentials for the next hop out of the stage, whatever else is said: the file and the variable that hold them.
+fn keep_secrets(
+    next_hop: Option<&NextHop>,
+    env: &mut Vec<EnvRule>,
+    bounds: &mut Vec<Bounds>,
+    notes: &mut Vec<String>,
+) {
+    let what = "the credentials of the upstream proxy";
+    if let Some(name) = next_hop.and_then(NextHop::secret_variable) {
+        let is_it = |rule: &EnvRule| matches!(rule, EnvRule::Pass(passed) if passed == name);
+        if env.iter().any(is_it) {
+            notes.push(format!("the variable `{name}` holds {what}: it is not passed"));
+        }
+        env.push(EnvRule::Remove(name.into()));
+    }
+    if let Some(path) = next_hop.and_then(NextHop::secret_file) {
+        bounds.push(Bounds { name: what.into(), mask: vec![path.to_path_buf()], ..Bounds::default() });
+    }
 }
 
 /// A line for each variable that a flag passes and that is not there to be passed.

@@ -1,5 +1,5 @@
-//! The only place that opens an upstream connection. It takes a [`Vetted`] and nothing else: no names, no retries with
-//! another resolution.
+//! The only place that opens a connection to the outside. It takes a [`Vetted`], or the addresses of the operator's own
+//! upstream proxy, and nothing else: no names, no retries with another resolution.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -12,6 +12,7 @@ use exeat_policy::Vetted;
 use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use crate::guard::ProxyAddrs;
 use crate::limits;
 use crate::reply::Failure;
 
@@ -39,8 +40,17 @@ pub(crate) struct DialError {
 ///
 /// Dropping the future closes every pending attempt.
 pub(crate) async fn dial(vetted: Vetted, by: Instant) -> Result<Upstream, DialError> {
+    connect_any(vetted.addrs(), by).await
+}
+
+/// The same for the operator's own upstream proxy.
+pub(crate) async fn dial_proxy(proxy: &ProxyAddrs, by: Instant) -> Result<Upstream, DialError> {
+    connect_any(proxy.addrs(), by).await
+}
+
+async fn connect_any(addrs: &[SocketAddr], by: Instant) -> Result<Upstream, DialError> {
     let start = Instant::now();
-    let addrs = in_turn(vetted.addrs());
+    let addrs = in_turn(addrs);
     match timeout_at(by, race(addrs)).await {
         Ok(Ok((addr, stream))) => {
             // Without it a small answer waits for the acknowledgement of the one before (Nagle).

@@ -3,14 +3,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType, getaddrinfo};
-use exeat_policy::{Admitted, Denial, HostName, OwnAddrs, Vetted};
+use exeat_policy::{AddrClass, Admitted, Denial, Host, HostName, OwnAddrs, Target, Vetted, classify};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
@@ -18,6 +18,7 @@ use crate::dial::is_out_of_descriptors;
 use crate::hosts::{self, Hosts};
 use crate::limits;
 use crate::reply::Failure;
+use crate::upstream::UpstreamProxy;
 
 /// Where the addresses of an admitted name come from. Called on a thread that may block.
 pub(crate) trait Resolve: Send + Sync {
@@ -41,6 +42,16 @@ pub(crate) struct Resolved {
     pub(crate) vetted: Vetted,
     /// Time of the lookup; `None` for a literal.
     pub(crate) dns: Option<Duration>,
+}
+
+/// Where an upstream proxy is: its own permission to be dialled. Only [`Guard::resolve_proxy`] makes one.
+#[derive(Debug)]
+pub(crate) struct ProxyAddrs(Vec<SocketAddr>);
+
+impl ProxyAddrs {
+    pub(crate) fn addrs(&self) -> &[SocketAddr] {
+        &self.0
+    }
 }
 
 /// Why there are none.
@@ -84,6 +95,40 @@ impl Guard {
         match admitted.vet(&ips, &own) {
             Ok(vetted) => Ok(Resolved { vetted, dns }),
             Err(denial) => Err(Unresolved::Denied { denial, ips, dns }),
+        }
+    }
+
+    /// Resolves the name of an upstream proxy, once. The operator has chosen it, so its addresses may be of any kind but
+    /// those that nobody means: metadata services, and what is never dialled.
+    ///
+    /// Dropping the future is as with [`Guard::resolve`].
+    pub(crate) async fn resolve_proxy(
+        &self,
+        proxy: &UpstreamProxy,
+        by: Instant,
+    ) -> Result<ProxyAddrs, (Failure, String)> {
+        let Target { host, port } = proxy.target();
+        let ips = match host {
+            Host::Ip(ip) => vec![*ip],
+            Host::Name(name) => {
+                let looked_up = timeout_at(by, self.look_up(name.clone())).await;
+                let ips = looked_up.unwrap_or(Err(Failure::ResolverTimeout));
+                ips.map_err(|failure| (Failure::UpstreamUnresolved, failure.to_string()))?
+            }
+        };
+        if ips.is_empty() || ips.len() > limits::ANSWERS {
+            let said = format!("{} addresses in the answer", ips.len());
+            return Err((Failure::UpstreamUnresolved, said));
+        }
+        let closed = |ip: &&IpAddr| {
+            let class = classify(**ip);
+            class.is_never_dialled() || class == AddrClass::Metadata
+        };
+        match ips.iter().find(closed) {
+            Some(ip) => {
+                Err((Failure::UpstreamUnresolved, format!("{ip} ({}) is never dialled", classify(*ip))))
+            }
+            None => Ok(ProxyAddrs(ips.into_iter().map(|ip| SocketAddr::new(ip, port.get())).collect())),
         }
     }
 

@@ -26,6 +26,7 @@ mod stream;
 mod tally;
 mod tunnel;
 mod upload;
+mod upstream;
 
 #[cfg(test)]
 mod fuzz_seeds;
@@ -37,3 +38,4 @@ pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};
 pub use tally::{DeniedHost, FailedHost, Summary};
+pub use upstream::{Credentials, CredentialsError, MAX_CREDENTIALS, UpstreamProxy};

@@ -65,6 +65,12 @@ pub const RESPONSE_HEAD: u64 = 2 * HTTP_BUFFER as u64;
 /// Bytes that hyper holds of one side of a plain HTTP exchange: as a tunnel does, see [`BUFFER`].
 pub const HTTP_BUFFER: usize = BUFFER;
 
+/// Bytes of the heads with which an upstream proxy answers a CONNECT, together. Squid's and the like are under 1 KiB.
+pub const UPSTREAM_HEAD: usize = 16 * 1024;
+
+/// Answers of an upstream proxy that are passed over because another one is to follow (1xx).
+pub const UPSTREAM_INTERIM: usize = 8;
+
 /// Time in which a tunnel moves no byte in either direction. Long enough for long polls and LLM streams that think;
 /// AWS NLB uses 350 s, RFC 5382 asks NATs for 2 h 4 min on established TCP, which would let a stage pin its slots.
 pub const IDLE: Duration = Duration::from_secs(15 * 60);

@@ -1,18 +1,20 @@
-//! From a target to a connection, the same for every entry: policy, limits, guard, record, dial, in this order. It reads no
+//! From a target to a connection, the same for every entry: policy, limits, guard, record, dial, in this order; where another
+//! proxy is the next hop it takes the guard's place for names, and is dialled instead. It reads no
 //! request and answers none: each entry has its own words for that.
 
 use std::time::SystemTime;
 
 use exeat_audit::RuleRef;
-use exeat_policy::{Day, Ech, Port, Target, TlsCheck};
+use exeat_policy::{Admitted, Day, Ech, Port, Target, TlsCheck};
 use tokio::time::Instant;
 
 use crate::dial::dial;
-use crate::guard::Unresolved;
+use crate::guard::{Resolved, Unresolved};
 use crate::record::Record;
-use crate::reply::Refusal;
+use crate::reply::{Failure, Refusal};
 use crate::server::Context;
 use crate::stream::Stream;
+use crate::upstream::through;
 
 /// The port of plain HTTP.
 const HTTP: u16 = 80;
@@ -79,20 +81,43 @@ pub(crate) async fn reach(
     record.budgeted(target, rule.as_ref(), admitted.upload_budgets())?;
     tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?carries, "admitted");
 
-    let resolved = match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
-        Ok(resolved) => resolved,
-        Err(Unresolved::Denied { denial, ips, dns }) => return Err(record.denied(denial, ips, dns)),
-        Err(Unresolved::Failed(failure)) => return Err(record.unresolved(target.clone(), rule, failure)),
+    let dialled = match cx.next_hop(target) {
+        Some(proxy) => {
+            let entrusted = match admitted.entrust() {
+                Ok(name) => name,
+                // D15: its address is known, so it is judged here, and asked for as it is.
+                Err(literal) => match judge(literal, record, cx).await?.vetted.entrust() {
+                    Ok(literal) => literal,
+                    Err(_) => return Err(record.unresolved(target.clone(), rule, Failure::Host)),
+                },
+            };
+            let entrusted = record.entrusted(entrusted, proxy)?;
+            through(proxy, entrusted, cx.guard(), cx.limits()).await
+        }
+        None => {
+            let resolved = judge(admitted, record, cx).await?;
+            let vetted = record.allowed(resolved)?;
+            dial(vetted, Instant::now() + cx.limits().connect).await
+        }
     };
-    let vetted = record.allowed(resolved)?;
-
-    match dial(vetted, Instant::now() + cx.limits().connect).await {
+    match dialled {
         Ok(upstream) => {
             tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialled");
             record.dialled(target, upstream.addr, upstream.took);
             Ok(Reached { upstream: Stream::Tcp(upstream.stream), carries, ech })
         }
         Err(error) => Err(record.not_dialled(target.clone(), error.failure, error.detail)),
+    }
+}
+
+/// The addresses of an admitted target, each of them judged.
+async fn judge(admitted: Admitted, record: &mut Record<'_>, cx: &Context) -> Result<Resolved, Refusal> {
+    let target = admitted.target().clone();
+    let rule = admitted.rule().map(RuleRef::from);
+    match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
+        Ok(resolved) => Ok(resolved),
+        Err(Unresolved::Denied { denial, ips, dns }) => Err(record.denied(denial, ips, dns)),
+        Err(Unresolved::Failed(failure)) => Err(record.unresolved(target, rule, failure)),
     }
 }
 

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exeat_audit::{Close, ConnId, Decision, End, Event, RuleRef, Via, escape};
-use exeat_policy::{BudgetKey, Denial, Reason, Target, Verdict, Vetted};
+use exeat_policy::{
+    BudgetKey, Decision as Decided, Denial, Entrusted, Reason, Rule, Target, Verdict, Vetted,
+};
 use tokio::time::Instant;
 
 use crate::guard::Resolved;
@@ -19,6 +21,7 @@ use crate::server::{Context, Ruling};
 use crate::socks;
 use crate::tunnel::Moved;
 use crate::upload::Budget;
+use crate::upstream::UpstreamProxy;
 
 /// The record of one connection.
 ///
@@ -34,6 +37,8 @@ pub(crate) struct Record<'a> {
     state: State,
     target: Option<Target>,
     dialled: Option<(SocketAddr, Duration)>,
+    /// The proxy that the target is left to.
+    through: Option<String>,
     hello: Option<(Hello, Duration, bool)>,
     /// The policy that is asked, from when it is asked first.
     ruling: Option<Arc<Ruling>>,
@@ -64,6 +69,7 @@ impl<'a> Record<'a> {
             state: State::Undecided,
             target: None,
             dialled: None,
+            through: None,
             hello: None,
             ruling: None,
             place: None,
@@ -187,22 +193,45 @@ impl<'a> Record<'a> {
     /// A target that may be dialled: its decision, and with it the permission. There is no other way to the address.
     pub(crate) fn allowed(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
         let Resolved { vetted, dns } = resolved;
-        let target = vetted.target();
+        let ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
+        self.granted(vetted.decision(), vetted.rule(), vetted.would_deny(), ips, dns)?;
+        Ok(vetted)
+    }
+
+    /// A target that may be left to another proxy: its decision, and with it the permission.
+    pub(crate) fn entrusted(
+        &mut self,
+        entrusted: Entrusted,
+        proxy: &UpstreamProxy,
+    ) -> Result<Entrusted, Refusal> {
+        self.through = Some(proxy.to_string());
+        let ips = entrusted.target().host.ip().into_iter().collect();
+        self.granted(entrusted.decision(), entrusted.rule(), entrusted.would_deny(), ips, None)?;
+        Ok(entrusted)
+    }
+
+    fn granted(
+        &mut self,
+        decided: Decided,
+        rule: Option<&Rule>,
+        would_deny: Option<&Denial>,
+        ips: Vec<IpAddr>,
+        dns: Option<Duration>,
+    ) -> Result<(), Refusal> {
+        let target = decided.target;
         self.target = Some(target.clone());
-        let decided = vetted.decision();
         let mut decision = self.decision(decided.verdict, decided.reason);
-        decision.ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
+        decision.ips = ips;
         decision.dns = dns;
-        decision.rule = vetted.rule().map(RuleRef::from);
+        decision.rule = rule.map(RuleRef::from);
         // As of a refusal: which ports are granted is in no other field.
-        decision.error =
-            vetted.would_deny().filter(|_| decided.reason == Reason::Port).map(Denial::said_outside);
-        self.written_for(decision, target)?;
-        self.cx.tally(|tally| match vetted.would_deny() {
+        decision.error = would_deny.filter(|_| decided.reason == Reason::Port).map(Denial::said_outside);
+        self.written_for(decision, &target)?;
+        self.cx.tally(|tally| match would_deny {
             Some(denial) => tally.would_deny(denial),
             None => tally.allowed(),
         });
-        Ok(vetted)
+        Ok(())
     }
 
     /// An allowed target could not be dialled: the close tells, and the refusal.
@@ -284,6 +313,7 @@ impl<'a> Record<'a> {
         let mut decision = Decision::new(self.conn, self.via, verdict, reason);
         decision.method.clone_from(&self.method);
         decision.target.clone_from(&self.target);
+        decision.upstream.clone_from(&self.through);
         decision
     }
 

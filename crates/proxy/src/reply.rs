@@ -72,6 +72,18 @@ pub(crate) enum Failure {
     NoResponse,
     #[error("the answer is not well-formed HTTP")]
     BadResponse,
+    #[error("the upstream proxy has no usable address")]
+    UpstreamUnresolved,
+    #[error("the upstream proxy cannot be reached")]
+    UpstreamUnreached,
+    #[error("the upstream proxy did not answer in time")]
+    UpstreamTimeout,
+    #[error("the upstream proxy wants credentials")]
+    UpstreamAuth,
+    #[error("the upstream proxy refused")]
+    UpstreamRefused,
+    #[error("the upstream proxy gave no usable answer")]
+    UpstreamAnswer,
 }
 
 impl Failure {
@@ -91,6 +103,13 @@ impl Failure {
             Self::Connect => (502, "destination_unavailable", 4, Reason::ConnectError),
             Self::NoResponse => (502, "http_response_incomplete", 1, Reason::ConnectError),
             Self::BadResponse => (502, "http_protocol_error", 1, Reason::ConnectError),
+            // A 407 would be a question to the client, who knows no answer.
+            Self::UpstreamAuth => (502, "proxy_configuration_error", 1, Reason::ConnectError),
+            Self::UpstreamUnresolved => (502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::UpstreamUnreached => (502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::UpstreamTimeout => (504, "connection_timeout", 6, Reason::Timeout),
+            Self::UpstreamRefused => (502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::UpstreamAnswer => (502, "http_protocol_error", 1, Reason::ConnectError),
         }
     }
 

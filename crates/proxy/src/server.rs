@@ -22,6 +22,7 @@ use crate::stream::Stream;
 use crate::tally::{Summary, Tally};
 use crate::tunnel::Pool;
 use crate::upload::Uploads;
+use crate::upstream::UpstreamProxy;
 
 /// Where connections come from: both kinds get the same service and the same verdicts.
 #[derive(Debug)]
@@ -80,6 +81,7 @@ pub struct Context {
     limits: Limits,
     denials: Option<Denials>,
     guard: Guard,
+    upstream: Option<UpstreamProxy>,
     pool: Pool,
     tally: Mutex<Tally>,
     /// A permit per connection that is served.
@@ -107,6 +109,7 @@ impl Context {
             run,
             denials: None,
             guard: Guard::new(Arc::new(System::of_this_host())),
+            upstream: None,
             pool: Pool::default(),
             tally: Mutex::default(),
             slots: Arc::new(Semaphore::new(limits.connections)),
@@ -122,6 +125,13 @@ impl Context {
     #[must_use]
     pub fn with_denials(mut self, file: File) -> Self {
         self.denials = Some(Denials::new(file));
+        self
+    }
+
+    /// Leaves connections to another proxy. When that fails they fail: none is made without it.
+    #[must_use]
+    pub fn with_upstream(mut self, proxy: Option<UpstreamProxy>) -> Self {
+        self.upstream = proxy;
         self
     }
 
@@ -171,6 +181,11 @@ impl Context {
 
     pub(crate) fn guard(&self) -> &Guard {
         &self.guard
+    }
+
+    /// The proxy that a target is left to, where it is not reached directly.
+    pub(crate) fn next_hop(&self, target: &Target) -> Option<&UpstreamProxy> {
+        self.upstream.as_ref().filter(|proxy| proxy.takes(target))
     }
 
     pub(crate) fn pool(&self) -> &Pool {

@@ -20,12 +20,13 @@ use tokio_util::sync::CancellationToken;
 use crate::guard::Resolve;
 use crate::hello::tests::{entries, in_records, real, with_ech, with_server_name};
 use crate::reply::Failure;
-use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, limits, serve};
+use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, UpstreamProxy, limits, serve};
 
 mod http;
 mod resources;
 mod socks;
 mod threats;
+mod upstream;
 mod vectors;
 
 /// Answers from a table, and a log of what was asked.
@@ -110,6 +111,7 @@ struct Setup {
     limits: Limits,
     terms: Terms,
     sink: Option<&'static str>,
+    upstream: Option<UpstreamProxy>,
 }
 
 /// `localhost`-like names that lead to loopback, and short limits.
@@ -129,6 +131,7 @@ fn setup(rules: &[&str]) -> Setup {
         },
         terms: Terms::default(),
         sink: None,
+        upstream: None,
     }
 }
 
@@ -161,6 +164,7 @@ impl Setup {
         let cx = Context::new(policy_on(&self.rules, self.terms), log, run)
             .with_denials(denials)
             .with_limits(self.limits)
+            .with_upstream(self.upstream)
             .with_resolver(Arc::clone(&names) as Arc<dyn Resolve>);
         let cx = Arc::new(cx);
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();

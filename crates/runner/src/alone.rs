@@ -13,7 +13,7 @@ use std::sync::Arc;
 use exeat_audit::place::{Place, store_reloaded};
 use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
-use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, serve};
+use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, UpstreamProxy, serve};
 use exeat_sandbox::{descriptor_limit, raise_descriptor_limit};
 use nix::sys::signal::Signal;
 use tokio::task::JoinSet;
@@ -51,6 +51,8 @@ pub struct ProxyRequest {
     pub load: Load,
     /// Called after each such reading.
     pub told: Told,
+    /// Another proxy that connections are left to, for as long as this one serves.
+    pub upstream: Option<UpstreamProxy>,
     /// The limits of connections; there is no stage that the others could hold.
     pub limits: Limits,
     /// Where the record goes.
@@ -116,6 +118,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             backend: Some("none".into()),
             bridge: Some("proxy".into()),
             gateway: Some("off".into()),
+            upstream: request.upstream.as_ref().map(ToString::to_string),
             ..RunStart::default()
         };
         let record = Record {
@@ -130,7 +133,9 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             Reloader::start(request.load, request.seen).map_err(prepare("the watch on the policy"))?;
 
         let context = Context::new(request.policy, log.clone(), run);
-        let context = Arc::new(context.with_limits(of_connections(&request.limits, room)));
+        let context =
+            context.with_limits(of_connections(&request.limits, room)).with_upstream(request.upstream);
+        let context = Arc::new(context);
         let stop = CancellationToken::new();
         let entries = [Some((listener, Entry::Http)), socks5.map(|listener| (listener, Entry::Socks5))];
         let mut tasks = JoinSet::new();

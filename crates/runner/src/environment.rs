@@ -245,6 +245,7 @@ mod tests {
             bridge: Bridge::default(),
             socks5: false,
             via: None,
+            upstream: None,
             stage: None,
             sources: Vec::new(),
             labels: Vec::new(),

@@ -25,8 +25,8 @@ const FORM: &str = "exeat isolation 1";
 ///   exeat puts there; the protected names that do not exist yet;
 /// - who the stage is to the kernel, where it starts, and what holds ([`Plan::enforcement`]), so that a kernel or a working
 ///   directory that holds less is not covered by an older approval;
-/// - the network rules of all layers in canonical form, whatever their order and spelling; or the place of somebody else's
-///   proxy, whose rules are not known here;
+/// - the network rules of all layers in canonical form, whatever their order and spelling; the upstream proxy, and what is
+///   reached without it; or the place of somebody else's proxy, whose rules are not known here;
 /// - the names of environment variables, and the limits.
 ///
 /// The command, values of variables, labels, the place of the record, the directory of a single run, times, and the
@@ -130,6 +130,9 @@ impl Plan {
         it.text("policy", &self.policy.canonical_json());
         if let Some(socket) = &self.via {
             it.path("via", socket);
+        }
+        if let Some(upstream) = &self.upstream {
+            it.text("upstream", &upstream.to_string()).text("directly", &upstream.bypass().to_string());
         }
         it.number("variables", length(self.env.len()));
         for name in self.env.keys() {

@@ -66,6 +66,7 @@ pub mod request;
 mod run;
 mod signals;
 mod stage;
+mod upstream;
 mod via;
 mod view;
 
@@ -76,7 +77,9 @@ pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::Error;
 pub use exeat_audit::{self as audit, RunId};
 pub use exeat_policy::{self as policy, EffectSet, Limits, Policy, RuleError, Size, Span};
-pub use exeat_proxy::{DeniedHost, FailedHost, Lost, Summary, Unchecked};
+pub use exeat_proxy::{
+    Credentials, CredentialsError, DeniedHost, FailedHost, Lost, Summary, Unchecked, UpstreamProxy,
+};
 pub use exeat_sandbox::{Enforcement, Held, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
@@ -85,3 +88,4 @@ pub use reload::{Load, Reloaded, Seen};
 pub use request::{AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Request, View, WORK, Work};
 pub use run::{Ended, Outcome, Through, run};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
+pub use upstream::{AuthError, credentials_in, credentials_of};

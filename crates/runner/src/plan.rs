@@ -12,6 +12,7 @@ use exeat_audit::Source;
 use exeat_audit::place::Place;
 use exeat_contract::{BridgeKind, DENIALS, SOCKET, SOCKS5_SOCKET};
 use exeat_policy::{Action, Effective, Policy, Rule};
+use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec};
 use nix::unistd::{Uid, User, geteuid};
@@ -40,6 +41,7 @@ pub struct Plan {
     pub(crate) socks5: bool,
     /// The socket of the proxy that decides, where it is somebody else's.
     pub(crate) via: Option<PathBuf>,
+    pub(crate) upstream: Option<UpstreamProxy>,
     pub(crate) identity: Identity,
     pub(crate) sockets_exposed: bool,
     pub(crate) missing: Vec<Missing>,
@@ -89,6 +91,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let limits = limits::Held::new(request.limits, root)?;
 
     notes.extend(request.policy.terms().note().map(str::to_owned));
+    notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
 
     let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
     let cache_base = cache_base(identity, variable("XDG_CACHE_HOME"), &home);
@@ -146,6 +149,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let via = match &request.via {
         Some(_) if !request.policy.rules().is_empty() => return Err(Error::ViaAnd("a policy")),
         Some(_) if request.socks5 => return Err(Error::ViaAnd("SOCKS5")),
+        Some(_) if request.upstream.is_some() => return Err(Error::ViaAnd("an upstream proxy")),
         Some(_) if request.limits.connections_per_host.is_some() => {
             return Err(Error::ViaAnd("a limit of connections to one host"));
         }
@@ -170,6 +174,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         },
         socks5: request.socks5,
         via,
+        upstream: request.upstream,
         identity,
         sockets_exposed: built.sockets_exposed,
         missing: built.missing,
@@ -276,6 +281,13 @@ impl Plan {
         if let Some(socket) = &self.via {
             let _ = writeln!(out, "via          unix:{}", socket.display());
         }
+        if let Some(upstream) = &self.upstream {
+            let known = if upstream.has_credentials() { ", with credentials" } else { "" };
+            let _ = writeln!(out, "upstream     {upstream}{known}");
+            if !upstream.bypass().is_empty() {
+                let _ = writeln!(out, "directly     {}", upstream.bypass());
+            }
+        }
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
         for (aspect, held) in
             [("network", net), ("files", fs), ("syscalls", syscalls), ("identity", identity)]
@@ -350,6 +362,10 @@ impl Plan {
             "bridge": self.bridge.as_str(),
             "socks5": self.socks5,
             "via": self.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
+            "upstream": self.upstream.as_ref().map(|upstream| json!({
+                "proxy": upstream.to_string(), "credentials": upstream.has_credentials(),
+                "bypass": upstream.bypass().entries(),
+            })),
             "stage": self.stage,
             "rules": rules.collect::<Vec<_>>(),
             "rules_more": truncated,
@@ -574,6 +590,7 @@ mod tests {
             bridge: Bridge::Handoff,
             socks5: false,
             via: None,
+            upstream: None,
             stage: None,
             labels: Vec::new(),
             audit: AuditTo::Default,

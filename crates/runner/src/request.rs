@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use exeat_audit::Source;
 use exeat_policy::{Limits, Policy};
+use exeat_proxy::UpstreamProxy;
 
 use crate::bounds::Bounds;
 
@@ -36,6 +37,8 @@ pub struct Request {
     /// The Unix socket of somebody else's proxy: it decides in place of `policy`, which is then empty, and its record has
     /// the decisions.
     pub via: Option<PathBuf>,
+    /// Another proxy that connections are left to.
+    pub upstream: Option<UpstreamProxy>,
     /// A name for the stage, in every audit record.
     pub stage: Option<String>,
     /// Labels of the run, in `run_start`.

@@ -293,6 +293,7 @@ pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>
         backend: Some("bwrap".into()),
         bridge: Some(plan.bridge.as_str().into()),
         proxy: plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
+        upstream: plan.upstream.as_ref().map(ToString::to_string),
         gateway: Some("off".into()),
         enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
         limits: plan.limits.lines(),
@@ -429,6 +430,7 @@ impl Run<'_> {
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
+                let context = context.with_upstream(self.plan.upstream.clone());
                 Server::Own(Arc::new(context.with_denials(denials).with_limits(limits)))
             }
             // Who was denied is for that proxy to say, in its answers.
@@ -437,7 +439,6 @@ impl Run<'_> {
                 Server::Through(Arc::new(forwarder), socket.clone())
             }
         };
-
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener, streams)?;
         let (bridge, handle) = sandbox.offered(&mut asks).await?;

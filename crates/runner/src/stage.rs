@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use exeat_policy::file::PathSpec;
 use exeat_policy::{Action, EffectSet, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, Span};
+use exeat_proxy::UpstreamProxy;
 
 use crate::backend::Backend;
 use crate::bounds::Bounds;
@@ -79,6 +80,7 @@ pub struct Stage {
     bridge: Bridge,
     socks5: bool,
     via: Option<PathBuf>,
+    upstream: Option<UpstreamProxy>,
     backend: Option<Backend>,
     require_full: bool,
     stage: Option<String>,
@@ -122,6 +124,7 @@ impl Stage {
             bridge: Bridge::default(),
             socks5: false,
             via: None,
+            upstream: None,
             backend: None,
             require_full: false,
             stage: None,
@@ -349,6 +352,12 @@ impl Stage {
         self
     }
 
+    /// Leaves connections to another HTTP proxy. It looks names up itself: their addresses are not checked here.
+    pub fn upstream_proxy(&mut self, proxy: UpstreamProxy) -> &mut Self {
+        self.upstream = Some(proxy);
+        self
+    }
+
     /// The sandbox; without this call, bubblewrap from a place that only root can change. A [`Backend::None`] is refused at
     /// the start.
     pub fn backend(&mut self, backend: Backend) -> &mut Self {
@@ -526,6 +535,7 @@ impl Stage {
             bridge: self.bridge,
             socks5: self.socks5,
             via: self.via.clone(),
+            upstream: self.upstream.clone(),
             stage: self.stage.clone(),
             sources: Vec::new(),
             labels: self.labels.clone(),

@@ -135,6 +135,7 @@ fn one_case() {
         bridge: Bridge::Handoff,
         socks5: false,
         via: None,
+        upstream: None,
         stage: None,
         sources: Vec::new(),
         labels: Vec::new(),

@@ -27,8 +27,14 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         stdio::line("note", note);
     }
     let today = today();
-    let answers: Vec<Answer> =
-        targets.into_iter().map(|target| answer(&loaded.policy, target, today, args.resolve)).collect();
+    let answers: Vec<Answer> = targets
+        .into_iter()
+        .map(|target| {
+            // There is nothing to look up here: the upstream proxy does.
+            let through = loaded.next_hop.as_ref().is_some_and(|hop| hop.takes(&target));
+            answer(&loaded.policy, target, today, args.resolve && !through)
+        })
+        .collect();
 
     if args.json {
         stdio::json(&json(&answers)?)?;
@@ -36,7 +42,18 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         stdio::data(text(&answers, out).as_bytes())?;
     }
     if answers.iter().any(|answer| matches!(answer.said, Said::Granted(_))) {
-        stdio::say("exeat: note: addresses were not checked (--resolve checks them)\n");
+        stdio::line(
+            "note",
+            &match &loaded.next_hop {
+                None => "addresses were not checked (--resolve checks them)".to_owned(),
+                Some(hop) => {
+                    format!(
+                        "names are left to the upstream proxy {}, and their addresses are not checked",
+                        hop.shown()
+                    )
+                }
+            },
+        );
     }
     let any = |verdict| answers.iter().any(|answer| answer.said.verdict() == verdict);
     // One "no" answers for all of them, whatever could not be told about the others.

@@ -20,6 +20,7 @@ pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
     for note in &notes {
         stdio::line("note", note);
     }
+    let upstream = request.upstream.as_ref().map(ToString::to_string);
     let environment = exeat_runner::environment(&request);
     for note in &environment.notes {
         stdio::line("note", note);
@@ -34,6 +35,10 @@ pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
         for Variable { name, value, why, .. } in &environment.variables {
             let shown = format!("{}={}", name.to_string_lossy(), value.to_string_lossy());
             let _ = writeln!(text, "{}  # {why}", printable(&shown));
+        }
+        if let Some(upstream) = upstream {
+            let _ =
+                writeln!(text, "# not in it: the upstream proxy {upstream}, through which exeat connects");
         }
         for Dropped { name, why, .. } in &environment.dropped {
             let _ = writeln!(text, "# not passed: {name} ({why})");

@@ -4,10 +4,10 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::sha256_hex;
-use exeat_policy::file::Work;
+use exeat_policy::file::{UpstreamSection, Work};
 use exeat_policy::{
-    Action, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode, Policy,
-    PolicyBuilder, PolicyFile, Role, Rule, Size, Terms, TlsCheck, preset, schema,
+    Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
+    Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, Terms, TlsCheck, preset, schema,
 };
 use exeat_runner::{Bind, Bounds, EnvRule};
 use serde_json::{Value, json};
@@ -16,7 +16,7 @@ use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, 
 use crate::clock::today;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::load::{self, FileFlags, Loaded, Said, WorkAt};
+use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
 use crate::machine::Machine;
 use crate::render::{Paint, printable};
 use crate::stdio;
@@ -71,8 +71,22 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "preset {name}: {said}  [{}]", out.odd("risk"));
         }
     }
+    let blind: Vec<_> = loaded.next_hop.iter().flat_map(|_| NextHop::weakens(&loaded.policy)).collect();
+    for rule in &blind {
+        let said =
+            "names that go through the upstream proxy are looked up there: this denies them no address";
+        if args.json {
+            let line = json!({
+                "rule": rule.text, "rule_src": rule.origin.to_string(), "lint": "upstream", "said": said,
+            });
+            let _ = writeln!(text, "{line}");
+        } else {
+            let said = printable(&format!("{}: `{}`: {said}", rule.origin, rule.text));
+            let _ = writeln!(text, "{said}  [{}]", out.odd("upstream"));
+        }
+    }
     stdio::out(&text, args.json)?;
-    let clean = findings.is_empty() && groups.is_empty() && secrets.is_empty();
+    let clean = findings.is_empty() && groups.is_empty() && secrets.is_empty() && blind.is_empty();
     if clean && !args.json {
         stdio::say("exeat: nothing found\n");
     }
@@ -238,6 +252,9 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
     for said in terms(policy.terms()) {
         let _ = writeln!(text, "  {said}");
     }
+    if let Some(hop) = &loaded.next_hop {
+        let _ = writeln!(text, "  through the upstream proxy {}", printable(&hop.shown()));
+    }
     if said.socks5 {
         let _ = writeln!(text, "  SOCKS5 is offered");
     }
@@ -311,6 +328,7 @@ fn shown_json(loaded: &Loaded) -> Value {
         "nat64": policy.terms().nat64,
         "ech": policy.terms().ech,
         "socks5": said.socks5,
+        "upstream": loaded.next_hop.as_ref().map(NextHop::shown),
         "policy_sha256": sha256_hex(policy.canonical_json().as_bytes()),
         "sources": sources.iter().map(|source| json!({
             "role": source.role.as_str(), "file": source.file, "sha256": source.sha256,
@@ -462,7 +480,7 @@ impl Side {
 
     fn keys(&self) -> Vec<(String, String)> {
         let PolicyFile { stage, presets, rules, fs, env, limits, work, .. } = &self.file;
-        let PolicyFile { mode, nat64, ech, socks5, .. } = &self.file;
+        let PolicyFile { mode, nat64, ech, socks5, upstream, .. } = &self.file;
         let mut keys: Vec<(String, String)> = Vec::new();
         let mut put = |key: &str, value: String| keys.push((key.to_owned(), value));
         if let Some(stage) = stage {
@@ -478,6 +496,15 @@ impl Side {
         }
         if let Some(ech) = ech.filter(|ech| *ech != Ech::default()) {
             put("network.ech", ech.to_string());
+        }
+        if let Some(UpstreamSection { proxy, auth, bypass, .. }) = upstream {
+            put("network.upstream.proxy", proxy.to_string());
+            let auth = auth.as_ref().map(|auth| match auth {
+                AuthSpec::File(path) => format!("file:{path}"),
+                AuthSpec::Env(name) => format!("env:{name}"),
+            });
+            auth.into_iter().for_each(|auth| put("network.upstream.auth", auth));
+            bypass.iter().for_each(|bypass| put("network.upstream.bypass", bypass.to_string()));
         }
         for (key, said) in [("network.nat64", nat64), ("network.socks5", socks5)] {
             if *said == Some(true) {

@@ -43,6 +43,10 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     if let Some(note) = loaded.policy.terms().note() {
         stdio::line("note", note);
     }
+    let upstream = loaded.next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
+    if let Some(upstream) = &upstream {
+        stdio::line("note", &upstream.note());
+    }
     let is_tcp = |anywhere: bool| {
         places.iter().any(|place| matches!(place, ListenAt::Tcp(addr) if addr.ip().is_loopback() != anywhere))
     };
@@ -62,6 +66,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         listen,
         listen_socks5,
         listen_anywhere: args.listen_anywhere,
+        upstream,
         limits: loaded.limits(args.limits.into()),
         policy: loaded.policy,
         sources: loaded.sources,
@@ -101,7 +106,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
 
 /// Reads the policy again as a fresh start with the same arguments would.
 fn again(args: PolicyArgs, machine: Machine, first: &Loaded) -> Load {
-    let (once, seen) = (first.once.clone(), first.seen.clone());
+    let (once, seen, next_hop) = (first.once.clone(), first.seen.clone(), first.next_hop.clone());
     Box::new(move || {
         if let Some(what) = &once {
             return Err(format!("{what} cannot be read again"));
@@ -111,6 +116,9 @@ fn again(args: PolicyArgs, machine: Machine, first: &Loaded) -> Load {
             return Err(format!("`{}` is no file any more", printable(&seen.path().display().to_string())));
         }
         let loaded = load::load(&args, FileFlags::default(), &machine).map_err(|failure| failure.said())?;
+        if loaded.next_hop != next_hop {
+            return Err("it names another upstream proxy, which takes a new start".into());
+        }
         let Loaded { policy, sources, seen, mut notes, .. } = loaded;
         notes.extend(policy.terms().note().map(str::to_owned));
         Ok(Reloaded { policy, sources, seen, notes })

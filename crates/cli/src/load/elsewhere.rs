@@ -2,7 +2,7 @@
 //! What could not be held is refused and never passed over.
 
 use super::Named;
-use crate::args::PolicyArgs;
+use crate::args::{PolicyArgs, UpstreamArgs};
 use crate::failure::Failure;
 
 /// Refuses the flags that are about hosts.
@@ -21,6 +21,7 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         mode,
         nat64,
         ech,
+        upstream: UpstreamArgs { upstream_proxy, upstream_auth, upstream_bypass },
     } = args;
     let about_hosts = [
         ("--allow", !allow.is_empty()),
@@ -30,6 +31,9 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         ("--mode", mode.is_some()),
         ("--nat64", *nat64),
         ("--ech", ech.is_some()),
+        ("--upstream-proxy", upstream_proxy.is_some()),
+        ("--upstream-auth", upstream_auth.is_some()),
+        ("--upstream-bypass", upstream_bypass.is_some()),
     ];
     if let Some((flag, _)) = about_hosts.into_iter().find(|(_, given)| *given) {
         return Err(Failure::input(format!(

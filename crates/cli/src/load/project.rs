@@ -70,6 +70,10 @@ pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(file.nat64 == Some(true), speaks(|ceiling| ceiling.nat64.is_some()), "network.nat64") {
         file.nat64 = None;
     }
+    let upstream = speaks(|ceiling| ceiling.upstream.is_some());
+    if drop_if(file.upstream.is_some(), upstream, "network.upstream") {
+        file.upstream = None;
+    }
     let view = speaks(|ceiling| ceiling.fs.view.is_some());
     if drop_if(file.fs.view.is_some(), view, "fs.view") {
         file.fs.view = None;

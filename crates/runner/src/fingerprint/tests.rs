@@ -42,6 +42,7 @@ impl Dirs {
             bridge: Bridge::Handoff,
             socks5: false,
             via: None,
+            upstream: None,
             stage: None,
             sources: Vec::new(),
             labels: Vec::new(),

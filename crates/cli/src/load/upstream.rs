@@ -1,0 +1,304 @@
+//! The next hop of a command line: what flags, variables, files and ceilings say of another proxy. It reads no credentials
+//! before somebody is about to use them.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use exeat_policy::file::UpstreamSection;
+use exeat_policy::{Action, AuthSpec, Bypass, BypassError, Policy, UpstreamFault, UpstreamUrl};
+use exeat_runner::{Credentials, UpstreamProxy, credentials_in, credentials_of};
+
+use super::{Named, place_error};
+use crate::args::UpstreamArgs;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::printable;
+
+/// The variables that say which proxy is meant, and what goes without it; the first that is set and not empty counts.
+const PROXY_VARIABLES: [&str; 2] = ["https_proxy", "HTTPS_PROXY"];
+const BYPASS_VARIABLES: [&str; 2] = ["no_proxy", "NO_PROXY"];
+
+/// Another proxy that connections are left to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct NextHop {
+    url: UpstreamUrl,
+    bypass: Option<Bypass>,
+    auth: Option<Auth>,
+}
+
+/// Where its credentials are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Auth {
+    File(PathBuf),
+    Env(String),
+    /// They stood in the variable that names the proxy.
+    Inline(Credentials),
+}
+
+impl NextHop {
+    /// What the proxy of a run uses; the credentials are read here.
+    pub(crate) fn open(&self, env: &BTreeMap<OsString, OsString>) -> Result<UpstreamProxy, Failure> {
+        let read = match &self.auth {
+            None => Ok(None),
+            Some(Auth::File(path)) => credentials_in(path).map(Some),
+            Some(Auth::Env(name)) => credentials_of(name, env).map(Some),
+            Some(Auth::Inline(credentials)) => Ok(Some(credentials.clone())),
+        };
+        let credentials = read.map_err(|error| {
+            let fix = error.fix();
+            let failure = Failure::input("the upstream proxy's credentials").because(error);
+            match fix {
+                Some(fix) => failure.hint(fix),
+                None => failure,
+            }
+        })?;
+        Ok(UpstreamProxy::new(self.url.clone(), self.bypass.clone().unwrap_or_default(), credentials))
+    }
+
+    /// The file that holds the credentials: no stage may see it.
+    pub(crate) fn secret_file(&self) -> Option<&Path> {
+        match &self.auth {
+            Some(Auth::File(path)) => Some(path),
+            _ => None,
+        }
+    }
+
+    /// The variable that holds them: no stage may have it.
+    pub(crate) fn secret_variable(&self) -> Option<&str> {
+        match &self.auth {
+            Some(Auth::Env(name)) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// `proxy.corp.example:3128 (credentials: file /p; directly: *.corp.example)`.
+    pub(crate) fn shown(&self) -> String {
+        let mut more = Vec::new();
+        match &self.auth {
+            None => {}
+            Some(Auth::File(path)) => more.push(format!("credentials: file {}", path.display())),
+            Some(Auth::Env(name)) => more.push(format!("credentials: variable {name}")),
+            Some(Auth::Inline(_)) => more.push("credentials: of the variable".to_owned()),
+        }
+        if let Some(bypass) = self.bypass.as_ref().filter(|bypass| !bypass.is_empty()) {
+            more.push(format!("directly: {bypass}"));
+        }
+        let place = self.url.target();
+        if more.is_empty() { place.to_string() } else { format!("{place} ({})", more.join("; ")) }
+    }
+
+    /// Whether a target is left to it.
+    pub(crate) fn takes(&self, target: &exeat_policy::Target) -> bool {
+        !self.bypass.clone().unwrap_or_default().covers(target)
+    }
+
+    /// The deny rules that say less than they seem to: those for addresses that a name leads to.
+    pub(crate) fn weakens(policy: &Policy) -> impl Iterator<Item = &exeat_policy::Rule> {
+        policy.rules().iter().filter(|rule| rule.action == Action::Deny && rule.pattern.net().is_some())
+    }
+
+    fn of(section: &UpstreamSection, base: &Path, shown: &str, machine: &Machine) -> Result<Self, Failure> {
+        let auth = match &section.auth {
+            None => None,
+            Some(spec) => Some(
+                place(spec, base, machine)
+                    .map_err(|error| place_error(&format!("{shown}: network.upstream.auth"), error))?,
+            ),
+        };
+        Ok(Self { url: section.proxy.clone(), bypass: section.bypass.clone(), auth })
+    }
+
+    /// Whether this is what a ceiling says, as far as it says something.
+    fn is_within(&self, ceiling: &Self) -> bool {
+        let same_auth = ceiling.auth.is_none() || self.auth.is_none() || self.auth == ceiling.auth;
+        let none = Bypass::default();
+        let of = |hop: &Self| hop.bypass.clone().unwrap_or_else(|| none.clone()).entries();
+        self.url == ceiling.url && same_auth && (self.bypass.is_none() || of(self) == of(ceiling))
+    }
+
+    /// What the ceiling says counts, and what it leaves open stays.
+    fn under(self, ceiling: &Self) -> Self {
+        Self { bypass: ceiling.bypass.clone(), auth: ceiling.auth.clone().or(self.auth), ..self }
+    }
+}
+
+fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, crate::machine::PlaceError> {
+    Ok(match spec {
+        AuthSpec::File(path) => Auth::File(machine.place(path, base)?),
+        AuthSpec::Env(name) => Auth::Env(name.clone()),
+    })
+}
+
+/// The next hop, and lines about how it was found.
+pub(super) fn next_hop(
+    args: &UpstreamArgs,
+    files: &[Named],
+    ceilings: &[Named],
+    machine: &Machine,
+    notes: &mut Vec<String>,
+) -> Result<Option<NextHop>, Failure> {
+    let bound = agreed(ceilings, machine)?;
+    let filed = agreed(files, machine)?;
+    let wanted = match args.upstream_proxy.as_deref() {
+        Some("none") => {
+            if args.upstream_auth.is_some() || args.upstream_bypass.is_some() {
+                return Err(Failure::input("`--upstream-proxy none` has no credentials and no exceptions"));
+            }
+            Wanted::None
+        }
+        Some("env") => match from_variables(machine, notes)? {
+            Some(hop) => Wanted::Hop(with_flags(hop, args, machine)?),
+            None => Wanted::None,
+        },
+        // What a file says of another proxy is not for this one, its credentials least of all.
+        Some(url) => {
+            let url = parsed(url).map_err(|fault| refused("--upstream-proxy", &fault))?;
+            Wanted::Hop(with_flags(NextHop { url, bypass: None, auth: None }, args, machine)?)
+        }
+        None => match filed.map(|(hop, _)| hop).or_else(|| bound.as_ref().map(|(hop, _)| hop.clone())) {
+            Some(hop) => Wanted::Hop(with_flags(hop, args, machine)?),
+            None if args.upstream_auth.is_some() || args.upstream_bypass.is_some() => {
+                return Err(Failure::input("there is no upstream proxy that this is about")
+                    .hint("--upstream-proxy http://HOST:PORT, or env"));
+            }
+            None => Wanted::Nothing,
+        },
+    };
+    match (wanted, bound) {
+        (Wanted::Hop(hop), None) => Ok(Some(hop)),
+        (Wanted::Hop(hop), Some((ceiling, _))) if hop.is_within(&ceiling) => Ok(Some(hop.under(&ceiling))),
+        (Wanted::Hop(_) | Wanted::None, Some((ceiling, shown))) => Err(Failure::input(format!(
+            "the ceiling {} sets the upstream proxy {}, and another one is asked for",
+            printable(&shown),
+            printable(&ceiling.shown())
+        ))
+        .hint("leave it out: the ceiling's holds")),
+        // A ceiling's own was taken above.
+        (Wanted::None | Wanted::Nothing, _) => Ok(None),
+    }
+}
+
+/// What was asked for.
+enum Wanted {
+    Hop(NextHop),
+    /// None, and that was said.
+    None,
+    Nothing,
+}
+
+/// The one that these files name, and a file that does.
+fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)>, Failure> {
+    let mut found: Option<(NextHop, String)> = None;
+    for Named { file, base, shown, .. } in files {
+        let Some(section) = &file.upstream else { continue };
+        let hop = NextHop::of(section, base, shown, machine)?;
+        match &found {
+            Some((known, first)) if *known != hop => {
+                return Err(Failure::input(format!(
+                    "`{first}` and `{shown}` differ about the upstream proxy"
+                ))
+                .hint("leave it to one of the files"));
+            }
+            _ => found = Some((hop, shown.clone())),
+        }
+    }
+    Ok(found)
+}
+
+/// Each flag takes the place of its key.
+fn with_flags(hop: NextHop, args: &UpstreamArgs, machine: &Machine) -> Result<NextHop, Failure> {
+    let mut hop = hop;
+    if let Some(text) = &args.upstream_auth {
+        let spec: AuthSpec =
+            text.parse().map_err(|error| Failure::input("`--upstream-auth`").because(error))?;
+        let auth =
+            place(&spec, &machine.cwd, machine).map_err(|error| place_error("--upstream-auth", error))?;
+        hop.auth = Some(auth);
+    }
+    if let Some(text) = &args.upstream_bypass {
+        let mut bypass = Bypass::default();
+        bypass.add_list(text).map_err(|error| {
+            let meant = match &error {
+                BypassError::Rule(error) => error.meant().map(|meant| format!("probably meant: {meant}")),
+                BypassError::All => Some("--upstream-proxy none".to_owned()),
+                _ => None,
+            };
+            let failure = Failure::input("`--upstream-bypass`").because(error);
+            match meant {
+                Some(meant) => failure.hint(meant),
+                None => failure,
+            }
+        })?;
+        hop.bypass = Some(bypass);
+    }
+    Ok(hop)
+}
+
+fn parsed(url: &str) -> Result<UpstreamUrl, UpstreamFault> {
+    url.parse()
+}
+
+/// The text is not repeated: it can hold a password.
+fn refused(what: &str, fault: &UpstreamFault) -> Failure {
+    let failure = Failure::input(format!("`{what}`: {fault}"));
+    match fault {
+        UpstreamFault::Userinfo => failure
+            .hint("--upstream-auth file:PATH or env:NAME says where they are; here others could read them"),
+        UpstreamFault::Shape | UpstreamFault::NoPort => {
+            failure.hint(format!("{what} http://proxy.example:3128"))
+        }
+        _ => failure,
+    }
+}
+
+/// The caller's own proxy.
+fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<NextHop>, Failure> {
+    let Some((name, text)) = variable(&PROXY_VARIABLES, machine)? else {
+        notes.push(
+            "--upstream-proxy env: neither https_proxy nor HTTPS_PROXY is set, so there is none".into(),
+        );
+        return Ok(None);
+    };
+    let (url, credentials) = UpstreamUrl::from_variable(text).map_err(|fault| refused(name, &fault))?;
+    let credentials = credentials.map(|credentials| Credentials::parse(&credentials)).transpose();
+    let credentials = credentials.map_err(|error| Failure::input(format!("`{name}`")).because(error))?;
+    let bypass = match variable(&BYPASS_VARIABLES, machine)? {
+        None => None,
+        Some((list, text)) => match Bypass::from_variable(text) {
+            Ok(Some(bypass)) => Some(bypass),
+            Ok(None) => {
+                notes.push(format!(
+                    "--upstream-proxy env: `{list}` is `*`, so everything is reached directly"
+                ));
+                return Ok(None);
+            }
+            Err(error) => {
+                let failure = Failure::input(format!("`{list}`")).because(error);
+                return Err(failure.hint("--upstream-bypass LIST takes its place"));
+            }
+        },
+    };
+    Ok(Some(NextHop { url, bypass, auth: credentials.map(Auth::Inline) }))
+}
+
+/// The first of these variables that is set and not empty.
+fn variable<'a>(
+    names: &[&'static str],
+    machine: &'a Machine,
+) -> Result<Option<(&'static str, &'a str)>, Failure> {
+    let set = |name: &&'static str| {
+        let value = machine.env.get(OsStr::new(name)).filter(|value| !value.is_empty())?;
+        Some((*name, value))
+    };
+    match names.iter().find_map(set) {
+        None => Ok(None),
+        Some((name, value)) => match value.to_str() {
+            Some(text) => Ok(Some((name, text))),
+            None => Err(Failure::input(format!("`{name}` is not UTF-8"))),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use std::path::PathBuf;
+
+use exeat_policy::{FileRole, Target};
+
+use super::*;
+use crate::load::parse;
+
+/// A machine with these variables, in a directory that does not matter.
+fn machine(env: &[(&str, &str)]) -> Machine {
+    let env = env.iter().map(|(name, value)| (name.into(), value.into()));
+    Machine { cwd: PathBuf::from("/cwd"), env: env.collect() }
+}
+
+fn named(text: &str, role: FileRole, shown: &str) -> Named {
+    let file = parse(text, shown, role).unwrap();
+    Named { file, base: PathBuf::from("/base"), shown: shown.into(), weak: false }
+}
+
+/// What flags, a policy file and a ceiling come to. Each of the files is the inside of its `[network.upstream]`.
+fn hop(
+    flags: [Option<&str>; 3],
+    file: &str,
+    ceiling: &str,
+    env: &[(&str, &str)],
+) -> Result<Option<String>, String> {
+    let [proxy, auth, bypass] = flags.map(|flag| flag.map(str::to_owned));
+    let args = UpstreamArgs { upstream_proxy: proxy, upstream_auth: auth, upstream_bypass: bypass };
+    let read = |text: &str, role, shown| match text {
+        "" => Vec::new(),
+        text => vec![named(&format!("[network.upstream]\n{text}"), role, shown)],
+    };
+    let files = read(file, FileRole::Policy, "policy.toml");
+    let ceilings = read(ceiling, FileRole::Ceiling, "ceiling.toml");
+    let mut notes = Vec::new();
+    let found = next_hop(&args, &files, &ceilings, &machine(env), &mut notes);
+    let found = found.map(|hop| hop.map(|hop| hop.shown())).map_err(|failure| failure.said());
+    assert!(!format!("{found:?} {notes:?}").contains("hunter2"), "A03: {found:?} {notes:?}");
+    found
+}
+
+#[track_caller]
+fn is(found: Result<Option<String>, String>, expect: &str) {
+    assert_eq!(found.as_ref().map(|hop| hop.as_deref().unwrap_or("none")), Ok(expect));
+}
+
+#[track_caller]
+fn refuses(found: Result<Option<String>, String>, expect: &str) {
+    let said = found.unwrap_err();
+    assert!(said.contains(expect), "{said}");
+}
+
+const P: &str = "http://p.test:3128";
+const FILE: &str = "proxy = \"http://f.test:1\"\nauth = \"file:secret\"\nbypass = [\"a.test\"]";
+
+/// K36: nothing is used that nobody named, the caller's own variables least of all.
+#[test]
+fn k36_the_callers_variables_count_only_when_they_are_named() {
+    let env = [("https_proxy", "http://user:hunter2@p.test:3128/"), ("no_proxy", "corp.test,10.0.0.0/8")];
+    is(hop([None; 3], "", "", &env), "none");
+    let all = "p.test:3128 (credentials: of the variable; directly: *.corp.test,10.0.0.0/8,corp.test)";
+    is(hop([Some("env"), None, None], "", "", &env), all);
+    is(hop([Some("env"), None, None], "", "", &[("HTTPS_PROXY", P), ("https_proxy", "")]), "p.test:3128");
+    is(hop([Some("env"), None, None], "", "", &[("http_proxy", P)]), "none");
+    is(hop([Some("env"), None, None], "", "", &[("https_proxy", P), ("NO_PROXY", "*")]), "none");
+    is(hop([Some("none"), None, None], FILE, "", &env), "none");
+    let odd = [("https_proxy", P), ("no_proxy", "192.168.*")];
+    refuses(hop([Some("env"), None, None], "", "", &odd), "--upstream-bypass LIST takes its place");
+    is(
+        hop([Some("env"), None, Some("x.test")], "", "", &[("https_proxy", P)]),
+        "p.test:3128 (directly: x.test)",
+    );
+    let https = [("https_proxy", "https://user:hunter2@p.test:3128/")];
+    refuses(hop([Some("env"), None, None], "", "", &https), "not supported");
+}
+
+/// A03: a password in the wrong place is not repeated, and where it belongs is said.
+#[test]
+fn a03_a_password_in_an_argument_is_not_repeated() {
+    let url = Some("http://user:hunter2@p.test:3128");
+    refuses(hop([url, None, None], "", "", &[]), "--upstream-auth file:PATH or env:NAME");
+    refuses(hop([Some(P), Some("user:hunter2"), None], "", "", &[]), "named by `file:PATH` or `env:NAME`");
+}
+
+/// Each flag takes the place of its key; another proxy gets nothing of what a file says, its credentials least of all.
+#[test]
+fn flags_over_files() {
+    is(hop([None; 3], FILE, "", &[]), "f.test:1 (credentials: file /base/secret; directly: a.test)");
+    is(hop([Some(P), None, None], FILE, "", &[]), "p.test:3128");
+    let flags = [None, Some("env:WHO"), Some(".b.test")];
+    is(hop(flags, FILE, "", &[]), "f.test:1 (credentials: variable WHO; directly: *.b.test,b.test)");
+    is(hop([Some(P), Some("file:mine"), None], "", "", &[]), "p.test:3128 (credentials: file /cwd/mine)");
+    refuses(hop([None, Some("env:WHO"), None], "", "", &[]), "there is no upstream proxy");
+    refuses(hop([Some("none"), None, Some("a.test")], "", "", &[]), "no credentials and no exceptions");
+    refuses(hop([Some(P), None, Some("*")], "", "", &[]), "--upstream-proxy none");
+}
+
+/// H16: a ceiling's proxy holds for every run, and a run that names another one is refused.
+#[test]
+fn a_ceilings_proxy_holds() {
+    let ceiling = "proxy = \"http://f.test:1\"\nbypass = [\"a.test\"]";
+    is(hop([None; 3], "", ceiling, &[]), "f.test:1 (directly: a.test)");
+    let own = [None, Some("env:WHO"), None];
+    is(hop(own, "", ceiling, &[]), "f.test:1 (credentials: variable WHO; directly: a.test)");
+    is(hop([None; 3], FILE, ceiling, &[]), "f.test:1 (credentials: file /base/secret; directly: a.test)");
+    let same = Some("http://F.test.:1/");
+    is(hop([same, None, None], "", ceiling, &[]), "f.test:1 (directly: a.test)");
+    for flags in [
+        [Some(P), None, None],
+        [Some("none"), None, None],
+        [Some("env"), None, None],
+        [same, None, Some("a.test,b.test")],
+        [None, None, Some("b.test")],
+    ] {
+        refuses(hop(flags, "", ceiling, &[]), "the ceiling ceiling.toml sets the upstream proxy f.test:1");
+    }
+    let with_auth = "proxy = \"http://f.test:1\"\nauth = \"file:/site\"";
+    is(hop([None; 3], "", with_auth, &[]), "f.test:1 (credentials: file /site)");
+    refuses(hop([None, Some("env:WHO"), None], "", with_auth, &[]), "the ceiling");
+    let bare = "proxy = \"http://f.test:1\"";
+    refuses(hop([None, None, Some("b.test")], "", bare, &[]), "the ceiling");
+}
+
+/// D10: what is left to the proxy is what `exeat check` does not look up.
+#[test]
+fn what_it_takes() {
+    let hop =
+        NextHop { url: P.parse().unwrap(), bypass: Bypass::from_variable("corp.test").unwrap(), auth: None };
+    let takes = |target: &str| hop.takes(&target.parse::<Target>().unwrap());
+    assert!(takes("a.test:443") && !takes("a.corp.test:443") && !takes("localhost:443"));
+}

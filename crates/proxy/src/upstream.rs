@@ -1,0 +1,269 @@
+//! The next hop: a connection that is left to another HTTP proxy, by CONNECT. It decides nothing and looks up no name but
+//! that proxy's own; what may be named there is an [`Entrusted`], and nothing of the client's goes with it.
+
+use std::fmt;
+use std::io;
+
+use exeat_policy::{Bypass, Entrusted, Target, UpstreamUrl};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout_at};
+
+use crate::dial::{DialError, Upstream, dial_proxy};
+use crate::guard::Guard;
+use crate::limits::{self, Limits};
+use crate::reply::Failure;
+
+/// Another HTTP proxy that connections go through. Only configuration makes one: it is dialled whatever its address is,
+/// but for addresses that nobody dials.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UpstreamProxy {
+    url: UpstreamUrl,
+    bypass: Bypass,
+    credentials: Option<Credentials>,
+}
+
+impl UpstreamProxy {
+    /// All but `bypass` goes through the proxy at `url`.
+    #[must_use]
+    pub fn new(url: UpstreamUrl, bypass: Bypass, credentials: Option<Credentials>) -> Self {
+        Self { url, bypass, credentials }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn target(&self) -> &Target {
+        self.url.target()
+    }
+
+    /// What does not go through it.
+    #[must_use]
+    pub fn bypass(&self) -> &Bypass {
+        &self.bypass
+    }
+
+    /// Whether it is told who we are.
+    #[must_use]
+    pub fn has_credentials(&self) -> bool {
+        self.credentials.is_some()
+    }
+
+    /// What whoever starts a run should know, because it weakens what is checked.
+    #[must_use]
+    pub fn note(&self) -> String {
+        format!(
+            "names go through the upstream proxy {self}, which looks them up itself: their addresses are not checked here"
+        )
+    }
+
+    /// Whether it may be asked for this target.
+    pub(crate) fn takes(&self, target: &Target) -> bool {
+        !self.bypass.covers(target)
+    }
+}
+
+/// `host:port`, as the record has it.
+impl fmt::Display for UpstreamProxy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.target().fmt(f)
+    }
+}
+
+/// Who we are to an upstream proxy: the Basic scheme (RFC 7617).
+///
+/// Printed as stars.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credentials(String);
+
+/// The text is no `user:password`. It is not repeated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "credentials are one line, `user:password`, of at most {MAX_CREDENTIALS} bytes and without control characters"
+)]
+pub struct CredentialsError;
+
+/// Bytes of credentials, at most: long tokens fit.
+pub const MAX_CREDENTIALS: usize = 2048;
+
+impl Credentials {
+    /// Of `user:password`; one line end behind it is passed over.
+    ///
+    /// # Errors
+    /// [`CredentialsError`] when there is no colon, nothing before it, or a control character.
+    pub fn parse(text: &[u8]) -> Result<Self, CredentialsError> {
+        let line = text.strip_suffix(b"\n").unwrap_or(text);
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let colon = line.iter().position(|&byte| byte == b':');
+        let fits = line.len() <= MAX_CREDENTIALS && !line.iter().any(u8::is_ascii_control);
+        if fits && colon.is_some_and(|at| at > 0) { Ok(Self(base64(line))) } else { Err(CredentialsError) }
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Credentials(***)")
+    }
+}
+
+/// RFC 4648 section 4, with padding.
+fn base64(bytes: &[u8]) -> String {
+    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for group in bytes.chunks(3) {
+        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or_default());
+        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
+        for at in 0..4 {
+            let letter = usize::try_from(bits >> (18 - 6 * at) & 63).ok().and_then(|n| LETTERS.get(n));
+            let here = usize::try_from(at).is_ok_and(|at| at <= group.len());
+            out.push(letter.filter(|_| here).map_or('=', |letter| char::from(*letter)));
+        }
+    }
+    out
+}
+
+/// A tunnel to what was entrusted. The lookup of the proxy's name has the deadline of lookups, and all that follows
+/// together that of connections. Not a byte behind the proxy's answer is read: it belongs to the tunnel.
+///
+/// Dropping the future closes the connection.
+pub(crate) async fn through(
+    proxy: &UpstreamProxy,
+    entrusted: Entrusted,
+    guard: &Guard,
+    limits: &Limits,
+) -> Result<Upstream, DialError> {
+    let failed = |failure, detail| DialError { failure, detail: format!("upstream proxy {proxy}: {detail}") };
+    let start = Instant::now();
+    let addrs = guard.resolve_proxy(proxy, start + limits.dns).await;
+    let addrs = addrs.map_err(|(failure, detail)| failed(failure, detail))?;
+    let by = Instant::now() + limits.connect;
+    let mut upstream = dial_proxy(&addrs, by).await.map_err(|error| {
+        let failure = match error.failure {
+            Failure::ConnectTimeout => Failure::UpstreamTimeout,
+            Failure::Resources => Failure::Resources,
+            _ => Failure::UpstreamUnreached,
+        };
+        failed(failure, error.detail)
+    })?;
+    let asked = timeout_at(by, ask(&mut upstream.stream, proxy, entrusted.target())).await;
+    asked
+        .unwrap_or_else(|_| Err((Failure::UpstreamTimeout, "no answer in time".to_owned())))
+        .map_err(|(failure, detail)| failed(failure, detail))?;
+    upstream.took = start.elapsed();
+    Ok(upstream)
+}
+
+/// Why an upstream proxy gave no tunnel: for the reply, and in words for the record.
+type Refused = (Failure, String);
+
+async fn ask(stream: &mut TcpStream, proxy: &UpstreamProxy, target: &Target) -> Result<(), Refused> {
+    let broken = |error: io::Error| (Failure::UpstreamAnswer, error.to_string());
+    stream.write_all(request(proxy, target).as_bytes()).await.map_err(broken)?;
+    let (mut heads, mut interim) = (0, 0);
+    loop {
+        let head = read_head(stream, limits::UPSTREAM_HEAD - heads).await?;
+        heads += head.len();
+        match status(&head) {
+            None => return Err((Failure::UpstreamAnswer, "the answer is not well-formed HTTP".to_owned())),
+            // RFC 9110 section 9.3.6: whatever its fields say, no content follows.
+            Some(200..=299) => return Ok(()),
+            // RFC 9110 section 15.2: any number may come before the answer. Nothing was asked to be switched.
+            Some(100 | 102..=199) if interim < limits::UPSTREAM_INTERIM => interim += 1,
+            Some(407) if proxy.has_credentials() => {
+                return Err((
+                    Failure::UpstreamAuth,
+                    "answered 407: the credentials are not taken".to_owned(),
+                ));
+            }
+            Some(407) => {
+                return Err((Failure::UpstreamAuth, "answered 407: it wants credentials".to_owned()));
+            }
+            Some(status) => return Err((Failure::UpstreamRefused, format!("answered {status}"))),
+        }
+    }
+}
+
+/// Nothing in it is the client's but the target, which was parsed and is written anew.
+fn request(proxy: &UpstreamProxy, target: &Target) -> String {
+    let credentials = match &proxy.credentials {
+        Some(Credentials(basic)) => format!("Proxy-Authorization: Basic {basic}\r\n"),
+        None => String::new(),
+    };
+    format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{credentials}\r\n")
+}
+
+/// Reads one head of at most `most` bytes, and not a byte more: it looks at what is there before it takes it.
+async fn read_head(stream: &mut TcpStream, most: usize) -> Result<Vec<u8>, Refused> {
+    let broken = |error: io::Error| (Failure::UpstreamAnswer, error.to_string());
+    let unusable = |what: &str| Err((Failure::UpstreamAnswer, what.to_owned()));
+    let mut head = Vec::new();
+    let mut chunk = vec![0; limits::EARLY_BYTES];
+    loop {
+        let there = stream.peek(&mut chunk).await.map_err(broken)?;
+        let seen = head.len();
+        head.extend_from_slice(chunk.get(..there).unwrap_or_default());
+        let end = end_of_head(&head, seen);
+        head.truncate(end.unwrap_or(head.len()));
+        if there == 0 {
+            return unusable("it closed the connection instead of an answer");
+        }
+        let taken = chunk.get_mut(..head.len() - seen).unwrap_or_default();
+        // They are there: this does not wait.
+        stream.read_exact(taken).await.map_err(broken)?;
+        if head.len() > most {
+            return unusable("the head of its answer is too large");
+        }
+        if end.is_some() {
+            return Ok(head);
+        }
+        // What cannot become an answer any more is not waited for.
+        let begins = head.len().min(STARTS.len());
+        if head.get(..begins) != STARTS.get(..begins) {
+            return unusable("the answer is not HTTP");
+        }
+    }
+}
+
+/// What every answer begins with.
+const STARTS: &[u8] = b"HTTP/1.";
+
+/// Where the first head ends in `bytes`, of which `seen` bytes have no end.
+fn end_of_head(bytes: &[u8], seen: usize) -> Option<usize> {
+    const END: &[u8] = b"\r\n\r\n";
+    let from = seen.saturating_sub(END.len() - 1);
+    let at = bytes.get(from..)?.windows(END.len()).position(|four| four == END)?;
+    Some(from + at + END.len())
+}
+
+/// The status of a whole head, if it is well-formed: lines that end in CRLF, a field name with a colon in each, no fold.
+fn status(head: &[u8]) -> Option<u16> {
+    let head = head.strip_suffix(b"\r\n\r\n")?;
+    let mut lines = Vec::new();
+    let mut rest = head;
+    while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
+        let (line, next) = rest.split_at_checked(at)?;
+        lines.push(line);
+        rest = next.get(2..)?;
+    }
+    lines.push(rest);
+    let odd = |line: &&[u8]| line.iter().any(|&byte| byte != b'\t' && byte.is_ascii_control());
+    if lines.iter().any(|line| odd(line)) || lines.len() > 1 + limits::FIELDS {
+        return None;
+    }
+    let (first, fields) = lines.split_first()?;
+    let rest = first.strip_prefix(STARTS)?;
+    let [b'0' | b'1', b' ', a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', reason @ ..] = rest else {
+        return None;
+    };
+    if !(reason.is_empty() || reason.starts_with(b" ")) {
+        return None;
+    }
+    let is_field = |line: &&[u8]| {
+        let name = line.iter().position(|&byte| byte == b':').and_then(|at| line.get(..at));
+        name.is_some_and(|name| !name.is_empty() && name.iter().all(|&byte| byte.is_ascii_graphic()))
+    };
+    let digit = |byte: &u8| u16::from(byte - b'0');
+    fields.iter().all(is_field).then(|| digit(a) * 100 + digit(b) * 10 + digit(c))
+}
+
+#[cfg(test)]
+mod tests;

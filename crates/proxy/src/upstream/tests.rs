@@ -1,0 +1,86 @@
+use super::*;
+
+#[test]
+fn base64_of_rfc_4648() {
+    for (text, coded) in
+        [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("\u{3ff}>", "z78+")]
+    {
+        assert_eq!(base64(text.as_bytes()), coded, "{text}");
+    }
+    assert_eq!(base64(&[0xfb, 0xff, 0xff]), "+///");
+}
+
+/// P13, A03: what is no credential is refused, nothing is repeated, and nothing is printed.
+#[test]
+fn p13_credentials_are_one_line_and_printed_as_stars() {
+    let parsed = Credentials::parse(b"Aladdin:open sesame\n").unwrap();
+    assert_eq!(parsed.0, "QWxhZGRpbjpvcGVuIHNlc2FtZQ==");
+    assert_eq!(format!("{parsed:?}"), "Credentials(***)");
+    for good in [&b"u:"[..], b"u:p:q", b"u:p\r\n", "\u{fc}:p".as_bytes()] {
+        assert!(Credentials::parse(good).is_ok(), "{good:?}");
+    }
+    let long = [&b"u:"[..], &[b'x'; MAX_CREDENTIALS]].concat();
+    for bad in [&b""[..], b"\n", b"u", b":p", b"u:p\n\n", b"u:p\r\nX: y", b"u:\0", b"u:p\nv:q\n", &long] {
+        assert_eq!(Credentials::parse(bad), Err(CredentialsError), "{bad:?}");
+    }
+}
+
+/// P13: the whole of what an upstream proxy is sent.
+#[test]
+fn p13_nothing_of_the_clients_is_in_the_request() {
+    let url: UpstreamUrl = "http://proxy.test:3128".parse().unwrap();
+    let target: Target = "[2001:db8::1]:443".parse().unwrap();
+    let proxy = UpstreamProxy::new(url.clone(), Bypass::default(), None);
+    assert_eq!(
+        request(&proxy, &target),
+        "CONNECT [2001:db8::1]:443 HTTP/1.1\r\nHost: [2001:db8::1]:443\r\n\r\n"
+    );
+    let proxy = UpstreamProxy::new(url, Bypass::default(), Credentials::parse(b"u:p").ok());
+    let target: Target = "A.test:80".parse().unwrap();
+    assert_eq!(
+        request(&proxy, &target),
+        "CONNECT a.test:80 HTTP/1.1\r\nHost: a.test:80\r\nProxy-Authorization: Basic dTpw\r\n\r\n"
+    );
+}
+
+/// P19, R10: heads of answers, and what is none.
+#[test]
+fn the_status_of_an_answer() {
+    let fields = |count: usize| format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: b\r\n".repeat(count));
+    for (head, expect) in [
+        ("HTTP/1.1 200 Connection established\r\n\r\n".to_owned(), Some(200)),
+        ("HTTP/1.0 200\r\n\r\n".to_owned(), Some(200)),
+        ("HTTP/1.1 407 \r\nProxy-Authenticate: Basic realm=\"x\"\r\n\r\n".to_owned(), Some(407)),
+        ("HTTP/1.1 200 gr\u{fc}n\r\nX:\u{e9}\ty\r\n\r\n".to_owned(), Some(200)),
+        (fields(limits::FIELDS), Some(200)),
+        (fields(limits::FIELDS + 1), None),
+        ("HTTP/2.0 200 OK\r\n\r\n".to_owned(), None),
+        ("HTTP/1.2 200 OK\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 20 OK\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 2000 OK\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 099 OK\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1  200 OK\r\n\r\n".to_owned(), None),
+        ("http/1.1 200 OK\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 200 OK\r\n folded: x\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 200 OK\r\nno colon\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 200 OK\r\nspace : x\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 200 OK\r\n: x\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 200 OK\nX: y\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 200 OK\rX\r\n\r\n".to_owned(), None),
+        ("HTTP/1.1 200 OK\r\nX: \0\r\n\r\n".to_owned(), None),
+        ("\r\n\r\n".to_owned(), None),
+        (String::new(), None),
+    ] {
+        assert_eq!(status(head.as_bytes()), expect, "{head:?}");
+    }
+}
+
+/// The end is found wherever the head is cut.
+#[test]
+fn the_end_of_a_head_in_any_cut() {
+    let bytes = b"HTTP/1.1 200 OK\r\nA: b\r\n\r\nbehind\r\n\r\n";
+    for seen in 0..25 {
+        assert_eq!(end_of_head(bytes, seen), Some(25), "{seen}");
+        assert_eq!(end_of_head(&bytes[..seen], 0), None, "{seen}");
+    }
+}
