@@ -28,6 +28,7 @@ mod socks;
 mod streams;
 mod terms;
 mod tls;
+mod upstream;
 mod vectors;
 
 /// Trials wait more than they compute, so a few per processor.
@@ -53,6 +54,7 @@ fn main() -> ExitCode {
     streams::cases(&mut cases);
     terms::cases(&mut cases);
     tls::cases(&mut cases);
+    upstream::cases(&mut cases);
     exit::cases(&mut cases);
     http::cases(&mut cases);
     life::cases(&mut cases);

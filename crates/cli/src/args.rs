@@ -172,12 +172,12 @@ pub(crate) struct PolicyArgs {
 /// Another proxy as the next hop. The texts can be passwords in the wrong place: whoever reads them does not repeat them.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct UpstreamArgs {
-    /// Leave connections to another HTTP proxy; env: the one of https_proxy and no_proxy; none
-    #[arg(long, value_name = "http://HOST:PORT|env|none")]
+    /// Go through another HTTP proxy, http://HOST:PORT; env: that of https_proxy and no_proxy; none
+    #[arg(long, value_name = "URL")]
     pub(crate) upstream_proxy: Option<String>,
 
-    /// Where the user:password for it is; the file must be readable by its owner alone
-    #[arg(long, value_name = "file:PATH|env:NAME")]
+    /// Where the user:password for it is: file:PATH, readable by its owner alone, or env:NAME
+    #[arg(long, value_name = "WHERE")]
     pub(crate) upstream_auth: Option<String>,
 
     /// What is reached without it: hosts, *.domains, .domains, addresses and networks

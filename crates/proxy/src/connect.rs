@@ -2,7 +2,7 @@
 //! in a file of its own.
 //!
 //! Written as absences: no upstream socket is opened before its decision is written; nothing dials a name; no path
-//! reaches `dial` without a `Vetted`; after a refusal nothing more is read as a request.
+//! reaches `dial` without a `Vetted`, or another proxy without an `Entrusted`; after a refusal nothing more is read as a request.
 
 mod socks;
 

@@ -246,7 +246,7 @@ fn status(head: &[u8]) -> Option<u16> {
     }
     lines.push(rest);
     let odd = |line: &&[u8]| line.iter().any(|&byte| byte != b'\t' && byte.is_ascii_control());
-    if lines.iter().any(|line| odd(line)) || lines.len() > 1 + limits::FIELDS {
+    if lines.iter().any(odd) || lines.len() > 1 + limits::FIELDS {
         return None;
     }
     let (first, fields) = lines.split_first()?;
