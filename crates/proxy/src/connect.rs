@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering;
 
 use exeat_audit::{ConnId, End, RunId, Via};
 use exeat_policy::{Ech, Target};
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::head::{Asks, Fault, Head, Parsed, Parser, Plain};
@@ -213,10 +213,12 @@ async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opene
             _ => break,
         }
     }
-    if hello::opens_with_tls(&first).is_none() && !first.is_empty() {
-        // One byte, which may be of TLS: whatever the server says, another one follows.
-        if timeout(cx.limits().hello, client.read_some(&mut first, limits::EARLY_BYTES)).await.is_err() {
-            return unnamed(client, HelloFault::Timeout, &target, record, cx).await;
+    // A first byte or two may not tell; whatever the server says, others follow, or it is no handshake.
+    let by = Instant::now() + cx.limits().hello;
+    while !first.is_empty() && hello::opens_with_tls(&first).is_none() {
+        match timeout_at(by, client.read_some(&mut first, limits::EARLY_BYTES)).await {
+            Ok(Ok(read)) if read > 0 => {}
+            _ => break,
         }
     }
     match hello::opens_with_tls(&first) {

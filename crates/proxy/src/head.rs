@@ -80,7 +80,7 @@ pub(crate) enum Fault {
     TransferEncoding,
     #[error("a field is named almost like Content-Length or Transfer-Encoding")]
     LookAlike,
-    #[error("a GET or HEAD request has no Content-Length and no Transfer-Encoding")]
+    #[error("a GET or HEAD request with a Content-Length or a Transfer-Encoding")]
     BodyOfGet,
     #[error("a CONNECT request has no body")]
     ConnectBody,

@@ -29,6 +29,8 @@ pub(crate) struct Hello {
 
 /// encrypted_client_hello (RFC 9849 section 5).
 const ECH: usize = 0xfe0d;
+/// Its forerunner, encrypted_server_name, of drafts that some clients still speak.
+const ESNI: usize = 0xffce;
 
 /// Why bytes are not a hello that can be judged, or name the wrong server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -103,12 +105,17 @@ impl Hello {
     }
 }
 
-/// Whether a client that may say anything opens with TLS; `None`: not enough bytes to tell.
+/// Whether a client that may say anything opens with TLS, well-formed or not; `None`: not enough bytes to tell.
+///
+/// What some server takes for the beginning of a handshake counts: a record of any type and version, as there are servers
+/// that skip alerts in front of a hello and look at no version, and the SSL 2.0 form of a hello (RFC 5246 appendix E.2).
 pub(crate) fn opens_with_tls(bytes: &[u8]) -> Option<bool> {
-    match bytes.len() {
-        0 => None,
-        1 if could_be_tls(bytes) => None,
-        _ => Some(could_be_tls(bytes)),
+    match *bytes {
+        [] => None,
+        [20..=24, ..] => Some(true),
+        [0x80..=0xff, _, 1, 3, ..] => Some(true),
+        [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => None,
+        _ => Some(false),
     }
 }
 
@@ -163,7 +170,7 @@ fn server_name(hello: &[u8]) -> Result<(Option<String>, bool), HelloFault> {
     while !extensions.0.is_empty() {
         let kind = extensions.number(2).ok_or(HelloFault::Malformed)?;
         let body = extensions.prefixed(2).ok_or(HelloFault::Malformed)?;
-        ech |= kind == ECH;
+        ech |= matches!(kind, ECH | ESNI);
         if kind == 0 {
             let name = one_host_name(body).ok_or(HelloFault::Malformed)?;
             if found.replace(name).is_some() {

@@ -16,7 +16,8 @@ use exeat_policy::Target;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
-    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING, UPGRADE, VIA,
+    CONNECTION, CONTENT_LENGTH, HOST, HeaderMap, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT,
+    SEC_WEBSOCKET_KEY, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use hyper::http::uri::PathAndQuery;
 use hyper::service::service_fn;
@@ -33,7 +34,7 @@ use crate::record::Record;
 use crate::reply::{Failure, Refusal, refuse};
 use crate::server::Context;
 use crate::stream::{PrefixedIo, Stream};
-use crate::tunnel::{self, Clock, Early};
+use crate::tunnel::{self, Clock, Early, Moved};
 use crate::upload::Budget;
 
 /// Fields that belong to one hop (RFC 9110 section 7.6.1), and those by which a client tells a proxy something.
@@ -120,21 +121,22 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
     let (to_drive, mut driven) = oneshot::channel();
     let outcome = Mutex::new(None);
     let first = Mutex::new(Some((upstream, to_drive)));
-    let (run, conn) = (cx.run(), record.conn());
+    let (run, conn, moved) = (cx.run(), record.conn(), &record.moved);
     let service = service_fn(|request: Request<Incoming>| {
-        // hyper serves one request on a connection that is not kept alive; a second one would find no way out.
+        // hyper reads no other request once an answer has closed the connection; it would find no way out.
         let first = first.lock().unwrap_or_else(PoisonError::into_inner).take();
         let (target, path, outcome, answered) = (&target, &path, &outcome, &answered);
         let answer = async move {
             let sent = match first {
-                Some((upstream, to_drive)) => send(request, target, path, upstream, to_drive).await,
+                Some((upstream, to_drive)) => send(request, target, path, upstream, to_drive, moved).await,
                 None => Err(Refusal::Malformed(Fault::NotAProxyRequest)),
             };
             answered.store(true, Ordering::Relaxed);
             let (response, came) = match sent {
                 Ok(sent) => sent,
                 Err(refusal) => {
-                    let response = refuse(&refusal, run, conn).into_response().map(Either::Left);
+                    let mut response = refuse(&refusal, run, conn).into_response().map(Either::Left);
+                    set_connection(response.headers_mut(), false);
                     (response, Outcome::Refused(refusal))
                 }
             };
@@ -144,7 +146,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
         Box::pin(answer) as Pin<Box<dyn Future<Output = _> + Send + '_>>
     });
     let mut serving = server::conn::http1::Builder::new()
-        .keep_alive(false) // P10, P16
+        // P10, P16: every answer says `Connection: close`, and after it nothing more is read.
         .half_close(true)
         .auto_date_header(false)
         .preserve_header_case(true)
@@ -223,6 +225,7 @@ async fn send<'a>(
     path: &PathAndQuery,
     upstream: Metered<'a>,
     to_drive: oneshot::Sender<Driven<'a>>,
+    moved: &Moved<'_>,
 ) -> Result<(Answer, Outcome), Refusal> {
     let failed = |failure| Refusal::Failed(target.clone(), failure);
     let budget = upstream.budget;
@@ -245,7 +248,7 @@ async fn send<'a>(
             Refusal::UsedUp(target.clone())
         } else if malformed.load(Ordering::Relaxed) {
             Refusal::Malformed(Fault::Body)
-        } else if error.is_parse() || error.is_incomplete_message() {
+        } else if error.is_parse() || error.is_incomplete_message() && moved.down() > 0 {
             failed(Failure::BadResponse)
         } else {
             failed(Failure::NoResponse)
@@ -256,7 +259,8 @@ async fn send<'a>(
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         // P11: nothing was switched before; and only to what was asked for.
-        if !(wants_websocket && is_websocket(response.headers())) {
+        let accepted = response.headers().contains_key(SEC_WEBSOCKET_ACCEPT);
+        if !(wants_websocket && is_websocket(response.headers()) && accepted) {
             return Err(failed(Failure::BadResponse));
         }
         return Ok((incoming(response, true), Outcome::Switched));
@@ -264,17 +268,24 @@ async fn send<'a>(
     Ok((incoming(response, false), Outcome::Answered))
 }
 
-/// Whether an answer is framed by a length, by `chunked` alone, or by the end of its connection. Another coding would be
+/// Whether an answer is framed by one length, by `chunked` alone, or by the end of its connection. Another coding would be
 /// lost on the way, as it belongs to the hop.
 fn frames_plainly(response: &Response<Incoming>) -> bool {
     let mut codings = response.headers().get_all(TRANSFER_ENCODING).iter();
-    match (codings.next(), codings.next()) {
+    let coding = match (codings.next(), codings.next()) {
         (None, _) => true,
         (Some(only), None) => {
             only.as_bytes().eq_ignore_ascii_case(b"chunked") && response.version() == Version::HTTP_11
         }
         (Some(_), Some(_)) => false,
-    }
+    };
+    let mut lengths = response.headers().get_all(CONTENT_LENGTH).iter();
+    let length = match (lengths.next(), lengths.next()) {
+        (None, _) => true,
+        (Some(only), None) => !only.is_empty() && only.as_bytes().iter().all(u8::is_ascii_digit),
+        (Some(_), Some(_)) => false,
+    };
+    coding && length
 }
 
 /// The request as it goes to the origin.
@@ -306,9 +317,7 @@ fn incoming(response: Response<Incoming>, websocket: bool) -> Answer {
     if chunked {
         parts.headers.remove(CONTENT_LENGTH);
     }
-    if websocket {
-        set_connection(&mut parts.headers, true);
-    }
+    set_connection(&mut parts.headers, websocket);
     parts.version = Version::HTTP_11;
     Response::from_parts(parts, Either::Right(Data { body, malformed: None }))
 }
@@ -344,6 +353,7 @@ fn wants_websocket(request: &Request<Incoming>) -> bool {
         && request.version() == Version::HTTP_11
         && request.body().is_end_stream()
         && is_websocket(request.headers())
+        && request.headers().get_all(SEC_WEBSOCKET_KEY).iter().count() == 1
 }
 
 fn is_websocket(headers: &HeaderMap) -> bool {
@@ -367,14 +377,19 @@ fn host_field(target: &Target) -> HeaderValue {
     HeaderValue::try_from(text).unwrap_or_else(|_| HeaderValue::from_static(""))
 }
 
+/// What broke, without the words of a library.
 fn said(error: &hyper::Error) -> String {
-    let mut text = error.to_string();
     let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
+    while let Some(cause) = source {
+        if let Some(cause) = cause.downcast_ref::<std::io::Error>() {
+            return exeat_audit::escape(format!("client: {cause}").as_bytes(), limits::TEXT);
+        }
+        source = cause.source();
     }
-    exeat_audit::escape(text.as_bytes(), limits::TEXT)
+    match error.is_user() {
+        true => "upstream: the answer broke off".into(),
+        false => "client: the exchange broke off".into(),
+    }
 }
 
 /// A body without trailers: they could say anything that a head may not.

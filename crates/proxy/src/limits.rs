@@ -75,6 +75,11 @@ pub const UPSTREAM_INTERIM: usize = 8;
 /// AWS NLB uses 350 s, RFC 5382 asks NATs for 2 h 4 min on established TCP, which would let a stage pin its slots.
 pub const IDLE: Duration = Duration::from_secs(15 * 60);
 
+/// Time in which a tunnel moves no byte when one side has closed its direction. A peer that is gone altogether looks the
+/// same, and must not keep its slot for long. HAProxy's documentation suggests 30 s for its `timeout client-fin`; a server
+/// that goes on computing for a client that has only finished its question gets twice that.
+pub const HALF_CLOSED: Duration = Duration::from_secs(60);
+
 /// Life of one tunnel, whatever it moves. A day: longer than any stage that we know of.
 pub const TOTAL: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -146,6 +151,8 @@ pub struct Limits {
     pub hello: Duration,
     /// See [`IDLE`].
     pub idle: Duration,
+    /// See [`HALF_CLOSED`].
+    pub half_closed: Duration,
     /// See [`TOTAL`].
     pub total: Duration,
     /// See [`DRAIN`].
@@ -166,6 +173,7 @@ impl Default for Limits {
             connect: CONNECT,
             hello: HELLO,
             idle: IDLE,
+            half_closed: HALF_CLOSED,
             total: TOTAL,
             drain: DRAIN,
             linger: LINGER,

@@ -359,22 +359,36 @@ impl Drop for Record<'_> {
     }
 }
 
-/// What stands for the host in a head that could not be read: the second word of its first line, or all of it, without
-/// userinfo, path and query, which can hold secrets.
+/// What stands for the host in a head that could not be read: of its second word, or of its first where that is no method,
+/// what can be a scheme, a host and a port. Userinfo, path and query can hold secrets, and where they begin is not always
+/// to be told: what could be of them is left out.
 fn raw_target(head: &[u8]) -> Vec<u8> {
     let line = head.split(|byte| matches!(byte, b'\r' | b'\n')).next().unwrap_or_default();
-    let word = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty()).nth(1).unwrap_or(line);
+    let mut words = line.split(|&byte| byte == b' ').filter(|word| !word.is_empty());
+    let first = words.next().unwrap_or_default();
+    let is_method = first.iter().all(u8::is_ascii_uppercase);
+    let word = if is_method { words.next().unwrap_or_default() } else { first };
     let after_scheme = word.windows(3).position(|bytes| bytes == b"://").map_or(0, |at| at + 3);
     let (scheme, rest) = word.split_at_checked(after_scheme).unwrap_or((&[], word));
-    let authority = rest.split(|byte| b"/?#".contains(byte)).next().unwrap_or_default();
     let mut raw = scheme.to_vec();
-    match authority.iter().rposition(|&byte| byte == b'@') {
+    let ends = |byte: &u8| byte.is_ascii_punctuation() && !b"@.-_:[]%".contains(byte);
+    let (authority, behind) = rest.split_at(rest.iter().position(ends).unwrap_or(rest.len()));
+    let host = match authority.iter().rposition(|&byte| byte == b'@') {
+        // The password may have had a slash.
+        _ if behind.contains(&b'@') => b"***",
         Some(at) => {
-            raw.extend_from_slice(b"***");
-            raw.extend_from_slice(authority.get(at..).unwrap_or_default());
+            raw.extend_from_slice(b"***@");
+            authority.get(at + 1..).unwrap_or_default()
         }
-        None => raw.extend_from_slice(authority),
-    }
+        None => authority,
+    };
+    // Behind the last colon of a host there is a port, or nothing that is to be kept.
+    let in_brackets = host.iter().rposition(|&byte| byte == b']').map_or(0, |at| at + 1);
+    let colon = host.iter().skip(in_brackets).position(|&byte| byte == b':').map(|at| in_brackets + at + 1);
+    let digits = |from: usize| host.iter().skip(from).take_while(|byte| byte.is_ascii_digit()).count();
+    let bare_v6 = std::str::from_utf8(host).is_ok_and(|host| host.parse::<std::net::Ipv6Addr>().is_ok());
+    let kept = colon.filter(|_| !bare_v6).map_or(host.len(), |from| from + digits(from));
+    raw.extend(host.iter().take(kept));
     raw.truncate(limits::TEXT);
     raw
 }
@@ -393,6 +407,18 @@ mod tests {
             ("GET /p/secret?token=secret HTTP/1.1\r\n", ""),
             ("\x16\x03\x01", "\x16\x03\x01"),
             ("", ""),
+            ("CONNECT evil.test\x1b[2K:443 HTTP/1.1\r\n", "evil.test\x1b[2K:443"),
+            ("CONNECT [::1%25lo]:443 HTTP/1.1\r\n", "[::1%25lo]:443"),
+            ("GET http://user:secret/ss@good.test/ HTTP/1.1\r\n", "http://***"),
+            ("CONNECT user:sec/ret@good.test:443 HTTP/1.1\r\n", "***"),
+            ("GET http:\\\\good.test\\secret HTTP/1.1\r\n", "http:"),
+            ("GET http://good.test\\secret HTTP/1.1\r\n", "http://good.test"),
+            ("GET http://good.test;secret HTTP/1.1\r\n", "http://good.test"),
+            ("GET token=secret HTTP/1.1\r\n", "token"),
+            ("CONNECT ::1 HTTP/1.1\r\n", "::1"),
+            ("GET data:secret HTTP/1.1\r\n", "data:"),
+            ("Authorization: secret\r\n", "Authorization:"),
+            ("authorization:secret\r\n", "authorization:"),
         ] {
             assert_eq!(raw_target(head.as_bytes()), raw.as_bytes(), "{head:?}");
         }

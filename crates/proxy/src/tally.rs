@@ -67,8 +67,8 @@ pub struct FailedHost {
 /// Counts while the run goes on. It never grows beyond [`limits::TALLY`] and [`limits::TALLY_REACHED`] entries.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    denied: Table<(String, u16, Reason), DeniedHost>,
-    would_deny: Table<(String, u16, Reason), DeniedHost>,
+    denied: Table<(String, u16, Reason, String), DeniedHost>,
+    would_deny: Table<(String, u16, Reason, String), DeniedHost>,
     failed: Table<(String, u16, String), FailedHost>,
     /// Hashes of the targets reached: a run may reach many, and only their number is told.
     reached: HashSet<u64>,
@@ -192,15 +192,17 @@ impl<K, V> Default for Table<K, V> {
 
 /// Counts one; whether there was room for it.
 fn count(
-    table: &mut Table<(String, u16, Reason), DeniedHost>,
+    table: &mut Table<(String, u16, Reason, String), DeniedHost>,
     target: Option<&Target>,
     reason: Reason,
     said: String,
     flag: Option<String>,
 ) -> bool {
     let (host, port) = target.map_or((String::new(), 0), of);
-    let new = || DeniedHost { host: host.clone(), port, reason, said, count: 0, flag };
-    let entry = table.entry((host.clone(), port, reason), new);
+    let new = || DeniedHost { host: host.clone(), port, reason, said: said.clone(), count: 0, flag };
+    // What is wrong with a request is one of few sentences; elsewhere the first one speaks for all.
+    let apart = if reason == Reason::Malformed { said.clone() } else { String::new() };
+    let entry = table.entry((host.clone(), port, reason, apart), new);
     entry.map(|entry| entry.count += 1).is_some()
 }
 

@@ -623,7 +623,13 @@ async fn t01_tls_on_any_port_names_its_host() {
     for (first, reason) in [
         (name(b"allowed.test"), None),
         (b"SSH-2.0-OpenSSH_9.6\r\n".to_vec(), None),
-        (b"\x16not TLS".to_vec(), None),
+        (b"\x16not TLS".to_vec(), Some("not_tls")),
+        // Servers were seen that skip an alert in front of a hello, or that look at no version.
+        ([&[21, 3, 1, 0, 2, 1, 0x5a][..], &name(b"evil.test")].concat(), Some("not_tls")),
+        ([&[22, 2, 0][..], &name(b"evil.test")[3..]].concat(), Some("not_tls")),
+        (vec![0x80, 0x2e, 1, 3, 1, 0, 3, 0, 0, 0, 32], Some("not_tls")),
+        (vec![0x80, 0x2e, 0, 3, 1], None),
+        (vec![0x80, 0x2e], None),
         (b"\x16".to_vec(), Some("hello_timeout")),
         (name(b"evil.test"), Some("sni_mismatch")),
         (in_records(&name(b"evil.test"), 1), Some("sni_mismatch")),

@@ -15,6 +15,7 @@ use std::time::Duration;
 use exeat_audit::End;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{tcp, unix};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -105,6 +106,8 @@ pub(crate) async fn run(
         let clock = Clock::start();
         // Who was first to say that it has no more: 0 nobody, 1 the client, 2 the upstream.
         let first_end = AtomicU64::new(0);
+        // One side has said that it has no more.
+        let half = Notify::new();
         // The upstream has all that the client sent, and its end.
         let all_sent = AtomicBool::new(false);
         let (mut client_read, mut client_write) = halves(&mut client);
@@ -117,6 +120,7 @@ pub(crate) async fn run(
                 .await
                 .map_err(|(side, error)| side.broken(Broken::client, Broken::upstream, error))?;
             let _ = first_end.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+            half.notify_one();
             // The other side may have gone already; then its own direction tells.
             let _ = upstream_write.shutdown().await;
             all_sent.store(true, Ordering::Relaxed);
@@ -142,6 +146,7 @@ pub(crate) async fn run(
             };
             moved.map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
             let _ = first_end.compare_exchange(0, 2, Ordering::Relaxed, Ordering::Relaxed);
+            half.notify_one();
             let _ = client_write.shutdown().await;
             Ok(())
         };
@@ -166,6 +171,8 @@ pub(crate) async fn run(
             },
             sent = stopped => Over::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
             () = clock.idle_for(limits.idle) => Over::Done(End::Idle),
+            // A peer that is gone looks like one that has only finished its side.
+            () = async { half.notified().await; clock.idle_for(limits.half_closed).await } => Over::Done(End::Idle),
             () = tokio::time::sleep(limits.total) => Over::Total,
         }
     };

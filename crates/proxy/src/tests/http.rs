@@ -247,6 +247,7 @@ async fn p11_p12_upgrades() {
     for answer in [
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n",
         "HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
     ] {
         let odd = web(answer).await;
         let proxy = proxy_to(&odd).await;
@@ -280,6 +281,8 @@ async fn p11_a_websocket_becomes_a_tunnel() {
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         assert!(head.to_ascii_lowercase().contains("upgrade: websocket\r\n"), "{head}");
         assert!(head.contains("Sec-WebSocket-Accept: a\r\n"), "{head}");
+        // Some clients compare the whole field.
+        assert!(head.contains("Connection: Upgrade\r\n"), "{head}");
         let mut first = [0; 12];
         client.read_exact(&mut first).await.unwrap();
         assert_eq!(&first, b"server-first");
@@ -310,6 +313,7 @@ async fn r10_odd_answers_are_502() {
         "SSH-2.0-OpenSSH_9.2\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 2, 2\r\n\r\nok",
         "HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
         "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked, gzip\r\nX : y\r\n\r\n",

@@ -243,13 +243,15 @@ async fn x09_requests_and_websockets() {
         assert_eq!(ended.of("close")[1]["end"], "budget");
     }
 
-    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
+    let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Accept: a\r\n\r\n";
     let web = web(switch).await;
     let port = web.port;
     let proxy = setup(&[]).start().await;
     bounded(&proxy, port, 20_000);
     let request = format!(
-        "GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
+        "GET http://allowed.test:{port}/ HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Key: k\r\n\r\n"
     );
     let (mut client, head) = head_of(proxy.connect(Way::Tcp).await, request.as_bytes()).await;
     assert_eq!(head, b"HTTP/1.1 101");

@@ -136,6 +136,13 @@ async fn limits_end_a_tunnel() {
     let (ended, up, _) = idle.task.await.unwrap();
     assert_eq!((ended.end, up), (End::Idle, 4));
 
+    // A client that is gone looks like one that has only finished its side.
+    let mut half = start(b"", Limits { half_closed: short, ..Limits::default() }).await;
+    tokio::time::sleep(short * 2).await;
+    assert!(!half.task.is_finished(), "nobody has finished");
+    half.client.shutdown().await.unwrap();
+    assert_eq!(half.task.await.unwrap().0.end, End::Idle);
+
     let total = start(b"", Limits { total: short, ..Limits::default() }).await;
     assert_eq!(total.task.await.unwrap().0.end, End::Budget);
 
