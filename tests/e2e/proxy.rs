@@ -165,7 +165,7 @@ fn no_descriptors(cx: &Cx) {
     let (ticks, began) = (proxy.live.ticks(), Instant::now());
     std::thread::sleep(Duration::from_secs(2));
     let spent = proxy.live.ticks() - ticks;
-    assert!(spent < 20, "{spent} ticks of CPU in {:?}", began.elapsed());
+    assert!(spent < 10, "{spent} ticks of CPU in {:?}", began.elapsed());
     assert!(proxy.descriptors().len() <= had.len());
     assert_eq!(beside.ask(&target), "200");
 

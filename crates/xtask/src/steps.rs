@@ -33,7 +33,13 @@ pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
     finish(Command::new(binaries.join("bench")).args(arguments).current_dir(tree::root()), "the measurement")
 }
 
-/// Builds `exeat` and the two programs in one go, so that they share every dependency, and returns where they are.
+/// Load on a real proxy; its table, and whether every bound held.
+pub(crate) fn soak(arguments: &[String]) -> Result<(), String> {
+    let binaries = release()?;
+    finish(Command::new(binaries.join("soak")).args(arguments).current_dir(tree::root()), "the soak")
+}
+
+/// Builds `exeat` and the programs in one go, so that they share every dependency, and returns where they are.
 fn release() -> Result<PathBuf, String> {
     finish(
         tree::cargo().args(["build", "--release", "-p", "exeat-cli", "-p", "e2e", "--bins"]),

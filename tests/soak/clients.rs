@@ -1,0 +1,160 @@
+//! The clients, honest and hostile.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use crate::origin::{BULK, IDLE, ONCE};
+
+/// Longer than this is not served.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The way to the origins.
+#[derive(Clone)]
+pub(crate) struct Way {
+    pub(crate) proxy: PathBuf,
+    pub(crate) origins: Vec<SocketAddr>,
+}
+
+impl Way {
+    async fn tunnel(&self, number: usize, first: &[u8]) -> io::Result<UnixStream> {
+        let origin = self.origins[number % self.origins.len()];
+        let mut stream = UnixStream::connect(&self.proxy).await?;
+        stream.write_all(format!("CONNECT {origin} HTTP/1.1\r\nHost: {origin}\r\n\r\n").as_bytes()).await?;
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            if stream.read_buf(&mut head).await? == 0 {
+                break;
+            }
+        }
+        if !head.starts_with(b"HTTP/1.1 200 ") {
+            return Err(io::Error::other(String::from_utf8_lossy(&head).into_owned()));
+        }
+        stream.write_all(first).await?;
+        Ok(stream)
+    }
+
+    /// A tunnel that has moved a byte each way, and does nothing any more.
+    pub(crate) async fn idle(&self, number: usize) -> io::Result<UnixStream> {
+        let mut stream = self.tunnel(number, &[IDLE]).await?;
+        stream.read_u8().await?;
+        Ok(stream)
+    }
+}
+
+/// Clients that ask for a tunnel, move a byte each way and go; and how long each took.
+#[derive(Default)]
+pub(crate) struct Honest {
+    took: Vec<Duration>,
+    pub(crate) failed: usize,
+}
+
+impl Honest {
+    /// So many, one after the other, as far as the time goes.
+    pub(crate) async fn run(&mut self, way: &Way, count: usize, time: Duration) {
+        let end = Instant::now() + time;
+        for number in 0..count {
+            let start = Instant::now();
+            if start > end {
+                break;
+            }
+            let once = async { way.tunnel(number, &[ONCE]).await?.read_u8().await };
+            match timeout(PATIENCE, once).await {
+                Ok(Ok(ONCE)) => self.took.push(start.elapsed()),
+                _ => self.failed += 1,
+            }
+        }
+    }
+
+    pub(crate) fn served(&self) -> usize {
+        self.took.len()
+    }
+
+    /// Median, and the slowest one of a hundred.
+    pub(crate) fn quantiles(&self) -> Option<(Duration, Duration)> {
+        let mut took = self.took.clone();
+        took.sort_unstable();
+        Some((*took.get(took.len() / 2)?, *took.get(took.len() * 99 / 100)?))
+    }
+}
+
+/// The kinds of hostile clients, how many of each there are at a time, and how often each came.
+static KINDS: [(&str, usize, AtomicU64); 7] = [
+    ("heads byte by byte", 200, AtomicU64::new(0)),
+    ("half hellos", 200, AtomicU64::new(0)),
+    ("malformed heads", 4, AtomicU64::new(0)),
+    ("endless heads", 4, AtomicU64::new(0)),
+    ("connect and close", 4, AtomicU64::new(0)),
+    ("slow readers", 100, AtomicU64::new(0)),
+    ("half-closed", 100, AtomicU64::new(0)),
+];
+
+/// What they have tried so far.
+pub(crate) fn tried() -> String {
+    let kinds = KINDS.iter().map(|(name, _, came)| format!("{} {name}", came.load(Ordering::Relaxed)));
+    kinds.collect::<Vec<_>>().join(", ")
+}
+
+/// All kinds at the same time, each anew when it ends, for as long as the future lives.
+pub(crate) async fn hostile(way: &Way) -> String {
+    let mut tasks = JoinSet::new();
+    for (kind, (_, count, came)) in KINDS.iter().enumerate() {
+        for number in 0..*count {
+            let way = way.clone();
+            tasks.spawn(async move {
+                loop {
+                    came.fetch_add(1, Ordering::Relaxed);
+                    // How it ends is its own affair; a short rest leaves the honest ones a processor.
+                    let _ = attack(kind, number, &way).await;
+                    sleep(Duration::from_millis(2)).await;
+                }
+            });
+        }
+    }
+    while tasks.join_next().await.is_some() {}
+    tried()
+}
+
+async fn attack(kind: usize, number: usize, way: &Way) -> io::Result<()> {
+    let mut stream = match kind {
+        1 => way.tunnel(number, &[0x16, 3, 1, 2, 0, 1, 0]).await?,
+        5 => way.tunnel(number, &[BULK]).await?,
+        6 => way.tunnel(number, &[IDLE]).await?,
+        _ => UnixStream::connect(&way.proxy).await?,
+    };
+    match kind {
+        0 => {
+            for byte in b"CONNECT 127.0.0.1:1 HTTP/1.1\r\nX: ".iter().chain(std::iter::repeat(&b'x')) {
+                stream.write_all(&[*byte]).await?;
+                sleep(Duration::from_millis(500)).await;
+            }
+        }
+        2 => {
+            stream.write_all(b"CONNECT 127.0.0.1:1 HTTP/1.1\nHost: a\r\n\r\n").await?;
+            stream.read_to_end(&mut Vec::new()).await?;
+        }
+        3 => loop {
+            stream.write_all(&[b'x'; 16 * 1024]).await?;
+        },
+        5 => loop {
+            stream.read_exact(&mut [0; 1024]).await?;
+            sleep(Duration::from_millis(200)).await;
+        },
+        // To be cut by the proxy, or by the origin.
+        1 | 6 => {
+            if kind == 6 {
+                stream.shutdown().await?;
+            }
+            stream.read_to_end(&mut Vec::new()).await?;
+        }
+        _ => {}
+    }
+    Ok(())
+}
