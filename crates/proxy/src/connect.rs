@@ -176,39 +176,51 @@ fn tunnel(client: Stream, upstream: Stream, mut first: Vec<u8>) -> Opened {
     Opened::Tunnel(Tunnel { client, upstream, early: Early { up: first, down: Vec::new() } })
 }
 
+/// What a tunnel that nobody has settled can go on with.
+enum Ready {
+    Client,
+    Server,
+    /// The client takes what the server said.
+    Taking,
+}
+
 /// Waits for the first bytes of the client, and passes on what the server says before: one that opens with TLS names its
 /// target, whoever spoke first.
 async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let Any { client, mut first, upstream, target, ech } = any;
     let mut down = Vec::new();
     let by = Instant::now() + cx.limits().total;
-    while first.is_empty() && down.is_empty() {
+    while first.is_empty() {
         let ready = async {
             tokio::select! {
                 // Bytes of the client are looked at, also where the server's have come as well.
                 biased;
-                ready = client.readable() => ready.map(|()| true),
-                ready = upstream.readable() => ready.map(|()| false),
+                ready = client.readable() => ready.map(|()| Ready::Client),
+                ready = client.writable(), if !down.is_empty() => ready.map(|()| Ready::Taking),
+                ready = upstream.readable(), if down.is_empty() => ready.map(|()| Ready::Server),
             }
         };
         let idle = Instant::now() + cx.limits().idle;
-        let read = match timeout_at(idle.min(by), ready).await {
-            Ok(Ok(true)) => client.try_read_some(&mut first, limits::EARLY_BYTES),
-            Ok(Ok(false)) => upstream.try_read_some(&mut down, limits::EARLY_BYTES),
+        let done = match timeout_at(idle.min(by), ready).await {
+            Ok(Ok(Ready::Client)) => client.try_read_some(&mut first, limits::EARLY_BYTES),
+            Ok(Ok(Ready::Server)) => upstream.try_read_some(&mut down, limits::EARLY_BYTES),
+            Ok(Ok(Ready::Taking)) => client.try_write(&down).inspect(|&taken| {
+                record.moved.down.fetch_add(taken as u64, Ordering::Relaxed);
+                down.drain(..taken);
+            }),
             Ok(Err(error)) => Err(error),
+            Err(_) if Instant::now() >= by => {
+                record.close(End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()));
+                return None;
+            }
             Err(_) => {
                 record.close(End::Idle, None);
                 return None;
             }
         };
-        match read {
+        match done {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(read) if read > 0 => {
-                // What the client does not take at once waits for the tunnel, and is all that is held.
-                let taken = client.try_write(&down).unwrap_or(0);
-                record.moved.down.fetch_add(taken as u64, Ordering::Relaxed);
-                down.drain(..taken);
-            }
+            Ok(moved) if moved > 0 => {}
             // What broke shows again in the tunnel, and so does an end.
             _ => break,
         }
@@ -387,6 +399,7 @@ async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: 
 
 /// Writes the last that is said on a connection, then closes so that it arrives.
 async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+    record.leave();
     let wrote = client.write_until(reply, Instant::now() + limits::REPLY).await;
     record.close(End::Killed, None);
     if wrote.is_ok() {

@@ -166,7 +166,8 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
     let served = loop {
         tokio::select! {
             biased;
-            served = poll_fn(|cx| serving.poll_without_shutdown(cx)) => break Ok(served),
+            // To its end: what is written is flushed then, whatever the client has still to send.
+            served = &mut serving => break Ok(served),
             conn = &mut driven, if waiting => {
                 waiting = false;
                 origin = conn.ok();
@@ -174,7 +175,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
             }
             // What it ends with comes back through the answer or its body.
             _ = drive(&mut origin), if driving => driving = false,
-            () = clock.idle_for(cx.limits().idle) => break Err((End::Idle, None)),
+            () = clock.idle_for(cx.limits().idle, || cx.limits().idle) => break Err((End::Idle, None)),
             () = &mut total => break Err((End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()))),
             () = &mut stopping => break Err((End::Killed, None)),
         }
@@ -192,6 +193,8 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
                 let error = Some("upstream: lost when it switched protocols".to_owned());
                 return Over::Cut { client, end: End::Error, error };
             };
+            // Counted when they were read, and again when the tunnel passes them on.
+            moved.down.fetch_sub(upstream.read_buf.len() as u64, Ordering::Relaxed);
             let early =
                 Early { up: [&parts.read_buf[..], &unread].concat(), down: upstream.read_buf.to_vec() };
             Over::Switched { client, upstream: upstream.io.into_inner().inner, early }
@@ -300,8 +303,11 @@ fn outgoing(
     parts.uri = Uri::from(path.clone());
     parts.version = Version::HTTP_11;
     strip(&mut parts.headers);
-    // hyper says the length again, as the body that it read has it.
-    parts.headers.remove(CONTENT_LENGTH);
+    // hyper says the length again, as the body that it read has it, but for an empty one: then nothing would tell an
+    // origin that wants a length.
+    if parts.headers.remove(CONTENT_LENGTH).is_some() && body.is_end_stream() {
+        parts.headers.insert(CONTENT_LENGTH, HeaderValue::from_static("0"));
+    }
     // P02: whatever the client put there.
     parts.headers.insert(HOST, host_field(target));
     parts.headers.append(VIA, BY);

@@ -75,7 +75,7 @@ pub(crate) async fn reach(
     let carries = Carries::to(target.port, admitted.tls());
     let ech = admitted.ech();
     if wanted == Wanted::Request && carries == Carries::Tls {
-        return Err(record.only_tls(target.clone()));
+        return Err(record.only_tls(target.clone(), rule.as_ref()));
     }
     record.counted(target, rule.as_ref())?;
     record.budgeted(target, rule.as_ref(), admitted.upload_budgets())?;

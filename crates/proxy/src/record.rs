@@ -106,9 +106,9 @@ impl<'a> Record<'a> {
     }
 
     /// Plain HTTP for a port on which a rule grants TLS: its decision, and then the refusal.
-    pub(crate) fn only_tls(&mut self, target: Target) -> Refusal {
-        let said = "plain HTTP, where TLS is granted";
-        self.refused(&target, None, Reason::NotTls, said.into(), Refusal::OnlyTls)
+    pub(crate) fn only_tls(&mut self, target: Target, rule: Option<&RuleRef>) -> Refusal {
+        let said = "plain HTTP, where only TLS is allowed";
+        self.refused(&target, rule, Reason::NotTls, said.into(), Refusal::OnlyTls)
     }
 
     /// Counts the connection to its host from here to its close; else its decision, and then the refusal.
@@ -120,6 +120,11 @@ impl<'a> Record<'a> {
         }
         let said = format!("{most} connections to this host are open, and no more at one time");
         Err(self.refused(target, rule, Reason::BudgetConns, said, Refusal::Crowded))
+    }
+
+    /// Gives its place among the connections to its host back: what is left is an answer.
+    pub(crate) fn leave(&mut self) {
+        self.place = None;
     }
 
     /// Notes the budgets of what is to be sent; where nothing is left of one, its decision, and then the refusal.
@@ -246,13 +251,13 @@ impl<'a> Record<'a> {
         let said = match refusal {
             Refusal::Failed(target, failure) => {
                 self.cx.tally(|tally| tally.failed(target, &failure.to_string()));
-                format!("{}: {failure}", failure.reason())
+                Some(format!("{}: {failure}", failure.reason()))
             }
-            Refusal::Malformed(fault) => format!("{}: {fault}", fault.reason()),
+            Refusal::Malformed(fault) => Some(format!("{}: {fault}", fault.reason())),
             // What runs out says so itself.
-            _ => String::new(),
+            _ => None,
         };
-        self.close(End::Error, Some(said));
+        self.close(End::Error, said);
     }
 
     pub(crate) fn dialled(&mut self, target: &Target, addr: SocketAddr, took: Duration) {

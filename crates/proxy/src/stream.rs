@@ -45,6 +45,14 @@ impl Stream {
         read
     }
 
+    /// Waits until a write would take something. Dropping it loses nothing.
+    pub(crate) async fn writable(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.writable().await,
+            Self::Unix(stream) => stream.writable().await,
+        }
+    }
+
     /// Writes what can be written without waiting.
     pub(crate) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         match self {

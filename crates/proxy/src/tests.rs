@@ -669,31 +669,50 @@ async fn t01_tls_on_any_port_names_its_host() {
 /// T01, T06: a server that speaks first is heard at once, and does not make the client's hello pass unseen.
 #[tokio::test]
 async fn t01_a_server_that_speaks_first_is_no_way_around() {
-    let greeting: &[u8] = &[b'g'; 10_000];
+    // More than the sockets between hold: some of it waits for the client, who speaks first all the same.
+    static GREETING: [u8; 8 << 20] = [b'g'; 8 << 20];
     for (first, reason) in [
         (b"plain".to_vec(), None),
         (with_server_name(Some(&entries(&[(0, b"allowed.test")])), 0), None),
         (with_server_name(Some(&entries(&[(0, b"evil.test")])), 0), Some("sni_mismatch")),
     ] {
-        let origin = origin(greeting).await;
-        let target = format!("allowed.test:{}", origin.port());
-        let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
-        let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
-        let mut heard = vec![0; greeting.len()];
-        client.read_exact(&mut heard).await.unwrap();
-        assert_eq!(heard, greeting);
-        client.write_all(&first).await.unwrap();
-        match reason {
-            None => eventually(|| origin.bytes() == first).await,
-            Some(_) => drop(read_to_end(&mut *client).await),
+        for (greeting, read) in [(10_000, true), (8 << 20, true), (8 << 20, false)] {
+            let origin = origin(&GREETING[..greeting]).await;
+            let target = format!("allowed.test:{}", origin.port());
+            let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
+            let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+            if read {
+                let mut heard = vec![0; greeting];
+                timeout(Duration::from_secs(5), client.read_exact(&mut heard)).await.unwrap().unwrap();
+                assert_eq!(heard, GREETING[..greeting]);
+            } else {
+                sleep(Duration::from_millis(200)).await;
+            }
+            client.write_all(&first).await.unwrap();
+            match reason {
+                None => {
+                    // An origin that is still speaking hears once it is done.
+                    let rest = async {
+                        while !read && client.read(&mut [0; 65536]).await.is_ok_and(|read| read > 0) {}
+                    };
+                    let _ = timeout(Duration::from_millis(if read { 0 } else { 1000 }), rest).await;
+                    eventually(|| origin.bytes() == first).await;
+                }
+                Some(_) => {
+                    let _ =
+                        timeout(Duration::from_secs(5), client.read_to_end(&mut Vec::new())).await.unwrap();
+                }
+            }
+            drop(client);
+            sleep(Duration::from_millis(50)).await;
+            let ended = proxy.end().await;
+            assert_eq!(origin.bytes().is_empty(), reason.is_some(), "{greeting} {read}");
+            let late = ended.decisions().get(1).cloned();
+            assert_eq!(late, reason.map(|reason| format!("deny:{reason}")));
+            if read {
+                assert_eq!(ended.of("close")[0]["bytes_down"], greeting);
+            }
         }
-        drop(client);
-        sleep(Duration::from_millis(50)).await;
-        let ended = proxy.end().await;
-        assert_eq!(origin.bytes().is_empty(), reason.is_some());
-        let late = ended.decisions().get(1).cloned();
-        assert_eq!(late, reason.map(|reason| format!("deny:{reason}")));
-        assert_eq!(ended.of("close")[0]["bytes_down"], greeting.len());
     }
 }
 

@@ -15,7 +15,6 @@ use std::time::Duration;
 use exeat_audit::End;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{tcp, unix};
-use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
@@ -106,8 +105,6 @@ pub(crate) async fn run(
         let clock = Clock::start();
         // Who was first to say that it has no more: 0 nobody, 1 the client, 2 the upstream.
         let first_end = AtomicU64::new(0);
-        // One side has said that it has no more.
-        let half = Notify::new();
         // The upstream has all that the client sent, and its end.
         let all_sent = AtomicBool::new(false);
         let (mut client_read, mut client_write) = halves(&mut client);
@@ -120,7 +117,6 @@ pub(crate) async fn run(
                 .await
                 .map_err(|(side, error)| side.broken(Broken::client, Broken::upstream, error))?;
             let _ = first_end.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
-            half.notify_one();
             // The other side may have gone already; then its own direction tells.
             let _ = upstream_write.shutdown().await;
             all_sent.store(true, Ordering::Relaxed);
@@ -146,7 +142,6 @@ pub(crate) async fn run(
             };
             moved.map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
             let _ = first_end.compare_exchange(0, 2, Ordering::Relaxed, Ordering::Relaxed);
-            half.notify_one();
             let _ = client_write.shutdown().await;
             Ok(())
         };
@@ -170,9 +165,11 @@ pub(crate) async fn run(
                 Err(broken) => Over::Broken(broken),
             },
             sent = stopped => Over::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
-            () = clock.idle_for(limits.idle) => Over::Done(End::Idle),
             // A peer that is gone looks like one that has only finished its side.
-            () = async { half.notified().await; clock.idle_for(limits.half_closed).await } => Over::Done(End::Idle),
+            () = clock.idle_for(limits.half_closed, || match first_end.load(Ordering::Relaxed) {
+                0 => limits.idle,
+                _ => limits.half_closed.min(limits.idle),
+            }) => Over::Done(End::Idle),
             () = tokio::time::sleep(limits.total) => Over::Total,
         }
     };
@@ -246,14 +243,16 @@ impl Clock {
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// Returns once nothing has moved for `limit`. One timer, set again only when it fires.
-    pub(crate) async fn idle_for(&self, limit: Duration) {
+    /// Returns once nothing has moved for `limit`, which is asked for anew every `step`. One timer, set again only when it
+    /// fires.
+    pub(crate) async fn idle_for(&self, step: Duration, limit: impl Fn() -> Duration) {
         loop {
-            let due = self.start + Duration::from_millis(self.last.load(Ordering::Relaxed)) + limit;
-            if Instant::now() >= due {
+            let due = self.start + Duration::from_millis(self.last.load(Ordering::Relaxed)) + limit();
+            let now = Instant::now();
+            if now >= due {
                 return;
             }
-            sleep_until(due).await;
+            sleep_until(due.min(now + step)).await;
         }
     }
 }
