@@ -433,12 +433,16 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether a name is almost one that frames a message, `Content_Length` or `_Content-Length` say: some reader takes it
-/// for that one.
+/// Whether a name is almost one that frames a message, `Content_Length` or `_Content-Length` say, or one filled up with
+/// signs (`Content-Len***`): some reader takes it for that one.
 fn looks_like_framing(name: &[u8]) -> bool {
     let letters: Vec<u8> =
         name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect();
-    let is = |first: &[u8], last: &[u8]| letters.starts_with(first) && letters.ends_with(last);
+    let is = |first: &[u8], last: &[u8]| {
+        let whole = [first, last].concat();
+        let filled = name.len() > whole.len() && whole.starts_with(&letters);
+        letters.starts_with(first) && letters.ends_with(last) || filled
+    };
     is(b"content", b"length") || is(b"transfer", b"encoding")
 }
 

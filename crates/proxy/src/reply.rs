@@ -87,46 +87,139 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// Status of the HTTP reply; error type of RFC 9209; code of the SOCKS5 reply; reason in the record.
-    fn table(self) -> (u16, &'static str, u8, Reason) {
+    /// The part of the table below that is about these.
+    fn row(self) -> Row {
         match self {
-            Self::NoSuchName => (502, "dns_error", 4, Reason::ResolveError),
-            Self::Resolver => (502, "dns_error", 4, Reason::ResolveError),
-            Self::ResolverTimeout => (504, "dns_timeout", 6, Reason::Timeout),
-            Self::TooManyAnswers => (502, "dns_error", 4, Reason::ResolveError),
-            Self::Host => (502, "proxy_internal_error", 1, Reason::ResolveError),
-            Self::Refused => (502, "connection_refused", 5, Reason::ConnectError),
-            Self::NoRoute => (502, "destination_ip_unroutable", 3, Reason::ConnectError),
-            Self::Reset => (502, "connection_terminated", 4, Reason::ConnectError),
-            Self::ConnectTimeout => (504, "connection_timeout", 6, Reason::Timeout),
-            Self::Resources => (503, "proxy_internal_error", 1, Reason::ConnectError),
-            Self::Connect => (502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::NoResponse => (502, "http_response_incomplete", 1, Reason::ConnectError),
-            Self::BadResponse => (502, "http_protocol_error", 1, Reason::ConnectError),
+            Self::NoSuchName => Row::new(502, "dns_error", 4, Reason::ResolveError),
+            Self::Resolver => Row::new(502, "dns_error", 4, Reason::ResolveError),
+            Self::ResolverTimeout => Row::new(504, "dns_timeout", 6, Reason::Timeout),
+            Self::TooManyAnswers => Row::new(502, "dns_error", 4, Reason::ResolveError),
+            Self::Host => Row::new(502, "proxy_internal_error", 1, Reason::ResolveError),
+            Self::Refused => Row::new(502, "connection_refused", 5, Reason::ConnectError),
+            Self::NoRoute => Row::new(502, "destination_ip_unroutable", 3, Reason::ConnectError),
+            Self::Reset => Row::new(502, "connection_terminated", 4, Reason::ConnectError),
+            Self::ConnectTimeout => Row::new(504, "connection_timeout", 6, Reason::Timeout),
+            // Descriptors and ports come back as connections end.
+            Self::Resources => Row::new(503, "proxy_internal_error", 1, Reason::ConnectError).again(),
+            Self::Connect => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::NoResponse => Row::new(502, "http_response_incomplete", 1, Reason::ConnectError),
+            Self::BadResponse => Row::new(502, "http_protocol_error", 1, Reason::ConnectError),
             // A 407 would be a question to the client, who knows no answer.
-            Self::UpstreamAuth => (502, "proxy_configuration_error", 1, Reason::ConnectError),
-            Self::UpstreamUnresolved => (502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::UpstreamUnreached => (502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::UpstreamTimeout => (504, "connection_timeout", 6, Reason::Timeout),
-            Self::UpstreamRefused => (502, "destination_unavailable", 4, Reason::ConnectError),
-            Self::UpstreamAnswer => (502, "http_protocol_error", 1, Reason::ConnectError),
+            Self::UpstreamAuth => Row::new(502, "proxy_configuration_error", 1, Reason::ConnectError),
+            Self::UpstreamUnresolved => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::UpstreamUnreached => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::UpstreamTimeout => Row::new(504, "connection_timeout", 6, Reason::Timeout),
+            Self::UpstreamRefused => Row::new(502, "destination_unavailable", 4, Reason::ConnectError),
+            Self::UpstreamAnswer => Row::new(502, "http_protocol_error", 1, Reason::ConnectError),
         }
     }
 
     /// The word for the record.
     pub(crate) fn reason(self) -> Reason {
-        self.table().3
+        self.row().reason
+    }
+}
+
+/// One row of the table: how a refusal is told, over every entry and in the record. docs/answers.md has the same rows.
+#[derive(Debug, Clone, Copy)]
+struct Row {
+    /// Status of an HTTP reply.
+    status: u16,
+    /// Type of the error in `Proxy-Status` (RFC 9209 section 2.3).
+    error: &'static str,
+    /// Code of a SOCKS5 reply (RFC 1928 section 6). 6 is "TTL expired": no code is named for a deadline, and this is the one
+    /// that others take.
+    socks: u8,
+    /// The word for the record.
+    reason: Reason,
+    /// The same request may do better after [`RETRY_AFTER`].
+    again: bool,
+}
+
+impl Row {
+    fn new(status: u16, error: &'static str, socks: u8, reason: Reason) -> Self {
+        Self { status, error, socks, reason, again: false }
+    }
+
+    fn again(self) -> Self {
+        Self { again: true, ..self }
     }
 }
 
 impl Refusal {
-    /// The code of a SOCKS5 reply (RFC 1928 section 6), which is all that such a client is told. 6 is "TTL expired": no code
-    /// is named for a deadline, and this is the one that others take.
-    pub(crate) fn socks_code(&self) -> u8 {
+    fn row(&self) -> Row {
         match self {
-            Self::Denied(_) | Self::OnlyTls(_) | Self::UsedUp(_) => 2,
-            Self::Failed(_, failure) => failure.table().2,
-            Self::Malformed(_) | Self::NoRecord(_) | Self::Crowded(_) | Self::Busy | Self::NoProxy => 1,
+            Self::Malformed(fault) => Row::new(fault.status(), "http_request_error", 1, fault.reason()),
+            Self::OnlyTls(_) => Row::new(403, "http_request_denied", 2, Reason::NotTls),
+            Self::Denied(denial) => match denial.reason() {
+                reason @ (Reason::PrivateIp | Reason::MetadataIp) => {
+                    Row::new(403, "destination_ip_prohibited", 2, reason)
+                }
+                reason => Row::new(403, "http_request_denied", 2, reason),
+            },
+            Self::Failed(_, failure) => failure.row(),
+            Self::NoRecord(_) => Row::new(503, "proxy_internal_error", 1, Reason::AuditUnavailable),
+            Self::Crowded(_) => Row::new(429, "connection_limit_reached", 1, Reason::BudgetConns).again(),
+            Self::UsedUp(_) => Row::new(429, "http_request_denied", 2, Reason::BudgetBytes),
+            Self::Busy => Row::new(503, "connection_limit_reached", 1, Reason::BudgetConns).again(),
+            Self::NoProxy => Row::new(503, "proxy_internal_error", 1, Reason::ConnectError),
+        }
+    }
+
+    /// What a client of SOCKS5 is told: this, and no more.
+    pub(crate) fn socks_code(&self) -> u8 {
+        self.row().socks
+    }
+
+    /// What stands in the status line, and the body.
+    fn words(&self) -> (String, String) {
+        match self {
+            Self::Malformed(fault) => {
+                let phrase = match fault.status() {
+                    431 => "Request Header Fields Too Large",
+                    408 => "Request Timeout",
+                    _ => "Bad Request",
+                };
+                (phrase.into(), format!("exeat cannot read this request: {fault}.\n"))
+            }
+            Self::OnlyTls(target) => (
+                format!("exeat denied {target} (only TLS is allowed there)"),
+                format!(
+                    "exeat denied {target}: only TLS is allowed there, and this is a plain HTTP request.\n\
+                     Use https://, which tunnels.\n"
+                ),
+            ),
+            Self::Denied(denial) => denied(denial),
+            Self::Failed(target, failure) => unreachable(target, &failure.to_string(), ": a rule allows it"),
+            // What the decision was does not count: a refusal that cannot be recorded gets this answer as well.
+            Self::NoRecord(target) => {
+                unreachable(target, "the attempt cannot be recorded, and nothing goes out unrecorded", "")
+            }
+            Self::Crowded(target) => (
+                format!("exeat has too many open connections to {}", target.host),
+                format!(
+                    "exeat has too many open connections to {} in this run. The host is allowed: once one of them is \
+                     closed, the next one can be opened.\n",
+                    target.host
+                ),
+            ),
+            Self::UsedUp(target) => (
+                format!("exeat denied {target} (its upload budget is used up)"),
+                format!(
+                    "exeat denied {target}: all that this run may send there has been sent.\n\
+                     This is the sandbox's policy, not an outage. Retrying will not help in this run.\n"
+                ),
+            ),
+            Self::Busy => (
+                "exeat has too many open connections".into(),
+                "exeat has too many open connections in this run. This is not a policy denial.\n".into(),
+            ),
+            Self::NoProxy => (
+                "the proxy of this run is not there".into(),
+                "This run goes through a proxy that somebody else keeps, and exeat could not connect to it.\n\
+                 This is not a policy denial. There is no other way out: nothing was opened.\n"
+                    .into(),
+            ),
         }
     }
 }
@@ -139,116 +232,21 @@ pub(crate) fn socks_reply(code: u8) -> [u8; 10] {
 /// One reply, complete.
 #[derive(Debug)]
 pub(crate) struct Reply {
-    status: u16,
+    row: Row,
     phrase: String,
-    /// Type and details of RFC 9209.
-    error: &'static str,
-    details: &'static str,
-    retry_after: Option<Duration>,
     body: String,
 }
 
 /// The reply to `refusal`.
 pub(crate) fn refuse(refusal: &Refusal, run: RunId, conn: ConnId) -> Reply {
-    let mut reply = reply(refusal);
-    let _ = writeln!(reply.body, "Run {run}, connection {conn}.");
-    reply
+    let (phrase, mut body) = refusal.words();
+    let _ = writeln!(body, "Run {run}, connection {conn}.");
+    Reply { row: refusal.row(), phrase, body }
 }
 
-fn reply(refusal: &Refusal) -> Reply {
-    match refusal {
-        Refusal::Malformed(fault) => malformed(*fault),
-        Refusal::OnlyTls(target) => Reply {
-            status: 403,
-            phrase: format!("exeat denied {target} (only TLS is allowed there)"),
-            error: "http_request_denied",
-            details: Reason::NotTls.as_str(),
-            retry_after: None,
-            body: format!(
-                "exeat denied {target}: only TLS is allowed there, and this is a plain HTTP request.\n\
-                 Use https://, which tunnels.\n"
-            ),
-        },
-        Refusal::Denied(denial) => denied(denial),
-        Refusal::Failed(target, failure) => {
-            let (status, error, _, reason) = failure.table();
-            let mut reply =
-                unreachable(target, status, error, reason, &failure.to_string(), ": a rule allows it");
-            // Descriptors and ports come back as connections end.
-            reply.retry_after = (*failure == Failure::Resources).then_some(RETRY_AFTER);
-            reply
-        }
-        Refusal::NoRecord(target) => {
-            let why = "the attempt cannot be recorded, and nothing goes out unrecorded";
-            // What the decision was does not count: a refusal that cannot be recorded gets this answer as well.
-            unreachable(target, 503, "proxy_internal_error", Reason::AuditUnavailable, why, "")
-        }
-        Refusal::NoProxy => Reply {
-            status: 503,
-            phrase: "the proxy of this run is not there".into(),
-            error: "proxy_internal_error",
-            details: "no_proxy",
-            retry_after: None,
-            body:
-                "This run goes through a proxy that somebody else keeps, and exeat could not connect to it.\n\
-                   This is not a policy denial. There is no other way out: nothing was opened.\n"
-                    .into(),
-        },
-        Refusal::Crowded(target) => Reply {
-            status: 429,
-            phrase: format!("exeat has too many open connections to {}", target.host),
-            error: "connection_limit_reached",
-            details: Reason::BudgetConns.as_str(),
-            retry_after: Some(RETRY_AFTER),
-            body: format!(
-                "exeat has too many open connections to {} in this run. The host is allowed: once one of them is closed,\n                 the next one can be opened.\n",
-                target.host
-            ),
-        },
-        Refusal::UsedUp(target) => Reply {
-            status: 429,
-            phrase: format!("exeat denied {target} (its upload budget is used up)"),
-            error: "http_request_denied",
-            details: Reason::BudgetBytes.as_str(),
-            retry_after: None,
-            body: format!(
-                "exeat denied {target}: all that this run may send there has been sent.\n                 This is the sandbox's policy, not an outage. Retrying will not help in this run.\n"
-            ),
-        },
-        Refusal::Busy => Reply {
-            status: 503,
-            phrase: "exeat has too many open connections".into(),
-            error: "connection_limit_reached",
-            details: Reason::BudgetConns.as_str(),
-            retry_after: Some(RETRY_AFTER),
-            body: "exeat has too many open connections in this run. This is not a policy denial.\n".into(),
-        },
-    }
-}
-
-fn malformed(fault: Fault) -> Reply {
-    let phrase = match fault.status() {
-        431 => "Request Header Fields Too Large",
-        408 => "Request Timeout",
-        _ => "Bad Request",
-    };
-    Reply {
-        status: fault.status(),
-        phrase: phrase.into(),
-        error: "http_request_error",
-        details: fault.reason().as_str(),
-        retry_after: None,
-        body: format!("exeat cannot read this request: {fault}.\n"),
-    }
-}
-
-fn denied(denial: &Denial) -> Reply {
+fn denied(denial: &Denial) -> (String, String) {
     let target = denial.target();
     let said = denial.said_inside();
-    let error = match denial.reason() {
-        Reason::PrivateIp | Reason::MetadataIp => "destination_ip_prohibited",
-        _ => "http_request_denied",
-    };
     let spelt = if denial.reason() == Reason::Default { "no rule allows this host" } else { &said };
     let mut body = format!(
         "exeat denied {target}: {spelt}.\n\
@@ -261,49 +259,31 @@ fn denied(denial: &Denial) -> Reply {
         }
         None => {}
     }
-    Reply {
-        status: 403,
-        phrase: format!("exeat denied {target} ({said})"),
-        error,
-        details: denial.reason().as_str(),
-        retry_after: None,
-        body,
-    }
+    (format!("exeat denied {target} ({said})"), body)
 }
 
-fn unreachable(
-    target: &Target,
-    status: u16,
-    error: &'static str,
-    reason: Reason,
-    why: &str,
-    decided: &str,
-) -> Reply {
-    Reply {
-        status,
-        phrase: format!("exeat could not reach {target} ({why})"),
-        error,
-        details: reason.as_str(),
-        retry_after: None,
-        body: format!("exeat could not reach {target}: {why}.\nThis is not a policy denial{decided}.\n"),
-    }
+fn unreachable(target: &Target, why: &str, decided: &str) -> (String, String) {
+    (
+        format!("exeat could not reach {target} ({why})"),
+        format!("exeat could not reach {target}: {why}.\nThis is not a policy denial{decided}.\n"),
+    )
 }
 
 impl Reply {
     /// The fields, without those that say where the message ends.
     fn fields(&self) -> Vec<(&'static str, String)> {
-        let status = format!("exeat; error={}; details=\"{}\"", self.error, self.details);
+        let status = format!("exeat; error={}; details=\"{}\"", self.row.error, self.row.reason);
         let mut fields =
             vec![("Proxy-Status", status), ("Content-Type", "text/plain; charset=utf-8".to_owned())];
-        if let Some(after) = self.retry_after {
-            fields.push(("Retry-After", after.as_secs().to_string()));
+        if self.row.again {
+            fields.push(("Retry-After", RETRY_AFTER.as_secs().to_string()));
         }
         fields
     }
 
     /// As it goes to the wire.
     pub(crate) fn into_bytes(self) -> Vec<u8> {
-        let mut text = format!("HTTP/1.1 {} {}\r\n", self.status, self.phrase);
+        let mut text = format!("HTTP/1.1 {} {}\r\n", self.row.status, self.phrase);
         for (name, value) in self.fields() {
             let _ = write!(text, "{name}: {value}\r\n");
         }
@@ -315,7 +295,7 @@ impl Reply {
     pub(crate) fn into_response(self) -> Response<Full<Bytes>> {
         let fields = self.fields();
         let mut response = Response::new(Full::from(self.body));
-        *response.status_mut() = StatusCode::from_u16(self.status).unwrap_or(StatusCode::BAD_REQUEST);
+        *response.status_mut() = StatusCode::from_u16(self.row.status).unwrap_or(StatusCode::BAD_REQUEST);
         for (name, value) in fields {
             if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::try_from(value)) {
                 response.headers_mut().insert(name, value);

@@ -266,6 +266,7 @@ fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
         ("transferencoding: chunked", Fault::LookAlike),
         ("Contentc-Length: 0", Fault::LookAlike),
         ("_Content-Length_: 0", Fault::LookAlike),
+        ("Tr****************: x", Fault::LookAlike),
         ("Content-Length: 5", Fault::BodyOfGet),
         ("Content-Length: 0", Fault::BodyOfGet),
         ("Transfer-Encoding: chunked", Fault::BodyOfGet),

@@ -120,3 +120,95 @@ fn content_length_is_the_body_s() {
         assert!(body.ends_with("connection 7.\n"));
     }
 }
+
+/// One of each kind of refusal, of each fault and of each failure.
+fn every() -> Vec<Refusal> {
+    use Failure::*;
+    let to = || target("a.test:443");
+    let failures = [
+        NoSuchName,
+        Resolver,
+        ResolverTimeout,
+        TooManyAnswers,
+        Host,
+        Refused,
+        NoRoute,
+        Reset,
+        ConnectTimeout,
+        Resources,
+        Connect,
+        NoResponse,
+        BadResponse,
+        UpstreamUnresolved,
+        UpstreamUnreached,
+        UpstreamTimeout,
+        UpstreamAuth,
+        UpstreamRefused,
+        UpstreamAnswer,
+    ];
+    let faults = [
+        Fault::BareCr,
+        Fault::TooSlow,
+        Fault::TooLarge,
+        Fault::Scheme,
+        Fault::OtherHostInside,
+        Fault::NotForTunnel,
+    ];
+    let denials = [
+        denial(&[], "a.test:443", None),
+        denial(&["a.test"], "a.test:8443", None),
+        denial(&[], "93.184.215.14:443", None),
+        denial(&["a.test"], "a.test:443", Some("10.2.3.4")),
+        denial(&["a.test"], "a.test:443", Some("169.254.169.254")),
+        denial(&["a.test", "!a.test"], "a.test:443", None),
+    ];
+    let mut all = vec![
+        Refusal::OnlyTls(to()),
+        Refusal::NoRecord(to()),
+        Refusal::Crowded(to()),
+        Refusal::UsedUp(to()),
+        Refusal::Busy,
+        Refusal::NoProxy,
+    ];
+    all.extend(failures.map(|failure| Refusal::Failed(to(), failure)));
+    all.extend(faults.map(Refusal::Malformed));
+    all.extend(denials.map(Refusal::Denied));
+    all
+}
+
+/// The published table has a row for each refusal, with its reason, its status and its SOCKS5 code; and the two entries
+/// that speak HTTP, bytes and hyper, say the same.
+#[test]
+fn the_page_has_every_answer() {
+    let page = include_str!("../../../../docs/answers.md");
+    let rows: Vec<Vec<&str>> = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|line| line.split('|').map(str::trim).collect())
+        .collect();
+    for refusal in every() {
+        let row = refusal.row();
+        let (reason, status, code) =
+            (format!("`{}`", row.reason), row.status.to_string(), format!("{:02}", row.socks));
+        let is_there = rows.iter().any(|cells| {
+            cells[1].contains(&reason)
+                && cells[2].starts_with(&status)
+                && cells[2].contains("Retry-After") == row.again
+                && (cells[3].is_empty() || cells[3].contains(&code))
+        });
+        assert!(is_there, "{reason} {status} {code}, again {}: {refusal:?}", row.again);
+
+        let run = "01JD8Z3V5QAAAAAAAAAAAAAAAA".parse().unwrap();
+        let bytes = text(&refusal);
+        let response = refuse(&refusal, run, ConnId(7)).into_response();
+        assert!(bytes.starts_with(&format!("HTTP/1.1 {status} ")));
+        assert_eq!(response.status().as_u16(), row.status);
+        let phrase = response.extensions().get::<ReasonPhrase>().unwrap();
+        assert!(bytes.contains(std::str::from_utf8(phrase.as_bytes()).unwrap()));
+        for (name, value) in response.headers() {
+            let line = format!("\r\n{name}: {}\r\n", value.to_str().unwrap());
+            assert!(bytes.to_ascii_lowercase().contains(&line.to_ascii_lowercase()), "{line}");
+        }
+        assert!(!bytes.contains("  the") && !bytes.contains("   "), "{bytes}");
+    }
+}
