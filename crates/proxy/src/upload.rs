@@ -9,7 +9,7 @@ use std::task::{Poll, ready};
 use exeat_policy::{BudgetKey, Size};
 
 /// The bytes of a run under each key: a key keeps its count, whatever policy is read meanwhile. There are no more keys than
-/// rules with a budget.
+/// the policies of the run had rules with a budget; how often a policy is read again is in the hands of whoever writes it.
 #[derive(Debug, Default)]
 pub(crate) struct Uploads(Mutex<Used>);
 
@@ -36,13 +36,21 @@ struct Part {
 }
 
 impl Uploads {
-    /// What a connection under these budgets may send. `None`: there is none.
+    /// What a connection under these budgets may send: of several under one key the smallest, since they count the same
+    /// bytes. `None`: there is none.
     pub(crate) fn under(&self, budgets: impl Iterator<Item = (BudgetKey, u64)>) -> Option<Budget<'_>> {
         let mut budgets = budgets.peekable();
         budgets.peek()?;
         let mut used = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let parts = budgets.map(|(key, limit)| Part { place: used.place_of(&key), key, limit }).collect();
-        Some(Budget { uploads: self, parts, ran_out: AtomicBool::new(false) })
+        let mut parts: Vec<Part> = Vec::new();
+        for (key, limit) in budgets {
+            let place = used.place_of(&key);
+            match parts.iter_mut().find(|part| part.place == place) {
+                Some(part) => part.limit = part.limit.min(limit),
+                None => parts.push(Part { key, place, limit }),
+            }
+        }
+        Some(Budget { uploads: self, parts: parts.into(), ran_out: AtomicBool::new(false) })
     }
 }
 

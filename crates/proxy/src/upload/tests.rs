@@ -45,6 +45,19 @@ fn counts_what_was_written() {
     assert_eq!(take(&larger, 900, 900), Some(500));
 }
 
+/// X09: two budgets of one key count the same bytes, and count them once.
+#[test]
+fn one_key_counts_once() {
+    let uploads = Uploads::default();
+    let target = || Target::parse(b"a.test:443").unwrap();
+    let [wide, narrow] = [1000, 600].map(|limit| policy(limit).admit(target(), Day::from_unix(0)).unwrap());
+    let twice = uploads.under(wide.upload_budgets().chain(narrow.upload_budgets())).unwrap();
+    assert_eq!(take(&twice, 500, 500), Some(500));
+    assert_eq!(take(&twice, 500, 500), Some(100), "to the smaller of the two");
+    assert_eq!(take(&twice, 1, 1), None);
+    assert_eq!(take(&budget(&uploads, 1000), 900, 900), Some(400), "and 600 bytes were counted");
+}
+
 /// X09: threads that write at the same time share it to the byte, and none is cut while there is something left.
 #[test]
 fn is_exact_with_many_at_once() {
