@@ -286,12 +286,14 @@ impl<'a> Reading<'a> {
         self.seen.push(seen);
     }
 
-    /// Every ceiling that there is: the site's and the user's where they exist, then the named ones.
+    /// Every ceiling that there is, once: the site's and the user's where they exist, then the named ones.
     fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Failure> {
         let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
         let mut all = Vec::new();
+        let mut taken = Vec::new();
         for path in standing {
             self.look(&path);
+            taken.extend(self.identity(&path));
             // One that is there and cannot be read bounds something that we would not know.
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -300,9 +302,26 @@ impl<'a> Reading<'a> {
             }
         }
         for path in named {
+            let identity = self.identity(path);
+            if identity.as_ref().is_some_and(|identity| taken.contains(identity)) {
+                // The link that it was named by may lead elsewhere later.
+                self.look(path);
+                continue;
+            }
+            taken.extend(identity);
             all.push(self.file(path, FileRole::Ceiling)?);
         }
         Ok(all)
+    }
+
+    /// What makes two names of a file one: the file, and where its relative paths start. `None`: there is no such file.
+    fn identity(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
+        if is_stdin(path) {
+            return None;
+        }
+        let path = self.machine.cwd.join(path);
+        let base = path.parent()?.canonicalize().ok()?;
+        path.canonicalize().ok().filter(|file| file.is_file()).map(|file| (file, base))
     }
 
     /// The project's own file, where nobody named it and a ceiling bounds what it can grant.

@@ -333,6 +333,39 @@ fn what_a_proxy_leaves_out_of_a_policy() {
     }
 }
 
+/// K13, X09: a ceiling that has two names bounds once. One that is read from another directory is another: its relative
+/// paths start there.
+#[test]
+fn a_ceiling_counts_once() {
+    let place = Place::new();
+    let text = "[network]\nallow = [\"a.example\"]\n";
+    place.file("config/exeat/policy.toml", text);
+    place.file("-", text);
+    for name in ["link.toml", "config/exeat/link.toml"] {
+        std::os::unix::fs::symlink(place.0.join("config/exeat/policy.toml"), place.0.join(name)).unwrap();
+    }
+    let machine = Machine {
+        env: [("XDG_CONFIG_HOME".into(), place.0.join("config").into())].into(),
+        ..place.machine()
+    };
+    for (named, count) in [
+        (&[][..], 1),
+        (&["config/exeat/policy.toml", "config/exeat/../exeat/policy.toml"], 1),
+        (&["config/exeat/link.toml"], 1),
+        (&["link.toml", "./link.toml"], 2),
+        (&["./-", "./-"], 2),
+    ] {
+        let mut words = vec!["exeat", "check", "--allow", "a.example", "a.example"];
+        named.iter().for_each(|name| words.extend(["--ceiling", name]));
+        let Command::Check(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        let loaded = load::load(&args.policy, FileFlags::default(), &machine).unwrap();
+        assert_eq!(loaded.bounds.len(), count, "{named:?}");
+        assert_eq!(loaded.sources.len(), count, "{named:?}");
+        // Each is looked at, and the site's, where there is none.
+        assert_eq!(loaded.seen.len(), named.len() + 2 + 1, "{named:?}");
+    }
+}
+
 #[test]
 fn no_home_no_tilde() {
     let place = Place::new();
