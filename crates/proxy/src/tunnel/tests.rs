@@ -126,10 +126,10 @@ async fn megabytes_arrive_whole_both_ways() {
 /// K35, R03: idle and total limits, and the stop of a run.
 #[tokio::test]
 async fn limits_end_a_tunnel() {
-    let short = Duration::from_millis(80);
+    let short = Duration::from_millis(400);
     let mut idle = start(b"", Limits { idle: short, ..Limits::default() }).await;
     for _ in 0..4 {
-        tokio::time::sleep(short / 2).await;
+        tokio::time::sleep(short / 4).await;
         idle.client.write_all(b"x").await.unwrap(); // one direction is enough to be alive
     }
     assert!(!idle.task.is_finished());
