@@ -149,9 +149,11 @@ impl Service for Forward {
             // The other proxy reads HTTP on its socket, whoever it is. Bytes of something else would be a request to it.
             return self.refuse(client, entry, conn, &Refusal::NoProxy).await;
         }
-        let upstream = match connect(&self.to, Instant::now() + self.limits.connect).await {
-            Ok(upstream) => Stream::Unix(upstream),
-            Err(error) => {
+        let connecting = connect(&self.to, Instant::now() + self.limits.connect);
+        let upstream = match stop.run_until_cancelled(connecting).await {
+            None => return,
+            Some(Ok(upstream)) => Stream::Unix(upstream),
+            Some(Err(error)) => {
                 tracing::debug!(%conn, %error, "no proxy");
                 self.lose(&error);
                 return self.refuse(client, entry, conn, &Refusal::NoProxy).await;

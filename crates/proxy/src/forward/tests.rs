@@ -116,3 +116,24 @@ async fn only_http_goes_on() {
     assert!(wait.await.is_err(), "nobody came");
     setup.end().await;
 }
+
+/// K38: the end of a run does not wait for a proxy whose queue is full.
+#[tokio::test]
+async fn the_stop_of_a_run_while_connecting() {
+    use nix::sys::socket::{Backlog, listen};
+
+    let setup = Setup::new(Entry::Http);
+    let theirs = setup.theirs();
+    listen(&theirs, Backlog::new(0).unwrap()).unwrap();
+    let mut queued = Vec::new();
+    while let Ok(client) = UnixStream::connect(setup.dir.join("theirs")).await {
+        queued.push(client);
+    }
+    let mut client = setup.client().await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(setup.cx.summary().connections, 1);
+    setup.stop.cancel();
+    assert_eq!(setup.task.await.unwrap().aborted, 0);
+    assert_eq!(all(&mut client).await, "");
+    std::fs::remove_dir_all(&setup.dir).unwrap();
+}
