@@ -19,6 +19,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("proxy::h16_a_changed_file_is_read_again", changed_file);
     list.once("proxy::h16_a_faulty_file_keeps_the_old_policy", faulty_file);
     list.once("proxy::an_open_tunnel_survives_a_reload", open_tunnel);
+    list.once("proxy::k38_a_successor_and_a_second_signal", successor);
     list.once("proxy::a_ceiling_that_comes_later_counts", later_ceiling);
     list.once("proxy::stdin_is_not_read_again", from_stdin);
     list.matrix("proxy::k38_a_run_through_another_s_proxy", through_another);
@@ -373,6 +374,31 @@ fn faulty_file(cx: &Cx) {
         );
     }
     assert!(!record.with_extension("policy.json").exists(), "nobody asked for it");
+}
+
+/// A07, K38: a proxy that is told to end leaves its place at once, to one that is started while it drains; and a second
+/// signal ends the drain, with the `close` of every connection on record before the end.
+fn successor(cx: &Cx) {
+    let target = format!("{}:7", cx.good_addrs().0);
+    let first = Proxy::start(cx, "proxy", &["--allow", &target]);
+    let record = first.record();
+    let (status, mut tunnel) = first.connect(&target);
+    assert_eq!(status, "200");
+    tunnel.write_all(b"open").expect("the tunnel takes it");
+    tunnel.read_exact(&mut [0; 4]).expect("the tunnel gives it");
+    first.live.signal(Signal::SIGTERM);
+    wait_for(SOON, "the place to be free", || (!first.socket.exists()).then_some(()));
+    let second = Proxy::start(cx, "proxy", &["--allow", &target]);
+    first.live.signal(Signal::SIGTERM);
+    first.live.wait().exits(0);
+    assert_eq!(second.ask(&target), "200");
+    second.end();
+
+    let log = AuditLog::read(&record);
+    log.sound();
+    let events: Vec<_> = log.records().iter().filter_map(|line| line["event"].as_str()).collect();
+    assert_eq!(events[events.len() - 3..], ["decision", "close", "run_end"], "{events:?}");
+    assert_eq!(log.events("close")[0]["end"], "killed");
 }
 
 fn open_tunnel(cx: &Cx) {

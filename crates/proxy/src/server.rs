@@ -61,7 +61,7 @@ impl Listener {
 /// What the clients of a listener speak: told by the listener, and never by what they send.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// HTTP: `CONNECT host:port`.
+    /// HTTP: `CONNECT host:port`, and requests for `http://` URLs.
     Http,
     /// SOCKS5 (RFC 1928), without authentication.
     Socks5,
@@ -94,6 +94,8 @@ pub struct Context {
     uploads: Uploads,
     /// The number of the next connection; they start at 1.
     next: AtomicU64,
+    /// Cancelled once nobody waits for connections that are open at the end.
+    cut: CancellationToken,
 }
 
 impl Context {
@@ -117,6 +119,7 @@ impl Context {
             per_host: PerHost::default(),
             uploads: Uploads::default(),
             next: AtomicU64::new(1),
+            cut: CancellationToken::new(),
             limits,
         }
     }
@@ -160,6 +163,12 @@ impl Context {
     /// which that began.
     pub fn replace_policy(&self, policy: Policy, under: Arc<Under>) {
         *self.ruling.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Ruling { policy, under });
+    }
+
+    /// From here on nothing waits for connections that are open when serving stops: a [`serve`] that is stopped cuts them at
+    /// once, and has their `close` records written when it returns.
+    pub fn cut(&self) {
+        self.cut.cancel();
     }
 
     /// The policy of this moment. [`Record::ruling`](crate::record::Record::ruling) takes it, once for each connection.
@@ -217,7 +226,7 @@ impl Context {
 pub struct ServeReport {
     /// Connections accepted on this listener.
     pub accepted: u64,
-    /// Connections that were still open when the drain time was over, and were aborted.
+    /// Connections that were still open when the drain was over, or was cut short, and were aborted.
     pub aborted: u64,
     /// Connections refused, or closed, because too many were open.
     pub busy: u64,
@@ -226,10 +235,10 @@ pub struct ServeReport {
 }
 
 /// Serves connections from `listener`, whose clients speak `entry`, until `stop` is cancelled. A tunnel still open then gets `limits.drain` to deliver
-/// what its client has sent; a connection that has no tunnel yet is dropped. Several calls may share one context.
+/// what its client has sent, or until [`Context::cut`]; a connection that has no tunnel yet is dropped. Several calls may share one context.
 ///
 /// Dropping the future aborts every connection at once. Each still writes its `close` record, but nothing waits for
-/// it: cancel `stop` instead.
+/// it: cancel `stop` instead, and [`cut`](Context::cut) where there is no time.
 pub async fn serve(
     listener: Listener,
     entry: Entry,
@@ -249,6 +258,11 @@ pub(crate) trait Service: Send + Sync + 'static {
 
     /// Time for the connections that are open at the end.
     fn drain(&self) -> Duration;
+
+    /// Ends when these get no more time.
+    fn hurried(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
 
     /// Counts a connection.
     fn number(&self) -> ConnId;
@@ -280,6 +294,10 @@ impl Service for Context {
 
     fn drain(&self) -> Duration {
         self.limits.drain
+    }
+
+    async fn hurried(&self) {
+        self.cut.cancelled().await;
     }
 
     fn number(&self) -> ConnId {
@@ -355,18 +373,22 @@ pub(crate) async fn accept<S: Service>(
         }
     }
     drop(listener);
-    report.aborted = drain(tasks, cx.drain() + limits::CLOSING).await;
+    report.aborted = drain(tasks, cx.drain() + limits::CLOSING, cx.hurried()).await;
     report
 }
 
-/// Waits for the connections to end, at most `limit`; then aborts the rest and says how many they were.
-async fn drain(mut tasks: JoinSet<()>, limit: Duration) -> u64 {
+/// Waits for the connections to end, at most `limit` and not beyond `hurried`; then aborts the rest and says how many they
+/// were.
+async fn drain(mut tasks: JoinSet<()>, limit: Duration, hurried: impl Future<Output = ()>) -> u64 {
     let all = async {
         while let Some(ended) = tasks.join_next().await {
             note_panic(ended);
         }
     };
-    let _ = timeout(limit, all).await;
+    tokio::select! {
+        _ = timeout(limit, all) => {}
+        () = hurried => {}
+    }
     let left = tasks.len() as u64;
     tasks.shutdown().await;
     left

@@ -772,3 +772,29 @@ async fn the_stop_of_a_run() {
     assert_eq!(ended.of("close")[0]["end"], "killed");
     assert!(read_to_end(&mut *client).await.is_empty());
 }
+
+/// A05, A07: where there is no time for a drain, every connection still leaves its close.
+#[tokio::test]
+async fn the_stop_of_a_run_in_a_hurry() {
+    let origin = origin(b"").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let mut setup = setup(&[&target]);
+    setup.limits.drain = Duration::from_secs(60);
+    let proxy = setup.start().await;
+    let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+    client.write_all(b"no TLS").await.unwrap();
+    while origin.bytes().is_empty() {
+        sleep(Duration::from_millis(5)).await;
+    }
+    let cx = Arc::clone(&proxy.cx);
+    let cut = async {
+        sleep(Duration::from_millis(100)).await;
+        cx.cut();
+    };
+    let (ended, ()) =
+        timeout(Duration::from_secs(10), async { tokio::join!(proxy.end(), cut) }).await.unwrap();
+    ended.closes_follow_decisions();
+    assert_eq!(ended.of("close")[0]["end"], "killed");
+    assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 1);
+    assert!(read_to_end(&mut *client).await.is_empty());
+}

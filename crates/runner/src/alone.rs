@@ -5,7 +5,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::net::SocketAddr;
-use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -80,7 +80,7 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
-/// Serves until SIGINT, SIGTERM or SIGQUIT, then drains. At SIGHUP, and when a file of the policy has changed, the policy
+/// Serves until SIGINT, SIGTERM or SIGQUIT, then drains until another of these. At SIGHUP, and when a file of the policy has changed, the policy
 /// is read again; one that is faulty changes nothing.
 ///
 /// # Errors
@@ -100,16 +100,18 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {
         let mut signals = Signals::listen().map_err(prepare("the signal handlers"))?;
-        // Before the record is begun: a place that is taken leaves none.
-        let (listener, mut shown, _socket) = listen_on(&request.listen)?;
+        // Before the record is begun: a place that is taken, or a thread that cannot be had, leaves none.
+        let (listener, mut shown, mut socket) = listen_on(&request.listen)?;
         let socks5 = request.listen_socks5.as_ref().map(listen_on).transpose()?;
-        let (socks5, _socks5_socket) = match socks5 {
+        let (socks5, mut socks5_socket) = match socks5 {
             None => (None, None),
             Some((listener, place, socket)) => {
                 shown.push_str(&format!(", for SOCKS5 on {place}"));
                 (Some(listener), socket)
             }
         };
+        let mut reloader =
+            Reloader::start(request.load, request.seen).map_err(prepare("the watch on the policy"))?;
         let run = RunId::new();
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();
@@ -129,8 +131,6 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             sources: &request.sources,
         };
         let (log, audit) = record.begin(run, start)?;
-        let mut reloader =
-            Reloader::start(request.load, request.seen).map_err(prepare("the watch on the policy"))?;
 
         let context = Context::new(request.policy, log.clone(), run);
         let context =
@@ -152,8 +152,12 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
                 signal = signals.next() => match signal {
                     Signal::SIGHUP if reloader.ask() => continue,
                     Signal::SIGHUP => Err("the thread that reads it has ended".to_owned()),
-                    _ if stop.is_cancelled() => break, // a second signal does not wait for the drain
                     _ => {
+                        if stop.is_cancelled() {
+                            context.cut(); // a second signal does not wait for the drain
+                        }
+                        // While the listeners are open: from here on the names are free for a successor.
+                        drop((socket.take(), socks5_socket.take()));
                         stop.cancel();
                         continue;
                     }
@@ -260,8 +264,9 @@ fn listen_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     };
     nix::sys::stat::umask(old);
     let listener = bound?;
+    let file = SocketFile { path: path.to_path_buf(), file: identity(path)? };
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
-    Ok((listener, SocketFile(path.to_path_buf())))
+    Ok((listener, file))
 }
 
 fn is_dead_socket(path: &Path) -> bool {
@@ -269,12 +274,25 @@ fn is_dead_socket(path: &Path) -> bool {
     socket && UnixStream::connect(path).is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Removes the socket's name at the end.
-struct SocketFile(PathBuf);
+/// Removes the socket's name at the end, where it still is this socket's. Drop it while the listener is open: the kernel may
+/// give the number of a file that is gone to another.
+struct SocketFile {
+    path: PathBuf,
+    file: (u64, u64),
+}
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Somebody else may have removed it already.
-        let _ = fs::remove_file(&self.0);
+        // Somebody else may have removed it already, and may listen there now.
+        if identity(&self.path).is_ok_and(|file| file == self.file) {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
+}
+
+#[cfg(test)]
+mod tests;
