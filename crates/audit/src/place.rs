@@ -150,7 +150,8 @@ pub fn policy_path(record: &Path) -> PathBuf {
 /// Stores the canonical effective policy beside its record, in a new file of mode 0600.
 pub fn store_policy(record: &Path, canonical_json: &str) -> Result<PathBuf, Error> {
     let path = policy_path(record);
-    new_file(&path, canonical_json).map_err(|source| Error::Io { path: path.clone(), source })?;
+    new_file(&path, |mut file| file.write_all(canonical_json.as_bytes()))
+        .map_err(|source| Error::Io { path: path.clone(), source })?;
     Ok(path)
 }
 
@@ -160,7 +161,7 @@ pub fn store_reloaded(record: &Path, policy_sha256: &str, canonical_json: &str) 
     let digits = policy_sha256.get(..DIGITS).unwrap_or(policy_sha256);
     let path = policy_path(record).with_extension("").with_extension(format!("policy-{digits}.json"));
     let at = |source| Error::Io { path: path.clone(), source };
-    match new_file(&path, canonical_json) {
+    match new_file(&path, |mut file| file.write_all(canonical_json.as_bytes())) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let there = fs::read(&path).map_err(at)?;
             let same = there == canonical_json.as_bytes();
@@ -170,15 +171,19 @@ pub fn store_reloaded(record: &Path, policy_sha256: &str, canonical_json: &str) 
     }
 }
 
-/// A new file for its owner alone.
-fn new_file(path: &Path, text: &str) -> io::Result<()> {
-    OpenOptions::new()
+/// A new file for its owner alone, whole or not at all: a part of a policy, left by a full disk, would stand in the way of the
+/// next attempt.
+fn new_file(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+    let file = OpenOptions::new()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .custom_flags(OFlag::O_NOFOLLOW.bits())
-        .open(path)
-        .and_then(|mut file| file.write_all(text.as_bytes()))
+        .open(path)?;
+    write(&file).inspect_err(|_| {
+        // The first error tells more than a second one would.
+        let _ = fs::remove_file(path);
+    })
 }
 
 /// Digits of a digest that tell the policies of one record apart.

@@ -58,6 +58,24 @@ fn a02_directories_and_files_are_private() {
     assert!(store_policy(&path, "{}").is_err(), "a policy is stored once");
 }
 
+/// A05, H16: what a full disk cut off does not stand in the way of the same policy later, nor is it taken for another's.
+#[test]
+fn a05_a_policy_is_stored_whole_or_not_at_all() {
+    let dir = Dir::new();
+    let path = dir.join("run.policy-0123456789abcdef.json");
+    let full = |mut file: &File| {
+        file.write_all(b"{")?;
+        Err(io::ErrorKind::StorageFull.into())
+    };
+    assert_eq!(new_file(&path, full).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    let store = |text| store_reloaded(&dir.join("run.jsonl"), "0123456789abcdef0123", text);
+    assert_eq!(store("{}").unwrap(), path);
+    assert_eq!(store("{}").unwrap(), path, "it is there already");
+    assert!(store("{1}").is_err(), "another one of this name");
+    assert_eq!(new_file(&path, full).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
+    assert_eq!(fs::read(&path).unwrap(), b"{}");
+}
+
 #[test]
 fn a_policy_stands_beside_a_record_of_any_name() {
     assert_eq!(policy_path(Path::new("a/run.jsonl")), Path::new("a/run.policy.json"));
