@@ -7,31 +7,26 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use exeat_audit::{ConnId, Event, Log, Note, What};
 use tokio::net::UnixStream;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use crate::connect::unheard;
 use crate::limits::{self, Limits};
 use crate::reply::Refusal;
+use crate::room::Room;
 use crate::server::{Entry, Listener, ServeReport, Service, accept};
 use crate::stream::Stream;
 use crate::tally::Summary;
-use crate::tunnel::{self, Early, Moved, Pool};
+use crate::tunnel::{self, Early, Moved};
 
 /// What all connections of one run share that go on to another proxy.
 pub struct Forward {
     to: PathBuf,
     log: Log,
-    limits: Limits,
-    pool: Pool,
-    slots: Arc<Semaphore>,
-    busy: Arc<Semaphore>,
-    next: AtomicU64,
+    room: Room,
     turned_away: AtomicU64,
     lost: Mutex<Lost>,
 }
@@ -51,17 +46,12 @@ impl Forward {
     /// in the same place is used again. The default limits hold. Wrap it in an [`Arc`].
     #[must_use]
     pub fn new(to: PathBuf, log: Log) -> Self {
-        let limits = Limits::default();
         Self {
             to,
             log,
-            pool: Pool::default(),
-            slots: Arc::new(Semaphore::new(limits.connections)),
-            busy: Arc::new(Semaphore::new(limits::BUSY)),
-            next: AtomicU64::new(1),
+            room: Room::new(Limits::default()),
             turned_away: AtomicU64::new(0),
             lost: Mutex::default(),
-            limits,
         }
     }
 
@@ -69,7 +59,7 @@ impl Forward {
     #[must_use]
     pub fn summary(&self) -> Summary {
         Summary {
-            connections: self.next.load(Ordering::Relaxed) - 1,
+            connections: self.room.numbered(),
             turned_away: self.turned_away.load(Ordering::Relaxed),
             ..Summary::default()
         }
@@ -78,8 +68,7 @@ impl Forward {
     /// Replaces the default limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
-        self.limits = limits;
+        self.room = Room::new(limits);
         self
     }
 
@@ -106,7 +95,7 @@ impl Forward {
     async fn refuse(&self, mut client: Stream, entry: Entry, conn: ConnId, refusal: &Refusal) {
         let reply = unheard(refusal, entry, self.log.run(), conn);
         if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
-            client.linger(self.limits.linger).await;
+            client.linger(self.room.limits.linger).await;
         }
     }
 }
@@ -124,20 +113,8 @@ pub async fn forward(
 }
 
 impl Service for Forward {
-    fn slots(&self) -> &Arc<Semaphore> {
-        &self.slots
-    }
-
-    fn busy(&self) -> &Arc<Semaphore> {
-        &self.busy
-    }
-
-    fn drain(&self) -> Duration {
-        self.limits.drain
-    }
-
-    fn number(&self) -> ConnId {
-        ConnId(self.next.fetch_add(1, Ordering::Relaxed))
+    fn room(&self) -> &Room {
+        &self.room
     }
 
     fn turned_away(&self) {
@@ -149,7 +126,7 @@ impl Service for Forward {
             // The other proxy reads HTTP on its socket, whoever it is. Bytes of something else would be a request to it.
             return self.refuse(client, entry, conn, &Refusal::NoProxy).await;
         }
-        let connecting = connect(&self.to, Instant::now() + self.limits.connect);
+        let connecting = connect(&self.to, Instant::now() + self.room.limits.connect);
         let upstream = match stop.run_until_cancelled(connecting).await {
             None => return,
             Some(Ok(upstream)) => Stream::Unix(upstream),
@@ -161,7 +138,8 @@ impl Service for Forward {
         };
         let moved = Moved::default();
         let early = Early::default();
-        let ended = tunnel::run(client, upstream, early, &moved, &self.pool, &self.limits, stop).await;
+        let ended =
+            tunnel::run(client, upstream, early, &moved, &self.room.pool, &self.room.limits, stop).await;
         tracing::debug!(%conn, end = ?ended.end, up = moved.up(), down = moved.down(), "closed");
     }
 

@@ -20,6 +20,7 @@ mod per_host;
 mod reach;
 mod record;
 mod reply;
+mod room;
 mod server;
 mod socks;
 mod stream;

@@ -2,13 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
 use exeat_audit::{ConnId, Header, Log, RunId, Under};
 use exeat_policy::{Policy, Reason, Target};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -18,6 +16,7 @@ use crate::denials::Denials;
 use crate::guard::{Guard, System};
 use crate::limits::{self, Limits};
 use crate::per_host::PerHost;
+use crate::room::Room;
 use crate::stream::Stream;
 use crate::tally::{Summary, Tally};
 use crate::tunnel::Pool;
@@ -78,22 +77,15 @@ pub struct Context {
     ruling: RwLock<Arc<Ruling>>,
     log: Log,
     run: RunId,
-    limits: Limits,
+    room: Room,
     denials: Option<Denials>,
     guard: Guard,
     upstream: Option<UpstreamProxy>,
-    pool: Pool,
     tally: Mutex<Tally>,
-    /// A permit per connection that is served.
-    slots: Arc<Semaphore>,
-    /// A permit per connection that is told that there is no slot.
-    busy: Arc<Semaphore>,
     /// The connections to each host.
     per_host: PerHost,
     /// What went up under each budget.
     uploads: Uploads,
-    /// The number of the next connection; they start at 1.
-    next: AtomicU64,
     /// Cancelled once nobody waits for connections that are open at the end.
     cut: CancellationToken,
 }
@@ -102,25 +94,20 @@ impl Context {
     /// A context with the default limits and without a denials file. Wrap it in an [`Arc`] when it is complete.
     #[must_use]
     pub fn new(policy: Policy, log: Log, run: RunId) -> Self {
-        let limits = Limits::default();
         let Header { policy_sha256, mode, .. } = log.header();
         let under = Under { policy_sha256: policy_sha256.clone(), mode: *mode };
         Self {
             ruling: RwLock::new(Arc::new(Ruling { policy, under: Arc::new(under) })),
             log,
             run,
+            room: Room::new(Limits::default()),
             denials: None,
             guard: Guard::new(Arc::new(System::of_this_host())),
             upstream: None,
-            pool: Pool::default(),
             tally: Mutex::default(),
-            slots: Arc::new(Semaphore::new(limits.connections)),
-            busy: Arc::new(Semaphore::new(limits::BUSY)),
             per_host: PerHost::default(),
             uploads: Uploads::default(),
-            next: AtomicU64::new(1),
             cut: CancellationToken::new(),
-            limits,
         }
     }
 
@@ -141,8 +128,7 @@ impl Context {
     /// Replaces the default limits.
     #[must_use]
     pub fn with_limits(mut self, limits: Limits) -> Self {
-        self.slots = Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS)));
-        self.limits = limits;
+        self.room = Room::new(limits);
         self
     }
 
@@ -185,7 +171,7 @@ impl Context {
     }
 
     pub(crate) fn limits(&self) -> &Limits {
-        &self.limits
+        &self.room.limits
     }
 
     pub(crate) fn guard(&self) -> &Guard {
@@ -198,7 +184,7 @@ impl Context {
     }
 
     pub(crate) fn pool(&self) -> &Pool {
-        &self.pool
+        &self.room.pool
     }
 
     pub(crate) fn per_host(&self) -> &PerHost {
@@ -250,14 +236,8 @@ pub async fn serve(
 
 /// What is done with the connections of a listener.
 pub(crate) trait Service: Send + Sync + 'static {
-    /// A permit per connection that is served.
-    fn slots(&self) -> &Arc<Semaphore>;
-
-    /// A permit per connection that is told that there is no slot.
-    fn busy(&self) -> &Arc<Semaphore>;
-
-    /// Time for the connections that are open at the end.
-    fn drain(&self) -> Duration;
+    /// The room that they share.
+    fn room(&self) -> &Room;
 
     /// Ends when these get no more time.
     fn hurried(&self) -> impl Future<Output = ()> + Send {
@@ -265,7 +245,7 @@ pub(crate) trait Service: Send + Sync + 'static {
     }
 
     /// Counts a connection.
-    fn number(&self) -> ConnId;
+    fn accepted(&self) {}
 
     /// Counts one of these for which there is no room.
     fn turned_away(&self);
@@ -284,25 +264,16 @@ pub(crate) trait Service: Send + Sync + 'static {
 }
 
 impl Service for Context {
-    fn slots(&self) -> &Arc<Semaphore> {
-        &self.slots
-    }
-
-    fn busy(&self) -> &Arc<Semaphore> {
-        &self.busy
-    }
-
-    fn drain(&self) -> Duration {
-        self.limits.drain
+    fn room(&self) -> &Room {
+        &self.room
     }
 
     async fn hurried(&self) {
         self.cut.cancelled().await;
     }
 
-    fn number(&self) -> ConnId {
+    fn accepted(&self) {
         self.tally(Tally::accepted);
-        ConnId(self.next.fetch_add(1, Ordering::Relaxed))
     }
 
     fn turned_away(&self) {
@@ -354,9 +325,10 @@ pub(crate) async fn accept<S: Service>(
         };
         backoff = Backoff::default();
         report.accepted += 1;
-        let conn = cx.number();
+        cx.accepted();
+        let conn = cx.room().number();
         let (cx, stop) = (Arc::clone(&cx), stop.clone());
-        if let Ok(slot) = Arc::clone(cx.slots()).try_acquire_owned() {
+        if let Ok(slot) = Arc::clone(&cx.room().slots).try_acquire_owned() {
             tasks.spawn(async move {
                 cx.serve(client, entry, conn, &stop).await;
                 drop(slot);
@@ -364,7 +336,7 @@ pub(crate) async fn accept<S: Service>(
         } else {
             report.busy += 1;
             cx.turned_away();
-            if let Ok(slot) = Arc::clone(cx.busy()).try_acquire_owned() {
+            if let Ok(slot) = Arc::clone(&cx.room().busy).try_acquire_owned() {
                 tasks.spawn(async move {
                     cx.turn_away(client, entry, conn).await;
                     drop(slot);
@@ -373,7 +345,7 @@ pub(crate) async fn accept<S: Service>(
         }
     }
     drop(listener);
-    report.aborted = drain(tasks, cx.drain() + limits::CLOSING, cx.hurried()).await;
+    report.aborted = drain(tasks, cx.room().limits.drain + limits::CLOSING, cx.hurried()).await;
     report
 }
 

@@ -1,4 +1,5 @@
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use exeat_audit::{Header, Mode, RunId, Sink};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
