@@ -66,7 +66,17 @@ impl UnderTest {
     /// A client inside a sandbox. Its process is `exeat run` itself.
     pub(crate) fn inside(&self, origin: SocketAddr, bridge: &str) -> Client {
         let mut command = self.exeat();
-        command.args(["run", "--quiet", "--bridge", bridge, "--allow", &origin.to_string(), "--"]);
+        command.args([
+            "run",
+            "--quiet",
+            "--bridge",
+            bridge,
+            "--connections-per-host",
+            "20000",
+            "--allow",
+            &origin.to_string(),
+            "--",
+        ]);
         command.args(["./client", "client", &origin.to_string(), "env"]);
         Client::start(command)
     }
@@ -78,7 +88,15 @@ impl UnderTest {
         drop(listener);
         let child = self
             .exeat()
-            .args(["proxy", "--listen", &format!("tcp:{address}"), "--allow", &origin.to_string()])
+            .args([
+                "proxy",
+                "--connections-per-host",
+                "20000",
+                "--listen",
+                &format!("tcp:{address}"),
+                "--allow",
+                &origin.to_string(),
+            ])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

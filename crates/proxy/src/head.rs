@@ -433,15 +433,19 @@ fn is_blank(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t')
 }
 
-/// Whether a name is almost one that frames a message, `Content_Length` or `_Content-Length` say, or one filled up with
-/// signs (`Content-Len***`): some reader takes it for that one.
+/// Whether a name is almost one that frames a message, `Content_Length` or `_Content-Length` say, or the beginning of one
+/// that is filled up with signs (`Content-Len***`): some reader takes it for that one.
 fn looks_like_framing(name: &[u8]) -> bool {
     let letters: Vec<u8> =
         name.iter().filter(|byte| byte.is_ascii_alphanumeric()).map(u8::to_ascii_lowercase).collect();
     let is = |first: &[u8], last: &[u8]| {
-        let whole = [first, last].concat();
-        let filled = name.len() > whole.len() && whole.starts_with(&letters);
-        letters.starts_with(first) && letters.ends_with(last) || filled
+        let begins = match letters.strip_prefix(first) {
+            // Something may stand in the place of the hyphen.
+            Some(rest) => last.starts_with(rest) || last.starts_with(rest.get(1..).unwrap_or_default()),
+            None => first.starts_with(&letters),
+        };
+        let whole = name.len() > first.len() + last.len();
+        whole && begins || letters.starts_with(first) && letters.ends_with(last)
     };
     is(b"content", b"length") || is(b"transfer", b"encoding")
 }

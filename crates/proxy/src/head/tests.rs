@@ -267,6 +267,7 @@ fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
         ("Contentc-Length: 0", Fault::LookAlike),
         ("_Content-Length_: 0", Fault::LookAlike),
         ("Tr****************: x", Fault::LookAlike),
+        ("!contente!!!L*: 5", Fault::LookAlike),
         ("Content-Length: 5", Fault::BodyOfGet),
         ("Content-Length: 0", Fault::BodyOfGet),
         ("Transfer-Encoding: chunked", Fault::BodyOfGet),
@@ -275,6 +276,31 @@ fn p05_to_p09_shapes_that_are_read_differently_are_refused() {
             let head = format!("{method} http://a.test/ HTTP/1.1\r\nHost: a.test\r\n{fields}\r\n\r\n");
             assert_eq!(fault(&head), fault_of_it, "{method} {fields}");
         }
+    }
+}
+
+#[test]
+fn fields_that_clients_send_are_none_of_those() {
+    for name in [
+        "Content-Type",
+        "Content-Encoding",
+        "Content-Disposition",
+        "Content-MD5",
+        "Content-Range",
+        "TE",
+        "Trailer",
+        "Transfer",
+        "Content",
+        "Content-Security-Policy",
+        "X-Content-Length",
+        "X-Transfer-Encoding",
+        "Content-Language",
+        "Content-Location",
+        "C",
+        "T",
+        "X-Amz-Decoded-Content-Length",
+    ] {
+        assert!(!looks_like_framing(name.as_bytes()), "{name}");
     }
 }
 
