@@ -51,6 +51,9 @@ use crate::signals::{Ask, Asks, Signals};
 /// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
 
+/// From a signal to the word that the command has started, which is on its way when it has.
+const STARTING: Duration = Duration::from_secs(1);
+
 /// Limits that can be reached before anybody takes note: each of the two streams, and the watch.
 const STOPS: usize = 4;
 
@@ -659,15 +662,23 @@ impl Sandbox {
             () = std::future::ready(()) => {}
         }
         self.go.take().and_then(|go| go.send(()).ok()).ok_or(()).map_err(lost)?;
+        let mut early = None;
         let started = tokio::select! {
             // What has started is not reported as stopped before it did.
             biased;
             started = &mut self.started => started.map_err(lost)?,
-            ask = asks.next() => {
-                // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
-                let _ = handle.kill();
-                return Err(Error::Stopped(ask.signal() as i32));
-            }
+            ask = asks.next() => match tokio::time::timeout(STARTING, &mut self.started).await {
+                // It had, and the word of it was on its way.
+                Ok(started) => {
+                    early = Some(ask);
+                    started.map_err(lost)?
+                }
+                Err(_) => {
+                    // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
+                    let _ = handle.kill();
+                    return Err(Error::Stopped(ask.signal() as i32));
+                }
+            },
         };
         match started {
             // The stage has the streams now.
@@ -689,6 +700,10 @@ impl Sandbox {
         let mut stopping = Stopping { handle, deadline: None };
         let mut timed_out = false;
         let mut first = None;
+        if let Some(ask) = early {
+            first = Some(ask.signal());
+            stopping.asked(ask);
+        }
         let mut stop: Option<Stop> = None;
         let status = loop {
             let deadline = stopping.deadline;

@@ -634,7 +634,16 @@ fn as_an_ordinary_user() {
         .env("HOME", &root)
         .env("TMPDIR", &root)
         .env("DISCOVER_AGAIN", "1");
-    let done = again.output().unwrap();
+    // A child that another test forked meanwhile may hold the copy open for writing, until it executes: ETXTBSY.
+    let busy = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ExecutableFileBusy;
+    let mut tries = 0;
+    let done = loop {
+        match again.output() {
+            Err(error) if busy(&error) && tries < 100 => std::thread::sleep(Duration::from_millis(20)),
+            output => break output.unwrap(),
+        }
+        tries += 1;
+    };
     fs::remove_dir_all(&root).unwrap();
     let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
     assert!(done.status.success(), "{out}{err}");
