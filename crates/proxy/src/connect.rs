@@ -92,9 +92,7 @@ struct Tunnel {
 
 /// Both ends of a tunnel whose first bytes tell what it carries, and what is there of them.
 struct Any {
-    client: Stream,
-    first: Vec<u8>,
-    upstream: Stream,
+    tunnel: Tunnel,
     target: Target,
     ech: Ech,
 }
@@ -159,21 +157,28 @@ async fn opened(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Option<Opened> {
-    match carries {
-        Carries::Tls => named(client, first, &target, ech, upstream, record, cx).await,
-        Carries::Http => request_inside(client, first, target, upstream, record, cx).await,
-        Carries::Any => match hello::opens_with_tls(&first) {
-            Some(true) => named(client, first, &target, ech, upstream, record, cx).await,
-            Some(false) => Some(tunnel(client, upstream, first)),
-            None => Some(Opened::Any(Any { client, first, upstream, target, ech })),
-        },
-        Carries::Unseen => Some(tunnel(client, upstream, first)),
+    if carries == Carries::Http {
+        return request_inside(client, first, target, upstream, record, cx).await;
+    }
+    let early = Early { up: first, down: Vec::new() };
+    let any = Any { tunnel: Tunnel { client, upstream, early }, target, ech };
+    let tls = match carries {
+        Carries::Tls => Some(true),
+        Carries::Any => hello::opens_with_tls(&any.tunnel.early.up),
+        Carries::Http | Carries::Unseen => Some(false),
+    };
+    match tls {
+        Some(true) => named(any, record, cx).await,
+        Some(false) => Some(any.tunnel.open()),
+        None => Some(Opened::Any(any)),
     }
 }
 
-fn tunnel(client: Stream, upstream: Stream, mut first: Vec<u8>) -> Opened {
-    first.shrink_to_fit();
-    Opened::Tunnel(Tunnel { client, upstream, early: Early { up: first, down: Vec::new() } })
+impl Tunnel {
+    fn open(mut self) -> Opened {
+        self.early.up.shrink_to_fit();
+        Opened::Tunnel(self)
+    }
 }
 
 /// What a tunnel that nobody has settled can go on with.
@@ -186,9 +191,8 @@ enum Ready {
 
 /// Waits for the first bytes of the client, and passes on what the server says before: one that opens with TLS names its
 /// target, whoever spoke first.
-async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    let Any { client, mut first, upstream, target, ech } = any;
-    let mut down = Vec::new();
+async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+    let Tunnel { client, upstream, early: Early { up: first, down } } = &mut any.tunnel;
     let by = Instant::now() + cx.limits().total;
     while first.is_empty() {
         let ready = async {
@@ -202,9 +206,9 @@ async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opene
         };
         let idle = Instant::now() + cx.limits().idle;
         let done = match timeout_at(idle.min(by), ready).await {
-            Ok(Ok(Ready::Client)) => client.try_read_some(&mut first, limits::EARLY_BYTES),
-            Ok(Ok(Ready::Server)) => upstream.try_read_some(&mut down, limits::EARLY_BYTES),
-            Ok(Ok(Ready::Taking)) => client.try_write(&down).inspect(|&taken| {
+            Ok(Ok(Ready::Client)) => client.try_read_some(first, limits::EARLY_BYTES),
+            Ok(Ok(Ready::Server)) => upstream.try_read_some(down, limits::EARLY_BYTES),
+            Ok(Ok(Ready::Taking)) => client.try_write(down).inspect(|&taken| {
                 record.moved.down.fetch_add(taken as u64, Ordering::Relaxed);
                 down.drain(..taken);
             }),
@@ -227,56 +231,36 @@ async fn settle(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opene
     }
     // A first byte or two may not tell; whatever the server says, others follow, or it is no handshake.
     let by = Instant::now() + cx.limits().hello;
-    while !first.is_empty() && hello::opens_with_tls(&first).is_none() {
-        match timeout_at(by, client.read_some(&mut first, limits::EARLY_BYTES)).await {
+    while !first.is_empty() && hello::opens_with_tls(first).is_none() {
+        match timeout_at(by, client.read_some(first, limits::EARLY_BYTES)).await {
             Ok(Ok(read)) if read > 0 => {}
             _ => break,
         }
     }
-    match hello::opens_with_tls(&first) {
-        Some(true) => Box::pin(named(client, first, &target, ech, upstream, record, cx)).await,
-        Some(false) | None => {
-            Some(Opened::Tunnel(Tunnel { client, upstream, early: Early { up: first, down } }))
-        }
+    match hello::opens_with_tls(first) {
+        Some(true) => Box::pin(named(any, record, cx)).await,
+        Some(false) | None => Some(any.tunnel.open()),
     }
 }
 
 /// A tunnel that opens with TLS: its hello names the target, or nothing goes upstream.
-async fn named(
-    client: Stream,
-    mut first: Vec<u8>,
-    target: &Target,
-    ech: Ech,
-    upstream: Stream,
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Opened> {
+async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
+    let Any { tunnel: Tunnel { mut client, upstream, mut early }, target, ech } = any;
     let by = Instant::now() + cx.limits().hello;
-    match check_hello(&client, &mut first, target, ech, record, by).await {
-        Ok(Hello::Passed) => Some(tunnel(client, upstream, first)),
+    match check_hello(&client, &mut early.up, &target, ech, record, by).await {
+        Ok(Hello::Passed) => Some(Tunnel { client, upstream, early }.open()),
         Ok(Hello::Gone) => {
             record.close(End::Client, None);
             None
         }
         Err(fault) => {
+            record.late(&target, fault.reason(), fault.to_string());
+            let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
             drop(upstream);
-            unnamed(client, fault, target, record, cx).await
+            client.linger(cx.limits().linger).await;
+            None
         }
     }
-}
-
-/// Ends a tunnel whose hello does not name its target.
-async fn unnamed(
-    mut client: Stream,
-    fault: HelloFault,
-    target: &Target,
-    record: &mut Record<'_>,
-    cx: &Context,
-) -> Option<Opened> {
-    record.late(target, fault.reason(), fault.to_string());
-    let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
-    client.linger(cx.limits().linger).await;
-    None
 }
 
 /// A tunnel to the port of plain HTTP: it carries a request, and the request names the target.
