@@ -135,8 +135,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
             let (response, came) = match sent {
                 Ok(sent) => sent,
                 Err(refusal) => {
-                    let mut response = refuse(&refusal, run, conn).into_response().map(Either::Left);
-                    set_connection(response.headers_mut(), false);
+                    let response = refuse(&refusal, run, conn).into_response().map(Either::Left);
                     (response, Outcome::Refused(refusal))
                 }
             };

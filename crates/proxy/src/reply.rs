@@ -9,7 +9,7 @@ use exeat_policy::{Denial, Reason, Target};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::ext::ReasonPhrase;
-use hyper::header::{HeaderName, HeaderValue};
+use hyper::header::{CONNECTION, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 
 use crate::head::Fault;
@@ -301,6 +301,7 @@ impl Reply {
                 response.headers_mut().insert(name, value);
             }
         }
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         if let Ok(phrase) = ReasonPhrase::try_from(self.phrase.into_bytes()) {
             response.extensions_mut().insert(phrase);
         }
