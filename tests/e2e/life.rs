@@ -13,6 +13,10 @@ use e2e::wait_for;
 pub(crate) fn cases(list: &mut Cases) {
     list.matrix("life::signals_reach_the_stage", signals_reach);
     list.bridges("life::a_stubborn_stage_is_killed", stubborn);
+    list.users("life::signals_that_only_tell", signals_that_only_tell);
+    list.users("life::suspend_and_continue", suspend_and_continue);
+    list.once("life::suspended_before_it_starts", suspended_before_it_starts);
+    list.once("life::time_goes_on_while_suspended", time_goes_on);
     list.matrix("life::b32_daemons_die_with_the_stage", daemons_die);
     list.alone("life::b32_kill_9_leaves_nothing", kill_9);
     list.alone("life::b32_kill_9_of_every_process", kill_9_of_all);
@@ -45,6 +49,77 @@ fn stubborn(cx: &Cx) {
     done.exits(137);
     assert!(done.took < Duration::from_secs(25), "{done:?}");
     done.record();
+}
+
+/// They reach the stage, and start no grace period.
+fn signals_that_only_tell(cx: &Cx) {
+    let told = [
+        (Signal::SIGUSR1, "USR1"),
+        (Signal::SIGUSR2, "USR2"),
+        (Signal::SIGWINCH, "WINCH"),
+        (Signal::SIGCONT, "CONT"),
+    ];
+    let traps: String = told.iter().map(|(_, word)| format!("trap 'echo {word}' {word}; ")).collect();
+    let script = format!("{traps}echo ready; while :; do sleep 0.05; done");
+    let mut live = cx.sh(&[], &script).start();
+    live.until_prints("ready");
+    for (signal, word) in told {
+        live.signal(signal);
+        live.until_prints(word);
+    }
+    // Longer than the grace period.
+    thread::sleep(Duration::from_millis(5500));
+    assert!(!live.ended());
+    live.signal(Signal::SIGTERM);
+    live.wait().exits(143).prints("ready\nUSR1\nUSR2\nWINCH\nCONT\n").record();
+}
+
+/// One that leaves SIGTSTP alone, one that catches it and goes on, and one that ignores it.
+fn suspend_and_continue(cx: &Cx) {
+    let loops = "echo ready; while :; do sleep 0.05; done";
+    for (script, said) in [
+        (format!("trap 'echo cont' CONT; {loops}"), "ready\ncont\n"),
+        (format!("trap 'echo tstp' TSTP; {loops}"), "ready\ntstp\n"),
+        (format!("trap '' TSTP; {loops}"), "ready\n"),
+    ] {
+        let mut live = cx.sh(&[], &script).own_group().start();
+        live.until_prints("ready").signal(Signal::SIGTSTP).until_stopped(true);
+        wait_for(Duration::from_secs(5), "the stage to be stopped", || {
+            (live.states("sh") == ['T']).then_some(())
+        });
+        live.signal(Signal::SIGCONT).until_stopped(false);
+        wait_for(Duration::from_secs(5), "the stage to go on", || (live.states("sh") != ['T']).then_some(()));
+        live.until_prints(said.lines().last().expect("a line"));
+        // Once is enough: a signal that continues both is not passed on a second time.
+        thread::sleep(Duration::from_millis(200));
+        live.signal(Signal::SIGTERM);
+        live.wait().exits(143).prints(said).record();
+    }
+}
+
+/// A stop that comes too early is kept for the stage, unless it was taken back.
+fn suspended_before_it_starts(cx: &Cx) {
+    for n in 0..6 {
+        let mut live = cx.sh(&[], "echo ready; exec sleep 1000").own_group().start();
+        thread::sleep(Duration::from_millis(4 * n));
+        live.signal(Signal::SIGTSTP).until_stopped(true);
+        live.signal(Signal::SIGCONT);
+        live.until_prints("ready").signal(Signal::SIGTERM);
+        live.wait().exits(143);
+    }
+}
+
+fn time_goes_on(cx: &Cx) {
+    let mut live = cx
+        .exeat(["run", "--timeout", "1s", "--", "sh", "-c", "echo ready; exec sleep 1000"])
+        .own_group()
+        .start();
+    live.until_prints("ready").signal(Signal::SIGTSTP).until_stopped(true);
+    thread::sleep(Duration::from_millis(1500));
+    live.until_stopped(true).signal(Signal::SIGCONT);
+    let done = live.wait();
+    done.exits(124);
+    assert!(done.took < Duration::from_secs(5), "{done:?}");
 }
 
 fn daemons_die(cx: &Cx) {

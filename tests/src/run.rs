@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
@@ -31,6 +31,7 @@ pub struct Run<'a> {
     stdin_open: bool,
     mounts: Option<String>,
     redirections: String,
+    own_group: bool,
     audit: Option<PathBuf>,
     deadline: Duration,
 }
@@ -47,6 +48,7 @@ impl<'a> Run<'a> {
             stdin_open: false,
             mounts: None,
             redirections: String::new(),
+            own_group: false,
             audit,
             deadline: DEADLINE,
         }
@@ -89,6 +91,12 @@ impl<'a> Run<'a> {
         self
     }
 
+    /// In a process group of its own, as a shell with job control starts a job: it can be stopped and continued.
+    pub fn own_group(mut self) -> Self {
+        self.own_group = true;
+        self
+    }
+
     /// Puts words in front of the command: a program that becomes exeat.
     pub fn under<S: AsRef<str>>(mut self, words: impl IntoIterator<Item = S>) -> Self {
         self.words.splice(0..0, words.into_iter().map(|word| word.as_ref().to_string()));
@@ -107,6 +115,9 @@ impl<'a> Run<'a> {
         let mut command = Command::new(&argv[0]);
         command.args(&argv[1..]).env_clear().envs(self.env.iter().map(|(name, value)| (name, value)));
         command.current_dir(&self.cwd).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if self.own_group {
+            command.process_group(0);
+        }
         let piped = self.stdin.is_some() || self.stdin_open;
         command.stdin(if piped { Stdio::piped() } else { Stdio::null() });
         let began = Instant::now();
@@ -190,6 +201,28 @@ impl Live<'_> {
         self
     }
 
+    /// Everything that came out of the stage so far.
+    pub fn printed(&mut self) -> String {
+        self.stdout.take_in();
+        String::from_utf8_lossy(&self.stdout.bytes).into_owned()
+    }
+
+    /// Waits until exeat is stopped, or is not.
+    pub fn until_stopped(&self, stopped: bool) -> &Self {
+        let what = if stopped { "exeat to be stopped" } else { "exeat to go on" };
+        wait_for(Duration::from_secs(10), what, || {
+            (state_of(self.child.id()) == Some('T')).eq(&stopped).then_some(())
+        });
+        self
+    }
+
+    /// The states of all processes below exeat with this name (proc_pid_stat(5)).
+    pub fn states(&self, name: &str) -> Vec<char> {
+        let below = below(self.child.id());
+        let named = below.iter().filter_map(|line| line.split_once(' ')).filter(|(_, known)| *known == name);
+        named.filter_map(|(pid, _)| state_of(pid.parse().ok()?)).collect()
+    }
+
     /// Whether it ended.
     pub fn ended(&mut self) -> bool {
         self.status = self.status.or_else(|| self.child.try_wait().expect("wait"));
@@ -253,6 +286,12 @@ pub fn memory_kb(pid: Pid, field: &str) -> u64 {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
     line.and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok()).unwrap_or(0)
+}
+
+/// The state of a process (proc_pid_stat(5)), unless it is gone.
+fn state_of(pid: u32) -> Option<char> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ")?.1.chars().next()
 }
 
 /// User and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)); 0 for one that is gone.

@@ -99,7 +99,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
     let room = room.map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {
-        let mut signals = Signals::listen().map_err(prepare("the signal handlers"))?;
+        let mut signals = Signals::that_end().map_err(prepare("the signal handlers"))?;
         // Before the record is begun: a place that is taken, or a thread that cannot be had, leaves none.
         let (listener, mut shown, mut socket) = listen_on(&request.listen)?;
         let socks5 = request.listen_socks5.as_ref().map(listen_on).transpose()?;

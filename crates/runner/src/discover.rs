@@ -34,7 +34,8 @@ use crate::error::Error;
 use crate::lists;
 use crate::plan::{home_of, plan};
 use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
-use crate::run::{Ended, GRACE, Streams, run_here};
+use crate::run::{Ended, Streams, run_here};
+use crate::stopping::GRACE;
 
 mod client;
 

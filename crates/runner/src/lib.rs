@@ -66,6 +66,7 @@ pub mod request;
 mod run;
 mod signals;
 mod stage;
+mod stopping;
 mod upstream;
 mod via;
 mod view;

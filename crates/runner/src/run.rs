@@ -47,9 +47,7 @@ use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
 use crate::request::AuditTo;
 use crate::signals::{Ask, Asks, Signals};
-
-/// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
-pub(crate) const GRACE: Duration = Duration::from_secs(5);
+use crate::stopping::{GRACE, Stopping};
 
 /// From a signal to the word that the command has started, which is on its way when it has.
 const STARTING: Duration = Duration::from_secs(1);
@@ -130,10 +128,10 @@ pub(crate) fn run_on(
         let (asks, descriptors, started) = match within {
             Within::Exeat => {
                 // From here on a signal no longer ends this process, so that it can end the stage first.
-                let signals = Signals::listen().map_err(prepare("the signal handlers"))?;
-                (Asks::Signals(signals), raise_descriptor_limit(), None)
+                let signals = Signals::of_a_run().map_err(prepare("the signal handlers"))?;
+                (Asks::of_signals(signals), raise_descriptor_limit(), None)
             }
-            Within::Program { asks, started } => (Asks::Owner(asks), descriptor_limit(), Some(started)),
+            Within::Program { asks, started } => (Asks::of_owner(asks), descriptor_limit(), Some(started)),
         };
         let descriptors = descriptors.map_err(prepare("the limit of open descriptors"))?;
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
@@ -635,14 +633,14 @@ fn lost<T>(_: T) -> Error {
 }
 
 impl Sandbox {
-    /// Waits until the sandbox stands. Whatever is asked gives it up: the command is not started at all.
+    /// Waits until the sandbox stands. Asked for the end, it is given up: the command is not started at all.
     async fn offered(&mut self, asks: &mut Asks) -> Result<(Bridge, Handle), Error> {
         let offered = self.offered.take().ok_or(()).map_err(lost)?;
         tokio::select! {
             offered = offered => offered.map_err(lost)?.map_err(Error::Sandbox),
-            ask = asks.next() => {
+            (_, signal) = asks.ending() => {
                 drop(self.cancel.take());
-                Err(Error::Stopped(ask.signal() as i32))
+                Err(Error::Stopped(signal as i32))
             }
         }
     }
@@ -658,7 +656,7 @@ impl Sandbox {
         // Asked while the sandbox was made: the stage is not started at all.
         tokio::select! {
             biased;
-            ask = asks.next() => return Err(Error::Stopped(ask.signal() as i32)),
+            (_, signal) = asks.ending() => return Err(Error::Stopped(signal as i32)),
             () = std::future::ready(()) => {}
         }
         self.go.take().and_then(|go| go.send(()).ok()).ok_or(()).map_err(lost)?;
@@ -667,16 +665,16 @@ impl Sandbox {
             // What has started is not reported as stopped before it did.
             biased;
             started = &mut self.started => started.map_err(lost)?,
-            ask = asks.next() => match tokio::time::timeout(STARTING, &mut self.started).await {
+            (ask, signal) = asks.ending() => match tokio::time::timeout(STARTING, &mut self.started).await {
                 // It had, and the word of it was on its way.
                 Ok(started) => {
-                    early = Some(ask);
+                    early = Some((ask, signal));
                     started.map_err(lost)?
                 }
                 Err(_) => {
                     // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
                     let _ = handle.kill();
-                    return Err(Error::Stopped(ask.signal() as i32));
+                    return Err(Error::Stopped(signal as i32));
                 }
             },
         };
@@ -697,11 +695,11 @@ impl Sandbox {
             Err(error) => return Err(Error::Sandbox(error)),
         }
         let timeout = timeout.and_then(|limit| Instant::now().checked_add(limit.get()));
-        let mut stopping = Stopping { handle, deadline: None };
+        let mut stopping = Stopping::new(handle);
         let mut timed_out = false;
         let mut first = None;
-        if let Some(ask) = early {
-            first = Some(ask.signal());
+        if let Some((ask, signal)) = early {
+            first = Some(signal);
             stopping.asked(ask);
         }
         let mut stop: Option<Stop> = None;
@@ -710,8 +708,11 @@ impl Sandbox {
             tokio::select! {
                 status = &mut self.status => break status.map_err(lost)?.map_err(Error::Sandbox)?,
                 ask = asks.next() => {
-                    first.get_or_insert(ask.signal());
-                    stopping.asked(ask);
+                    first = first.or(ask.ends());
+                    match ask {
+                        Ask::Suspend => stopping.suspend().await,
+                        ask => stopping.asked(ask),
+                    }
                 }
                 () = until(timeout), if !timed_out && stop.is_none() => {
                     timed_out = true;
@@ -728,12 +729,18 @@ impl Sandbox {
             // What the stage has written goes on to whoever reads it, for as long as that takes: without a pipe between, it
             // would have gone there before the stage could end. A stage that was stopped, or a signal, does not wait so long.
             let by = stopping.deadline.map(|_| Instant::now() + GRACE);
-            tokio::select! {
-                () = copies.finished() => {}
-                _ = asks.next() => copies.cancel(),
-                () = until(by.or(timeout)) => {
-                    timed_out |= by.is_none();
-                    copies.cancel();
+            loop {
+                tokio::select! {
+                    () = copies.finished() => break,
+                    ask = asks.next() => match ask {
+                        Ask::Suspend => stopping.suspend().await,
+                        ask if ask.ends().is_some() => break copies.cancel(),
+                        _ => {}
+                    },
+                    () = until(by.or(timeout)) => {
+                        timed_out |= by.is_none();
+                        break copies.cancel();
+                    }
                 }
             }
         }
@@ -788,45 +795,6 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
-    }
-}
-
-/// A stage that is asked to end, and made to when it does not: after the grace period or at the second signal.
-struct Stopping {
-    handle: Handle,
-    deadline: Option<Instant>,
-}
-
-impl Stopping {
-    fn asked(&mut self, ask: Ask) {
-        match ask {
-            Ask::Signal(signal) => self.signal(signal),
-            Ask::Stop(grace) => {
-                let by = Instant::now().checked_add(grace);
-                if self.deadline.is_none() {
-                    // A stage that is over already needs no signal.
-                    let _ = self.handle.signal(Signal::SIGTERM as i32);
-                }
-                // Asked again, the sooner of the two.
-                self.deadline = self.deadline.into_iter().chain(by).min();
-            }
-            Ask::Kill => self.kill(),
-        }
-    }
-
-    fn signal(&mut self, signal: Signal) {
-        if self.deadline.is_some() {
-            return self.kill();
-        }
-        self.deadline = Some(Instant::now() + GRACE);
-        // A stage that is over already needs no signal.
-        let _ = self.handle.signal(signal as i32);
-    }
-
-    fn kill(&mut self) {
-        // Not again: from here on only the end is waited for.
-        self.deadline = Instant::now().checked_add(GRACE);
-        let _ = self.handle.kill();
     }
 }
 

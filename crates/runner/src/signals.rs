@@ -9,7 +9,10 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The signals that end a stage politely.
-const PASSED: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// The signals that are passed on, and change nothing else.
+const TOLD: [Signal; 4] = [Signal::SIGCONT, Signal::SIGUSR1, Signal::SIGUSR2, Signal::SIGWINCH];
 
 /// What a run can be asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -20,22 +23,35 @@ pub(crate) enum Ask {
     Stop(Duration),
     /// End at once.
     Kill,
+    /// A signal came to exeat that only the stage is to know of.
+    Tell(Signal),
+    /// Stop the stage and this process, until it is continued.
+    Suspend,
 }
 
 impl Ask {
-    /// The signal that says the same.
-    pub(crate) fn signal(self) -> Signal {
+    /// The signal that says the same, where the run is asked to end.
+    pub(crate) fn ends(self) -> Option<Signal> {
         match self {
-            Self::Signal(signal) => signal,
-            Self::Stop(_) => Signal::SIGTERM,
-            Self::Kill => Signal::SIGKILL,
+            Self::Signal(signal) => Some(signal),
+            Self::Stop(_) => Some(Signal::SIGTERM),
+            Self::Kill => Some(Signal::SIGKILL),
+            Self::Tell(_) | Self::Suspend => None,
         }
     }
 }
 
+/// What a run is asked, in order.
+#[derive(Debug)]
+pub(crate) struct Asks {
+    asker: Asker,
+    /// What came before there was a stage: each ask once at the most.
+    kept: Vec<Ask>,
+}
+
 /// Who asks.
 #[derive(Debug)]
-pub(crate) enum Asks {
+enum Asker {
     /// Whoever sends signals to this process.
     Signals(Signals),
     /// The part of this program that started the run. When it is gone, the run ends.
@@ -43,10 +59,51 @@ pub(crate) enum Asks {
 }
 
 impl Asks {
+    /// From whoever sends signals to this process.
+    pub(crate) fn of_signals(signals: Signals) -> Self {
+        Self { asker: Asker::Signals(signals), kept: Vec::new() }
+    }
+
+    /// From the part of this program that started the run.
+    pub(crate) fn of_owner(asks: UnboundedReceiver<Ask>) -> Self {
+        Self { asker: Asker::Owner(asks), kept: Vec::new() }
+    }
+
     /// What is asked next. Dropping the future loses nothing.
     pub(crate) async fn next(&mut self) -> Ask {
+        if !self.kept.is_empty() {
+            return self.kept.remove(0);
+        }
+        self.asker.next().await
+    }
+
+    /// The next that asks for the end, as its signal. The others are kept for [`Asks::next`]. Dropping the future loses nothing.
+    pub(crate) async fn ending(&mut self) -> (Ask, Signal) {
+        loop {
+            let ask = self.asker.next().await;
+            if let Some(signal) = ask.ends() {
+                return (ask, signal);
+            }
+            // Of a stop and its end the later one counts, as for the kernel (signal(7)).
+            let undone = match ask {
+                Ask::Suspend => Some(Ask::Tell(Signal::SIGCONT)),
+                Ask::Tell(Signal::SIGCONT) => Some(Ask::Suspend),
+                _ => None,
+            };
+            self.kept.retain(|kept| *kept != ask && Some(*kept) != undone);
+            self.kept.push(ask);
+        }
+    }
+}
+
+impl Asker {
+    async fn next(&mut self) -> Ask {
         match self {
-            Self::Signals(signals) => Ask::Signal(signals.next().await),
+            Self::Signals(signals) => match signals.next().await {
+                Signal::SIGTSTP => Ask::Suspend,
+                told if TOLD.contains(&told) => Ask::Tell(told),
+                signal => Ask::Signal(signal),
+            },
             Self::Owner(asks) => asks.recv().await.unwrap_or(Ask::Kill),
         }
     }
@@ -54,18 +111,27 @@ impl Asks {
 
 /// Whether the end of a child process goes unseen here: with SIGCHLD ignored the kernel reaps unasked (wait(2)).
 pub(crate) fn children_unseen() -> bool {
-    ignored() & (1 << (Signal::SIGCHLD as u32 - 1)) != 0
+    is_in(ignored(), Signal::SIGCHLD)
 }
 
-/// Waits for the signals that are passed on.
+/// Waits for signals.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(Signal, Stream)>);
 
 impl Signals {
-    /// Takes the signals over from their default actions. Needs a runtime.
-    pub(crate) fn listen() -> io::Result<Self> {
+    /// Takes the signals that end something over from their default actions. Needs a runtime.
+    pub(crate) fn that_end() -> io::Result<Self> {
+        Self::listen(&ENDING)
+    }
+
+    /// Takes all signals over that mean something to a run. Needs a runtime.
+    pub(crate) fn of_a_run() -> io::Result<Self> {
+        Self::listen(&[&ENDING[..], &TOLD, &[Signal::SIGTSTP]].concat())
+    }
+
+    fn listen(signals: &[Signal]) -> io::Result<Self> {
         let ignored = ignored();
-        let wanted = PASSED.into_iter().filter(|which| ignored & (1 << (*which as u32 - 1)) == 0);
+        let wanted = signals.iter().copied().filter(|which| !is_in(ignored, *which));
         let streams = wanted.map(|which| Ok((which, signal(SignalKind::from_raw(which as i32))?)));
         streams.collect::<io::Result<_>>().map(Self)
     }
@@ -89,4 +155,8 @@ fn ignored() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn is_in(mask: u64, signal: Signal) -> bool {
+    mask & (1 << (signal as u32 - 1)) != 0
 }

@@ -17,7 +17,7 @@ use nix::sys::resource::Resource;
 
 use crate::bwrap::Argv;
 use crate::child::Bwrap;
-use crate::control::{Control, Ready, wait};
+use crate::control::{self, Control, Ready, wait};
 use crate::error::Error;
 use crate::inside::Inside;
 use crate::seccomp;
@@ -282,6 +282,18 @@ impl Handle {
         let stage = self.0.stage.as_fd();
         // Whatever is wrong with the descriptor, there is no stage behind it any more.
         !matches!(wait(stage, stage, None, Instant::now()), Ok(None))
+    }
+
+    /// Whether the stage's own process is stopped. No where `/proc` does not tell.
+    #[must_use]
+    pub fn stage_is_stopped(&self) -> bool {
+        control::stat_of(self.0.pid).is_some_and(|stat| stat.state == 'T')
+    }
+
+    /// Whether a signal has its default action for the stage's own process. No where `/proc` does not tell.
+    #[must_use]
+    pub fn stage_takes_default(&self, signal: i32) -> bool {
+        control::takes_default(self.0.pid, signal) == Some(true) && !self.stage_is_over()
     }
 
     /// Ends every process of the sandbox at once.

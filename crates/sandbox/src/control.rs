@@ -81,7 +81,11 @@ impl Control {
         let pid = peer.pid();
         // The peer is waiting for us in a read, so its pid is its own: it cannot have been given to another process
         // without the connection ending first.
-        if parent_of(pid) == Some(init) { Ok(Self { stream, pid }) } else { Err(Error::Stranger { pid }) }
+        if stat_of(pid).is_some_and(|stat| stat.parent == init) {
+            Ok(Self { stream, pid })
+        } else {
+            Err(Error::Stranger { pid })
+        }
     }
 
     pub(crate) fn set_deadline(&self, wait: Duration) -> io::Result<()> {
@@ -132,12 +136,32 @@ impl AsFd for Control {
     }
 }
 
-/// The parent of a process, from the fourth field of `/proc/PID/stat` (proc_pid_stat(5)).
-fn parent_of(pid: i32) -> Option<i32> {
+/// What `/proc/PID/stat` says of a process (proc_pid_stat(5)).
+pub(crate) struct Stat {
+    /// `T` for one that a signal has stopped.
+    pub(crate) state: char,
+    pub(crate) parent: i32,
+}
+
+/// `None` where there is no such process, or `/proc` does not tell.
+pub(crate) fn stat_of(pid: i32) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is a name in parentheses that may itself hold spaces and parentheses.
     let (_, rest) = stat.rsplit_once(')')?;
-    rest.split_whitespace().nth(1)?.parse().ok()
+    let mut fields = rest.split_whitespace();
+    let state = fields.next()?.chars().next()?;
+    Some(Stat { state, parent: fields.next()?.parse().ok()? })
+}
+
+/// Whether a process neither catches nor ignores nor blocks a signal (proc_pid_status(5)).
+pub(crate) fn takes_default(pid: i32, signal: i32) -> Option<bool> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let bit = 1_u64.checked_shl(u32::try_from(signal).ok()?.checked_sub(1)?)?;
+    let is_in = |name: &str| {
+        let mask = status.lines().find_map(|line| line.strip_prefix(name))?;
+        Some(u64::from_str_radix(mask.trim(), 16).ok()? & bit != 0)
+    };
+    Some(!is_in("SigBlk:")? && !is_in("SigIgn:")? && !is_in("SigCgt:")?)
 }
 
 #[cfg(test)]
@@ -147,7 +171,16 @@ mod tests {
     #[test]
     fn the_parent_of_this_process_is_the_one_the_kernel_names() {
         let parent = nix::unistd::getppid().as_raw();
-        assert_eq!(parent_of(nix::unistd::getpid().as_raw()), Some(parent));
-        assert_eq!(parent_of(-1), None);
+        assert_eq!(stat_of(nix::unistd::getpid().as_raw()).map(|stat| stat.parent), Some(parent));
+        assert!(stat_of(-1).is_none());
+    }
+
+    /// The standard library ignores SIGPIPE; nobody here cares about SIGURG.
+    #[test]
+    fn a_signal_that_is_ignored_has_not_its_default_action() {
+        let pid = nix::unistd::getpid().as_raw();
+        let found = [nix::libc::SIGPIPE, nix::libc::SIGURG, 0, 65].map(|signal| takes_default(pid, signal));
+        assert_eq!(found, [Some(false), Some(true), None, None]);
+        assert_eq!(takes_default(-1, nix::libc::SIGURG), None);
     }
 }

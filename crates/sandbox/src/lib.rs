@@ -21,7 +21,10 @@ pub use error::{Error, Layer};
 pub use inside::{Inside, Usage};
 pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
-pub use sys::{descriptor_limit, notice_children, prefer_this_thread, raise_descriptor_limit, take_fd};
+pub use sys::{
+    descriptor_limit, notice_children, prefer_this_thread, raise_descriptor_limit, suspend_this_process,
+    take_fd,
+};
 
 /// The static helper, as built with this library.
 pub const STAGE2_IMAGE: &[u8] = include_bytes!(env!("EXEAT_STAGE2"));

@@ -71,6 +71,23 @@ pub fn notice_children() -> io::Result<()> {
     Ok(())
 }
 
+/// Stops this process as SIGTSTP does by default, whatever it does here. Returns when the process is continued, or at once
+/// where its process group is orphaned: nobody could continue it then, and the kernel does not stop it (setpgid(2)).
+///
+/// # Errors
+/// What sigaction(2) and raise(3) say.
+pub fn suspend_this_process() -> io::Result<()> {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+    let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
+    // SAFETY: the default action runs no code of ours.
+    let before = unsafe { sigaction(Signal::SIGTSTP, &default) }?;
+    // To this thread, which takes it before the call returns.
+    let raised = raise(Signal::SIGTSTP);
+    // SAFETY: what was there before is put back.
+    unsafe { sigaction(Signal::SIGTSTP, &before) }?;
+    Ok(raised?)
+}
+
 /// What the child does between fork and exec, beside what [`Command`] does.
 #[derive(Debug)]
 pub(crate) struct Child {
