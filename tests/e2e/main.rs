@@ -24,6 +24,7 @@ mod limits;
 mod load;
 mod policy;
 mod proxy;
+mod smoke;
 mod socks;
 mod streams;
 mod terms;
@@ -50,6 +51,7 @@ fn main() -> ExitCode {
     deny::cases(&mut cases);
     dns::cases(&mut cases);
     policy::cases(&mut cases);
+    smoke::cases(&mut cases);
     socks::cases(&mut cases);
     streams::cases(&mut cases);
     terms::cases(&mut cases);

@@ -60,6 +60,9 @@ const NEEDS: &[Need] = &[
     Need { package: "python3-pip", present: pip, by: TESTS },
     Need { package: "nodejs", present: || on_path("node"), by: TESTS },
     Need { package: "npm", present: || on_path("npm"), by: TESTS },
+    Need { package: "make", present: || on_path("make"), by: TESTS },
+    Need { package: "tmux", present: || on_path("tmux"), by: TESTS },
+    Need { package: "default-jdk-headless", present: || on_path("javac"), by: TESTS },
 ];
 
 /// Installs what is missing, or says which command would; then tries to make a sandbox where one is needed.

@@ -1,0 +1,220 @@
+//! What has to go on working inside: programs that use more of the kernel than a download does.
+//!
+//! Each is the real program, in the default view, with nothing granted.
+
+use std::path::Path;
+
+use e2e::case::{Cases, Cx};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.users("smoke::python_multiprocessing", python_multiprocessing);
+    list.users("smoke::python_asyncio", python_asyncio);
+    list.users("smoke::postgresql", postgresql);
+    list.users("smoke::tmux", tmux);
+    list.users("smoke::node_workers", node_workers);
+    list.users("smoke::java", java);
+    list.users("smoke::gcc_and_make", gcc_and_make);
+    list.users("smoke::git_in_the_workspace", git);
+    list.users("smoke::npm_install", npm_install);
+    list.root("smoke::cargo_build", cargo_build);
+    list.users("smoke::go_build", go_build);
+    list.users("smoke::a_program_with_a_pty", pty);
+}
+
+fn needs(cx: &Cx, paths: &[&str]) {
+    if !paths.iter().any(|path| Path::new(path).exists()) {
+        cx.cannot(&format!("none of {paths:?} is installed"));
+    }
+}
+
+/// All four ways to start, and a manager, which is a server on a Unix socket.
+fn python_multiprocessing(cx: &Cx) {
+    cx.write(
+        "multi.py",
+        "import multiprocessing as mp
+def double(n): return 2 * n
+if __name__ == '__main__':
+    for how in ('fork', 'spawn', 'forkserver'):
+        with mp.get_context(how).Pool(3) as pool:
+            print(how, pool.map(double, [1, 2, 3]))
+    with mp.Manager() as manager:
+        shared = manager.dict(); shared['a'] = 1
+        lock = mp.Lock(); queue = mp.Queue(); queue.put(7)
+        with lock: print('manager', dict(shared), queue.get())
+",
+    );
+    let done = cx.run(&[], ["/usr/bin/python3", "multi.py"]).run();
+    done.exits(0).prints("fork [2, 4, 6]\nspawn [2, 4, 6]\nforkserver [2, 4, 6]\nmanager {'a': 1} 7\n");
+}
+
+/// Child processes, threads, a TCP server of its own and a Unix one.
+fn python_asyncio(cx: &Cx) {
+    cx.write(
+        "aio.py",
+        "import asyncio
+async def main():
+    child = await asyncio.create_subprocess_exec('cat', stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE)
+    out, _ = await child.communicate(b'through a child')
+    print(out.decode(), child.returncode)
+    print(await asyncio.to_thread(sum, [1, 2, 3]))
+    async def echo(reader, writer):
+        writer.write(await reader.readline()); await writer.drain(); writer.close()
+    for server, connect in (
+        (await asyncio.start_server(echo, '127.0.0.1', 8099), lambda: asyncio.open_connection('127.0.0.1', 8099)),
+        (await asyncio.start_unix_server(echo, '/tmp/echo.sock'), lambda: asyncio.open_unix_connection('/tmp/echo.sock')),
+    ):
+        reader, writer = await connect()
+        writer.write(b'echoed\\n')
+        print((await reader.readline()).decode().strip())
+        server.close()
+asyncio.run(main())
+",
+    );
+    let done = cx.run(&[], ["/usr/bin/python3", "aio.py"]).run();
+    done.exits(0).prints("through a child 0\n6\nechoed\nechoed\n");
+}
+
+/// A whole database: shared memory, semaphores, a socket in `/tmp`, and one on loopback.
+fn postgresql(cx: &Cx) {
+    let bin = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().next();
+    // Where it is installed: its package starts a server, so the set-up does not bring it.
+    let Some(bin) = bin.map(|dir| dir.path().join("bin")) else { return };
+    let script = format!(
+        "export PATH={}:$PATH
+         initdb -D /tmp/db -U me --auth=trust --no-sync >/tmp/init.log 2>&1 || cat /tmp/init.log
+         pg_ctl -D /tmp/db -w -o '-k /tmp -c listen_addresses=127.0.0.1 -c fsync=off' -l /tmp/log start >/dev/null || cat /tmp/log
+         psql -h /tmp -U me -d postgres -Atc 'select 6 * 7'
+         psql -h 127.0.0.1 -U me -d postgres -Atc 'select count(*) from pg_class where relname = $$pg_class$$'
+         pg_ctl -D /tmp/db -w -m fast stop >/dev/null && echo stopped",
+        bin.display()
+    );
+    cx.sh(&[], &script).run().exits(0).prints("42\n1\nstopped\n");
+}
+
+fn tmux(cx: &Cx) {
+    needs(cx, &["/usr/bin/tmux"]);
+    let script = "tmux new-session -d -s a -x 60 -y 10 'sh'
+        tmux send-keys -t a 'echo $((6 * 7))-in-tmux' Enter
+        for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+          tmux capture-pane -p -t a | grep -q '^42-in-tmux' && { echo seen; break; }; sleep 0.1
+        done
+        tmux kill-server && echo ended";
+    cx.sh(&[], script).run().exits(0).prints("seen\nended\n");
+}
+
+/// Worker threads, a child with a channel, and a cluster, which passes a listening socket around.
+fn node_workers(cx: &Cx) {
+    cx.write(
+        "workers.js",
+        "const { Worker } = require('worker_threads');
+const { fork } = require('child_process');
+const cluster = require('cluster');
+const http = require('http');
+if (process.argv[2] === 'child') { process.send('from a child'); process.disconnect(); return; }
+if (cluster.isWorker) { http.createServer((_, answer) => answer.end('from a cluster')).listen(8098); return; }
+const worker = new Promise(done => new Worker('require(\"worker_threads\").parentPort.postMessage(6*7)', { eval: true }).on('message', done));
+worker.then(n => { console.log(n); return new Promise(done => fork(__filename, ['child']).on('message', done)); })
+  .then(said => { console.log(said); return new Promise(done => cluster.fork().on('listening', done)); })
+  .then(() => http.get('http://127.0.0.1:8098', answer => answer.on('data', data => { console.log(String(data)); process.exit(0); })));
+",
+    );
+    cx.run(&[], ["node", "workers.js"]).run().exits(0).prints("42\nfrom a child\nfrom a cluster\n");
+}
+
+/// A JVM with threads, a child process and a server of its own.
+fn java(cx: &Cx) {
+    needs(cx, &["/usr/bin/java"]);
+    cx.write(
+        "Small.java",
+        "import java.net.*; import java.util.stream.*;
+public class Small {
+  public static void main(String[] args) throws Exception {
+    System.out.println(IntStream.rangeClosed(1, 100).parallel().sum());
+    Process child = new ProcessBuilder(\"echo\", \"from a child\").inheritIO().start(); child.waitFor();
+    try (ServerSocket server = new ServerSocket(8097, 1, InetAddress.getLoopbackAddress());
+         Socket client = new Socket(InetAddress.getLoopbackAddress(), 8097)) {
+      System.out.println(client.isConnected());
+    }
+  }
+}
+",
+    );
+    let done = cx.run(&[], ["java", "Small.java"]).run();
+    done.exits(0).prints("5050\nfrom a child\ntrue\n");
+}
+
+fn gcc_and_make(cx: &Cx) {
+    needs(cx, &["/usr/bin/make"]);
+    cx.write("main.c", "#include <stdio.h>\nint main(void) { puts(\"built\"); return 0; }\n");
+    cx.write("Makefile", "all: main.o\n\tcc -o prog main.o\nmain.o: main.c\n\tcc -O2 -c main.c\n");
+    cx.sh(&[], "make -s -j2 && ./prog").run().exits(0).prints("built\n");
+}
+
+/// What people do in a workspace all day, with the hooks and the configuration out of reach.
+fn git(cx: &Cx) {
+    let init = "git init -q -b main . && git config user.email a@example.com && git config user.name a";
+    cx.outside(["sh", "-c", init]).run().exits(0);
+    let script = "git status >/dev/null && echo one >a && git add a && git commit -qm one && git branch other && git checkout -q other
+        echo two >>a && git stash -q && git stash pop -q && git commit -qam two && git checkout -q main && git merge -q other
+        git worktree add -q ../work/tree other && git tag v1 && git gc -q && git log --format=%s && git status --short a
+        git config user.name b 2>/dev/null || echo config-refused
+        echo x >.git/hooks/pre-commit 2>/dev/null || echo hook-refused";
+    cx.sh(&[], script).run().exits(0).prints("two\none\nconfig-refused\nhook-refused\n");
+    cx.outside(["git", "log", "--format=%s"]).run().exits(0).prints("two\none\n");
+    assert_eq!(cx.outside(["git", "config", "user.name"]).run().stdout(), "a\n");
+}
+
+/// A dependency on a directory beside it, and a script of its own: no registry is asked.
+fn npm_install(cx: &Cx) {
+    cx.write("package.json", r#"{"name":"app","version":"1.0.0","dependencies":{"dep":"file:./dep"},"scripts":{"test":"node -p 'require(\"dep\")'"}}"#);
+    let made = "mkdir dep && echo '{\"name\":\"dep\",\"version\":\"1.0.0\",\"main\":\"i.js\",\"scripts\":{\"install\":\"echo ran >ran\"}}' >dep/package.json && echo 'module.exports=6*7' >dep/i.js";
+    let script = format!(
+        "{made}; npm install --no-audit --no-fund --loglevel=error >/dev/null && npm test --silent && npm pack --silent"
+    );
+    cx.sh(&[], &script).run().exits(0).prints("42\napp-1.0.0.tgz\n");
+}
+
+/// With the toolchain of whoever runs the tests, wherever it lies.
+fn cargo_build(cx: &Cx) {
+    let Some(cargo) = std::env::var_os("CARGO").map(std::path::PathBuf::from) else {
+        cx.cannot("these tests were not started by cargo")
+    };
+    let bin = cargo.parent().expect("a directory").display();
+    cx.write("Cargo.toml", "[package]\nname = \"app\"\nversion = \"0.1.0\"\nedition = \"2021\"\n[dependencies]\ndep = { path = \"dep\" }\n[workspace]\n");
+    let script = "mkdir -p src dep/src && echo 'fn main() { println!(\"{}\", dep::answer()); }' >src/main.rs
+        printf '[package]\\nname = \"dep\"\\nversion = \"0.1.0\"\\nedition = \"2021\"\\n' >dep/Cargo.toml
+        echo 'pub fn answer() -> u32 { 6 * 7 }' >dep/src/lib.rs
+        cargo build -q --offline && ./target/debug/app && cargo run -q --offline";
+    let path = format!("{bin}:{}", e2e::bench::PATH);
+    cx.sh(&[], script).env("PATH", &path).run().exits(0).prints("42\n42\n");
+}
+
+/// Where Go is installed: it is large, so the set-up does not bring it.
+fn go_build(cx: &Cx) {
+    if !Path::new("/usr/bin/go").exists() {
+        return;
+    }
+    cx.write("main.go", "package main\nimport \"fmt\"\nfunc main() { fmt.Println(6 * 7) }\n");
+    cx.write("go.mod", "module app\ngo 1.19\n");
+    cx.sh(&[], "go build -o app . && ./app").run().exits(0).prints("42\n");
+}
+
+/// A pseudo-terminal of the stage's own, as `script`, expect and test runners make one.
+fn pty(cx: &Cx) {
+    cx.write(
+        "in_a_pty.py",
+        "import os, pty
+pid, master = pty.fork()
+if pid == 0:
+    os.execvp('sh', ['sh', '-c', 'test -t 0 && tty && stty size'])
+said = b''
+while True:
+    try: part = os.read(master, 1024)
+    except OSError: break
+    if not part: break
+    said += part
+print(said.decode().split())
+",
+    );
+    cx.run(&[], ["/usr/bin/python3", "in_a_pty.py"]).run().exits(0).prints("['/dev/pts/0', '0', '0']\n");
+}
