@@ -35,18 +35,26 @@ pub(crate) fn limit_process(descriptors: u64) -> rustix::io::Result<()> {
 /// and the relay; from ABI 6 also no signals to them and no abstract sockets of others. Files are opened below the
 /// sandbox's root or not at all: a standard stream is an object of the host's, and `/proc/self/fd/0` would open a file
 /// anew for writing that the caller opened for reading. Each stream keeps the rights that it was opened with.
-pub(crate) fn enter_landlock_domain() -> rustix::io::Result<u32> {
+///
+/// With `ports`, from ABI 4, the stage connects to these TCP ports alone and listens on none.
+pub(crate) fn enter_landlock_domain(ports: Option<&[u16]>) -> rustix::io::Result<u32> {
     set_no_new_privs(true)?;
     let abi = match sys::landlock_abi() {
         // EPERM is the answer of a container's filter.
-        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => return Ok(0),
+        Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::PERM) => 0,
         other => other?,
     };
+    if ports.is_some() && abi < 4 {
+        return Err(Errno::OPNOTSUPP);
+    }
     // ABI 1 forbids renames between directories and cannot grant them: that would cost more than this layer gives.
     if abi < 2 {
         return Ok(0);
     }
-    let domain = sys::Domain::new(abi)?;
+    let domain = sys::Domain::new(abi, ports.is_some())?;
+    for port in ports.unwrap_or_default() {
+        domain.allow_connect(*port)?;
+    }
     let root = open(c"/", OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     domain.allow(&root, domain.handled())?;
     for stream in sys::standard_streams() {

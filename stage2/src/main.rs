@@ -98,7 +98,7 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     control::take_streams(streams).during(Step::TakeStreams)?;
     chdir(command.cwd()).during(Step::EnterDirectory)?;
     harden::limit_process(go.descriptors).during(Step::CloseDescriptors)?;
-    let landlock = harden::enter_landlock_domain().during(Step::Landlock)?;
+    let landlock = harden::enter_landlock_domain(go.ports.as_deref()).during(Step::Landlock)?;
     control.send(&Message::Hardened { landlock }, &[]).during(Step::Landlock)?;
     harden::install_filter(&go.filter).during(Step::Seccomp)?;
     command.execute().during(Step::Exec)

@@ -199,6 +199,13 @@ struct RulesetAttr {
     scoped: u64,
 }
 
+/// `struct landlock_net_port_attr`.
+#[repr(C)]
+struct NetPortAttr {
+    allowed_access: u64,
+    port: u64,
+}
+
 /// `struct landlock_path_beneath_attr`, packed as in the kernel's header.
 #[repr(C, packed)]
 struct PathBeneathAttr {
@@ -214,6 +221,9 @@ const LANDLOCK_ACCESS_FS_READ_FILE: u64 = 1 << 2;
 const LANDLOCK_ACCESS_FS_ABI_1: u64 = (1 << 13) - 1;
 const LANDLOCK_ACCESS_FS_REFER: u64 = 1 << 13;
 const LANDLOCK_ACCESS_FS_TRUNCATE: u64 = 1 << 14;
+const LANDLOCK_RULE_NET_PORT: usize = 2;
+const LANDLOCK_ACCESS_NET_BIND_TCP: u64 = 1 << 0;
+const LANDLOCK_ACCESS_NET_CONNECT_TCP: u64 = 1 << 1;
 const LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET: u64 = 1 << 0;
 const LANDLOCK_SCOPE_SIGNAL: u64 = 1 << 1;
 
@@ -242,12 +252,14 @@ pub(crate) struct Domain {
 }
 
 impl Domain {
-    /// A domain of all file rights of `abi` up to 3, and of its scopes.
-    pub(crate) fn new(abi: u32) -> rustix::io::Result<Self> {
+    /// A domain of all file rights of `abi` up to 3, of its scopes, and of TCP ports where they are ruled.
+    pub(crate) fn new(abi: u32, rules_ports: bool) -> rustix::io::Result<Self> {
         let truncate = if abi >= 3 { LANDLOCK_ACCESS_FS_TRUNCATE } else { 0 };
         let scoped = if abi >= 6 { LANDLOCK_SCOPE_ABSTRACT_UNIX_SOCKET | LANDLOCK_SCOPE_SIGNAL } else { 0 };
         let handled = LANDLOCK_ACCESS_FS_ABI_1 | LANDLOCK_ACCESS_FS_REFER | truncate;
-        let attr = RulesetAttr { handled_access_fs: handled, handled_access_net: 0, scoped };
+        let ports =
+            if rules_ports { LANDLOCK_ACCESS_NET_BIND_TCP | LANDLOCK_ACCESS_NET_CONNECT_TCP } else { 0 };
+        let attr = RulesetAttr { handled_access_fs: handled, handled_access_net: ports, scoped };
         let arguments = [(&raw const attr).expose_provenance(), mem::size_of::<RulesetAttr>(), 0, 0, 0];
         // SAFETY: pointer and size describe one live RulesetAttr.
         let fd = unsafe { syscall(number::__NR_landlock_create_ruleset, arguments) }?;
@@ -267,6 +279,15 @@ impl Domain {
         let rule = (&raw const rule).expose_provenance();
         let arguments = [argument(&self.ruleset), LANDLOCK_RULE_PATH_BENEATH, rule, 0, 0];
         // SAFETY: the pointer is to a live struct of the layout that LANDLOCK_RULE_PATH_BENEATH names.
+        unsafe { syscall(number::__NR_landlock_add_rule, arguments) }.map(drop)
+    }
+
+    /// Lets TCP connections to a port be made.
+    pub(crate) fn allow_connect(&self, port: u16) -> rustix::io::Result<()> {
+        let rule = NetPortAttr { allowed_access: LANDLOCK_ACCESS_NET_CONNECT_TCP, port: port.into() };
+        let rule = (&raw const rule).expose_provenance();
+        let arguments = [argument(&self.ruleset), LANDLOCK_RULE_NET_PORT, rule, 0, 0];
+        // SAFETY: the pointer is to a live struct of the layout that LANDLOCK_RULE_NET_PORT names.
         unsafe { syscall(number::__NR_landlock_add_rule, arguments) }.map(drop)
     }
 

@@ -34,6 +34,8 @@ fn main() -> ExitCode {
         ["abstract", name] => net::abstract_stream(name),
         ["listen-abstract", name] => net::listen_abstract(name),
         ["serve", port] => net::serve(port),
+        ["listen", port] => net::listen(port),
+        ["fast-open", addr] => net::fast_open(addr),
         ["sockets"] => net::sockets(),
 
         ["ask", target] => proxy::ask(target),
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         ["userfaultfd"] => kernel::userfaultfd(),
 
         ["ptrace", pid] => memory::ptrace(pid),
+        ["trace-child"] => memory::trace_child(),
         ["steal-fd", pid] => memory::steal_fd(pid),
         ["write-memory", pid] => memory::write_memory(pid),
         ["environ", pid] => memory::environ(pid),

@@ -90,6 +90,27 @@ pub(crate) fn serve(port: &str) -> Said {
     Ok(format!("ok: {heard}"))
 }
 
+/// Takes a port of the loopback, and lets it go.
+pub(crate) fn listen(port: &str) -> Said {
+    TcpListener::bind(("127.0.0.1", number(port)?))?;
+    Ok("ok".into())
+}
+
+/// Connects by sending, without connect(2) (MSG_FASTOPEN, sendto(2)).
+pub(crate) fn fast_open(addr: &str) -> Said {
+    let SocketAddr::V4(addr) = address(addr)? else { return Err(io::Error::other("IPv4 alone")) };
+    let to = nix::sys::socket::SockaddrIn::from(addr);
+    let socket = nix::sys::socket::socket(
+        nix::sys::socket::AddressFamily::Inet,
+        nix::sys::socket::SockType::Stream,
+        nix::sys::socket::SockFlag::SOCK_CLOEXEC,
+        None,
+    )?;
+    let flags = nix::sys::socket::MsgFlags::from_bits_retain(nix::libc::MSG_FASTOPEN);
+    nix::sys::socket::sendto(std::os::fd::AsRawFd::as_raw_fd(&socket), b"hello", &to, flags)?;
+    Ok("ok".into())
+}
+
 /// Every socket in the file system that can be connected to, blank separated; `none` is what should come.
 pub(crate) fn sockets() -> Said {
     let mut found = Vec::new();

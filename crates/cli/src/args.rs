@@ -272,6 +272,18 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run", conflicts_with = "via")]
     pub(crate) socks5: bool,
 
+    /// What the stage has on its loopback: own (default), or proxy, which lets it connect to nothing else and not listen
+    #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) loopback: Option<LoopbackKind>,
+
+    /// Unix sockets of the stage's own: auto (default; where none of the host's is in reach), on or off
+    #[arg(long, value_name = "WHEN", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) unix_sockets: Option<UnixSocketsKind>,
+
+    /// Let the stage trace its own processes, as strace and gdb do
+    #[arg(long, help_heading = "Run")]
+    pub(crate) debuggable: bool,
+
     /// Go through somebody else's exeat proxy: its policy decides, and its record has the decisions
     #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) via: Option<ViaAt>,
@@ -632,6 +644,26 @@ pub(crate) enum CacheKind {
 pub(crate) enum Require {
     /// Every aspect of the sandbox holds.
     Full,
+}
+
+/// `--loopback`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum LoopbackKind {
+    /// Its own servers.
+    Own,
+    /// The proxy alone.
+    Proxy,
+}
+
+/// `--unix-sockets`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum UnixSocketsKind {
+    /// By the view.
+    Auto,
+    /// Always.
+    On,
+    /// Never.
+    Off,
 }
 
 /// `--bridge`.

@@ -5,9 +5,14 @@ use std::fs;
 use std::io;
 
 use exeat_policy::Limits;
-use exeat_runner::{AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Request, View, Work};
+use exeat_runner::{
+    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, UnixSockets,
+    View, Work,
+};
 
-use crate::args::{BridgeKind, CacheKind, EnvArgs, Excess, FsView, Output, RunArgs, Variable};
+use crate::args::{
+    BridgeKind, CacheKind, EnvArgs, Excess, FsView, LoopbackKind, Output, RunArgs, UnixSocketsKind, Variable,
+};
 use crate::failure::Failure;
 use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
 use crate::machine::Machine;
@@ -83,6 +88,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         env,
         bridge,
         socks5: args.socks5 || socks5,
+        hardening: hardening(args.loopback, args.unix_sockets, args.debuggable),
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: args.stage.or(stage),
@@ -114,6 +120,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         env,
         bridge: Bridge::default(),
         socks5: args.socks5 || socks5,
+        hardening: Hardening::default(),
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: None,
@@ -168,6 +175,23 @@ fn cache(kind: Option<CacheKind>) -> Cache {
         None | Some(CacheKind::Private) => Cache::Private,
         Some(CacheKind::None) => Cache::None,
     }
+}
+
+fn hardening(
+    loopback: Option<LoopbackKind>,
+    unix_sockets: Option<UnixSocketsKind>,
+    debuggable: bool,
+) -> Hardening {
+    let loopback = match loopback {
+        None | Some(LoopbackKind::Own) => Loopback::Own,
+        Some(LoopbackKind::Proxy) => Loopback::Proxy,
+    };
+    let unix_sockets = match unix_sockets {
+        None | Some(UnixSocketsKind::Auto) => UnixSockets::Auto,
+        Some(UnixSocketsKind::On) => UnixSockets::On,
+        Some(UnixSocketsKind::Off) => UnixSockets::Off,
+    };
+    Hardening { loopback, unix_sockets, debuggable }
 }
 
 fn at(work: WorkAt) -> Work {

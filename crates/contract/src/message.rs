@@ -53,6 +53,9 @@ pub struct Go {
     pub filter: Vec<u8>,
     /// The soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)) that the caller had.
     pub descriptors: u64,
+    /// TCP ports that the stage may connect to, on whatever address; it may then listen on none. `None`: any port, and it may
+    /// listen.
+    pub ports: Option<Vec<u16>>,
 }
 
 /// The steps of stage2, for "step: cause".
@@ -155,6 +158,7 @@ impl Message {
                 put(&mut out, &go.cwd)?;
                 put(&mut out, &go.filter)?;
                 out.extend(go.descriptors.to_le_bytes());
+                put_ports(&mut out, go.ports.as_deref())?;
             }
             Self::Hardened { landlock } => {
                 out.push(HARDENED);
@@ -192,6 +196,7 @@ impl Message {
                 cwd: take_bytes(rest)?,
                 filter: take_bytes(rest)?,
                 descriptors: u64::from_le_bytes(take_array(rest)?),
+                ports: take_ports(rest)?,
             }),
             HARDENED => Self::Hardened { landlock: u32::from_le_bytes(take_array(rest)?) },
             FAILED => {
@@ -214,6 +219,14 @@ fn put_list(out: &mut Vec<u8>, list: &[Vec<u8>]) -> Option<()> {
     list.iter().try_for_each(|bytes| put(out, bytes))
 }
 
+fn put_ports(out: &mut Vec<u8>, ports: Option<&[u16]>) -> Option<()> {
+    out.push(u8::from(ports.is_some()));
+    let ports = ports.unwrap_or_default();
+    out.extend(u16::try_from(ports.len()).ok()?.to_le_bytes());
+    out.extend(ports.iter().flat_map(|port| port.to_le_bytes()));
+    Some(())
+}
+
 fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (head, tail) = rest.split_first_chunk::<N>()?;
     *rest = tail;
@@ -225,6 +238,17 @@ fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
     let (head, tail) = rest.split_at_checked(length)?;
     *rest = tail;
     Some(head.to_vec())
+}
+
+fn take_ports(rest: &mut &[u8]) -> Option<Option<Vec<u16>>> {
+    let [present] = take_array(rest)?;
+    let count = u16::from_le_bytes(take_array(rest)?);
+    let ports = (0..count).map(|_| take_array(rest).map(u16::from_le_bytes)).collect::<Option<_>>()?;
+    match present {
+        0 if count == 0 => Some(None),
+        1 => Some(Some(ports)),
+        _ => None,
+    }
 }
 
 fn take_list(rest: &mut &[u8]) -> Option<Vec<Vec<u8>>> {
@@ -246,7 +270,9 @@ mod tests {
                 cwd: b"/work".to_vec(),
                 filter: vec![0; 8],
                 descriptors: 1024,
+                ports: Some(vec![3128, 1080]),
             }),
+            Message::Go(Go::default()),
             Message::Hardened { landlock: 7 },
             Message::Failed { step: Step::Exec, errno: 2 },
         ]

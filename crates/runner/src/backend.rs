@@ -215,7 +215,13 @@ fn stand(bwrap: &Path) -> Result<(), Error> {
         Mount::File { at: STAGE2.into(), bytes: Bytes(STAGE2_IMAGE.into()), mode: 0o555 },
         Mount::ReadOnly { host: dir.socket_path(), at: SOCKET.into() },
     ];
-    let spec = SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity: Identity::Caller };
+    let spec = SandboxSpec {
+        mounts,
+        bridge: BridgeKind::Handoff,
+        socks5: false,
+        identity: Identity::Caller,
+        debuggable: false,
+    };
     Launch { bwrap, spec, listener, cancel: cancel.into() }.start().map(drop).map_err(Error::Sandbox)
 }
 

@@ -33,7 +33,7 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::lists;
 use crate::plan::{home_of, plan};
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, View};
 use crate::run::{Ended, Streams, run_here};
 use crate::stopping::GRACE;
 
@@ -335,6 +335,7 @@ impl<'a> Discovery<'a> {
             host_env: self.host_env(),
             bridge: Bridge::default(),
             socks5: false,
+            hardening: Hardening::default(),
             via: None,
             upstream: None,
             stage: Some(format!("{PRESET_STAGE}{}", preset.name)),
@@ -636,6 +637,7 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         host_env: ask.host_env.clone(),
         bridge: Bridge::default(),
         socks5: false,
+        hardening: Hardening::default(),
         via: None,
         upstream: None,
         stage: None,

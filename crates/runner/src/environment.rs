@@ -232,7 +232,7 @@ mod tests {
     use exeat_policy::{Limits, PolicyBuilder};
 
     use super::*;
-    use crate::request::{AuditTo, Bridge, Files, Work};
+    use crate::request::{AuditTo, Bridge, Files, Hardening, Work};
 
     fn request(host: &[(&str, &str)], rules: &[EnvRule], files: Files) -> Request {
         Request {
@@ -244,6 +244,7 @@ mod tests {
             host_env: host.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             bridge: Bridge::default(),
             socks5: false,
+            hardening: Hardening::default(),
             via: None,
             upstream: None,
             stage: None,

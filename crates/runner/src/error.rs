@@ -175,6 +175,14 @@ pub enum Error {
     /// Everything was required to hold, and something does not.
     #[error("not everything holds, and that was required: {0}")]
     NotHeld(String),
+    /// The kernel's Landlock has not what was asked for.
+    #[error("{what} takes Landlock of Linux {linux} or later, and this kernel has less")]
+    Landlock {
+        /// What was asked for.
+        what: &'static str,
+        /// The version of the kernel that has it.
+        linux: &'static str,
+    },
     /// SIGCHLD is ignored in this process.
     #[error("this process ignores SIGCHLD, so the end of a stage could not be seen")]
     ChildrenUnseen,
@@ -291,6 +299,9 @@ impl Error {
             Self::Backend(error) => error.fix().map(str::to_owned),
             Self::ChildrenUnseen => {
                 Some("give SIGCHLD its default action back before the stage is started".into())
+            }
+            Self::Landlock { .. } => {
+                Some("leave the flag out, or start a newer kernel with Landlock on".into())
             }
             Self::Sandbox(error) => error.fix().map(str::to_owned),
             _ => None,

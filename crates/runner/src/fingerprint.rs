@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::{FILTERS, Plan};
 use crate::quarantine::Missing;
+use crate::request::Loopback;
 
 /// What the hash begins with: another form of it is another hash.
 const FORM: &str = "exeat isolation 1";
@@ -92,11 +93,12 @@ impl Plan {
             bridge: self.bridge,
             socks5: self.socks5,
             identity: self.identity,
+            debuggable: self.debuggable,
         };
         for word in &Argv::new(&bare, FILTERS).options {
             it.text("option", &word.to_string());
         }
-        let filters = seccomp::base().and_then(|base| Ok((base, seccomp::no_unix_sockets()?)));
+        let filters = seccomp::base(self.debuggable).and_then(|base| Ok((base, seccomp::no_unix_sockets()?)));
         // Filters that do not compile start no stage.
         if let Ok((base, no_unix_sockets)) = filters {
             for program in base.iter().chain([&no_unix_sockets]) {
@@ -110,7 +112,8 @@ impl Plan {
                 it.text("identity", "other").number("uid", uid.into()).number("gid", gid.into())
             }
         };
-        it.text("unix sockets", if self.sockets_exposed { "connected pairs only" } else { "yes" });
+        it.text("unix sockets", if self.unix_sockets { "yes" } else { "connected pairs only" });
+        it.text("loopback", if self.loopback == Loopback::Proxy { "the proxy alone" } else { "its own" });
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
         for (aspect, held) in [("net", net), ("fs", fs), ("syscalls", syscalls), ("identity", identity)] {
             it.text(aspect, &held.to_string());

@@ -86,7 +86,10 @@ pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use plan::{Plan, home_of, plan};
 pub use reload::{Load, Reloaded, Seen};
-pub use request::{AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Request, View, WORK, Work};
+pub use request::{
+    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, UnixSockets, View,
+    WORK, Work,
+};
 pub use run::{Ended, Outcome, Through, run};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
 pub use upstream::{AuthError, credentials_in, credentials_of};

@@ -10,11 +10,11 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::Source;
 use exeat_audit::place::Place;
-use exeat_contract::{BridgeKind, DENIALS, SOCKET, SOCKS5_SOCKET};
+use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
 use exeat_policy::{Action, Effective, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
-use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec};
+use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp};
 use nix::unistd::{Uid, User, geteuid};
 use serde_json::json;
 
@@ -23,7 +23,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::lists;
 use crate::quarantine::Missing;
-use crate::request::{AuditTo, Bridge, Cache, Request, WORK, Work};
+use crate::request::{AuditTo, Bridge, Cache, Hardening, Loopback, Request, UnixSockets, WORK, Work};
 use crate::view::WORK_PATH;
 use crate::{dirs, environment, via, view};
 
@@ -43,7 +43,10 @@ pub struct Plan {
     pub(crate) via: Option<PathBuf>,
     pub(crate) upstream: Option<UpstreamProxy>,
     pub(crate) identity: Identity,
-    pub(crate) sockets_exposed: bool,
+    /// The stage may make Unix sockets.
+    pub(crate) unix_sockets: bool,
+    pub(crate) loopback: Loopback,
+    pub(crate) debuggable: bool,
     pub(crate) missing: Vec<Missing>,
     pub(crate) enforcement: Enforcement,
     pub(crate) cache: Option<PathBuf>,
@@ -146,6 +149,11 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         }
         (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, streams)?,
     }
+    let hardening = request.hardening;
+    let is_bounded = !request.files.bounds.is_empty();
+    let (unix_sockets, fs) =
+        unix_sockets(hardening.unix_sockets, is_bounded, built.sockets_exposed, built.held, &mut notes);
+    can_harden(hardening)?;
     let via = match &request.via {
         Some(_) if !request.policy.rules().is_empty() => return Err(Error::ViaAnd("a policy")),
         Some(_) if request.socks5 => return Err(Error::ViaAnd("SOCKS5")),
@@ -176,11 +184,13 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         via,
         upstream: request.upstream,
         identity,
-        sockets_exposed: built.sockets_exposed,
+        unix_sockets,
+        loopback: hardening.loopback,
+        debuggable: hardening.debuggable,
         missing: built.missing,
         enforcement: Enforcement {
             net,
-            fs: built.held,
+            fs,
             syscalls: exeat_sandbox::enforce::syscalls(),
             identity: identity_held,
         },
@@ -233,7 +243,19 @@ impl Plan {
             mounts.push(Mount::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
         }
         mounts.push(Mount::ReadOnly { host: denials, at: DENIALS.into() });
-        SandboxSpec { mounts, bridge: self.bridge, socks5: self.socks5, identity: self.identity }
+        SandboxSpec {
+            mounts,
+            bridge: self.bridge,
+            socks5: self.socks5,
+            identity: self.identity,
+            debuggable: self.debuggable,
+        }
+    }
+
+    /// The TCP ports that the stage may connect to, where not all of them.
+    pub(crate) fn ports(&self) -> Option<Vec<u16>> {
+        let socks5 = self.socks5.then_some(SOCKS5_PORT);
+        (self.loopback == Loopback::Proxy).then(|| [PROXY_PORT].into_iter().chain(socks5).collect())
     }
 
     /// Whether SOCKS5 has a socket: a relay reaches the host side through it, where a handoff passes the listener itself.
@@ -383,8 +405,8 @@ impl Plan {
     }
 }
 
-/// Seccomp programs of a run, for the dry run: `seccomp::base` has this many, and a test asks it.
-pub(crate) const FILTERS: usize = 2;
+/// Seccomp programs of a run, for the dry run.
+pub(crate) const FILTERS: usize = seccomp::BASE;
 
 fn shown(words: &[OsString]) -> String {
     let quote = |word: &OsString| {
@@ -433,6 +455,49 @@ fn identity(cwd: &Path, notes: &mut Vec<String>) -> Result<(Identity, Held), Err
     let missing = "the stage keeps root's kernel uid: in its view, file permissions do not hold it back";
     notes.push(format!("{missing} (start exeat as an ordinary user, or in a directory that one owns)"));
     Ok((Identity::Caller, Held::Partial { missing: missing.into() }))
+}
+
+/// Whether the stage has Unix sockets, and what of the file view holds then.
+fn unix_sockets(
+    asked: UnixSockets,
+    is_bounded: bool,
+    exposed: bool,
+    held: Held,
+    notes: &mut Vec<String>,
+) -> (bool, Held) {
+    match asked {
+        UnixSockets::Off => (false, held),
+        UnixSockets::Auto => (!exposed, held),
+        UnixSockets::On if !exposed => (true, held),
+        UnixSockets::On if is_bounded => {
+            notes.push(
+                "the stage has no Unix sockets: below a ceiling, `--unix-sockets on` opens none".into(),
+            );
+            (false, held)
+        }
+        UnixSockets::On => {
+            let lost = "the stage can connect to sockets of the host that are in sight (--unix-sockets on)";
+            notes.push(lost.into());
+            let missing = match held {
+                Held::Partial { missing } => format!("{missing}; {lost}"),
+                Held::Full | Held::Absent => lost.into(),
+            };
+            (true, Held::Partial { missing })
+        }
+    }
+}
+
+/// What the kernel must have for what is asked beyond the usual.
+fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), Error> {
+    let abi = exeat_sandbox::enforce::landlock_abi();
+    if loopback == Loopback::Proxy && abi < 4 {
+        return Err(Error::Landlock { what: "a loopback with the proxy alone", linux: "6.7" });
+    }
+    // Without a domain pid 1 could be traced too.
+    if debuggable && abi < 2 {
+        return Err(Error::Landlock { what: "a stage that may trace its own processes", linux: "5.19" });
+    }
+    Ok(())
 }
 
 /// The user's cache directory; of the user that the stage becomes, when it becomes another one.
@@ -570,11 +635,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_dry_run_names_as_many_filters_as_a_run_has() {
-        assert_eq!(exeat_sandbox::seccomp::base().unwrap().len(), FILTERS);
-    }
-
     fn request(dirs: &Dirs, ro: Vec<PathBuf>, config: &Path) -> Request {
         let bind = |host: PathBuf| crate::request::Bind { guest: host.clone(), host };
         let ro = ro.into_iter().map(bind).collect();
@@ -589,6 +649,7 @@ mod tests {
             host_env: [variable("HOME", &dirs.root.join("home")), variable("XDG_CONFIG_HOME", config)].into(),
             bridge: Bridge::Handoff,
             socks5: false,
+            hardening: Hardening::default(),
             via: None,
             upstream: None,
             stage: None,

@@ -34,6 +34,8 @@ pub struct Request {
     pub bridge: Bridge,
     /// Offer the stage SOCKS5 beside the HTTP proxy.
     pub socks5: bool,
+    /// What is held tighter than usual, or looser.
+    pub hardening: Hardening,
     /// The Unix socket of somebody else's proxy: it decides in place of `policy`, which is then empty, and its record has
     /// the decisions.
     pub via: Option<PathBuf>,
@@ -169,6 +171,40 @@ pub enum Bridge {
     Handoff,
     /// stage2 leaves a process behind that copies each connection to the bind-mounted socket.
     Relay,
+}
+
+/// What is held tighter than usual, or looser. The default is what a stage gets that says nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Hardening {
+    /// What the stage may connect to on its own loopback.
+    pub loopback: Loopback,
+    /// Whether the stage has Unix sockets.
+    pub unix_sockets: UnixSockets,
+    /// The stage may trace processes of its own, as strace and gdb do (ptrace(2)).
+    pub debuggable: bool,
+}
+
+/// What a stage may connect to on the loopback of its sandbox.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Loopback {
+    /// The proxy, and whatever the stage serves there itself.
+    #[default]
+    Own,
+    /// The proxy alone, and the stage cannot listen on any TCP port: a second layer, by Landlock, behind the empty network
+    /// namespace. Takes Linux 6.7.
+    Proxy,
+}
+
+/// Whether a stage has Unix sockets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum UnixSockets {
+    /// Where no socket of the host's can be reached by its path.
+    #[default]
+    Auto,
+    /// Always. Sockets of the host's that are in sight can then be connected to. Counts as `Auto` below a ceiling.
+    On,
+    /// Never, but for connected pairs.
+    Off,
 }
 
 /// Where the audit record goes.

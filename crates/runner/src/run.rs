@@ -574,10 +574,10 @@ impl Run<'_> {
     fn go(&self) -> Result<Go, Error> {
         let mut env = self.plan.env.clone();
         env.insert(RUN_ID.into(), self.run.to_string().into());
-        let filter = if self.plan.sockets_exposed {
-            seccomp::no_unix_sockets().map_err(Error::Sandbox)?
-        } else {
+        let filter = if self.plan.unix_sockets {
             Vec::new()
+        } else {
+            seccomp::no_unix_sockets().map_err(Error::Sandbox)?
         };
         Ok(Go {
             argv: self.plan.command.iter().cloned().map(OsString::into_vec).collect(),
@@ -588,6 +588,7 @@ impl Run<'_> {
             cwd: self.plan.cwd.as_os_str().as_bytes().to_vec(),
             filter,
             descriptors: self.descriptors,
+            ports: self.plan.ports(),
         })
     }
 }

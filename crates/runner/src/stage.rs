@@ -20,7 +20,7 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, home_of, plan_with};
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View, Work};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, View, Work};
 use crate::run::{Outcome, Streams};
 use crate::signals;
 
@@ -79,6 +79,7 @@ pub struct Stage {
     effects_rw: Vec<PathSpec>,
     bridge: Bridge,
     socks5: bool,
+    hardening: Hardening,
     via: Option<PathBuf>,
     upstream: Option<UpstreamProxy>,
     backend: Option<Backend>,
@@ -123,6 +124,7 @@ impl Stage {
             effects_rw: Vec::new(),
             bridge: Bridge::default(),
             socks5: false,
+            hardening: Hardening::default(),
             via: None,
             upstream: None,
             backend: None,
@@ -352,6 +354,12 @@ impl Stage {
         self
     }
 
+    /// Holds some of it tighter than usual, or looser.
+    pub fn hardening(&mut self, hardening: Hardening) -> &mut Self {
+        self.hardening = hardening;
+        self
+    }
+
     /// Leaves connections to another HTTP proxy. It looks names up itself: their addresses are not checked here.
     pub fn upstream_proxy(&mut self, proxy: UpstreamProxy) -> &mut Self {
         self.upstream = Some(proxy);
@@ -534,6 +542,7 @@ impl Stage {
             host_env,
             bridge: self.bridge,
             socks5: self.socks5,
+            hardening: self.hardening,
             via: self.via.clone(),
             upstream: self.upstream.clone(),
             stage: self.stage.clone(),

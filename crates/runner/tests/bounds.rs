@@ -134,6 +134,7 @@ fn one_case() {
         .into(),
         bridge: Bridge::Handoff,
         socks5: false,
+        hardening: exeat_runner::Hardening::default(),
         via: None,
         upstream: None,
         stage: None,

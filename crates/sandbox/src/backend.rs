@@ -126,7 +126,7 @@ impl Launch {
     /// Every variant of [`Error`] that names a step before `execve`; the sandbox is gone then.
     pub fn start(self) -> Result<Offer, Error> {
         let by = Instant::now() + START;
-        let filters = seccomp::base()?;
+        let filters = seccomp::base(self.spec.debuggable)?;
         let argv = Argv::new(&self.spec, filters.len());
         let mut bwrap = Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity)?;
         match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)

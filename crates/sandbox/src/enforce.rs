@@ -39,6 +39,12 @@ pub struct Enforcement {
     pub identity: Held,
 }
 
+/// The kernel's Landlock ABI (landlock(7)); 0 where it has none.
+#[must_use]
+pub fn landlock_abi() -> u32 {
+    crate::sys::landlock_abi()
+}
+
 /// Whether the layers on system calls hold on this kernel: the filters always, the Landlock domain behind them by its ABI.
 #[must_use]
 pub fn syscalls() -> Held {

@@ -15,6 +15,8 @@ pub struct SandboxSpec {
     pub socks5: bool,
     /// Who the stage is to the kernel.
     pub identity: Identity,
+    /// The stage may trace processes of its own (ptrace(2)).
+    pub debuggable: bool,
 }
 
 /// One piece of the file tree.

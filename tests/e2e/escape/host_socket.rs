@@ -11,6 +11,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b01_host_socket", attack);
     list.matrix("escape::b01_host_socket_in_host_view", in_host_view);
+    list.users("escape::b01_unix_sockets_by_word", by_word);
     list.users("escape::b01_host_socket_in_working_directory", in_working_directory);
 }
 
@@ -70,4 +71,30 @@ fn in_host_view(cx: &Cx) {
     for line in done.stdout().lines() {
         assert!(GONE.contains(&line) || line == "EAFNOSUPPORT", "{done:?}");
     }
+}
+
+/// `--unix-sockets`: what the view decides can be decided by word, and the word that opens is said and recorded.
+fn by_word(cx: &Cx) {
+    let stream = cx.home().join("word.sock");
+    let _listener = UnixListener::bind(&stream).expect("a socket on the host");
+    open_to_all(&stream);
+    let probe = cx.probe();
+    let script = format!("{probe} unix {}; {probe} socket 1 1 0", stream.display());
+    let with = |view: &str, word: &str| {
+        cx.exeat(["run", "--fs", view, "--unix-sockets", word, "--", "sh", "-c", &script]).run()
+    };
+    assert_eq!(with("project", "off").exits(0).stdout(), "EPERM\nEPERM\n");
+    assert_eq!(with("project", "on").exits(0).stdout(), "ENOENT\nok\n");
+    assert_eq!(with("host", "auto").exits(0).stdout(), "EPERM\nEPERM\n");
+    let open = with("host", "on");
+    open.exits(0).prints("ok\nok\n").says("--unix-sockets on");
+    let held = open.record().events("run_start")[0]["enforcement"]["fs"].to_string();
+    assert!(held.contains("partial") && held.contains("--unix-sockets on"), "{held}");
+    let full = ["run", "--fs", "host", "--unix-sockets", "on", "--require", "full", "--", "true"];
+    cx.exeat(full).run().exits(125);
+    let ceiling = cx.write("ceiling.toml", "schema = 1\n[network]\nallow = []\n");
+    let below =
+        ["run", "--ceiling", ceiling.to_str().expect("ASCII"), "--fs", "host", "--unix-sockets", "on"];
+    let done = cx.exeat(below.iter().copied().chain(["--", "sh", "-c", &script])).run();
+    assert_eq!(done.exits(0).stdout(), "EPERM\nEPERM\n");
 }

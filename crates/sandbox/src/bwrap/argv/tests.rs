@@ -6,7 +6,13 @@ use super::*;
 use crate::spec::Identity;
 
 fn spec(mounts: Vec<Mount>) -> SandboxSpec {
-    SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity: Identity::Caller }
+    SandboxSpec {
+        mounts,
+        bridge: BridgeKind::Handoff,
+        socks5: false,
+        identity: Identity::Caller,
+        debuggable: false,
+    }
 }
 
 fn text(argv: &Argv) -> String {

@@ -1,0 +1,65 @@
+//! The filters for a reader: a line for each call that is refused, and each case of it.
+
+use std::fmt;
+
+use super::{Argument, Case, Filter, Named, TRACING, Test, base_filters, no_unix_sockets_filter};
+
+/// Everything that is refused, in three lists; docs/syscalls.md has it. It is the same on both architectures but for calls
+/// that one of them does not have.
+#[must_use]
+pub fn text() -> String {
+    let every = base_filters(true).iter().flat_map(lines).collect::<Vec<_>>();
+    let mut debugged = base_filters(false).iter().flat_map(lines).collect::<Vec<_>>();
+    debugged.retain(|line| !every.contains(line));
+    debug_assert_eq!(debugged.len(), TRACING.len(), "what --debuggable lets through is tracing alone");
+    let first = [
+        "every call by another architecture's table: the process is killed",
+        "every call by the x32 table: ENOSYS",
+    ];
+    let parts = [
+        ("every process of the sandbox", first.map(String::from).into_iter().chain(every).collect()),
+        ("the same, unless the stage is debuggable", debugged),
+        ("a stage without Unix sockets of its own", lines(&no_unix_sockets_filter())),
+    ];
+    let part = |(title, lines): (&str, Vec<String>)| format!("# {title}\n{}\n", lines.join("\n"));
+    parts.map(part).join("\n")
+}
+
+fn lines(filter: &Filter) -> Vec<String> {
+    let mut lines = Vec::new();
+    for refusal in &filter.refused {
+        let name = refusal.call.name.rsplit(':').next().unwrap_or_default();
+        let answer = format!("{}: {}", name.trim_start_matches("SYS_"), filter.errno);
+        if refusal.cases.is_empty() {
+            lines.push(answer.clone());
+        }
+        lines.extend(refusal.cases.iter().map(|case| format!("{answer} where {}", all(case))));
+    }
+    lines
+}
+
+/// A case in words. A row of numbers that one argument is none of is said at once.
+fn all(case: &Case) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut last = None;
+    for (Argument(name, _), test) in case {
+        let is_not = matches!(test, Test::IsNot(_)).then_some(*name);
+        match (words.last_mut(), test) {
+            (Some(said), Test::IsNot(value)) if last == is_not => *said += &format!(", {value}"),
+            _ => words.push(match test {
+                Test::Is(value) => format!("{name} is {value}"),
+                Test::IsNot(value) => format!("{name} is none of {value}"),
+                Test::Has(bits) => format!("{name} has {bits}"),
+                Test::Masked(mask, value) => format!("{name} & {mask} is {value}"),
+            }),
+        }
+        last = is_not;
+    }
+    words.join(" and ")
+}
+
+impl fmt::Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.rsplit(':').next().unwrap_or_default())
+    }
+}
