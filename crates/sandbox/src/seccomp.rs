@@ -1,4 +1,4 @@
-//! The system-call filters: what they refuse, as data. [`program`] compiles it, [`text`] prints it.
+//! The system-call filters: what they refuse, as data, which is compiled, and printed by [`text()`].
 //!
 //! A deny-list behind an architecture guard: what is refused is what reaches past the namespaces (families that have no
 //! network namespace, keyrings, io_uring, which would pass every other filter) or is kernel surface that a stage has no
