@@ -21,6 +21,7 @@ pub use error::{Error, Layer};
 pub use inside::{Inside, Usage};
 pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
+pub use sys::attempt;
 pub use sys::{
     descriptor_limit, notice_children, prefer_this_thread, raise_descriptor_limit, suspend_this_process,
     take_fd,

@@ -16,6 +16,8 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 
 use crate::spec::Identity;
 
+pub mod attempt;
+
 /// Takes over descriptor `number`, which the caller's caller left open for us.
 ///
 /// The number itself stays open and close-on-exec: what is returned is a duplicate, so that nothing else in the process

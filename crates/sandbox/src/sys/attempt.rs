@@ -1,0 +1,406 @@
+//! The system calls of `exeat prove`: what a stage would try, each behind a safe function that says what the kernel said.
+//!
+//! Nothing here decides whether an answer is right, and nothing is made that outlives the call: what a call returns is
+//! closed, and what a call changes, it changes in a process of its own ([`apart`]).
+
+use std::ffi::{CStr, CString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// How an attempt in a process of its own ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Apart {
+    /// It said so many bytes and ended.
+    Said(Vec<u8>),
+    /// This signal ended it.
+    Killed(i32),
+    /// It was still running at its deadline, and was killed.
+    Late,
+}
+
+/// Bytes that an attempt may say.
+const MOST: u64 = 64 << 10;
+
+/// Makes an attempt in a child process, which may be killed for it, and waits for it until `limit` has passed.
+///
+/// The caller has one thread: what other threads hold would be held in the child for ever (fork(2)).
+///
+/// # Errors
+/// What pipe(2), fork(2) and waitpid(2) say.
+pub fn apart(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<Apart> {
+    let (heard, mut say) = io::pipe()?;
+    // SAFETY: the process has one thread, as is asked of the caller, so the child may do what it could.
+    let child = Errno::result(unsafe { libc::fork() })?;
+    if child == 0 {
+        drop(heard);
+        let said = attempt();
+        let _ = say.write_all(&said);
+        // SAFETY: ends this process, without the handlers that the parent will run.
+        unsafe { libc::_exit(0) };
+    }
+    drop(say);
+    let end = Instant::now() + limit;
+    let mut said = Vec::new();
+    let mut heard = File::from(OwnedFd::from(heard));
+    let late = loop {
+        let left = end.saturating_duration_since(Instant::now());
+        let mut waited = [PollFd::new(heard.as_fd(), PollFlags::POLLIN)];
+        let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
+        match poll(&mut waited, timeout) {
+            Err(Errno::EINTR) => continue,
+            Err(errno) => return Err(errno.into()),
+            Ok(0) => break true,
+            Ok(_) => {}
+        }
+        let mut buffer = [0; 4096];
+        match heard.read(&mut buffer)? {
+            0 => break false,
+            count if (said.len() as u64) < MOST => said.extend(buffer.iter().take(count)),
+            _ => {}
+        }
+    };
+    if late {
+        // SAFETY: takes numbers; the child is not reaped, so its number is nobody else's.
+        unsafe { libc::kill(child, libc::SIGKILL) };
+    }
+    let mut status = 0;
+    // SAFETY: `status` is a live local.
+    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+    Ok(match (late, libc::WIFSIGNALED(status)) {
+        (true, _) => Apart::Late,
+        (false, true) => Apart::Killed(libc::WTERMSIG(status)),
+        (false, false) => Apart::Said(said),
+    })
+}
+
+/// A socket of any family, type and protocol (socket(2)); closed again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    let fd = Errno::result(unsafe { libc::socket(family, kind | libc::SOCK_CLOEXEC, protocol) })?;
+    close(fd.into())
+}
+
+/// A ring, whose entries would do what a filter refuses (io_uring_setup(2)); closed again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn io_uring() -> io::Result<()> {
+    // Bytes of `struct io_uring_params` (include/uapi/linux/io_uring.h).
+    let mut params = [0_u8; 120];
+    // SAFETY: the kernel reads and fills at most the struct's 120 bytes.
+    close(Errno::result(unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) })?)
+}
+
+/// getpid(2) by the i386 entry, of which a filter for one architecture knows nothing. May end the process.
+///
+/// # Errors
+/// What the kernel says, and `ENOSYS` on architectures without that entry.
+#[cfg(target_arch = "x86_64")]
+pub fn i386() -> io::Result<()> {
+    const GETPID: i64 = 20; // arch/x86/entry/syscalls/syscall_32.tbl
+    let pid: i64;
+    // SAFETY: getpid takes no arguments; the entry changes eax, and is said to change r8 to r11.
+    unsafe {
+        std::arch::asm!("int 0x80", inlateout("rax") GETPID => pid, out("r8") _, out("r9") _, out("r10") _, out("r11") _)
+    };
+    if pid > 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(i32::try_from(-pid).unwrap_or(0))) }
+}
+
+/// getpid(2) by the i386 entry.
+///
+/// # Errors
+/// `ENOSYS`: there is no such entry on this architecture.
+#[cfg(not(target_arch = "x86_64"))]
+pub fn i386() -> io::Result<()> {
+    Err(Errno::ENOSYS.into())
+}
+
+/// getpid(2) by its x32 number.
+///
+/// # Errors
+/// What the kernel says: `ENOSYS` where it has no x32.
+pub fn x32() -> io::Result<()> {
+    const X32: i64 = 0x4000_0000; // arch/x86/include/uapi/asm/unistd.h
+    // SAFETY: getpid takes no arguments.
+    Errno::result(unsafe { libc::syscall(X32 + libc::SYS_getpid) }).map(drop).map_err(Into::into)
+}
+
+/// Types a byte into a terminal of this process's own making (TIOCSTI, ioctl_tty(2)), with and without high bits in the
+/// request. Takes a session of its own: only for a process that is [`apart`].
+///
+/// # Errors
+/// The step and what the kernel said to it.
+pub fn push_input() -> io::Result<()> {
+    let step = |what: &str, errno: Errno| {
+        io::Error::new(io::Error::from(errno).kind(), format!("{what}: {errno:?}"))
+    };
+    // The end of the terminal is a signal to its session, and this is its leader.
+    ignore(nix::sys::signal::Signal::SIGHUP)?;
+    // SAFETY: takes numbers only.
+    let master = Errno::result(unsafe { libc::posix_openpt(libc::O_RDWR | libc::O_NOCTTY) })
+        .map_err(|errno| step("no terminal of its own", errno))?;
+    // SAFETY: a new descriptor that nothing else owns.
+    let master = unsafe { OwnedFd::from_raw_fd(master) };
+    let name = unlock(&master).map_err(|errno| step("no terminal of its own", errno))?;
+    nix::unistd::setsid().map_err(|errno| step("no session of its own", errno))?;
+    // Without O_NOCTTY, so that it becomes the session's terminal: otherwise the call asks for a capability.
+    // SAFETY: a C string that lives through the call.
+    let slave = Errno::result(unsafe { libc::open(name.as_ptr(), libc::O_RDWR) })
+        .map_err(|errno| step("no terminal of its own", errno))?;
+    // SAFETY: a new descriptor that nothing else owns.
+    let slave = unsafe { OwnedFd::from_raw_fd(slave) };
+    let byte = b'#';
+    for request in [libc::TIOCSTI, libc::TIOCSTI | (1 << 32)] {
+        // SAFETY: TIOCSTI reads one byte, a live local.
+        Errno::result(unsafe {
+            libc::syscall(libc::SYS_ioctl, slave.as_raw_fd(), request, &raw const byte)
+        })?;
+    }
+    Ok(())
+}
+
+/// unlockpt(3) and ptsname(3).
+fn unlock(master: &OwnedFd) -> nix::Result<CString> {
+    let mut name = [0_u8; 64];
+    // SAFETY: an open descriptor, and a buffer of the length given.
+    unsafe {
+        Errno::result(libc::unlockpt(master.as_raw_fd()))?;
+        let failed = libc::ptsname_r(master.as_raw_fd(), name.as_mut_ptr().cast(), name.len());
+        if failed != 0 {
+            return Err(Errno::from_raw(failed));
+        }
+    }
+    CStr::from_bytes_until_nul(&name).map(Into::into).map_err(|_| Errno::ERANGE)
+}
+
+/// A child process by clone(2) with these flags, such as `CLONE_NEWUSER`; it ends at once.
+///
+/// # Errors
+/// What the kernel says.
+pub fn clone(flags: i32) -> io::Result<()> {
+    // SAFETY: without CLONE_VM and without a stack this is fork(2); the child makes one system call.
+    let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) })?;
+    end_of(child)
+}
+
+/// The same by clone3(2), whose flags are behind a pointer.
+///
+/// # Errors
+/// What the kernel says.
+pub fn clone3(flags: i32) -> io::Result<()> {
+    // `struct clone_args` in its first size (include/uapi/linux/sched.h): flags, pidfd, child_tid, parent_tid, exit_signal, ...
+    let mut args = [0_u64; 8];
+    args[0] = u64::from(flags.cast_unsigned());
+    args[4] = u64::from(libc::SIGCHLD.cast_unsigned());
+    // SAFETY: as in `clone`; the kernel reads the struct's true size.
+    let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) })?;
+    end_of(child)
+}
+
+/// Ends the child that this process is, or waits for the one that it has.
+fn end_of(child: i64) -> io::Result<()> {
+    if child == 0 {
+        // SAFETY: ends this process.
+        unsafe { libc::_exit(0) };
+    }
+    // SAFETY: a null status is allowed.
+    Errno::result(unsafe {
+        libc::waitpid(libc::pid_t::try_from(child).unwrap_or(-1), std::ptr::null_mut(), libc::__WALL)
+    })?;
+    Ok(())
+}
+
+/// A new mount by the newer calls (fsopen(2)); closed again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn open_file_system() -> io::Result<()> {
+    // SAFETY: a C string that lives through the call.
+    close(Errno::result(unsafe { libc::syscall(libc::SYS_fsopen, c"tmpfs".as_ptr(), 1_u32) })?)
+}
+
+/// A copy of the tree below `/`, without what is mounted over it (open_tree(2) with OPEN_TREE_CLONE); closed again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn copy_tree() -> io::Result<()> {
+    const OPEN_TREE_CLONE: u32 = 1;
+    // SAFETY: a C string that lives through the call.
+    close(Errno::result(unsafe {
+        libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, c"/".as_ptr(), OPEN_TREE_CLONE)
+    })?)
+}
+
+/// Takes a descriptor out of a process (pidfd_getfd(2)); closed again.
+///
+/// # Errors
+/// What the kernel says to the first number that is open there.
+pub fn take_descriptor_of(pid: i32) -> io::Result<()> {
+    // SAFETY: takes numbers only.
+    let process = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0_u32) })?;
+    // SAFETY: a new descriptor that nothing else owns.
+    let process = unsafe { OwnedFd::from_raw_fd(RawFd::try_from(process).map_err(io::Error::other)?) };
+    let mut last = Errno::EBADF;
+    for number in 0..64 {
+        // SAFETY: takes numbers only.
+        match Errno::result(unsafe {
+            libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0_u32)
+        }) {
+            Ok(taken) => return close(taken),
+            Err(Errno::EBADF) => {}
+            Err(errno) => last = errno,
+        }
+    }
+    Err(last.into())
+}
+
+/// A map for BPF programs (bpf(2)); closed again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn bpf() -> io::Result<()> {
+    const BPF_MAP_CREATE: u32 = 0;
+    // map_type BPF_MAP_TYPE_ARRAY, key_size, value_size, max_entries (include/uapi/linux/bpf.h).
+    let mut attributes = [0_u32; 32];
+    attributes[..4].copy_from_slice(&[2, 4, 4, 1]);
+    // SAFETY: the kernel reads the attributes' true size.
+    close(Errno::result(unsafe {
+        libc::syscall(libc::SYS_bpf, BPF_MAP_CREATE, attributes.as_ptr(), size_of_val(&attributes))
+    })?)
+}
+
+/// A counter of what this process does (perf_event_open(2)); closed again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn perf() -> io::Result<()> {
+    // `struct perf_event_attr` in its first size, 64 bytes (include/uapi/linux/perf_event.h): type 1 (software), size, config 0
+    // (the processor's clock).
+    let mut attributes = [0_u32; 16];
+    attributes[..2].copy_from_slice(&[1, 64]);
+    // SAFETY: the kernel reads the 64 bytes that the struct says it has.
+    close(Errno::result(unsafe {
+        libc::syscall(libc::SYS_perf_event_open, attributes.as_ptr(), 0, -1, -1, 0_u64)
+    })?)
+}
+
+/// Page faults handled in user space (userfaultfd(2)), of the kind that ordinary users may have; closed again.
+///
+/// # Errors
+/// What the kernel says.
+pub fn userfaultfd() -> io::Result<()> {
+    const UFFD_USER_MODE_ONLY: i32 = 1;
+    // SAFETY: takes numbers only.
+    close(Errno::result(unsafe { libc::syscall(libc::SYS_userfaultfd, UFFD_USER_MODE_ONLY) })?)
+}
+
+/// The session keyring of a thread and its children, which no namespace keeps apart (keyrings(7)).
+const SESSION: i32 = -3;
+
+/// Leaves this thread's session keyring for a new one, and puts a key there that whoever has the keyring can read. The key
+/// is gone with the last process that has the keyring.
+///
+/// # Errors
+/// What keyctl(2) and add_key(2) say.
+pub fn plant_key(name: &str, secret: &str) -> io::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: i32 = 1;
+    const KEYCTL_SETPERM: i32 = 5;
+    /// Everything for the possessor and the user (keyctl_setperm(3)).
+    const PERMISSIONS: u32 = 0x3f3f_0000;
+    let name = CString::new(name)?;
+    let none: *const libc::c_char = std::ptr::null();
+    // SAFETY: C strings that live through the calls, the secret's true length, and numbers.
+    unsafe {
+        Errno::result(libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, none))?;
+        let key = Errno::result(libc::syscall(
+            libc::SYS_add_key,
+            c"user".as_ptr(),
+            name.as_ptr(),
+            secret.as_ptr(),
+            secret.len(),
+            SESSION,
+        ))?;
+        Errno::result(libc::syscall(libc::SYS_keyctl, KEYCTL_SETPERM, key, PERMISSIONS))?;
+    }
+    Ok(())
+}
+
+/// Looks for such a key in this process's session keyring and reads it: at most 256 bytes.
+///
+/// # Errors
+/// What keyctl(2) says.
+pub fn read_key(name: &str) -> io::Result<String> {
+    const KEYCTL_SEARCH: i32 = 10;
+    const KEYCTL_READ: i32 = 11;
+    let name = CString::new(name)?;
+    let mut secret = [0_u8; 256];
+    // SAFETY: C strings that live through the calls; the kernel writes at most the buffer's length.
+    let count = unsafe {
+        let key = Errno::result(libc::syscall(
+            libc::SYS_keyctl,
+            KEYCTL_SEARCH,
+            SESSION,
+            c"user".as_ptr(),
+            name.as_ptr(),
+            0,
+        ))?;
+        Errno::result(libc::syscall(libc::SYS_keyctl, KEYCTL_READ, key, secret.as_mut_ptr(), secret.len()))?
+    };
+    let count = usize::try_from(count).unwrap_or(0);
+    Ok(String::from_utf8_lossy(secret.get(..count).unwrap_or(&secret)).into_owned())
+}
+
+/// Whether this process has that signal ignored from now on.
+///
+/// # Errors
+/// What sigaction(2) says.
+pub fn ignore(signal: nix::sys::signal::Signal) -> io::Result<()> {
+    use nix::sys::signal::{SigHandler, signal as set};
+    // SAFETY: no handler of ours runs.
+    unsafe { set(signal, SigHandler::SigIgn) }?;
+    Ok(())
+}
+
+fn close(fd: i64) -> io::Result<()> {
+    // SAFETY: the callers got the descriptor from the kernel in the same line, and nothing else owns it.
+    drop(unsafe { OwnedFd::from_raw_fd(RawFd::try_from(fd).map_err(io::Error::other)?) });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The harness has threads; the children here make system calls and allocate nothing.
+    #[test]
+    fn what_is_tried_apart_is_heard_or_its_end_is() {
+        let limit = Duration::from_secs(20);
+        assert_eq!(apart(limit, Vec::new).unwrap(), Apart::Said(Vec::new()));
+        let killed = apart(limit, || {
+            // SAFETY: takes numbers only.
+            unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+            Vec::new()
+        });
+        assert_eq!(killed.unwrap(), Apart::Killed(libc::SIGKILL));
+        let late = apart(Duration::from_millis(30), || {
+            // SAFETY: takes a number.
+            unsafe { libc::sleep(60) };
+            Vec::new()
+        });
+        assert_eq!(late.unwrap(), Apart::Late);
+    }
+}
