@@ -23,6 +23,7 @@ mod life;
 mod limits;
 mod load;
 mod policy;
+mod prove;
 mod proxy;
 mod smoke;
 mod socks;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
     limits::cases(&mut cases);
     audit::cases(&mut cases);
     cli::cases(&mut cases);
+    prove::cases(&mut cases);
     proxy::cases(&mut cases);
     escape::cases(&mut cases);
     vectors::cases(&mut cases);

@@ -77,6 +77,9 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Serve the host side alone: a proxy that enforces the policy
     Proxy(ProxyArgs),
+    /// Try to get out of a sandbox on this machine, and say what was refused
+    #[command(after_help = PROVE_EXAMPLES)]
+    Prove(ProveArgs),
     /// Look at policies: what holds, what is risky, what a change opens
     #[command(after_help = POLICY_EXAMPLES)]
     Policy {
@@ -396,6 +399,30 @@ pub(crate) struct CheckArgs {
     pub(crate) resolve: bool,
 
     /// One JSON object per target
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// `exeat prove`.
+#[derive(Debug, Args)]
+pub(crate) struct ProveArgs {
+    /// The attempts to make; otherwise all
+    #[arg(value_name = "NAME")]
+    pub(crate) names: Vec<String>,
+
+    /// List the attempts and make none
+    #[arg(long)]
+    pub(crate) list: bool,
+
+    /// Over this bridge alone: handoff or relay
+    #[arg(long, value_name = "KIND", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) bridge: Option<BridgeKind>,
+
+    /// In this view: project (default), host or minimal
+    #[arg(long, value_name = "VIEW", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) fs: Option<FsView>,
+
+    /// One JSON object
     #[arg(long, help_heading = "Output")]
     pub(crate) json: bool,
 }
@@ -931,6 +958,19 @@ Examples:
 
 It serves until SIGINT or SIGTERM. The policy is read again when one of its files changes, and at
 SIGHUP; a faulty one changes nothing. Any local user may use a tcp listener.";
+
+const PROVE_EXAMPLES: &str = "\
+Examples:
+  exeat prove
+  exeat prove --bridge relay server-name private-name
+  exeat prove --json | jq -r '.attempts[] | select(.held != true) | .id + \": \" + .why'
+
+Each attempt is made in a run of its own making, and, where that shows something, outside as well.
+It takes a few seconds, opens sockets on the loopback of this machine, and asks its name server for
+example.com. Nothing of it stays.
+
+Exit codes: 0 everything that could be tried held, 1 something did not, 2 bad input, 125 could not
+tell.";
 
 const AUDIT_SHOW_EXAMPLES: &str = "\
 Examples:

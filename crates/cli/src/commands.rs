@@ -6,5 +6,6 @@ pub(crate) mod env;
 pub(crate) mod generate;
 pub(crate) mod policy;
 pub(crate) mod preset;
+pub(crate) mod prove;
 pub(crate) mod proxy;
 pub(crate) mod run;

@@ -272,6 +272,7 @@ fn manual_pages_are_clean() {
             "exeat-policy-show.1",
             "exeat-policy.1",
             "exeat-preset.1",
+            "exeat-prove.1",
             "exeat-proxy.1",
             "exeat-run.1",
             "exeat.1",

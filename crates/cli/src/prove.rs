@@ -1,0 +1,239 @@
+//! `exeat prove`: what is tried, and what it needs to know. How a stage tries it is in the files of each subject and in
+//! [`inside`]; what stands outside and listens is in [`host`].
+//!
+//! An attempt never decides whether its answer is right for good: it says what it saw, and the host side adds what its
+//! canaries saw. That an attempt can get out at all is shown in the same minute, by making it outside.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use nix::errno::Errno;
+use serde::{Deserialize, Serialize};
+
+pub(crate) mod canary;
+mod files;
+pub(crate) mod host;
+pub(crate) mod inside;
+mod kernel;
+mod net;
+mod processes;
+mod proxy;
+pub(crate) mod scratch;
+mod secrets;
+mod sockets;
+pub(crate) mod survive;
+
+/// The word that makes this binary the inside of a proof, as its first argument.
+pub(crate) const INSIDE: &str = "prove-inside";
+
+/// One way to try to get out.
+pub(crate) struct Attempt {
+    /// What it is called on the command line and in JSON.
+    pub(crate) id: &'static str,
+    /// What is tried.
+    pub(crate) title: &'static str,
+    /// The rows of docs/threats.md that it stands for.
+    pub(crate) rows: &'static [&'static str],
+    /// Makes the attempt, where a stage is.
+    pub(crate) make: fn(&Spec) -> Saw,
+    /// How it is known that the attempt can be made here.
+    pub(crate) control: Control,
+    /// The canaries that may see nothing of it.
+    pub(crate) canaries: &'static [&'static str],
+    /// What they would see of it.
+    pub(crate) trace: &'static str,
+    /// Whether another run has to be alive meanwhile.
+    pub(crate) beside_another: bool,
+}
+
+impl Attempt {
+    /// An attempt that needs no canary and no control.
+    const fn new(
+        id: &'static str,
+        title: &'static str,
+        rows: &'static [&'static str],
+        make: fn(&Spec) -> Saw,
+    ) -> Self {
+        Self {
+            id,
+            title,
+            rows,
+            make,
+            control: Control::None,
+            canaries: &[],
+            trace: id,
+            beside_another: false,
+        }
+    }
+
+    /// The same attempt, made outside, has to succeed.
+    const fn controlled(self) -> Self {
+        Self { control: Control::Same, ..self }
+    }
+
+    /// Another attempt, made outside, has to succeed.
+    const fn controlled_by(self, control: fn(&Spec) -> Saw) -> Self {
+        Self { control: Control::Other(control), ..self }
+    }
+
+    /// These canaries listen meanwhile.
+    const fn watched(self, canaries: &'static [&'static str]) -> Self {
+        Self { canaries, ..self }
+    }
+
+    /// Another run is alive meanwhile.
+    const fn beside_another_run(self) -> Self {
+        Self { beside_another: true, ..self }
+    }
+
+    /// What the canaries would see, where that is not its name.
+    const fn leaving(self, trace: &'static str) -> Self {
+        Self { trace, ..self }
+    }
+}
+
+/// What shows that a refusal is one: the attempt succeeds where nothing holds it.
+#[derive(Clone, Copy)]
+pub(crate) enum Control {
+    /// The attempt itself, on the host, as the caller.
+    Same,
+    /// Something less, on the host, as the caller.
+    Other(fn(&Spec) -> Saw),
+    /// None: the attempt needs rights that the caller may not have, or something that is inside alone. It is made all the same.
+    None,
+}
+
+/// What an attempt saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "saw", content = "seen", rename_all = "kebab-case")]
+pub(crate) enum Saw {
+    /// It got out.
+    Out(String),
+    /// It was refused.
+    Refused(String),
+    /// It could not be made.
+    NotMade(String),
+}
+
+/// Every attempt, in the order in which they are made.
+pub(crate) fn attempts() -> impl Iterator<Item = &'static Attempt> {
+    // The last one would end the others if it succeeded.
+    [net::ATTEMPTS, sockets::ATTEMPTS, proxy::ATTEMPTS, secrets::ATTEMPTS, files::ATTEMPTS]
+        .into_iter()
+        .chain([kernel::ATTEMPTS, processes::ATTEMPTS])
+        .flatten()
+}
+
+/// What the inside has to know: where the canaries are, and what was planted. As JSON, its one argument.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Spec {
+    /// What a canary answers, and what marks everything that is planted. Unguessable.
+    pub(crate) token: String,
+    /// Listeners on the host's loopback, by their name.
+    pub(crate) sockets: BTreeMap<String, SocketAddr>,
+    /// A name server that the host uses.
+    pub(crate) resolver: Option<SocketAddr>,
+    /// Sockets in the file system, by their name; a datagram socket is beside each, with `.d` at its end.
+    pub(crate) paths: BTreeMap<String, PathBuf>,
+    /// The name of an abstract socket.
+    pub(crate) abstract_name: Option<String>,
+    /// Another run that is alive.
+    pub(crate) other: Option<Other>,
+    /// The variable of the host's environment that holds a secret.
+    pub(crate) variable: Option<String>,
+    /// The key in the host's session keyring that holds a secret.
+    pub(crate) key: Option<String>,
+    /// Files and directories of the host that a stage may not see.
+    pub(crate) hidden: Vec<Node>,
+    /// Files and directories of the host that a stage may not write.
+    pub(crate) read_only: Vec<Node>,
+    /// Files of exeat's own, the record among them, that a stage may neither see nor write.
+    pub(crate) own: Vec<Node>,
+    /// A file that the caller of exeat has open.
+    pub(crate) descriptor: Option<Node>,
+    /// The host's namespaces: name and number.
+    pub(crate) namespaces: BTreeMap<String, String>,
+}
+
+/// Another run of exeat.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Other {
+    /// Where its stage listens, on its own loopback.
+    pub(crate) port: u16,
+    /// Its abstract socket.
+    pub(crate) abstract_name: String,
+    /// Its directory, sockets and processes, as the host names them.
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// A file or directory by what no view can change: the file system's number and its own.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Node {
+    pub(crate) path: PathBuf,
+    pub(crate) dev: u64,
+    pub(crate) ino: u64,
+}
+
+impl Node {
+    /// What is at that path now, behind links.
+    pub(crate) fn at(path: &Path) -> io::Result<Self> {
+        let meta = std::fs::metadata(path)?;
+        Ok(Self { path: path.to_owned(), dev: meta.dev(), ino: meta.ino() })
+    }
+
+    /// Whether this is the same object.
+    fn is(&self, meta: &std::fs::Metadata) -> bool {
+        (self.dev, self.ino) == (meta.dev(), meta.ino())
+    }
+}
+
+/// An answer of the kernel's: success is a way out.
+fn answer<T>(result: io::Result<T>, what: &str) -> Saw {
+    match result {
+        Ok(_) => Saw::Out(what.to_owned()),
+        Err(error) => Saw::Refused(name(&error)),
+    }
+}
+
+/// Several calls: one that succeeds is a way out, and names itself.
+fn several<T>(calls: impl IntoIterator<Item = (String, io::Result<T>)>) -> Saw {
+    let (mut out, mut refused): (Vec<String>, BTreeMap<String, usize>) = Default::default();
+    for (what, result) in calls {
+        match result {
+            Ok(_) => out.push(what),
+            Err(error) => *refused.entry(name(&error)).or_default() += 1,
+        }
+    }
+    if !out.is_empty() {
+        return Saw::Out(some(&out));
+    }
+    if refused.is_empty() {
+        return Saw::NotMade("there is nothing to try".into());
+    }
+    let words: Vec<_> = refused
+        .iter()
+        .map(|(name, count)| if *count == 1 { name.clone() } else { format!("{count} x {name}") })
+        .collect();
+    Saw::Refused(words.join(", "))
+}
+
+/// The first few of a list.
+fn some(list: &[String]) -> String {
+    const FEW: usize = 4;
+    let shown = list.iter().take(FEW).cloned().collect::<Vec<_>>().join(", ");
+    if list.len() > FEW { format!("{shown} and {} more", list.len() - FEW) } else { shown }
+}
+
+/// `ENETUNREACH` rather than words that change with the locale.
+fn name(error: &io::Error) -> String {
+    match error.raw_os_error() {
+        Some(code) => format!("{:?}", Errno::from_raw(code)),
+        None if error.kind() == io::ErrorKind::TimedOut => "no answer".into(),
+        None => error.to_string(),
+    }
+}

@@ -1,0 +1,158 @@
+//! What listens on the host while a stage tries to get out: sockets that note whoever comes, and answer with a word that
+//! nobody else knows.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{self as unix, UnixDatagram, UnixListener};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a visitor may take to say something.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// Bytes of a visit that are kept.
+const KEPT: u64 = 4096;
+/// Visits that are kept: a canary is no place to fill the host's memory.
+const VISITS: usize = 4096;
+
+/// Somebody came.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Visit {
+    /// To this canary.
+    pub(crate) canary: String,
+    /// And said this, as far as it can be read.
+    pub(crate) said: String,
+}
+
+/// All canaries of one proof. Their threads end with the process.
+#[derive(Debug, Clone)]
+pub(crate) struct Canaries {
+    token: String,
+    visits: Arc<Mutex<Vec<Visit>>>,
+}
+
+impl Canaries {
+    /// None yet.
+    pub(crate) fn new(token: &str) -> Self {
+        Self { token: token.to_owned(), visits: Arc::default() }
+    }
+
+    /// The visits since the last time.
+    pub(crate) fn take(&self) -> Vec<Visit> {
+        // What has been accepted by the kernel is noted in a moment.
+        std::thread::sleep(Duration::from_millis(50));
+        std::mem::take(&mut *self.visits.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn note(&self, canary: &str, said: &[u8]) {
+        let mut visits = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
+        if visits.len() < VISITS {
+            visits.push(Visit { canary: canary.into(), said: String::from_utf8_lossy(said).into_owned() });
+        }
+    }
+
+    /// Listeners on both loopbacks, on one port where that can be had. A family that this machine lacks is left out.
+    pub(crate) fn tcp(&self, names: [&str; 2]) -> Vec<(String, SocketAddr)> {
+        let mut out = Vec::new();
+        let v4 = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let port =
+            v4.as_ref().ok().and_then(|listener| listener.local_addr().ok()).map_or(0, |addr| addr.port());
+        let v6 = TcpListener::bind((Ipv6Addr::LOCALHOST, port))
+            .or_else(|_| TcpListener::bind((Ipv6Addr::LOCALHOST, 0)));
+        for (name, listener) in names.into_iter().zip([v4, v6]) {
+            let Ok(listener) = listener else { continue };
+            let Ok(addr) = listener.local_addr() else { continue };
+            out.push((name.to_owned(), addr));
+            let (canaries, name) = (self.clone(), name.to_owned());
+            std::thread::spawn(move || {
+                for stream in listener.incoming().flatten() {
+                    let _ = stream.set_read_timeout(Some(PATIENCE));
+                    canaries.hear(&name, stream);
+                }
+            });
+        }
+        out
+    }
+
+    /// Datagram sockets on both loopbacks.
+    pub(crate) fn udp(&self, names: [&str; 2]) -> Vec<(String, SocketAddr)> {
+        let mut out = Vec::new();
+        let loopbacks: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        for (name, loopback) in names.into_iter().zip(loopbacks) {
+            let Ok(socket) = UdpSocket::bind((loopback, 0)) else { continue };
+            let Ok(addr) = socket.local_addr() else { continue };
+            out.push((name.to_owned(), addr));
+            let (canaries, name) = (self.clone(), name.to_owned());
+            std::thread::spawn(move || {
+                let mut said = [0; 512];
+                while let Ok((count, from)) = socket.recv_from(&mut said) {
+                    canaries.note(&name, said.get(..count).unwrap_or_default());
+                    let _ = socket.send_to(canaries.token.as_bytes(), from);
+                }
+            });
+        }
+        out
+    }
+
+    /// A stream socket in the file system, and a datagram socket beside it. Open to every user, so that nothing but the
+    /// sandbox is in the way.
+    pub(crate) fn path(&self, name: &str, path: &Path) -> io::Result<Files> {
+        let mut beside = path.to_owned().into_os_string();
+        beside.push(".d");
+        let files = Files(vec![path.to_owned(), beside.into()]);
+        let [stream, datagram] = files.0.as_slice() else { return Err(io::ErrorKind::InvalidInput.into()) };
+        let listener = UnixListener::bind(stream)?;
+        let socket = UnixDatagram::bind(datagram)?;
+        for path in &files.0 {
+            std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o777))?;
+        }
+        self.listen(name, listener);
+        let (canaries, name) = (self.clone(), name.to_owned());
+        std::thread::spawn(move || {
+            let mut said = [0; 512];
+            while let Ok(count) = socket.recv(&mut said) {
+                canaries.note(&name, said.get(..count).unwrap_or_default());
+            }
+        });
+        Ok(files)
+    }
+
+    /// A stream socket without a file.
+    pub(crate) fn abstract_name(&self, name: &str, abstract_name: &str) -> io::Result<()> {
+        let addr = unix::SocketAddr::from_abstract_name(abstract_name)?;
+        self.listen(name, UnixListener::bind_addr(&addr)?);
+        Ok(())
+    }
+
+    fn listen(&self, name: &str, listener: UnixListener) {
+        let (canaries, name) = (self.clone(), name.to_owned());
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let _ = stream.set_read_timeout(Some(PATIENCE));
+                canaries.hear(&name, stream);
+            }
+        });
+    }
+
+    /// Reads what there is at once, answers, and closes.
+    fn hear(&self, name: &str, mut stream: impl Read + Write) {
+        let mut said = vec![0; usize::try_from(KEPT).unwrap_or(4096)];
+        let count = stream.read(&mut said).unwrap_or(0);
+        self.note(name, said.get(..count).unwrap_or_default());
+        let _ = stream.write_all(self.token.as_bytes());
+    }
+}
+
+/// Names in the file system that go with their owner.
+#[derive(Debug)]
+pub(crate) struct Files(pub(crate) Vec<PathBuf>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}

@@ -1,0 +1,81 @@
+//! The inside of a proof: makes the attempts that it is told and prints one JSON line for each. Runs as a stage, and as
+//! the control on the host; it decides nothing.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::time::Duration;
+
+use exeat_runner::attempt::{Apart, apart};
+use serde::{Deserialize, Serialize};
+
+use super::{Attempt, Control, INSIDE, Saw, Spec, attempts, name};
+use crate::exit::Exit;
+
+/// How long one attempt may take.
+const LIMIT: Duration = Duration::from_secs(4);
+
+/// One attempt and what came of it.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) id: String,
+    #[serde(flatten)]
+    pub(crate) saw: Saw,
+}
+
+/// The exit code, if this process was started to be an inside: `prove-inside attempts|controls SPEC [NAME...]`, or to
+/// stand by: `prove-inside wait|survive TOKEN`.
+pub(crate) fn asked() -> Option<Exit> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != INSIDE {
+        return None;
+    }
+    let words: Vec<String> = words.map(OsString::into_string).collect::<Result<_, _>>().ok()?;
+    Some(run(&words).unwrap_or_else(|error| {
+        crate::stdio::say(&format!("exeat: {INSIDE}: {error}\n"));
+        Exit::BadInput
+    }))
+}
+
+fn run(words: &[String]) -> io::Result<Exit> {
+    match words {
+        [kind, spec, names @ ..] if kind == "attempts" || kind == "controls" => {
+            let spec: Spec = serde_json::from_str(spec)?;
+            for attempt in
+                attempts().filter(|attempt| names.is_empty() || names.iter().any(|n| n == attempt.id))
+            {
+                let make = match (kind.as_str(), attempt.control) {
+                    ("attempts", _) | (_, Control::Same) => attempt.make,
+                    (_, Control::Other(make)) => make,
+                    (_, Control::None) => continue,
+                };
+                print(attempt, alone(make, &spec))?;
+            }
+            Ok(Exit::Yes)
+        }
+        [kind, token] if kind == "wait" => super::sockets::stand_by(token),
+        // The word is for whoever looks at the list of processes.
+        [kind, _] if kind == "survive" => super::survive::outlive(),
+        _ => Err(io::Error::other("nothing that it knows")),
+    }
+}
+
+/// Makes an attempt in a process of its own, which may be killed for it.
+fn alone(make: fn(&Spec) -> Saw, spec: &Spec) -> Saw {
+    let said = apart(LIMIT, || serde_json::to_vec(&make(spec)).unwrap_or_default());
+    match said {
+        Ok(Apart::Said(bytes)) => serde_json::from_slice(&bytes)
+            .unwrap_or_else(|error| Saw::NotMade(format!("it said nothing that can be read: {error}"))),
+        // What seccomp does to a call by another architecture's table.
+        Ok(Apart::Killed(signal)) if signal == nix::libc::SIGSYS => Saw::Refused("killed by SIGSYS".into()),
+        Ok(Apart::Killed(signal)) => Saw::NotMade(format!("killed by signal {signal}")),
+        Ok(Apart::Late) => Saw::NotMade(format!("no answer in {} s", LIMIT.as_secs())),
+        Err(error) => Saw::NotMade(format!("no process for it: {}", name(&error))),
+    }
+}
+
+fn print(attempt: &Attempt, saw: Saw) -> io::Result<()> {
+    let mut line = serde_json::to_vec(&Line { id: attempt.id.to_owned(), saw })?;
+    line.push(b'\n');
+    // One write, and at once: what follows may end this process.
+    io::stdout().lock().write_all(&line).and_then(|()| io::stdout().flush())
+}

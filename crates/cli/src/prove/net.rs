@@ -1,0 +1,186 @@
+//! Ways past the proxy: straight to an address, and to a name server.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::time::Duration;
+
+use exeat_runner::attempt;
+use nix::libc;
+
+use super::{Attempt, Saw, Spec, answer, name, several};
+
+/// For an answer that comes at once or not at all.
+const PATIENCE: Duration = Duration::from_millis(700);
+/// A name that is reserved and that every name server answers for (RFC 2606).
+const NAME: &str = "example.com";
+/// Public addresses that belong to nobody and are routed like any other (RFC 5737, RFC 3849).
+const NOBODY4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+const NOBODY6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+
+pub(super) const ATTEMPTS: &[Attempt] = &[
+    Attempt::new("tcp-v4", "TCP to a public IPv4 address", &["P24", "D16"], |_| public_tcp(NOBODY4))
+        .controlled_by(|_| route(NOBODY4)),
+    Attempt::new("tcp-v6", "TCP to a public IPv6 address", &["P24", "D16"], |_| public_tcp(NOBODY6))
+        .controlled_by(|_| route(NOBODY6)),
+    Attempt::new("udp-v4", "UDP to a public IPv4 address", &["P24", "D16"], |_| public_udp(NOBODY4))
+        .controlled_by(|_| route(NOBODY4)),
+    Attempt::new("udp-v6", "UDP to a public IPv6 address", &["P24", "D16"], |_| public_udp(NOBODY6))
+        .controlled_by(|_| route(NOBODY6)),
+    Attempt::new("host-tcp-v4", "TCP to the host's loopback, IPv4", &["B30", "P24"], |spec| {
+        host_tcp(spec, "tcp4", "host-tcp-v4")
+    })
+    .controlled()
+    .watched(&["tcp4"]),
+    Attempt::new("host-tcp-v6", "TCP to the host's loopback, IPv6", &["B30", "P24"], |spec| {
+        host_tcp(spec, "tcp6", "host-tcp-v6")
+    })
+    .controlled()
+    .watched(&["tcp6"]),
+    Attempt::new("host-udp-v4", "UDP to the host's loopback, IPv4", &["B30"], |spec| {
+        host_udp(spec, "udp4", "host-udp-v4")
+    })
+    .controlled()
+    .watched(&["udp4"]),
+    Attempt::new("host-udp-v6", "UDP to the host's loopback, IPv6", &["B30"], |spec| {
+        host_udp(spec, "udp6", "host-udp-v6")
+    })
+    .controlled()
+    .watched(&["udp6"]),
+    Attempt::new("dns-udp", "asking a name server, UDP", &["D11", "D10"], |spec| asked(spec, dns_udp))
+        .controlled(),
+    Attempt::new("dns-tcp", "asking a name server, TCP", &["D11", "D10"], |spec| asked(spec, dns_tcp))
+        .controlled(),
+    Attempt::new("lookup", "a name through the C library", &["D11", "D12"], |_| lookup()).controlled(),
+    Attempt::new("raw-sockets", "raw and packet sockets", &["B05"], |_| raw()),
+];
+
+fn public_tcp(to: IpAddr) -> Saw {
+    match TcpStream::connect_timeout(&SocketAddr::new(to, 443), PATIENCE) {
+        Ok(_) => Saw::Out(format!("connected to {to}")),
+        // Nothing refused it: it went somewhere, and nobody answered.
+        Err(error) if error.kind() == io::ErrorKind::TimedOut => Saw::Out(format!("sent to {to}")),
+        Err(error) => Saw::Refused(name(&error)),
+    }
+}
+
+fn public_udp(to: IpAddr) -> Saw {
+    answer(socket_for(to).and_then(|socket| socket.send_to(b"exeat", (to, 443))), &format!("sent to {to}"))
+}
+
+/// Whether there is a way to an address. Connecting a UDP socket sends nothing.
+fn route(to: IpAddr) -> Saw {
+    answer(socket_for(to).and_then(|socket| socket.connect((to, 443))), &format!("a route to {to}"))
+}
+
+fn socket_for(to: IpAddr) -> io::Result<UdpSocket> {
+    let any: IpAddr = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    Ok(socket)
+}
+
+fn host_tcp(spec: &Spec, canary: &str, id: &str) -> Saw {
+    let Some(to) = spec.sockets.get(canary) else { return Saw::NotMade(no_listener(canary)) };
+    match TcpStream::connect_timeout(to, PATIENCE) {
+        Ok(stream) => heard(stream, spec, id),
+        Err(error) => Saw::Refused(name(&error)),
+    }
+}
+
+/// Says who it is and reads what the canary answers.
+pub(super) fn heard(mut stream: TcpStream, spec: &Spec, id: &str) -> Saw {
+    let mut exchange = || -> io::Result<String> {
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("{id}\n").as_bytes())?;
+        let mut said = vec![0; 256];
+        let count = stream.read(&mut said)?;
+        said.truncate(count);
+        Ok(String::from_utf8_lossy(&said).into_owned())
+    };
+    match exchange() {
+        Ok(said) if said.contains(&spec.token) => Saw::Out("the host's listener answered".into()),
+        Ok(_) => Saw::Out("connected to something".into()),
+        Err(error) => Saw::Out(format!("connected, then {}", name(&error))),
+    }
+}
+
+fn host_udp(spec: &Spec, canary: &str, id: &str) -> Saw {
+    let Some(to) = spec.sockets.get(canary) else { return Saw::NotMade(no_listener(canary)) };
+    let exchange = || -> io::Result<usize> {
+        let socket = socket_for(to.ip())?;
+        socket.connect(to)?;
+        socket.send(id.as_bytes())?;
+        socket.recv(&mut [0; 64])
+    };
+    match exchange() {
+        Ok(_) => Saw::Out("the host's listener answered".into()),
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Saw::Refused("no answer".into()),
+        Err(error) => Saw::Refused(name(&error)),
+    }
+}
+
+pub(super) fn no_listener(canary: &str) -> String {
+    let family = if canary.ends_with('6') { "IPv6" } else { "IPv4" };
+    format!("no {family} on this machine's loopback")
+}
+
+fn asked(spec: &Spec, ask: fn(SocketAddr) -> io::Result<usize>) -> Saw {
+    match spec.resolver {
+        Some(server) => match ask(server) {
+            Ok(_) => Saw::Out(format!("{server} answered")),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Saw::Refused("no answer".into()),
+            Err(error) => Saw::Refused(name(&error)),
+        },
+        None => Saw::NotMade("/etc/resolv.conf names no server".into()),
+    }
+}
+
+fn dns_udp(server: SocketAddr) -> io::Result<usize> {
+    let socket = socket_for(server.ip())?;
+    socket.connect(server)?;
+    socket.send(&question())?;
+    socket.recv(&mut [0; 512])
+}
+
+fn dns_tcp(server: SocketAddr) -> io::Result<usize> {
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let question = question();
+    let length = u16::try_from(question.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes()[..], &question].concat())?;
+    match stream.read(&mut [0; 512])? {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        count => Ok(count),
+    }
+}
+
+/// A query for the name's A record (RFC 1035, section 4.1).
+fn question() -> Vec<u8> {
+    let mut bytes = vec![0x65, 0x78, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
+    for label in NAME.split('.') {
+        bytes.push(u8::try_from(label.len()).unwrap_or(0));
+        bytes.extend_from_slice(label.as_bytes());
+    }
+    bytes.extend_from_slice(&[0, 0, 1, 0, 1]);
+    bytes
+}
+
+fn lookup() -> Saw {
+    match (NAME, 443).to_socket_addrs().map(|mut addrs| addrs.next()) {
+        Ok(Some(_)) => Saw::Out(format!("an address of {NAME}")),
+        Ok(None) => Saw::Refused("no address".into()),
+        // The C library's words are in the user's language, and tell nothing more.
+        Err(_) => Saw::Refused("no address".into()),
+    }
+}
+
+fn raw() -> Saw {
+    let all = 0x0300; // ETH_P_ALL, network byte order
+    several([
+        ("ICMP".into(), attempt::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_ICMP)),
+        ("ICMPv6".into(), attempt::socket(libc::AF_INET6, libc::SOCK_RAW, libc::IPPROTO_ICMPV6)),
+        ("raw IPv4".into(), attempt::socket(libc::AF_INET, libc::SOCK_RAW, libc::IPPROTO_RAW)),
+        ("packet".into(), attempt::socket(libc::AF_PACKET, libc::SOCK_RAW, all)),
+        ("packet, cooked".into(), attempt::socket(libc::AF_PACKET, libc::SOCK_DGRAM, all)),
+    ])
+}

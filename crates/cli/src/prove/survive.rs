@@ -1,0 +1,69 @@
+//! Whether anything of a run outlives an exeat that is killed.
+
+use std::fs;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use exeat_runner::attempt;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use crate::exit::Exit;
+
+/// What it is called.
+pub(crate) const ID: &str = "survive";
+/// What is tried.
+pub(crate) const TITLE: &str = "living on when exeat is killed";
+/// The rows of docs/threats.md that it stands for.
+pub(crate) const ROWS: &[&str] = &["B32"];
+/// What the survivor says when it stands.
+pub(crate) const ALIVE: &str = "alive";
+
+/// How long the survivor lives where nothing ends it.
+const LIFE: Duration = Duration::from_secs(20);
+
+/// The stage: starts a survivor and waits for it.
+pub(super) fn outlive() -> io::Result<Exit> {
+    attempt::apart(LIFE, || {
+        // What it could not do, its silence tells.
+        let _ = survivor();
+        Vec::new()
+    })?;
+    Ok(Exit::Yes)
+}
+
+/// Leaves its session, ignores what can be ignored, says so, and stays for a while.
+fn survivor() -> io::Result<()> {
+    nix::unistd::setsid()?;
+    for signal in [Signal::SIGTERM, Signal::SIGHUP, Signal::SIGINT, Signal::SIGPIPE] {
+        attempt::ignore(signal)?;
+    }
+    let mut out = io::stdout().lock();
+    out.write_all(ALIVE.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush())?;
+    std::thread::sleep(LIFE);
+    Ok(())
+}
+
+/// The processes that have this word among their arguments.
+pub(crate) fn named(token: &str) -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let arguments = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        arguments.split(|byte| *byte == 0).any(|word| word == token.as_bytes())
+    })
+    .map(Pid::from_raw)
+    .collect()
+}
+
+/// Waits until there are none, for at most that long; gives those that are left.
+pub(crate) fn until_gone(token: &str, limit: Duration) -> Vec<Pid> {
+    let end = Instant::now() + limit;
+    loop {
+        let left = named(token);
+        if left.is_empty() || Instant::now() > end {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,450 @@
+//! `exeat prove`: everything holds, and each attempt is shown to get out where nothing holds it.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::{Value, json};
+
+use e2e::case::{Cases, Cx};
+use e2e::dns::Answer;
+use e2e::run::{Done, Run};
+use e2e::wait_for;
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.users("prove::everything_holds", everything_holds);
+    list.users("prove::other_views", other_views);
+    list.users("prove::d11_without_a_network", without_a_network);
+    list.users("prove::every_attempt_can_fail", every_attempt_can_fail);
+    list.once("prove::a_canary_is_seen", a_canary_is_seen);
+    list.once("prove::arguments", arguments);
+    list.users("prove::b34_no_sandbox_is_125", no_sandbox);
+    list.alone("prove::nothing_is_left", nothing_is_left);
+}
+
+/// What a kernel may lack, or refuse to everybody: other trials have the same attempts, with reasons of their own.
+const MAY_BE_SKIPPED: [&str; 8] =
+    ["x32", "i386", "families", "vsock", "io-uring", "keyring", "terminal-input", "userfaultfd"];
+
+/// On a machine that has everything that an attempt needs: a name server, credentials, a runtime directory.
+fn whole<'a>(cx: &'a Cx, options: &[&str]) -> Run<'a> {
+    let (v4, v6) = cx.good_addrs();
+    cx.bench().dns.set("example.com", Answer::Addrs(vec![v4, v6]));
+    let runtime = cx.home().join("runtime");
+    for directory in [runtime.clone(), cx.home().join(".aws"), cx.home().join(".local/state/exeat/runs")] {
+        fs::create_dir_all(&directory).expect("a directory");
+    }
+    fs::write(cx.home().join(".netrc"), "machine example.com password secret").expect("a credential");
+    for place in [
+        "runtime",
+        ".aws",
+        ".netrc",
+        ".local",
+        ".local/state",
+        ".local/state/exeat",
+        ".local/state/exeat/runs",
+    ] {
+        cx.bench().give(&cx.home().join(place), cx.is_root());
+    }
+    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("chmod");
+    let words = ["prove", "--json"].iter().chain(options);
+    cx.exeat_plain(words).env("XDG_RUNTIME_DIR", &runtime.display().to_string())
+}
+
+fn attempts(done: &Done) -> Vec<Value> {
+    done.json()["attempts"].as_array().expect("attempts").clone()
+}
+
+fn text<'a>(value: &'a Value, key: &str) -> &'a str {
+    value[key].as_str().unwrap_or_default()
+}
+
+fn listed(cx: &Cx) -> BTreeSet<String> {
+    let done = cx.exeat_plain(["prove", "--list", "--json"]).run();
+    let list = done.exits(0).json();
+    list.as_array().expect("a list").iter().map(|attempt| text(attempt, "id").to_owned()).collect()
+}
+
+fn everything_holds(cx: &Cx) {
+    let done = whole(cx, &[]).run();
+    done.exits(0);
+    let all = done.json();
+    assert_eq!(all["schema"], 1);
+    assert_eq!(all["user"]["root"], cx.is_root());
+    let found = attempts(&done);
+    for bridge in ["handoff", "relay"] {
+        let of_bridge = found.iter().filter(|attempt| attempt["bridge"] == bridge);
+        let ids: BTreeSet<String> = of_bridge.map(|attempt| text(attempt, "id").to_owned()).collect();
+        assert_eq!(ids, listed(cx), "{bridge}");
+    }
+    for attempt in &found {
+        let may_be_skipped = MAY_BE_SKIPPED.contains(&text(attempt, "id")) && attempt["held"].is_null();
+        assert!(attempt["held"] == true || may_be_skipped, "{attempt:#}");
+        assert_ne!(text(attempt, "why"), "", "{attempt:#}");
+    }
+    // The host is asked about the name that its owner's resolver knows anyway, and about nothing that a stage asked for.
+    assert_eq!(cx.bench().dns.queries("exeat-prove.invalid").len(), 0);
+    for secret in ["password", "machine example.com"] {
+        assert!(!done.stdout().contains(secret), "a credential was printed");
+    }
+}
+
+fn other_views(cx: &Cx) {
+    for view in ["host", "minimal"] {
+        let done = whole(cx, &["--fs", view, "--bridge", "handoff"]).run();
+        done.exits(0);
+        assert_eq!(done.json()["view"], view);
+        assert!(attempts(&done).iter().all(|attempt| attempt["held"] != false), "{done:?}");
+    }
+}
+
+/// Nothing to reach is nothing that was held: what needs a network is skipped, and the rest is tried.
+fn without_a_network(cx: &Cx) {
+    let unshare = ["unshare", "--user", "--map-current-user", "--net"];
+    let done = cx.exeat_plain(["prove", "--json", "--bridge", "handoff"]).under(unshare).run();
+    done.exits(0);
+    for attempt in attempts(&done) {
+        assert_ne!(attempt["held"], false, "{attempt:#}");
+        if ["tcp-v4", "tcp-v6", "udp-v4", "udp-v6", "dns-udp", "dns-tcp", "lookup"]
+            .contains(&text(&attempt, "id"))
+        {
+            assert_eq!(attempt["held"], Value::Null, "{attempt:#}");
+            assert!(text(&attempt, "why").starts_with("it does not succeed outside either"), "{attempt:#}");
+        }
+    }
+}
+
+/// How an attempt is shown to get out.
+#[derive(Clone, Copy)]
+enum Without {
+    /// As it stands, on the host: what `exeat prove` does itself, as its control.
+    Sandbox,
+    /// On the host, where the kernel is asked for what only root may have.
+    SandboxAsRoot,
+    /// With the rights of root in namespaces of its own.
+    Rights,
+    /// In such namespaces, with other processes beside it.
+    Apart,
+    /// Through a proxy that allows everything.
+    Policy,
+    /// In a way of its own.
+    Other(fn(&Cx)),
+}
+
+/// Each attempt, and what shows that it is one. An attempt that is not here fails the test.
+const SHOWN: &[(&str, Without)] = &[
+    ("tcp-v4", Without::Sandbox),
+    ("tcp-v6", Without::Sandbox),
+    ("udp-v4", Without::Sandbox),
+    ("udp-v6", Without::Sandbox),
+    ("host-tcp-v4", Without::Sandbox),
+    ("host-tcp-v6", Without::Sandbox),
+    ("host-udp-v4", Without::Sandbox),
+    ("host-udp-v6", Without::Sandbox),
+    ("dns-udp", Without::Sandbox),
+    ("dns-tcp", Without::Sandbox),
+    ("lookup", Without::Sandbox),
+    ("raw-sockets", Without::Rights),
+    ("unix-tmp", Without::Sandbox),
+    ("unix-runtime", Without::Sandbox),
+    ("unix-home", Without::Sandbox),
+    ("unix-workdir", Without::Sandbox),
+    ("abstract", Without::Sandbox),
+    ("other-run", Without::Other(other_run)),
+    ("vsock", Without::Sandbox),
+    ("families", Without::Sandbox),
+    ("netlink", Without::Sandbox),
+    ("io-uring", Without::Sandbox),
+    ("denied-name", Without::Policy),
+    ("private-name", Without::Policy),
+    ("loopback-literal", Without::Policy),
+    ("metadata", Without::Policy),
+    ("server-name", Without::Policy),
+    ("bridge-socket", Without::Other(bridge_socket)),
+    ("environ", Without::Sandbox),
+    ("keyring", Without::Sandbox),
+    ("descriptors", Without::Sandbox),
+    ("credentials", Without::Sandbox),
+    ("record", Without::Sandbox),
+    ("system-files", Without::Other(system_files)),
+    ("own-files", Without::Sandbox),
+    ("protected-files", Without::Sandbox),
+    ("hard-link", Without::Sandbox),
+    ("setuid-file", Without::Sandbox),
+    ("sysctls", Without::Rights),
+    ("kernel-files", Without::Rights),
+    ("user-namespace", Without::Sandbox),
+    ("namespaces", Without::Rights),
+    ("mounts", Without::Rights),
+    ("chroot", Without::Rights),
+    ("i386", Without::Sandbox),
+    ("x32", Without::Sandbox),
+    ("terminal-input", Without::Sandbox),
+    ("bpf", Without::SandboxAsRoot),
+    ("perf", Without::SandboxAsRoot),
+    ("userfaultfd", Without::Sandbox),
+    ("rights", Without::Sandbox),
+    ("become-root", Without::Rights),
+    ("host-namespaces", Without::Sandbox),
+    ("trace", Without::Apart),
+    ("read-memory", Without::Apart),
+    ("write-memory", Without::Apart),
+    ("take-descriptor", Without::Apart),
+    ("signal", Without::Other(signal)),
+    ("survive", Without::Other(survive)),
+];
+
+fn every_attempt_can_fail(cx: &Cx) {
+    let shown: BTreeSet<String> = SHOWN.iter().map(|(id, _)| (*id).to_owned()).collect();
+    assert_eq!(shown, listed(cx), "an attempt that is not shown to get out anywhere");
+    let of = |kind: fn(&Without) -> bool| {
+        SHOWN.iter().filter(move |(_, how)| kind(how)).map(|(id, _)| *id).collect::<Vec<_>>()
+    };
+
+    // Where nothing holds: the controls of a whole proof, but for those that are only a part of their attempt.
+    let found = attempts(&whole(cx, &[]).run());
+    let (part, same): (Vec<&str>, _) = of(|how| matches!(how, Without::Sandbox))
+        .into_iter()
+        .partition(|id| id.starts_with("tcp-") || id.starts_with("udp-"));
+    for id in same {
+        let attempt = found.iter().find(|attempt| text(attempt, "id") == id).expect("every attempt is there");
+        let out = attempt["outside"]["saw"] == "out";
+        assert!(out || MAY_BE_SKIPPED.contains(&id) && attempt["held"].is_null(), "{attempt:#}");
+    }
+    got_out(&cx.outside(inside(cx, &json!({}), &part)).run(), &part);
+    if cx.is_root() {
+        let ids = of(|how| matches!(how, Without::SandboxAsRoot));
+        got_out(&cx.outside(inside(cx, &json!({}), &ids)).run(), &ids);
+    }
+
+    let namespaces = "unshare --user --map-root-user --net --mount --pid --fork --mount-proc".split(' ');
+    let ids = of(|how| matches!(how, Without::Rights));
+    got_out(&cx.outside(inside(cx, &json!({}), &ids)).under(namespaces.clone()).run(), &ids);
+    let ids = of(|how| matches!(how, Without::Apart));
+    let beside = ["sh", "-c", "sleep 20 & \"$@\"; kill $!", "sh"];
+    let run = cx.outside(inside(cx, &json!({"namespaces": host_pids()}), &ids));
+    got_out(&run.under(beside).under(namespaces).run(), &ids);
+
+    let ids = of(|how| matches!(how, Without::Policy));
+    let proxy = permissive(TOKEN);
+    let spec = json!({"token": TOKEN, "sockets": {"tcp4": "127.0.0.1:9", "origin4": "127.0.0.1:9"}});
+    let run = cx.outside(inside(cx, &spec, &ids)).env("HTTPS_PROXY", &format!("http://127.0.0.1:{proxy}"));
+    got_out(&run.run(), &ids);
+
+    for (_, how) in SHOWN {
+        if let Without::Other(show) = how {
+            show(cx);
+        }
+    }
+}
+
+const TOKEN: &str = "a-word-that-nobody-knows";
+
+/// The words of the hidden mode.
+fn inside(cx: &Cx, spec: &Value, ids: &[&str]) -> Vec<String> {
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let words = [exeat, "prove-inside".into(), "attempts".into(), spec.to_string()];
+    words.into_iter().chain(ids.iter().map(|id| (*id).to_owned())).collect()
+}
+
+/// Every one of them said that it got out.
+#[track_caller]
+fn got_out(done: &Done, ids: &[&str]) {
+    let stdout = done.stdout();
+    let lines: Vec<Value> = stdout.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    for id in ids {
+        let line = lines.iter().find(|line| text(line, "id") == *id);
+        let line = line.unwrap_or_else(|| panic!("`{id}` said nothing: {done:?}"));
+        assert_eq!(text(line, "saw"), "out", "with nothing to hold it: {line} in {done:?}");
+    }
+}
+
+fn host_pids() -> Value {
+    json!({"pid": fs::read_link("/proc/self/ns/pid").expect("a namespace").display().to_string()})
+}
+
+/// A proxy that connects to nothing, allows everything, and answers as an origin of the attempt would.
+fn permissive(token: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("an address").port();
+    let serve = move |mut stream: TcpStream| {
+        let mut buffer = [0; 4096];
+        let _ = stream.set_read_timeout(Some(Duration::from_secs(5)));
+        let _ = stream.read(&mut buffer);
+        let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        let _ = stream.read(&mut buffer);
+        let _ = stream.write_all(token.as_bytes());
+    };
+    thread::spawn(move || {
+        listener.incoming().flatten().take(64).for_each(|stream| drop(thread::spawn(move || serve(stream))))
+    });
+    port
+}
+
+/// A stage of a run that is not apart from this one.
+fn other_run(cx: &Cx) {
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let mut other = cx.outside([exeat.as_str(), "prove-inside", "wait", &cx.good()]).stdin_open().start();
+    other.until_prints("\n");
+    let line: Value = serde_json::from_str(&other.printed()).expect("a line");
+    got_out(&cx.outside(inside(cx, &json!({"other": line}), &["other-run"])).run(), &["other-run"]);
+    other.wait().exits(0);
+}
+
+/// A bridge that answers to whatever it hears.
+fn bridge_socket(cx: &Cx) {
+    let place = cx.home().join("exeat-run");
+    fs::create_dir(&place).expect("a directory");
+    let socket = place.join("proxy.sock");
+    let listener = UnixListener::bind(&socket).expect("a socket");
+    for path in [&place, &socket] {
+        fs::set_permissions(path, fs::Permissions::from_mode(0o777)).expect("chmod");
+    }
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten().take(4) {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+        }
+    });
+    let place = place.display().to_string();
+    let bwrap = ["bwrap", "--dev-bind", "/", "/", "--tmpfs", "/run", "--bind", &place, "/run/exeat", "--"];
+    got_out(&cx.outside(inside(cx, &json!({}), &["bridge-socket"])).under(bwrap).run(), &["bridge-socket"]);
+}
+
+/// A file that is the caller's own.
+fn system_files(cx: &Cx) {
+    let nodes: Vec<Value> =
+        [cx.write("of-the-host", "x"), cx.dir().to_path_buf()].iter().map(|path| node(path)).collect();
+    got_out(
+        &cx.outside(inside(cx, &json!({"read_only": nodes}), &["system-files"])).run(),
+        &["system-files"],
+    );
+}
+
+fn node(path: &Path) -> Value {
+    let meta = fs::metadata(path).expect("it is there");
+    json!({"path": path, "dev": meta.dev(), "ino": meta.ino()})
+}
+
+/// A first process that heeds signals: it ends, and with it the one that would have said so.
+fn signal(cx: &Cx) {
+    let run = cx.outside(inside(cx, &json!({"namespaces": host_pids()}), &["signal"]));
+    let first = ["sh", "-c", "trap 'exit 9' TERM INT HUP; \"$@\" & wait", "sh"];
+    let namespaces = "unshare --user --map-root-user --pid --fork --mount-proc".split(' ');
+    run.under(first).under(namespaces).run().prints("").exits(9);
+}
+
+/// With nothing around it, the survivor survives.
+fn survive(cx: &Cx) {
+    let word = format!("survivor-{}", cx.good());
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let mut run = cx.outside([exeat.as_str(), "prove-inside", "survive", &word]).start();
+    run.until_prints("alive");
+    run.signal(Signal::SIGKILL);
+    wait_for(Duration::from_secs(10), "the end of its parent", || run.ended().then_some(()));
+    thread::sleep(Duration::from_millis(100));
+    let left = named(&word);
+    left.iter().for_each(|pid| kill(*pid, Signal::SIGKILL).expect("it lives"));
+    assert_eq!(left.len(), 1, "the survivor alone");
+}
+
+fn named(word: &str) -> Vec<Pid> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0).any(|part| part == word.as_bytes())
+    })
+    .map(Pid::from_raw)
+    .collect()
+}
+
+/// With a bubblewrap that leaves the host's network and its /tmp in reach, a real proof says what does not hold: by what the
+/// stage says, and by what the host's listeners saw. What the wrapper leaves alone still holds.
+fn a_canary_is_seen(cx: &Cx) {
+    let weaker = "mount -t tmpfs none /usr/local/sbin
+                  cp /usr/bin/bwrap /usr/local/sbin/strict
+                  cat > /usr/local/sbin/weaker <<'END'
+#!/bin/sh
+[ \"$1\" = --args ] || exec /usr/local/sbin/strict \"$@\"
+args=$2; shift 2
+exec /usr/local/sbin/strict --args $args --share-net --bind /tmp /tmp \"$@\"
+END
+                  chmod 755 /usr/local/sbin/weaker
+                  mount --bind /usr/local/sbin/weaker /usr/bin/bwrap";
+    let out = ["tcp-v4", "host-tcp-v4", "host-udp-v6", "unix-tmp", "host-namespaces"];
+    // Landlock keeps to abstract sockets of its own domain, whatever the network.
+    let held = ["vsock", "denied-name", "mounts", "environ", "abstract"];
+    let words = ["prove", "--json", "--bridge", "handoff"].iter().chain(&out).chain(&held);
+    let done = cx.exeat_plain(words).in_mounts(weaker).run();
+    for attempt in attempts(done.exits(1)) {
+        let expected = held.contains(&text(&attempt, "id"));
+        assert_eq!(attempt["held"], expected, "{attempt:#}");
+    }
+    let done = cx.exeat_plain(["prove", "unix-tmp", "vsock", "--bridge", "handoff"]).in_mounts(weaker).run();
+    done.exits(1)
+        .shows("stream, datagram")
+        .shows("NOT HELD")
+        .shows("2 attempts: 1 held, 1 not held, 0 skipped");
+}
+
+fn arguments(cx: &Cx) {
+    let done = cx.exeat_plain(["prove", "no-such-attempt"]).run();
+    done.exits(2).says("there is no attempt `no-such-attempt`").says("exeat prove --list");
+    let done = cx.exeat_plain(["prove", "--bridge", "relay", "denied-name"]).run();
+    done.exits(0).shows("a name that no rule allows").shows("1 attempt: 1 held, 0 not held, 0 skipped");
+    // Nothing that could be tried is no proof.
+    let done = cx.exeat_plain(["prove", "--bridge", "relay", "tcp-v4"]);
+    done.under(["unshare", "--user", "--map-current-user", "--net"]).run().exits(125).shows("1 skipped");
+    cx.exeat_plain(["prove-inside", "attempts", "no spec"]).run().exits(2);
+}
+
+/// In the words of a run.
+fn no_sandbox(cx: &Cx) {
+    let nothing = "mount -t tmpfs none /usr/local/bin; mount --bind /dev/null /usr/bin/bwrap";
+    let run = cx.exeat_plain(["run", "true"]).in_mounts(nothing).run();
+    let prove = cx.exeat_plain(["prove"]).in_mounts(nothing).run();
+    prove.exits(125).prints("");
+    let first = |done: &Done| {
+        done.stderr().lines().find(|line| line.contains("error:")).unwrap_or_default().to_owned()
+    };
+    assert_eq!(first(run.exits(125)), first(&prove));
+}
+
+/// No process, no file, no socket; also after a Ctrl-C in the middle.
+fn nothing_is_left(cx: &Cx) {
+    let left = || {
+        let named = |place: &Path| {
+            let entries = fs::read_dir(place).into_iter().flatten().flatten();
+            let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+            names.filter(|name| name.contains("exeat-")).collect::<Vec<_>>()
+        };
+        let mut found =
+            [named(Path::new("/tmp")), named(cx.home()), named(&cx.home().join("runtime"))].concat();
+        found.extend(e2e::leftover::living().iter().map(|pid| format!("process {pid}")));
+        found
+    };
+    let gone = |what: &str| {
+        wait_for(Duration::from_secs(5), what, || left().is_empty().then_some(()));
+    };
+    gone("what other trials left");
+    whole(cx, &[]).run().exits(0);
+    gone("everything to be gone");
+    let run = whole(cx, &[]).start();
+    wait_for(Duration::from_secs(10), "a start", || (!left().is_empty()).then_some(()));
+    thread::sleep(Duration::from_millis(120));
+    run.signal(Signal::SIGTERM);
+    let done = run.wait();
+    assert_eq!(done.code, Some(143), "{done:?}");
+    gone("everything to be gone after a signal");
+    // Its record goes with the rest: runs of a proof are none of the user's.
+    assert_eq!(fs::read_dir(cx.home().join(".local/state/exeat/runs")).expect("state").count(), 0);
+}
