@@ -16,6 +16,7 @@ mod audit;
 mod cli;
 mod deny;
 mod dns;
+mod doctor;
 mod escape;
 mod exit;
 mod http;
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
     cli::cases(&mut cases);
     prove::cases(&mut cases);
     proxy::cases(&mut cases);
+    doctor::cases(&mut cases);
     escape::cases(&mut cases);
     vectors::cases(&mut cases);
     load::cases(&mut cases);

@@ -64,6 +64,22 @@ pub(crate) fn tiocsti() -> Said {
     Ok("ok".into())
 }
 
+/// Becomes `command` under a filter that refuses mount(2), as a container runtime's does.
+pub(crate) fn without_mount(command: &[&str]) -> Said {
+    let mount = u32::try_from(libc::SYS_mount).map_err(io::Error::other)?;
+    let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
+    // linux/bpf_common.h: load the call's number, compare, answer.
+    let program =
+        [(0x20, 0, 0, 0), (0x15, 0, 1, mount), (0x06, 0, 0, refuse), (0x06, 0, 0, libc::SECCOMP_RET_ALLOW)];
+    let mut program = program.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
+    let length = u16::try_from(program.len()).map_err(io::Error::other)?;
+    let filter = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };
+    nix::sys::prctl::set_no_new_privs()?;
+    // SAFETY: the pointer is to a program that lives through the call.
+    check(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &raw const filter) })?;
+    Err(Command::new(command[0]).args(&command[1..]).exec())
+}
+
 /// A nested user namespace.
 pub(crate) fn userns() -> Said {
     nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWUSER)?;

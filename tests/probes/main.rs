@@ -70,6 +70,7 @@ fn main() -> ExitCode {
         ["i386"] => kernel::i386(),
         ["x32"] => kernel::x32(),
         ["tiocsti"] => kernel::tiocsti(),
+        ["without-mount", command @ ..] => kernel::without_mount(command),
         ["userns"] => kernel::userns(),
         ["keyctl"] => kernel::keyctl(),
         ["with-key", name, command @ ..] => kernel::with_key(name, command),

@@ -93,6 +93,9 @@ pub(crate) enum Command {
     /// Print the environment that a stage would get, and why
     #[command(after_help = ENV_EXAMPLES)]
     Env(EnvArgs),
+    /// Try each step that a run takes on this host, and say what mends those that fail
+    #[command(after_help = DOCTOR_EXAMPLES)]
+    Doctor(DoctorArgs),
     /// Read the records of runs
     Audit {
         /// What to read.
@@ -421,6 +424,18 @@ pub(crate) struct ProveArgs {
     /// In this view: project (default), host or minimal
     #[arg(long, value_name = "VIEW", help_heading = "Run", hide_possible_values = true)]
     pub(crate) fs: Option<FsView>,
+
+    /// One JSON object
+    #[arg(long, help_heading = "Output")]
+    pub(crate) json: bool,
+}
+
+/// `exeat doctor`.
+#[derive(Debug, Args)]
+pub(crate) struct DoctorArgs {
+    /// Print what mends the steps that fail, for a shell, and change nothing
+    #[arg(long, conflicts_with = "json", help_heading = "Output")]
+    pub(crate) fix: bool,
 
     /// One JSON object
     #[arg(long, help_heading = "Output")]
@@ -950,6 +965,14 @@ const ENV_EXAMPLES: &str = "\
 Examples:
   exeat env
   exeat env --policy .exeat.toml --env CI --json";
+
+const DOCTOR_EXAMPLES: &str = "\
+Exit codes: 0 a command can be run here, 1 it cannot.
+
+Examples:
+  exeat doctor
+  exeat doctor --fix
+  exeat doctor --json | jq '.steps[] | select(.found != \"held\")'";
 
 const PROXY_EXAMPLES: &str = "\
 Examples:

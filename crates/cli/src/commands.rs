@@ -2,6 +2,7 @@
 
 pub(crate) mod audit;
 pub(crate) mod check;
+pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod generate;
 pub(crate) mod policy;

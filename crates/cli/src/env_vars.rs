@@ -18,3 +18,6 @@ pub(crate) const HOME: &str = "HOME";
 
 /// Where the user's ceiling is: `exeat/policy.toml` below it. Not set: `~/.config`.
 pub(crate) const XDG_CONFIG_HOME: &str = "XDG_CONFIG_HOME";
+
+/// Where run directories are made. Not set: `/tmp`.
+pub(crate) const XDG_RUNTIME_DIR: &str = "XDG_RUNTIME_DIR";

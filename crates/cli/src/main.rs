@@ -21,7 +21,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::{AuditCommand, Cli, Command, PolicyCommand};
-use commands::{audit, check, env, generate, policy, preset, prove as proof, proxy, run};
+use commands::{audit, check, doctor, env, generate, policy, preset, prove as proof, proxy, run};
 use exit::Exit;
 use render::Paint;
 
@@ -55,6 +55,7 @@ fn main() -> ExitCode {
         Command::Preset(args) => preset::run(&args, out),
         Command::Prove(args) => proof::run(&args, out),
         Command::Env(args) => env::run(args),
+        Command::Doctor(args) => doctor::run(&args, out),
         Command::Audit { command: AuditCommand::Show(args) } => audit::show(&args, out),
         Command::Audit { command: AuditCommand::List(args) } => audit::list(&args, out),
         Command::Completions { shell } => generate::completions(shell),

@@ -264,6 +264,7 @@ fn manual_pages_are_clean() {
             "exeat-audit.1",
             "exeat-check.1",
             "exeat-completions.1",
+            "exeat-doctor.1",
             "exeat-env.1",
             "exeat-man.1",
             "exeat-policy-diff.1",

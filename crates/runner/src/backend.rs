@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use exeat_contract::{BridgeKind, SOCKET, STAGE2};
 use exeat_sandbox::spec::Bytes;
-use exeat_sandbox::{Identity, Launch, Mount, STAGE2_IMAGE, SandboxSpec};
+use exeat_sandbox::{Identity, Launch, Mount, Offer, STAGE2_IMAGE, SandboxSpec};
 use serde::{Deserialize, Serialize};
 
 use crate::dirs::{self, RunDir};
@@ -134,7 +134,7 @@ impl Backend {
     pub fn check(&self) -> Report {
         static STOOD: Stood = Stood(Mutex::new(BTreeSet::new()));
         let looked = match self {
-            Self::Bwrap { path } => STOOD.look(path, stand),
+            Self::Bwrap { path } => STOOD.look(path, |path| stand(path).map(drop)),
             Self::None => Err(BackendError::Unavailable {
                 backend: self.name().into(),
                 reason: "this version runs no command without a sandbox".into(),
@@ -193,7 +193,7 @@ fn unavailable(error: &Error) -> BackendError {
 }
 
 /// Builds the smallest sandbox with this bubblewrap, waits for the helper's offer, and ends it.
-fn stand(bwrap: &Path) -> Result<(), Error> {
+pub(crate) fn stand(bwrap: &Path) -> Result<Offer, Error> {
     /// Bytes of the file system in memory: the helper.
     const RUN_SIZE: u64 = 16 << 20;
     /// Bytes of `/dev/shm`: nothing is put there.
@@ -222,7 +222,7 @@ fn stand(bwrap: &Path) -> Result<(), Error> {
         identity: Identity::Caller,
         debuggable: false,
     };
-    Launch { bwrap, spec, listener, cancel: cancel.into() }.start().map(drop).map_err(Error::Sandbox)
+    Launch { bwrap, spec, listener, cancel: cancel.into() }.start().map_err(Error::Sandbox)
 }
 
 #[cfg(test)]

@@ -303,6 +303,9 @@ impl Error {
             Self::Landlock { .. } => {
                 Some("leave the flag out, or start a newer kernel with Landlock on".into())
             }
+            Self::Sandbox(error @ exeat_sandbox::Error::Bwrap { .. }) => {
+                Some(error.fix().unwrap_or("exeat doctor tries each step alone").into())
+            }
             Self::Sandbox(error) => error.fix().map(str::to_owned),
             _ => None,
         }

@@ -54,6 +54,7 @@ mod backend;
 mod bounds;
 mod dirs;
 pub mod discover;
+pub mod doctor;
 mod environment;
 mod error;
 mod fingerprint;

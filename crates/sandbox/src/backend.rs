@@ -207,6 +207,14 @@ impl Offer {
         }
     }
 
+    /// Whether the sandbox's network could be configured from the host's side.
+    ///
+    /// # Errors
+    /// What setns(2) says.
+    pub fn may_enter_network(&self) -> io::Result<()> {
+        sys::may_enter_network_of(self.control.pid)
+    }
+
     /// Lets stage2 become the stage, on these standard streams, and waits until it has.
     ///
     /// # Errors

@@ -137,12 +137,46 @@ impl Bwrap {
         }
     }
 
+    /// Waits for its end until then: `None` when it has not ended, else as [`wait`](Self::wait).
+    pub(crate) fn wait_until(&mut self, by: Instant) -> io::Result<Option<Option<i32>>> {
+        match wait(self.process.as_fd(), self.process.as_fd(), None, by)? {
+            Some(_) => Ok(Some(self.child.wait()?.code())),
+            None => Ok(None),
+        }
+    }
+
     /// Waits for its end: the exit code, or `None` when it was killed.
     pub(crate) fn wait(&mut self) -> io::Result<Option<i32>> {
         let status = self.child.wait()?;
         self.over = true;
         Ok(status.code())
     }
+}
+
+/// The first line that a program prints for an argument. It is started with nothing of the caller's, and killed when it is late.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the other place that starts a process: it asks bubblewrap for its version"
+)]
+pub(crate) fn first_line(program: &Path, argument: &str, by: Instant) -> io::Result<String> {
+    let mut command = Command::new(program);
+    command.arg(argument).env_clear().current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn()?;
+    let ended = i32::try_from(child.id())
+        .map_err(io::Error::other)
+        .and_then(PidFd::open)
+        .and_then(|process| wait(process.as_fd(), process.as_fd(), None, by));
+    if !matches!(ended, Ok(Some(_))) {
+        child.kill()?;
+    }
+    child.wait()?;
+    let mut said = Vec::new();
+    if let Some(stdout) = child.stdout.take() {
+        stdout.take(SAID).read_to_end(&mut said)?;
+    }
+    ended?;
+    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().trim().to_owned())
 }
 
 impl AsFd for Bwrap {

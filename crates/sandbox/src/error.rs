@@ -94,6 +94,9 @@ pub enum Layer {
     MaxUserNamespaces,
     /// The seccomp filter of a container around us.
     Container,
+    /// Mounts over parts of `/proc`, as container runtimes make them: the kernel lets nobody in a user namespace mount a `/proc`
+    /// that would show what they hide (mount_too_revealing, fs/namespace.c).
+    MaskedProc,
     /// A bubblewrap older than 0.8.
     OldBwrap,
     /// Not known.
@@ -109,6 +112,7 @@ impl Layer {
             Self::UsernsCloneSysctl => Some("the sysctl kernel.unprivileged_userns_clone is 0"),
             Self::MaxUserNamespaces => Some("the sysctl user.max_user_namespaces is 0"),
             Self::Container => Some("the seccomp filter of the container around exeat"),
+            Self::MaskedProc => Some("the container around exeat hides parts of /proc"),
             Self::OldBwrap => Some("this bubblewrap is older than 0.8"),
             Self::Unknown => None,
         }
@@ -126,13 +130,58 @@ impl Layer {
             Self::Container => Some(
                 "start the container with a seccomp profile that allows user namespaces (docker: --security-opt seccomp=unconfined)",
             ),
+            Self::MaskedProc => Some(
+                "start the container with the whole of /proc (docker: --security-opt systempaths=unconfined, podman: --security-opt unmask=ALL)",
+            ),
             Self::OldBwrap => Some("install bubblewrap 0.8 or later"),
             Self::Unknown => None,
         }
     }
 }
 
+impl Layer {
+    /// The same as [`fix`](Self::fix), so that it outlives a reboot: lines for a shell. `None` where the command does.
+    #[must_use]
+    pub fn script(self) -> Option<&'static str> {
+        match self {
+            Self::AppArmor => Some(
+                "sudo tee /etc/apparmor.d/bwrap <<'END'
+abi <abi/4.0>,
+include <tunables/global>
+
+profile bwrap /usr/bin/bwrap flags=(unconfined) {
+  userns,
+  include if exists <local/bwrap>
+}
+END
+sudo apparmor_parser -r /etc/apparmor.d/bwrap
+",
+            ),
+            Self::UsernsCloneSysctl => Some(
+                "echo kernel.unprivileged_userns_clone=1 | sudo tee /etc/sysctl.d/60-exeat.conf
+sudo sysctl -p /etc/sysctl.d/60-exeat.conf
+",
+            ),
+            Self::MaxUserNamespaces => Some(
+                "echo user.max_user_namespaces=15000 | sudo tee /etc/sysctl.d/60-exeat.conf
+sudo sysctl -p /etc/sysctl.d/60-exeat.conf
+",
+            ),
+            Self::Container | Self::MaskedProc | Self::OldBwrap | Self::Unknown => None,
+        }
+    }
+}
+
 impl Error {
+    /// Who refused, where it was bubblewrap that failed.
+    #[must_use]
+    pub fn layer(&self) -> Option<Layer> {
+        match self {
+            Self::Bwrap { layer, .. } => Some(*layer),
+            _ => None,
+        }
+    }
+
     /// One command that mends it, where one is known.
     #[must_use]
     pub fn fix(&self) -> Option<&'static str> {

@@ -7,6 +7,7 @@ pub mod backend;
 pub mod bwrap;
 pub mod child;
 pub mod control;
+pub mod doctor;
 pub mod enforce;
 pub mod error;
 pub mod inside;

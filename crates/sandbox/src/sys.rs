@@ -1,5 +1,8 @@
 //! System calls that nix does not wrap, or whose result is a raw descriptor. No policy here.
 
+pub mod attempt;
+mod outside;
+
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem;
@@ -16,7 +19,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 
 use crate::spec::Identity;
 
-pub mod attempt;
+pub(crate) use outside::may_enter_network_of;
 
 /// Takes over descriptor `number`, which the caller's caller left open for us.
 ///

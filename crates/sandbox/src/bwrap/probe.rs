@@ -82,6 +82,9 @@ pub fn layer(said: &str) -> Layer {
     if said.contains("Unknown option") || said.contains("nknown option") {
         return Layer::OldBwrap;
     }
+    if said.contains("mount proc") {
+        return Layer::MaskedProc;
+    }
     let namespaces = [
         "amespace",
         "uid map",
@@ -139,6 +142,10 @@ mod tests {
     #[test]
     fn words_of_bwrap_point_at_a_layer() {
         assert_eq!(layer("bwrap: Unknown option --disable-userns"), Layer::OldBwrap);
+        assert_eq!(
+            layer("bwrap: Can't mount proc on /newroot/proc: Operation not permitted"),
+            Layer::MaskedProc
+        );
         assert_eq!(
             layer("bwrap: Can't find source path /nonexistent: No such file or directory"),
             Layer::Unknown

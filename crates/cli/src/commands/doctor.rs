@@ -1,0 +1,102 @@
+//! `exeat doctor`: what this host allows, step by step, and what mends the rest.
+
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write as _;
+
+use exeat_runner::doctor::{self, Finding, Found, Variables};
+use serde_json::json;
+
+use crate::args::DoctorArgs;
+use crate::env_vars;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::{Paint, printable, printable_lines};
+use crate::stdio;
+
+/// Tries each step, and answers whether a command could be run.
+pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
+    let machine = Machine::here()?;
+    let variable = |name: &str| machine.env.get(OsStr::new(name)).map(OsString::as_os_str);
+    let findings = doctor::examine(Variables {
+        home: variable(env_vars::HOME),
+        state: variable(env_vars::XDG_STATE_HOME),
+        runtime: variable(env_vars::XDG_RUNTIME_DIR),
+    });
+    let text = match args {
+        DoctorArgs { json: true, .. } => json(&findings),
+        DoctorArgs { fix: true, .. } => fixes(&findings),
+        _ => table(&findings, paint),
+    };
+    stdio::out(&text, args.json)?;
+    Ok(if doctor::can_run(&findings) { Exit::Yes } else { Exit::No })
+}
+
+fn table(findings: &[Finding], paint: Paint) -> String {
+    let width = findings.iter().map(|finding| finding.step.len()).max().unwrap_or(0);
+    let mut out = String::new();
+    let mut last: Option<&Finding> = None;
+    for finding in findings {
+        let word = match finding.found {
+            Found::Held => paint.good("ok   "),
+            Found::Partial => paint.strong("less "),
+            Found::Absent => paint.bad("FAILS"),
+            Found::Aside => "-    ".into(),
+        };
+        // Writing to a String cannot fail.
+        // What fails for one cause says it once.
+        if last.is_some_and(|last| last.seen == finding.seen && last.because == finding.because) {
+            let _ = writeln!(out, "{word}  {:<width$}  for the same reason", finding.step);
+            continue;
+        }
+        if finding.found == Found::Absent {
+            last = Some(finding);
+        }
+        let _ = writeln!(out, "{word}  {:<width$}  {}", finding.step, printable(&finding.seen));
+        let more = [("because", &finding.because), ("costs", &finding.costs), ("fix", &finding.fix)];
+        for (name, text) in more {
+            if let Some(text) = text {
+                let _ = writeln!(out, "         {name:<8} {}", printable(text));
+            }
+        }
+    }
+    out.push('\n');
+    out.push_str(match (doctor::can_run(findings), findings.iter().any(|it| it.found == Found::Partial)) {
+        (true, false) => "exeat runs here, and everything holds.\n",
+        (true, true) => "exeat runs here; what it lacks is said above. `exeat run --require full` refuses to run with less.\n",
+        (false, _) => "exeat cannot run here. `exeat doctor --fix` prints what to install.\n",
+    });
+    out
+}
+
+/// What to install, as lines for a shell. Nothing of it is done here.
+fn fixes(findings: &[Finding]) -> String {
+    let mut out = String::new();
+    let broken = findings.iter().filter(|it| matches!(it.found, Found::Absent | Found::Partial));
+    for finding in broken {
+        let Some(fix) = finding.script.as_ref().or(finding.fix.as_ref()) else { continue };
+        let why = finding.because.as_deref().unwrap_or(&finding.seen);
+        let block = format!("# {}: {}\n{}\n", finding.step, printable(why), printable_lines(fix.trim_end()));
+        // Several steps fail for one cause.
+        if !out.contains(printable_lines(fix.trim_end()).as_str()) {
+            out.push_str(&block);
+        }
+    }
+    if out.is_empty() { "# nothing to mend\n".into() } else { out }
+}
+
+fn json(findings: &[Finding]) -> String {
+    let step = |finding: &Finding| {
+        json!({
+            "id": finding.id, "step": finding.step, "found": finding.found.as_str(), "seen": finding.seen,
+            "because": finding.because, "costs": finding.costs, "fix": finding.fix, "script": finding.script,
+        })
+    };
+    let all = json!({
+        "schema": 1,
+        "exeat": env!("CARGO_PKG_VERSION"),
+        "can_run": doctor::can_run(findings),
+        "steps": findings.iter().map(step).collect::<Vec<_>>(),
+    });
+    format!("{all}\n")
+}

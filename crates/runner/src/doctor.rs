@@ -1,0 +1,128 @@
+//! What this host lets a run do, step by step, each found out by doing it.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use exeat_audit::place::Place;
+pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
+use nix::unistd::{AccessFlags, access};
+
+use crate::backend::stand;
+use crate::dirs;
+use crate::error::{Error, chain};
+
+/// Where a caller's variables put things.
+#[derive(Debug, Clone, Copy)]
+pub struct Variables<'a> {
+    /// `HOME`.
+    pub home: Option<&'a OsStr>,
+    /// `XDG_STATE_HOME`.
+    pub state: Option<&'a OsStr>,
+    /// `XDG_RUNTIME_DIR`.
+    pub runtime: Option<&'a OsStr>,
+}
+
+/// Looks at this host. What is made for it is gone when this returns.
+#[must_use]
+pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
+    let (mut findings, bwrap) = exeat_sandbox::doctor::examine();
+    if let Some(bwrap) = &bwrap {
+        findings.extend(whole(bwrap));
+    }
+    findings.push(run_directory(variables));
+    findings.push(record(variables));
+    findings.push(cgroup());
+    findings
+}
+
+/// Whether a run can be made here: nothing that it needs is missing.
+#[must_use]
+pub fn can_run(findings: &[Finding]) -> bool {
+    findings.iter().all(|finding| finding.found != Found::Absent)
+}
+
+/// A whole sandbox with its helper, and its network from this side.
+fn whole(bwrap: &Path) -> Vec<Finding> {
+    let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
+    match stand(bwrap) {
+        Ok(offer) => {
+            let entered = offer.may_enter_network();
+            let (outside, way) = ("network_from_outside", "the sandbox's network, entered from the host");
+            let gateway = match entered {
+                Ok(()) => Finding::held(outside, way, "entered"),
+                Err(error) => {
+                    let costs = "nothing in this version: programs that ignore HTTPS_PROXY will need it";
+                    let found = Finding::partial(outside, way, error.to_string(), costs);
+                    Finding { found: Found::Aside, ..found }
+                }
+            };
+            vec![Finding::held(id, step, "made"), gateway]
+        }
+        Err(Error::Sandbox(error)) => vec![Finding::absent(id, step, &error)],
+        Err(error) => vec![Finding {
+            found: Found::Absent,
+            costs: Some(NOTHING_RUNS.into()),
+            fix: error.fix(),
+            ..Finding::held(id, step, chain(&error))
+        }],
+    }
+}
+
+fn run_directory(variables: Variables<'_>) -> Finding {
+    let (id, step) = ("run_directory", "a private place for sockets");
+    let base = dirs::base(variables.runtime.map(Path::new));
+    writable(id, step, &base, "nothing runs: exit code 125")
+}
+
+fn record(variables: Variables<'_>) -> Finding {
+    let (id, step) = ("record", "a place for records");
+    match Place::from_env(variables.state, variables.home) {
+        Ok(place) => writable(id, step, place.dir(), "nothing runs without --audit FILE"),
+        Err(error) => {
+            let fix = Some("set HOME or XDG_STATE_HOME, or name a file with --audit".into());
+            Finding { fix, ..Finding::partial(id, step, chain(&error), "nothing runs without --audit FILE") }
+        }
+    }
+}
+
+/// Whether a directory, or the one in which it will be made, can be written to by this user.
+fn writable(id: &'static str, step: &'static str, dir: &Path, costs: &str) -> Finding {
+    let there = dir.ancestors().find(|above| above.exists()).unwrap_or(Path::new("/"));
+    match access(there, AccessFlags::W_OK | AccessFlags::X_OK) {
+        Ok(()) => Finding::held(id, step, dir.display().to_string()),
+        Err(errno) => {
+            let seen = format!("{}: {}", there.display(), errno.desc());
+            let fix = fs::metadata(there).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw());
+            let fix = fix.then(|| format!("chmod u+wx {}", there.display()));
+            Finding { fix, ..Finding::partial(id, step, seen, costs) }
+        }
+    }
+}
+
+/// A delegated control group (cgroups(7)): limits are watched without one, and would be held by the kernel with one.
+fn cgroup() -> Finding {
+    let (id, step) = ("cgroup", "a control group of one's own");
+    let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let path = own
+        .lines()
+        .find_map(|line| line.strip_prefix("0::/"))
+        .map(|path| Path::new("/sys/fs/cgroup").join(path));
+    let is_delegated = |path: &PathBuf| {
+        access(path, AccessFlags::W_OK)
+            .and_then(|()| access(&path.join("cgroup.procs"), AccessFlags::W_OK))
+            .is_ok()
+    };
+    match path.filter(is_delegated) {
+        Some(path) => Finding {
+            found: Found::Aside,
+            ..Finding::held(id, step, format!("delegated: {}", path.display()))
+        },
+        None => {
+            let costs = "nothing in this version: --memory and --pids are watched by exeat";
+            let fix = Some("systemd-run --user --scope -p Delegate=yes exeat run ...".into());
+            Finding { found: Found::Aside, fix, ..Finding::partial(id, step, "not delegated", costs) }
+        }
+    }
+}

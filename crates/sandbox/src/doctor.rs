@@ -1,0 +1,255 @@
+//! What this host lets exeat do, found out by doing it: a version or a setting says less.
+//!
+//! Each step is made with bubblewrap as a run makes it, alone, so that what fails is told from what would fail after it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use exeat_contract::{NOBODY, STAGE2};
+
+use crate::STAGE2_IMAGE;
+use crate::bwrap::{self, Argv, Word};
+use crate::child::{self, Bwrap};
+use crate::enforce::{self, Held};
+use crate::error::Error;
+use crate::seccomp;
+use crate::spec::{Bytes, Identity};
+
+/// For one step. A loaded machine takes a second.
+const STEP: Duration = Duration::from_secs(10);
+/// stage2's exit status when it is started without its argument: it was executed, which is what a step is to show.
+const EXECUTED: i32 = 2;
+/// The oldest kernel that exeat is made for.
+const KERNEL: (u32, u32) = (5, 15);
+
+/// One step that a run takes, and whether this host allows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    /// A word for programs.
+    pub id: &'static str,
+    /// What is done, for people.
+    pub step: &'static str,
+    /// Whether it worked.
+    pub found: Found,
+    /// What was seen.
+    pub seen: String,
+    /// Who refused, where that is known.
+    pub because: Option<String>,
+    /// What the host loses by it.
+    pub costs: Option<String>,
+    /// One command that mends it.
+    pub fix: Option<String>,
+    /// The same so that it lasts, as lines for a shell, where that is more.
+    pub script: Option<String>,
+}
+
+/// How a step went.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Found {
+    /// It works.
+    Held,
+    /// Something is missing, and a run says so.
+    Partial,
+    /// Without it nothing runs.
+    Absent,
+    /// Nothing of this version depends on it.
+    Aside,
+}
+
+impl Found {
+    /// The word in JSON.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Held => "held",
+            Self::Partial => "partial",
+            Self::Absent => "absent",
+            Self::Aside => "aside",
+        }
+    }
+}
+
+/// What a step costs when it fails.
+pub const NOTHING_RUNS: &str = "nothing runs: exit code 125";
+
+impl Finding {
+    /// A step that worked.
+    #[must_use]
+    pub fn held(id: &'static str, step: &'static str, seen: impl Into<String>) -> Self {
+        Self {
+            id,
+            step,
+            found: Found::Held,
+            seen: seen.into(),
+            because: None,
+            costs: None,
+            fix: None,
+            script: None,
+        }
+    }
+
+    /// A step without which nothing runs.
+    #[must_use]
+    pub fn absent(id: &'static str, step: &'static str, error: &Error) -> Self {
+        Self {
+            found: Found::Absent,
+            because: error.layer().and_then(|layer| layer.as_str()).map(str::to_owned),
+            costs: Some(NOTHING_RUNS.into()),
+            fix: error.fix().map(str::to_owned),
+            script: error.layer().and_then(|layer| layer.script()).map(str::to_owned),
+            ..Self::held(id, step, said(error))
+        }
+    }
+
+    /// A step that something depends on.
+    #[must_use]
+    pub fn partial(id: &'static str, step: &'static str, seen: impl Into<String>, costs: &str) -> Self {
+        Self { found: Found::Partial, costs: Some(costs.into()), ..Self::held(id, step, seen) }
+    }
+}
+
+/// An error without the words that every one of its kind begins with.
+fn said(error: &Error) -> String {
+    match error {
+        Error::Bwrap { said, .. } => said.clone(),
+        other => other.to_string(),
+    }
+}
+
+/// Every step that concerns the sandbox alone, in the order of a run; and the bubblewrap to be used, where there is one.
+#[must_use]
+pub fn examine() -> (Vec<Finding>, Option<PathBuf>) {
+    let (bubblewrap, path) = bubblewrap();
+    let mut findings = vec![kernel(), bubblewrap];
+    if let Some(path) = &path {
+        findings.extend(ATTEMPTS.iter().map(|attempt| attempt.made(path)));
+    }
+    findings.push(landlock());
+    (findings, path)
+}
+
+fn kernel() -> Finding {
+    let (id, step) = ("kernel", "Linux 5.15 or later");
+    let name = nix::sys::utsname::uname();
+    let release = name.as_ref().map(|it| it.release().to_string_lossy().into_owned()).unwrap_or_default();
+    let mut numbers = release.split(['.', '-']).map(|part| part.parse().unwrap_or(0));
+    let version: (u32, u32) = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
+    let seen = format!("Linux {release}, {}", std::env::consts::ARCH);
+    if version >= KERNEL {
+        Finding::held(id, step, seen)
+    } else {
+        let costs = "exeat was not tried on it: a step may fail, and then nothing runs";
+        Finding::partial(id, step, seen, costs)
+    }
+}
+
+fn bubblewrap() -> (Finding, Option<PathBuf>) {
+    let (id, step) = ("bubblewrap", "bubblewrap 0.8 or later, where only root can change it");
+    let path = match bwrap::find() {
+        Ok(path) => path,
+        Err(error) => return (Finding::absent(id, step, &error), None),
+    };
+    let version = child::first_line(&path, "--version", Instant::now() + STEP);
+    let version = version.unwrap_or_else(|error| format!("which does not tell its version: {error}"));
+    let meta = fs::metadata(&path).ok();
+    let owner = meta.as_ref().map(|meta| format!(", owner uid {}", meta.uid())).unwrap_or_default();
+    let seen = format!("{version} at {}{owner}", path.display());
+    let is_setuid = meta.is_some_and(|meta| meta.permissions().mode() & 0o4000 != 0);
+    let finding = if is_setuid {
+        let costs = "it runs as root until it has made the sandbox, which no user namespace needs";
+        let fix = Some(format!("sudo chmod u-s {}", path.display()));
+        Finding { fix, ..Finding::partial(id, step, format!("{seen}, setuid"), costs) }
+    } else {
+        Finding::held(id, step, seen)
+    };
+    (finding, Some(path))
+}
+
+fn landlock() -> Finding {
+    let (id, step) = ("landlock", "a Landlock domain with scopes");
+    let abi = enforce::landlock_abi();
+    let seen = if abi == 0 { "no Landlock".to_owned() } else { format!("ABI {abi}") };
+    match enforce::syscalls() {
+        Held::Full => Finding::held(id, step, seen),
+        Held::Partial { missing } => {
+            let ports = if abi < 4 { "; --loopback proxy is refused (Linux 6.7)" } else { "" };
+            Finding::partial(id, step, seen, &format!("{missing}{ports}"))
+        }
+        Held::Absent => Finding::partial(id, step, seen, "no Landlock domain"),
+    }
+}
+
+/// A part of a sandbox that can be made alone.
+struct Attempt {
+    id: &'static str,
+    step: &'static str,
+    options: &'static [&'static str],
+    /// With the filters that every process of a sandbox has.
+    filters: bool,
+}
+
+const ATTEMPTS: [Attempt; 7] = [
+    Attempt { id: "user_namespace", step: "a user namespace", options: &[], filters: false },
+    Attempt {
+        id: "namespaces",
+        step: "namespaces for processes, IPC, host name, cgroups",
+        options: &["--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup"],
+        filters: false,
+    },
+    Attempt {
+        id: "network_namespace",
+        step: "a network namespace with loopback alone",
+        options: &["--unshare-net"],
+        filters: false,
+    },
+    Attempt {
+        id: "proc",
+        step: "a /proc of its own",
+        options: &["--unshare-pid", "--proc", "/proc"],
+        filters: false,
+    },
+    Attempt { id: "dev", step: "a /dev of its own", options: &["--dev", "/dev"], filters: false },
+    Attempt {
+        id: "no_nested_namespaces",
+        step: "no user namespaces inside",
+        options: &["--disable-userns"],
+        filters: false,
+    },
+    Attempt { id: "filters", step: "system-call filters", options: &[], filters: true },
+];
+
+impl Attempt {
+    fn made(&self, bwrap: &Path) -> Finding {
+        match self.make(bwrap) {
+            Ok(()) => Finding::held(self.id, self.step, "made"),
+            Err(error) => Finding::absent(self.id, self.step, &error),
+        }
+    }
+
+    fn make(&self, path: &Path) -> Result<(), Error> {
+        let filters = if self.filters { seccomp::base(false)? } else { Vec::new() };
+        let mut bwrap = Bwrap::spawn(path, &self.argv(filters.len()), &filters, Identity::Caller)?;
+        match bwrap.wait_until(Instant::now() + STEP).map_err(Error::Watch)? {
+            Some(Some(EXECUTED)) => Ok(()),
+            Some(_) => Err(bwrap.explain()),
+            None => Err(Error::Late(STEP)),
+        }
+    }
+
+    fn argv(&self, filters: usize) -> Argv {
+        let nobody = NOBODY.to_string();
+        let usual =
+            ["--unshare-user", "--uid", &nobody, "--gid", &nobody, "--cap-drop", "ALL", "--die-with-parent"];
+        let file = ["--tmpfs", "/run", "--perms", "0555", "--file"];
+        let text = |text: &&str| Word::Text((*text).into());
+        let mut options: Vec<Word> = usual.iter().chain(self.options).chain(&file).map(text).collect();
+        options.push(Word::Data(Bytes(STAGE2_IMAGE.into())));
+        options.push(Word::Text(STAGE2.into()));
+        for number in 0..filters {
+            options.extend([Word::Text("--add-seccomp-fd".into()), Word::Seccomp(number)]);
+        }
+        Argv { options, command: vec![STAGE2.into()] }
+    }
+}

@@ -1,0 +1,86 @@
+//! `exeat doctor`: each step for real, here and on hosts that refuse one.
+
+use e2e::case::{Cases, Cx};
+use serde_json::Value;
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.users("doctor::everything_holds_here", everything);
+    list.users("doctor::a_setting_is_named_with_its_fix", setting);
+    list.users("doctor::a_hidden_proc_is_named", hidden_proc);
+    list.users("doctor::a_filter_around_exeat_is_named", filtered);
+    list.users("doctor::no_bubblewrap", no_bubblewrap);
+    list.once("doctor::a_record_without_a_place", no_place);
+}
+
+fn everything(cx: &Cx) {
+    let done = cx.exeat(["doctor", "--json"]).run();
+    let all: Value = serde_json::from_str(&done.exits(0).stdout()).expect("JSON");
+    assert_eq!(all["can_run"], true, "{done:?}");
+    let steps = all["steps"].as_array().expect("steps");
+    let ids: Vec<&str> = steps.iter().filter_map(|step| step["id"].as_str()).collect();
+    for id in [
+        "kernel",
+        "bubblewrap",
+        "user_namespace",
+        "network_namespace",
+        "proc",
+        "landlock",
+        "sandbox",
+        "cgroup",
+    ] {
+        assert!(ids.contains(&id), "no step `{id}`: {ids:?}");
+    }
+    for step in steps {
+        assert!(step["found"] == "held" || step["found"] == "aside", "{step}");
+    }
+    let table = cx.exeat(["doctor"]).run();
+    table.exits(0).shows("exeat runs here, and everything holds.");
+    cx.exeat(["doctor", "--fix"]).run().exits(0).prints("# nothing to mend\n");
+    assert!(!table.stdout().contains("FAILS"), "{table:?}");
+}
+
+/// What `doctor` says under a condition, and that a run which fails for it says the same.
+fn agrees(cx: &Cx, around: &[&str], because: &str, fix: &str, script: &str) {
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let under = |words: &str| {
+        let script = around.last().expect("a script").replace("EXEAT", &format!("{exeat} {words}"));
+        cx.outside(around[..around.len() - 1].iter().copied().chain([script.as_str()])).run()
+    };
+    let table = under("doctor");
+    table.exits(1).shows("FAILS").shows("exeat cannot run here.");
+    assert!(table.stdout().contains(because) && table.stdout().contains(fix), "{table:?}");
+    assert!(under("doctor --fix").exits(1).stdout().contains(script), "{script}");
+    let run = under("run -- echo it-ran");
+    run.exits(125).says(because).says(fix);
+    assert_eq!(run.stdout(), "", "{run:?}");
+}
+
+fn setting(cx: &Cx) {
+    let around = ["unshare", "-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_user_namespaces; EXEAT"];
+    let fix = "sudo sysctl -w user.max_user_namespaces=15000";
+    agrees(cx, &around, "the sysctl user.max_user_namespaces is 0", fix, "/etc/sysctl.d/60-exeat.conf");
+}
+
+fn hidden_proc(cx: &Cx) {
+    let around = ["unshare", "-Urm", "sh", "-c", "mount -t tmpfs hidden /proc/fs && EXEAT"];
+    let fix = "systempaths=unconfined";
+    agrees(cx, &around, "the container around exeat hides parts of /proc", fix, fix);
+}
+
+fn filtered(cx: &Cx) {
+    let script = format!("{} without-mount EXEAT", cx.probe());
+    let fix = "--security-opt seccomp=unconfined";
+    agrees(cx, &["sh", "-c", &script], "the seccomp filter of the container around exeat", fix, fix);
+}
+
+fn no_bubblewrap(cx: &Cx) {
+    let hidden =
+        "for p in /usr/bin/bwrap /usr/local/bin/bwrap; do [ ! -e $p ] || mount --bind /dev/null $p; done";
+    let done = cx.exeat_plain(["doctor"]).in_mounts(hidden).run();
+    done.exits(1).shows("FAILS").shows("sudo apt-get install bubblewrap");
+}
+
+fn no_place(cx: &Cx) {
+    let done = cx.exeat_plain(["doctor"]).env("HOME", "").run();
+    done.exits(0).shows("set HOME or XDG_STATE_HOME").shows("--require full");
+}
