@@ -4,6 +4,7 @@
 //! stub; so the name is watched. The stage has made what is found here: every step is relative to a directory that was
 //! opened before it ran, and no symbolic link is followed.
 
+use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +24,7 @@ const KEPT: u32 = 100;
 #[derive(Debug, Clone)]
 pub(crate) struct Missing {
     pub(crate) tree: PathBuf,
-    pub(crate) names: Vec<&'static str>,
+    pub(crate) names: Vec<Cow<'static, str>>,
 }
 
 /// The names, and the tree as it was opened before the stage started.
@@ -107,7 +108,8 @@ mod tests {
     }
 
     fn watch(root: &Path) -> Watch {
-        Watch::start(Missing { tree: root.join("tree"), names: vec![".git/hooks", ".envrc"] }).unwrap()
+        Watch::start(Missing { tree: root.join("tree"), names: vec![".git/hooks".into(), ".envrc".into()] })
+            .unwrap()
     }
 
     #[test]

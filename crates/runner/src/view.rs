@@ -30,6 +30,7 @@ use crate::lists;
 use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 
+mod git;
 mod place;
 
 use place::{Followed, Seen};
@@ -651,8 +652,8 @@ impl<'a> Builder<'a> {
             self.mask_place(&place);
         }
         for Missing { tree, names } in &mut missing {
-            let is_open = |name: &&'static str| {
-                let path = tree.join(name);
+            let is_open = |name: &Cow<'static, str>| {
+                let path = tree.join(&**name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
             };
             names.retain(is_open);
@@ -876,14 +877,9 @@ impl<'a> Builder<'a> {
         let mut found = BTreeSet::new();
         let mut all = Vec::new();
         for host in tops {
-            let mut missing = Vec::new();
-            for &name in &names {
-                match links_in(host, Path::new(name)) {
-                    Ok(false) => drop(found.insert(host.join(name))),
-                    Ok(true) => self.lose(&host.join(name)),
-                    // There is nothing to bind: watched instead.
-                    Err(_) => missing.push(name),
-                }
+            let mut missing = self.look_for(host, names.iter().copied(), &mut found);
+            if !self.git_is_open {
+                all.extend(self.obeyed_by_git(host, &mut found));
             }
             let link = host.join(lists::GIT_LINK);
             if fs::symlink_metadata(&link).is_ok_and(|meta| meta.is_file()) {
@@ -898,7 +894,7 @@ impl<'a> Builder<'a> {
                     match (links_in(dir, Path::new(name)), below) {
                         (Ok(false), _) => drop(found.insert(dir.join(name))),
                         (Ok(true), Some(_)) => self.lose(&dir.join(name)),
-                        (Err(_), Some(below)) => missing.push(below),
+                        (Err(_), Some(below)) => missing.push(below.into()),
                         (Ok(true) | Err(_), None) => {}
                     }
                 }
@@ -908,8 +904,56 @@ impl<'a> Builder<'a> {
         (found, all)
     }
 
+    /// What is there of these names in a directory is added to what was found; what is not is returned, to be watched: there is
+    /// nothing to bind.
+    fn look_for(
+        &mut self,
+        dir: &Path,
+        names: impl IntoIterator<Item = &'static str>,
+        found: &mut BTreeSet<PathBuf>,
+    ) -> Vec<Cow<'static, str>> {
+        let mut missing = Vec::new();
+        for name in names {
+            match links_in(dir, Path::new(name)) {
+                Ok(false) => drop(found.insert(dir.join(name))),
+                Ok(true) => self.lose(&dir.join(name)),
+                Err(_) => missing.push(name.into()),
+            }
+        }
+        missing
+    }
+
+    /// The same for what git on the host would obey elsewhere in a tree.
+    fn obeyed_by_git(&mut self, tree: &Path, found: &mut BTreeSet<PathBuf>) -> Vec<Missing> {
+        let git::Obeyed { directories, links, named, left } = git::obeyed(tree, self.facts.home);
+        let mut all = Vec::new();
+        for (dir, names) in directories {
+            let names = self.look_for(&dir, names.iter().copied(), found);
+            all.push(Missing { tree: dir, names });
+        }
+        found
+            .extend(links.into_iter().filter(|link| fs::symlink_metadata(link).is_ok_and(|it| it.is_file())));
+        let mut names = Vec::new();
+        for path in named {
+            let Ok(below) = path.strip_prefix(tree) else { continue };
+            match links_in(tree, below) {
+                Ok(false) => drop(found.insert(path)),
+                Ok(true) => self.lose(&path),
+                Err(_) => names.extend(below.to_str().map(|below| Cow::Owned(below.to_owned()))),
+            }
+        }
+        all.push(Missing { tree: tree.to_path_buf(), names });
+        if let Some(left) = left {
+            self.lose_line(left);
+        }
+        all
+    }
+
     fn lose(&mut self, path: &Path) {
-        let line = format!("`{}` is behind a symbolic link and is not protected", path.display());
+        self.lose_line(format!("`{}` is behind a symbolic link and is not protected", path.display()));
+    }
+
+    fn lose_line(&mut self, line: String) {
         if !self.lost.contains(&line) {
             self.lost.push(line);
         }

@@ -8,6 +8,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b15_git_hooks_and_config", attack);
     list.matrix("escape::b12_names_that_appear", appear);
+    list.users("escape::b15_where_else_git_looks", elsewhere);
 }
 
 fn attack(cx: &Cx) {
@@ -31,6 +32,52 @@ fn attack(cx: &Cx) {
     assert_eq!(done.stdout(), "object-written\n", "{done:?}");
     assert_eq!(fs::read_to_string(git.join("config")).expect("config"), "[core]\n");
     assert_eq!(fs::read_dir(git.join("hooks")).expect("hooks").count(), 0);
+}
+
+/// A repository further down, a submodule, a linked worktree, hooks that the configuration names, and a file that it includes.
+fn elsewhere(cx: &Cx) {
+    let made = "set -e
+        git init -q -b main . ; git config user.email a@example.com; git config user.name a
+        git config core.hooksPath tools/hooks; mkdir -p tools/hooks; git config include.path ../common.cfg; touch common.cfg
+        git commit -q --allow-empty -m one
+        git init -q -b main libs/inner; git -C libs/inner config user.email a@example.com; git -C libs/inner config user.name a
+        git init -q -b main ../lib; git -C ../lib config user.email a@example.com; git -C ../lib config user.name a
+        git -C ../lib commit -q --allow-empty -m lib
+        git -c protocol.file.allow=always submodule --quiet add ../lib sub/lib; git commit -qm sub
+        git worktree add -q -b other tree; mkdir later-hooks";
+    cx.outside(["sh", "-c", made]).run().exits(0);
+    let hook = "printf '#!/bin/sh\\necho ran >>$HOOK_RAN\\n'";
+    let places = [
+        "tools/hooks/pre-commit",
+        "libs/inner/.git/hooks/pre-commit",
+        ".git/modules/sub/lib/hooks/pre-commit",
+        ".git/modules/sub/lib/config",
+        "libs/inner/.git/config",
+        "common.cfg",
+        "tree/.git",
+        ".git/worktrees/tree/commondir",
+        "sub/lib/.git",
+    ];
+    let write =
+        places.map(|place| format!("({hook} >>{place}) 2>/dev/null && echo wrote {place}")).join("\n");
+    let moves = "for d in tools libs/inner/.git .git/modules/sub .git/worktrees/tree; do mv $d $d.away 2>/dev/null && echo moved $d; done
+        chmod +x tools/hooks/* 2>/dev/null; git -C libs/inner commit -q --allow-empty -m inner && echo commits-work";
+    let done = cx.sh(&[], &format!("{write}\n{moves}")).run();
+    assert_eq!(done.stdout(), "commits-work\n", "{done:?}");
+    let status = "git status --short --ignore-submodules; git -C libs/inner log --format=%s; git -C sub/lib log --format=%s; git -C tree log -1 --format=%s";
+    let after = cx.outside(["sh", "-c", status]).run();
+    assert!(after.exits(0).stdout().ends_with("inner\nlib\nsub\n"), "{after:?}");
+
+    // The same attack where the protection is given up: everything is written, and the hook runs on the host.
+    let words = ["run", "--allow-git-config", "--", "sh", "-c"];
+    let writes = format!("{hook} >tools/hooks/pre-commit && chmod +x tools/hooks/pre-commit && echo wrote");
+    cx.exeat(words.iter().copied().chain([writes.as_str()])).run().exits(0).prints("wrote\n");
+    let ran = cx.home().join("ran");
+    let commit = cx
+        .outside(["git", "commit", "-q", "--allow-empty", "-m", "two"])
+        .env("HOOK_RAN", ran.to_str().expect("ASCII"));
+    commit.run().exits(0);
+    assert_eq!(fs::read_to_string(&ran).expect("the hook ran"), "ran\n");
 }
 
 /// Missing at the start, made by the stage: moved aside at the end, and said. No stub is left where nothing was made.

@@ -550,7 +550,9 @@ fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
                 && is_hidden(&built, Path::new("/h/.npmrc"))
         );
         let watched = built.missing.iter().find(|missing| missing.tree.ends_with(".git")).unwrap();
-        assert!(watched.names.contains(&"commondir") && watched.names.contains(&"info/attributes"));
+        assert!(
+            watched.names.contains(&"commondir".into()) && watched.names.contains(&"info/attributes".into())
+        );
     }
     let built = place.build(&files, &project, None);
     for held in [".vscode/sub/x", ".vscode/settings.json", ".git/objects/x", ".git/config"] {
