@@ -51,6 +51,8 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("dns-tcp", "asking a name server, TCP", &["D11", "D10"], |spec| asked(spec, dns_tcp))
         .controlled(),
     Attempt::new("lookup", "a name through the C library", &["D11", "D12"], |_| lookup()).controlled(),
+    Attempt::new("protocols", "internet sockets but TCP, UDP and ping", &["B05"], |_| protocols())
+        .controlled_by(|_| mptcp()),
     Attempt::new("raw-sockets", "raw and packet sockets", &["B05"], |_| raw()),
 ];
 
@@ -183,4 +185,30 @@ fn raw() -> Saw {
         ("packet".into(), attempt::socket(libc::AF_PACKET, libc::SOCK_RAW, all)),
         ("packet, cooked".into(), attempt::socket(libc::AF_PACKET, libc::SOCK_DGRAM, all)),
     ])
+}
+
+/// Is part of the kernel where it is there at all: asking for it loads nothing into the host's.
+fn mptcp() -> Saw {
+    answer(attempt::socket(libc::AF_INET, libc::SOCK_STREAM, MPTCP), "an MPTCP socket")
+}
+
+/// Linux 5.6, include/uapi/linux/in.h.
+const MPTCP: i32 = 262;
+
+/// What is TCP by another name, or would make the kernel load a module.
+fn protocols() -> Saw {
+    const DCCP: (i32, i32) = (6, 33); // SOCK_DCCP, IPPROTO_DCCP
+    let kinds = [
+        ("MPTCP", libc::SOCK_STREAM, MPTCP),
+        ("SCTP", libc::SOCK_STREAM, libc::IPPROTO_SCTP),
+        ("SCTP, one to many", libc::SOCK_SEQPACKET, libc::IPPROTO_SCTP),
+        ("DCCP", DCCP.0, DCCP.1),
+        ("UDP-Lite", libc::SOCK_DGRAM, libc::IPPROTO_UDPLITE),
+    ];
+    let families = [("IPv4", libc::AF_INET), ("IPv6", libc::AF_INET6)];
+    several(families.iter().flat_map(|(family_name, family)| {
+        kinds.map(|(name, kind, protocol)| {
+            (format!("{name} over {family_name}"), attempt::socket(*family, kind, protocol))
+        })
+    }))
 }

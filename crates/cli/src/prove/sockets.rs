@@ -39,9 +39,10 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("vsock", "vsock, which has no namespace", &["B04"], |_| {
         answer(attempt::socket(libc::AF_VSOCK, libc::SOCK_STREAM, 0), "a vsock socket")
     })
-    .controlled(),
-    Attempt::new("families", "sockets of other families", &["B05"], |_| families()).controlled(),
-    Attempt::new("netlink", "netlink but for routes", &["B05"], |_| netlink()).controlled(),
+    .controlled_by(|_| has_vsock()),
+    Attempt::new("families", "sockets of other families", &["B05"], |_| families()),
+    Attempt::new("netlink", "netlink but for routes", &["B05"], |_| netlink(1..=22))
+        .controlled_by(|_| netlink(GENERIC..=GENERIC)),
     Attempt::new("io-uring", "io_uring, past every filter", &["B06"], |_| {
         answer(attempt::io_uring(), "a ring")
     })
@@ -116,13 +117,24 @@ pub(super) fn stand_by(token: &str) -> io::Result<Exit> {
     Ok(Exit::Yes)
 }
 
+/// A socket of such a family would make the kernel load what it takes, and the host is to stay as it is: so the control asks
+/// what is there.
+fn has_vsock() -> Saw {
+    let protocols = std::fs::read_to_string("/proc/net/protocols").unwrap_or_default();
+    if Path::new("/dev/vsock").exists() || protocols.lines().any(|line| line.starts_with("AF_VSOCK")) {
+        Saw::Out("this kernel has vsock".into())
+    } else {
+        Saw::NotMade("no vsock in this kernel".into())
+    }
+}
+
 /// Every family but Unix, IPv4, IPv6 and netlink, vsock included in another attempt (linux/socket.h).
 fn families() -> Saw {
     const LAST: i32 = 45;
     let of_stage = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK, libc::AF_VSOCK];
     let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM, libc::SOCK_RAW, libc::SOCK_SEQPACKET];
     let families = (0..=LAST).filter(|family| !of_stage.contains(family));
-    several(families.map(|family| {
+    let seen = several(families.map(|family| {
         let made = kinds.iter().map(|kind| attempt::socket(family, *kind, 0));
         // The answer that says most: a family that the kernel has refuses types that it lacks.
         let made = made.fold(None, |best: Option<io::Result<()>>, next| match best {
@@ -130,12 +142,22 @@ fn families() -> Saw {
             _ => Some(next),
         });
         (format!("family {family}"), made.unwrap_or(Ok(())))
-    }))
+    }));
+    match seen {
+        // Not what a filter says.
+        Saw::Refused(all) if all.ends_with(" x EAFNOSUPPORT") && !all.contains(',') => {
+            Saw::NotMade("no such family in this kernel".into())
+        }
+        seen => seen,
+    }
 }
 
+/// Generic netlink, which every kernel with netlink has built in.
+const GENERIC: i32 = 16;
+
 /// Every protocol but that of routes, 0, which a stage asks about its own namespace (linux/netlink.h).
-fn netlink() -> Saw {
-    several((1..=22).map(|protocol| {
+fn netlink(protocols: std::ops::RangeInclusive<i32>) -> Saw {
+    several(protocols.map(|protocol| {
         (format!("protocol {protocol}"), attempt::socket(libc::AF_NETLINK, libc::SOCK_RAW, protocol))
     }))
 }

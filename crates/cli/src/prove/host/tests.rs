@@ -1,4 +1,6 @@
 use super::*;
+use crate::prove::canary::Visit;
+use crate::prove::{Control, Saw};
 
 fn attempt(control: Control) -> Attempt {
     Attempt {
@@ -8,7 +10,7 @@ fn attempt(control: Control) -> Attempt {
 }
 
 fn held(control: Control, inside: Option<&Saw>, outside: Option<&Saw>, visits: &[Visit]) -> Option<bool> {
-    judge(&attempt(control), "handoff", inside, outside, visits, inside.is_none()).held
+    judge(&attempt(control), "handoff", inside, outside, visits, Ended::Here).held
 }
 
 #[test]
@@ -53,7 +55,9 @@ fn a_canary_is_believed_rather_than_the_stage() {
 #[test]
 fn what_follows_an_end_was_not_tried() {
     let attempt = attempt(Control::None);
-    assert_eq!(judge(&attempt, "relay", None, None, &[], false).held, None);
+    for (ended, held) in [(Ended::Here, Some(false)), (Ended::Before, None), (Ended::InTime, None)] {
+        assert_eq!(judge(&attempt, "relay", None, None, &[], ended).held, held, "{ended:?}");
+    }
 }
 
 #[test]
@@ -68,4 +72,13 @@ fn names_are_once_and_in_one_shape() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count);
+}
+
+#[test]
+fn one_process_that_lives_on_is_enough() {
+    for (before, left, held) in
+        [(4, 0, Some(true)), (4, 1, Some(false)), (2, 2, Some(false)), (1, 0, None), (0, 0, None)]
+    {
+        assert_eq!(survived(before, left, Duration::ZERO).1, held, "{left} of {before}");
+    }
 }

@@ -1,0 +1,153 @@
+//! A program that is started, listened to, and ended: by itself, by its deadline, or with this value.
+
+use std::io::{self, Read};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use super::stop::stopped;
+
+/// Bytes of each stream that are kept.
+const MOST: usize = 1 << 20;
+/// How long the streams of an ended program may stay open.
+const SETTLE: Duration = Duration::from_millis(500);
+/// How long a program that is asked to end may take.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(3);
+
+/// A program that runs.
+pub(super) struct Started {
+    child: Child,
+    out: Stream,
+    err: Stream,
+}
+
+/// A program that ended.
+pub(crate) struct Done {
+    status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Started {
+    pub(super) fn new(mut command: Command) -> io::Result<Self> {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+        let (out, err) = (Stream::read(child.stdout.take()), Stream::read(child.stderr.take()));
+        Ok(Self { child, out, err })
+    }
+
+    /// What it has said on its standard output until now.
+    pub(super) fn heard(&self) -> String {
+        self.out.so_far()
+    }
+
+    /// Waits until it has said that, or has ended, or the time is over.
+    pub(super) fn until_says(&mut self, text: &str, limit: Duration) -> bool {
+        let end = Instant::now() + limit;
+        while Instant::now() < end && stopped().is_none() {
+            if self.heard().contains(text) {
+                return true;
+            }
+            if matches!(self.child.try_wait(), Ok(Some(_)) | Err(_)) {
+                self.settle();
+                return self.heard().contains(text);
+            }
+            std::thread::sleep(LOOK);
+        }
+        false
+    }
+
+    /// Kills it: no handler of its own runs.
+    pub(super) fn kill(&mut self) {
+        let _ = self.child.kill();
+    }
+
+    /// Waits for its end, and makes one when the time is over or somebody asks for it.
+    pub(super) fn end(mut self, limit: Duration) -> io::Result<Done> {
+        drop(self.child.stdin.take());
+        let end = Instant::now() + limit;
+        let status = loop {
+            if let Some(status) = self.child.try_wait()? {
+                break status;
+            }
+            if Instant::now() > end || stopped().is_some() {
+                break self.stop()?;
+            }
+            std::thread::sleep(LOOK);
+        };
+        self.settle();
+        Ok(Done { status, stdout: self.out.so_far(), stderr: self.err.so_far() })
+    }
+
+    /// Asks it to end, as a terminal would: killed while it starts, exeat leaves a directory for its next start to sweep. Then
+    /// kills it.
+    fn stop(&mut self) -> io::Result<ExitStatus> {
+        let _ = kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGTERM);
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            std::thread::sleep(LOOK);
+        }
+        self.kill();
+        self.child.wait()
+    }
+
+    /// Waits for the last words. Whoever lives on holds the streams; that is seen elsewhere, and not waited for here.
+    fn settle(&self) {
+        let end = Instant::now() + SETTLE;
+        while !(self.out.reader.is_finished() && self.err.reader.is_finished()) && Instant::now() < end {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            let _ = self.stop();
+        }
+    }
+}
+
+impl Done {
+    /// The exit code, or that of a shell for a signal.
+    pub(crate) fn code(&self) -> i32 {
+        self.status.code().or_else(|| self.status.signal().map(|signal| 128 + signal)).unwrap_or(125)
+    }
+}
+
+/// A stream that a thread reads, so that nobody waits for a full pipe.
+struct Stream {
+    said: Arc<Mutex<Vec<u8>>>,
+    reader: JoinHandle<()>,
+}
+
+impl Stream {
+    fn read(stream: Option<impl Read + Send + 'static>) -> Self {
+        let said: Arc<Mutex<Vec<u8>>> = Arc::default();
+        let keep = Arc::clone(&said);
+        let reader = std::thread::spawn(move || {
+            let Some(mut stream) = stream else { return };
+            let mut buffer = vec![0; 8192];
+            while let Ok(count @ 1..) = stream.read(&mut buffer) {
+                let mut said = keep.lock().unwrap_or_else(PoisonError::into_inner);
+                if said.len() < MOST {
+                    said.extend_from_slice(buffer.get(..count).unwrap_or_default());
+                }
+            }
+        });
+        Self { said, reader }
+    }
+
+    fn so_far(&self) -> String {
+        String::from_utf8_lossy(&self.said.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
+    }
+}

@@ -1,0 +1,99 @@
+//! What an attempt's answers mean.
+
+use std::time::Duration;
+
+use crate::prove::canary::Visit;
+use crate::prove::{Attempt, Control, Saw};
+
+/// What came of one attempt over one bridge.
+#[derive(Debug, Clone)]
+pub(crate) struct Found {
+    pub(crate) id: &'static str,
+    pub(crate) title: &'static str,
+    pub(crate) rows: &'static [&'static str],
+    pub(crate) bridge: &'static str,
+    /// What was seen inside, and by the canaries.
+    pub(crate) seen: String,
+    /// What the same attempt saw outside, if it was made there.
+    pub(crate) outside: Option<Saw>,
+    /// `None`: it could not be made, or nothing shows that it could succeed.
+    pub(crate) held: Option<bool>,
+    /// Why that is so.
+    pub(crate) why: String,
+}
+
+/// Why an attempt said nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// The stage had said everything before it, and nothing since.
+    Here,
+    /// An attempt before it had said nothing either.
+    Before,
+    /// The time of the run was over.
+    InTime,
+}
+
+/// What an attempt's answers mean.
+pub(super) fn judge(
+    attempt: &Attempt,
+    bridge: &'static str,
+    inside: Option<&Saw>,
+    outside: Option<&Saw>,
+    visits: &[Visit],
+    ended: Ended,
+) -> Found {
+    let mut found = Found {
+        id: attempt.id,
+        title: attempt.title,
+        rows: attempt.rows,
+        bridge,
+        seen: String::new(),
+        outside: outside.cloned(),
+        held: None,
+        why: String::new(),
+    };
+    let visited = visits.iter().any(|visit| {
+        attempt.canaries.contains(&visit.canary.as_str())
+            // A proxy that waits for a hello has connected, and said nothing: that is no way out.
+            && (visit.said.contains(attempt.trace) || visit.said.is_empty() && attempt.trace == attempt.id)
+    });
+    let (seen, held, why) = match inside {
+        Some(Saw::Out(seen)) => (seen.as_str(), Some(false), "it got out"),
+        Some(Saw::Refused(seen) | Saw::NotMade(seen)) if visited => {
+            (seen.as_str(), Some(false), "a listener on the host saw it")
+        }
+        None => match ended {
+            Ended::Here => ("the stage ended here", Some(false), "it ended the stage"),
+            Ended::Before => ("", None, "the stage had ended before"),
+            Ended::InTime => ("", None, "there was no time left"),
+        },
+        Some(Saw::NotMade(seen)) => (seen.as_str(), None, "it could not be made"),
+        Some(Saw::Refused(seen)) => match (attempt.control, outside) {
+            (Control::None, _) | (_, Some(Saw::Out(_))) => (seen.as_str(), Some(true), "refused"),
+            (_, Some(Saw::Refused(there) | Saw::NotMade(there))) => {
+                found.why = format!("it does not succeed outside either: {there}");
+                (seen.as_str(), None, "")
+            }
+            (_, None) => (seen.as_str(), None, "it was not made outside"),
+        },
+    };
+    found.seen = seen.to_owned();
+    found.held = held;
+    if found.why.is_empty() {
+        found.why = why.to_owned();
+    }
+    found
+}
+
+/// What it means that of so many processes so many are left after that time.
+pub(super) fn survived(before: usize, left: usize, took: Duration) -> (String, Option<bool>, &'static str) {
+    match (before, left) {
+        // The stage and its survivor at least; what of exeat carries the word, besides.
+        (0..2, _) => (format!("{before} processes"), None, "its processes cannot be seen from here"),
+        (_, 0) => {
+            let seen = format!("{before} processes, all gone after {} ms", took.as_millis());
+            (seen, Some(true), "nothing was left")
+        }
+        (_, left) => (format!("{left} of {before} processes lived on"), Some(false), "it lived on"),
+    }
+}

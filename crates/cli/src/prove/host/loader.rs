@@ -1,0 +1,29 @@
+//! What this program needs besides itself, where a view shows nothing that is not named.
+
+use std::fs;
+use std::path::PathBuf;
+
+/// The files that this program is made of besides itself: those that are mapped to be executed (proc_pid_maps(5)).
+pub(super) fn libraries() -> Vec<PathBuf> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    let mapped = maps.lines().filter(|line| line.contains(" r-xp ")).filter_map(|line| line.split_once('/'));
+    let mut files: Vec<PathBuf> = mapped.map(|(_, path)| PathBuf::from(format!("/{path}"))).collect();
+    let own = std::env::current_exe().unwrap_or_default();
+    files.retain(|file| *file != own);
+    files.sort();
+    files.dedup();
+    files
+}
+
+/// The words that start a program whose loader and libraries are not where it looks for them (ld.so(8)): in a view that shows
+/// only what is named, there are no links to them.
+pub(super) fn loader() -> Vec<PathBuf> {
+    let files = libraries();
+    let named =
+        |file: &&PathBuf| file.file_name().is_some_and(|name| name.to_string_lossy().starts_with("ld-"));
+    let Some(loader) = files.iter().find(named) else { return Vec::new() };
+    let mut directories: Vec<_> = files.iter().filter_map(|file| file.parent()?.to_str()).collect();
+    directories.sort_unstable();
+    directories.dedup();
+    vec![loader.clone(), "--library-path".into(), directories.join(":").into()]
+}
