@@ -18,6 +18,7 @@ mod inherited_descriptors;
 mod io_uring;
 mod kernel_uid;
 mod keyring;
+mod linked_names;
 mod loopback_ports;
 mod mask_removal;
 mod pid_one;
@@ -49,6 +50,7 @@ pub(crate) fn cases(list: &mut Cases) {
     io_uring::cases(list);
     kernel_uid::cases(list);
     keyring::cases(list);
+    linked_names::cases(list);
     loopback_ports::cases(list);
     mask_removal::cases(list);
     pid_one::cases(list);

@@ -295,11 +295,12 @@ pub(crate) fn stray_link(path: &Path, real: &Path, writable: &[PathBuf]) -> Opti
     let strays = |link: &PathBuf| {
         writable.iter().any(|tree| link.starts_with(tree) && link != tree && !real.starts_with(tree))
     };
-    links_on_the_way(path).into_iter().find(strays)
+    follow(path)?.0.into_iter().find(strays)
 }
 
-/// The symbolic links that are followed to a path, each by its own real place.
-fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
+/// The symbolic links that are followed to a path, each by its own real place, and where they lead, whether anything is there or
+/// not. `None` where the kernel would follow no further.
+pub(crate) fn follow(path: &Path) -> Option<(Vec<PathBuf>, PathBuf)> {
     /// As many as the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;
     let mut links = Vec::new();
@@ -312,17 +313,18 @@ fn links_on_the_way(path: &Path) -> Vec<PathBuf> {
         }
         let next = place.join(&part);
         match fs::read_link(&next) {
-            Ok(target) if links.len() < LINKS => {
+            Ok(_) if links.len() >= LINKS => return None,
+            Ok(target) => {
                 links.push(next);
                 if target.is_absolute() {
                     place = PathBuf::from("/");
                 }
                 left.extend(pieces(&target));
             }
-            _ => place = next,
+            Err(_) => place = next,
         }
     }
-    links
+    Some((links, place))
 }
 
 /// The components of a path, the last one first.

@@ -123,10 +123,14 @@ impl Plan {
             it.mount(mount);
         }
         it.number("watched", length(self.missing.len()));
-        for Missing { tree, names } in &self.missing {
+        for Missing { tree, names, links } in &self.missing {
             it.path("tree", tree).number("names", length(names.len()));
             for name in names {
                 it.text("name", name);
+            }
+            it.number("links", length(links.len()));
+            for (name, target) in links {
+                it.text("link", name).path("to", target);
             }
         }
         it.path("starts in", &self.cwd);

@@ -12,7 +12,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat2};
+use nix::fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2};
 use nix::sys::stat::fstatat;
 
 /// What is appended to the name.
@@ -25,6 +25,8 @@ const KEPT: u32 = 100;
 pub(crate) struct Missing {
     pub(crate) tree: PathBuf,
     pub(crate) names: Vec<Cow<'static, str>>,
+    /// Links that were there, and what they said: a name of the list leads through them.
+    pub(crate) links: Vec<(String, PathBuf)>,
 }
 
 /// The names, and the tree as it was opened before the stage started.
@@ -53,10 +55,13 @@ impl Watch {
 
     /// Moves aside what has appeared.
     pub(crate) fn finish(self) -> Vec<Found> {
-        self.missing.names.iter().filter_map(|name| self.look(name)).collect()
+        let names = self.missing.names.iter().filter_map(|name| self.look(name, None));
+        let links = self.missing.links.iter().filter_map(|(name, target)| self.look(name, Some(target)));
+        names.chain(links).collect()
     }
 
-    fn look(&self, name: &str) -> Option<Found> {
+    /// What stands at a name, unless it is the link that was there.
+    fn look(&self, name: &str, link: Option<&Path>) -> Option<Found> {
         let (above, last) = name.rsplit_once('/').unwrap_or((".", name));
         let path = self.missing.tree.join(name);
         let dir = match open_beneath(&self.tree, Path::new(above)) {
@@ -68,6 +73,7 @@ impl Watch {
         match fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
             Err(Errno::ENOENT) => None,
             Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
+            Ok(_) if link.is_some_and(|link| readlinkat(&dir, last).is_ok_and(|said| said == *link)) => None,
             Ok(_) => {
                 let moved = aside(&dir, last).map(|new| path.with_file_name(new));
                 Some(Found { path, moved: moved.map_err(io::Error::from) })
@@ -108,8 +114,12 @@ mod tests {
     }
 
     fn watch(root: &Path) -> Watch {
-        Watch::start(Missing { tree: root.join("tree"), names: vec![".git/hooks".into(), ".envrc".into()] })
-            .unwrap()
+        Watch::start(Missing {
+            tree: root.join("tree"),
+            names: vec![".git/hooks".into(), ".envrc".into()],
+            links: vec![("link".into(), "x".into())],
+        })
+        .unwrap()
     }
 
     #[test]
@@ -123,12 +133,38 @@ mod tests {
             fs::create_dir_all(root.join("tree/.git/hooks")).unwrap();
             fs::write(root.join("tree/.envrc"), "evil").unwrap();
             let found = watch.finish();
-            assert_eq!(found.len(), 2);
+            assert_eq!(found.len(), 2, "{found:?}");
             assert!(found.iter().all(|found| found.moved.is_ok()));
             assert!(!root.join("tree/.git/hooks").exists() && !root.join("tree/.envrc").exists());
         }
         assert!(root.join("tree/.git/hooks.exeat-quarantine.1").is_dir());
         assert_eq!(fs::read(root.join("tree/.envrc.exeat-quarantine")).unwrap(), b"evil");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// Unchanged it stays; another one, or anything else in its place, is what the stage has made.
+    #[test]
+    fn b13_a_link_that_was_replaced_is_moved() {
+        let root = scratch("replaced");
+        let at = root.join("tree/link");
+        symlink("x", &at).unwrap();
+        assert!(watch(&root).finish().is_empty());
+        let replace: [fn(&Path); 3] = [
+            |at| symlink("y", at).unwrap(),
+            |at| fs::write(at, "x").unwrap(),
+            |at| fs::create_dir(at).unwrap(),
+        ];
+        for replace in replace {
+            let watch = watch(&root);
+            fs::remove_file(&at).unwrap();
+            replace(&at);
+            let found = watch.finish();
+            assert!(found.len() == 1 && found[0].moved.is_ok(), "{found:?}");
+            assert!(fs::symlink_metadata(&at).is_err());
+            symlink("x", &at).unwrap();
+        }
+        fs::remove_file(&at).unwrap();
+        assert!(watch(&root).finish().is_empty(), "what is gone does nothing");
         fs::remove_dir_all(root).unwrap();
     }
 

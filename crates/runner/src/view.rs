@@ -32,8 +32,10 @@ use crate::request::{Bind, Cache, Files, View, WORK, Work};
 
 mod git;
 mod place;
+mod protected;
 
 use place::{Followed, Seen};
+use protected::Protected;
 
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
 const TMP_SIZE: u64 = 1 << 30;
@@ -609,7 +611,9 @@ impl<'a> Builder<'a> {
             parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
-        let (protected, mut missing) = self.protected(&tops);
+        let Protected { paths: protected, watched: mut missing, lost } =
+            protected::find(&tops, self.git_is_open, self.facts.home);
+        self.lost.extend(lost);
         for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {
             if protected.iter().any(|path| tree.host.starts_with(path)) && !tree.extent.write.is_empty() {
                 tree.rank = Rank::ReadOnly;
@@ -651,14 +655,15 @@ impl<'a> Builder<'a> {
         for place in masks {
             self.mask_place(&place);
         }
-        for Missing { tree, names } in &mut missing {
-            let is_open = |name: &Cow<'static, str>| {
-                let path = tree.join(&**name);
+        for Missing { tree, names, links } in &mut missing {
+            let is_open = |name: &str| {
+                let path = tree.join(name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
             };
-            names.retain(is_open);
+            names.retain(|name| is_open(name));
+            links.retain(|(name, _)| is_open(name));
         }
-        missing.retain(|missing| !missing.names.is_empty());
+        missing.retain(|missing| !missing.names.is_empty() || !missing.links.is_empty());
         if self.git_is_open {
             self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
         }
@@ -865,97 +870,6 @@ impl<'a> Builder<'a> {
                 at.to_path_buf()
             }
             _ => "/tmp".into(),
-        }
-    }
-
-    /// Host paths in the writable trees that the host obeys later, and the names that are not there yet.
-    fn protected(&mut self, tops: &BTreeSet<PathBuf>) -> (BTreeSet<PathBuf>, Vec<Missing>) {
-        // The names that the caller did not give up.
-        let given_up = |name: &str| self.git_is_open && name.starts_with(lists::GIT);
-        let names: Vec<&'static str> =
-            lists::PROTECTED.iter().copied().filter(|name| !given_up(name)).collect();
-        let mut found = BTreeSet::new();
-        let mut all = Vec::new();
-        for host in tops {
-            let mut missing = self.look_for(host, names.iter().copied(), &mut found);
-            if !self.git_is_open {
-                all.extend(self.obeyed_by_git(host, &mut found));
-            }
-            let link = host.join(lists::GIT_LINK);
-            if fs::symlink_metadata(&link).is_ok_and(|meta| meta.is_file()) {
-                found.insert(link);
-            }
-            // A tree in a repository's `.git`: its names begin above the tree.
-            for dir in host.ancestors().filter(|dir| dir.ends_with(lists::GIT_LINK)) {
-                let inside = host.strip_prefix(dir).unwrap_or(Path::new(""));
-                for name in &names {
-                    let Some(name) = name.strip_prefix(lists::GIT) else { continue };
-                    let below = Path::new(name).strip_prefix(inside).ok().and_then(Path::to_str);
-                    match (links_in(dir, Path::new(name)), below) {
-                        (Ok(false), _) => drop(found.insert(dir.join(name))),
-                        (Ok(true), Some(_)) => self.lose(&dir.join(name)),
-                        (Err(_), Some(below)) => missing.push(below.into()),
-                        (Ok(true) | Err(_), None) => {}
-                    }
-                }
-            }
-            all.push(Missing { tree: host.clone(), names: missing });
-        }
-        (found, all)
-    }
-
-    /// What is there of these names in a directory is added to what was found; what is not is returned, to be watched: there is
-    /// nothing to bind.
-    fn look_for(
-        &mut self,
-        dir: &Path,
-        names: impl IntoIterator<Item = &'static str>,
-        found: &mut BTreeSet<PathBuf>,
-    ) -> Vec<Cow<'static, str>> {
-        let mut missing = Vec::new();
-        for name in names {
-            match links_in(dir, Path::new(name)) {
-                Ok(false) => drop(found.insert(dir.join(name))),
-                Ok(true) => self.lose(&dir.join(name)),
-                Err(_) => missing.push(name.into()),
-            }
-        }
-        missing
-    }
-
-    /// The same for what git on the host would obey elsewhere in a tree.
-    fn obeyed_by_git(&mut self, tree: &Path, found: &mut BTreeSet<PathBuf>) -> Vec<Missing> {
-        let git::Obeyed { directories, links, named, left } = git::obeyed(tree, self.facts.home);
-        let mut all = Vec::new();
-        for (dir, names) in directories {
-            let names = self.look_for(&dir, names.iter().copied(), found);
-            all.push(Missing { tree: dir, names });
-        }
-        found
-            .extend(links.into_iter().filter(|link| fs::symlink_metadata(link).is_ok_and(|it| it.is_file())));
-        let mut names = Vec::new();
-        for path in named {
-            let Ok(below) = path.strip_prefix(tree) else { continue };
-            match links_in(tree, below) {
-                Ok(false) => drop(found.insert(path)),
-                Ok(true) => self.lose(&path),
-                Err(_) => names.extend(below.to_str().map(|below| Cow::Owned(below.to_owned()))),
-            }
-        }
-        all.push(Missing { tree: tree.to_path_buf(), names });
-        if let Some(left) = left {
-            self.lose_line(left);
-        }
-        all
-    }
-
-    fn lose(&mut self, path: &Path) {
-        self.lose_line(format!("`{}` is behind a symbolic link and is not protected", path.display()));
-    }
-
-    fn lose_line(&mut self, line: String) {
-        if !self.lost.contains(&line) {
-            self.lost.push(line);
         }
     }
 

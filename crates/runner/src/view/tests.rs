@@ -238,14 +238,28 @@ fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
     assert!(matches!(built.held, Held::Partial { .. }), "recorded");
 }
 
+/// What a link leads to is protected, and the link itself is watched: a mount cannot stand on a link.
 #[test]
-fn b13_a_protected_name_behind_a_link_is_said_to_be_lost() {
+fn b13_a_protected_name_behind_a_link_is_followed() {
     let place = Place::new("lost");
+    let project = place.project();
     place.make("home/elsewhere/settings.json");
-    symlink(place.home().join("elsewhere"), place.project().join(".vscode")).unwrap();
-    let built = place.build(&Files::default(), &place.project(), None);
+    place.make("home/project/editor/settings.json");
+    symlink(place.home().join("elsewhere"), project.join(".idea")).unwrap();
+    symlink("editor", project.join("step")).unwrap();
+    symlink("step", project.join(".vscode")).unwrap();
+    symlink("later/env", project.join(".envrc")).unwrap();
+    symlink(".mcp.json", project.join(".mcp.json")).unwrap();
+    let built = place.build(&Files::default(), &project, None);
+    assert!(!is_writable(&built, &project.join("editor/settings.json")));
+    assert!(is_writable(&built, &project.join("other")));
+    let [watched] = built.missing.as_slice() else { panic!("{:?}", built.missing) };
+    let names: BTreeSet<&str> = watched.links.iter().map(|(name, _)| name.as_str()).collect();
+    assert_eq!(names, BTreeSet::from([".idea", "step", ".vscode", ".envrc"]));
+    assert!(watched.names.contains(&"later/env".into()), "where a dangling link leads");
+    // The kernel does not follow it either.
+    assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
     assert!(matches!(built.held, Held::Partial { .. }));
-    assert_eq!(built.notes.len(), 1);
 }
 
 #[test]
@@ -549,10 +563,11 @@ fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
             is_hidden(&built, Path::new("/h/.cargo/credentials.toml"))
                 && is_hidden(&built, Path::new("/h/.npmrc"))
         );
-        let watched = built.missing.iter().find(|missing| missing.tree.ends_with(".git")).unwrap();
-        assert!(
-            watched.names.contains(&"commondir".into()) && watched.names.contains(&"info/attributes".into())
-        );
+        let watched = built.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&**name)));
+        let watched: BTreeSet<PathBuf> = watched.collect();
+        for name in [".git/commondir", ".git/info/attributes"] {
+            assert!(watched.contains(&project.join(name)), "{name}");
+        }
     }
     let built = place.build(&files, &project, None);
     for held in [".vscode/sub/x", ".vscode/settings.json", ".git/objects/x", ".git/config"] {

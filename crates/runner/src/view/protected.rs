@@ -1,0 +1,161 @@
+//! What of the writable trees programs on the host obey later: paths that are made read-only, and what is watched because there
+//! is nothing to make read-only. Looks at the host and changes nothing.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::{git, links_in};
+use crate::bounds::follow;
+use crate::lists;
+use crate::quarantine::Missing;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub(super) struct Protected {
+    /// Made read-only, by their places on the host.
+    pub(super) paths: BTreeSet<PathBuf>,
+    /// Watched.
+    pub(super) watched: Vec<Missing>,
+    /// What is neither, for the caller.
+    pub(super) lost: Vec<String>,
+}
+
+/// Looks into the trees, which are where they really are. `git_is_open`: git's configuration and hooks are given up. `home` is
+/// what `~/` means to git.
+pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) -> Protected {
+    let mut search = Search { trees, paths: BTreeSet::new(), watched: BTreeMap::new(), lost: Vec::new() };
+    let given_up = |name: &str| git_is_open && name.starts_with(lists::GIT);
+    let names: Vec<&str> = lists::PROTECTED.iter().copied().filter(|name| !given_up(name)).collect();
+    for tree in trees {
+        for name in &names {
+            search.look(tree, Path::new(name));
+        }
+        search.link(&tree.join(lists::GIT_LINK));
+        search.inside_of_git(tree, &names);
+        if !git_is_open {
+            search.obeyed_by_git(tree, home);
+        }
+    }
+    let watched = search.watched.into_iter();
+    let watched = watched.map(|(tree, Names { missing, links })| Missing { tree, names: missing, links });
+    Protected { paths: search.paths, watched: watched.collect(), lost: search.lost }
+}
+
+/// Names in one tree that are watched.
+#[derive(Default)]
+struct Names {
+    missing: Vec<Cow<'static, str>>,
+    links: Vec<(String, PathBuf)>,
+}
+
+struct Search<'a> {
+    trees: &'a BTreeSet<PathBuf>,
+    paths: BTreeSet<PathBuf>,
+    watched: BTreeMap<PathBuf, Names>,
+    lost: Vec<String>,
+}
+
+impl Search<'_> {
+    /// Looks for a name in a directory.
+    fn look(&mut self, dir: &Path, name: &Path) {
+        let path = dir.join(name);
+        match links_in(dir, name) {
+            Ok(false) => drop(self.paths.insert(path)),
+            Ok(true) => self.behind_links(&path),
+            Err(_) => self.missing(&path),
+        }
+    }
+
+    /// What is not there yet, if it would lie in a tree.
+    fn missing(&mut self, path: &Path) {
+        let Some((tree, below)) = self.tree_of(path) else { return };
+        match below.to_str() {
+            Some(below) => {
+                let below = Cow::Owned(below.to_owned());
+                let names = self.watched.entry(tree).or_default();
+                if !names.missing.contains(&below) {
+                    names.missing.push(below);
+                }
+            }
+            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
+        }
+    }
+
+    /// Where a name is a link, or leads through one: what it leads to is protected, as far as a stage could write it, and each
+    /// link that a stage could put another thing in the place of is watched.
+    fn behind_links(&mut self, path: &Path) {
+        let Some((links, place)) = follow(path) else {
+            return self
+                .lose(format!("`{}` leads through too many links and is not protected", path.display()));
+        };
+        for link in links {
+            let Some((tree, below)) = self.tree_of(&link) else { continue };
+            match (below.to_str(), fs::read_link(&link)) {
+                (Some(below), Ok(target)) => {
+                    let entry = (below.to_owned(), target);
+                    let names = self.watched.entry(tree).or_default();
+                    if !names.links.contains(&entry) {
+                        names.links.push(entry);
+                    }
+                }
+                _ => self.lose(format!("the link `{}` cannot be watched", link.display())),
+            }
+        }
+        if self.tree_of(&place).is_none() {
+            return;
+        }
+        match fs::symlink_metadata(&place) {
+            Ok(_) => drop(self.paths.insert(place)),
+            Err(_) => self.missing(&place),
+        }
+    }
+
+    /// The outermost tree that a path lies in, and its name there.
+    fn tree_of(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
+        let tree = self.trees.iter().find(|tree| path.starts_with(tree) && path != tree.as_path())?;
+        Some((tree.clone(), path.strip_prefix(tree).ok()?.to_path_buf()))
+    }
+
+    /// A `.git` that says in which directory the repository is.
+    fn link(&mut self, path: &Path) {
+        if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()) {
+            self.paths.insert(path.to_path_buf());
+        }
+    }
+
+    /// A tree in a repository's `.git`: the names begin above the tree.
+    fn inside_of_git(&mut self, tree: &Path, names: &[&str]) {
+        for dir in tree.ancestors().filter(|dir| dir.ends_with(lists::GIT_LINK)) {
+            for name in names.iter().filter_map(|name| name.strip_prefix(lists::GIT)) {
+                self.look(dir, Path::new(name));
+            }
+        }
+    }
+
+    /// What git on the host would obey elsewhere in a tree.
+    fn obeyed_by_git(&mut self, tree: &Path, home: &Path) {
+        let git::Obeyed { directories, links, named, left } = git::obeyed(tree, home);
+        for (dir, names) in directories {
+            for name in names {
+                self.look(&dir, Path::new(name));
+            }
+        }
+        for link in links {
+            self.link(&link);
+        }
+        for path in named {
+            if let Ok(below) = path.strip_prefix(tree) {
+                self.look(tree, below);
+            }
+        }
+        self.lost.extend(left);
+    }
+
+    fn lose(&mut self, line: String) {
+        if !self.lost.contains(&line) {
+            self.lost.push(line);
+        }
+    }
+}
