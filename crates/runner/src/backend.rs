@@ -222,7 +222,7 @@ pub(crate) fn stand(bwrap: &Path) -> Result<Offer, Error> {
         identity: Identity::Caller,
         debuggable: false,
     };
-    Launch { bwrap, spec, listener, cancel: cancel.into() }.start().map_err(Error::Sandbox)
+    Launch { bwrap, spec, listener, cancel: cancel.into(), staging: None }.start().map_err(Error::Sandbox)
 }
 
 #[cfg(test)]

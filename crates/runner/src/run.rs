@@ -519,6 +519,7 @@ impl Run<'_> {
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),
+            staging: None,
         };
         let go = self.go()?;
         let limits = self.plan.limits;

@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::inside::Inside;
 use crate::seccomp;
 use crate::spec::{Identity, SandboxSpec};
+use crate::staging::Staging;
 use crate::sys::{self, PidFd};
 
 /// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
@@ -42,6 +43,8 @@ pub struct Launch {
     pub listener: UnixListener,
     /// Reaches end of file when the caller gives up before the sandbox stands.
     pub cancel: OwnedFd,
+    /// Trees that are mounted for bubblewrap first: the spec names their places. Needs CAP_SYS_ADMIN.
+    pub staging: Option<Staging>,
 }
 
 /// stage2 stands and waits. Dropping this ends the sandbox; nothing untrusted has run.
@@ -128,7 +131,10 @@ impl Launch {
         let by = Instant::now() + START;
         let filters = seccomp::base(self.spec.debuggable)?;
         let argv = Argv::new(&self.spec, filters.len());
-        let mut bwrap = Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity)?;
+        let mut bwrap =
+            Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity, self.staging.as_ref())?;
+        // They are bubblewrap's now.
+        drop(self.staging);
         match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)
             .map_err(Error::Watch)?
         {

@@ -19,6 +19,7 @@ use crate::control::{Ready, wait};
 use crate::error::Error;
 use crate::seccomp::Program;
 use crate::spec::Identity;
+use crate::staging::Staging;
 use crate::sys::{self, PidFd};
 
 /// Bytes of bubblewrap's words that a message quotes.
@@ -46,6 +47,7 @@ impl Bwrap {
         argv: &Argv,
         filters: &[Program],
         identity: Identity,
+        staging: Option<&Staging>,
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (info, info_writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
@@ -59,6 +61,8 @@ impl Bwrap {
         let options = passed.options(argv, &filters).map_err(prepare("its arguments"))?;
         let options = passed.file(&options).map_err(prepare("its arguments"))?;
 
+        let places = staging.map(Staging::places).transpose().map_err(prepare("the places of its trees"))?;
+
         let mut command = Command::new(path);
         command.arg("--args").arg(options.to_string()).arg("--").args(&argv.command);
         // With an empty environment there is nothing of the caller in /proc/1/environ.
@@ -66,7 +70,7 @@ impl Bwrap {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         sys::before_exec(
             &mut command,
-            sys::Child { kept: passed.numbers(), lifeline: lifeline_end.as_raw_fd(), identity },
+            sys::Child { kept: passed.numbers(), lifeline: lifeline_end.as_raw_fd(), identity, places },
         );
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
         let child = command.spawn().map_err(spawn)?;

@@ -230,7 +230,7 @@ impl Attempt {
 
     fn make(&self, path: &Path) -> Result<(), Error> {
         let filters = if self.filters { seccomp::base(false)? } else { Vec::new() };
-        let mut bwrap = Bwrap::spawn(path, &self.argv(filters.len()), &filters, Identity::Caller)?;
+        let mut bwrap = Bwrap::spawn(path, &self.argv(filters.len()), &filters, Identity::Caller, None)?;
         match bwrap.wait_until(Instant::now() + STEP).map_err(Error::Watch)? {
             Some(Some(EXECUTED)) => Ok(()),
             Some(_) => Err(bwrap.explain()),

@@ -13,6 +13,7 @@ pub mod error;
 pub mod inside;
 pub mod seccomp;
 pub mod spec;
+pub mod staging;
 #[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
 mod sys;
 
@@ -22,10 +23,11 @@ pub use error::{Error, Layer};
 pub use inside::{Inside, Usage};
 pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
+pub use staging::Staging;
 pub use sys::attempt;
 pub use sys::{
-    descriptor_limit, notice_children, prefer_this_thread, raise_descriptor_limit, suspend_this_process,
-    take_fd,
+    Tree, UserMap, descriptor_limit, notice_children, prefer_this_thread, raise_descriptor_limit,
+    suspend_this_process, take_fd,
 };
 
 /// The static helper, as built with this library.

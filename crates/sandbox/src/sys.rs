@@ -2,6 +2,7 @@
 
 pub mod attempt;
 mod outside;
+mod trees;
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -20,6 +21,8 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 use crate::spec::Identity;
 
 pub(crate) use outside::may_enter_network_of;
+pub(crate) use trees::Places;
+pub use trees::{Tree, UserMap};
 
 /// Takes over descriptor `number`, which the caller's caller left open for us.
 ///
@@ -102,6 +105,8 @@ pub(crate) struct Child {
     /// for the same.
     pub(crate) lifeline: RawFd,
     pub(crate) identity: Identity,
+    /// What is mounted for bubblewrap before it starts.
+    pub(crate) places: Option<Places>,
 }
 
 /// Arranges for `child`'s steps in `command`. What [`Command`] then waits for is a guard between this process and the
@@ -121,11 +126,11 @@ pub(crate) fn before_exec(command: &mut Command, child: Child) {
         // A session of its own: the terminal's signals are for exeat, which passes them on in order.
         nix::unistd::setsid()?;
         join_new_session_keyring()?;
+        if let Some(places) = &child.places {
+            places.fill()?;
+        }
         if let Identity::Other { uid, gid } = child.identity {
-            // SAFETY: setgroups reads no memory when the count is 0.
-            Errno::result(unsafe { libc::setgroups(0, std::ptr::null()) })?;
-            nix::unistd::setresgid(gid.into(), gid.into(), gid.into())?;
-            nix::unistd::setresuid(uid.into(), uid.into(), uid.into())?;
+            become_user(uid, gid)?;
         }
         close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)?;
         for fd in &child.kept {
@@ -138,6 +143,21 @@ pub(crate) fn before_exec(command: &mut Command, child: Child) {
     // The C library's setres*id take a lock of its own, which fork(2) has left free in the child. So it is sound in the child
     // of a process with threads.
     unsafe { command.pre_exec(steps) };
+}
+
+/// Takes another user's credentials, for good, and no groups besides. Makes system calls only.
+fn become_user(uid: u32, gid: u32) -> io::Result<()> {
+    let parent = nix::unistd::getppid();
+    // SAFETY: setgroups reads no memory when the count is 0.
+    Errno::result(unsafe { libc::setgroups(0, std::ptr::null()) })?;
+    nix::unistd::setresgid(gid.into(), gid.into(), gid.into())?;
+    nix::unistd::setresuid(uid.into(), uid.into(), uid.into())?;
+    // The change has cleared it (commit_creds, kernel/cred.c). A guard that was killed meanwhile sends nothing any more.
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+    if nix::unistd::getppid() != parent {
+        return Err(Errno::ESRCH.into());
+    }
+    Ok(())
 }
 
 /// Stands between this process and bubblewrap until bubblewrap has ended, and then ends with its code.
