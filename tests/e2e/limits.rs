@@ -13,6 +13,7 @@ use e2e::run::{Done, Run};
 pub(crate) fn cases(list: &mut Cases) {
     list.matrix("limits::k11_r05_processes", processes);
     list.matrix("limits::k11_r05_threads", threads);
+    list.root("limits::k11_r05_root_that_is_kept", kept);
     list.alone("limits::k11_r05_fork_bomb", fork_bomb);
     list.root("limits::k11_r05_root_becomes_the_owner", becomes_the_owner);
     list.matrix("limits::k11_memory", memory);
@@ -63,9 +64,14 @@ fn was_stopped(cx: &Cx, done: &Done, key: &str, value: &str) {
     );
 }
 
-/// The stage keeps root's kernel uid, to which the kernel's own limit of processes does not apply.
-fn is_counted_by_us(cx: &Cx) -> bool {
-    cx.is_root()
+/// Without CAP_SYS_ADMIN a stage of root's keeps the kernel's uid 0, to which the kernel's own limit of processes does not apply.
+const KEPT: [&str; 4] = ["setpriv", "--bounding-set", "-sys_admin", "--"];
+
+fn kept(cx: &Cx) {
+    let kept = |words: &str| limited(cx, "--pids 30", words).under(KEPT).run();
+    kept("forks 29 500").exits(0).prints("all 29\n").says("keeps root's kernel uid");
+    was_stopped(cx, &kept("forks 60 1000"), "pids", "30");
+    was_stopped(cx, &kept("threads 60"), "pids", "30");
 }
 
 fn processes(cx: &Cx) {
@@ -73,21 +79,13 @@ fn processes(cx: &Cx) {
     // The probe is one of them. Neither bubblewrap's process nor the relay is.
     limited(cx, "--pids 30", "forks 29 500").run().exits(0).prints("all 29\n");
     let done = limited(cx, "--pids 30", "forks 60 1000").run();
-    if is_counted_by_us(cx) {
-        was_stopped(cx, &done, "pids", "30");
-    } else {
-        done.exits(0).prints("29, then EAGAIN\n");
-    }
+    done.exits(0).prints("29, then EAGAIN\n");
 }
 
 fn threads(cx: &Cx) {
     limited(cx, "", "threads 60").run().exits(0).prints("all 60\n");
     let done = limited(cx, "--pids 30", "threads 60").run();
-    if is_counted_by_us(cx) {
-        was_stopped(cx, &done, "pids", "30");
-    } else {
-        done.exits(0).prints("29, then EAGAIN\n");
-    }
+    done.exits(0).prints("29, then EAGAIN\n");
 }
 
 /// Whether we have CAP_SYS_NICE (capabilities(7)).
@@ -102,7 +100,16 @@ const BOMB: u64 = 2000;
 
 /// The host stays usable while a bomb goes off inside, and is clean afterwards.
 fn fork_bomb(cx: &Cx) {
-    let mut bomb = limited(cx, "--pids 100 --timeout 3s", &format!("bomb {BOMB} 20000")).start();
+    explode(cx, false);
+    if cx.is_root() {
+        fs::remove_file(cx.dir().join("shards")).expect("shards");
+        explode(cx, true);
+    }
+}
+
+fn explode(cx: &Cx, as_root: bool) {
+    let bomb = limited(cx, "--pids 100 --timeout 3s", &format!("bomb {BOMB} 20000"));
+    let mut bomb = if as_root { bomb.under(KEPT) } else { bomb }.start();
     bomb.until_prints("lit");
     let began = Instant::now();
     let beside = cx.run(&[], ["echo", "usable"]).run();
@@ -110,7 +117,7 @@ fn fork_bomb(cx: &Cx) {
     assert!(began.elapsed() < Duration::from_secs(5), "{beside:?}");
     let done = bomb.wait();
     let shards = fs::metadata(cx.dir().join("shards")).expect("shards").len();
-    if is_counted_by_us(cx) {
+    if as_root {
         was_stopped(cx, &done, "pids", "100");
         assert!(shards < BOMB / 2 || !may_run_first(), "it burned out, and was not put out: {shards}");
     } else {
@@ -339,11 +346,18 @@ fn caller(cx: &Cx) {
 }
 
 fn said(cx: &Cx) {
+    says(cx, &[], "rlimit");
+    if cx.is_root() {
+        says(cx, &KEPT, "watched");
+    }
+}
+
+fn says(cx: &Cx, under: &[&str], pids: &str) {
     let flags = ["--timeout", "10m", "--memory", "1GiB", "--pids", "99", "--tmpfs-size", "1MiB"];
-    let pids = if is_counted_by_us(cx) { "watched" } else { "rlimit" };
     let lines =
         format!("timeout=10m (supervised), memory=1GiB (watched), pids=99 ({pids}), tmpfs_size=1MiB (mount)");
-    let run = |more: &[&str]| cx.exeat([&["run"], &flags[..], more, &["--", "true"]].concat()).run();
+    let run =
+        |more: &[&str]| cx.exeat([&["run"], &flags[..], more, &["--", "true"]].concat()).under(under).run();
     run(&["--dry-run"]).exits(0).shows(&format!("limits       {lines}\n"));
     let json = run(&["--dry-run", "--json"]).json();
     assert_eq!(json["limits"]["pids"], json!({"value": "99", "held": pids}));

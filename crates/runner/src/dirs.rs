@@ -62,6 +62,10 @@ impl RunDir {
         Ok(None)
     }
 
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     pub(crate) fn socket_path(&self) -> PathBuf {
         self.path.join(SOCKET)
     }
@@ -92,7 +96,8 @@ impl RunDir {
         Ok(file)
     }
 
-    /// Lets another kernel uid pass: only root calls this, for a stage that becomes that uid.
+    /// Lets another kernel uid pass: only root calls this, for a stage that becomes that uid where nothing can be mounted for
+    /// it.
     pub(crate) fn give_to(&self, uid: u32, gid: u32) -> io::Result<()> {
         std::os::unix::fs::chown(&self.path, Some(uid), Some(gid))
     }
@@ -103,6 +108,12 @@ impl Drop for RunDir {
         // What cannot be removed now is swept at the next start.
         let _ = remove(&self.path);
     }
+}
+
+/// The names of sockets and of the list of refusals that a run directory has now.
+pub(crate) fn names(dir: &RunDir) -> Vec<(&'static str, PathBuf)> {
+    let all = [SOCKET, SOCKS5_SOCKET, DENIALS].map(|name| (name, dir.path.join(name)));
+    all.into_iter().filter(|(_, path)| path.exists()).collect()
 }
 
 fn listen_at(path: &Path) -> io::Result<UnixListener> {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::plan::{FILTERS, Plan};
 use crate::quarantine::Missing;
 use crate::request::Loopback;
+use crate::staged::{Staged, Taken, Told};
 
 /// What the hash begins with: another form of it is another hash.
 const FORM: &str = "exeat isolation 1";
@@ -121,6 +122,20 @@ impl Plan {
         it.number("mounts", length(self.mounts.len()));
         for mount in &self.mounts {
             it.mount(mount);
+        }
+        // What users change places where, and what is taken from another place than its path.
+        let trees: Vec<_> = self.staged.iter().flat_map(Staged::told).collect();
+        it.number("trees", length(trees.len()));
+        for Told { name, host, owner } in &trees {
+            it.text("tree", name).path("host", host);
+            if let Some((uid, gid)) = owner {
+                it.number("owner", (*uid).into()).number("group", (*gid).into());
+            }
+        }
+        for (number, source) in self.taken.iter().enumerate() {
+            if let Some(Taken { name, below }) = source {
+                it.number("taken", length(number)).text("from", name).path("below", below);
+            }
         }
         it.number("watched", length(self.missing.len()));
         for Missing { tree, names, links } in &self.missing {

@@ -15,17 +15,19 @@ use exeat_policy::{Action, Effective, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp};
-use nix::unistd::{Uid, User, geteuid};
+use nix::unistd::{User, geteuid};
 use serde_json::json;
 
 use crate::environment::{Environment, Variable, Why};
 use crate::error::Error;
+use crate::identity::{Base, Seen, Who};
 use crate::limits;
 use crate::lists;
 use crate::quarantine::Missing;
-use crate::request::{AuditTo, Bridge, Cache, Hardening, Loopback, Request, UnixSockets, WORK, Work};
-use crate::view::WORK_PATH;
-use crate::{dirs, environment, via, view};
+use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, UnixSockets, WORK, Work};
+use crate::staged::{Fault, Ids, Staged, Taken};
+use crate::view::{WORK_PATH, joined};
+use crate::{environment, via};
 
 /// What one run will do.
 #[derive(Debug)]
@@ -34,6 +36,10 @@ pub struct Plan {
     pub(crate) policy: Policy,
     pub(crate) bwrap: PathBuf,
     pub(crate) mounts: Vec<Mount>,
+    /// Where each of them takes its tree from, where that is not the tree's own path.
+    pub(crate) taken: Vec<Option<Taken>>,
+    /// The trees that are held for another user than root.
+    pub(crate) staged: Option<Staged>,
     /// Where the stage starts, inside.
     pub(crate) cwd: PathBuf,
     pub(crate) env: BTreeMap<OsString, OsString>,
@@ -50,6 +56,8 @@ pub struct Plan {
     pub(crate) missing: Vec<Missing>,
     pub(crate) enforcement: Enforcement,
     pub(crate) cache: Option<PathBuf>,
+    /// Who makes it, where that is not the caller.
+    pub(crate) cache_maker: Option<Ids>,
     /// Where the run directory is made.
     pub(crate) run_base: PathBuf,
     pub(crate) audit: AuditTo,
@@ -85,57 +93,29 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
     let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
-    let (identity, identity_held) = identity(work.as_deref().unwrap_or(&cwd), &mut notes)?;
-    let other = match identity {
-        Identity::Other { uid, gid } => Some((uid, gid)),
-        Identity::Caller => None,
-    };
-    let root = other.is_none() && geteuid().is_root();
-    let limits = limits::Held::new(request.limits, root)?;
-
-    notes.extend(request.policy.terms().note().map(str::to_owned));
-    notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
-
-    let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
-    let cache_base = cache_base(identity, variable("XDG_CACHE_HOME"), &home);
-    let cache = cache_base
-        .as_ref()
-        .filter(|_| request.files.cache == Cache::Private)
-        .map(|base| view::cache_dir(base, &cwd));
-    if cache.is_none() && request.files.cache == Cache::Private {
-        notes.push("the package cache is in memory and ends with the run: there is no place for it that the stage's uid can write".into());
-    }
-
-    let mut own: Vec<PathBuf> =
-        place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
-    own.extend(cache_base.iter().map(|base| base.join("exeat")));
-    let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
-    own.extend(config.iter().chain([&home.join(".config")]).map(|config| config.join("exeat")));
-    own.push(run_base.clone());
-    // Where they are, not how they are named: they are compared with the working directory, which has no links.
-    let own: Vec<PathBuf> =
-        own.iter().map(|path| path.canonicalize().unwrap_or_else(|_| to_be(path))).collect();
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
-    let (named, asked) = named_trees(&environment);
-    let certificates = certificates(&request, &environment);
-    notes.extend(environment.notes);
-    let facts = view::Facts {
-        cwd: &cwd,
-        home: &home,
-        path: variable("PATH"),
-        stage_home: &stage_home,
-        named,
-        asked,
-        certificates,
-        cache: cache.as_deref(),
-        own: &own,
-        root,
-        other,
-        tmp: request.limits.tmpfs_size,
-    };
-    let built = view::build(&request.files, &facts)?;
-    notes.extend(built.notes);
+    let base =
+        Base { request: &request, environment: &environment, cwd: &cwd, home: &home, place: place.as_ref() };
+    let mut who = Who::of(work.as_deref().unwrap_or(&cwd))?;
+    let mut seen = base.view(&who);
+    if let Err(Fault::Refused(why)) = seen {
+        // As root itself, and said.
+        who = Who::Kept(why);
+        seen = base.view(&who);
+    }
+    let Seen { built, taken, staged, cache, cache_maker, run_base, notes: said } =
+        seen.map_err(Error::from)?;
+    let (identity, identity_held) = who.identity();
+    let limits = limits::Held::new(request.limits, matches!(who, Who::Kept(_)))?;
+
+    if let Held::Partial { missing } = &identity_held {
+        notes.push(format!("{missing} (start exeat as an ordinary user, or in a directory that one owns)"));
+    }
+    notes.extend(request.policy.terms().note().map(str::to_owned));
+    notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
+    notes.extend(environment.notes.iter().cloned());
+    notes.extend(said);
     match (&request.audit, &place) {
         (AuditTo::Default, None) => {}
         (AuditTo::Default, Some(place)) => outside(&place.dir().join("record"), &built.writable)?,
@@ -174,6 +154,8 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         policy: request.policy,
         bwrap,
         mounts: built.mounts,
+        taken,
+        staged,
         cwd: built.cwd,
         env: environment.variables.into_iter().map(|variable| (variable.name, variable.value)).collect(),
         bridge: match request.bridge {
@@ -195,6 +177,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
             identity: identity_held,
         },
         cache,
+        cache_maker,
         run_base,
         audit: request.audit,
         place,
@@ -211,6 +194,16 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         return Err(Error::TooMany { words, most: BWRAP_WORDS });
     }
     Ok(plan)
+}
+
+/// A mount with its tree's place in the staging directory.
+fn taken_from(mount: &Mount, dir: &Path, source: Option<&Taken>) -> Mount {
+    let place = source.map(|source| joined(&dir.join(&source.name), &source.below));
+    match (mount, place) {
+        (Mount::ReadOnly { at, .. }, Some(host)) => Mount::ReadOnly { host, at: at.clone() },
+        (Mount::Writable { at, .. }, Some(host)) => Mount::Writable { host, at: at.clone() },
+        _ => mount.clone(),
+    }
 }
 
 /// What bubblewrap takes, in its words and those that it reads from a descriptor together (its `MAX_ARGS`).
@@ -237,7 +230,10 @@ impl Plan {
 
     /// The sandbox, with the files of a run directory.
     pub(crate) fn spec(&self, socket: PathBuf, socks5: PathBuf, denials: PathBuf) -> SandboxSpec {
-        let mut mounts = self.mounts.clone();
+        let dir = socket.parent().unwrap_or(Path::new("/"));
+        let mounts = self.mounts.iter().zip(&self.taken);
+        let mut mounts: Vec<Mount> =
+            mounts.map(|(mount, source)| taken_from(mount, dir, source.as_ref())).collect();
         mounts.push(Mount::ReadOnly { host: socket, at: SOCKET.into() });
         if self.has_socks5_socket() {
             mounts.push(Mount::ReadOnly { host: socks5, at: SOCKS5_SOCKET.into() });
@@ -320,6 +316,14 @@ impl Plan {
         if !limits.is_empty() {
             let _ = writeln!(out, "{:<12} {}", "limits", limits.join(", "));
         }
+        if let Some(staged) = &self.staged {
+            for tree in staged.told() {
+                let host = tree.host.display();
+                let owner = tree.owner.map(|(uid, _)| format!(", where the stage owns what uid {uid} owns"));
+                let _ =
+                    writeln!(out, "{:<12} {} is `{host}`{}", "tree", tree.name, owner.unwrap_or_default());
+            }
+        }
         let _ = writeln!(out, "\nrules");
         let Effective { allow, truncated, .. } = self.policy.effective();
         if self.via.is_some() {
@@ -396,6 +400,9 @@ impl Plan {
                 "net": net.to_string(), "fs": fs.to_string(), "syscalls": syscalls.to_string(), "identity": identity.to_string(),
             },
             "limits": limits.collect::<serde_json::Map<_, _>>(),
+            "trees": self.staged.iter().flat_map(Staged::told).map(|tree| json!({
+                "name": tree.name, "host": tree.host.to_string_lossy(), "stage_is_uid": tree.owner.map(|(uid, _)| uid),
+            })).collect::<Vec<_>>(),
             "bwrap": self.bwrap.to_string_lossy(),
             "options": argv.options.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "helper": words(&argv.command),
@@ -432,29 +439,6 @@ pub fn home_of(variable: Option<&OsStr>) -> PathBuf {
         .or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.dir))
         .unwrap_or_else(|| "/".into());
     home.canonicalize().unwrap_or(home)
-}
-
-/// Who the stage is to the kernel. Root does not run hostile code as root where it can be avoided: the owner of the working
-/// directory is used, because the stage must write there.
-fn identity(cwd: &Path, notes: &mut Vec<String>) -> Result<(Identity, Held), Error> {
-    if !geteuid().is_root() {
-        return Ok((Identity::Caller, Held::Full));
-    }
-    let meta = fs::metadata(cwd).map_err(|source| Error::Path {
-        what: "the working directory",
-        path: cwd.to_path_buf(),
-        source,
-    })?;
-    let mapped = meta.uid() != exeat_contract::NOBODY;
-    if meta.uid() != 0 && mapped {
-        // The user's own group, not the directory's: that may be root's.
-        let user = User::from_uid(Uid::from_raw(meta.uid())).ok().flatten();
-        let gid = user.map_or(exeat_contract::NOBODY, |user| user.gid.as_raw());
-        return Ok((Identity::Other { uid: meta.uid(), gid }, Held::Full));
-    }
-    let missing = "the stage keeps root's kernel uid: in its view, file permissions do not hold it back";
-    notes.push(format!("{missing} (start exeat as an ordinary user, or in a directory that one owns)"));
-    Ok((Identity::Caller, Held::Partial { missing: missing.into() }))
 }
 
 /// Whether the stage has Unix sockets, and what of the file view holds then.
@@ -500,21 +484,6 @@ fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), E
     Ok(())
 }
 
-/// The user's cache directory; of the user that the stage becomes, when it becomes another one.
-fn cache_base(identity: Identity, xdg: Option<&OsStr>, home: &Path) -> Option<PathBuf> {
-    match identity {
-        Identity::Caller => {
-            let given = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
-            Some(given.unwrap_or_else(|| home.join(".cache")))
-        }
-        Identity::Other { uid, .. } => {
-            let user = User::from_uid(Uid::from_raw(uid)).ok().flatten()?;
-            let owned = fs::metadata(&user.dir).is_ok_and(|meta| meta.uid() == uid);
-            owned.then(|| user.dir.join(".cache"))
-        }
-    }
-}
-
 /// HOME as the stage has it, unless it is given another one.
 pub(crate) fn stage_home(request: &Request) -> PathBuf {
     match request.files.work {
@@ -524,7 +493,7 @@ pub(crate) fn stage_home(request: &Request) -> PathBuf {
 }
 
 /// What variables point at that name trees: those of the caller's own, and those that were given a value.
-fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
+pub(crate) fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
     let names = [lists::TOOLCHAIN_VARIABLES, lists::CERTIFICATES].concat();
     let variables = environment.variables.iter();
     let naming = variables.filter(|variable| names.iter().any(|name| variable.name == *name));
@@ -536,7 +505,7 @@ fn named_trees(environment: &Environment) -> (Vec<PathBuf>, Vec<PathBuf>) {
 
 /// The certificates for a stage in a work directory that may reach something: its view has no `/etc`, and what was written
 /// for such a view counts on them.
-fn certificates(request: &Request, environment: &Environment) -> Vec<PathBuf> {
+pub(crate) fn certificates(request: &Request, environment: &Environment) -> Vec<PathBuf> {
     let nowhere = request.policy.is_empty() && request.via.is_none();
     if request.files.work.is_none() || nowhere {
         return Vec::new();
@@ -565,7 +534,7 @@ fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
 }
 
 /// Where a file that does not exist will be: the directories above it may not exist either.
-fn to_be(path: &Path) -> PathBuf {
+pub(crate) fn to_be(path: &Path) -> PathBuf {
     let known = path.ancestors().skip(1).find_map(|above| Some((above, above.canonicalize().ok()?)));
     match known {
         Some((above, resolved)) => resolved.join(path.strip_prefix(above).unwrap_or(path)),

@@ -24,7 +24,7 @@ use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, forward, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
-    Bridge, Held, Identity, Launch, Status, descriptor_limit, raise_descriptor_limit, seccomp,
+    Bridge, Held, Identity, Launch, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit, seccomp,
 };
 use nix::libc;
 use nix::sys::signal::Signal;
@@ -39,7 +39,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::dirs::RunDir;
+use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, chain};
 use crate::limits::{self, Copies, Reached, Stop};
@@ -47,6 +47,7 @@ use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
 use crate::request::AuditTo;
 use crate::signals::{Ask, Asks, Signals};
+use crate::staged::{Ids, Staged};
 use crate::stopping::{GRACE, Stopping};
 
 /// From a signal to the word that the command has started, which is on its way when it has.
@@ -116,11 +117,12 @@ pub(crate) fn run_here(plan: Plan, streams: Streams) -> Result<(Outcome, Option<
 
 /// Carries a plan out on any streams, in whatever process this is. The signal is the first that was asked for.
 pub(crate) fn run_on(
-    plan: Plan,
+    mut plan: Plan,
     run: RunId,
     streams: Streams,
     within: Within,
 ) -> Result<(Outcome, Option<Signal>), Error> {
+    let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
@@ -140,7 +142,7 @@ pub(crate) fn run_on(
         // Not above the stage's hard limit, which is set before it starts.
         let descriptors = plan.limits.limits.open_files.map_or(descriptors, u64::from);
         let this = Run { plan: &plan, run, descriptors, log: log.clone() };
-        let outcome = this.carry_out(streams, asks, started).await;
+        let outcome = this.carry_out(staged, streams, asks, started).await;
         // No process of the stage is left: what is found now stays as it is found.
         let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
         for Found { path, .. } in &found {
@@ -410,21 +412,27 @@ struct Run<'a> {
 impl Run<'_> {
     async fn carry_out(
         &self,
+        staged: Option<Staged>,
         streams: Streams,
         mut asks: Asks,
         started: Option<Sender<()>>,
     ) -> Result<Done, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         if let Some(cache) = &self.plan.cache {
-            make_cache(cache, self.plan.identity).map_err(prepare("the private cache"))?;
+            make_cache(cache, self.plan.cache_maker).map_err(prepare("the private cache"))?;
         }
         let dir = RunDir::create(&self.plan.run_base).map_err(prepare("the run directory"))?;
         let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
         let socks5 = self.plan.has_socks5_socket().then(|| dir.listen_socks5()).transpose();
         let socks5 = socks5.map_err(prepare("the proxy's socket"))?;
         let denials = dir.denials().map_err(prepare("the denials file"))?;
-        if let Identity::Other { uid, gid } = self.plan.identity {
-            dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
+        let staging = staged.map(|staged| staging(staged, &dir)).transpose();
+        let staging = staging.map_err(prepare("the trees of the view"))?;
+        match self.plan.identity {
+            Identity::Other { uid, gid } if staging.is_none() => {
+                dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
+            }
+            _ => {}
         }
         let room = descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
         let limits = limits::of_connections(&self.plan.limits.limits, room);
@@ -441,7 +449,7 @@ impl Run<'_> {
             }
         };
         let own_streams = streams.own;
-        let (mut thread, mut sandbox) = self.start_sandbox(&dir, listener, streams)?;
+        let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
         let (bridge, handle) = sandbox.offered(&mut asks).await?;
         // All names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
@@ -496,6 +504,7 @@ impl Run<'_> {
     fn start_sandbox(
         &self,
         dir: &RunDir,
+        staging: Option<Staging>,
         listener: UnixListener,
         Streams { fds: mut streams, .. }: Streams,
     ) -> Result<(Thread, Sandbox), Error> {
@@ -519,7 +528,7 @@ impl Run<'_> {
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),
-            staging: None,
+            staging,
         };
         let go = self.go()?;
         let limits = self.plan.limits;
@@ -825,9 +834,21 @@ async fn watch_relay(lifeline: OwnedFd, handle: Handle, log: Log, over: Cancella
     Ok(())
 }
 
-fn make_cache(cache: &Path, identity: Identity) -> io::Result<()> {
+/// What bubblewrap is to find in the place of the run directory: the trees, and the directory's own files.
+fn staging(staged: Staged, dir: &RunDir) -> io::Result<Staging> {
+    let mut staging = Staging::new(dir.path());
+    for (name, tree) in staged.into_trees()? {
+        staging.add(name, tree);
+    }
+    for (name, path) in names(dir) {
+        staging.add(name, Tree::open(&path)?);
+    }
+    Ok(staging)
+}
+
+fn make_cache(cache: &Path, maker: Option<Ids>) -> io::Result<()> {
     let make = || DirBuilder::new().recursive(true).mode(0o700).create(cache);
-    let Identity::Other { uid, gid } = identity else { return make() };
+    let Some((uid, gid)) = maker else { return make() };
     // Below a directory of that user's, who may have put links there: what is made is made with that user's rights. They
     // are a thread's own (setfsuid(2)), so the thread ends with them.
     std::thread::scope(|scope| {

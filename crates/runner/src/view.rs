@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Component, Path, PathBuf};
 
 use exeat_contract::{CACHE, NOBODY, STAGE2};
@@ -29,11 +29,13 @@ use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
 use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
+use crate::staged::{Ids, doubtful_link, is_open_to};
 
 mod git;
 mod place;
 mod protected;
 
+pub(crate) use place::mount_point;
 use place::{Followed, Seen};
 use protected::Protected;
 
@@ -44,7 +46,7 @@ const RUN_SIZE: u64 = 64 << 20;
 /// Bytes of `/dev/shm`: browsers and databases share memory there.
 const SHM_SIZE: u64 = 512 << 20;
 /// Bytes of a directory that stands for something hidden.
-const MASK_SIZE: u64 = 4096;
+pub(crate) const MASK_SIZE: u64 = 4096;
 
 /// What a work directory is given for.
 pub(crate) const WORK_PATH: &str = "the work directory";
@@ -73,10 +75,27 @@ pub(crate) struct Facts<'a> {
     pub(crate) own: &'a [PathBuf],
     /// The stage keeps root's kernel uid.
     pub(crate) root: bool,
-    /// The kernel uid and gid that the stage becomes, where that is not the caller's.
-    pub(crate) other: Option<(u32, u32)>,
+    /// Who the stage becomes, where that is not the caller.
+    pub(crate) other: Option<Other>,
     /// Of each of the private `/tmp` and `/var/tmp`, where the caller has a limit.
     pub(crate) tmp: Option<Size>,
+}
+
+/// Who a stage is that root has started.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Other {
+    /// Kernel uid and gid.
+    pub(crate) ids: Ids,
+    /// A tree that is closed to it can be mounted by its descriptor.
+    pub(crate) by_descriptor: bool,
+}
+
+impl Other {
+    /// Whether a tree of the view, at its own name, is closed to this user, and whether it can be shown all the same.
+    fn reaches(self, root: &Path) -> (bool, bool) {
+        let is_open = is_open_to(self.ids, root);
+        (is_open, is_open || (self.by_descriptor && doubtful_link(root).is_none()))
+    }
 }
 
 /// A view, ready for the sandbox.
@@ -109,7 +128,8 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     view.base();
     view.private_places();
     view.our_files();
-    if view.kind == View::Project {
+    // In the whole tree of the host is everything that is open to the stage.
+    if view.kind == View::Project || (view.kind == View::Host && facts.other.is_some()) {
         view.toolchains();
     }
     view.show_named(facts.certificates.iter().cloned().collect());
@@ -458,14 +478,15 @@ impl<'a> Builder<'a> {
         let mut unreadable = Vec::new();
         // In order, so that a tree comes before what lies in it.
         for root in roots {
-            let kept_out = self.is_shown(&root)
+            let (is_open, is_in_reach) = self.facts.other.map_or((true, true), |other| other.reaches(&root));
+            let kept_out = (self.is_shown(&root) && is_open)
                 || self.shows_cwd() && root.starts_with(self.facts.cwd)
                 || self.facts.home.starts_with(&root)
                 || lists::KERNEL.iter().any(|place| root.starts_with(place));
             if kept_out || !root.exists() || !self.may_ask_for(&root) {
                 continue;
             }
-            if self.facts.other.is_some_and(|who| !is_open_to(who, &root)) {
+            if !is_in_reach {
                 unreadable.push(root.display().to_string());
                 continue;
             }
@@ -971,7 +992,7 @@ impl<'a> Builder<'a> {
 }
 
 /// The place of what lies `below` a tree. Not `join`: with nothing to add it would make `FILE/`.
-fn joined(at: &Path, below: &Path) -> PathBuf {
+pub(crate) fn joined(at: &Path, below: &Path) -> PathBuf {
     if below == Path::new("") { at.to_path_buf() } else { at.join(below) }
 }
 
@@ -980,22 +1001,24 @@ fn is_procfs(path: &Path) -> bool {
     statfs(path).is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
 }
 
-/// Where process file systems are mounted on this machine (proc_pid_mountinfo(5)): a tree of the host's shows its mounts too.
+/// Where process file systems are mounted on this machine: a tree of the host's shows its mounts too.
 fn process_files(mounts: &[u8]) -> Vec<PathBuf> {
-    let mut places = vec![PathBuf::from("/proc")];
-    for line in mounts.split(|byte| *byte == b'\n') {
+    let found = mount_points(mounts).filter(|(_, kind)| *kind == b"proc").map(|(place, _)| unescaped(place));
+    [PathBuf::from("/proc")].into_iter().chain(found).collect()
+}
+
+/// The mounts of a process as the kernel writes them, each with its kind of file system (proc_pid_mountinfo(5)).
+pub(crate) fn mount_points(mounts: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
+    mounts.split(|byte| *byte == b'\n').filter_map(|line| {
         let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
         // The fields before the hyphen vary in number; a hyphen alone is in none of them.
-        let kind = words.iter().position(|word| *word == b"-").and_then(|hyphen| words.get(hyphen + 1));
-        if kind.is_some_and(|kind| *kind == b"proc") {
-            places.extend(words.get(4).map(|word| unescaped(word)));
-        }
-    }
-    places
+        let kind = words.get(words.iter().position(|word| *word == b"-")? + 1)?;
+        Some((*words.get(4)?, *kind))
+    })
 }
 
 /// A path as the kernel writes it, with `\040` and the like for what would end a word.
-fn unescaped(mut rest: &[u8]) -> PathBuf {
+pub(crate) fn unescaped(mut rest: &[u8]) -> PathBuf {
     let mut out = Vec::new();
     while let Some((first, after)) = rest.split_first() {
         let code = after.get(..3).filter(|_| *first == b'\\');
@@ -1052,20 +1075,6 @@ fn listening_names(table: &Path) -> io::Result<BTreeSet<PathBuf>> {
         }
     }
     Ok(names)
-}
-
-/// Whether a user may enter a directory and every one above it, by the permission bits.
-fn is_open_to((uid, gid): (u32, u32), path: &Path) -> bool {
-    path.ancestors().all(|part| {
-        fs::metadata(part).is_ok_and(|meta| {
-            let bit = match (meta.uid() == uid, meta.gid() == gid) {
-                (true, _) => 0o100,
-                (false, true) => 0o010,
-                (false, false) => 0o001,
-            };
-            !meta.is_dir() || meta.mode() & bit != 0
-        })
-    })
 }
 
 /// Whether a component of `name` below `base` is a symbolic link.

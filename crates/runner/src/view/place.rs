@@ -68,7 +68,7 @@ pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
 }
 
 /// Where a mount is.
-pub(super) fn mount_point(mount: &Mount) -> Option<&Path> {
+pub(crate) fn mount_point(mount: &Mount) -> Option<&Path> {
     match mount {
         Mount::ReadOnly { at, .. }
         | Mount::Writable { at, .. }

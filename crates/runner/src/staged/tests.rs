@@ -1,0 +1,99 @@
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use nix::unistd::geteuid;
+
+use super::*;
+
+#[test]
+fn two_users_change_places_and_the_others_stay() {
+    let all = "         0          0 4294967295\n";
+    let lines = "0 65534 1\n65534 0 1\n1 1 65533\n65535 65535 4294901760\n";
+    assert_eq!(swapped(all, 0, 65534).as_deref(), Some(lines));
+    assert_eq!(swapped(all, 65534, 0).unwrap().lines().count(), 4);
+    assert_eq!(swapped(all, 7, 7).as_deref(), Some("0 0 4294967295\n"));
+    // A container: what it does not have cannot be mapped.
+    let some = "0 100000 1000\n5000 200000 2\n";
+    assert_eq!(swapped(some, 0, 65534), None);
+    assert_eq!(swapped(some, 0, 1000), None);
+    assert_eq!(swapped(some, 999, 5001).as_deref(), Some("999 5001 1\n5001 999 1\n0 0 999\n5000 5000 1\n"));
+    assert_eq!(swapped("0 1000 1\n", 0, 65534), None);
+    assert_eq!(swapped("", 0, 0), None);
+}
+
+#[test]
+fn the_kernel_takes_such_a_map() {
+    if geteuid().is_root() {
+        map((0, 0), (NOBODY, NOBODY)).unwrap();
+    }
+}
+
+/// B10: what an owner may do is the stage's to do in a tree where they have changed places, and only there.
+#[test]
+fn b10_permissions_are_those_of_the_mount() {
+    let dir = std::env::temp_dir().join(format!("staged-bits-{}", std::process::id()));
+    fs::create_dir(&dir).unwrap();
+    let mut seen = Vec::new();
+    for mode in [0o700, 0o070, 0o007] {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        let meta = fs::metadata(&dir).unwrap();
+        let owner = (meta.uid(), meta.gid());
+        let who = (owner.0 + 1, owner.1 + 1);
+        seen.push([None, Some(owner)].map(|owner| enters(&meta, who, owner)));
+        assert!(is_mine(&meta, who, Some(owner)) && !is_mine(&meta, who, None));
+        // Who has changed places with the owner is not the owner any more.
+        assert!(!is_mine(&meta, owner, Some(who)));
+    }
+    assert_eq!(seen, [[false, true], [false, false], [true, false]]);
+    fs::remove_dir(&dir).unwrap();
+}
+
+/// B10: root follows no link that another user could have made into a place that is closed to that user.
+#[test]
+fn b10_a_link_that_another_user_could_have_made_is_doubtful() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("staged-links-{}", std::process::id()));
+    fs::create_dir(&dir).unwrap();
+    let dir = dir.canonicalize().unwrap();
+    fs::create_dir(dir.join("tree")).unwrap();
+    symlink(dir.join("tree"), dir.join("link")).unwrap();
+    let doubt = |name: &str| doubtful_link(&dir.join(name));
+    assert_eq!(doubt("tree"), None);
+    assert_eq!(doubt("link"), None, "root's, in root's directory");
+    for (mode, uid, is_doubtful) in [(0o777, 0, true), (0o1777, 0, false), (0o775, 0, true), (0o755, 1, true)]
+    {
+        fs::set_permissions(&dir, fs::Permissions::from_mode(mode)).unwrap();
+        std::os::unix::fs::chown(&dir, Some(uid), None).unwrap();
+        assert_eq!(doubt("link"), is_doubtful.then(|| dir.join("link")), "{mode:o} of {uid}");
+        assert_eq!(doubt("tree"), None, "no link");
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
+
+/// B10: a mask of what is out of reach is left out, and a closed directory gives way to what is shown in it.
+#[test]
+fn b10_a_closed_directory_is_not_opened() {
+    if !geteuid().is_root() || Staged::new((NOBODY, NOBODY)).is_err() {
+        return;
+    }
+    let root = std::env::temp_dir().join(format!("staged-closed-{}", std::process::id()));
+    fs::create_dir_all(root.join("closed/tree")).unwrap();
+    let root = root.canonicalize().unwrap();
+    let (closed, tree) = (root.join("closed"), root.join("closed/tree"));
+    fs::set_permissions(&closed, fs::Permissions::from_mode(0o700)).unwrap();
+    let all = Mount::ReadOnly { host: "/".into(), at: "/".into() };
+    let mask = Mount::Tmpfs { at: closed.join("mask"), size: 1, mode: 0 };
+    let file = Mount::ReadOnly { host: "/dev/null".into(), at: closed.join("file") };
+    let shown = Mount::Writable { host: tree.clone(), at: tree.clone() };
+    let inside = Mount::Tmpfs { at: tree.join("mask"), size: 1, mode: 0 };
+    let mut staged = Staged::new((NOBODY, NOBODY)).unwrap();
+    let mounts = vec![all.clone(), mask, file, shown.clone(), inside.clone()];
+    let (mounts, taken) = staged.arrange(mounts, &tree, true).unwrap();
+    let cover = Mount::Tmpfs { at: closed, size: view::MASK_SIZE, mode: 0o555 };
+    assert_eq!(mounts, [all, cover, shown, inside]);
+    let own = Taken { name: "0".into(), below: PathBuf::new() };
+    assert_eq!(taken, [None, None, Some(own), None]);
+    assert_eq!(staged.told(), [Told { name: "0".into(), host: tree, owner: Some(ROOT) }]);
+    fs::remove_dir_all(&root).unwrap();
+}
