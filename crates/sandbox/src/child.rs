@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::pipe2;
 
@@ -70,10 +71,23 @@ impl Bwrap {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         sys::before_exec(
             &mut command,
-            sys::Child { kept: passed.numbers(), lifeline: lifeline_end.as_raw_fd(), identity, places },
+            sys::Child {
+                kept: passed.numbers(),
+                lifeline: lifeline_end.as_raw_fd(),
+                identity,
+                places,
+                unfilled: passed.info.as_raw_fd(),
+            },
         );
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
-        let child = command.spawn().map_err(spawn)?;
+        let child = match command.spawn() {
+            Ok(child) => child,
+            Err(error) if has_something(info.as_fd()) => {
+                let said = format!("exeat could not mount the view's trees for it: {error}");
+                return Err(Error::Bwrap { layer: probe::layer(&said), said });
+            }
+            Err(error) => return Err(spawn(error)),
+        };
         // `passed` and the lifeline's other end are dropped here: the child has its copies.
         let pid = i32::try_from(child.id()).map_err(|_| spawn(io::ErrorKind::InvalidData.into()))?;
         // Not reaped yet, so the number is still this child's.
@@ -197,6 +211,12 @@ impl Drop for Bwrap {
             let _ = self.child.wait();
         }
     }
+}
+
+/// Whether there is something to read from a pipe by now.
+fn has_something(pipe: BorrowedFd<'_>) -> bool {
+    let mut fds = [PollFd::new(pipe, PollFlags::POLLIN)];
+    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Descriptors that bubblewrap reads from or writes to.

@@ -107,6 +107,8 @@ pub(crate) struct Child {
     pub(crate) identity: Identity,
     /// What is mounted for bubblewrap before it starts.
     pub(crate) places: Option<Places>,
+    /// Takes a byte when that fails: the caller is told the error number alone, and not the step.
+    pub(crate) unfilled: RawFd,
 }
 
 /// Arranges for `child`'s steps in `command`. What [`Command`] then waits for is a guard between this process and the
@@ -127,7 +129,10 @@ pub(crate) fn before_exec(command: &mut Command, child: Child) {
         nix::unistd::setsid()?;
         join_new_session_keyring()?;
         if let Some(places) = &child.places {
-            places.fill()?;
+            places.fill().inspect_err(|_| {
+                // SAFETY: writes one byte of a constant to a pipe that nobody has written to.
+                unsafe { libc::write(child.unfilled, c"!".as_ptr().cast(), 1) };
+            })?;
         }
         if let Identity::Other { uid, gid } = child.identity {
             become_user(uid, gid)?;
