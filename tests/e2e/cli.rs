@@ -19,7 +19,6 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("cli::b27_long_paths", long_paths);
     list.users("cli::limits_are_the_callers", caller_limits);
     list.once("cli::working_directory_is_gone", no_directory);
-    list.users("cli::b13_links_lead_nowhere", links_lead_nowhere);
     list.matrix("cli::environment", environment);
     list.bridges("cli::identity", identity);
     list.bridges("cli::files_of_the_stage", files);
@@ -31,7 +30,6 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("cli::published_isolation_policy", isolation_policy);
     list.once("cli::options_in_both_spellings", both_spellings);
     list.users("cli::one_file_is_enough", one_file);
-    list.users("cli::b33_words_that_look_like_options", option_like);
 }
 
 fn help(cx: &Cx) {
@@ -179,14 +177,6 @@ fn caller_limits(cx: &Cx) {
 fn no_directory(cx: &Cx) {
     let done = behind(cx, "mkdir gone; cd gone; rmdir ../gone", "echo started").run();
     done.exits(125).prints("").says("directory");
-}
-
-/// A link in the working directory leads no further than the view does.
-fn links_lead_nowhere(cx: &Cx) {
-    fs::write(cx.home().join("secret"), "hunter2").expect("secret");
-    std::os::unix::fs::symlink(cx.home(), cx.dir().join("up")).expect("link");
-    std::os::unix::fs::symlink("../secret", cx.dir().join("secret")).expect("link");
-    cx.sh(&[], "cat up/secret secret ../secret 2>/dev/null; echo end").run().prints("end\n");
 }
 
 /// Ubuntu's /etc/resolv.conf is a link into /run, and /run is private inside.
@@ -467,13 +457,4 @@ fn one_file(cx: &Cx) {
     let ask = format!("{}:7", cx.good());
     let done = cx.outside([&exeat, "run", "--allow", &ask, "--", cx.probe(), "ask", &ask]).run();
     assert!(done.exits(0).stdout().starts_with("HTTP/1.1 200 "), "{done:?}");
-}
-
-fn option_like(cx: &Cx) {
-    cx.run(&[], ["--bind", "/", "/"]).run().exits(127);
-    let odd = cx.home().join("--ro-bind");
-    fs::create_dir(&odd).expect("an odd name");
-    cx.bench().give(&odd, cx.is_root());
-    cx.sh(&[], "pwd; echo x >made").cwd(&odd).run().exits(0).prints(&format!("{}\n", odd.display()));
-    cx.run(&[], ["echo", "--", "--help", "-c"]).run().exits(0).prints("-- --help -c\n");
 }

@@ -13,8 +13,6 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("exit::not_found_is_127", not_found);
     list.matrix("exit::not_executable_is_126", not_executable);
     list.users("exit::bad_input_is_2", bad_input);
-    list.users("exit::b34_no_bwrap_is_125", no_bwrap);
-    list.users("exit::b17_planted_bwrap_is_ignored", planted_bwrap);
     list.once("exit::result_tells_causes_apart", result_cause);
     list.once("exit::timeout_is_124", timeout);
 }
@@ -79,34 +77,6 @@ fn bad_input(cx: &Cx) {
     let done = cx.exeat(["run", "--policy", broken.to_str().expect("ASCII"), "--", "touch", "started"]).run();
     done.exits(2).says("broken.toml:4");
     assert!(!cx.dir().join("started").exists());
-}
-
-/// N2, N26: the file is hidden in a private mount namespace: by a whiteout where overlays work, else by /dev/null.
-fn no_bwrap(cx: &Cx) {
-    let hide = "for bwrap in /usr/bin/bwrap /bin/bwrap /usr/local/bin/bwrap; do
-                  if [ -e $bwrap ]; then
-                    dir=$(dirname $(readlink -f $bwrap)); work=/tmp/hide-$$; mkdir -p $work; mount -t tmpfs none $work
-                    mkdir $work/up $work/work
-                    mount -t overlay none -o lowerdir=$dir,upperdir=$work/up,workdir=$work/work $dir && rm -f $bwrap ||
-                      mount --bind /dev/null $bwrap
-                  fi
-                done";
-    let done = cx.run(&[], ["touch", "started"]).in_mounts(hide).run();
-    done.exits(125).prints("").says("bwrap").says("apt");
-    assert!(!cx.dir().join("started").exists(), "there is no unsandboxed run");
-    assert!(
-        done.record_path().is_none_or(|path| !path.exists())
-            || done.record_so_far().events("decision").is_empty()
-    );
-}
-
-/// N19.
-fn planted_bwrap(cx: &Cx) {
-    let planted = cx.write("bwrap", "#!/bin/sh\necho planted\ntouch planted-ran\n");
-    std::fs::set_permissions(&planted, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
-    let path = format!("{}:{}", cx.dir().display(), e2e::bench::PATH);
-    cx.sh(&[], "echo real").env("PATH", &path).run().exits(0).prints("real\n");
-    assert!(!cx.dir().join("planted-ran").exists());
 }
 
 /// N27: the same number from the stage and from exeat are told apart.

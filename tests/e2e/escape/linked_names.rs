@@ -7,6 +7,7 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b13_names_that_are_links", attack);
+    list.users("escape::b13_links_lead_nowhere", nowhere);
 }
 
 fn attack(cx: &Cx) {
@@ -32,4 +33,12 @@ fn attack(cx: &Cx) {
     assert!(dir.join(".vscode.exeat-quarantine/tasks.json").exists());
     let notes: Vec<String> = done.record().events("note").iter().map(ToString::to_string).collect();
     assert_eq!(notes.iter().filter(|note| note.contains("quarantined")).count(), 2, "{notes:?}");
+}
+
+/// Links out of the tree, to what the view does not have.
+fn nowhere(cx: &Cx) {
+    fs::write(cx.home().join("secret"), "hunter2").expect("secret");
+    std::os::unix::fs::symlink(cx.home(), cx.dir().join("up")).expect("link");
+    std::os::unix::fs::symlink("../secret", cx.dir().join("secret")).expect("link");
+    cx.sh(&[], "cat up/secret secret ../secret 2>/dev/null; echo end").run().prints("end\n");
 }

@@ -1,0 +1,44 @@
+//! B14: what the host writes after or while a stage runs: results, records, names that are moved aside. The stage puts a link in
+//! the way.
+
+use std::fs;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.matrix("escape::b14_links_under_what_the_host_writes", attack);
+}
+
+fn attack(cx: &Cx) {
+    let victim = cx.home().join("victim");
+    fs::create_dir_all(victim.join("hooks")).expect("a directory");
+    fs::write(victim.join("result.json"), "mine\n").expect("a file");
+    fs::write(victim.join("hooks/pre-commit"), "mine\n").expect("a file");
+    for path in
+        [victim.clone(), victim.join("hooks"), victim.join("result.json"), victim.join("hooks/pre-commit")]
+    {
+        cx.bench().give(&path, cx.is_root());
+    }
+    fs::create_dir(cx.dir().join("out")).expect("a directory");
+    cx.bench().give(&cx.dir().join("out"), cx.is_root());
+    let target = victim.display();
+    let script = format!(
+        "rm -rf out && ln -s {target} out && ln -s {target} .git && ln -s {target}/hooks .husky
+         ln -s {target}/result.json .envrc && echo planted"
+    );
+    let done = cx.exeat(["run", "--result", "out/result.json", "--", "sh", "-c", &script]).run();
+    done.exits(0).prints("planted\n");
+    assert_eq!(fs::read_to_string(victim.join("result.json")).expect("a file"), "mine\n", "{done:?}");
+    let names: Vec<_> = fs::read_dir(&victim).expect("victim").flatten().map(|it| it.file_name()).collect();
+    assert_eq!(names.len(), 2, "made outside: {names:?}");
+    assert_eq!(fs::read_dir(victim.join("hooks")).expect("hooks").count(), 1);
+    // The links themselves are what is moved.
+    for name in [".husky", ".envrc"] {
+        assert!(fs::symlink_metadata(cx.dir().join(name)).is_err(), "{name} is in its place: {done:?}");
+    }
+    // A record can be named nowhere in the tree.
+    let inside = ["run", "--audit", "out/record.jsonl", "--", "true"];
+    let _ = fs::remove_file(cx.dir().join("out"));
+    fs::create_dir_all(cx.dir().join("out")).expect("a directory");
+    cx.exeat(inside).run().exits(2).says("which the stage can write");
+}
