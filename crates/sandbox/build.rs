@@ -14,14 +14,18 @@ use std::path::PathBuf;
 use std::process::Command;
 
 /// How stage2 is built. `freestanding` is what its own code asks for.
-const FLAGS: [&str; 5] = [
+const FLAGS: [&str; 6] = [
     "--cfg=freestanding",
     "-Ctarget-feature=+crt-static",
     "-Crelocation-model=static",
     "-Clink-arg=-nostartfiles",
-    // An index for unwinding, which nothing does there: bubblewrap copies every byte at each start, in steps of 8 KiB.
+    // As for the tables themselves, in stage2/sections.ld.
     "-Clink-arg=-Wl,--no-eh-frame-hdr",
+    "-Clink-arg=-T",
 ];
+
+/// What the last flag takes, below the workspace's root.
+const SECTIONS: &str = "stage2/sections.ld";
 
 fn main() {
     let variable = |name: &str| env::var(name).unwrap_or_else(|_| unreachable!("cargo sets {name}"));
@@ -40,7 +44,10 @@ fn main() {
         .arg("--target-dir")
         .arg(&target_dir)
         .current_dir(&root)
-        .env("CARGO_ENCODED_RUSTFLAGS", FLAGS.join("\u{1f}"))
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            format!("{}\u{1f}-Clink-arg={}", FLAGS.join("\u{1f}"), root.join(SECTIONS).display()),
+        )
         // A lint run of the workspace must not lint here: its driver would replace the compiler.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")

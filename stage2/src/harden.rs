@@ -14,10 +14,13 @@ use crate::sys;
 /// The limit of descriptors comes back only here: the kernel refuses to pass a descriptor while its sender's user has more
 /// in flight than the sender's soft limit, so a stage could otherwise keep its user's other runs from starting (unix(7),
 /// ETOOMANYREFS).
-pub(crate) fn limit_process(descriptors: u64) -> rustix::io::Result<()> {
+pub(crate) fn limit_process(descriptors: u64, leads_session: bool) -> rustix::io::Result<()> {
     sys::close_on_exec_from(3)?;
-    // A process group of its own: a signal for the stage reaches what it started, and not pid 1 or the relay.
-    setpgid(None, None)?;
+    // A process group of its own: a signal for the stage reaches what it started, and not pid 1 or the relay. One that leads
+    // a session has it.
+    if !leads_session {
+        setpgid(None, None)?;
+    }
     // A caller may ignore SIGPIPE, which is inherited; a stage must not, or `yes | head -1` never ends.
     sys::restore_sigpipe()?;
     sys::unblock_signals()?;

@@ -23,6 +23,7 @@ mod loopback;
     reason = "the entry, the heap, and system calls that no library wraps, each behind a safe function"
 )]
 mod sys;
+mod terminal;
 
 use core::convert::Infallible;
 
@@ -96,10 +97,16 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     let (go, streams) = control.receive_go().during(Step::ReadGo)?;
     let command = exec::Command::new(&go).during(Step::Exec)?;
     control::take_streams(streams).during(Step::TakeStreams)?;
+    let terminal = go.terminal.as_ref().map(terminal::take).transpose().during(Step::Terminal)?;
     chdir(command.cwd()).during(Step::EnterDirectory)?;
-    harden::limit_process(go.descriptors).during(Step::CloseDescriptors)?;
+    harden::limit_process(go.descriptors, terminal.is_some()).during(Step::CloseDescriptors)?;
     let landlock = harden::enter_landlock_domain(go.ports.as_deref()).during(Step::Landlock)?;
-    control.send(&Message::Hardened { landlock }, &[]).during(Step::Landlock)?;
+    let hardened = Message::Hardened { landlock };
+    match &terminal {
+        Some(master) => control.send(&hardened, &[master]),
+        None => control.send(&hardened, &[]),
+    }
+    .during(Step::Landlock)?;
     harden::install_filter(&go.filter).during(Step::Seccomp)?;
     command.execute().during(Step::Exec)
 }

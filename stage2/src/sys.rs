@@ -12,6 +12,7 @@ use core::ffi::{CStr, c_char};
 use core::mem;
 use core::ptr;
 
+use exeat_contract::TerminalSettings;
 use linux_raw_sys::general as number;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use rustix::fs::OFlags;
@@ -140,6 +141,22 @@ pub(crate) fn set_interface_flags(socket: &OwnedFd, name: &str, flags: i16) -> r
     let place = (&raw const request).expose_provenance();
     // SAFETY: SIOCSIFFLAGS reads one ifreq through the pointer, which is valid for the call.
     unsafe { syscall(number::__NR_ioctl, [argument(socket), SIOCSIFFLAGS, place, 0, 0]) }.map(drop)
+}
+
+/// Sets the modes of a terminal, and its size (ioctl_tty(2)): rows, columns, and both in pixels.
+pub(crate) fn set_terminal(
+    terminal: &OwnedFd,
+    settings: &TerminalSettings,
+    size: [u16; 4],
+) -> rustix::io::Result<()> {
+    const TCSETS: usize = 0x5402;
+    const TIOCSWINSZ: usize = 0x5414;
+    let place = settings.as_ptr().expose_provenance();
+    // SAFETY: TCSETS reads one `struct termios` of the kernel, which has this size, and copies it byte by byte.
+    unsafe { syscall(number::__NR_ioctl, [argument(terminal), TCSETS, place, 0, 0]) }?;
+    let place = (&raw const size).expose_provenance();
+    // SAFETY: TIOCSWINSZ reads one `struct winsize`, which is four of these numbers.
+    unsafe { syscall(number::__NR_ioctl, [argument(terminal), TIOCSWINSZ, place, 0, 0]) }.map(drop)
 }
 
 /// Marks every descriptor from `first` on close-on-exec (close_range(2), Linux 5.11).

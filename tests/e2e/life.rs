@@ -19,6 +19,9 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("life::time_goes_on_while_suspended", time_goes_on);
     list.matrix("life::b32_daemons_die_with_the_stage", daemons_die);
     list.alone("life::b32_kill_9_leaves_nothing", kill_9);
+    list.alone("life::b32_kill_9_ends_all_in_two_seconds", kill_9_ends_all);
+    list.alone("life::r09_fifty_at_once", fifty_at_once);
+    list.users("life::exact_exit_status", exact_exit_status);
     list.alone("life::b32_kill_9_of_every_process", kill_9_of_all);
     list.alone("life::r09_leftover_of_200_runs", two_hundred_runs);
     list.bridges("life::b24_killed_bridge_opens_nothing", killed_bridge);
@@ -164,6 +167,81 @@ fn kill_9(cx: &Cx) {
     assert!(!running("7654.5") && !running("7654.75"));
 }
 
+/// Whatever the stage does about it, with a terminal and without.
+fn kill_9_ends_all(cx: &Cx) {
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    for script in [
+        "echo ready; exec sleep 7654.5",
+        "trap '' HUP INT TERM TSTP CONT; setsid sh -c 'trap \"\" HUP TERM; while :; do sleep 7654.5; done' & echo ready; while :; do sleep 1; done",
+        "echo ready; kill -STOP $$",
+    ] {
+        let mut live = cx.sh(&[&cx.good()], script).start();
+        live.until_prints("ready");
+        live.signal(Signal::SIGKILL);
+        wait_for(Duration::from_secs(2), "the end of everything", || {
+            (!running("7654.5") && living().is_empty()).then_some(())
+        });
+        live.wait();
+
+        let mut screen = cx.sh(&[&cx.good()], script).on_terminal();
+        screen.until("ready\r\n");
+        screen.until_raw(true);
+        screen.signal(Signal::SIGKILL);
+        wait_for(Duration::from_secs(2), "the end of everything", || {
+            (!running("7654.5") && living().is_empty()).then_some(())
+        });
+        assert_eq!(screen.wait(), -9);
+    }
+    nothing_more_than(cx, &before);
+}
+
+/// All at one time, half of them on terminals: each has its own and sees nothing of the others.
+fn fifty_at_once(cx: &Cx) {
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    let began = std::time::Instant::now();
+    let script =
+        |n: usize| format!("read -r word; echo own-{n}-$word; ls /proc | grep -c '^[0-9]'; exit {n}");
+    let mut screens: Vec<_> =
+        (0..25).map(|n| cx.sh(&[], &script(n)).deadline(Duration::from_secs(120)).on_terminal()).collect();
+    let lives: Vec<_> = (25..50)
+        .map(|n| (n, cx.sh(&[], &script(n)).stdin("here\n").deadline(Duration::from_secs(120)).start()))
+        .collect();
+    for (n, screen) in screens.iter_mut().enumerate() {
+        screen.types("here\r");
+        let shown = screen.until(&format!("own-{n}-here\r\n"));
+        assert_eq!(shown.matches("own-").count(), 1, "{shown}");
+        assert_eq!(screen.wait(), i32::try_from(n).expect("small"));
+    }
+    for (n, live) in lives {
+        let done = live.wait();
+        let said = done.exits(i32::try_from(n).expect("small")).stdout();
+        // pid 1, the shell, `ls` and `grep`; the relay where there is one.
+        let processes: u32 = said.lines().nth(1).and_then(|count| count.parse().ok()).unwrap_or(99);
+        assert!(said.starts_with(&format!("own-{n}-here\n")) && processes <= 5, "{said}");
+    }
+    assert!(began.elapsed() < Duration::from_secs(60), "{:?}", began.elapsed());
+    drop(screens);
+    nothing_more_than(cx, &before);
+}
+
+/// With a terminal and without.
+fn exact_exit_status(cx: &Cx) {
+    let codes =
+        [0, 1, 2, 3, 63, 64, 77, 100, 123, 124, 125, 126, 127, 128, 129, 130, 137, 143, 200, 254, 255];
+    for code in codes {
+        let script = format!("exit {code}");
+        cx.sh(&[], &script).run().exits(code);
+        assert_eq!(cx.sh(&[], &script).on_terminal().wait(), code);
+    }
+    for signal in [1, 2, 3, 6, 9, 13, 14, 15, 31] {
+        let script = format!("kill -{signal} $$");
+        cx.sh(&[], &script).run().exits(128 + signal);
+        assert_eq!(cx.sh(&[], &script).on_terminal().wait(), 128 + signal);
+    }
+}
+
 /// Everything on the host side dies at once, as when a terminal or a CI job is torn down by group or by parent.
 fn kill_9_of_all(cx: &Cx) {
     cx.sh(&[&cx.good()], "true").run().exits(0);
@@ -188,7 +266,9 @@ fn two_hundred_runs(cx: &Cx) {
         for worker in 0..4 {
             scope.spawn(move || {
                 for n in 0..50 {
-                    if n % 4 == 3 {
+                    if n % 8 == 5 {
+                        assert_eq!(cx.sh(&[&cx.good()], "exit 6").on_terminal().wait(), 6);
+                    } else if n % 4 == 3 {
                         let live = cx.sh(&[&cx.good()], "exec sleep 1000").start();
                         thread::sleep(Duration::from_millis(7 * ((n + worker) % 13)));
                         live.signal(Signal::SIGKILL);

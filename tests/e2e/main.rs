@@ -29,6 +29,7 @@ mod proxy;
 mod smoke;
 mod socks;
 mod streams;
+mod terminal;
 mod terms;
 mod tls;
 mod upstream;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     smoke::cases(&mut cases);
     socks::cases(&mut cases);
     streams::cases(&mut cases);
+    terminal::cases(&mut cases);
     terms::cases(&mut cases);
     tls::cases(&mut cases);
     upstream::cases(&mut cases);

@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         ["x32"] => kernel::x32(),
         ["tiocsti"] => kernel::tiocsti(),
         ["without-mount", command @ ..] => kernel::without_mount(command),
+        ["terminal-request", name, fd] => kernel::terminal_request(name, fd),
         ["userns"] => kernel::userns(),
         ["keyctl"] => kernel::keyctl(),
         ["with-key", name, command @ ..] => kernel::with_key(name, command),

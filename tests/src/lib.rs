@@ -13,6 +13,7 @@ pub mod dns;
 pub mod leftover;
 pub mod origin;
 pub mod run;
+pub mod screen;
 
 use std::time::{Duration, Instant};
 

@@ -23,17 +23,17 @@ const DEADLINE: Duration = Duration::from_secs(40);
 
 /// A command that is about to start.
 pub struct Run<'a> {
-    cx: &'a Cx,
-    words: Vec<String>,
-    env: Vec<(String, String)>,
-    cwd: PathBuf,
+    pub(crate) cx: &'a Cx,
+    pub(crate) words: Vec<String>,
+    pub(crate) env: Vec<(String, String)>,
+    pub(crate) cwd: PathBuf,
     stdin: Option<Vec<u8>>,
     stdin_open: bool,
     mounts: Option<String>,
     redirections: String,
     own_group: bool,
     audit: Option<PathBuf>,
-    deadline: Duration,
+    pub(crate) deadline: Duration,
 }
 
 impl<'a> Run<'a> {
@@ -148,7 +148,7 @@ impl<'a> Run<'a> {
         self.start().wait()
     }
 
-    fn argv(&self) -> Vec<String> {
+    pub(crate) fn argv(&self) -> Vec<String> {
         let mut argv = Vec::new();
         if let Some(script) = &self.mounts {
             argv.extend(["unshare", "--mount", "sh", "-ec"].map(str::to_string));

@@ -290,6 +290,10 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run")]
     pub(crate) debuggable: bool,
 
+    /// A terminal of the stage's own in the place of yours: auto (default: on one, in the foreground) or off
+    #[arg(long, value_name = "WHEN", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) tty: Option<TtyWhen>,
+
     /// Go through somebody else's exeat proxy: its policy decides, and its record has the decisions
     #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) via: Option<ViaAt>,
@@ -300,6 +304,15 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+}
+
+/// `--tty`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TtyWhen {
+    /// Where standard input and output are one terminal, and exeat is in its foreground.
+    Auto,
+    /// Never.
+    Off,
 }
 
 /// What a stage may use of the machine.

@@ -6,12 +6,13 @@ use std::io;
 
 use exeat_policy::Limits;
 use exeat_runner::{
-    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, UnixSockets,
+    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Tty, UnixSockets,
     View, Work,
 };
 
 use crate::args::{
-    BridgeKind, CacheKind, EnvArgs, Excess, FsView, LoopbackKind, Output, RunArgs, UnixSocketsKind, Variable,
+    BridgeKind, CacheKind, EnvArgs, Excess, FsView, LoopbackKind, Output, RunArgs, TtyWhen, UnixSocketsKind,
+    Variable,
 };
 use crate::failure::Failure;
 use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
@@ -89,6 +90,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         bridge,
         socks5: args.socks5 || socks5,
         hardening: hardening(args.loopback, args.unix_sockets, args.debuggable),
+        tty: tty(args.tty),
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: args.stage.or(stage),
@@ -121,6 +123,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         bridge: Bridge::default(),
         socks5: args.socks5 || socks5,
         hardening: Hardening::default(),
+        tty: Tty::default(),
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: None,
@@ -192,6 +195,13 @@ fn hardening(
         Some(UnixSocketsKind::Off) => UnixSockets::Off,
     };
     Hardening { loopback, unix_sockets, debuggable }
+}
+
+fn tty(when: Option<TtyWhen>) -> Tty {
+    match when {
+        None | Some(TtyWhen::Auto) => Tty::Auto,
+        Some(TtyWhen::Off) => Tty::Off,
+    }
 }
 
 fn at(work: WorkAt) -> Work {

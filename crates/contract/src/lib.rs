@@ -9,7 +9,7 @@ extern crate alloc;
 
 pub mod message;
 
-pub use message::{DecodeError, Go, Hello, Message, Step};
+pub use message::{DecodeError, Go, Hello, Message, Step, Terminal, TerminalSettings};
 
 /// Directory of our files inside the sandbox, on the private `/run`.
 pub const DIR: &str = "/run/exeat";

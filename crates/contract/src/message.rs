@@ -3,7 +3,7 @@
 //! A frame is a length (`u32`, little endian, of what follows) and a body: one tag byte and fields. A byte string is a
 //! `u32` length and its bytes. Descriptors travel beside a frame's first byte (`SCM_RIGHTS`, unix(7)): with a [`Hello`],
 //! the listener of a handoff or a lifeline of a relay, and behind it that of SOCKS5 where it is offered; with a [`Go`], standard input, output
-//! and error, in this order.
+//! and error, in this order; with [`Message::Hardened`], the master of the stage's terminal, where it has one of its own.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -56,7 +56,23 @@ pub struct Go {
     /// TCP ports that the stage may connect to, on whatever address; it may then listen on none. `None`: any port, and it may
     /// listen.
     pub ports: Option<Vec<u16>>,
+    /// The terminal that the stage gets, made inside.
+    pub terminal: Option<Terminal>,
 }
+
+/// A terminal of the sandbox's own: what its master and its slave are to be like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terminal {
+    /// The standard streams that it takes the place of: bit n for descriptor n. Not 0.
+    pub streams: u8,
+    /// Rows, columns, and both in pixels (`struct winsize`, ioctl_tty(2)).
+    pub size: [u16; 4],
+    /// The kernel's `struct termios`: four words of flags (native endian), line discipline, 19 control characters.
+    pub settings: TerminalSettings,
+}
+
+/// As ioctl_tty(2), TCSETS, takes it.
+pub type TerminalSettings = [u8; 36];
 
 /// The steps of stage2, for "step: cause".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,10 +100,12 @@ pub enum Step {
     Seccomp = 10,
     /// Execute the command.
     Exec = 11,
+    /// Make the stage's terminal.
+    Terminal = 12,
 }
 
 impl Step {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::LoopbackUp,
         Self::BindProxyPort,
         Self::StartRelay,
@@ -99,6 +117,7 @@ impl Step {
         Self::Landlock,
         Self::Seccomp,
         Self::Exec,
+        Self::Terminal,
     ];
 
     /// What the step does, for "cannot ...".
@@ -116,6 +135,7 @@ impl Step {
             Self::Landlock => "enter a Landlock domain",
             Self::Seccomp => "install the stage's seccomp filter",
             Self::Exec => "execute the command",
+            Self::Terminal => "give the stage a terminal of its own",
         }
     }
 
@@ -159,6 +179,14 @@ impl Message {
                 put(&mut out, &go.filter)?;
                 out.extend(go.descriptors.to_le_bytes());
                 put_ports(&mut out, go.ports.as_deref())?;
+                match &go.terminal {
+                    None => out.push(0),
+                    Some(terminal) => {
+                        out.push(terminal.streams);
+                        out.extend(terminal.size.into_iter().flat_map(u16::to_le_bytes));
+                        out.extend(terminal.settings);
+                    }
+                }
             }
             Self::Hardened { landlock } => {
                 out.push(HARDENED);
@@ -197,6 +225,7 @@ impl Message {
                 filter: take_bytes(rest)?,
                 descriptors: u64::from_le_bytes(take_array(rest)?),
                 ports: take_ports(rest)?,
+                terminal: take_terminal(rest)?,
             }),
             HARDENED => Self::Hardened { landlock: u32::from_le_bytes(take_array(rest)?) },
             FAILED => {
@@ -231,6 +260,19 @@ fn take_array<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
     let (head, tail) = rest.split_first_chunk::<N>()?;
     *rest = tail;
     Some(*head)
+}
+
+/// Outer `None`: no message.
+fn take_terminal(rest: &mut &[u8]) -> Option<Option<Terminal>> {
+    let [streams] = take_array(rest)?;
+    if streams == 0 {
+        return Some(None);
+    }
+    let mut size = [0; 4];
+    for number in &mut size {
+        *number = u16::from_le_bytes(take_array(rest)?);
+    }
+    Some(Some(Terminal { streams, size, settings: take_array(rest)? }))
 }
 
 fn take_bytes(rest: &mut &[u8]) -> Option<Vec<u8>> {
@@ -271,6 +313,11 @@ mod tests {
                 filter: vec![0; 8],
                 descriptors: 1024,
                 ports: Some(vec![3128, 1080]),
+                terminal: None,
+            }),
+            Message::Go(Go {
+                terminal: Some(Terminal { streams: 0b111, size: [24, 80, 640, 480], settings: [3; 36] }),
+                ..Go::default()
             }),
             Message::Go(Go::default()),
             Message::Hardened { landlock: 7 },

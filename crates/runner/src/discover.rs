@@ -33,7 +33,7 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::lists;
 use crate::plan::{home_of, plan};
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, View};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Tty, View};
 use crate::run::{Ended, Streams, run_here};
 use crate::stopping::GRACE;
 
@@ -336,6 +336,7 @@ impl<'a> Discovery<'a> {
             bridge: Bridge::default(),
             socks5: false,
             hardening: Hardening::default(),
+            tty: Tty::Off,
             via: None,
             upstream: None,
             stage: Some(format!("{PRESET_STAGE}{}", preset.name)),
@@ -638,6 +639,7 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         bridge: Bridge::default(),
         socks5: false,
         hardening: Hardening::default(),
+        tty: Tty::Off,
         via: None,
         upstream: None,
         stage: None,

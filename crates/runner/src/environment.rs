@@ -245,6 +245,7 @@ mod tests {
             bridge: Bridge::default(),
             socks5: false,
             hardening: Hardening::default(),
+            tty: crate::request::Tty::Off,
             via: None,
             upstream: None,
             stage: None,

@@ -29,7 +29,7 @@ const FORM: &str = "exeat isolation 1";
 ///   directory that holds less is not covered by an older approval;
 /// - the network rules of all layers in canonical form, whatever their order and spelling; the upstream proxy, and what is
 ///   reached without it; or the place of somebody else's proxy, whose rules are not known here;
-/// - the names of environment variables, and the limits.
+/// - the names of environment variables, and the limits; whether the stage gets the caller's terminal or its own.
 ///
 /// The command, values of variables, labels, the place of the record, the directory of a single run, times, and the
 /// contents of trees and caches are not part of it: an approval of a fingerprint is one of the walls, not of what runs
@@ -107,6 +107,7 @@ impl Plan {
             }
         }
         it.text("bridge", self.bridge.argument(self.socks5));
+        it.text("tty", self.tty.as_str());
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),
             Identity::Other { uid, gid } => {

@@ -61,6 +61,7 @@ mod fingerprint;
 mod identity;
 mod limits;
 pub mod lists;
+mod output;
 mod plan;
 mod quarantine;
 mod reload;
@@ -70,6 +71,7 @@ mod signals;
 mod stage;
 mod staged;
 mod stopping;
+mod terminal;
 mod upstream;
 mod via;
 mod view;
@@ -90,8 +92,8 @@ pub use limits::Reached;
 pub use plan::{Plan, home_of, plan};
 pub use reload::{Load, Reloaded, Seen};
 pub use request::{
-    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, UnixSockets, View,
-    WORK, Work,
+    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Tty, UnixSockets,
+    View, WORK, Work,
 };
 pub use run::{Ended, Outcome, Through, run};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

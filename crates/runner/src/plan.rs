@@ -24,7 +24,7 @@ use crate::identity::{Base, Seen, Who};
 use crate::limits;
 use crate::lists;
 use crate::quarantine::Missing;
-use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, UnixSockets, WORK, Work};
+use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, Tty, UnixSockets, WORK, Work};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::view::{WORK_PATH, joined};
 use crate::{environment, via};
@@ -45,6 +45,7 @@ pub struct Plan {
     pub(crate) env: BTreeMap<OsString, OsString>,
     pub(crate) bridge: BridgeKind,
     pub(crate) socks5: bool,
+    pub(crate) tty: Tty,
     /// The socket of the proxy that decides, where it is somebody else's.
     pub(crate) via: Option<PathBuf>,
     pub(crate) upstream: Option<UpstreamProxy>,
@@ -163,6 +164,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
             Bridge::Relay => BridgeKind::Relay,
         },
         socks5: request.socks5,
+        tty: request.tty,
         via,
         upstream: request.upstream,
         identity,
@@ -296,6 +298,7 @@ impl Plan {
         let _ = writeln!(out, "starts in    {}", self.cwd.display());
         let socks5 = if self.socks5 { ", with SOCKS5" } else { "" };
         let _ = writeln!(out, "bridge       {}{socks5}", self.bridge.as_str());
+        let _ = writeln!(out, "tty          {}", self.tty.as_str());
         if let Some(socket) = &self.via {
             let _ = writeln!(out, "via          unix:{}", socket.display());
         }
@@ -387,6 +390,7 @@ impl Plan {
             "cwd": self.cwd.to_string_lossy(),
             "bridge": self.bridge.as_str(),
             "socks5": self.socks5,
+            "tty": self.tty.as_str(),
             "via": self.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
             "upstream": self.upstream.as_ref().map(|upstream| json!({
                 "proxy": upstream.to_string(), "credentials": upstream.has_credentials(),
@@ -619,6 +623,7 @@ mod tests {
             bridge: Bridge::Handoff,
             socks5: false,
             hardening: Hardening::default(),
+            tty: Tty::Off,
             via: None,
             upstream: None,
             stage: None,

@@ -36,6 +36,8 @@ pub struct Request {
     pub socks5: bool,
     /// What is held tighter than usual, or looser.
     pub hardening: Hardening,
+    /// What the stage gets of a terminal.
+    pub tty: Tty,
     /// The Unix socket of somebody else's proxy: it decides in place of `policy`, which is then empty, and its record has
     /// the decisions.
     pub via: Option<PathBuf>,
@@ -205,6 +207,28 @@ pub enum UnixSockets {
     On,
     /// Never, but for connected pairs.
     Off,
+}
+
+/// What a stage gets in the place of a terminal, from [`run`](fn@crate::run).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Tty {
+    /// A terminal of the sandbox's own, where standard input and output both are this process's controlling terminal, and
+    /// this process is in its foreground. Otherwise as [`Tty::Off`].
+    #[default]
+    Auto,
+    /// The caller's streams as they are, in a session that has no terminal.
+    Off,
+}
+
+impl Tty {
+    /// The word of the flag.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+        }
+    }
 }
 
 /// Where the audit record goes.

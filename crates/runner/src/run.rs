@@ -4,7 +4,7 @@
 //! blocks. What a run does to the process that it is part of is in [`Within`], and nowhere else.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -42,13 +42,15 @@ use tokio_util::sync::CancellationToken;
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, chain};
-use crate::limits::{self, Copies, Reached, Stop};
+use crate::limits::{self, Reached, Stop};
+use crate::output::{Copies, Meter};
 use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
-use crate::request::AuditTo;
-use crate::signals::{Ask, Asks, Signals};
+use crate::request::{AuditTo, Tty};
+use crate::signals::{Ask, Asks, Signals, may_suspend};
 use crate::staged::{Ids, Staged};
 use crate::stopping::{GRACE, Stopping};
+use crate::terminal::Terminal;
 
 /// From a signal to the word that the command has started, which is on its way when it has.
 const STARTING: Duration = Duration::from_secs(1);
@@ -506,7 +508,7 @@ impl Run<'_> {
         dir: &RunDir,
         staging: Option<Staging>,
         listener: UnixListener,
-        Streams { fds: mut streams, .. }: Streams,
+        Streams { fds: mut streams, own }: Streams,
     ) -> Result<(Thread, Sandbox), Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         for (stream, name) in streams.iter().zip(STREAMS) {
@@ -514,14 +516,24 @@ impl Run<'_> {
                 return Err(Error::Stream { stream: name, what });
             }
         }
+        let terminal = if own && self.plan.tty == Tty::Auto {
+            Terminal::of(&streams).map_err(prepare("the terminal"))?
+        } else {
+            None
+        };
+        let on_terminal = |number| terminal.as_ref().is_some_and(|terminal| terminal.replaces(number));
+        for (number, stream) in streams.iter_mut().enumerate().filter(|(number, _)| on_terminal(*number)) {
+            // Nothing of the caller's terminal goes in: stage2 puts its own in this place.
+            *stream = null().map_err(prepare(STREAMS.get(number).copied().unwrap_or_default()))?.into();
+        }
         let (stop, stops) = mpsc::channel(STOPS);
         let known = Arc::new(OnceLock::new());
-        let [_, output, error] = &mut streams;
-        let copies = self.plan.limits.limits.output_size.map(|limit| {
-            Copies::between([output, error], limit, &known, &stop)
-                .map_err(prepare("the pipes for the output"))
+        let meter = self.plan.limits.limits.output_size.map(|limit| Meter::new(limit, &known, &stop));
+        let copies = meter.as_ref().map(|meter| {
+            let outputs = streams.iter_mut().enumerate().skip(1).filter(|(number, _)| !on_terminal(*number));
+            Copies::between(outputs.map(|(_, stream)| stream).collect(), meter)
         });
-        let copies = copies.transpose()?;
+        let copies = copies.transpose().map_err(prepare("the pipes for the output"))?;
         let (cancelled, cancel) = io::pipe().map_err(prepare("a pipe"))?;
         let launch = Launch {
             bwrap: self.plan.bwrap.clone(),
@@ -530,7 +542,7 @@ impl Run<'_> {
             cancel: cancelled.into(),
             staging,
         };
-        let go = self.go()?;
+        let go = self.go(terminal.as_ref())?;
         let limits = self.plan.limits;
         let mounts = self.plan.mounts.clone();
         let says = stop.clone();
@@ -555,13 +567,13 @@ impl Run<'_> {
                 Err(error) => return drop(started_to.send(Err(error))),
             };
             let [input, output, error] = &streams;
-            let running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
+            let mut running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
                 Ok(running) => running,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
             // The stage has its own: a reader of its output must see the end when the stage closes it.
             drop(streams);
-            if started_to.send(Ok(())).is_ok() {
+            if started_to.send(Ok(running.take_terminal())).is_ok() {
                 drop(status_to.send(running.wait()));
             }
             drop(watch);
@@ -574,6 +586,8 @@ impl Run<'_> {
             go: Some(go_to),
             started,
             status,
+            terminal,
+            meter,
             copies,
             stops,
             _stop: stop,
@@ -581,7 +595,7 @@ impl Run<'_> {
         Ok((Thread(Some(thread)), sandbox))
     }
 
-    fn go(&self) -> Result<Go, Error> {
+    fn go(&self, terminal: Option<&Terminal>) -> Result<Go, Error> {
         let mut env = self.plan.env.clone();
         env.insert(RUN_ID.into(), self.run.to_string().into());
         let filter = if self.plan.unix_sockets {
@@ -599,6 +613,7 @@ impl Run<'_> {
             filter,
             descriptors: self.descriptors,
             ports: self.plan.ports(),
+            terminal: terminal.map(|terminal| terminal.wanted),
         })
     }
 }
@@ -629,8 +644,13 @@ struct Sandbox {
     /// Dropping it gives up a sandbox that does not stand yet.
     cancel: Option<PipeWriter>,
     go: Option<oneshot::Sender<()>>,
-    started: oneshot::Receiver<Result<(), exeat_sandbox::Error>>,
+    /// With the master of the stage's terminal, where it has one of its own.
+    started: oneshot::Receiver<Result<Option<OwnedFd>, exeat_sandbox::Error>>,
     status: oneshot::Receiver<Result<Status, exeat_sandbox::Error>>,
+    /// The caller's terminal, where the stage has one of its own.
+    terminal: Option<Terminal>,
+    /// Counts the output, where that is limited.
+    meter: Option<Meter>,
     /// What is between the stage and its output, where that is limited.
     copies: Option<Copies>,
     /// Limits that were reached.
@@ -689,13 +709,22 @@ impl Sandbox {
                 }
             },
         };
-        match started {
+        let terminal = match started {
             // The stage has the streams now.
-            Ok(()) => {
-                if let Err(source) = on_start() {
-                    // It runs already, and nobody would hold it to its time.
-                    let _ = handle.kill();
-                    return Err(Error::Prepare { what: "the standard streams", source });
+            Ok(master) => {
+                let copying = self.terminal.take().zip(master).map(|(terminal, master)| {
+                    terminal.copy(master, handle.clone(), self.meter.take(), may_suspend())
+                });
+                let ready = on_start().map_err(|source| ("the standard streams", source));
+                let ready =
+                    ready.and_then(|()| copying.transpose().map_err(|source| ("the terminal", source)));
+                match ready {
+                    Ok(copying) => copying,
+                    Err((what, source)) => {
+                        // It runs already, and nobody would hold it to its time.
+                        let _ = handle.kill();
+                        return Err(Error::Prepare { what, source });
+                    }
                 }
             }
             Err(exeat_sandbox::Error::Exec(errno)) => {
@@ -704,9 +733,9 @@ impl Sandbox {
                 return Ok(Over { ended, why_not: Some(errno.desc()), signal: None, blind: None });
             }
             Err(error) => return Err(Error::Sandbox(error)),
-        }
+        };
         let timeout = timeout.and_then(|limit| Instant::now().checked_add(limit.get()));
-        let mut stopping = Stopping::new(handle);
+        let mut stopping = Stopping::new(handle, terminal);
         let mut timed_out = false;
         let mut first = None;
         if let Some((ask, signal)) = early {
@@ -721,10 +750,11 @@ impl Sandbox {
                 ask = asks.next() => {
                     first = first.or(ask.ends());
                     match ask {
-                        Ask::Suspend => stopping.suspend().await,
+                        Ask::Suspend => stopping.suspend(false).await,
                         ask => stopping.asked(ask),
                     }
                 }
+                () = stopping.suspend_typed() => stopping.suspend(true).await,
                 () = until(timeout), if !timed_out && stop.is_none() => {
                     timed_out = true;
                     stopping.signal(Signal::SIGTERM);
@@ -736,24 +766,38 @@ impl Sandbox {
                 () = until(deadline), if deadline.is_some() => stopping.kill(),
             }
         };
-        if let Some(copies) = &mut self.copies {
+        stopping.over();
+        if self.copies.is_some() || stopping.terminal.is_some() {
             // What the stage has written goes on to whoever reads it, for as long as that takes: without a pipe between, it
             // would have gone there before the stage could end. A stage that was stopped, or a signal, does not wait so long.
             let by = stopping.deadline.map(|_| Instant::now() + GRACE);
             loop {
+                let delivered = async {
+                    if let Some(copies) = &self.copies {
+                        copies.finished().await;
+                    }
+                    if let Some(terminal) = &stopping.terminal {
+                        terminal.finished().await;
+                    }
+                };
                 tokio::select! {
-                    () = copies.finished() => break,
+                    () = delivered => break,
                     ask = asks.next() => match ask {
-                        Ask::Suspend => stopping.suspend().await,
-                        ask if ask.ends().is_some() => break copies.cancel(),
-                        _ => {}
+                        Ask::Suspend => stopping.suspend(false).await,
+                        ask if ask.ends().is_some() => break,
+                        ask => stopping.asked(ask),
                     },
                     () = until(by.or(timeout)) => {
                         timed_out |= by.is_none();
-                        break copies.cancel();
+                        break;
                     }
                 }
             }
+            if let Some(copies) = &mut self.copies {
+                copies.cancel();
+            }
+            // Restores the caller's terminal.
+            drop(stopping.terminal.take());
         }
         if !timed_out && stop.is_none() {
             stop = self.stops.try_recv().ok();
@@ -795,10 +839,14 @@ fn leads_out(stream: &OwnedFd) -> io::Result<Option<&'static str>> {
 
 /// Puts `/dev/null` in the place of this process's standard input and output.
 fn release_streams() -> io::Result<()> {
-    let null = OpenOptions::new().read(true).write(true).open("/dev/null")?;
+    let null = null()?;
     nix::unistd::dup2_stdin(&null)?;
     nix::unistd::dup2_stdout(&null)?;
     Ok(())
+}
+
+fn null() -> io::Result<File> {
+    OpenOptions::new().read(true).write(true).open("/dev/null")
 }
 
 /// Sleeps until then, or for ever.

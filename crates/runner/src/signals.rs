@@ -114,6 +114,11 @@ pub(crate) fn children_unseen() -> bool {
     is_in(ignored(), Signal::SIGCHLD)
 }
 
+/// Whether the caller lets this process be suspended: a shell without job control may not.
+pub(crate) fn may_suspend() -> bool {
+    !is_in(ignored(), Signal::SIGTSTP)
+}
+
 /// Waits for signals.
 #[derive(Debug)]
 pub(crate) struct Signals(Vec<(Signal, Stream)>);

@@ -20,7 +20,7 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, home_of, plan_with};
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, View, Work};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Tty, View, Work};
 use crate::run::{Outcome, Streams};
 use crate::signals;
 
@@ -543,6 +543,7 @@ impl Stage {
             bridge: self.bridge,
             socks5: self.socks5,
             hardening: self.hardening,
+            tty: Tty::Off,
             via: self.via.clone(),
             upstream: self.upstream.clone(),
             stage: self.stage.clone(),

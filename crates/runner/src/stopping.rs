@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
 
 use crate::signals::Ask;
+use crate::terminal::Copying;
 
 /// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
@@ -26,11 +27,28 @@ pub(crate) struct Stopping {
     pub(crate) deadline: Option<Instant>,
     /// The stage was continued with this process, and the signal that did it is still on its way here.
     continued: bool,
+    /// What goes on between the stage's terminal and the caller's, where the stage has one of its own.
+    pub(crate) terminal: Option<Copying>,
 }
 
 impl Stopping {
-    pub(crate) fn new(handle: Handle) -> Self {
-        Self { handle, deadline: None, continued: false }
+    pub(crate) fn new(handle: Handle, terminal: Option<Copying>) -> Self {
+        Self { handle, deadline: None, continued: false, terminal }
+    }
+
+    /// Waits until somebody has typed that the stage is to be suspended.
+    pub(crate) async fn suspend_typed(&mut self) {
+        match &mut self.terminal {
+            Some(terminal) => terminal.suspend_typed().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// No process of the stage is left.
+    pub(crate) fn over(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.end();
+        }
     }
 
     /// Does what does not take time: all but [`Ask::Suspend`], which is [`Stopping::suspend`].
@@ -46,9 +64,22 @@ impl Stopping {
                 self.deadline = self.deadline.into_iter().chain(by).min();
             }
             Ask::Kill => self.kill(),
-            Ask::Tell(Signal::SIGCONT) if std::mem::take(&mut self.continued) => {}
-            Ask::Tell(signal) => self.tell(signal),
+            Ask::Tell(signal) => self.told(signal),
             Ask::Suspend => {}
+        }
+    }
+
+    fn told(&mut self, signal: Signal) {
+        match (signal, &mut self.terminal) {
+            // The kernel tells whoever is in the foreground there, if the size is another one.
+            (Signal::SIGWINCH, Some(terminal)) => return terminal.resized(),
+            // Who stopped this process, and what happened to the terminal meanwhile, is not known.
+            (Signal::SIGCONT, Some(terminal)) if !self.continued => terminal.resume(),
+            _ => {}
+        }
+        let known = signal == Signal::SIGCONT && std::mem::take(&mut self.continued);
+        if !known {
+            self.tell(signal);
         }
     }
 
@@ -73,12 +104,13 @@ impl Stopping {
     }
 
     /// Stops the stage's process group, then this process; returns when both go on. Where nobody could continue this process
-    /// (its process group is orphaned), both go on at once, as if SIGTSTP had its default action here.
+    /// (its process group is orphaned), both go on at once, as if SIGTSTP had its default action here. `typed`: on a terminal,
+    /// which would have stopped the whole process group of this process.
     ///
     /// SIGTSTP alone would not do. A stage may catch it and go on. And one that leads a session, as on a terminal of the
     /// sandbox's own, is in an orphaned process group: its parent is in another session. The default action of SIGTSTP
     /// does not stop such a group (setpgid(2)); SIGSTOP stops any.
-    pub(crate) async fn suspend(&mut self) {
+    pub(crate) async fn suspend(&mut self, typed: bool) {
         let plainly = self.handle.stage_takes_default(Signal::SIGTSTP as i32);
         self.tell(Signal::SIGTSTP);
         let by = Instant::now() + if plainly { SUSPENDING_PLAINLY } else { SUSPENDING };
@@ -86,9 +118,15 @@ impl Stopping {
             sleep(LOOK).await;
         }
         self.tell(Signal::SIGSTOP);
-        if let Err(error) = suspend_this_process() {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.suspend();
+        }
+        if let Err(error) = suspend_this_process(typed) {
             // The stage is not left as it is, where nobody would wake it.
             tracing::warn!(%error, "cannot be suspended");
+        }
+        if let Some(terminal) = &mut self.terminal {
+            terminal.resume();
         }
         self.tell(Signal::SIGCONT);
         self.continued = true;

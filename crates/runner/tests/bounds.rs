@@ -135,6 +135,7 @@ fn one_case() {
         bridge: Bridge::Handoff,
         socks5: false,
         hardening: exeat_runner::Hardening::default(),
+        tty: exeat_runner::Tty::Off,
         via: None,
         upstream: None,
         stage: None,

@@ -97,6 +97,7 @@ pub struct Rlimit {
 pub struct Running {
     handle: Handle,
     bwrap: Bwrap,
+    terminal: Option<OwnedFd>,
 }
 
 /// Signals for a running stage; may be used from any thread.
@@ -228,18 +229,25 @@ impl Offer {
     /// [`Error::Control`] when the sandbox went away. Nothing untrusted has run, and the sandbox is gone.
     pub fn go(mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<Running, Error> {
         self.control.set_deadline(GO).map_err(Error::Control)?;
+        let wanted = usize::from(go.terminal.is_some());
         self.control.send_go(go, streams)?;
-        match self.control.receive()? {
+        let mut passed = match self.control.receive()? {
             // The record has said already what holds.
             Some((Message::Hardened { landlock }, _)) if landlock < sys::landlock_abi() => {
                 return Err(Error::Stage2 { step: Step::Landlock, source: nix::errno::Errno::EPERM });
             }
-            Some((Message::Hardened { landlock }, _)) => tracing::debug!(landlock, "stage2 hardened itself"),
+            Some((Message::Hardened { landlock }, passed)) => {
+                tracing::debug!(landlock, "stage2 hardened itself");
+                passed
+            }
             Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
             _ => return Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
+        };
+        if passed.len() != wanted {
+            return Err(Error::Control(io::ErrorKind::InvalidData.into()));
         }
         match self.control.receive()? {
-            None => Ok(Running { handle: self.handle, bwrap: self.bwrap }),
+            None => Ok(Running { handle: self.handle, bwrap: self.bwrap, terminal: passed.pop() }),
             Some((Message::Failed { step, errno }, _)) => Err(failed(step, errno)),
             Some(_) => Err(Error::Control(io::ErrorKind::InvalidData.into())),
         }
@@ -252,6 +260,11 @@ fn failed(step: Step, errno: i32) -> Error {
 }
 
 impl Running {
+    /// The master of the stage's terminal, where the go asked for one; once.
+    pub fn take_terminal(&mut self) -> Option<OwnedFd> {
+        self.terminal.take()
+    }
+
     /// Waits until no process of the sandbox is left.
     ///
     /// # Errors
@@ -308,6 +321,12 @@ impl Handle {
     #[must_use]
     pub fn stage_takes_default(&self, signal: i32) -> bool {
         control::takes_default(self.0.pid, signal) == Some(true) && !self.stage_is_over()
+    }
+
+    /// Whether the stage's own process group is in the foreground of the terminal with this master.
+    #[must_use]
+    pub fn stage_is_in_foreground(&self, master: BorrowedFd<'_>) -> bool {
+        nix::unistd::tcgetpgrp(master).is_ok_and(|group| group.as_raw() == self.0.pid)
     }
 
     /// Ends every process of the sandbox at once.

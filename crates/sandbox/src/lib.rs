@@ -25,6 +25,7 @@ pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
 pub use staging::Staging;
 pub use sys::attempt;
+pub use sys::terminal;
 pub use sys::{
     Tree, UserMap, descriptor_limit, notice_children, prefer_this_thread, raise_descriptor_limit,
     suspend_this_process, take_fd,

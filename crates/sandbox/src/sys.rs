@@ -2,6 +2,7 @@
 
 pub mod attempt;
 mod outside;
+pub mod terminal;
 mod trees;
 
 use std::fs::File;
@@ -79,18 +80,20 @@ pub fn notice_children() -> io::Result<()> {
     Ok(())
 }
 
-/// Stops this process as SIGTSTP does by default, whatever it does here. Returns when the process is continued, or at once
-/// where its process group is orphaned: nobody could continue it then, and the kernel does not stop it (setpgid(2)).
+/// Stops this process as SIGTSTP does by default, whatever it does here, or sends that signal to its whole process group, as a
+/// terminal does. To be called by the main thread. Returns when the process is continued, or at once where its process group
+/// is orphaned: nobody could continue it then, and the kernel does not stop it (setpgid(2)).
 ///
 /// # Errors
-/// What sigaction(2) and raise(3) say.
-pub fn suspend_this_process() -> io::Result<()> {
-    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, raise, sigaction};
+/// What sigaction(2), raise(3) and killpg(3) say.
+pub fn suspend_this_process(whole_group: bool) -> io::Result<()> {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of ours.
     let before = unsafe { sigaction(Signal::SIGTSTP, &default) }?;
-    // To this thread, which takes it before the call returns.
-    let raised = raise(Signal::SIGTSTP);
+    // This thread takes it before the call returns: for a group as well, since the kernel asks the main thread first.
+    let raised =
+        if whole_group { killpg(nix::unistd::getpgrp(), Signal::SIGTSTP) } else { raise(Signal::SIGTSTP) };
     // SAFETY: what was there before is put back.
     unsafe { sigaction(Signal::SIGTSTP, &before) }?;
     Ok(raised?)

@@ -9,7 +9,7 @@ use exeat_sandbox::Held;
 
 use super::*;
 use crate::plan::plan;
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, View};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, Tty, View};
 
 /// Changes, each with a word for it.
 type Changes<'a, T> = Vec<(&'static str, Box<dyn FnOnce(&mut T) + 'a>)>;
@@ -42,6 +42,7 @@ impl Dirs {
             bridge: Bridge::Handoff,
             socks5: false,
             hardening: crate::request::Hardening::default(),
+            tty: Tty::Auto,
             via: None,
             upstream: None,
             stage: None,
@@ -106,6 +107,7 @@ fn a5_each_change_of_a_request_is_another_fingerprint() {
         ("another directory", Box::new(|it| it.cwd = data.clone())),
         ("the other bridge", Box::new(|it| it.bridge = Bridge::Relay)),
         ("another way in", Box::new(|it| it.socks5 = true)),
+        ("the caller's terminal", Box::new(|it| it.tty = Tty::Off)),
         ("a variable more", Box::new(|it| it.env.push(EnvRule::Pass("CI".into())))),
         ("a variable less", Box::new(|it| it.env.push(EnvRule::Remove("SHELL".into())))),
         ("a time limit", Box::new(|it| it.limits.timeout = "1s".parse().ok())),
@@ -132,6 +134,7 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
         ("the executable", Box::new(|it| it.bwrap = "/opt/bwrap".into())),
         ("the bridge", Box::new(|it| it.bridge = BridgeKind::Relay)),
         ("another way in", Box::new(|it| it.socks5 = true)),
+        ("the caller's terminal", Box::new(|it| it.tty = Tty::Off)),
         ("the identity", Box::new(|it| it.identity = Identity::Other { uid: 1, gid: 2 })),
         ("the identity's numbers", Box::new(|it| it.identity = Identity::Other { uid: 2, gid: 1 })),
         ("host sockets", Box::new(|it| it.unix_sockets = !it.unix_sockets)),

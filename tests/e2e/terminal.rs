@@ -1,0 +1,315 @@
+//! A stage on a terminal: it feels like the command alone, and has a terminal of its own.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use e2e::case::{Cases, Cx};
+use e2e::run::{Run, memory_kb};
+use e2e::screen::{SIZE, Screen};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.matrix("terminal::its_own", its_own);
+    list.users("terminal::job_control_inside", job_control);
+    list.users("terminal::suspends_like_the_command", suspends);
+    list.once("terminal::suspends_with_what_it_is_part_of", suspends_with_its_group);
+    list.once("terminal::stopped_from_elsewhere", stopped_from_elsewhere);
+    list.once("terminal::in_the_background", in_the_background);
+    list.once("terminal::follows_the_window", follows_the_window);
+    list.once("terminal::half_a_terminal_is_none", half);
+    list.once("terminal::other_streams_stay", other_streams);
+    list.once("terminal::output_is_counted", output_is_counted);
+    list.once("terminal::a_flood_waits_for_its_reader", flood);
+    list.once("terminal::a_paste_is_bounded_and_interrupted", paste);
+    list.users("terminal::restored_on_every_way_out", restored);
+    list.bridges("terminal::hang_up", hang_up);
+    list.once("terminal::asked_for_by_name", by_name);
+    list.once("terminal::programs", programs);
+}
+
+/// `exeat run FLAGS -- sh -c SCRIPT` on a terminal.
+fn on_terminal(cx: &Cx, flags: &[&str], script: &str) -> Screen {
+    exeat(cx, flags, &["sh", "-c", script]).on_terminal()
+}
+
+fn exeat<'a>(cx: &'a Cx, flags: &[&str], command: &[&str]) -> Run<'a> {
+    cx.exeat([&["run"], flags, &["--"], command].concat())
+}
+
+/// A shell with job control on a terminal, in which `exeat` is `$E`.
+fn shell(cx: &Cx) -> Screen {
+    if !Path::new("/bin/bash").exists() {
+        cx.cannot("bash is not installed");
+    }
+    let exeat = format!("{} run --quiet", cx.bench().bin.join("exeat").display());
+    let shell = cx.outside(["bash", "--norc", "-i"]).env("PS1", "host$ ").env("E", &exeat);
+    let mut screen = shell.on_terminal();
+    screen.until("host$ ");
+    screen
+}
+
+fn its_own(cx: &Cx) {
+    let script = "tty; stty size; for n in 0 1 2; do test -t $n && echo is $n; done
+                  read -r line </dev/tty; echo \"got $line\"; ls -l /proc/self/fd | grep -c /dev/pts; exit 5";
+    let mut screen = on_terminal(cx, &[], script);
+    screen.until(&format!("/dev/pts/0\r\n{} {}\r\nis 0\r\nis 1\r\nis 2\r\n", SIZE.0, SIZE.1));
+    // Typed once, shown once: it is the stage's terminal that echoes.
+    screen.types("word\r");
+    assert_eq!(screen.until("got word\r\n"), "word\r\ngot word\r\n");
+    // The two that are left when `ls` writes into a pipe.
+    screen.until("2\r\n");
+    assert_eq!(screen.wait(), 5);
+}
+
+fn job_control(cx: &Cx) {
+    let mut screen = exeat(cx, &["--env", "PS1=in$ "], &["bash", "--norc", "-i"]).on_terminal();
+    let shown = screen.until("in$ ");
+    assert!(!shown.contains("no job control"), "{shown}");
+    screen.types("sleep 1000\r").until("sleep 1000\r\n");
+    screen.until_raw(true);
+    thread::sleep(Duration::from_millis(200));
+    screen.types([26]).until("Stopped");
+    screen.until("in$ ");
+    screen.types("bg; jobs\r").until("Running");
+    screen.until("in$ ");
+    screen.types("fg\r").until("sleep 1000\r\n");
+    thread::sleep(Duration::from_millis(200));
+    screen.types([3]).until("in$ ");
+    screen.types("echo left $?; exit 7\r").until("left 130\r\n");
+    assert_eq!(screen.wait(), 7);
+}
+
+/// `^Z` and `fg`, as with the command alone; nothing that is typed meanwhile is lost to the shell.
+fn suspends(cx: &Cx) {
+    let mut screen = shell(cx);
+    let before = screen.settings();
+    screen.types("$E -- sh -c 'echo ready; exec sleep 1000'\r").until("ready\r\n");
+    screen.until_raw(true).types([26]).until("Stopped");
+    screen.until("host$ ");
+    screen.types("stty -a | grep -o ' icanon'; bg; echo typed $((6*7))\r").until(" icanon\r\n");
+    screen.until("typed 42\r\n");
+    screen.until("host$ ");
+    // In the background it reads nothing.
+    thread::sleep(Duration::from_millis(600));
+    screen.types("echo still $((7*7)); jobs\r").until("still 49\r\n");
+    screen.until("Running");
+    screen.until("host$ ");
+    screen.types("fg\r").until("sleep 1000'\r\n");
+    thread::sleep(Duration::from_millis(600));
+    screen.types([3]).until("host$ ");
+    screen.types("echo left $?\r").until("left 130\r\n");
+    screen.until("host$ ");
+    assert_eq!(screen.settings().local_flags, before.local_flags);
+    screen.types("exit\r");
+    screen.wait();
+}
+
+/// A script that exeat is a part of stops with it.
+fn suspends_with_its_group(cx: &Cx) {
+    let mut screen = shell(cx);
+    screen.types("sh -c '$E -- sh -c \"echo ready; exec sleep 1000\"; echo after $?'\r").until("ready\r\n");
+    screen.until_raw(true).types([26]).until("Stopped");
+    screen.until("host$ ");
+    screen.types("fg\r").until("\r\n");
+    thread::sleep(Duration::from_millis(500));
+    screen.types([3]).until("after 130");
+}
+
+/// SIGSTOP gives no chance to put the terminal in order; whoever continues finds it as the shell left it.
+fn stopped_from_elsewhere(cx: &Cx) {
+    let mut screen = shell(cx);
+    screen.types("$E -- sh -c 'echo ready; cat'\r").until("ready\r\n");
+    screen.until_raw(true);
+    for signal in ["STOP", "TSTP"] {
+        screen.types("x\r").until("x\r\nx\r\n");
+        let jobs = e2e::leftover::below(screen.pid().as_raw().unsigned_abs());
+        let exeat = jobs.iter().find_map(|line| line.strip_suffix(" exeat")).expect("exeat runs");
+        let exeat: i32 = exeat.parse().expect("a pid");
+        let signal = if signal == "STOP" { Signal::SIGSTOP } else { Signal::SIGTSTP };
+        nix::sys::signal::kill(nix::unistd::Pid::from_raw(exeat), signal).expect("it runs");
+        screen.until("Stopped");
+        screen.until("host$ ");
+        screen.types("fg\r").until("\r\n");
+        thread::sleep(Duration::from_millis(500));
+    }
+    screen.types([4]).until("host$ ");
+    screen.types("echo left $?; stty -a | grep -o ' icanon'\r").until("left 0\r\n");
+    screen.until(" icanon\r\n");
+}
+
+fn in_the_background(cx: &Cx) {
+    let mut screen = shell(cx);
+    screen.types("$E -- tty & wait\r").until("not a tty");
+    screen.until("host$ ");
+}
+
+fn follows_the_window(cx: &Cx) {
+    let script = "trap 'stty size' WINCH; echo ready; while :; do sleep 0.05; done";
+    let mut screen = on_terminal(cx, &[], script);
+    screen.until("ready\r\n");
+    screen.resize(44, 132).until("44 132\r\n");
+    screen.types([3]);
+    assert_eq!(screen.wait(), 130);
+    // What the stage does to its own changes nothing here.
+    let mut screen = on_terminal(cx, &[], "stty rows 5 cols 6 -echo; stty size; sleep 0.3");
+    screen.until("5 6\r\n");
+    assert_eq!(screen.wait(), 0);
+    screen.resize(50, 150);
+}
+
+/// One of the two is not enough: the stage gets the streams, and no session on the caller's terminal.
+fn half(cx: &Cx) {
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let inside = "test -t 0 && echo in; test -t 1 && echo out; (: </dev/tty) 2>/dev/null || echo no tty";
+    for (redirection, expect) in [("| cat", "in\r\nno tty\r\n"), ("</dev/null", "out\r\nno tty\r\n")] {
+        let script = format!("{exeat} run --quiet -- sh -c '{inside}' {redirection}");
+        let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();
+        screen.until(expect);
+        screen.wait();
+    }
+}
+
+fn other_streams(cx: &Cx) {
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let inside = "test -t 2 || echo no terminal >&2; tty";
+    let file = cx.dir().join("said");
+    let script = format!("{exeat} run --quiet -- sh -c '{inside}' 2>{}", file.display());
+    let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();
+    screen.until("/dev/pts/0\r\n");
+    screen.wait();
+    let said = fs::read_to_string(&file).expect("what was said");
+    assert!(said.ends_with("no terminal\n"), "{said}");
+}
+
+/// What goes through the terminal counts like what goes through a pipe, and the two together.
+fn output_is_counted(cx: &Cx) {
+    let mut screen = on_terminal(cx, &["--output-size", "1000", "--quiet"], "echo ready; yes");
+    screen.until("ready\r\n");
+    assert_eq!(screen.wait(), 137);
+    let rest = screen.rest(Duration::from_millis(200));
+    let lines = rest.bytes().filter(|byte| *byte == b'y').count();
+    assert!((300..=331).contains(&lines), "{lines} lines of 3 bytes: {rest}");
+    let mut screen = on_terminal(cx, &["--output-size", "1MB"], "echo ready; exit 3");
+    screen.until("ready\r\n");
+    assert_eq!(screen.wait(), 3);
+}
+
+/// All of it arrives, in order, and none of it is hoarded.
+fn flood(cx: &Cx) {
+    let mut screen = on_terminal(cx, &[], "seq 300000");
+    screen.until("\r\n2000\r\n");
+    thread::sleep(Duration::from_secs(1));
+    let peak = memory_kb(screen.pid(), "VmHWM");
+    assert!(peak > 0 && peak < 40_000, "{peak} kB");
+    let mut next = 2001;
+    while next <= 300_000 {
+        let upto = (next + 5000).min(300_000);
+        let shown = screen.until(&format!("\r\n{upto}\r\n"));
+        let expected: Vec<String> = (next..=upto).map(|n| n.to_string()).collect();
+        let lines: Vec<&str> = shown.split("\r\n").filter(|line| !line.is_empty()).collect();
+        assert!(lines == expected, "not {next} to {upto}: {} lines", lines.len());
+        next = upto + 1;
+    }
+    assert_eq!(screen.wait(), 0);
+}
+
+/// A megabyte for nobody, and an interrupt behind it. Where lines are put together the kernel throws away what is too much;
+/// where they are not, it waits.
+fn paste(cx: &Cx) {
+    for (mode, bytes) in [("icanon", 1 << 20), ("-icanon", 60_000)] {
+        let mut screen = on_terminal(cx, &[], &format!("stty {mode} -echo; echo ready; exec sleep 1000"));
+        screen.until("ready\r\n");
+        screen.until_raw(true).types("x".repeat(bytes));
+        let peak = memory_kb(screen.pid(), "VmHWM");
+        assert!(peak < 40_000, "{peak} kB");
+        screen.types([3]);
+        assert_eq!(screen.wait(), 130, "{mode}");
+    }
+}
+
+/// However it ends, the terminal is as it was.
+fn restored(cx: &Cx) {
+    type End = (&'static [&'static str], &'static str, Option<Signal>, i32);
+    let ends: [End; 8] = [
+        (&[], "stty raw -echo; echo ready; exit 3", None, 3),
+        (&[], "stty raw; echo ready; kill -9 $$", None, 137),
+        (&["--timeout", "300ms"], "stty raw; echo ready; exec sleep 1000", None, 124),
+        (&[], "stty raw; echo ready; exec sleep 1000", Some(Signal::SIGTERM), 143),
+        (&[], "echo ready; exec sleep 1000", Some(Signal::SIGHUP), 129),
+        (&[], "echo ready; exec sleep 1000", Some(Signal::SIGALRM), -14),
+        (&[], "echo ready; exec sleep 1000", Some(Signal::SIGABRT), -6),
+        (&[], "echo ready; exec sleep 1000", Some(Signal::SIGXCPU), -24),
+    ];
+    for (flags, script, signal, code) in ends {
+        let mut screen = on_terminal(cx, flags, script);
+        screen.until("ready");
+        if let Some(signal) = signal {
+            screen.until_raw(true).signal(signal);
+        }
+        assert_eq!(screen.wait(), code, "{script} {signal:?}");
+        screen.until_raw(false);
+    }
+    let mut screen = exeat(cx, &[], &["/no/such/command"]).on_terminal();
+    let before = screen.settings();
+    assert_eq!(screen.wait(), 127);
+    assert_eq!(screen.settings(), before);
+}
+
+/// A window that is closed. The stage is told, and is over; one that does not care is ended.
+fn hang_up(cx: &Cx) {
+    let told = cx.dir().join("told");
+    for script in [
+        "trap 'echo hup >told; exit' HUP; echo ready; while :; do sleep 0.05; done",
+        "trap '' HUP; echo ready; while :; do sleep 0.05; done",
+    ] {
+        let mut screen = on_terminal(cx, &[], script);
+        screen.until("ready\r\n");
+        screen.until_raw(true);
+        screen.hang_up();
+        screen.wait();
+        assert!(told.exists(), "{script}");
+    }
+}
+
+/// `/dev/tty` is there for a stage that has closed everything else, as for a program that asks for a password.
+fn by_name(cx: &Cx) {
+    let script = "exec </dev/null >/dev/null 2>&1; sleep 0.3; printf 'password: ' >/dev/tty
+                  stty -echo </dev/tty; read -r word </dev/tty; stty echo </dev/tty; echo \"got $word\" >/dev/tty";
+    let mut screen = on_terminal(cx, &[], script);
+    screen.until("password: ");
+    thread::sleep(Duration::from_millis(200));
+    screen.types("secret\r");
+    assert_eq!(screen.until("got secret\r\n").trim(), "got secret");
+    assert_eq!(screen.wait(), 0);
+}
+
+/// Each where it is installed.
+fn programs(cx: &Cx) {
+    let has = |name: &str| ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(name).exists());
+    let programs: [(&str, &str, &str, &str); 6] = [
+        ("less", "seq 1000 | less", "\n32\r\n:", "q"),
+        ("vim", "vim -u NONE -N made", "~", ":q!\r"),
+        ("top", "top", "PID", "q"),
+        ("python3", "/usr/bin/python3 -q", ">>> ", "import sys; sys.exit(sys.stdout.isatty() - 1)\r"),
+        ("script", "script -qec tty /dev/null; read -r x", "/dev/pts/1", "\r"),
+        ("tmux", "tmux -f /dev/null new sh", "[0] 0:", "exit\r"),
+    ];
+    let mut tried = 0;
+    for (name, script, shown, leave) in programs {
+        if !has(name) {
+            continue;
+        }
+        tried += 1;
+        let mut screen = exeat(cx, &[], &["sh", "-c", script]).env("TERM", "xterm").on_terminal();
+        screen.until(shown);
+        thread::sleep(Duration::from_millis(300));
+        screen.types(leave);
+        assert_eq!(screen.wait(), 0, "{name}");
+    }
+    if tried == 0 {
+        cx.cannot("none of these programs is installed");
+    }
+}
