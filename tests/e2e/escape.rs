@@ -27,6 +27,7 @@ mod loopback_ports;
 mod mask_removal;
 mod no_bubblewrap;
 mod option_words;
+mod other_names;
 mod pid_one;
 mod planted_bwrap;
 mod planted_links;
@@ -71,6 +72,7 @@ pub(crate) fn cases(list: &mut Cases) {
     mask_removal::cases(list);
     no_bubblewrap::cases(list);
     option_words::cases(list);
+    other_names::cases(list);
     pid_one::cases(list);
     planted_bwrap::cases(list);
     planted_links::cases(list);

@@ -13,6 +13,7 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::geteuid;
 
 use crate::error::{Error, chain};
+use crate::names::true_name;
 use crate::request::{Declared, View};
 
 /// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
@@ -138,7 +139,7 @@ impl Limit {
         let mut find = |paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
-                let Ok(real) = path.canonicalize() else { continue };
+                let Ok(real) = true_name(path) else { continue };
                 match stray_link(path, &real, writable) {
                     None => found.push(real),
                     Some(link) => notes.push(format!(
@@ -249,8 +250,7 @@ impl Found {
         let mut find = |what: &'static str, paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
-                let real =
-                    path.canonicalize().map_err(|source| Error::Path { what, path: path.clone(), source });
+                let real = true_name(path).map_err(|source| Error::Path { what, path: path.clone(), source });
                 let own = real.and_then(|real| match stray_link(path, &real, writable) {
                     None => Ok(real),
                     Some(link) => Err(Error::StrayLink { what, path: path.clone(), link, real }),
@@ -270,7 +270,7 @@ impl Found {
 
 /// Where a path really is; `None` where there is nothing.
 pub(crate) fn existing(what: &'static str, path: &Path) -> Result<Option<PathBuf>, Error> {
-    match path.canonicalize() {
+    match true_name(path) {
         Ok(real) => Ok(Some(real)),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
             Ok(None)

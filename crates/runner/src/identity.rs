@@ -16,6 +16,7 @@ use nix::unistd::{Uid, User, geteuid};
 use crate::dirs;
 use crate::environment::Environment;
 use crate::error::Error;
+use crate::names::true_name;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
 use crate::request::{Cache, Request, Work};
 use crate::staged::{Fault, Ids, Staged, Taken};
@@ -151,7 +152,7 @@ impl Base<'_> {
         own.push(run_base.clone());
         // Where they are, not how they are named: they are compared with the working directory, which has no links.
         let own: Vec<PathBuf> =
-            own.iter().map(|path| path.canonicalize().unwrap_or_else(|_| to_be(path))).collect();
+            own.iter().map(|path| true_name(path).unwrap_or_else(|_| to_be(path))).collect();
         let home_of_stage = stage_home(request);
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();

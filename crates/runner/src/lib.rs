@@ -61,6 +61,7 @@ mod fingerprint;
 mod identity;
 mod limits;
 pub mod lists;
+mod names;
 mod output;
 mod plan;
 mod quarantine;

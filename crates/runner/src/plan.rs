@@ -23,6 +23,7 @@ use crate::error::Error;
 use crate::identity::{Base, Seen, Who};
 use crate::limits;
 use crate::lists;
+use crate::names::true_name;
 use crate::quarantine::Missing;
 use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, Tty, UnixSockets, WORK, Work};
 use crate::staged::{Fault, Ids, Staged, Taken};
@@ -433,7 +434,7 @@ fn shown(words: &[OsString]) -> String {
 }
 
 fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {
-    path.canonicalize().map_err(|source| Error::Path { what, path: path.to_path_buf(), source })
+    true_name(path).map_err(|source| Error::Path { what, path: path.to_path_buf(), source })
 }
 
 /// HOME as the caller has it, or what the user database says, or `/`.
@@ -442,7 +443,7 @@ pub fn home_of(variable: Option<&OsStr>) -> PathBuf {
     let home = given
         .or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.dir))
         .unwrap_or_else(|| "/".into());
-    home.canonicalize().unwrap_or(home)
+    true_name(&home).unwrap_or(home)
 }
 
 /// Whether the stage has Unix sockets, and what of the file view holds then.
@@ -525,7 +526,7 @@ const STREAMS: [&str; 3] = ["/proc/self/fd/0", "/proc/self/fd/1", "/proc/self/fd
 /// The stage must not be able to write or replace its own record.
 fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
     // Where it leads, not how it is spelled: `/proc/self/cwd` is a tree like any other.
-    let resolved = record.canonicalize().unwrap_or_else(|_| to_be(record));
+    let resolved = true_name(record).unwrap_or_else(|_| to_be(record));
     // Devices and the descriptors of pipes are no files that could be replaced; in /dev/shm there are such files.
     let device =
         (resolved.starts_with("/dev") && !resolved.starts_with("/dev/shm")) || resolved.starts_with("/proc");
@@ -539,7 +540,7 @@ fn outside(record: &Path, writable: &[PathBuf]) -> Result<(), Error> {
 
 /// Where a file that does not exist will be: the directories above it may not exist either.
 pub(crate) fn to_be(path: &Path) -> PathBuf {
-    let known = path.ancestors().skip(1).find_map(|above| Some((above, above.canonicalize().ok()?)));
+    let known = path.ancestors().skip(1).find_map(|above| Some((above, true_name(above).ok()?)));
     match known {
         Some((above, resolved)) => resolved.join(path.strip_prefix(above).unwrap_or(path)),
         None => path.to_path_buf(),

@@ -439,7 +439,7 @@ fn is_refusal(error: &io::Error) -> bool {
 /// The kind of file system at a path, for a message.
 fn file_system(real: &Path) -> Option<String> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
-    let mounts = view::mount_points(&table).map(|(at, kind)| (view::unescaped(at), kind));
+    let mounts = view::mount_points(&table).map(|(at, kind)| (crate::names::unescaped(at), kind));
     // Of two at one place the later one is on top.
     let within = mounts.filter(|(at, _)| real.starts_with(at));
     let (_, kind) = within.max_by_key(|(at, _)| at.components().count())?;

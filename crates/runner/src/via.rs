@@ -11,6 +11,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::error::Error;
+use crate::names::true_name;
 
 /// What a run gives up that goes through another's proxy.
 pub(crate) fn missing(socket: &Path) -> String {
@@ -23,7 +24,7 @@ pub(crate) fn missing(socket: &Path) -> String {
 /// When it is none, nobody answers, or it lies in one of the `writable` trees.
 pub(crate) fn find(path: &Path, writable: &[PathBuf]) -> Result<PathBuf, Error> {
     let dead = |source| Error::ViaDead { path: path.to_path_buf(), source };
-    let real = path.canonicalize().map_err(dead)?;
+    let real = true_name(path).map_err(dead)?;
     if !fs::metadata(&real).map_err(dead)?.file_type().is_socket() {
         return Err(Error::ViaNoSocket(path.to_path_buf()));
     }

@@ -27,6 +27,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
+use crate::names::{Mounts, holds, is_same, true_name, unescaped};
 use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
@@ -160,7 +161,7 @@ fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
     // Where it really is: what is masked at a link would be a detour. A dangling link has nothing to hide.
-    there.filter_map(|path| path.canonicalize().ok()).collect()
+    there.filter_map(|path| true_name(&path).ok()).collect()
 }
 
 /// Whose word it is that a path is hidden. Of two the later one counts.
@@ -252,7 +253,7 @@ impl<'a> Builder<'a> {
             _ => None,
         };
         let named = files.rw.iter().map(|bind| &bind.host).chain(work);
-        let mut loose: Vec<PathBuf> = named.filter_map(|path| path.canonicalize().ok()).collect();
+        let mut loose: Vec<PathBuf> = named.filter_map(|path| true_name(path).ok()).collect();
         if kind != View::Minimal && files.work.is_none() && unwritable(facts, facts.cwd).is_none() {
             loose.push(facts.cwd.to_path_buf());
         }
@@ -286,6 +287,14 @@ impl<'a> Builder<'a> {
         let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
         let processes = process_files(&table);
         masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
+        // What a bind mount of the host's shows a second time is hidden there too.
+        let mounts = Mounts::new(&table);
+        let aliases =
+            masks.iter().flat_map(|(path, by)| mounts.aliases(path).into_iter().map(|it| (it, *by)));
+        for (path, by) in aliases.collect::<Vec<_>>() {
+            let known = masks.entry(path).or_insert(by);
+            *known = by.max(*known);
+        }
         let (mounts, shown, lost) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { files, facts, mounts, notes, shown, masks, lost, kind, git_is_open, limits, declared })
     }
@@ -324,7 +333,7 @@ impl<'a> Builder<'a> {
 
     /// Mounts a tree of the host, and masks what is hidden in it.
     fn bind(&mut self, host: &Path, at: &Path, writable: bool, how: How) {
-        let real = host.canonicalize().unwrap_or_else(|_| host.to_path_buf());
+        let real = true_name(host).unwrap_or_else(|_| host.to_path_buf());
         self.open_way(at);
         if self.is_masked(&real, how) {
             return self.mask(at.to_path_buf(), real.is_dir());
@@ -508,7 +517,7 @@ impl<'a> Builder<'a> {
         {
             return true;
         }
-        let Ok(real) = root.canonicalize() else { return false };
+        let Ok(real) = true_name(root) else { return false };
         match self.limits.iter().find(|limit| !limit.allows(&real, false)) {
             Some(limit) => {
                 self.notes.push(format!(
@@ -582,7 +591,7 @@ impl<'a> Builder<'a> {
         let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, "the read-only path")));
         let mut real = Vec::new();
         for (bind, writable, what) in named {
-            let host = bind.host.canonicalize();
+            let host = true_name(&bind.host);
             let host = host.map_err(|source| Error::Path { what, path: bind.host.clone(), source })?;
             real.push((bind, writable, what, host));
         }
@@ -700,7 +709,7 @@ impl<'a> Builder<'a> {
             return refused("too many symbolic links are on the way".into());
         };
         for (at, host) in links {
-            let real = host.parent().and_then(|dir| dir.canonicalize().ok());
+            let real = host.parent().and_then(|dir| true_name(dir).ok());
             let real = real.zip(host.file_name()).map_or(host.clone(), |(dir, name)| dir.join(name));
             let end = self.on_host(&place);
             let strays = |tree: &&PathBuf| {
@@ -732,7 +741,7 @@ impl<'a> Builder<'a> {
     fn on_host(&self, place: &Path) -> Option<PathBuf> {
         match self.mounts.get(self.top(place)?)? {
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
-                Some(joined(&host.canonicalize().ok()?, place.strip_prefix(at).ok()?))
+                Some(joined(&true_name(host).ok()?, place.strip_prefix(at).ok()?))
             }
             _ => None,
         }
@@ -801,7 +810,7 @@ impl<'a> Builder<'a> {
         match self.top(place).and_then(|number| self.mounts.get(number)) {
             Some(Mount::ReadOnly { host, at }) => {
                 let below = place.strip_prefix(at).unwrap_or(Path::new(""));
-                joined(host, below).canonicalize().is_ok_and(|under| under == real)
+                true_name(&joined(host, below)).is_ok_and(|under| under == real)
             }
             _ => false,
         }
@@ -916,7 +925,7 @@ impl<'a> Builder<'a> {
     fn mounted(&self) -> Vec<(usize, PathBuf, PathBuf)> {
         let tree = |(number, mount): (usize, &Mount)| match mount {
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
-                Some((number, host.canonicalize().ok()?, at.clone()))
+                Some((number, true_name(host).ok()?, at.clone()))
             }
             _ => None,
         };
@@ -956,7 +965,7 @@ impl<'a> Builder<'a> {
             let bases = trees.iter().map(|(_, host, _)| host.as_path()).filter(|_| name.is_relative());
             for path in bases.chain(name.is_absolute().then_some(Path::new("/"))).map(|base| base.join(name))
             {
-                let parent = path.parent().and_then(|parent| parent.canonicalize().ok());
+                let parent = path.parent().and_then(|parent| true_name(parent).ok());
                 let Some(real) = parent.zip(path.file_name()).map(|(dir, last)| dir.join(last)) else {
                     continue;
                 };
@@ -1017,18 +1026,6 @@ pub(crate) fn mount_points(mounts: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])
     })
 }
 
-/// A path as the kernel writes it, with `\040` and the like for what would end a word.
-pub(crate) fn unescaped(mut rest: &[u8]) -> PathBuf {
-    let mut out = Vec::new();
-    while let Some((first, after)) = rest.split_first() {
-        let code = after.get(..3).filter(|_| *first == b'\\');
-        let code = code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        out.push(code.unwrap_or(*first));
-        rest = code.and_then(|_| after.get(3..)).unwrap_or(after);
-    }
-    PathBuf::from(OsStr::from_bytes(&out))
-}
-
 /// The order of mounts: wide trees, then by depth.
 fn order(at: &Path, rank: Rank) -> (bool, usize, PathBuf, Rank) {
     (rank != Rank::Wide, at.components().count(), at.to_path_buf(), rank)
@@ -1038,9 +1035,9 @@ fn order(at: &Path, rank: Rank) -> (bool, usize, PathBuf, Rank) {
 fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
     let is = |what: &str| Some(what.to_owned());
-    if cwd == facts.home {
+    if is_same(cwd, facts.home) {
         is("it is the home directory")
-    } else if facts.home.starts_with(cwd) {
+    } else if holds(cwd, facts.home) {
         is("the home directory lies in it")
     } else if within(lists::SYSTEM)
         || within(&["/nix", "/gnu"])
@@ -1052,7 +1049,7 @@ fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     {
         is("other programs' temporary files and sockets are in it")
     } else {
-        let own = facts.own.iter().find(|own| own.starts_with(cwd));
+        let own = facts.own.iter().find(|own| holds(cwd, own));
         own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
     }
 }

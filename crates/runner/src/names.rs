@@ -1,0 +1,137 @@
+//! One file, many names: what the kernel calls a path, and what else leads to the same place.
+
+use std::collections::BTreeSet;
+use std::ffi::OsStr;
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use nix::fcntl::OFlag;
+
+/// Where a path leads, in the kernel's own words: links followed, and each name as the file system gives it. On one that takes
+/// `.SSH` for `.ssh` both are one name here, where realpath(3) keeps what was written.
+///
+/// # Errors
+/// What open(2) with `O_PATH` says; `NotFound` when nothing has that name any more.
+pub(crate) fn true_name(path: &Path) -> io::Result<PathBuf> {
+    let place = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
+    let name = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
+    // Removed since it was opened: the kernel appends to the name.
+    if name.is_absolute() && !name.as_os_str().as_bytes().ends_with(b" (deleted)") {
+        return Ok(name);
+    }
+    path.canonicalize()
+}
+
+/// A mount, as proc_pid_mountinfo(5) has it.
+struct Mounted {
+    /// Major and minor number of the file system.
+    device: Vec<u8>,
+    /// What of it is mounted.
+    root: PathBuf,
+    /// Where.
+    at: PathBuf,
+}
+
+/// The mounts of this process.
+pub(crate) struct Mounts(Vec<Mounted>);
+
+impl Mounts {
+    /// From the text of `/proc/self/mountinfo`.
+    pub(crate) fn new(table: &[u8]) -> Self {
+        let mounted = |line: &[u8]| {
+            let mut words = line.split(|byte| *byte == b' ').skip(2);
+            let device = words.next()?.to_vec();
+            Some(Mounted { device, root: unescaped(words.next()?), at: unescaped(words.next()?) })
+        };
+        Self(table.split(|byte| *byte == b'\n').filter_map(mounted).collect())
+    }
+
+    /// Other paths to the same file or directory, by way of bind mounts.
+    pub(crate) fn aliases(&self, path: &Path) -> BTreeSet<PathBuf> {
+        // Of those at one place the last is on top.
+        let above = self.0.iter().filter(|mount| path.starts_with(&mount.at));
+        let Some(own) = above.max_by_key(|mount| mount.at.components().count()) else {
+            return BTreeSet::new();
+        };
+        let Ok(below) = path.strip_prefix(&own.at) else { return BTreeSet::new() };
+        let inside = joined(&own.root, below);
+        let others = self.0.iter().filter(|mount| mount.device == own.device);
+        let others =
+            others.filter_map(|mount| Some(joined(&mount.at, inside.strip_prefix(&mount.root).ok()?)));
+        // What something else is mounted over is not the same any more.
+        others.filter(|other| other != path && is_same(other, path)).collect()
+    }
+}
+
+/// The file system and the number of what a path leads to; `None` where there is nothing.
+fn id(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path).ok().map(|meta| (meta.dev(), meta.ino()))
+}
+
+/// Whether two paths lead to one file or directory.
+pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+    one == other || id(one).is_some_and(|it| id(other) == Some(it))
+}
+
+/// Whether a directory is a path, or one of the directories above it, by whatever name.
+pub(crate) fn holds(dir: &Path, path: &Path) -> bool {
+    path.starts_with(dir) || id(dir).is_some_and(|it| path.ancestors().any(|above| id(above) == Some(it)))
+}
+
+fn joined(at: &Path, below: &Path) -> PathBuf {
+    if below == Path::new("") { at.to_path_buf() } else { at.join(below) }
+}
+
+/// A path as the kernel writes it, with `\040` and the like for what would end a word.
+pub(crate) fn unescaped(mut rest: &[u8]) -> PathBuf {
+    let mut out = Vec::new();
+    while let Some((first, after)) = rest.split_first() {
+        let code = after.get(..3).filter(|_| *first == b'\\');
+        let code = code.and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        out.push(code.unwrap_or(*first));
+        rest = code.and_then(|_| after.get(3..)).unwrap_or(after);
+    }
+    PathBuf::from(OsStr::from_bytes(&out))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn b37_a_path_has_one_name() {
+        let root = std::env::temp_dir().join(format!("names-{}", std::process::id()));
+        fs::create_dir_all(root.join("a/b")).unwrap();
+        symlink("a/b", root.join("link")).unwrap();
+        let real_root = root.canonicalize().unwrap();
+        for name in ["a/b", "link", "a/../link", "./a//b/."] {
+            assert_eq!(true_name(&root.join(name)).unwrap(), real_root.join("a/b"), "{name}");
+        }
+        assert_eq!(true_name(Path::new("/")).unwrap(), Path::new("/"));
+        assert_eq!(true_name(&root.join("c")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        fs::create_dir(root.join("x (deleted)")).unwrap();
+        assert_eq!(true_name(&root.join("x (deleted)")).unwrap(), real_root.join("x (deleted)"));
+        assert!(
+            holds(&root.join("link/.."), &root.join("a/b")) && !holds(&root.join("a/b"), &root.join("a"))
+        );
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    #[test]
+    fn b37_aliases_come_from_the_table_of_mounts() {
+        let table = b"1 0 8:1 / / rw - ext4 a rw\n2 1 8:2 / /home rw - ext4 b rw\n3 1 8:2 /ann /mnt/a\\040b rw - ext4 b rw\n\
+                      4 1 0:9 / /proc rw - proc p rw\n5 1 8:1 /srv /also rw - ext4 a rw\n";
+        let mounts = Mounts::new(table);
+        // None of these is there, so that nothing is the same.
+        assert!(mounts.aliases(Path::new("/home/ann/.ssh")).is_empty());
+        let [_, home, ann, ..] = mounts.0.as_slice() else { panic!() };
+        assert_eq!((home.at.as_path(), ann.at.as_path()), (Path::new("/home"), Path::new("/mnt/a b")));
+        assert_eq!((ann.root.as_path(), ann.device.as_slice()), (Path::new("/ann"), b"8:2".as_slice()));
+    }
+}

@@ -1,0 +1,44 @@
+//! B37: a second name for what is hidden or not writable. Names of a file system that folds case are one way, bind mounts another:
+//! both give one directory two spellings, of which a comparison of paths knows one.
+
+use std::fs;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b37_other_names", attack);
+}
+
+fn attack(cx: &Cx) {
+    let home = cx.home();
+    for name in [".netrc", "work/token"] {
+        fs::write(home.join(name), "hunter2\n").expect("a file");
+        cx.bench().give(&home.join(name), cx.is_root());
+    }
+    let alias = home.parent().expect("above").join(format!("alias-{}", cx.good()));
+    fs::create_dir(&alias).expect("a directory");
+    let mounts = format!("mount --bind {} {}", home.display(), alias.display());
+    let shown = alias.display().to_string();
+    let token = cx.dir().join("token").display().to_string();
+    // Credentials of the home directory, and a mask of the caller's, in a tree that is shown by its other name.
+    let read = format!(
+        "cat {shown}/.netrc {shown}/work/token 2>/dev/null; ls {shown}/work/token >/dev/null && echo there"
+    );
+    let words = ["run", "--ro", &shown, "--mask", &token, "--", "sh", "-c", &read];
+    let done = cx.exeat(words).in_mounts(&mounts).run();
+    assert_eq!(done.stdout(), "there\n", "{done:?}");
+    // The home directory by its other name is no working directory to write in.
+    let done = cx
+        .sh(&[], "touch made 2>/dev/null || echo refused; cat .netrc 2>/dev/null")
+        .cwd(&alias)
+        .in_mounts(&format!("{mounts}; cd {shown}"));
+    let done = done.run();
+    assert_eq!(done.stdout(), "refused\n", "{done:?}");
+    done.says("it is the home directory");
+    // The control: what is not hidden is read by either name.
+    fs::write(home.join("plain"), "plain\n").expect("a file");
+    cx.bench().give(&home.join("plain"), cx.is_root());
+    let words = ["run", "--ro", &shown, "--", "cat", &format!("{shown}/plain")];
+    cx.exeat(words).in_mounts(&mounts).run().exits(0).prints("plain\n");
+    fs::remove_dir(&alias).expect("nothing is left mounted");
+}
