@@ -18,6 +18,7 @@ fn everything(cx: &Cx) {
     assert_eq!(all["can_run"], true, "{done:?}");
     let steps = all["steps"].as_array().expect("steps");
     let ids: Vec<&str> = steps.iter().filter_map(|step| step["id"].as_str()).collect();
+    assert_eq!(ids.contains(&"identity"), cx.is_root(), "{ids:?}");
     for id in [
         "kernel",
         "bubblewrap",

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use nix::sys::signal::Signal;
 
-use e2e::case::{Bridge, Cases, Cx};
-use e2e::leftover::{Leftover, descendants, living};
+use e2e::case::{Cases, Cx};
+use e2e::leftover::{Leftover, descendants};
 use e2e::wait_for;
 
 pub(crate) fn cases(list: &mut Cases) {
@@ -17,15 +17,9 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("life::suspend_and_continue", suspend_and_continue);
     list.once("life::suspended_before_it_starts", suspended_before_it_starts);
     list.once("life::time_goes_on_while_suspended", time_goes_on);
-    list.matrix("life::b32_daemons_die_with_the_stage", daemons_die);
-    list.alone("life::b32_kill_9_leaves_nothing", kill_9);
-    list.alone("life::b32_kill_9_ends_all_in_two_seconds", kill_9_ends_all);
     list.alone("life::r09_fifty_at_once", fifty_at_once);
     list.users("life::exact_exit_status", exact_exit_status);
-    list.alone("life::b32_kill_9_of_every_process", kill_9_of_all);
     list.alone("life::r09_leftover_of_200_runs", two_hundred_runs);
-    list.bridges("life::b24_killed_bridge_opens_nothing", killed_bridge);
-    list.bridges("life::b26_two_at_once_do_not_meet", two_at_once);
     list.bridges("life::waits_for_no_relay", waits_for_no_relay);
     list.bridges("life::a_tunnel_that_is_stuck_costs_nothing", stuck);
     list.matrix("life::a_stage_may_serve", may_serve);
@@ -125,15 +119,8 @@ fn time_goes_on(cx: &Cx) {
     assert!(done.took < Duration::from_secs(5), "{done:?}");
 }
 
-fn daemons_die(cx: &Cx) {
-    let done = cx.sh(&[], "setsid sleep 7654.25 </dev/null >/dev/null 2>&1 & echo started").run();
-    done.exits(0).prints("started\n");
-    assert!(done.took < Duration::from_secs(10), "the run waits for its stage alone: {done:?}");
-    wait_for(Duration::from_secs(5), "the end of the daemon", || (!running("7654.25")).then_some(()));
-}
-
 /// Whether any process of this machine has this word on its command line.
-fn running(word: &str) -> bool {
+pub(crate) fn running(word: &str) -> bool {
     let entries = std::fs::read_dir("/proc").expect("/proc").flatten();
     entries
         .filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok())
@@ -141,59 +128,18 @@ fn running(word: &str) -> bool {
 }
 
 /// The places where a run may put things, as seen by the trial.
-fn count(cx: &Cx) -> Leftover {
+pub(crate) fn count(cx: &Cx) -> Leftover {
     Leftover::now(&[cx.home(), Path::new("/tmp"), Path::new("/run/user"), Path::new("/dev/shm")])
 }
 
 /// Waits until the count is what it was; the kernel takes a moment to end a PID namespace.
-fn nothing_more_than(cx: &Cx, before: &Leftover) {
+pub(crate) fn nothing_more_than(cx: &Cx, before: &Leftover) {
     let end = std::time::Instant::now() + Duration::from_secs(10);
     while count(cx) != *before && std::time::Instant::now() < end {
         thread::sleep(Duration::from_millis(20));
     }
     let after = count(cx);
     assert!(after == *before, "left behind:\nbefore {before:#?}\nafter {after:#?}");
-}
-
-/// A13.
-fn kill_9(cx: &Cx) {
-    // The first run makes what stays by design: the cache of this working directory.
-    cx.sh(&[&cx.good()], "true").run().exits(0);
-    let before = count(cx);
-    let mut live = cx.sh(&[&cx.good()], "setsid sleep 7654.5 & echo ready; exec sleep 7654.75").start();
-    live.until_prints("ready").signal(Signal::SIGKILL);
-    live.wait();
-    nothing_more_than(cx, &before);
-    assert!(!running("7654.5") && !running("7654.75"));
-}
-
-/// Whatever the stage does about it, with a terminal and without.
-fn kill_9_ends_all(cx: &Cx) {
-    cx.sh(&[&cx.good()], "true").run().exits(0);
-    let before = count(cx);
-    for script in [
-        "echo ready; exec sleep 7654.5",
-        "trap '' HUP INT TERM TSTP CONT; setsid sh -c 'trap \"\" HUP TERM; while :; do sleep 7654.5; done' & echo ready; while :; do sleep 1; done",
-        "echo ready; kill -STOP $$",
-    ] {
-        let mut live = cx.sh(&[&cx.good()], script).start();
-        live.until_prints("ready");
-        live.signal(Signal::SIGKILL);
-        wait_for(Duration::from_secs(2), "the end of everything", || {
-            (!running("7654.5") && living().is_empty()).then_some(())
-        });
-        live.wait();
-
-        let mut screen = cx.sh(&[&cx.good()], script).on_terminal();
-        screen.until("ready\r\n");
-        screen.until_raw(true);
-        screen.signal(Signal::SIGKILL);
-        wait_for(Duration::from_secs(2), "the end of everything", || {
-            (!running("7654.5") && living().is_empty()).then_some(())
-        });
-        assert_eq!(screen.wait(), -9);
-    }
-    nothing_more_than(cx, &before);
 }
 
 /// All at one time, half of them on terminals: each has its own and sees nothing of the others.
@@ -242,22 +188,6 @@ fn exact_exit_status(cx: &Cx) {
     }
 }
 
-/// Everything on the host side dies at once, as when a terminal or a CI job is torn down by group or by parent.
-fn kill_9_of_all(cx: &Cx) {
-    cx.sh(&[&cx.good()], "true").run().exits(0);
-    let before = count(cx);
-    for n in 0..8 {
-        let live = cx.sh(&[&cx.good()], "exec sleep 7654.5").start();
-        thread::sleep(Duration::from_millis(15 * n));
-        for pid in living() {
-            let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
-        }
-        live.wait();
-    }
-    cx.sh(&[&cx.good()], "true").run().exits(0);
-    nothing_more_than(cx, &before);
-}
-
 /// Four at a time; every fourth is killed while its stage runs, at no particular moment.
 fn two_hundred_runs(cx: &Cx) {
     cx.sh(&[&cx.good()], "true").run().exits(0);
@@ -284,49 +214,6 @@ fn two_hundred_runs(cx: &Cx) {
     cx.sh(&[&cx.good()], "true").run().exits(0);
     nothing_more_than(cx, &before);
     assert!(descendants().is_empty(), "{:?}", descendants());
-}
-
-/// K29: the stage kills everything that it can see. It loses its own network at most.
-fn killed_bridge(cx: &Cx) {
-    let (v4, v6) = cx.good_addrs();
-    let script = format!(
-        "for p in /proc/[0-9]*; do p=${{p#/proc/}}; [ $p = 1 ] || [ $p = $$ ] || kill -9 $p 2>/dev/null; done
-         {0} ask {good}:443 | head -n 1
-         {0} ask {evil}:443 | head -n 1
-         {0} tcp {v4}:443; {0} tcp [{v6}]:443; {0} dns-udp 8.8.8.8:53 x.test",
-        cx.probe(),
-        good = cx.good(),
-        evil = cx.evil(),
-    );
-    let done = cx.sh(&[&cx.good()], &script).run();
-    let said = done.exits(0).stdout();
-    let lines: Vec<&str> = said.lines().collect();
-    assert_eq!(lines.len(), 5, "{done:?}");
-    assert!(
-        lines[0] == "ECONNREFUSED" || lines[0] == "HTTP/1.1 200 OK" || lines[0].starts_with("HTTP/1.1 200 "),
-        "{said}"
-    );
-    assert!(lines[1] == "ECONNREFUSED" || lines[1].starts_with("HTTP/1.1 403 "), "{said}");
-    assert_eq!(lines[2..], ["ENETUNREACH"; 3], "{said}");
-    done.record();
-}
-
-/// K50: two sandboxes of one user: no socket of the one is in reach of the other, and policies stay apart.
-fn two_at_once(cx: &Cx) {
-    let (good, other) = (cx.good(), cx.name("other", e2e::dns::Answer::Addrs(vec![cx.good_addrs().0])));
-    let hold = format!("hold {good}:7 1");
-    let mut first = cx.probing(&[&format!("{good}:7")], &hold).stdin_open().start();
-    first.until_prints("holding 1");
-    let probe = cx.probe();
-    let script =
-        format!("{probe} sockets; {probe} ask {good}:7 | head -n 1; {probe} ask {other}:7 | head -n 1");
-    let second = cx.sh(&[&format!("{other}:7")], &script).run();
-    let said = second.exits(0).stdout();
-    let lines: Vec<&str> = said.lines().collect();
-    let own_alone = lines[0] == "none"
-        || (cx.bridge() == Bridge::Relay && !lines[0].contains(' ') && lines[0].starts_with("/run/exeat/"));
-    assert!(own_alone, "sockets in reach: {}", lines[0]);
-    assert!(lines[1].starts_with("HTTP/1.1 403 ") && lines[2].starts_with("HTTP/1.1 200 "), "{said}");
 }
 
 /// K29: a stage that waits for all its children must not wait for one of ours.

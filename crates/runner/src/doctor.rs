@@ -6,12 +6,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::place::Place;
+use exeat_contract::NOBODY;
 pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::stand;
 use crate::dirs;
 use crate::error::{Error, chain};
+use crate::staged::Staged;
 
 /// Where a caller's variables put things.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +33,7 @@ pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
     if let Some(bwrap) = &bwrap {
         findings.extend(whole(bwrap));
     }
+    findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(Path::new("."))));
     findings.push(run_directory(variables));
     findings.push(record(variables));
     findings.push(cgroup());
@@ -67,6 +70,24 @@ fn whole(bwrap: &Path) -> Vec<Finding> {
             fix: error.fix(),
             ..Finding::held(id, step, chain(&error))
         }],
+    }
+}
+
+/// Whether root's stage becomes another user in a directory of root's.
+fn another_user(cwd: &Path) -> Finding {
+    let (id, step) = ("identity", "root's files, mounted for nobody");
+    let tried = Staged::new((NOBODY, NOBODY)).and_then(|mut staged| {
+        staged
+            .takes(cwd)
+            .map_err(|error| format!("the file system of the working directory does not take it: {error}"))
+    });
+    match tried {
+        Ok(()) => Finding::held(id, step, "here, in the working directory"),
+        Err(why) => {
+            let costs = "in a directory of root's the stage keeps root's kernel uid: file permissions do not hold it back";
+            let fix = Some("start exeat as an ordinary user, or in a directory that one owns".into());
+            Finding { fix, ..Finding::partial(id, step, why, costs) }
+        }
     }
 }
 

@@ -21,6 +21,7 @@ use nix::unistd::{Uid, User};
 
 use crate::bounds::follow;
 use crate::error::Error;
+use crate::names::true_name;
 use crate::view;
 
 /// A kernel uid and gid.
@@ -127,6 +128,14 @@ impl Staged {
         let tree = self.open(there, self.other(owner))?;
         self.held.push(Held { host, owner: self.other(owner), tree: is_made.then_some(tree) });
         Ok(())
+    }
+
+    /// Whether the file system of a directory lets root and the stage change places.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(crate) fn takes(&mut self, dir: &Path) -> io::Result<()> {
+        self.open(&true_name(dir)?, self.other(ROOT)).map(drop)
     }
 
     /// An owner with whom the stage changes places.

@@ -1,0 +1,83 @@
+//! B32: exeat is killed, and with it everything that it has started, within two seconds.
+
+use std::thread;
+use std::time::Duration;
+
+use nix::sys::signal::Signal;
+
+use e2e::case::{Cases, Cx};
+use e2e::leftover::living;
+use e2e::wait_for;
+
+use crate::life::{count, nothing_more_than, running};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.matrix("escape::b32_daemons_die_with_the_stage", daemons_die);
+    list.alone("escape::b32_kill_9_leaves_nothing", kill_9);
+    list.alone("escape::b32_kill_9_ends_all_in_two_seconds", kill_9_ends_all);
+    list.alone("escape::b32_kill_9_of_every_process", kill_9_of_all);
+}
+
+fn daemons_die(cx: &Cx) {
+    let done = cx.sh(&[], "setsid sleep 7654.25 </dev/null >/dev/null 2>&1 & echo started").run();
+    done.exits(0).prints("started\n");
+    assert!(done.took < Duration::from_secs(10), "the run waits for its stage alone: {done:?}");
+    wait_for(Duration::from_secs(5), "the end of the daemon", || (!running("7654.25")).then_some(()));
+}
+
+/// A13.
+fn kill_9(cx: &Cx) {
+    // The first run makes what stays by design: the cache of this working directory.
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    let mut live = cx.sh(&[&cx.good()], "setsid sleep 7654.5 & echo ready; exec sleep 7654.75").start();
+    live.until_prints("ready").signal(Signal::SIGKILL);
+    live.wait();
+    nothing_more_than(cx, &before);
+    assert!(!running("7654.5") && !running("7654.75"));
+}
+
+/// Whatever the stage does about it, with a terminal and without.
+fn kill_9_ends_all(cx: &Cx) {
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    for script in [
+        "echo ready; exec sleep 7654.5",
+        "trap '' HUP INT TERM TSTP CONT; setsid sh -c 'trap \"\" HUP TERM; while :; do sleep 7654.5; done' & echo ready; while :; do sleep 1; done",
+        "echo ready; kill -STOP $$",
+    ] {
+        let mut live = cx.sh(&[&cx.good()], script).start();
+        live.until_prints("ready");
+        live.signal(Signal::SIGKILL);
+        wait_for(Duration::from_secs(2), "the end of everything", || {
+            (!running("7654.5") && living().is_empty()).then_some(())
+        });
+        live.wait();
+
+        let mut screen = cx.sh(&[&cx.good()], script).on_terminal();
+        screen.until("ready\r\n");
+        screen.until_raw(true);
+        screen.signal(Signal::SIGKILL);
+        wait_for(Duration::from_secs(2), "the end of everything", || {
+            (!running("7654.5") && living().is_empty()).then_some(())
+        });
+        assert_eq!(screen.wait(), -9);
+    }
+    nothing_more_than(cx, &before);
+}
+
+/// Everything on the host side dies at once, as when a terminal or a CI job is torn down by group or by parent.
+fn kill_9_of_all(cx: &Cx) {
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    let before = count(cx);
+    for n in 0..8 {
+        let live = cx.sh(&[&cx.good()], "exec sleep 7654.5").start();
+        thread::sleep(Duration::from_millis(15 * n));
+        for pid in living() {
+            let _ = nix::sys::signal::kill(pid, Signal::SIGKILL);
+        }
+        live.wait();
+    }
+    cx.sh(&[&cx.good()], "true").run().exits(0);
+    nothing_more_than(cx, &before);
+}
