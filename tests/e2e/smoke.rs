@@ -95,8 +95,8 @@ fn tmux(cx: &Cx) {
     needs(cx, &["/usr/bin/tmux"]);
     let script = "tmux new-session -d -s a -x 60 -y 10 'sh'
         tmux send-keys -t a 'echo $((6 * 7))-in-tmux' Enter
-        for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
-          tmux capture-pane -p -t a | grep -q '^42-in-tmux' && { echo seen; break; }; sleep 0.1
+        for i in $(seq 200); do
+          tmux capture-pane -p -t a | grep -q '42-in-tmux' && { echo seen; break; }; sleep 0.1
         done
         tmux kill-server && echo ended";
     cx.sh(&[], script).run().exits(0).prints("seen\nended\n");
