@@ -256,8 +256,9 @@ fn ip(args: &str) {
 
 /// The address numbered `n` of the internet: one of each family for every name of every trial.
 pub fn address(n: u32) -> (IpAddr, IpAddr) {
-    let [_, _, high, low] = n.to_be_bytes();
-    let v4 = Ipv4Addr::new(93, 185, high, low);
-    let v6 = Ipv6Addr::new(0x2606, 0x2800, 0x21f, 0, 0, 0, u16::from(high), u16::from(low));
+    let [_, more, high, low] = n.to_be_bytes();
+    // 93.185.0.0 and what follows it is one block of public addresses.
+    let v4 = Ipv4Addr::new(93, 185 + more, high, low);
+    let v6 = Ipv6Addr::new(0x2606, 0x2800, 0x21f, 0, 0, u16::from(more), u16::from(high), u16::from(low));
     (v4.into(), v6.into())
 }

@@ -140,7 +140,7 @@ impl Cx {
         // A case takes as many as the longest table has rows; the last number is the evil host's.
         const EACH: u32 = 72;
         let number = 0x1000 + self.id * EACH + n;
-        assert!(n < EACH && number < 0xffff, "addresses are numbered with 16 bits");
+        assert!(n < EACH && number < 0x10_0000, "70 blocks of 16 bits are ours");
         address(number)
     }
 
