@@ -18,7 +18,7 @@ use crate::environment::Environment;
 use crate::error::Error;
 use crate::names::true_name;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
-use crate::request::{Cache, Request, Work};
+use crate::request::{Cache, Request};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::view;
 
@@ -173,14 +173,13 @@ impl Base<'_> {
         let mut built = view::build(&request.files, &facts).map_err(Fault::Failed)?;
         let mut taken = vec![None; built.mounts.len()];
         if let Some(staged) = &mut staged {
-            let files = &request.files;
-            let work = match &files.work {
-                Some(Work::Host(dir)) => Some(dir),
-                _ => None,
-            };
-            let binds = files.rw.iter().chain(&files.ro).map(|bind| &bind.host);
-            let names = binds.chain(work).chain([&request.cwd]).map(|name| cwd.join(name));
-            staged.named(&names.collect::<Vec<_>>());
+            let mut names = std::mem::take(&mut built.named);
+            names.push((request.cwd.clone(), cwd.to_path_buf()));
+            for (name, _) in &mut names {
+                // As the kernel takes a relative one.
+                *name = std::path::absolute(&*name).unwrap_or_else(|_| cwd.join(&*name));
+            }
+            staged.named(&names);
             let mounts = std::mem::take(&mut built.mounts);
             (built.mounts, taken) = staged.arrange(mounts, cwd, matches!(who, Who::Nobody))?;
             notes.extend(staged.notes().iter().cloned());

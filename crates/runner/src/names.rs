@@ -9,7 +9,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::OFlag;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 
 /// Where a path leads, in the kernel's own words: links followed, and each name as the file system gives it. On one that takes
 /// `.SSH` for `.ssh` both are one name here, where realpath(3) keeps what was written.
@@ -24,6 +24,17 @@ pub(crate) fn true_name(path: &Path) -> io::Result<PathBuf> {
         return Ok(name);
     }
     path.canonicalize()
+}
+
+/// The same for a path that has no link in it, by the time that it is opened.
+///
+/// # Errors
+/// `ELOOP` where there is a link, and what else openat2(2) says.
+pub(crate) fn plain_name(path: &Path) -> io::Result<PathBuf> {
+    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
+    let place = openat2(AT_FDCWD, path, how)?;
+    fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
 /// A mount, as proc_pid_mountinfo(5) has it.

@@ -21,7 +21,7 @@ use nix::unistd::{Uid, User};
 
 use crate::bounds::follow;
 use crate::error::Error;
-use crate::names::true_name;
+use crate::names::{plain_name, true_name};
 use crate::view;
 
 /// A kernel uid and gid.
@@ -97,18 +97,21 @@ impl Staged {
         Ok(Self { who, maps: BTreeMap::new(), held: Vec::new(), doubtful: Vec::new(), notes: Vec::new() })
     }
 
-    /// Looks at the names that the caller gave to trees. One that leads through a link that another user could have made is
-    /// left to that user's rights: root would open for the stage what the link leads to.
-    pub(crate) fn named(&mut self, names: &[PathBuf]) {
-        for name in names {
-            let Some(link) = doubtful_link(name) else { continue };
-            let Ok(real) = name.canonicalize() else { continue };
-            self.notes.push(format!(
-                "of `{}` the stage sees what permissions let it: the way there leads through the link `{}`, which root alone should be able to make",
-                name.display(),
-                link.display()
-            ));
-            self.doubtful.push(real);
+    /// Looks at the names that the caller gave to trees, each with the place that the view took it for. One that leads through
+    /// a link that another user could have made is left to that user's rights: root would open for the stage what the link
+    /// leads to. So is one that leads elsewhere by now: there was such a link when the view looked.
+    pub(crate) fn named(&mut self, names: &[(PathBuf, PathBuf)]) {
+        for (name, host) in names {
+            let why = match way_to(name) {
+                Some((Some(link), _)) => format!(
+                    "the way there leads through the link `{}`, which root alone should be able to make",
+                    link.display()
+                ),
+                Some((None, end)) if end == *host || plain_name(&end).is_ok_and(|it| it == *host) => continue,
+                _ => format!("it led to `{}`, and has changed since", host.display()),
+            };
+            self.notes.push(format!("of `{}` the stage sees what permissions let it: {why}", name.display()));
+            self.doubtful.push(host.clone());
         }
     }
 
@@ -123,10 +126,11 @@ impl Staged {
         // What exeat has made itself is no link.
         let host = real.join(cache.strip_prefix(above).unwrap_or(Path::new("")));
         let there = if is_made { &host } else { &real };
+        let tree = Tree::open(there)?;
         // What is made is made by root.
-        let owner = if is_made { owner_of(&fs::symlink_metadata(&host)?) } else { ROOT };
-        let tree = self.open(there, self.other(owner))?;
-        self.held.push(Held { host, owner: self.other(owner), tree: is_made.then_some(tree) });
+        let owner = self.other(if is_made { owner_of(tree.uid()) } else { ROOT });
+        self.exchange(&tree, there, owner)?;
+        self.held.push(Held { host, owner, tree: is_made.then_some(tree) });
         Ok(())
     }
 
@@ -212,8 +216,9 @@ impl Staged {
         };
         // Not there: the cache of a user who has a home, and that user makes it.
         let Ok(meta) = fs::metadata(host) else { return Ok(self.held_with(host)) };
-        let real = host.canonicalize().map_err(failed)?;
-        let owner = self.other(owner_of(&meta));
+        // Followed once. What has become a link since then is not opened.
+        let (link, real) = way_to(host).ok_or(Errno::ELOOP).map_err(|errno| failed(errno.into()))?;
+        let owner = self.other(owner_of(meta.uid()));
         if let Some(source) = self.held_with(&real) {
             // In a tree of somebody else's the stage would not own what it has to write.
             if !writable || owner.is_none() || self.owner(&source).is_some() {
@@ -221,13 +226,18 @@ impl Staged {
             }
         }
         let is_open = is_open_to(self.who, host) && is_open_to(self.who, &real);
-        let is_doubtful =
-            self.doubtful.iter().any(|doubtful| real.starts_with(doubtful)) || doubtful_link(host).is_some();
+        let is_doubtful = link.is_some() || self.doubtful.iter().any(|doubtful| real.starts_with(doubtful));
         if is_doubtful || (is_open && (!writable || owner.is_none())) {
             return Ok(None);
         }
-        let (owner, tree) = match self.open(&real, owner) {
-            Ok(tree) => (owner, tree),
+        let opened = Tree::open(&real).and_then(|tree| {
+            // The owner of what was opened, whatever has its name by now.
+            let owner = self.other(owner_of(tree.uid()));
+            self.exchange(&tree, &real, owner)?;
+            Ok((owner, tree))
+        });
+        let (owner, tree) = match opened {
+            Ok(opened) => opened,
             Err(error) if owner.is_some() && is_refusal(&error) => {
                 let kind = file_system(&real).map(|kind| format!(" ({kind})")).unwrap_or_default();
                 let why = format!(
@@ -243,7 +253,7 @@ impl Staged {
                 if is_open {
                     return Ok(None);
                 }
-                (None, self.open(&real, None).map_err(failed)?)
+                (None, Tree::open(&real).map_err(failed)?)
             }
             Err(error) => return Err(failed(error)),
         };
@@ -262,6 +272,12 @@ impl Staged {
 
     fn open(&mut self, real: &Path, owner: Option<Ids>) -> io::Result<Tree> {
         let tree = Tree::open(real)?;
+        self.exchange(&tree, real, owner)?;
+        Ok(tree)
+    }
+
+    /// Lets an owner and the stage change places in a tree.
+    fn exchange(&mut self, tree: &Tree, real: &Path, owner: Option<Ids>) -> io::Result<()> {
         if let Some(owner) = owner {
             let map = match self.maps.entry(owner) {
                 std::collections::btree_map::Entry::Occupied(known) => known.into_mut(),
@@ -274,7 +290,7 @@ impl Staged {
                 ));
             }
         }
-        Ok(tree)
+        Ok(())
     }
 
     /// Whether the stage gets as far as a place, and what to do about it.
@@ -339,12 +355,12 @@ fn name_of(number: usize) -> String {
 }
 
 /// The owner's own group, not the tree's: that may be anybody's.
-fn owner_of(meta: &Metadata) -> Ids {
-    if meta.uid() == 0 {
+fn owner_of(uid: u32) -> Ids {
+    if uid == 0 {
         return ROOT;
     }
-    let user = User::from_uid(Uid::from_raw(meta.uid())).ok().flatten();
-    (meta.uid(), user.map_or(NOBODY, |user| user.gid.as_raw()))
+    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    (uid, user.map_or(NOBODY, |user| user.gid.as_raw()))
 }
 
 /// A map in which two users change places.
@@ -390,23 +406,23 @@ fn swapped(known: &str, one: u32, other: u32) -> Option<String> {
 
 /// A symbolic link on the way to a path that another user than root could have made, or made to lead elsewhere.
 pub(crate) fn doubtful_link(path: &Path) -> Option<PathBuf> {
-    let Some((links, end)) = follow(path) else { return Some(path.to_path_buf()) };
-    let is_sure = |link: &PathBuf| {
-        let dir = link.parent().and_then(|dir| fs::symlink_metadata(dir).ok());
-        let is_root_s = |meta: &Metadata| meta.uid() == 0;
-        dir.is_some_and(|dir| {
-            let shared = dir.mode() & 0o022 != 0;
-            let sticky =
-                dir.mode() & 0o1000 != 0 && fs::symlink_metadata(link).is_ok_and(|it| is_root_s(&it));
-            is_root_s(&dir) && (!shared || sticky)
+    way_to(path).map_or_else(|| Some(path.to_path_buf()), |(link, _)| link)
+}
+
+/// The first such link, and where the path leads. `None` where the kernel would follow no further.
+fn way_to(path: &Path) -> Option<(Option<PathBuf>, PathBuf)> {
+    let (links, end) = follow(path)?;
+    Some((links.into_iter().find(|link| !is_root_s_to_make(link)), end))
+}
+
+/// Whether root alone can put something else at a path: in its directory, and in each one above that.
+fn is_root_s_to_make(link: &Path) -> bool {
+    link.ancestors().zip(link.ancestors().skip(1)).all(|(entry, dir)| {
+        let about = |path: &Path| fs::symlink_metadata(path).ok().filter(|meta| meta.uid() == 0);
+        about(dir).is_some_and(|dir| {
+            dir.mode() & 0o022 == 0 || (dir.mode() & 0o1000 != 0 && about(entry).is_some())
         })
-    };
-    if let Some(link) = links.iter().find(|link| !is_sure(link)) {
-        return Some(link.clone());
-    }
-    // It has changed while it was looked at.
-    let is_end = path.canonicalize().map_or(true, |real| real == end);
-    (!is_end).then_some(end)
+    })
 }
 
 /// Whether a user may enter a directory and every one above it, by the permission bits.

@@ -114,6 +114,8 @@ pub(crate) struct Built {
     pub(crate) writable: Vec<PathBuf>,
     /// Protected names that do not exist, and are watched.
     pub(crate) missing: Vec<Missing>,
+    /// What the caller has named to be shown, each with the place that it led to.
+    pub(crate) named: Vec<(PathBuf, PathBuf)>,
 }
 
 /// Builds the view.
@@ -148,7 +150,8 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
     let cache = facts.cache.filter(|_| files.cache == Cache::Private).map(Path::to_path_buf);
     let writable = writable.into_iter().map(|(host, _)| host).chain(cache).collect();
-    Ok(Built { mounts: view.mounts, cwd: start, notes: view.notes, held, sockets_exposed, writable, missing })
+    let Builder { mounts, notes, named, .. } = view;
+    Ok(Built { mounts, cwd: start, notes, held, sockets_exposed, writable, missing, named })
 }
 
 /// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted.
@@ -231,6 +234,8 @@ struct Builder<'a> {
     masks: BTreeMap<PathBuf, By>,
     /// What cannot be kept.
     lost: Vec<String>,
+    /// What the caller has named, and where it led.
+    named: Vec<(PathBuf, PathBuf)>,
     /// The view, no wider than any ceiling's.
     kind: View,
     /// Git's configuration and hooks are given up, and no ceiling forbids it.
@@ -295,8 +300,21 @@ impl<'a> Builder<'a> {
             let known = masks.entry(path).or_insert(by);
             *known = by.max(*known);
         }
-        let (mounts, shown, lost) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { files, facts, mounts, notes, shown, masks, lost, kind, git_is_open, limits, declared })
+        let (mounts, shown, lost, named) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Ok(Self {
+            files,
+            facts,
+            mounts,
+            notes,
+            shown,
+            masks,
+            lost,
+            named,
+            kind,
+            git_is_open,
+            limits,
+            declared,
+        })
     }
 
     fn base(&mut self) {
@@ -593,6 +611,7 @@ impl<'a> Builder<'a> {
         for (bind, writable, what) in named {
             let host = true_name(&bind.host);
             let host = host.map_err(|source| Error::Path { what, path: bind.host.clone(), source })?;
+            self.named.push((bind.host.clone(), host.clone()));
             real.push((bind, writable, what, host));
         }
         let mut loose: Vec<PathBuf> = real.iter().filter(|it| it.1).map(|it| it.3.clone()).collect();

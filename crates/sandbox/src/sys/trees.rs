@@ -78,6 +78,7 @@ impl Drop for Sleeper {
 pub struct Tree {
     fd: OwnedFd,
     pub(crate) is_dir: bool,
+    uid: u32,
 }
 
 impl Tree {
@@ -91,7 +92,8 @@ impl Tree {
         let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
         let found = openat2(AT_FDCWD, path, how)?;
-        let is_dir = SFlag::from_bits_truncate(fstat(&found)?.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
+        let about = fstat(&found)?;
+        let is_dir = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let flags = libc::OPEN_TREE_CLONE
             | libc::OPEN_TREE_CLOEXEC
             | libc::AT_EMPTY_PATH.cast_unsigned()
@@ -102,7 +104,7 @@ impl Tree {
         })?;
         let fd = RawFd::try_from(fd).map_err(|_| Errno::EBADF)?;
         // SAFETY: the system call returned a new descriptor that nothing else owns.
-        let tree = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, is_dir };
+        let tree = Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, is_dir, uid: about.st_uid };
         let private = libc::mount_attr {
             attr_set: libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
             attr_clr: 0,
@@ -111,6 +113,12 @@ impl Tree {
         };
         tree.set(private, true)?;
         Ok(tree)
+    }
+
+    /// The uid on the disk that owned what was opened, and not what has its name by now.
+    #[must_use]
+    pub fn uid(&self) -> u32 {
+        self.uid
     }
 
     /// Lets users change places in it. False: what is mounted in it keeps its own, because a file system there cannot.
