@@ -150,7 +150,9 @@ impl Search<'_> {
                 self.look(tree, below);
             }
         }
-        self.lost.extend(left);
+        for line in left {
+            self.lose(line);
+        }
     }
 
     fn lose(&mut self, line: String) {

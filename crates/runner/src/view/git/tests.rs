@@ -67,26 +67,71 @@ fn b15_repositories_submodules_and_what_they_name_are_found() {
     assert_eq!(directories, in_root(&[".git/modules/lib/deep", ".git/worktrees/other", "a/b/.git"]));
     assert_eq!(found.links, in_root(&["a/c/.git", "lib/deep/.git"]));
     assert_eq!(found.named, in_root(&["tools/hooks", "common.cfg", "more.cfg", "lib/deep/own"]));
-    assert_eq!(found.left, None);
+    assert_eq!(found.left, Vec::<String>::new());
 
     make(".git/config", "[core]\nhooksPath = .\n");
     let left = obeyed(&root, Path::new("/home/ann")).left;
-    assert!(left.is_some_and(|left| left.contains("stays writable")));
+    assert!(left.iter().any(|left| left.contains("stays writable")), "{left:?}");
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// A tree below the top of a repository, and a linked worktree: the configuration that counts lies elsewhere.
+#[test]
+fn b15_the_configuration_is_found_as_git_finds_it() {
+    let root = std::env::temp_dir().join(format!("git-found-{}", std::process::id()));
+    let make = |name: &str, text: &str| {
+        let path = root.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    make("main/.git/config", "[core]\nhooksPath = pkg/hooks\n");
+    make("main/pkg/x", "");
+    make("main/.git/worktrees/other/commondir", "../..\n");
+    make("other/.git", &format!("gitdir: {}\n", root.join("main/.git/worktrees/other").display()));
+    let named = |tree: &str| obeyed(&root.join(tree), Path::new("/home/ann")).named;
+    assert_eq!(named("main/pkg"), BTreeSet::from([root.join("main/pkg/hooks")]));
+    assert_eq!(named("other"), BTreeSet::from([root.join("other/pkg/hooks")]));
+    assert_eq!(named("main/.git/worktrees"), BTreeSet::new());
     fs::remove_dir_all(&root).unwrap();
 }
 
 #[test]
 fn what_is_too_much_is_said() {
     let root = std::env::temp_dir().join(format!("git-many-{}", std::process::id()));
+    fs::create_dir_all(root.join("zz-oldest/.git")).unwrap();
+    // Births are told apart by the clock's tick.
+    std::thread::sleep(std::time::Duration::from_millis(20));
     for number in 0..REPOSITORIES + 5 {
         fs::create_dir_all(root.join(format!("r{number}/.git"))).unwrap();
     }
     let found = obeyed(&root, Path::new("/home/ann"));
     assert_eq!(found.directories.len(), REPOSITORIES);
-    assert!(found.left.is_some_and(|left| left.contains("beyond the first 32")));
-    for number in 0..DIRECTORIES + 5 {
-        fs::create_dir_all(root.join(format!("d{number}"))).unwrap();
+    assert!(
+        found.directories.iter().any(|(dir, _)| dir.starts_with(root.join("zz-oldest"))),
+        "the oldest count"
+    );
+    assert!(found.left.iter().any(|left| left.contains("beyond the first 32")), "{:?}", found.left);
+
+    // Files in the place of repositories, of which each would be a mount.
+    for number in 0..200 {
+        fs::create_dir_all(root.join(format!("l{number}"))).unwrap();
+        fs::write(root.join(format!("l{number}/.git")), "").unwrap();
     }
-    assert!(obeyed(&root, Path::new("/home/ann")).left.is_some());
+    let found = obeyed(&root, Path::new("/home/ann"));
+    assert!(found.directories.len() + found.links.len() <= REPOSITORIES + 1);
+
+    let includes: String = (0..40).map(|number| format!("[include]\npath = i{number}\n")).collect();
+    fs::create_dir_all(root.join(".git")).unwrap();
+    fs::write(root.join(".git/config"), includes).unwrap();
+    for number in 0..ENTRIES + 5 {
+        fs::write(root.join(format!("f{number}")), "").unwrap();
+    }
+    let left = obeyed(&root, Path::new("/home/ann")).left;
+    fs::write(root.join("i1"), vec![b'#'; 2 << 20]).unwrap();
+    let large = obeyed(&root, Path::new("/home/ann")).left;
+    assert!(large.iter().any(|left| left.contains("too large")), "{large:?}");
+    for word in ["too much", "too many files"] {
+        assert!(left.iter().any(|left| left.contains(word)), "{word}: {left:?}");
+    }
     fs::remove_dir_all(&root).unwrap();
 }
