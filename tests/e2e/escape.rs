@@ -36,6 +36,7 @@ mod planted_bwrap;
 mod planted_links;
 mod proc_environ;
 mod resolver_sockets;
+mod root_neighbours;
 mod root_only_files;
 mod root_trees;
 mod run_directory;
@@ -84,6 +85,7 @@ pub(crate) fn cases(list: &mut Cases) {
     planted_links::cases(list);
     proc_environ::cases(list);
     resolver_sockets::cases(list);
+    root_neighbours::cases(list);
     root_only_files::cases(list);
     root_trees::cases(list);
     run_directory::cases(list);

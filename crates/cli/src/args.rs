@@ -278,7 +278,7 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run", conflicts_with = "via")]
     pub(crate) socks5: bool,
 
-    /// What the stage has on its loopback: own (default), or proxy, which lets it connect to nothing else and not listen
+    /// What the stage has on its loopback: own (default), or proxy, which lets it connect to nothing else and bind no port
     #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]
     pub(crate) loopback: Option<LoopbackKind>,
 

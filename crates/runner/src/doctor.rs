@@ -6,13 +6,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::place::Place;
-use exeat_contract::NOBODY;
 pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::stand;
 use crate::dirs;
 use crate::error::{Error, chain};
+use crate::identity::unused;
 use crate::staged::Staged;
 
 /// Where a caller's variables put things.
@@ -75,8 +75,9 @@ fn whole(bwrap: &Path) -> Vec<Finding> {
 
 /// Whether root's stage becomes another user in a directory of root's.
 fn another_user(cwd: &Path) -> Finding {
-    let (id, step) = ("identity", "root's files, mounted for nobody");
-    let tried = Staged::new((NOBODY, NOBODY)).and_then(|mut staged| {
+    let (id, step) = ("identity", "root's files, mounted for another user");
+    let ids = unused().ok_or_else(|| "the users of this container have no uid to spare".to_owned());
+    let tried = ids.and_then(Staged::new).and_then(|mut staged| {
         staged
             .takes(cwd)
             .map_err(|error| format!("the file system of the working directory does not take it: {error}"))

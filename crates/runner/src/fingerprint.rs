@@ -10,6 +10,7 @@ use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
+use crate::identity::is_own;
 use crate::plan::{FILTERS, Plan};
 use crate::quarantine::Missing;
 use crate::request::Loopback;
@@ -110,6 +111,8 @@ impl Plan {
         it.text("tty", self.tty.as_str());
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),
+            // The number is another one each time.
+            Identity::Other { uid, .. } if is_own(uid) => it.text("identity", "its own"),
             Identity::Other { uid, gid } => {
                 it.text("identity", "other").number("uid", uid.into()).number("gid", gid.into())
             }

@@ -1,10 +1,14 @@
 //! Who a stage is to the kernel, and what of the host's trees that leaves it: the view of that user.
 //!
-//! Root does not run hostile code as root where it can be avoided. The owner of the working directory is used, because the
-//! stage must write there. Where root owns that, the stage becomes nobody, and root's trees are mounted for it ([`Staged`]).
+//! Root does not run hostile code as root where it can be avoided. The stage becomes a user that nobody else is, and the trees
+//! that it must write are mounted so that it is taken for their owner ([`Staged`]). It is no user that others are, such as
+//! nobody or the owner: a process of the same user may look into the sandbox (ptrace(2), `/proc/PID/root`), where it would be
+//! taken for the owner as well, and no filter holds it. Where that cannot be had, the stage becomes the owner of the working
+//! directory, who gains nothing by it, and where that is root, it keeps root's uid, and that is said.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -27,20 +31,27 @@ use crate::view;
 pub(crate) enum Who {
     /// The caller, who is an ordinary user.
     Caller,
-    /// Root's choice: who owns the working directory.
+    /// Root's choice: a user of this run's own.
+    Own(Ids),
+    /// Who owns the working directory.
     Owner(Ids),
-    /// Nobody, for root in a directory of its own.
-    Nobody,
     /// Root, for this reason.
     Kept(String),
 }
 
 impl Who {
-    /// Who a stage is to be that starts in, or has to write, this directory.
-    pub(crate) fn of(dir: &Path) -> Result<Self, Error> {
-        if !geteuid().is_root() {
-            return Ok(Self::Caller);
+    /// Who a stage is to be.
+    pub(crate) fn first() -> Self {
+        match geteuid().is_root().then(unused) {
+            None => Self::Caller,
+            Some(Some(ids)) => Self::Own(ids),
+            Some(None) => Self::Kept("the users of this container have no uid to spare".into()),
         }
+    }
+
+    /// Who it is instead where root's trees cannot be mounted for it, for this reason; it starts in this directory, or has to
+    /// write it.
+    pub(crate) fn instead(why: String, dir: &Path) -> Result<Self, Error> {
         let meta = fs::metadata(dir).map_err(|source| Error::Path {
             what: "the working directory",
             path: dir.to_path_buf(),
@@ -48,7 +59,7 @@ impl Who {
         })?;
         // In a container nobody may also stand for a user that it does not have.
         if meta.uid() == 0 || meta.uid() == NOBODY {
-            return Ok(Self::Nobody);
+            return Ok(Self::Kept(why));
         }
         // The user's own group, not the directory's: that may be root's.
         let user = User::from_uid(Uid::from_raw(meta.uid())).ok().flatten();
@@ -59,8 +70,9 @@ impl Who {
     pub(crate) fn identity(&self) -> (Identity, Held) {
         match self {
             Self::Caller => (Identity::Caller, Held::Full),
-            Self::Owner((uid, gid)) => (Identity::Other { uid: *uid, gid: *gid }, Held::Full),
-            Self::Nobody => (Identity::Other { uid: NOBODY, gid: NOBODY }, Held::Full),
+            Self::Own((uid, gid)) | Self::Owner((uid, gid)) => {
+                (Identity::Other { uid: *uid, gid: *gid }, Held::Full)
+            }
             Self::Kept(why) => {
                 let missing = format!(
                     "the stage keeps root's kernel uid, and in its view file permissions do not hold it back: {why}"
@@ -74,8 +86,7 @@ impl Who {
     fn other(&self) -> Option<Ids> {
         match self {
             Self::Caller | Self::Kept(_) => None,
-            Self::Owner(ids) => Some(*ids),
-            Self::Nobody => Some((NOBODY, NOBODY)),
+            Self::Own(ids) | Self::Owner(ids) => Some(*ids),
         }
     }
 
@@ -91,6 +102,50 @@ impl Who {
         let given = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
         (given.unwrap_or_else(|| home.join(".cache")), None)
     }
+}
+
+/// Uids of which systemd says that nothing uses them ("Users, Groups, UIDs and GIDs on systemd systems"): between those of
+/// containers and the end of what is a positive number everywhere.
+const UNUSED: std::ops::RangeInclusive<u32> = 1_879_048_192..=2_147_483_646;
+/// Those for services that have a user for as long as they run, in a container that has no others.
+const PASSING: std::ops::RangeInclusive<u32> = 61_184..=65_519;
+
+/// Whether a uid is one of those that a run has for itself: the number says nothing then.
+pub(crate) fn is_own(uid: u32) -> bool {
+    UNUSED.contains(&uid) || PASSING.contains(&uid)
+}
+
+/// A user that nobody else is: two runs at the same time have different ones.
+pub(crate) fn unused() -> Option<Ids> {
+    /// Numbers that are tried: in the smaller range somebody may have one.
+    const TRIES: usize = 16;
+    let known = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
+    let (uids, gids) = (known("uid"), known("gid"));
+    let range = [UNUSED, PASSING]
+        .into_iter()
+        .find(|range| [&uids, &gids].iter().all(|map| has(map, *range.start()) && has(map, *range.end())))?;
+    (0..TRIES).find_map(|_| {
+        let id = range.start() + random()? % (range.end() - range.start() + 1);
+        let is_taken = PASSING.contains(&id) && User::from_uid(Uid::from_raw(id)).ok().flatten().is_some();
+        (!is_taken).then_some((id, id))
+    })
+}
+
+/// Whether a user namespace with this map (user_namespaces(7)) has an id.
+fn has(map: &str, id: u32) -> bool {
+    map.lines().any(|line| {
+        let mut words = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
+        let (first, count) = (words.next(), words.nth(1));
+        first
+            .zip(count)
+            .is_some_and(|(first, count)| (first..first.saturating_add(count)).contains(&id.into()))
+    })
+}
+
+fn random() -> Option<u32> {
+    let mut bytes = [0; 4];
+    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).ok()?;
+    Some(u32::from_ne_bytes(bytes))
 }
 
 /// What a view is made from, whoever the stage is.
@@ -120,16 +175,16 @@ impl Base<'_> {
     /// The view of this user.
     ///
     /// # Errors
-    /// [`Fault::Refused`] where root's trees cannot be mounted for [`Who::Nobody`], and only for that.
+    /// [`Fault::Refused`] where trees cannot be mounted for [`Who::Own`], and only for that.
     pub(crate) fn view(&self, who: &Who) -> Result<Seen, Fault> {
         let Self { request, environment, cwd, home, place } = *self;
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let other = who.other();
         let mut notes = Vec::new();
         let mut staged = match who {
-            Who::Caller | Who::Kept(_) => None,
-            Who::Owner(ids) => Staged::new(*ids).ok(),
-            Who::Nobody => Some(Staged::new((NOBODY, NOBODY)).map_err(Fault::Refused)?),
+            // Other processes of the owner's could look into what is mounted for it.
+            Who::Caller | Who::Kept(_) | Who::Owner(_) => None,
+            Who::Own(ids) => Some(Staged::new(*ids).map_err(Fault::Refused)?),
         };
         let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
@@ -181,10 +236,28 @@ impl Base<'_> {
             }
             staged.named(&names);
             let mounts = std::mem::take(&mut built.mounts);
-            (built.mounts, taken) = staged.arrange(mounts, cwd, matches!(who, Who::Nobody))?;
+            (built.mounts, taken) = staged.arrange(mounts, cwd, matches!(who, Who::Own(_)))?;
             notes.extend(staged.notes().iter().cloned());
         }
         notes.append(&mut built.notes);
         Ok(Seen { built, taken, staged, cache, cache_maker, run_base, notes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn b10_a_run_has_a_user_of_its_own() {
+        let whole = "         0          0 4294967295\n";
+        assert!(has(whole, *UNUSED.start()) && has(whole, *UNUSED.end()));
+        let container = "0 100000 65536\n";
+        assert!(
+            !has(container, *UNUSED.start()) && has(container, *PASSING.end()) && !has("0 1000 1\n", 61_184)
+        );
+        assert!(!has("", 0) && !has("x y z", 0));
+        let (one, other) = (unused().unwrap(), unused().unwrap());
+        assert!(is_own(one.0) && is_own(other.0) && one != other, "{one:?} {other:?}");
     }
 }

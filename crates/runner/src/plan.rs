@@ -99,11 +99,12 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let environment = environment::build(&request, &stage_home);
     let base =
         Base { request: &request, environment: &environment, cwd: &cwd, home: &home, place: place.as_ref() };
-    let mut who = Who::of(work.as_deref().unwrap_or(&cwd))?;
+    let mut who = Who::first();
     let mut seen = base.view(&who);
     if let Err(Fault::Refused(why)) = seen {
-        // As root itself, and said.
-        who = Who::Kept(why);
+        let told = format!("the stage is the owner of the working directory, and no user of its own: {why}");
+        who = Who::instead(why, work.as_deref().unwrap_or(&cwd))?;
+        notes.extend(matches!(who, Who::Owner(_)).then_some(told));
         seen = base.view(&who);
     }
     let Seen { built, taken, staged, cache, cache_maker, run_base, notes: said } =

@@ -127,7 +127,7 @@ fn what_is_too_much_is_said() {
         fs::write(root.join(format!("f{number}")), "").unwrap();
     }
     let left = obeyed(&root, Path::new("/home/ann")).left;
-    fs::write(root.join("i1"), vec![b'#'; 2 << 20]).unwrap();
+    fs::write(root.join(".git/i1"), vec![b'#'; 2 << 20]).unwrap();
     let large = obeyed(&root, Path::new("/home/ann")).left;
     assert!(large.iter().any(|left| left.contains("too large")), "{large:?}");
     for word in ["too much", "too many files"] {
