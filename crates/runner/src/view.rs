@@ -23,6 +23,7 @@ use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
+use nix::unistd::geteuid;
 
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
@@ -156,7 +157,11 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
 
 /// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted.
 fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
-    let credentials = lists::CREDENTIALS.iter().map(|name| facts.home.join(name));
+    // Credentials are where the user's programs put them, whatever HOME says for this run.
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let registered = home_in(&passwd, geteuid().as_raw()).filter(|home| home != facts.home);
+    let homes = [facts.home.to_path_buf()].into_iter().chain(registered);
+    let credentials = homes.flat_map(|home| lists::CREDENTIALS.iter().map(move |name| home.join(name)));
     let own = facts.own.iter().filter(|path| *path != Path::new("/tmp")).cloned();
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
     // Most are not there. One look says so, where `canonicalize` takes one for each part of a path.
@@ -165,6 +170,17 @@ fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
     let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
     // Where it really is: what is masked at a link would be a detour. A dangling link has nothing to hide.
     there.filter_map(|path| true_name(&path).ok()).collect()
+}
+
+/// The home directory of a user, from the text of passwd(5).
+fn home_in(passwd: &str, uid: u32) -> Option<PathBuf> {
+    passwd.lines().find_map(|line| {
+        let mut fields = line.split(':').skip(2);
+        let is_it = fields.next()?.parse() == Ok(uid);
+        let home = fields.nth(2).map(PathBuf::from)?;
+        // Of a user without one it is the root directory, or a place that is not there.
+        (is_it && home.is_absolute() && home != Path::new("/")).then_some(home)
+    })
 }
 
 /// Whose word it is that a path is hidden. Of two the later one counts.

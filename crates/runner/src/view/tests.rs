@@ -595,3 +595,12 @@ fn b11_the_file_that_leads_to_a_repository_is_protected() {
 
 mod bounds;
 mod place;
+
+#[test]
+fn the_home_in_passwd_is_the_user_s() {
+    let passwd =
+        "root:x:0:0:root:/root:/bin/sh\nann:x:1000:1000:Ann,,:/home/ann:/bin/sh\nodd\nnone:x:7:7::/:/x\n";
+    assert_eq!(home_in(passwd, 1000), Some("/home/ann".into()));
+    assert_eq!(home_in(passwd, 0), Some("/root".into()));
+    assert_eq!((home_in(passwd, 7), home_in(passwd, 8)), (None, None));
+}
