@@ -121,14 +121,14 @@ impl Stopping {
         if let Some(terminal) = &mut self.terminal {
             terminal.suspend();
         }
-        if let Err(error) = suspend_this_process(typed) {
+        self.continued = suspend_this_process(typed).unwrap_or_else(|error| {
             // The stage is not left as it is, where nobody would wake it.
             tracing::warn!(%error, "cannot be suspended");
-        }
+            false
+        });
         if let Some(terminal) = &mut self.terminal {
             terminal.resume();
         }
         self.tell(Signal::SIGCONT);
-        self.continued = true;
     }
 }

@@ -81,22 +81,27 @@ pub fn notice_children() -> io::Result<()> {
 }
 
 /// Stops this process as SIGTSTP does by default, whatever it does here, or sends that signal to its whole process group, as a
-/// terminal does. To be called by the main thread. Returns when the process is continued, or at once where its process group
-/// is orphaned: nobody could continue it then, and the kernel does not stop it (setpgid(2)).
+/// terminal does. To be called by the main thread. Returns true when the process is continued, or false at once where its process
+/// group is orphaned: nobody could continue it then, and the kernel does not stop it (setpgid(2)).
 ///
 /// # Errors
 /// What sigaction(2), raise(3) and killpg(3) say.
-pub fn suspend_this_process(whole_group: bool) -> io::Result<()> {
+pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
+    use nix::sys::resource::{UsageWho, getrusage};
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, killpg, raise, sigaction};
     let default = SigAction::new(SigHandler::SigDfl, SaFlags::empty(), SigSet::empty());
     // SAFETY: the default action runs no code of ours.
     let before = unsafe { sigaction(Signal::SIGTSTP, &default) }?;
+    // A thread that stops gives the processor up of its own will (getrusage(2)); nothing else that is done here does.
+    let waits = || getrusage(UsageWho::RUSAGE_THREAD).map(|usage| usage.voluntary_context_switches());
+    let waited = waits();
     // This thread takes it before the call returns: for a group as well, since the kernel asks the main thread first.
     let raised =
         if whole_group { killpg(nix::unistd::getpgrp(), Signal::SIGTSTP) } else { raise(Signal::SIGTSTP) };
     // SAFETY: what was there before is put back.
     unsafe { sigaction(Signal::SIGTSTP, &before) }?;
-    Ok(raised?)
+    raised?;
+    Ok(waits()? > waited?)
 }
 
 /// What the child does between fork and exec, beside what [`Command`] does.

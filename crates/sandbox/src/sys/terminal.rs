@@ -67,7 +67,7 @@ static SETTINGS: [AtomicU32; 9] = [const { AtomicU32::new(0) }; 9];
 #[derive(Debug)]
 pub struct RestoredOnDeath {
     /// Under this number until the end of this value.
-    _terminal: OwnedFd,
+    terminal: OwnedFd,
 }
 
 impl RestoredOnDeath {
@@ -92,14 +92,15 @@ impl RestoredOnDeath {
                 unsafe { sigaction(signal, &before) }?;
             }
         }
-        Ok(Self { _terminal: terminal })
+        Ok(Self { terminal })
     }
 }
 
 impl Drop for RestoredOnDeath {
     fn drop(&mut self) {
-        // The handlers stay, and do nothing but what the default actions do.
-        TERMINAL.store(-1, Ordering::Release);
+        // The handlers stay, and do nothing but what the default actions do. A later value may have taken this one's place.
+        let own = self.terminal.as_raw_fd();
+        let _ = TERMINAL.compare_exchange(own, -1, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 
