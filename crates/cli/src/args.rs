@@ -290,7 +290,8 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run")]
     pub(crate) debuggable: bool,
 
-    /// A terminal of the stage's own in the place of yours: auto (default: on one, in the foreground) or off
+    /// A terminal of the stage's own in the place of yours: auto (default): when stdin and stdout are your terminal and exeat is
+    /// in its foreground; or off
     #[arg(long, value_name = "WHEN", help_heading = "Run", hide_possible_values = true)]
     pub(crate) tty: Option<TtyWhen>,
 
