@@ -1,6 +1,7 @@
 //! A stage on a terminal: it feels like the command alone, and has a terminal of its own.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -8,8 +9,9 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use e2e::case::{Cases, Cx};
-use e2e::run::{Run, memory_kb};
+use e2e::run::{Run, memory_kb, ticks};
 use e2e::screen::{SIZE, Screen};
+use e2e::wait_for;
 
 pub(crate) fn cases(list: &mut Cases) {
     list.matrix("terminal::its_own", its_own);
@@ -17,14 +19,20 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("terminal::suspends_like_the_command", suspends);
     list.once("terminal::suspends_with_what_it_is_part_of", suspends_with_its_group);
     list.once("terminal::stopped_from_elsewhere", stopped_from_elsewhere);
+    list.once("terminal::stopped_where_nobody_continues_it", stopped_in_an_orphan);
     list.once("terminal::in_the_background", in_the_background);
     list.once("terminal::follows_the_window", follows_the_window);
     list.once("terminal::half_a_terminal_is_none", half);
     list.once("terminal::other_streams_stay", other_streams);
+    list.once("terminal::standard_error_elsewhere", error_elsewhere);
+    list.once("terminal::without_dev_tty", without_dev_tty);
     list.once("terminal::output_is_counted", output_is_counted);
     list.once("terminal::a_flood_waits_for_its_reader", flood);
     list.once("terminal::a_paste_is_bounded_and_interrupted", paste);
+    list.once("terminal::closed_by_the_stage", closed);
+    list.once("terminal::interrupted_while_the_rest_is_delivered", undelivered);
     list.users("terminal::restored_on_every_way_out", restored);
+    list.once("terminal::restored_after_a_stop", restored_after_a_stop);
     list.bridges("terminal::hang_up", hang_up);
     list.once("terminal::asked_for_by_name", by_name);
     list.once("terminal::programs", programs);
@@ -140,6 +148,19 @@ fn stopped_from_elsewhere(cx: &Cx) {
     screen.until(" icanon\r\n");
 }
 
+/// An orphaned process group does not stop, so nothing continues it: the next SIGCONT is not the answer to that.
+fn stopped_in_an_orphan(cx: &Cx) {
+    let script = "trap 'echo continued' CONT; echo ready; while :; do sleep 0.05; done";
+    let mut screen = on_terminal(cx, &[], script);
+    screen.until("ready\r\n");
+    screen.until_raw(true).signal(Signal::SIGTSTP);
+    screen.until("continued\r\n");
+    screen.signal(Signal::SIGCONT);
+    screen.until("continued\r\n");
+    screen.types([3]);
+    assert_eq!(screen.wait(), 130);
+}
+
 fn in_the_background(cx: &Cx) {
     let mut screen = shell(cx);
     screen.types("$E -- tty & wait\r").until("not a tty");
@@ -155,9 +176,11 @@ fn follows_the_window(cx: &Cx) {
     assert_eq!(screen.wait(), 130);
     // What the stage does to its own changes nothing here.
     let mut screen = on_terminal(cx, &[], "stty rows 5 cols 6 -echo; stty size; sleep 0.3");
+    let before = screen.settings();
     screen.until("5 6\r\n");
+    assert_eq!(screen.size(), SIZE);
     assert_eq!(screen.wait(), 0);
-    screen.resize(50, 150);
+    assert_eq!((screen.size(), screen.settings()), (SIZE, before));
 }
 
 /// One of the two is not enough: the stage gets the streams, and no session on the caller's terminal.
@@ -182,6 +205,41 @@ fn other_streams(cx: &Cx) {
     screen.wait();
     let said = fs::read_to_string(&file).expect("what was said");
     assert!(said.ends_with("no terminal\n"), "{said}");
+}
+
+/// A standard error on another terminal stays there; on the same one it is the stage's, by whatever name.
+fn error_elsewhere(cx: &Cx) {
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let mut other = cx.outside(["sleep", "1000"]).on_terminal();
+    fs::set_permissions(other.name(), fs::Permissions::from_mode(0o666)).expect("its owner's");
+    let inside = "tty; tty <&2; echo elsewhere >&2; exit 0";
+    let script = |to: &str| format!("{exeat} run --quiet -- sh -c '{inside}' 2>{to}; echo over");
+    let mut screen = cx.outside(["sh", "-c", &script(other.name())]).on_terminal();
+    let said = screen.until("over\r\n");
+    assert!(said.starts_with("/dev/pts/0\r\n") && !said.contains("elsewhere"), "{said}");
+    other.until("elsewhere\r\n");
+    let mut screen = cx.outside(["sh", "-c", &script("/dev/tty")]).on_terminal();
+    screen.until("/dev/pts/0\r\n/dev/pts/0\r\nelsewhere\r\nover\r\n");
+}
+
+/// In a small container or under chroot(8) the name may be missing, or be no terminal. Where the stream cannot be opened anew
+/// either, the error has the way out.
+fn without_dev_tty(cx: &Cx) {
+    for mount in [
+        "mount --bind /dev/tty /dev/tty; mount -o remount,bind,nodev /dev/tty",
+        "mount --bind /dev/null /dev/tty",
+    ] {
+        let run = || exeat(cx, &["--quiet"], &["sh", "-c", "tty; read -r line; echo \"got $line\""]);
+        let mut screen = run().in_mounts(&format!("chmod 600 $(tty); {mount}")).on_terminal();
+        screen.until("EACCES");
+        screen.until("--tty off");
+        assert_eq!(screen.wait(), 125, "{mount}");
+        // As a login gives it to its user.
+        let mut screen = run().in_mounts(&format!("chmod 666 $(tty); {mount}")).on_terminal();
+        screen.until("/dev/pts/0\r\n");
+        screen.types("word\r").until("got word\r\n");
+        assert_eq!(screen.wait(), 0, "{mount}");
+    }
 }
 
 /// What goes through the terminal counts like what goes through a pipe, and the two together.
@@ -230,6 +288,55 @@ fn paste(cx: &Cx) {
     }
 }
 
+/// What a stage has written before it closes its terminal arrives, whatever is typed then, and nothing spins meanwhile. A key
+/// still interrupts it.
+fn closed(cx: &Cx) {
+    let close = "exec </dev/null >/dev/null 2>&1; touch closed";
+    let file = cx.dir().join("closed");
+    let until_closed =
+        || wait_for(Duration::from_secs(10), "the stage to close it", || file.exists().then_some(()));
+    let script =
+        format!("stty -icanon -echo; timeout --foreground 1 yes; {close}; sleep 4; echo end >/dev/tty");
+    let mut screen = on_terminal(cx, &["--quiet"], &script);
+    until_closed();
+    // More than the kernel takes for it.
+    screen.types("key ".repeat(10_000));
+    thread::sleep(Duration::from_millis(200));
+    let before = ticks(screen.pid());
+    thread::sleep(Duration::from_secs(1));
+    let spent = ticks(screen.pid()) - before;
+    assert!(spent < 30, "{spent} hundredths of a second of the processor's in one");
+    let lines = screen.until("end\r\n").bytes().filter(|byte| *byte == b'\n').count();
+    assert!(lines > 22_000, "64 KiB were held: {lines} lines of 3 bytes");
+    assert_eq!(screen.wait(), 0);
+
+    fs::remove_file(&file).expect("it is there");
+    let mut screen = on_terminal(cx, &["--quiet"], &format!("{close}; exec sleep 1000"));
+    until_closed();
+    thread::sleep(Duration::from_millis(200));
+    screen.types([3]);
+    assert_eq!(screen.wait(), 130);
+}
+
+/// The stage is over, and what it wrote waits for a reader: the keys are the caller's again.
+fn undelivered(cx: &Cx) {
+    let mut screen = on_terminal(cx, &["--quiet"], "echo ready; timeout --foreground 1 yes; touch over");
+    let over = cx.dir().join("over");
+    wait_for(Duration::from_secs(10), "the stage to end", || over.exists().then_some(()));
+    screen.until_raw(false).types([3]);
+    wait_for(Duration::from_secs(10), "exeat to give up the rest", || screen.ended().then_some(()));
+    // The same where what waits is another stream.
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let script = format!(
+        "trap : INT; mkfifo slow; exec 4<>slow; {exeat} run --quiet --output-size 1MB -- \
+         sh -c 'echo ready; head -c 100000 /dev/zero >&2' 2>slow; echo \"left $?\""
+    );
+    let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();
+    screen.until("ready\r\n");
+    thread::sleep(Duration::from_millis(500));
+    screen.until_raw(false).types([3]).until("left 0\r\n");
+}
+
 /// However it ends, the terminal is as it was.
 fn restored(cx: &Cx) {
     type End = (&'static [&'static str], &'static str, Option<Signal>, i32);
@@ -258,19 +365,31 @@ fn restored(cx: &Cx) {
     assert_eq!(screen.settings(), before);
 }
 
+/// Also when a shell has set it otherwise while exeat was stopped.
+fn restored_after_a_stop(cx: &Cx) {
+    let mut screen = on_terminal(cx, &[], "echo ready; exec sleep 1000");
+    screen.until("ready");
+    screen.until_raw(true).signal(Signal::SIGSTOP);
+    screen.set(&["sane"]).until_raw(false).signal(Signal::SIGCONT);
+    screen.until_raw(true).signal(Signal::SIGALRM);
+    assert_eq!(screen.wait(), -14);
+    screen.until_raw(false);
+}
+
 /// A window that is closed. The stage is told, and is over; one that does not care is ended.
 fn hang_up(cx: &Cx) {
     let told = cx.dir().join("told");
-    for script in [
-        "trap 'echo hup >told; exit' HUP; echo ready; while :; do sleep 0.05; done",
-        "trap '' HUP; echo ready; while :; do sleep 0.05; done",
+    for (script, tells) in [
+        ("trap 'echo hup >told; exit' HUP; echo ready; while :; do sleep 0.05; done", true),
+        ("trap '' HUP; echo ready; while :; do sleep 0.05; done", false),
     ] {
+        let _ = fs::remove_file(&told);
         let mut screen = on_terminal(cx, &[], script);
         screen.until("ready\r\n");
         screen.until_raw(true);
         screen.hang_up();
-        screen.wait();
-        assert!(told.exists(), "{script}");
+        assert_eq!(screen.wait(), if tells { 129 } else { 137 }, "{script}");
+        assert_eq!(told.exists(), tells, "{script}");
     }
 }
 

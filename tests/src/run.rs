@@ -237,8 +237,8 @@ impl Live<'_> {
     /// Processor time that exeat and everything below it have had, in the ticks of proc(5): hundredths of a second.
     pub fn ticks(&self) -> u64 {
         let below = below(self.child.id());
-        let pids = below.iter().filter_map(|line| line.split(' ').next()?.parse().ok());
-        pids.chain([self.child.id()]).map(ticks).sum()
+        let pids = below.iter().filter_map(|line| line.split(' ').next()?.parse().ok()).map(Pid::from_raw);
+        pids.chain([self.pid()]).map(ticks).sum()
     }
 
     /// Waits for the end; a run over its deadline is killed and fails the trial.
@@ -295,7 +295,7 @@ fn state_of(pid: u32) -> Option<char> {
 }
 
 /// User and system time of a process: fields 14 and 15 of `/proc/PID/stat` (proc(5)); 0 for one that is gone.
-fn ticks(pid: u32) -> u64 {
+pub fn ticks(pid: Pid) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
     fields.split(' ').skip(11).take(2).filter_map(|field| field.parse::<u64>().ok()).sum()

@@ -183,6 +183,26 @@ impl Screen {
         self
     }
 
+    /// Sets the terminal by the words of stty(1), as a shell or a user would.
+    pub fn set(&mut self, words: &[&str]) -> &mut Self {
+        let done = Command::new("stty").arg("-F").arg(&self.name).args(words).status();
+        assert!(done.expect("stty").success());
+        self
+    }
+
+    /// Rows and columns.
+    pub fn size(&self) -> (u16, u16) {
+        let said = Command::new("stty").arg("-F").arg(&self.name).arg("size").output().expect("stty").stdout;
+        let said = String::from_utf8(said).expect("ASCII");
+        let mut numbers = said.split_whitespace().map(|word| word.parse().expect("a number"));
+        (numbers.next().expect("rows"), numbers.next().expect("columns"))
+    }
+
+    /// Whether the command has ended; takes nothing off the terminal.
+    pub fn ended(&mut self) -> bool {
+        self.child.try_wait().expect("wait").is_some()
+    }
+
     /// Sends a signal to the command alone.
     pub fn signal(&self, signal: Signal) -> &Self {
         kill(self.pid(), signal).expect("it runs");

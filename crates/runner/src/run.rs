@@ -772,16 +772,21 @@ impl Sandbox {
             // would have gone there before the stage could end. A stage that was stopped, or a signal, does not wait so long.
             let by = stopping.deadline.map(|_| Instant::now() + GRACE);
             loop {
-                let delivered = async {
+                let copied = async {
                     if let Some(copies) = &self.copies {
                         copies.finished().await;
                     }
-                    if let Some(terminal) = &stopping.terminal {
-                        terminal.finished().await;
+                };
+                let shown = async {
+                    match &stopping.terminal {
+                        Some(terminal) => terminal.finished().await,
+                        None => std::future::pending().await,
                     }
                 };
                 tokio::select! {
-                    () = delivered => break,
+                    // Restores the caller's terminal, whose keys may be needed while the rest goes on.
+                    () = shown => drop(stopping.terminal.take()),
+                    () = copied, if stopping.terminal.is_none() => break,
                     ask = asks.next() => match ask {
                         Ask::Suspend => stopping.suspend(false).await,
                         ask if ask.ends().is_some() => break,

@@ -6,8 +6,8 @@
 
 use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::io::{self, IsTerminal, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -21,9 +21,9 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
-use nix::sys::stat::fstat;
 use nix::sys::termios::{
-    FlushArg, LocalFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcflush, tcgetattr, tcsetattr,
+    FlushArg, LocalFlags, OutputFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcflush,
+    tcgetattr, tcsetattr,
 };
 use nix::unistd::{getpgrp, tcgetpgrp};
 use tokio::net::unix::pipe;
@@ -54,17 +54,17 @@ pub(crate) struct Terminal {
 impl Terminal {
     /// `None` where the stage gets its streams as they are: when not both standard input and output are this process's
     /// controlling terminal, or when this process is in its background.
+    ///
+    /// # Errors
+    /// When that terminal cannot be opened anew, or says nothing of itself.
     pub(crate) fn of(streams: &[OwnedFd; 3]) -> io::Result<Option<Self>> {
         let [input, output, _] = streams;
-        let one =
-            input.is_terminal() && output.is_terminal() && fstat(input)?.st_rdev == fstat(output)?.st_rdev;
-        // ENOTTY: a terminal, but not the controlling one.
-        if !one || tcgetpgrp(input) != Ok(getpgrp()) {
+        if !is_controlling(output) || tcgetpgrp(input) != Ok(getpgrp()) {
             return Ok(None);
         }
-        let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        let tty = OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open("/dev/tty")?;
-        let numbers = streams.iter().enumerate().filter(|(_, stream)| stream.is_terminal());
+        let tty = opened_anew(input)?;
+        // Another terminal stays where it is, as a file does.
+        let numbers = streams.iter().enumerate().filter(|(_, stream)| is_controlling(stream));
         let wanted = Wanted {
             streams: numbers.fold(0, |mask, (number, _)| mask | 1 << number),
             size: size(&tty)?,
@@ -102,6 +102,7 @@ impl Terminal {
             suspends: may_suspend.then_some(suspend_to),
             size: self.wanted.size,
             closed: false,
+            stuck: false,
         };
         let done = pipe::Receiver::from_owned_fd(done.into())?;
         let body = move || {
@@ -190,6 +191,29 @@ impl Drop for Copying {
     }
 }
 
+/// Whether this leads to this process's controlling terminal, by whatever name it was opened. The kernel says ENOTTY of any
+/// other (tcgetpgrp(3)).
+fn is_controlling(stream: impl AsFd) -> bool {
+    tcgetpgrp(stream).is_ok()
+}
+
+/// The controlling terminal, which `input` is. Its name may be missing, in a container or under chroot(8); the stream's own
+/// may be closed to this user, after su(1).
+fn opened_anew(input: &OwnedFd) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let open = |path: &str| {
+        let tty = OpenOptions::new().read(true).write(true).custom_flags(flags.bits()).open(path);
+        let tty = tty.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or_default()))?;
+        is_controlling(&tty).then_some(tty).ok_or(Errno::ENOTTY)
+    };
+    open("/dev/tty").or_else(|named| {
+        open(&format!("/proc/self/fd/{}", input.as_raw_fd())).map_err(|stream| {
+            let fix = "`--tty off` gives the stage the streams as they are";
+            io::Error::other(format!("/dev/tty: {named}; standard input, opened anew: {stream}; {fix}"))
+        })
+    })
+}
+
 /// exeat's terminal, and what is done to it.
 #[derive(Debug)]
 struct Caller {
@@ -213,6 +237,8 @@ struct Raw {
     before: Termios,
     /// How it was then.
     made: Termios,
+    /// Its keys are bytes for the stage.
+    keys: bool,
     _on_death: RestoredOnDeath,
 }
 
@@ -237,7 +263,17 @@ impl Caller {
         cfmakeraw(&mut raw);
         // What was typed ahead is kept.
         tcsetattr(&self.tty, SetArg::TCSANOW, &raw)?;
-        state.raw = Some(Raw { before, made: tcgetattr(&self.tty)?, _on_death: on_death });
+        state.raw = Some(Raw { before, made: tcgetattr(&self.tty)?, keys: true, _on_death: on_death });
+        Ok(())
+    }
+
+    /// The keys mean again what they did: nobody is left to read them. What is still to be shown is shown as it is.
+    fn return_keys(&self, state: &mut State) -> io::Result<()> {
+        let Some(raw) = state.raw.as_mut().filter(|raw| raw.keys) else { return Ok(()) };
+        let mut shows = raw.before.clone();
+        shows.output_flags.remove(OutputFlags::OPOST);
+        tcsetattr(&self.tty, SetArg::TCSANOW, &shows)?;
+        (raw.made, raw.keys) = (tcgetattr(&self.tty)?, false);
         Ok(())
     }
 
@@ -275,6 +311,8 @@ struct Pump {
     size: [u16; 4],
     /// Nobody has the stage's terminal open, at the moment or for good.
     closed: bool,
+    /// The same, and what it wrote has no room here, and it takes nothing: poll(2) would return at once, for nothing.
+    stuck: bool,
 }
 
 impl Pump {
@@ -295,7 +333,7 @@ impl Pump {
             let mut made = PollFlags::empty();
             made.set(PollFlags::POLLIN, self.output.len() < ROOM);
             made.set(PollFlags::POLLOUT, !self.input.is_empty());
-            let timeout = match (self.closed || over.is_some(), foreground) {
+            let timeout = match (self.closed || self.stuck || over.is_some(), foreground) {
                 (true, _) => PollTimeout::from(CLOSED),
                 (false, false) => PollTimeout::from(BACKGROUND),
                 (false, true) => PollTimeout::NONE,
@@ -304,7 +342,7 @@ impl Pump {
                 PollFd::new(self.wake.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.caller.tty.as_fd(), typed),
             ];
-            if !self.closed && !made.is_empty() {
+            if !self.closed && !self.stuck && !made.is_empty() {
                 fds.push(PollFd::new(self.master.as_fd(), made));
             }
             match poll(&mut fds, timeout) {
@@ -326,12 +364,14 @@ impl Pump {
             if over.is_some() {
                 self.input.clear();
             }
+            self.stuck = master.contains(PollFlags::POLLHUP);
             if !self.input.is_empty() && (self.closed || master.contains(PollFlags::POLLOUT)) {
-                self.write_typed()?;
+                self.stuck &= !self.write_typed()?;
             }
             let gone = PollFlags::POLLIN | PollFlags::POLLHUP | PollFlags::POLLERR;
             if self.output.len() < ROOM && (self.closed || master.intersects(gone)) {
                 self.read_made()?;
+                self.stuck = false;
             }
             if tty.contains(PollFlags::POLLOUT) {
                 self.write_made()?;
@@ -348,6 +388,9 @@ impl Pump {
         } else if !state.suspended && (state.raw.is_none() || state.check) {
             self.caller.enter(&mut state)?;
             (state.check, state.resize) = (false, true);
+        }
+        if foreground && !state.suspended && state.over.is_some() && !self.output.is_empty() {
+            self.caller.return_keys(&mut state)?;
         }
         if std::mem::take(&mut state.resize) {
             let size = size(&self.caller.tty)?;
@@ -399,11 +442,12 @@ impl Pump {
         Ok(())
     }
 
-    fn write_typed(&mut self) -> io::Result<()> {
+    /// Whether anything was taken. A terminal that nobody has open may refuse it, while there is still something to read.
+    fn write_typed(&mut self) -> io::Result<bool> {
         let (bytes, _) = self.input.as_slices();
-        let taken = now(self.master.write(bytes), self.closed)?;
-        self.input.drain(..taken.unwrap_or(0));
-        Ok(())
+        let taken = now(self.master.write(bytes), true)?.unwrap_or(0);
+        self.input.drain(..taken);
+        Ok(taken > 0)
     }
 
     fn read_made(&mut self) -> io::Result<()> {
