@@ -132,14 +132,8 @@ impl Bwrap {
         self.end();
         let status = self.child.wait();
         self.over = true;
-        let mut said = Vec::new();
-        if let Some(stderr) = self.child.stderr.take() {
-            // Only what is there: another process could hold the other end. What cannot be read is not said.
-            let flags = OFlag::O_NONBLOCK;
-            let _ = nix::fcntl::fcntl(&stderr, nix::fcntl::FcntlArg::F_SETFL(flags));
-            let _ = stderr.take(SAID).read_to_end(&mut said);
-        }
-        let mut said = String::from_utf8_lossy(&said).trim().replace('\n', "; ");
+        let said = self.child.stderr.take().map(what_is_there).unwrap_or_default();
+        let mut said = said.trim().replace('\n', "; ");
         let layer = probe::layer(&said);
         if said.is_empty() {
             said = status.map_or_else(|error| error.to_string(), |status| status.to_string());
@@ -185,16 +179,27 @@ pub(crate) fn first_line(program: &Path, argument: &str, by: Instant) -> io::Res
         .map_err(io::Error::other)
         .and_then(PidFd::open)
         .and_then(|process| wait(process.as_fd(), process.as_fd(), None, by));
-    if !matches!(ended, Ok(Some(_))) {
-        child.kill()?;
+    let is_late = !matches!(ended, Ok(Some(_)));
+    if is_late {
+        // Not reaped yet, so the number is still its own. It is waited for in any case.
+        let _ = child.kill();
     }
     child.wait()?;
-    let mut said = Vec::new();
-    if let Some(stdout) = child.stdout.take() {
-        stdout.take(SAID).read_to_end(&mut said)?;
-    }
+    let said = child.stdout.take().map(what_is_there).unwrap_or_default();
     ended?;
-    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().trim().to_owned())
+    if is_late {
+        return Err(io::ErrorKind::TimedOut.into());
+    }
+    Ok(said.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+/// What can be read from a pipe now: another process could hold the other end for ever. What cannot be read is not said.
+fn what_is_there(pipe: impl Read + AsFd) -> String {
+    let mut said = Vec::new();
+    if nix::fcntl::fcntl(&pipe, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
+        let _ = pipe.take(SAID).read_to_end(&mut said);
+    }
+    String::from_utf8_lossy(&said).into_owned()
 }
 
 impl AsFd for Bwrap {
@@ -259,5 +264,31 @@ impl Passed {
     fn numbers(&self) -> Vec<RawFd> {
         let files = self.files.iter().map(AsRawFd::as_raw_fd);
         files.chain([self.info.as_raw_fd()]).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_or_leaves_somebody_holds_nobody_up() {
+        let dir = std::env::temp_dir().join(format!("exeat-first-line-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let program = dir.join("program");
+        std::fs::write(
+            &program,
+            "#!/bin/sh\nif [ $1 = leaves ]; then echo one; /bin/sleep 20 & else exec /bin/sleep 20; fi\n",
+        )
+        .unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let start = Instant::now();
+        let by = |seconds| Instant::now() + Duration::from_secs(seconds);
+        assert_eq!(first_line(&program, "leaves", by(10)).unwrap(), "one");
+        assert_eq!(first_line(&program, "hangs", by(1)).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", start.elapsed());
+        std::fs::remove_dir_all(&dir).unwrap();
     }
 }
