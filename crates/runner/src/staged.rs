@@ -91,7 +91,13 @@ impl Staged {
             return Err(format!("the users of this container have no uid {}", who.0));
         }
         Tree::open(Path::new("/dev/null")).map_err(|error| match error.raw_os_error() {
-            Some(libc) if libc == Errno::EPERM as i32 => "exeat has no CAP_SYS_ADMIN here".to_owned(),
+            Some(libc) if libc == Errno::EPERM as i32 && !has_sys_admin() => {
+                "exeat has no CAP_SYS_ADMIN here".to_owned()
+            }
+            Some(libc) if libc == Errno::EPERM as i32 => {
+                "openat2(2), open_tree(2) or mount_setattr(2) is refused, as by the filter of a container"
+                    .to_owned()
+            }
             _ => format!("nothing can be mounted by its descriptor here: {error}"),
         })?;
         Ok(Self { who, maps: BTreeMap::new(), held: Vec::new(), doubtful: Vec::new(), notes: Vec::new() })
@@ -452,6 +458,14 @@ fn changed(id: u32, one: u32, other: Option<u32>) -> u32 {
         Some(other) if id == other => one,
         _ => id,
     }
+}
+
+/// Whether this process has CAP_SYS_ADMIN in force (proc_pid_status(5)).
+fn has_sys_admin() -> bool {
+    const CAP_SYS_ADMIN: u64 = 1 << 21;
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    set.and_then(|set| u64::from_str_radix(set.trim(), 16).ok()).is_some_and(|set| set & CAP_SYS_ADMIN != 0)
 }
 
 /// Whether a machine says no to other owners, and not a path or a lack of memory.

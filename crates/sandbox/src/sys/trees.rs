@@ -26,7 +26,8 @@ impl UserMap {
     ///
     /// # Errors
     /// What clone(2) says, such as `EPERM` and `ENOSPC` where user namespaces are restricted, and what the kernel says to the
-    /// maps: `EPERM` without CAP_SETUID and CAP_SETGID, `EINVAL` for what is no map.
+    /// maps: `EPERM` without CAP_SETUID and CAP_SETGID, and for uid 0 without CAP_SETFCAP since Linux 5.12; `EINVAL` for what is
+    /// no map.
     pub fn new(uids: &str, gids: &str) -> io::Result<Self> {
         let child = Sleeper::start()?;
         let proc = format!("/proc/{}", child.0);
