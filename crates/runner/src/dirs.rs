@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::{Flock, FlockArg};
 use nix::unistd::geteuid;
 
+use crate::names::true_name;
+
 /// What a run directory's name starts with.
 const PREFIX: &str = "exeat-";
 const SOCKET: &str = "proxy.sock";
@@ -123,14 +125,22 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Where run directories are made: the user's runtime directory where it is private, else `/tmp`.
+/// Where run directories are made: the user's runtime directory where it is private, else `/tmp`, or where that leads: what is
+/// mounted for bubblewrap is opened without links.
 pub(crate) fn base(runtime_dir: Option<&Path>) -> PathBuf {
     let private = |path: &Path| {
         let meta = fs::symlink_metadata(path).ok()?;
         (meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0)
             .then(|| path.to_path_buf())
     };
-    runtime_dir.filter(|path| path.is_absolute()).and_then(private).unwrap_or_else(|| "/tmp".into())
+    runtime_dir
+        .filter(|path| path.is_absolute())
+        .and_then(private)
+        .unwrap_or_else(|| shared(Path::new("/tmp")))
+}
+
+fn shared(tmp: &Path) -> PathBuf {
+    true_name(tmp).unwrap_or_else(|_| tmp.to_path_buf())
 }
 
 /// Removes directories of ours whose run is over. Best effort: a directory that is not plainly ours is left alone.
@@ -190,6 +200,16 @@ mod tests {
         drop(dir);
         assert_eq!(fs::read_dir(&base).unwrap().count(), 0);
         fs::remove_dir(&base).unwrap();
+    }
+
+    #[test]
+    fn a_tmp_that_is_a_link_is_followed() {
+        let dir = scratch("tmp").canonicalize().unwrap();
+        fs::create_dir(dir.join("real")).unwrap();
+        std::os::unix::fs::symlink("real", dir.join("tmp")).unwrap();
+        assert_eq!(shared(&dir.join("tmp")), dir.join("real"));
+        assert_eq!(base(None), Path::new("/tmp").canonicalize().unwrap());
+        fs::remove_dir_all(&dir).unwrap();
     }
 
     /// K25, K50.

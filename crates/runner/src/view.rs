@@ -162,7 +162,9 @@ fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
     let registered = home_in(&passwd, geteuid().as_raw()).filter(|home| home != facts.home);
     let homes = [facts.home.to_path_buf()].into_iter().chain(registered);
     let credentials = homes.flat_map(|home| lists::CREDENTIALS.iter().map(move |name| home.join(name)));
-    let own = facts.own.iter().filter(|path| *path != Path::new("/tmp")).cloned();
+    // The run directories' base, where that is everybody's: the stage has a `/tmp` of its own.
+    let shared = crate::dirs::base(None);
+    let own = facts.own.iter().filter(|path| **path != shared).cloned();
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);
     // Most are not there. One look says so, where `canonicalize` takes one for each part of a path.
     let missing =
