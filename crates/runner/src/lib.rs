@@ -96,6 +96,6 @@ pub use request::{
     AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Tty, UnixSockets,
     View, WORK, Work,
 };
-pub use run::{Ended, Outcome, Through, run};
+pub use run::{Ended, Outcome, Through, notice_children, run};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
 pub use upstream::{AuthError, credentials_in, credentials_of};

@@ -112,9 +112,16 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
 
 /// The same on any streams; also tells the first signal that came while the stage ran, whatever the stage made of it.
 pub(crate) fn run_here(plan: Plan, streams: Streams) -> Result<(Outcome, Option<Signal>), Error> {
-    exeat_sandbox::notice_children()
-        .map_err(|source| Error::Prepare { what: "the signal handlers", source })?;
+    notice_children()?;
     run_on(plan, RunId::new(), streams, Within::Exeat)
+}
+
+/// Gives SIGCHLD its default action in this process: with it ignored, which is inherited, nobody learns how a child ended.
+///
+/// # Errors
+/// [`Error::Prepare`] with what sigaction(2) says.
+pub fn notice_children() -> Result<(), Error> {
+    exeat_sandbox::notice_children().map_err(|source| Error::Prepare { what: "the signal handlers", source })
 }
 
 /// Carries a plan out on any streams, in whatever process this is. The signal is the first that was asked for.
@@ -906,8 +913,7 @@ fn make_cache(cache: &Path, maker: Option<Ids>) -> io::Result<()> {
     // are a thread's own (setfsuid(2)), so the thread ends with them.
     std::thread::scope(|scope| {
         let maker = scope.spawn(|| {
-            nix::unistd::setfsgid(gid.into());
-            nix::unistd::setfsuid(uid.into());
+            exeat_sandbox::open_files_as(uid, gid)?;
             make()
         });
         maker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it ended early")))
