@@ -1,5 +1,7 @@
 //! `exeat doctor`: each step for real, here and on hosts that refuse one.
 
+use std::fs;
+
 use e2e::case::{Cases, Cx};
 use serde_json::Value;
 
@@ -9,6 +11,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("doctor::a_hidden_proc_is_named", hidden_proc);
     list.users("doctor::a_filter_around_exeat_is_named", filtered);
     list.users("doctor::no_bubblewrap", no_bubblewrap);
+    list.root("doctor::root_is_tried_as_the_owner", as_owner);
+    list.users("doctor::with_sigchld_ignored", sigchld_ignored);
     list.once("doctor::a_record_without_a_place", no_place);
 }
 
@@ -79,6 +83,25 @@ fn no_bubblewrap(cx: &Cx) {
         "for p in /usr/bin/bwrap /usr/local/bin/bwrap; do [ ! -e $p ] || mount --bind /dev/null $p; done";
     let done = cx.exeat_plain(["doctor"]).in_mounts(hidden).run();
     done.exits(1).shows("FAILS").shows("sudo apt-get install bubblewrap");
+}
+
+/// A root who cannot become somebody else runs nothing in that user's directory.
+fn as_owner(cx: &Cx) {
+    let dir = cx.dir().join("owned");
+    fs::create_dir(&dir).expect("a directory");
+    cx.bench().give(&dir, false);
+    let without = ["setpriv", "--bounding-set", "-setuid", "--"];
+    cx.sh(&[], "echo it-ran").cwd(&dir).under(without).run().exits(125);
+    let done = cx.exeat_plain(["doctor"]).cwd(&dir).under(without).run();
+    done.exits(1).shows("FAILS").shows("exeat cannot run here.");
+    cx.exeat_plain(["doctor"]).cwd(&dir).run().exits(0);
+}
+
+fn sigchld_ignored(cx: &Cx) {
+    // Not by a shell's trap: dash leaves this signal as it is.
+    let ignoring = ["env", "--ignore-signal=CHLD"];
+    let done = cx.exeat_plain(["doctor"]).under(ignoring).run();
+    done.exits(0).shows("everything holds.");
 }
 
 fn no_place(cx: &Cx) {

@@ -1,6 +1,5 @@
 //! Which sandbox holds a stage, as a choice. None of the choices falls back to less.
 
-use std::collections::BTreeSet;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -12,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::dirs::{self, RunDir};
 use crate::error::{Error, chain};
+use crate::identity::Who;
 use crate::signals;
 
 /// What holds a stage.
@@ -126,15 +126,19 @@ impl Backend {
     }
 
     /// Whether it works here: builds a whole sandbox, with the helper that becomes the stage, and ends it before
-    /// anything is executed in it. A version or a file mode says less.
+    /// anything is executed in it. A version or a file mode says less. Root's is built as the user that a stage in the working
+    /// directory would be.
     ///
     /// Takes about as long as a start. A success is remembered for the life of this process; a failure is looked at
     /// again, because people mend what they are told.
     #[must_use]
     pub fn check(&self) -> Report {
-        static STOOD: Stood = Stood(Mutex::new(BTreeSet::new()));
+        static STOOD: Stood = Stood(Mutex::new(Vec::new()));
         let looked = match self {
-            Self::Bwrap { path } => STOOD.look(path, |path| stand(path).map(drop)),
+            Self::Bwrap { path } => who().and_then(|identity| {
+                let key = (path.clone(), identity != Identity::Caller);
+                STOOD.look(&key, || stand(path, identity).map(drop))
+            }),
             Self::None => Err(BackendError::Unavailable {
                 backend: self.name().into(),
                 reason: "this version runs no command without a sandbox".into(),
@@ -172,18 +176,25 @@ impl Report {
     }
 }
 
-/// The executables whose sandbox stood once.
-struct Stood(Mutex<BTreeSet<PathBuf>>);
+/// The executables whose sandbox stood once, and whether that was for another user than the caller.
+struct Stood(Mutex<Vec<Standing>>);
+
+type Standing = (PathBuf, bool);
+
+/// Who a stage would be that starts in the working directory.
+fn who() -> Result<Identity, BackendError> {
+    Ok(Who::here(Path::new(".")).map_err(|error| unavailable(&error))?.identity().0)
+}
 
 impl Stood {
-    fn look(&self, path: &Path, stand: impl FnOnce(&Path) -> Result<(), Error>) -> Result<(), BackendError> {
+    fn look(&self, it: &Standing, stand: impl FnOnce() -> Result<(), Error>) -> Result<(), BackendError> {
         let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if known().contains(path) {
+        if known().contains(it) {
             return Ok(());
         }
         // Not under the lock: a sandbox that hangs takes its whole deadline.
-        stand(path).map_err(|error| unavailable(&error))?;
-        known().insert(path.to_path_buf());
+        stand().map_err(|error| unavailable(&error))?;
+        known().push(it.clone());
         Ok(())
     }
 }
@@ -192,8 +203,8 @@ fn unavailable(error: &Error) -> BackendError {
     BackendError::Unavailable { backend: "bwrap".into(), reason: chain(error), fix: error.fix() }
 }
 
-/// Builds the smallest sandbox with this bubblewrap, waits for the helper's offer, and ends it.
-pub(crate) fn stand(bwrap: &Path) -> Result<Offer, Error> {
+/// Builds the smallest sandbox with this bubblewrap for this user, waits for the helper's offer, and ends it.
+pub(crate) fn stand(bwrap: &Path, identity: Identity) -> Result<Offer, Error> {
     /// Bytes of the file system in memory: the helper.
     const RUN_SIZE: u64 = 16 << 20;
     /// Bytes of `/dev/shm`: nothing is put there.
@@ -203,9 +214,13 @@ pub(crate) fn stand(bwrap: &Path) -> Result<Offer, Error> {
         return Err(Error::ChildrenUnseen);
     }
     let bwrap = exeat_sandbox::bwrap::trusted(bwrap).map_err(Error::Sandbox)?;
-    let base = dirs::base(std::env::var_os("XDG_RUNTIME_DIR").as_deref().map(Path::new));
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| identity == Identity::Caller);
+    let base = dirs::base(runtime.as_deref().map(Path::new));
     let dir = RunDir::create(&base).map_err(prepare("the run directory"))?;
     let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
+    if let Identity::Other { uid, gid } = identity {
+        dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
+    }
     // Nobody gives this up: the write end lives until the offer is here.
     let (cancel, _hold) = io::pipe().map_err(prepare("a pipe"))?;
     let mounts = vec![
@@ -215,13 +230,8 @@ pub(crate) fn stand(bwrap: &Path) -> Result<Offer, Error> {
         Mount::File { at: STAGE2.into(), bytes: Bytes(STAGE2_IMAGE.into()), mode: 0o555 },
         Mount::ReadOnly { host: dir.socket_path(), at: SOCKET.into() },
     ];
-    let spec = SandboxSpec {
-        mounts,
-        bridge: BridgeKind::Handoff,
-        socks5: false,
-        identity: Identity::Caller,
-        debuggable: false,
-    };
+    let spec =
+        SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
     Launch { bwrap, spec, listener, cancel: cancel.into(), staging: None }.start().map_err(Error::Sandbox)
 }
 
@@ -297,11 +307,12 @@ mod tests {
     #[test]
     fn k24_what_stood_once_is_not_built_again() {
         let stood = Stood(Mutex::default());
-        let path = Path::new("/x");
-        let fails = |_: &Path| Err(Error::NoCommand);
-        assert!(stood.look(path, fails).is_err());
-        assert!(stood.look(path, |_| Ok(())).is_ok());
-        assert!(stood.look(path, fails).is_ok(), "not remembered");
-        assert!(stood.look(Path::new("/y"), fails).is_err(), "another executable");
+        let it = (PathBuf::from("/x"), false);
+        let fails = || Err(Error::NoCommand);
+        assert!(stood.look(&it, fails).is_err());
+        assert!(stood.look(&it, || Ok(())).is_ok());
+        assert!(stood.look(&it, fails).is_ok(), "not remembered");
+        assert!(stood.look(&("/y".into(), false), fails).is_err(), "another executable");
+        assert!(stood.look(&("/x".into(), true), fails).is_err(), "another user");
     }
 }

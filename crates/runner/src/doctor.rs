@@ -6,14 +6,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::place::Place;
+use exeat_sandbox::Identity;
 pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::stand;
 use crate::dirs;
 use crate::error::{Error, chain};
-use crate::identity::unused;
-use crate::staged::Staged;
+use crate::identity::{Who, mounted_in, unused};
 
 /// Where a caller's variables put things.
 #[derive(Debug, Clone, Copy)]
@@ -29,12 +29,15 @@ pub struct Variables<'a> {
 /// Looks at this host. What is made for it is gone when this returns.
 #[must_use]
 pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
-    let (mut findings, bwrap) = exeat_sandbox::doctor::examine();
+    let cwd = Path::new(".");
+    // Root's stage becomes somebody else first, with that user's rights to namespaces. A directory that is gone is said below.
+    let identity = Who::here(cwd).map_or(Identity::Caller, |who| who.identity().0);
+    let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
     if let Some(bwrap) = &bwrap {
-        findings.extend(whole(bwrap));
+        findings.extend(whole(bwrap, identity));
     }
-    findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(Path::new("."))));
-    findings.push(run_directory(variables));
+    findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(cwd)));
+    findings.push(run_directory(variables, identity));
     findings.push(record(variables));
     findings.push(cgroup());
     findings
@@ -47,9 +50,9 @@ pub fn can_run(findings: &[Finding]) -> bool {
 }
 
 /// A whole sandbox with its helper, and its network from this side.
-fn whole(bwrap: &Path) -> Vec<Finding> {
+fn whole(bwrap: &Path, identity: Identity) -> Vec<Finding> {
     let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
-    match stand(bwrap) {
+    match stand(bwrap, identity) {
         Ok(offer) => {
             let entered = offer.may_enter_network();
             let (outside, way) = ("network_from_outside", "the sandbox's network, entered from the host");
@@ -77,12 +80,7 @@ fn whole(bwrap: &Path) -> Vec<Finding> {
 fn another_user(cwd: &Path) -> Finding {
     let (id, step) = ("identity", "root's files, mounted for another user");
     let ids = unused().ok_or_else(|| "the users of this container have no uid to spare".to_owned());
-    let tried = ids.and_then(Staged::new).and_then(|mut staged| {
-        staged
-            .takes(cwd)
-            .map_err(|error| format!("the file system of the working directory does not take it: {error}"))
-    });
-    match tried {
+    match ids.and_then(|ids| mounted_in(cwd, ids)) {
         Ok(()) => Finding::held(id, step, "here, in the working directory"),
         Err(why) => {
             let costs = "in a directory of root's the stage keeps root's kernel uid: file permissions do not hold it back";
@@ -92,10 +90,13 @@ fn another_user(cwd: &Path) -> Finding {
     }
 }
 
-fn run_directory(variables: Variables<'_>) -> Finding {
+fn run_directory(variables: Variables<'_>, identity: Identity) -> Finding {
     let (id, step) = ("run_directory", "a private place for sockets");
-    let base = dirs::base(variables.runtime.map(Path::new));
-    writable(id, step, &base, "nothing runs: exit code 125")
+    // Where a run would make it.
+    let base = dirs::base(variables.runtime.map(Path::new).filter(|_| identity == Identity::Caller));
+    let found = writable(id, step, &base, NOTHING_RUNS);
+    let is_held = found.found == Found::Held;
+    Finding { found: if is_held { Found::Held } else { Found::Absent }, ..found }
 }
 
 fn record(variables: Variables<'_>) -> Finding {

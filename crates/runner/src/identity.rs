@@ -66,6 +66,17 @@ impl Who {
         Ok(Self::Owner((meta.uid(), user.map_or(NOBODY, |user| user.gid.as_raw()))))
     }
 
+    /// Who it is in this directory, as far as can be told without a view.
+    pub(crate) fn here(dir: &Path) -> Result<Self, Error> {
+        match Self::first() {
+            Self::Own(ids) => match mounted_in(dir, ids) {
+                Ok(()) => Ok(Self::Own(ids)),
+                Err(why) => Self::instead(why, dir),
+            },
+            other => Ok(other),
+        }
+    }
+
     /// The same for the sandbox, and whether it holds.
     pub(crate) fn identity(&self) -> (Identity, Held) {
         match self {
@@ -146,6 +157,16 @@ fn random() -> Option<u32> {
     let mut bytes = [0; 4];
     fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).ok()?;
     Some(u32::from_ne_bytes(bytes))
+}
+
+/// Whether root's trees can be mounted for this user, in this directory.
+///
+/// # Errors
+/// Why not, as the end of a sentence.
+pub(crate) fn mounted_in(dir: &Path, ids: Ids) -> Result<(), String> {
+    Staged::new(ids)?
+        .takes(dir)
+        .map_err(|error| format!("the file system of the working directory does not take it: {error}"))
 }
 
 /// What a view is made from, whoever the stage is.

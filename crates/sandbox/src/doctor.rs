@@ -118,13 +118,14 @@ fn said(error: &Error) -> String {
     }
 }
 
-/// Every step that concerns the sandbox alone, in the order of a run; and the bubblewrap to be used, where there is one.
+/// Every step that concerns the sandbox alone, in the order of a run, made as this user; and the bubblewrap to be used, where
+/// there is one.
 #[must_use]
-pub fn examine() -> (Vec<Finding>, Option<PathBuf>) {
+pub fn examine(identity: Identity) -> (Vec<Finding>, Option<PathBuf>) {
     let (bubblewrap, path) = bubblewrap();
     let mut findings = vec![kernel(), bubblewrap];
     if let Some(path) = &path {
-        findings.extend(ATTEMPTS.iter().map(|attempt| attempt.made(path)));
+        findings.extend(ATTEMPTS.iter().map(|attempt| attempt.made(path, identity)));
     }
     findings.push(landlock());
     (findings, path)
@@ -221,16 +222,16 @@ const ATTEMPTS: [Attempt; 7] = [
 ];
 
 impl Attempt {
-    fn made(&self, bwrap: &Path) -> Finding {
-        match self.make(bwrap) {
+    fn made(&self, bwrap: &Path, identity: Identity) -> Finding {
+        match self.make(bwrap, identity) {
             Ok(()) => Finding::held(self.id, self.step, "made"),
             Err(error) => Finding::absent(self.id, self.step, &error),
         }
     }
 
-    fn make(&self, path: &Path) -> Result<(), Error> {
+    fn make(&self, path: &Path, identity: Identity) -> Result<(), Error> {
         let filters = if self.filters { seccomp::base(false)? } else { Vec::new() };
-        let mut bwrap = Bwrap::spawn(path, &self.argv(filters.len()), &filters, Identity::Caller, None)?;
+        let mut bwrap = Bwrap::spawn(path, &self.argv(filters.len()), &filters, identity, None)?;
         match bwrap.wait_until(Instant::now() + STEP).map_err(Error::Watch)? {
             Some(Some(EXECUTED)) => Ok(()),
             Some(_) => Err(bwrap.explain()),

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 
 use exeat_runner::doctor::{self, Finding, Found, Variables};
+use exeat_runner::notice_children;
 use serde_json::json;
 
 use crate::args::DoctorArgs;
@@ -16,6 +17,7 @@ use crate::stdio;
 
 /// Tries each step, and answers whether a command could be run.
 pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
+    notice_children()?;
     let machine = Machine::here()?;
     let variable = |name: &str| machine.env.get(OsStr::new(name)).map(OsString::as_os_str);
     let findings = doctor::examine(Variables {

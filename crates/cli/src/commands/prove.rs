@@ -18,6 +18,7 @@ pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
         stdio::out(&listed(&chosen, args.json), args.json)?;
         return Ok(Exit::Yes);
     }
+    exeat_runner::notice_children()?;
     let machine = Machine::here()?;
     let mut host = Host::new(&machine)?;
     let made: Vec<&'static Attempt> = attempts().filter(|attempt| chosen.contains(&attempt.id)).collect();
