@@ -35,6 +35,7 @@ mod pid_one;
 mod planted_bwrap;
 mod planted_links;
 mod proc_environ;
+mod quarantine;
 mod resolver_sockets;
 mod root_neighbours;
 mod root_only_files;
@@ -84,6 +85,7 @@ pub(crate) fn cases(list: &mut Cases) {
     planted_bwrap::cases(list);
     planted_links::cases(list);
     proc_environ::cases(list);
+    quarantine::cases(list);
     resolver_sockets::cases(list);
     root_neighbours::cases(list);
     root_only_files::cases(list);

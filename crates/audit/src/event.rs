@@ -368,6 +368,8 @@ pub enum What {
     TapDrops,
     /// A file that would have run on the host was moved aside.
     Quarantined,
+    /// Such a file could not be moved, and is where the stage has put it.
+    NotQuarantined,
     /// The policy was read again: another one holds now, or something was wrong with it and the old one stays.
     PolicyReload,
     /// Somebody else's proxy could not be reached.

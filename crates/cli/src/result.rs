@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use exeat_runner::{DeniedHost, Ended, Outcome};
+use exeat_runner::{DeniedHost, Ended, Found, Outcome};
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -43,6 +43,12 @@ pub(crate) struct RunResult<'a> {
     #[serde(skip_serializing_if = "Vec::is_empty")]
     would_deny: Vec<Denied<'a>>,
     failed: Vec<Failed<'a>>,
+    /// Protected names that the stage made, and that were moved aside; only where there are some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    quarantined: Vec<Quarantined>,
+    /// Those that could not be moved, and stand where the stage has put them; only where there are some.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<Left>,
     /// The record; `null` when there is none, or when it went to a descriptor.
     audit: Option<String>,
 }
@@ -64,6 +70,19 @@ struct Failed<'a> {
     count: u64,
 }
 
+#[derive(Debug, Serialize)]
+struct Quarantined {
+    path: String,
+    /// Its new place.
+    moved: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Left {
+    path: String,
+    error: String,
+}
+
 impl<'a> Denied<'a> {
     fn of(host: &'a DeniedHost) -> Self {
         Self {
@@ -80,6 +99,14 @@ impl<'a> RunResult<'a> {
     /// The stage was started.
     pub(crate) fn of(outcome: &'a Outcome) -> Self {
         let summary = &outcome.summary;
+        let (mut quarantined, mut left) = (Vec::new(), Vec::new());
+        for Found { path, moved } in &outcome.found {
+            let path = path.display().to_string();
+            match moved {
+                Ok(moved) => quarantined.push(Quarantined { path, moved: moved.display().to_string() }),
+                Err(error) => left.push(Left { path, error: error.to_string() }),
+            }
+        }
         Self {
             schema: 1,
             run: Some(outcome.run.to_string()),
@@ -109,6 +136,8 @@ impl<'a> RunResult<'a> {
                     count: failed.count,
                 })
                 .collect(),
+            quarantined,
+            left,
             audit: outcome.audit.as_ref().map(|path| path.display().to_string()),
         }
     }
@@ -126,6 +155,8 @@ impl<'a> RunResult<'a> {
             denied: Vec::new(),
             would_deny: Vec::new(),
             failed: Vec::new(),
+            quarantined: Vec::new(),
+            left: Vec::new(),
             audit: None,
         }
     }

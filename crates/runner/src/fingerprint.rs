@@ -142,7 +142,7 @@ impl Plan {
             }
         }
         it.number("watched", length(self.missing.len()));
-        for Missing { tree, names, links } in &self.missing {
+        for Missing { tree, names, links, pointers } in &self.missing {
             it.path("tree", tree).number("names", length(names.len()));
             for name in names {
                 it.text("name", name);
@@ -150,6 +150,10 @@ impl Plan {
             it.number("links", length(links.len()));
             for (name, target) in links {
                 it.text("link", name).path("to", target);
+            }
+            it.number("pointers", length(pointers.len()));
+            for name in pointers {
+                it.text("pointer", name);
             }
         }
         it.path("starts in", &self.cwd);

@@ -2,23 +2,30 @@
 //!
 //! What was there at the start is bound read-only. A missing name cannot be, and a stand-in would stay on the host as a
 //! stub; so the name is watched. The stage has made what is found here: every step is relative to a directory that was
-//! opened before it ran, and no symbolic link is followed.
+//! opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is opened
+//! for the move, and closed again.
 
 use std::borrow::Cow;
 use std::fs::{File, OpenOptions};
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2};
-use nix::sys::stat::fstatat;
+use nix::fcntl::{
+    AT_FDCWD, AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2,
+};
+use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
+use nix::unistd::geteuid;
 
 /// What is appended to the name.
 const SUFFIX: &str = ".exeat-quarantine";
-/// Earlier quarantines of the same name that are kept; one more, and the name is left in place and said to be.
-const KEPT: u32 = 100;
+/// Names that are tried when that one is taken. They are drawn after the stage has ended, so that it could not take them.
+const DRAWN: u32 = 8;
+/// The longest name of a file, in bytes (NAME_MAX of limits.h).
+const LONGEST: usize = 255;
 
 /// Names in one writable tree that were missing at the start.
 #[derive(Debug, Clone)]
@@ -27,6 +34,8 @@ pub(crate) struct Missing {
     pub(crate) names: Vec<Cow<'static, str>>,
     /// Links that were there, and what they said: a name of the list leads through them.
     pub(crate) links: Vec<(String, PathBuf)>,
+    /// Names of `.git`, which is a directory or nothing: git is led elsewhere by a file or a link there.
+    pub(crate) pointers: Vec<String>,
 }
 
 /// The names, and the tree as it was opened before the stage started.
@@ -34,15 +43,20 @@ pub(crate) struct Missing {
 pub(crate) struct Watch {
     missing: Missing,
     tree: File,
+    /// `.git` files that are there at the start, by their pointers: bound read-only, and no stage's work.
+    files: Vec<Option<FileId>>,
 }
 
-/// One name that appeared.
+/// The device and the inode.
+type FileId = (u64, u64);
+
+/// A protected name that was missing when the stage started, and was there when it had ended.
 #[derive(Debug)]
-pub(crate) struct Found {
+pub struct Found {
     /// The place on the host.
-    pub(crate) path: PathBuf,
-    /// Its new name, or why it could not be moved.
-    pub(crate) moved: Result<PathBuf, io::Error>,
+    pub path: PathBuf,
+    /// Its new name, or why it is still where it was.
+    pub moved: Result<PathBuf, io::Error>,
 }
 
 impl Watch {
@@ -50,18 +64,28 @@ impl Watch {
     pub(crate) fn start(missing: Missing) -> io::Result<Self> {
         // O_PATH: the tree may also be a single file, or one that waits for a writer.
         let tree = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(&missing.tree)?;
-        Ok(Self { missing, tree })
+        let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
+        Ok(Self { missing, tree, files })
     }
 
     /// Moves aside what has appeared.
     pub(crate) fn finish(self) -> Vec<Found> {
-        let names = self.missing.names.iter().filter_map(|name| self.look(name, None));
-        let links = self.missing.links.iter().filter_map(|(name, target)| self.look(name, Some(target)));
-        names.chain(links).collect()
+        // First: what stands behind such a pointer has other names once it is gone.
+        let pointers = self.missing.pointers.iter().zip(&self.files);
+        let pointers = pointers.filter_map(|(name, was)| {
+            self.look(name, |_, _, stat| {
+                kind(stat) == SFlag::S_IFDIR || was.is_some() && file_id(stat) == *was
+            })
+        });
+        let names = self.missing.names.iter().filter_map(|name| self.look(name, |_, _, _| false));
+        let links = self.missing.links.iter().filter_map(|(name, target)| {
+            self.look(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))
+        });
+        pointers.chain(names).chain(links).collect()
     }
 
-    /// What stands at a name, unless it is the link that was there.
-    fn look(&self, name: &str, link: Option<&Path>) -> Option<Found> {
+    /// What stands at a name, unless it may.
+    fn look(&self, name: &str, may: impl Fn(&OwnedFd, &str, &FileStat) -> bool) -> Option<Found> {
         let (above, last) = name.rsplit_once('/').unwrap_or((".", name));
         let path = self.missing.tree.join(name);
         let dir = match open_beneath(&self.tree, Path::new(above)) {
@@ -70,28 +94,104 @@ impl Watch {
             // A link where a directory was expected: what is behind it is not looked at, and is not ours to move.
             Err(errno) => return Some(Found { path, moved: Err(errno.into()) }),
         };
-        match fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            Err(Errno::ENOENT) => None,
+        let settled = let_in(dir.as_fd(), || {
+            let stat = fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            if may(&dir, last, &stat) { Ok(None) } else { aside(&dir, last).map(Some) }
+        });
+        match settled {
+            Ok(None) | Err(Errno::ENOENT) => None,
+            Ok(Some(new)) => Some(Found { moved: Ok(path.with_file_name(new)), path }),
             Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
-            Ok(_) if link.is_some_and(|link| readlinkat(&dir, last).is_ok_and(|said| said == *link)) => None,
-            Ok(_) => {
-                let moved = aside(&dir, last).map(|new| path.with_file_name(new));
-                Some(Found { path, moved: moved.map_err(io::Error::from) })
-            }
         }
     }
 }
 
-fn open_beneath(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
-    let resolve =
-        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(resolve);
-    openat2(tree.as_fd(), path, how)
+fn kind(stat: &FileStat) -> SFlag {
+    SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
+/// Which file it is, if it is a regular one.
+fn file_id(stat: &FileStat) -> Option<FileId> {
+    (kind(stat) == SFlag::S_IFREG).then_some((stat.st_dev, stat.st_ino))
+}
+
+fn file_at(tree: &File, name: &str) -> Option<FileId> {
+    let (above, last) = name.rsplit_once('/').unwrap_or((".", name));
+    let dir = open_beneath(tree, Path::new(above)).ok()?;
+    file_id(&fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?)
+}
+
+/// Opens a directory in the tree: at one go, or step by step where a directory on the way was closed.
+fn open_beneath(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
+    let open = |dir: BorrowedFd<'_>, path: &Path| {
+        let resolve = ResolveFlag::RESOLVE_BENEATH
+            | ResolveFlag::RESOLVE_NO_SYMLINKS
+            | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how =
+            OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(resolve);
+        openat2(dir, path, how)
+    };
+    match open(tree.as_fd(), path) {
+        Err(Errno::EACCES) => {}
+        other => return other,
+    }
+    // `.` asks for the right to search the tree.
+    let mut dir = let_in(tree.as_fd(), || open(tree.as_fd(), Path::new(".")))?;
+    for part in path.components() {
+        let step = let_in(dir.as_fd(), || open(dir.as_fd(), part.as_ref()))?;
+        dir = step;
+    }
+    Ok(dir)
+}
+
+/// Does it; where that is refused, with the directory opened for its owner as long as it takes.
+fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -> nix::Result<T> {
+    match act() {
+        Err(Errno::EACCES) => {
+            let _opened = Opened::new(dir)?;
+            act()
+        }
+        other => other,
+    }
+}
+
+/// A directory that its owner may search and write as long as this lives.
+struct Opened<'a> {
+    dir: BorrowedFd<'a>,
+    was: Mode,
+}
+
+impl<'a> Opened<'a> {
+    /// Of the caller's directories only; root's rights reach further, and are used as they are.
+    fn new(dir: BorrowedFd<'a>) -> nix::Result<Self> {
+        let stat = fstat(dir)?;
+        let caller = geteuid();
+        if kind(&stat) != SFlag::S_IFDIR || !(caller.is_root() || stat.st_uid == caller.as_raw()) {
+            return Err(Errno::EACCES);
+        }
+        let was = Mode::from_bits_truncate(stat.st_mode);
+        set_mode(dir, was | Mode::S_IWUSR | Mode::S_IXUSR)?;
+        Ok(Self { dir, was })
+    }
+}
+
+impl Drop for Opened<'_> {
+    fn drop(&mut self) {
+        // It was ours to change a moment ago; a directory that stays open to its owner is no loss.
+        let _ = set_mode(self.dir, self.was);
+    }
+}
+
+/// fchmod(2) takes no descriptor that was opened with O_PATH (open(2)), and another may need the mode that is set here.
+fn set_mode(dir: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
+    let path = format!("/proc/self/fd/{}", dir.as_raw_fd());
+    fchmodat(AT_FDCWD, path.as_str(), mode, FchmodatFlags::FollowSymlink)
+}
+
+/// Renames it in its directory, over nothing, and gives the new name.
 fn aside(dir: &OwnedFd, name: &str) -> nix::Result<String> {
-    for number in 0..KEPT {
-        let new = if number == 0 { format!("{name}{SUFFIX}") } else { format!("{name}{SUFFIX}.{number}") };
+    for attempt in 0..=DRAWN {
+        let new = if attempt == 0 { suffixed(name, SUFFIX) } else { drawn(name) };
         match renameat2(dir, name, dir, new.as_str(), RenameFlags::RENAME_NOREPLACE) {
             Err(Errno::EEXIST) => {}
             other => return other.map(|()| new),
@@ -100,10 +200,23 @@ fn aside(dir: &OwnedFd, name: &str) -> nix::Result<String> {
     Err(Errno::EEXIST)
 }
 
+/// With a suffix that nobody can have known.
+fn drawn(name: &str) -> String {
+    // Its keys are drawn by the kernel.
+    suffixed(name, &format!("{SUFFIX}.{:016x}", RandomState::new().build_hasher().finish()))
+}
+
+/// The name, shortened as far as the suffix needs it.
+fn suffixed(name: &str, suffix: &str) -> String {
+    let room = LONGEST.saturating_sub(suffix.len());
+    let kept = (0..=room.min(name.len())).rev().find_map(|end| name.get(..end)).unwrap_or_default();
+    format!("{kept}{suffix}")
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
@@ -118,8 +231,32 @@ mod tests {
             tree: root.join("tree"),
             names: vec![".git/hooks".into(), ".envrc".into()],
             links: vec![("link".into(), "x".into())],
+            pointers: Vec::new(),
         })
         .unwrap()
+    }
+
+    fn watch_git(root: &Path) -> Watch {
+        Watch::start(Missing {
+            tree: root.join("tree"),
+            names: vec![".git/hooks".into()],
+            links: Vec::new(),
+            pointers: vec![".git".into()],
+        })
+        .unwrap()
+    }
+
+    fn mode(path: &Path, to: u32) {
+        fs::set_permissions(path, fs::Permissions::from_mode(to)).unwrap();
+    }
+
+    fn names_in(path: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(path)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
     }
 
     #[test]
@@ -137,7 +274,8 @@ mod tests {
             assert!(found.iter().all(|found| found.moved.is_ok()));
             assert!(!root.join("tree/.git/hooks").exists() && !root.join("tree/.envrc").exists());
         }
-        assert!(root.join("tree/.git/hooks.exeat-quarantine.1").is_dir());
+        let hooks = names_in(&root.join("tree/.git"));
+        assert!(hooks.len() == 2 && hooks[1].starts_with("hooks.exeat-quarantine."), "{hooks:?}");
         assert_eq!(fs::read(root.join("tree/.envrc.exeat-quarantine")).unwrap(), b"evil");
         fs::remove_dir_all(root).unwrap();
     }
@@ -177,6 +315,83 @@ mod tests {
         let found = watch.finish();
         assert!(found.iter().all(|found| found.moved.is_err()), "{found:?}");
         assert!(root.join("outside/hooks").is_dir());
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// Root's rights reach through any mode: then this says nothing, and tests/e2e/escape/quarantine.rs is what counts.
+    #[test]
+    fn b12_a_mode_keeps_nothing_in_its_place() {
+        let root = scratch("modes");
+        let (tree, git) = (root.join("tree"), root.join("tree/.git"));
+        for (of_git, of_tree) in [(0o555, 0o555), (0o555, 0o755), (0o000, 0o000), (0o400, 0o2500)] {
+            let watch = watch(&root);
+            fs::create_dir_all(git.join("hooks")).unwrap();
+            fs::write(tree.join(".envrc"), "evil").unwrap();
+            mode(&git, of_git);
+            mode(&tree, of_tree);
+            let found = watch.finish();
+            assert_eq!(fs::metadata(&tree).unwrap().permissions().mode() & 0o7777, of_tree);
+            mode(&tree, 0o755);
+            assert_eq!(fs::metadata(&git).unwrap().permissions().mode() & 0o7777, of_git);
+            mode(&git, 0o755);
+            assert!(found.len() == 2 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+            assert!(!git.join("hooks").exists() && !tree.join(".envrc").exists());
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn b12_a_pointer_to_another_repository_is_moved() {
+        let root = scratch("pointer");
+        let git = root.join("tree/.git");
+        fs::create_dir_all(root.join("tree/x/hooks")).unwrap();
+        let make: [fn(&Path); 2] = [|at| fs::write(at, "gitdir: x").unwrap(), |at| symlink("x", at).unwrap()];
+        for make in make {
+            let watch = watch_git(&root);
+            make(&git);
+            let found = watch.finish();
+            assert!(found.len() == 1 && found[0].path == git && found[0].moved.is_ok(), "{found:?}");
+            assert!(fs::symlink_metadata(&git).is_err());
+        }
+        assert!(root.join("tree/x/hooks").is_dir(), "nothing behind it is touched");
+
+        // There at the start, and bound read-only: the caller's own.
+        fs::write(&git, "gitdir: mine").unwrap();
+        assert!(watch_git(&root).finish().is_empty());
+        fs::remove_file(&git).unwrap();
+        // A directory may be made; what git obeys in it may not.
+        let watch = watch_git(&root);
+        fs::create_dir_all(git.join("hooks")).unwrap();
+        let found = watch.finish();
+        assert!(found.len() == 1 && found[0].path == git.join("hooks"), "{found:?}");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
+    fn b12_taken_and_long_names_keep_nothing_in_its_place() {
+        let root = scratch("taken");
+        let tree = root.join("tree");
+        let long = format!("{}\u{fc}", "n".repeat(236));
+        assert_eq!(long.len() + SUFFIX.len(), 255);
+        let longer = "\u{fc}".repeat(127);
+        let names = vec![".envrc".into(), long.clone().into(), longer.clone().into()];
+        let missing = Missing { tree: tree.clone(), names, links: Vec::new(), pointers: Vec::new() };
+        let watch = Watch::start(missing).unwrap();
+        for name in [".envrc", &long, &longer] {
+            fs::write(tree.join(name), "evil").unwrap();
+        }
+        fs::write(tree.join(".envrc.exeat-quarantine"), "mine").unwrap();
+        fs::write(tree.join(format!("{long}.exeat-quarantine")), "mine").unwrap();
+        for number in 1..100 {
+            fs::write(tree.join(format!(".envrc.exeat-quarantine.{number}")), "").unwrap();
+        }
+        let found = watch.finish();
+        assert!(found.len() == 3 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+        for Found { path, moved } in &found {
+            assert!(fs::symlink_metadata(path).is_err());
+            assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
+        }
+        assert_eq!(fs::read(tree.join(".envrc.exeat-quarantine")).unwrap(), b"mine");
         fs::remove_dir_all(root).unwrap();
     }
 }

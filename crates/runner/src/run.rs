@@ -71,6 +71,8 @@ pub struct Outcome {
     pub through: Option<Through>,
     /// The record; `None` when it went to a descriptor.
     pub audit: Option<PathBuf>,
+    /// Protected names that the stage has made: moved aside, or still where they were.
+    pub found: Vec<Found>,
     /// Lines for the caller.
     pub notes: Vec<String>,
 }
@@ -154,11 +156,9 @@ pub(crate) fn run_on(
         let outcome = this.carry_out(staged, streams, asks, started).await;
         // No process of the stage is left: what is found now stays as it is found.
         let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
-        for Found { path, .. } in &found {
-            let mut note = Note::new(What::Quarantined);
-            note.error = Some(path.display().to_string());
+        for found in &found {
             // The log fails closed by itself, and the line below tells.
-            let _ = log.write(Event::Note(note));
+            let _ = log.write(Event::Note(noted(found)));
         }
         let mut notes: Vec<String> = found.iter().map(told).collect();
         if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away(&done.summary)) {
@@ -188,7 +188,7 @@ pub(crate) fn run_on(
             }
             _ => {}
         }
-        Ok((Outcome { run, ended: how, summary, through, audit, notes }, signal))
+        Ok((Outcome { run, ended: how, summary, through, audit, found, notes }, signal))
     })
 }
 
@@ -249,6 +249,18 @@ struct Done {
     blind: Option<String>,
     summary: Summary,
     through: Option<Through>,
+}
+
+fn noted(Found { path, moved }: &Found) -> Note {
+    let path = path.display();
+    let (what, words) = match moved {
+        Ok(_) => (What::Quarantined, path.to_string()),
+        // The reason first: a record cuts long words at their end.
+        Err(error) => (What::NotQuarantined, format!("{error}: {path}")),
+    };
+    let mut note = Note::new(what);
+    note.error = Some(words);
+    note
 }
 
 fn told(found: &Found) -> String {

@@ -25,7 +25,21 @@ fn outcome(ended: Ended) -> Outcome {
         }],
         ..Summary::default()
     };
-    Outcome { run, ended, summary, through: None, audit: Some("/state/run.jsonl".into()), notes: Vec::new() }
+    let audit = Some("/state/run.jsonl".into());
+    Outcome { run, ended, summary, through: None, audit, found: Vec::new(), notes: Vec::new() }
+}
+
+#[test]
+fn b12_what_was_moved_and_what_was_left_are_told_apart() {
+    let mut outcome = outcome(Ended::Exit(0));
+    let error = io::Error::from_raw_os_error(1);
+    outcome.found = vec![
+        Found { path: "/w/.envrc".into(), moved: Ok("/w/.envrc.exeat-quarantine".into()) },
+        Found { path: "/w/.vscode".into(), moved: Err(error) },
+    ];
+    let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
+    let told = r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.envrc.exeat-quarantine"}],"left":[{"path":"/w/.vscode","error":"Operation not permitted (os error 1)"}],"audit""#;
+    assert!(text.contains(told), "{text}");
 }
 
 #[test]

@@ -148,6 +148,7 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
         ("the order of mounts", Box::new(|it| it.mounts.reverse())),
         ("a mount less", Box::new(|it| drop(it.mounts.pop()))),
         ("a watched name less", Box::new(|it| it.missing[0].names.truncate(1))),
+        ("a pointer less", Box::new(|it| it.missing[0].pointers.clear())),
         ("a watched tree less", Box::new(|it| drop(it.missing.pop()))),
         ("where it starts", Box::new(|it| it.cwd = "/".into())),
         (

@@ -33,13 +33,21 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) ->
             search.look(tree, Path::new(name));
         }
         search.link(&tree.join(lists::GIT_LINK));
+        if !git_is_open {
+            search.pointer(&tree.join(lists::GIT_LINK));
+        }
         search.inside_of_git(tree, &names);
         if !git_is_open {
             search.obeyed_by_git(tree, home);
         }
     }
     let watched = search.watched.into_iter();
-    let watched = watched.map(|(tree, Names { missing, links })| Missing { tree, names: missing, links });
+    let watched = watched.map(|(tree, Names { missing, links, pointers })| Missing {
+        tree,
+        names: missing,
+        links,
+        pointers,
+    });
     Protected { paths: search.paths, watched: watched.collect(), lost: search.lost }
 }
 
@@ -48,6 +56,7 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) ->
 struct Names {
     missing: Vec<Cow<'static, str>>,
     links: Vec<(String, PathBuf)>,
+    pointers: Vec<String>,
 }
 
 struct Search<'a> {
@@ -122,6 +131,18 @@ impl Search<'_> {
     fn link(&mut self, path: &Path) {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()) {
             self.paths.insert(path.to_path_buf());
+        }
+    }
+
+    /// A `.git` that is no link: a file or a link that leads git elsewhere is not to take its place. A link is watched as such.
+    fn pointer(&mut self, path: &Path) {
+        if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) {
+            return;
+        }
+        let Some((tree, below)) = self.tree_of(path) else { return };
+        match below.to_str() {
+            Some(below) => self.watched.entry(tree).or_default().pointers.push(below.to_owned()),
+            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
         }
     }
 

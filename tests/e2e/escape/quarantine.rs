@@ -1,0 +1,102 @@
+//! B12: a stage that keeps what it made in its place, past the move at the end of the run, or keeps exeat from saying so.
+
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b12_closed_directories", closed);
+    list.users("escape::b12_what_is_left_is_told", left);
+    list.users("escape::b12_git_is_led_elsewhere", led_elsewhere);
+    list.users("escape::b12_taken_names", taken);
+}
+
+/// A rename needs the right to write the directory, which the stage takes away from its owner.
+fn closed(cx: &Cx) {
+    let script =
+        "mkdir -p .git/hooks .vscode; echo evil >.git/hooks/pre-commit; echo '{}' >.vscode/tasks.json
+        chmod 0500 .git/hooks; chmod MODE .git .";
+    for mode in ["0555", "0000"] {
+        let done = cx.sh(&[], &script.replace("MODE", mode)).run();
+        let found = fs::metadata(cx.dir()).expect("work").permissions().mode() & 0o777;
+        fs::set_permissions(cx.dir(), Permissions::from_mode(0o755)).expect("work");
+        fs::set_permissions(cx.dir().join(".git"), Permissions::from_mode(0o755)).expect(".git");
+        done.exits(0).says(".git/hooks` was renamed").says(".vscode` was renamed");
+        assert_eq!(format!("{found:04o}"), mode, "the stage's mode is put back: {done:?}");
+        assert!(!cx.dir().join(".git/hooks").exists() && !cx.dir().join(".vscode").exists(), "{done:?}");
+    }
+}
+
+/// What is behind a link is not moved: the record and the result say that it stands where it was.
+fn left(cx: &Cx) {
+    let result = cx.home().join("result.json");
+    let script = "mkdir c; echo '[build]' >c/config.toml; ln -s c .cargo; echo evil >.envrc";
+    let words = ["run", "--result", result.to_str().expect("ASCII"), "--", "sh", "-c", script];
+    let done = cx.exeat(words).run();
+    done.exits(0).says(".cargo/config.toml` could not be moved aside").says(".envrc` was renamed");
+    let log = done.record();
+    let notes = log.events("note");
+    let of = |what: &str| -> Vec<String> {
+        let those = notes.iter().filter(|note| note["what"] == what);
+        those.map(|note| note["error"].as_str().expect("words").to_owned()).collect()
+    };
+    let path = |name: &str| cx.dir().join(name).display().to_string();
+    assert_eq!(of("quarantined"), [path(".envrc")]);
+    let [left] = &of("not_quarantined")[..] else { panic!("{notes:?}") };
+    assert!(left.ends_with(&path(".cargo/config.toml")) && left.contains("symbolic links"), "{left}");
+    let told: serde_json::Value =
+        serde_json::from_slice(&fs::read(result).expect("the result")).expect("JSON");
+    assert_eq!(told["quarantined"][0]["path"], path(".envrc"));
+    assert_eq!(told["quarantined"][0]["moved"], path(".envrc.exeat-quarantine"));
+    assert_eq!(told["left"][0]["path"], path(".cargo/config.toml"));
+    assert!(
+        told["left"][0]["error"].as_str().is_some_and(|error| error.contains("symbolic links")),
+        "{told}"
+    );
+}
+
+/// A `.git` that is a file or a link has git take hooks and configuration from a directory of the stage's.
+fn led_elsewhere(cx: &Cx) {
+    let ran = cx.home().join("ran");
+    for at in [".", "sub"] {
+        fs::create_dir_all(cx.dir().join(at)).expect("a directory");
+        cx.bench().give(&cx.dir().join(at), cx.is_root());
+        for kind in ["true", "rm .git; ln -s x .git"] {
+            let script = format!(
+                "set -e; cd {at}; rm -rf x .git*; git init -q --separate-git-dir x .; git config user.email a@example.com
+                git config user.name a; printf '#!/bin/sh\\necho ran >>$HOOK_RAN\\n' >x/hooks/pre-commit
+                chmod +x x/hooks/pre-commit; {kind}"
+            );
+            let commit = || {
+                let commit = ["git", "-C", at, "commit", "-q", "--allow-empty", "-m", "one"];
+                cx.outside(commit).env("HOOK_RAN", ran.to_str().expect("ASCII")).run()
+            };
+            let words = ["run", "--rw", at, "--", "sh", "-c", script.as_str()];
+            let done = cx.exeat(words).run();
+            done.exits(0).says(".git` was renamed to `.git.exeat-quarantine`");
+            assert!(fs::symlink_metadata(cx.dir().join(at).join(".git")).is_err(), "{done:?}");
+            commit();
+            assert!(!ran.exists(), "the stage's hook has run on the host: {done:?}");
+
+            // The control: with git's configuration given up, the same hook runs.
+            let words = ["run", "--allow-git-config", "--rw", at, "--", "sh", "-c", script.as_str()];
+            cx.exeat(words).run().exits(0);
+            commit().exits(0);
+            assert_eq!(fs::read_to_string(&ran).expect("the hook ran"), "ran\n");
+            fs::remove_file(&ran).expect("ran");
+            let git = cx.dir().join(at).join(".git");
+            fs::remove_file(&git).expect(".git");
+        }
+    }
+}
+
+/// The names that it would be moved to are taken.
+fn taken(cx: &Cx) {
+    let script = "echo evil >.envrc; echo taken >.envrc.exeat-quarantine
+        for n in $(seq 0 100); do echo taken >.envrc.exeat-quarantine.$n; done";
+    let done = cx.sh(&[], script).run();
+    done.exits(0).says(".envrc` was renamed to");
+    assert!(fs::symlink_metadata(cx.dir().join(".envrc")).is_err(), "{done:?}");
+    assert_eq!(fs::read_to_string(cx.dir().join(".envrc.exeat-quarantine")).expect("taken"), "taken\n");
+}
