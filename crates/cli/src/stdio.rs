@@ -1,6 +1,10 @@
 //! The two streams. Data goes to stdout, words to stderr; neither ever panics because a reader went away.
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::failure::Failure;
 
@@ -26,15 +30,74 @@ pub(crate) fn out(text: &str, is_json: bool) -> Result<(), Failure> {
     if is_json { json(text) } else { data(text.as_bytes()) }
 }
 
-/// Writes words to stderr. One write, so that lines of the stage do not get in between; a closed stderr changes
-/// nothing about a run.
+/// How long words wait in all for room in a stderr that does not block.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Writes words to stderr. One write where there is room, so that lines of the stage do not get in between; a closed stderr
+/// changes nothing about a run.
 pub(crate) fn say(text: &str) {
     if !text.is_empty() {
-        let _ = io::stderr().lock().write_all(text.as_bytes());
+        let _ = write_patiently(&mut io::stderr().lock(), text.as_bytes(), PATIENCE);
     }
+}
+
+/// Writes all of it. A stream that does not block, as its other users may have made it, is waited for that long in all.
+fn write_patiently(out: &mut (impl Write + AsFd), mut bytes: &[u8], patience: Duration) -> io::Result<()> {
+    let deadline = Instant::now() + patience;
+    while !bytes.is_empty() {
+        match out.write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = deadline.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(error);
+                }
+                // Rounded up, so that the last moment is not spent awake.
+                let timeout =
+                    PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+                // Interrupted or not: what comes of it is seen at the next write.
+                let _ = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], timeout);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
 }
 
 /// One line for the user on stderr, of a kind: `note`, `warning`.
 pub(crate) fn line(kind: &str, text: &str) {
     say(&format!("exeat: {kind}: {}\n", crate::render::printable(text)));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn b12_a_full_stream_that_does_not_block_is_waited_for() {
+        let (mut reader, mut writer) = UnixStream::pair().unwrap();
+        writer.set_nonblocking(true).unwrap();
+        let mut filled = 0;
+        while let Ok(count) = writer.write(&[b'x'; 4096]) {
+            filled += count;
+        }
+        let start = Instant::now();
+        write_patiently(&mut writer, b"words", Duration::from_millis(100)).unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(5), "a bound on the wait");
+        let reading = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(200));
+            let mut all = Vec::new();
+            reader.read_to_end(&mut all).map(|_| all)
+        });
+        write_patiently(&mut writer, b"words", Duration::from_secs(30)).unwrap();
+        drop(writer);
+        let all = reading.join().unwrap().unwrap();
+        assert!(all.ends_with(b"words") && all.len() == filled + 5);
+    }
 }

@@ -26,6 +26,7 @@ use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
     Bridge, Held, Identity, Launch, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit, seccomp,
 };
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
@@ -153,7 +154,11 @@ pub(crate) fn run_on(
         // Not above the stage's hard limit, which is set before it starts.
         let descriptors = plan.limits.limits.open_files.map_or(descriptors, u64::from);
         let this = Run { plan: &plan, run, descriptors, log: log.clone() };
+        let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
+        let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         let outcome = this.carry_out(staged, streams, asks, started).await;
+        // As they were for the lines that follow, and for whoever has these streams next.
+        drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
         let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
         for found in &found {
@@ -212,6 +217,40 @@ pub(crate) struct Streams {
     fds: [OwnedFd; 3],
     /// They are exeat's own, which gives them up when the stage has them.
     own: bool,
+}
+
+/// The status flags of exeat's own streams (`O_NONBLOCK`, `O_APPEND`: fcntl(2)), which go with the open file and not with the
+/// descriptor: what a stage sets there is set for exeat too. Put back when this is dropped.
+#[derive(Debug)]
+struct Flags(Vec<(OwnedFd, OFlag)>);
+
+impl Flags {
+    /// Of standard error, and of what else can be kept open until the end. Of a pipe or a socket the other side is to see when
+    /// the stage has closed it; nothing is written there by exeat.
+    fn of([input, output, error]: &[OwnedFd; 3]) -> io::Result<Self> {
+        let mut kept = Vec::new();
+        for stream in [input, output] {
+            let kind = SFlag::from_bits_truncate(fstat(stream)?.st_mode) & SFlag::S_IFMT;
+            if kind == SFlag::S_IFCHR || kind == SFlag::S_IFREG {
+                kept.push(stream);
+            }
+        }
+        kept.push(error);
+        let kept = kept.into_iter().map(|stream| {
+            let flags = fcntl(stream, FcntlArg::F_GETFL)?;
+            Ok((stream.try_clone()?, OFlag::from_bits_retain(flags)))
+        });
+        kept.collect::<io::Result<_>>().map(Self)
+    }
+}
+
+impl Drop for Flags {
+    fn drop(&mut self) {
+        for (stream, flags) in &self.0 {
+            // Where it is refused (an append-only file keeps O_APPEND) they are as the kernel wants them.
+            let _ = fcntl(stream, FcntlArg::F_SETFL(*flags));
+        }
+    }
 }
 
 /// What messages call the three.

@@ -7,6 +7,7 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_closed_directories", closed);
+    list.users("escape::b12_a_full_stderr", silenced);
     list.users("escape::b12_what_is_left_is_told", left);
     list.users("escape::b12_git_is_led_elsewhere", led_elsewhere);
     list.users("escape::b12_taken_names", taken);
@@ -26,6 +27,21 @@ fn closed(cx: &Cx) {
         assert_eq!(format!("{found:04o}"), mode, "the stage's mode is put back: {done:?}");
         assert!(!cx.dir().join(".git/hooks").exists() && !cx.dir().join(".vscode").exists(), "{done:?}");
     }
+}
+
+/// The stage's stderr is exeat's, with its flags: set not to block, and filled, it takes no more words.
+fn silenced(cx: &Cx) {
+    let script = "echo evil >.envrc; exec python3 -c 'import fcntl, os
+fcntl.fcntl(2, fcntl.F_SETFL, fcntl.fcntl(2, fcntl.F_GETFL) | os.O_NONBLOCK)
+try:
+    while True: os.write(2, b\"x\")
+except BlockingIOError: pass'";
+    let flags = "import fcntl, os; print(\"flags:\", fcntl.fcntl(2, fcntl.F_GETFL) & os.O_NONBLOCK)";
+    let outside = format!("(\"$@\"; python3 -c '{flags}') 2>&1 | (sleep 4; cat)");
+    let done = cx.sh(&[], script).under(["sh", "-c", &outside, "sh"]).run();
+    let said = done.stdout();
+    assert!(said.contains(".envrc` was renamed to"), "exeat was silenced: {} bytes", said.len());
+    assert!(said.contains("flags: 0\n"), "the flag stays for who comes next");
 }
 
 /// What is behind a link is not moved: the record and the result say that it stands where it was.
