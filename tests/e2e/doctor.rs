@@ -63,13 +63,21 @@ fn agrees(cx: &Cx, around: &[&str], because: &str, fix: &str, script: &str) {
 fn setting(cx: &Cx) {
     let around = ["unshare", "-Ur", "sh", "-c", "echo 0 >/proc/sys/user/max_user_namespaces; EXEAT"];
     let fix = "sudo sysctl -w user.max_user_namespaces=15000";
-    agrees(cx, &around, "the sysctl user.max_user_namespaces is 0", fix, "/etc/sysctl.d/60-exeat.conf");
+    agrees(
+        cx,
+        &around,
+        "the sysctl user.max_user_namespaces is 0",
+        fix,
+        "/etc/sysctl.d/60-exeat-user-max-user-namespaces.conf",
+    );
 }
 
 fn hidden_proc(cx: &Cx) {
     let around = ["unshare", "-Urm", "sh", "-c", "mount -t tmpfs hidden /proc/fs && EXEAT"];
-    let fix = "systempaths=unconfined";
-    agrees(cx, &around, "the container around exeat hides parts of /proc", fix, fix);
+    let fix = "start the container with the whole of /proc";
+    // No line for a shell: a comment.
+    let lines = format!("\n# {fix}");
+    agrees(cx, &around, "the container around exeat hides parts of /proc", fix, &lines);
 }
 
 fn filtered(cx: &Cx) {

@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::place::Place;
+pub use exeat_sandbox::Fix;
 use exeat_sandbox::Identity;
 pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
 use nix::unistd::{AccessFlags, access};
@@ -70,7 +71,7 @@ fn whole(bwrap: &Path, identity: Identity) -> Vec<Finding> {
         Err(error) => vec![Finding {
             found: Found::Absent,
             costs: Some(NOTHING_RUNS.into()),
-            fix: error.fix(),
+            fix: error.fix().map(Fix::words),
             ..Finding::held(id, step, chain(&error))
         }],
     }
@@ -84,7 +85,7 @@ fn another_user(cwd: &Path) -> Finding {
         Ok(()) => Finding::held(id, step, "here, in the working directory"),
         Err(why) => {
             let costs = "in a directory of root's the stage keeps root's kernel uid: file permissions do not hold it back";
-            let fix = Some("start exeat as an ordinary user, or in a directory that one owns".into());
+            let fix = Some(Fix::words("start exeat as an ordinary user, or in a directory that one owns"));
             Finding { fix, ..Finding::partial(id, step, why, costs) }
         }
     }
@@ -104,7 +105,7 @@ fn record(variables: Variables<'_>) -> Finding {
     match Place::from_env(variables.state, variables.home) {
         Ok(place) => writable(id, step, place.dir(), "nothing runs without --audit FILE"),
         Err(error) => {
-            let fix = Some("set HOME or XDG_STATE_HOME, or name a file with --audit".into());
+            let fix = Some(Fix::words("set HOME or XDG_STATE_HOME, or name a file with --audit"));
             Finding { fix, ..Finding::partial(id, step, chain(&error), "nothing runs without --audit FILE") }
         }
     }
@@ -118,7 +119,7 @@ fn writable(id: &'static str, step: &'static str, dir: &Path, costs: &str) -> Fi
         Err(errno) => {
             let seen = format!("{}: {}", there.display(), errno.desc());
             let fix = fs::metadata(there).is_ok_and(|meta| meta.uid() == nix::unistd::geteuid().as_raw());
-            let fix = fix.then(|| format!("chmod u+wx {}", there.display()));
+            let fix = fix.then(|| Fix::command_on("chmod u+wx", there));
             Finding { fix, ..Finding::partial(id, step, seen, costs) }
         }
     }
@@ -144,7 +145,7 @@ fn cgroup() -> Finding {
         },
         None => {
             let costs = "nothing in this version: --memory and --pids are watched by exeat";
-            let fix = Some("systemd-run --user --scope -p Delegate=yes exeat run ...".into());
+            let fix = Some(Fix::words("systemd-run --user --scope -p Delegate=yes exeat run ..."));
             Finding { found: Found::Aside, fix, ..Finding::partial(id, step, "not delegated", costs) }
         }
     }

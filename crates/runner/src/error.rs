@@ -304,9 +304,9 @@ impl Error {
                 Some("leave the flag out, or start a newer kernel with Landlock on".into())
             }
             Self::Sandbox(error @ exeat_sandbox::Error::Bwrap { .. }) => {
-                Some(error.fix().unwrap_or("exeat doctor tries each step alone").into())
+                Some(error.fix().map_or_else(|| "exeat doctor tries each step alone".into(), |fix| fix.text))
             }
-            Self::Sandbox(error) => error.fix().map(str::to_owned),
+            Self::Sandbox(error) => error.fix().map(|fix| fix.text),
             _ => None,
         }
     }

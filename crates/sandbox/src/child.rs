@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,8 @@ const INFO: usize = 4096;
 /// A started bubblewrap. Dropping it ends the sandbox.
 #[derive(Debug)]
 pub(crate) struct Bwrap {
+    /// The executable.
+    path: PathBuf,
     child: Child,
     process: PidFd,
     info: File,
@@ -84,7 +86,7 @@ impl Bwrap {
             Ok(child) => child,
             Err(error) if has_something(info.as_fd()) => {
                 let said = format!("exeat could not mount the view's trees for it: {error}");
-                return Err(Error::Bwrap { layer: probe::layer(&said), said });
+                return Err(Error::Bwrap { path: path.to_path_buf(), layer: probe::layer(&said), said });
             }
             Err(error) => return Err(spawn(error)),
         };
@@ -92,7 +94,14 @@ impl Bwrap {
         let pid = i32::try_from(child.id()).map_err(|_| spawn(io::ErrorKind::InvalidData.into()))?;
         // Not reaped yet, so the number is still this child's.
         let process = PidFd::open(pid).map_err(spawn)?;
-        Ok(Self { child, process, info: info.into(), lifeline: Some(lifeline), over: false })
+        Ok(Self {
+            path: path.to_path_buf(),
+            child,
+            process,
+            info: info.into(),
+            lifeline: Some(lifeline),
+            over: false,
+        })
     }
 
     /// The pid, as the host sees it, of the sandbox's pid 1.
@@ -138,7 +147,7 @@ impl Bwrap {
         if said.is_empty() {
             said = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         }
-        Error::Bwrap { said, layer }
+        Error::Bwrap { path: self.path.clone(), said, layer }
     }
 
     /// Tells the guard to end the sandbox. The byte is for the case that a process which forked from this one has a copy of

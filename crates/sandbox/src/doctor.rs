@@ -14,6 +14,7 @@ use crate::bwrap::{self, Argv, Word};
 use crate::child::{self, Bwrap};
 use crate::enforce::{self, Held};
 use crate::error::Error;
+use crate::fix::Fix;
 use crate::seccomp;
 use crate::spec::{Bytes, Identity};
 
@@ -39,10 +40,8 @@ pub struct Finding {
     pub because: Option<String>,
     /// What the host loses by it.
     pub costs: Option<String>,
-    /// One command that mends it.
-    pub fix: Option<String>,
-    /// The same so that it lasts, as lines for a shell, where that is more.
-    pub script: Option<String>,
+    /// What mends it, where that is known.
+    pub fix: Option<Fix>,
 }
 
 /// How a step went.
@@ -78,16 +77,7 @@ impl Finding {
     /// A step that worked.
     #[must_use]
     pub fn held(id: &'static str, step: &'static str, seen: impl Into<String>) -> Self {
-        Self {
-            id,
-            step,
-            found: Found::Held,
-            seen: seen.into(),
-            because: None,
-            costs: None,
-            fix: None,
-            script: None,
-        }
+        Self { id, step, found: Found::Held, seen: seen.into(), because: None, costs: None, fix: None }
     }
 
     /// A step without which nothing runs.
@@ -97,8 +87,7 @@ impl Finding {
             found: Found::Absent,
             because: error.layer().and_then(|layer| layer.as_str()).map(str::to_owned),
             costs: Some(NOTHING_RUNS.into()),
-            fix: error.fix().map(str::to_owned),
-            script: error.layer().and_then(|layer| layer.script()).map(str::to_owned),
+            fix: error.fix(),
             ..Self::held(id, step, said(error))
         }
     }
@@ -160,7 +149,7 @@ fn bubblewrap() -> (Finding, Option<PathBuf>) {
     let is_setuid = meta.is_some_and(|meta| meta.permissions().mode() & 0o4000 != 0);
     let finding = if is_setuid {
         let costs = "it runs as root until it has made the sandbox, which no user namespace needs";
-        let fix = Some(format!("sudo chmod u-s {}", path.display()));
+        let fix = Some(Fix::command_on("sudo chmod u-s", &path));
         Finding { fix, ..Finding::partial(id, step, format!("{seen}, setuid"), costs) }
     } else {
         Finding::held(id, step, seen)

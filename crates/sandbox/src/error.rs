@@ -7,6 +7,8 @@ use std::time::Duration;
 use exeat_contract::Step;
 use nix::errno::Errno;
 
+use crate::fix::Fix;
+
 /// A sandbox could not be set up. Nothing untrusted has run, except after [`Error::Watch`].
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -39,6 +41,8 @@ pub enum Error {
     /// bubblewrap ended before stage2 reported.
     #[error("bubblewrap could not build the sandbox: {said}")]
     Bwrap {
+        /// The executable.
+        path: PathBuf,
         /// Its own words, or its exit status.
         said: String,
         /// Who refused, as far as it can be told.
@@ -117,59 +121,6 @@ impl Layer {
             Self::Unknown => None,
         }
     }
-
-    /// One command that lifts the restriction.
-    #[must_use]
-    pub fn fix(self) -> Option<&'static str> {
-        match self {
-            Self::AppArmor => Some(
-                "sudo sh -c 'printf \"abi <abi/4.0>,\\ninclude <tunables/global>\\nprofile bwrap /usr/bin/bwrap flags=(unconfined) {\\n  userns,\\n}\\n\" > /etc/apparmor.d/bwrap && apparmor_parser -r /etc/apparmor.d/bwrap'",
-            ),
-            Self::UsernsCloneSysctl => Some("sudo sysctl -w kernel.unprivileged_userns_clone=1"),
-            Self::MaxUserNamespaces => Some("sudo sysctl -w user.max_user_namespaces=15000"),
-            Self::Container => Some(
-                "start the container with a seccomp profile that allows user namespaces (docker: --security-opt seccomp=unconfined)",
-            ),
-            Self::MaskedProc => Some(
-                "start the container with the whole of /proc (docker: --security-opt systempaths=unconfined, podman: --security-opt unmask=ALL)",
-            ),
-            Self::OldBwrap => Some("install bubblewrap 0.8 or later"),
-            Self::Unknown => None,
-        }
-    }
-}
-
-impl Layer {
-    /// The same as [`fix`](Self::fix), so that it outlives a reboot: lines for a shell. `None` where the command does.
-    #[must_use]
-    pub fn script(self) -> Option<&'static str> {
-        match self {
-            Self::AppArmor => Some(
-                "sudo tee /etc/apparmor.d/bwrap <<'END'
-abi <abi/4.0>,
-include <tunables/global>
-
-profile bwrap /usr/bin/bwrap flags=(unconfined) {
-  userns,
-  include if exists <local/bwrap>
-}
-END
-sudo apparmor_parser -r /etc/apparmor.d/bwrap
-",
-            ),
-            Self::UsernsCloneSysctl => Some(
-                "echo kernel.unprivileged_userns_clone=1 | sudo tee /etc/sysctl.d/60-exeat.conf
-sudo sysctl -p /etc/sysctl.d/60-exeat.conf
-",
-            ),
-            Self::MaxUserNamespaces => Some(
-                "echo user.max_user_namespaces=15000 | sudo tee /etc/sysctl.d/60-exeat.conf
-sudo sysctl -p /etc/sysctl.d/60-exeat.conf
-",
-            ),
-            Self::Container | Self::MaskedProc | Self::OldBwrap | Self::Unknown => None,
-        }
-    }
 }
 
 impl Error {
@@ -182,12 +133,12 @@ impl Error {
         }
     }
 
-    /// One command that mends it, where one is known.
+    /// What mends it, where that is known.
     #[must_use]
-    pub fn fix(&self) -> Option<&'static str> {
+    pub fn fix(&self) -> Option<Fix> {
         match self {
-            Self::NoBwrap { .. } => Some("sudo apt-get install bubblewrap"),
-            Self::Bwrap { layer, .. } => layer.fix(),
+            Self::NoBwrap { .. } => Some(Fix::install()),
+            Self::Bwrap { path, layer, .. } => layer.fix(path),
             _ => None,
         }
     }

@@ -10,6 +10,7 @@ pub mod control;
 pub mod doctor;
 pub mod enforce;
 pub mod error;
+pub mod fix;
 pub mod inside;
 pub mod seccomp;
 pub mod spec;
@@ -20,10 +21,12 @@ mod sys;
 pub use backend::{Bridge, Launch, Offer, Rlimit, Running, Status};
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
+pub use fix::Fix;
 pub use inside::{Inside, Usage};
 pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
 pub use staging::Staging;
+#[doc(hidden)]
 pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{

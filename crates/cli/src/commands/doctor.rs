@@ -55,7 +55,8 @@ fn table(findings: &[Finding], paint: Paint) -> String {
             last = Some(finding);
         }
         let _ = writeln!(out, "{word}  {:<width$}  {}", finding.step, printable(&finding.seen));
-        let more = [("because", &finding.because), ("costs", &finding.costs), ("fix", &finding.fix)];
+        let fix = finding.fix.as_ref().map(|fix| &fix.text);
+        let more = [("because", finding.because.as_ref()), ("costs", finding.costs.as_ref()), ("fix", fix)];
         for (name, text) in more {
             if let Some(text) = text {
                 let _ = writeln!(out, "         {name:<8} {}", printable(text));
@@ -71,27 +72,34 @@ fn table(findings: &[Finding], paint: Paint) -> String {
     out
 }
 
-/// What to install, as lines for a shell. Nothing of it is done here.
+/// What to install, as lines for a shell; what is no command is a comment there. Nothing of it is done here.
 fn fixes(findings: &[Finding]) -> String {
-    let mut out = String::new();
-    let broken = findings.iter().filter(|it| matches!(it.found, Found::Absent | Found::Partial));
-    for finding in broken {
-        let Some(fix) = finding.script.as_ref().or(finding.fix.as_ref()) else { continue };
-        let why = finding.because.as_deref().unwrap_or(&finding.seen);
-        let block = format!("# {}: {}\n{}\n", finding.step, printable(why), printable_lines(fix.trim_end()));
+    let mut blocks: Vec<(String, String)> = Vec::new();
+    for finding in findings.iter().filter(|it| matches!(it.found, Found::Absent | Found::Partial)) {
+        let Some(fix) = &finding.fix else { continue };
+        let what = match &fix.script {
+            Some(script) => printable_lines(script),
+            None => format!("# {}", printable(&fix.text)),
+        };
         // Several steps fail for one cause.
-        if !out.contains(printable_lines(fix.trim_end()).as_str()) {
-            out.push_str(&block);
+        if blocks.iter().all(|(_, other)| *other != what) {
+            let why = finding.because.as_deref().unwrap_or(&finding.seen);
+            blocks.push((format!("# {}: {}", finding.step, printable(why)), what));
         }
     }
-    if out.is_empty() { "# nothing to mend\n".into() } else { out }
+    if blocks.is_empty() {
+        return "# nothing to mend\n".into();
+    }
+    blocks.into_iter().map(|(why, what)| format!("{why}\n{what}\n")).collect()
 }
 
 fn json(findings: &[Finding]) -> String {
     let step = |finding: &Finding| {
         json!({
             "id": finding.id, "step": finding.step, "found": finding.found.as_str(), "seen": finding.seen,
-            "because": finding.because, "costs": finding.costs, "fix": finding.fix, "script": finding.script,
+            "because": finding.because, "costs": finding.costs,
+            "fix": finding.fix.as_ref().map(|fix| &fix.text),
+            "script": finding.fix.as_ref().and_then(|fix| fix.script.as_ref()),
         })
     };
     let all = json!({

@@ -1,0 +1,175 @@
+//! What mends a host that does not let exeat run. It is printed; nothing of it is ever done here.
+
+use std::fs;
+use std::path::Path;
+
+use crate::error::Layer;
+
+/// What mends a step that failed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fix {
+    /// One command; or words, where no command does it.
+    pub text: String,
+    /// Lines for a shell that do the same so that it lasts. `None`: the text is words.
+    pub script: Option<String>,
+}
+
+impl Fix {
+    /// Something that no command of ours does.
+    pub fn words(text: impl Into<String>) -> Self {
+        Self { text: text.into(), script: None }
+    }
+
+    /// A command whose effect lasts.
+    pub fn command(text: impl Into<String>) -> Self {
+        let text = text.into();
+        Self { script: Some(text.clone()), text }
+    }
+
+    /// A command whose effect lasts, and the file that it is for.
+    #[must_use]
+    pub fn command_on(command: &str, file: &Path) -> Self {
+        let file = file.display().to_string();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
+        let file =
+            if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', r"'\''")) };
+        Self::command(format!("{command} {file}"))
+    }
+
+    /// A kernel setting: until the next start of the host by the command, and in a file of its own by the script, so that two such
+    /// files do not meet.
+    fn sysctl(setting: &str, value: u32) -> Self {
+        let file = format!("/etc/sysctl.d/60-exeat-{}.conf", setting.replace(['.', '_'], "-"));
+        Self {
+            text: format!("sudo sysctl -w {setting}={value}"),
+            script: Some(format!("echo {setting}={value} | sudo tee {file}\nsudo sysctl -p {file}")),
+        }
+    }
+
+    /// A profile for this bubblewrap that allows user namespaces and restricts nothing else. Its name is not one that a
+    /// distribution's own profile has.
+    fn apparmor(bwrap: &Path) -> Self {
+        const FILE: &str = "/etc/apparmor.d/exeat-bwrap";
+        let bwrap = bwrap.display();
+        let lines = [
+            "abi <abi/4.0>,".to_owned(),
+            "include <tunables/global>".to_owned(),
+            format!("profile exeat-bwrap {bwrap} flags=(unconfined) {{"),
+            "  userns,".to_owned(),
+            "}".to_owned(),
+        ];
+        let words = lines.iter().map(|line| format!("\"{line}\"")).collect::<Vec<_>>().join(" ");
+        let load = format!("apparmor_parser -r {FILE}");
+        Self {
+            text: format!("sudo sh -c 'printf \"%s\\n\" {words} >{FILE} && {load}'"),
+            script: Some(format!("sudo tee {FILE} <<'END'\n{}\nEND\nsudo {load}", lines.join("\n"))),
+        }
+    }
+
+    /// How this distribution installs bubblewrap.
+    pub(crate) fn install() -> Self {
+        Self::install_on(&fs::read_to_string("/etc/os-release").unwrap_or_default())
+    }
+
+    /// `os_release`: os-release(5). The first of its names whose package manager is known decides.
+    fn install_on(os_release: &str) -> Self {
+        let values = |key: &str| {
+            let value = os_release.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+            value.unwrap_or_default().trim_matches(['"', '\'']).split_whitespace().collect::<Vec<_>>()
+        };
+        let manager = |name: &&str| match *name {
+            "debian" | "ubuntu" => Some("apt-get install"),
+            "fedora" | "rhel" | "centos" => Some("dnf install"),
+            "arch" => Some("pacman -S"),
+            "suse" | "opensuse" => Some("zypper install"),
+            "alpine" => Some("apk add"),
+            _ => None,
+        };
+        let names = [values("ID"), values("ID_LIKE")].concat();
+        match names.iter().find_map(manager) {
+            Some(command) => Self::command(format!("sudo {command} bubblewrap")),
+            None => Self::words("install bubblewrap 0.8 or later"),
+        }
+    }
+}
+
+impl Layer {
+    /// What lifts the restriction from this bubblewrap.
+    #[must_use]
+    pub fn fix(self, bwrap: &Path) -> Option<Fix> {
+        match self {
+            Self::AppArmor => Some(Fix::apparmor(bwrap)),
+            Self::UsernsCloneSysctl => Some(Fix::sysctl("kernel.unprivileged_userns_clone", 1)),
+            Self::MaxUserNamespaces => Some(Fix::sysctl("user.max_user_namespaces", 15000)),
+            Self::Container => Some(Fix::words(
+                "start the container with a seccomp profile that allows user namespaces (docker: --security-opt seccomp=unconfined)",
+            )),
+            Self::MaskedProc => Some(Fix::words(
+                "start the container with the whole of /proc (docker: --security-opt systempaths=unconfined, podman: --security-opt unmask=ALL)",
+            )),
+            Self::OldBwrap => Some(Fix::words("install bubblewrap 0.8 or later")),
+            Self::Unknown => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_distribution_has_its_command() {
+        for (os_release, text) in [
+            ("NAME=\"Debian GNU/Linux\"\nID=debian\n", "sudo apt-get install bubblewrap"),
+            ("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n", "sudo apt-get install bubblewrap"),
+            ("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n", "sudo dnf install bubblewrap"),
+            ("ID_LIKE='suse opensuse'\nID='opensuse-leap'\n", "sudo zypper install bubblewrap"),
+            ("ID=arch\n", "sudo pacman -S bubblewrap"),
+            ("ID=alpine\n", "sudo apk add bubblewrap"),
+        ] {
+            assert_eq!(Fix::install_on(os_release), Fix::command(text));
+        }
+        for os_release in ["", "ID=nixos\n", "MYID=debian\n"] {
+            assert_eq!(Fix::install_on(os_release), Fix::words("install bubblewrap 0.8 or later"));
+        }
+    }
+
+    /// What is not for a shell has no lines for one.
+    #[test]
+    fn only_commands_are_given_to_a_shell() {
+        let all = [
+            Layer::AppArmor,
+            Layer::UsernsCloneSysctl,
+            Layer::MaxUserNamespaces,
+            Layer::Container,
+            Layer::MaskedProc,
+            Layer::OldBwrap,
+        ];
+        let bwrap = Path::new("/usr/local/bin/bwrap");
+        for layer in all {
+            let fix = layer.fix(bwrap).unwrap();
+            assert_eq!(fix.script.is_some(), fix.text.starts_with("sudo "), "{fix:?}");
+        }
+        let apparmor = Layer::AppArmor.fix(bwrap).unwrap();
+        for text in [Some(&apparmor.text), apparmor.script.as_ref()] {
+            assert!(text.unwrap().contains("profile exeat-bwrap /usr/local/bin/bwrap flags"), "{apparmor:?}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_one_word() {
+        for (file, text) in [("/srv/a-b_1", "/srv/a-b_1"), ("/srv/a b;'c", r"'/srv/a b;'\''c'")] {
+            assert_eq!(Fix::command_on("chmod u+wx", Path::new(file)).text, format!("chmod u+wx {text}"));
+        }
+    }
+
+    /// Two settings that are both in the way are both set by what is printed for them.
+    #[test]
+    fn each_setting_has_a_file_of_its_own() {
+        let scripts = [Layer::UsernsCloneSysctl, Layer::MaxUserNamespaces]
+            .map(|layer| layer.fix(Path::new("/usr/bin/bwrap")).unwrap().script.unwrap());
+        let files = scripts.each_ref().map(|script| script.split_whitespace().last().unwrap());
+        assert_ne!(files[0], files[1]);
+        assert!(files[0].ends_with("/60-exeat-kernel-unprivileged-userns-clone.conf"), "{files:?}");
+    }
+}
