@@ -159,12 +159,19 @@ use numbers::{SYS_fchmodat2, SYS_kexec_file_load, SYS_open_tree_attr, SYS_quotac
 const MODES: &[(&[Call], u8)] = &[
     (calls![libc::SYS_fchmod], 1),
     (calls![libc::SYS_fchmodat, SYS_fchmodat2, libc::SYS_mknodat], 2),
-    (calls![libc::SYS_openat], 3),
     #[cfg(target_arch = "x86_64")]
     (calls![libc::SYS_chmod, libc::SYS_creat, libc::SYS_mknod], 1),
-    #[cfg(target_arch = "x86_64")]
-    (calls![libc::SYS_open], 2),
 ];
+
+/// Calls that have a mode only where they make a file, after the flags that say so: the place of the flags. What else
+/// stands in the mode's place is nobody's (open(2)).
+const OPENS: &[(&[Call], u8)] = &[
+    (calls![libc::SYS_openat], 2),
+    #[cfg(target_arch = "x86_64")]
+    (calls![libc::SYS_open], 1),
+];
+/// Flags that make a file. The second is O_TMPFILE without the O_DIRECTORY in it (include/uapi/asm-generic/fcntl.h).
+const MAKING: [Named; 2] = [named!(libc::O_CREAT), Named("__O_TMPFILE", 0o20_000_000)];
 
 /// Socket families that stay: loopback TCP and UDP, local sockets, and routing netlink for getifaddrs(3).
 const FAMILIES: [Named; 4] =
@@ -236,9 +243,17 @@ fn base_filters(debuggable: bool) -> [Filter; BASE] {
     let user_namespace = vec![(FLAGS, Test::Has(named!(libc::CLONE_NEWUSER)))];
     refused.extend(refusals(calls![libc::SYS_clone, libc::SYS_unshare], &[user_namespace]));
     // A file of the stage's that runs with its owner's rights would wait for somebody on the host to run it. Sticky stays.
-    for (calls, place) in MODES {
+    let has_bit = |place| {
         let bits = [named!(libc::S_ISUID), named!(libc::S_ISGID)];
-        refused.extend(refusals(calls, &bits.map(|bit| vec![(Argument("mode", *place), Test::Has(bit))])));
+        bits.map(|bit| (Argument("mode", place), Test::Has(bit)))
+    };
+    for (calls, place) in MODES {
+        refused.extend(refusals(calls, &has_bit(*place).map(|bit| vec![bit])));
+    }
+    for (calls, place) in OPENS {
+        let makes = MAKING.map(|flag| (Argument("flags", *place), Test::Has(flag)));
+        let cases = makes.into_iter().flat_map(|makes| has_bit(place + 1).map(|bit| vec![makes, bit]));
+        refused.extend(refusals(calls, &cases.collect::<Vec<_>>()));
     }
     let has_fast_open = |place| vec![(Argument("flags", place), Test::Has(named!(libc::MSG_FASTOPEN)))];
     let mut fast_open = refusals(calls![libc::SYS_sendmsg], &[has_fast_open(2)]);

@@ -45,6 +45,19 @@ fn the_documentation_has_the_filters() {
     assert!(shown == text, "docs/syscalls.md is not what the filters are:\n{text}");
 }
 
+#[test]
+fn a_debuggable_stage_has_tracing_besides_and_nothing_else() {
+    let of = |debuggable| base_filters(debuggable).iter().map(|it| format!("{it:?}")).collect::<Vec<_>>();
+    let [debugged, usual] = [true, false].map(of);
+    assert_eq!(debugged[1..], usual[1..]);
+    let calls =
+        |filters: [Filter; BASE]| filters[0].refused.iter().map(|it| format!("{it:?}")).collect::<Vec<_>>();
+    let debugged = calls(base_filters(true));
+    let more: Vec<_> = calls(base_filters(false)).into_iter().filter(|it| !debugged.contains(it)).collect();
+    let tracing = TRACING.iter().map(|call| format!("{:?}", Refusal { call: *call, cases: Vec::new() }));
+    assert_eq!(more, tracing.collect::<Vec<_>>());
+}
+
 /// Each of these has to go on working in a sandbox.
 #[test]
 fn what_programs_need_is_let_through() {
@@ -70,6 +83,11 @@ fn what_programs_need_is_let_through() {
     stays(libc::SYS_seccomp, [1, 0, 0, 0, 0, 0]);
     stays(libc::SYS_clone, [0x3d0f00, 0, 0, 0, 0, 0]);
     stays(libc::SYS_openat, [0, 0, 0o1101, 0o1777, 0, 0]);
+    // Who makes no file leaves what was there in the mode's place.
+    let read_directory = (libc::O_RDONLY | libc::O_DIRECTORY).cast_unsigned();
+    stays(libc::SYS_openat, [0, 0, read_directory, 0o6000, 0, 0]);
+    #[cfg(target_arch = "x86_64")]
+    stays(libc::SYS_open, [0, read_directory, u32::MAX, 0, 0, 0]);
     stays(libc::SYS_shmget, [0; 6]);
     stays(libc::SYS_memfd_create, [0; 6]);
     stays(libc::SYS_pidfd_open, [0; 6]);
