@@ -228,10 +228,15 @@ fn every_attempt_can_fail(cx: &Cx) {
 
     let namespaces = "unshare --user --map-root-user --net --mount --pid --fork --mount-proc".split(' ');
     let ids = of(|how| matches!(how, Without::Rights));
-    got_out(&cx.outside(inside(cx, &json!({}), &ids)).under(namespaces.clone()).run(), &ids);
+    let apart = json!({"namespaces": host_namespaces()});
+    got_out(&cx.outside(inside(cx, &apart, &ids)).under(namespaces.clone()).run(), &ids);
+    // Where nothing says that the mounts are not the host's, none is touched.
+    for spec in [json!({}), apart] {
+        cx.outside(inside(cx, &spec, &["mounts"])).run().exits(0).shows("it would do harm on the host");
+    }
     let ids = of(|how| matches!(how, Without::Apart));
     let beside = ["sh", "-c", "sleep 20 & \"$@\"; kill $!", "sh"];
-    let run = cx.outside(inside(cx, &json!({"namespaces": host_pids()}), &ids));
+    let run = cx.outside(inside(cx, &json!({"namespaces": host_namespaces()}), &ids));
     got_out(&run.under(beside).under(namespaces).run(), &ids);
 
     let ids = of(|how| matches!(how, Without::Policy));
@@ -269,8 +274,10 @@ fn got_out(done: &Done, ids: &[&str]) {
     }
 }
 
-fn host_pids() -> Value {
-    json!({"pid": fs::read_link("/proc/self/ns/pid").expect("a namespace").display().to_string()})
+fn host_namespaces() -> Value {
+    let number =
+        |kind| fs::read_link(format!("/proc/self/ns/{kind}")).expect("a namespace").display().to_string();
+    json!({"pid": number("pid"), "mnt": number("mnt")})
 }
 
 /// A proxy that connects to nothing, allows everything, and answers as an origin of the attempt would.
@@ -338,7 +345,7 @@ fn node(path: &Path) -> Value {
 
 /// A first process that heeds signals: it ends, and with it the one that would have said so.
 fn signal(cx: &Cx) {
-    let run = cx.outside(inside(cx, &json!({"namespaces": host_pids()}), &["signal"]));
+    let run = cx.outside(inside(cx, &json!({"namespaces": host_namespaces()}), &["signal"]));
     let first = ["sh", "-c", "trap 'exit 9' TERM INT HUP; \"$@\" & wait", "sh"];
     let namespaces = "unshare --user --map-root-user --pid --fork --mount-proc".split(' ');
     run.under(first).under(namespaces).run().prints("").exits(9);

@@ -222,6 +222,18 @@ fn several<T>(calls: impl IntoIterator<Item = (String, io::Result<T>)>) -> Saw {
     Saw::Refused(words.join(", "))
 }
 
+/// Why an attempt is not made where [`apart_from_host`] says no.
+const HARM: &str = "it would do harm on the host";
+
+/// Whether this process is known to be in a namespace of its own, of this kind (namespaces(7)): some attempts would do harm
+/// elsewhere, in a test of a machine's owner that went wrong.
+fn apart_from_host(spec: &Spec, kind: &str) -> bool {
+    let here = std::fs::read_link(format!("/proc/self/ns/{kind}")).ok();
+    let host = spec.namespaces.get(kind);
+    host.is_some()
+        && here.is_some_and(|here| Some(here.to_string_lossy().as_ref()) != host.map(String::as_str))
+}
+
 /// The first few of a list.
 fn some(list: &[String]) -> String {
     const FEW: usize = 4;

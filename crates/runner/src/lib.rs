@@ -87,7 +87,9 @@ pub use exeat_policy::{self as policy, EffectSet, Limits, Policy, RuleError, Siz
 pub use exeat_proxy::{
     Credentials, CredentialsError, DeniedHost, FailedHost, Lost, Summary, Unchecked, UpstreamProxy,
 };
-pub use exeat_sandbox::{Enforcement, Held, attempt, take_fd};
+#[doc(hidden)]
+pub use exeat_sandbox::attempt;
+pub use exeat_sandbox::{Enforcement, Held, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use plan::{Plan, home_of, plan};

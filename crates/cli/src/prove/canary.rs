@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{self as unix, UnixDatagram, UnixListener};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long a visitor may take to say something.
@@ -16,6 +16,8 @@ const PATIENCE: Duration = Duration::from_millis(300);
 const KEPT: u64 = 4096;
 /// Visits that are kept: a canary is no place to fill the host's memory.
 const VISITS: usize = 4096;
+/// Before a canary that could not listen tries again: without descriptors, accept(2) fails at once, for ever.
+const REST: Duration = Duration::from_millis(20);
 
 /// Somebody came.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,31 +28,57 @@ pub(crate) struct Visit {
     pub(crate) said: String,
 }
 
+/// What the canaries saw.
+#[derive(Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) visits: Vec<Visit>,
+    /// Somebody may have come whom no canary could note.
+    pub(crate) missed: bool,
+}
+
 /// All canaries of one proof. Their threads end with the process.
 #[derive(Debug, Clone)]
 pub(crate) struct Canaries {
     token: String,
-    visits: Arc<Mutex<Vec<Visit>>>,
+    seen: Arc<Mutex<Seen>>,
 }
 
 impl Canaries {
     /// None yet.
     pub(crate) fn new(token: &str) -> Self {
-        Self { token: token.to_owned(), visits: Arc::default() }
+        Self { token: token.to_owned(), seen: Arc::default() }
     }
 
-    /// The visits since the last time.
-    pub(crate) fn take(&self) -> Vec<Visit> {
+    /// What was seen since the last time.
+    pub(crate) fn take(&self) -> Seen {
         // What has been accepted by the kernel is noted in a moment.
         std::thread::sleep(Duration::from_millis(50));
-        std::mem::take(&mut *self.visits.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.seen())
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn note(&self, canary: &str, said: &[u8]) {
-        let mut visits = self.visits.lock().unwrap_or_else(PoisonError::into_inner);
-        if visits.len() < VISITS {
-            visits.push(Visit { canary: canary.into(), said: String::from_utf8_lossy(said).into_owned() });
+        let mut seen = self.seen();
+        if seen.visits.len() < VISITS {
+            seen.visits
+                .push(Visit { canary: canary.into(), said: String::from_utf8_lossy(said).into_owned() });
+        } else {
+            seen.missed = true;
         }
+    }
+
+    /// What came, and `None` where the kernel did not give it.
+    fn came<T>(&self, came: io::Result<T>) -> Option<T> {
+        came.inspect_err(|error| {
+            if error.kind() != io::ErrorKind::Interrupted {
+                self.seen().missed = true;
+                std::thread::sleep(REST);
+            }
+        })
+        .ok()
     }
 
     /// Listeners on both loopbacks, on one port where that can be had. A family that this machine lacks is left out.
@@ -67,7 +95,7 @@ impl Canaries {
             out.push((name.to_owned(), addr));
             let (canaries, name) = (self.clone(), name.to_owned());
             std::thread::spawn(move || {
-                for stream in listener.incoming().flatten() {
+                for stream in listener.incoming().filter_map(|came| canaries.came(came)) {
                     let _ = stream.set_read_timeout(Some(PATIENCE));
                     canaries.hear(&name, stream);
                 }
@@ -87,7 +115,8 @@ impl Canaries {
             let (canaries, name) = (self.clone(), name.to_owned());
             std::thread::spawn(move || {
                 let mut said = [0; 512];
-                while let Ok((count, from)) = socket.recv_from(&mut said) {
+                loop {
+                    let Some((count, from)) = canaries.came(socket.recv_from(&mut said)) else { continue };
                     canaries.note(&name, said.get(..count).unwrap_or_default());
                     let _ = socket.send_to(canaries.token.as_bytes(), from);
                 }
@@ -112,7 +141,8 @@ impl Canaries {
         let (canaries, name) = (self.clone(), name.to_owned());
         std::thread::spawn(move || {
             let mut said = [0; 512];
-            while let Ok(count) = socket.recv(&mut said) {
+            loop {
+                let Some(count) = canaries.came(socket.recv(&mut said)) else { continue };
                 canaries.note(&name, said.get(..count).unwrap_or_default());
             }
         });
@@ -129,7 +159,7 @@ impl Canaries {
     fn listen(&self, name: &str, listener: UnixListener) {
         let (canaries, name) = (self.clone(), name.to_owned());
         std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
+            for stream in listener.incoming().filter_map(|came| canaries.came(came)) {
                 let _ = stream.set_read_timeout(Some(PATIENCE));
                 canaries.hear(&name, stream);
             }
@@ -154,5 +184,25 @@ impl Drop for Files {
         for path in &self.0 {
             let _ = std::fs::remove_file(path);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_noted_is_known_to_be_missing() {
+        let canaries = Canaries::new("token");
+        (0..VISITS).for_each(|_| canaries.note("tcp4", b"it"));
+        assert!(!canaries.seen().missed);
+        canaries.note("tcp4", b"it");
+        let seen = canaries.take();
+        assert_eq!((seen.visits.len(), seen.missed), (VISITS, true));
+        assert!(!canaries.take().missed);
+        assert_eq!(canaries.came::<()>(Err(io::ErrorKind::Interrupted.into())), None);
+        assert!(!canaries.seen().missed);
+        assert_eq!(canaries.came::<()>(Err(io::Error::from_raw_os_error(nix::libc::EMFILE))), None);
+        assert!(canaries.seen().missed);
     }
 }

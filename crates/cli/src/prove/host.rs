@@ -125,7 +125,7 @@ impl Host {
         let mut run = self.run(way, "attempts");
         run.args(["attempts", &spec]).args(&names);
         let done = Started::new(run)?.end(RUN)?;
-        let visits = self.canaries.take();
+        let seen = self.canaries.take();
         if let Some(other) = other {
             other.end(GONE)?;
         }
@@ -141,7 +141,7 @@ impl Host {
         };
         let judged = attempts.iter().map(|attempt| {
             let (here, there) = (of(&inside, attempt.id), of(outside, attempt.id));
-            let found = judge(attempt, way.bridge, here.as_ref(), there.as_ref(), &visits, ended);
+            let found = judge(attempt, way.bridge, here.as_ref(), there.as_ref(), &seen, ended);
             if here.is_none() && ended == Ended::Here {
                 ended = Ended::Before;
             }

@@ -4,12 +4,11 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
-use exeat_runner::attempt;
-use nix::libc;
+use exeat_runner::attempt::{self, Namespace};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use super::{Attempt, Saw, answer, several, some};
+use super::{Attempt, HARM, Saw, Spec, answer, apart_from_host, several, some};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("sysctls", "writable kernel settings, core_pattern among them", &["B10", "B29"], |_| {
@@ -19,7 +18,7 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("user-namespace", "a user namespace inside, by three calls", &["B22"], |_| user_namespace())
         .controlled(),
     Attempt::new("namespaces", "network and mount namespaces inside", &["B22"], |_| namespaces()),
-    Attempt::new("mounts", "mounting, and uncovering what is hidden", &["B10"], |_| mounts()),
+    Attempt::new("mounts", "mounting, and uncovering what is hidden", &["B10"], mounts),
     Attempt::new("chroot", "another root", &["B10"], |_| {
         answer(nix::unistd::chroot("/tmp").map_err(Into::into), "chroot")
     }),
@@ -84,28 +83,30 @@ fn open(path: &Path) -> io::Result<()> {
 /// Each in a process of its own: unshare(2) would change the next attempt.
 fn user_namespace() -> Saw {
     several([
-        ("clone".into(), attempt::clone(libc::CLONE_NEWUSER)),
-        ("clone3".into(), attempt::clone3(libc::CLONE_NEWUSER)),
+        ("clone".into(), attempt::clone(Namespace::User)),
+        ("clone3".into(), attempt::clone3(Namespace::User)),
         ("unshare".into(), unshare(CloneFlags::CLONE_NEWUSER).map_err(Into::into)),
     ])
 }
 
 fn namespaces() -> Saw {
-    let flags = [
-        ("net", libc::CLONE_NEWNET),
-        ("mount", libc::CLONE_NEWNS),
-        ("pid", libc::CLONE_NEWPID),
-        ("IPC", libc::CLONE_NEWIPC),
+    let kinds = [
+        ("net", Namespace::Net, CloneFlags::CLONE_NEWNET),
+        ("mount", Namespace::Mount, CloneFlags::CLONE_NEWNS),
+        ("pid", Namespace::Pid, CloneFlags::CLONE_NEWPID),
+        ("IPC", Namespace::Ipc, CloneFlags::CLONE_NEWIPC),
     ];
-    let cloned = flags.map(|(what, flag)| (format!("clone, {what}"), attempt::clone(flag)));
-    let cloned3 = flags.map(|(what, flag)| (format!("clone3, {what}"), attempt::clone3(flag)));
-    let unshared = flags.map(|(what, flag)| {
-        (format!("unshare, {what}"), unshare(CloneFlags::from_bits_truncate(flag)).map_err(io::Error::from))
-    });
+    let cloned = kinds.map(|(what, kind, _)| (format!("clone, {what}"), attempt::clone(kind)));
+    let cloned3 = kinds.map(|(what, kind, _)| (format!("clone3, {what}"), attempt::clone3(kind)));
+    let unshared =
+        kinds.map(|(what, _, flag)| (format!("unshare, {what}"), unshare(flag).map_err(io::Error::from)));
     several(cloned.into_iter().chain(cloned3).chain(unshared))
 }
 
-fn mounts() -> Saw {
+fn mounts(spec: &Spec) -> Saw {
+    if !apart_from_host(spec, "mnt") {
+        return Saw::NotMade(HARM.into());
+    }
     let none: Option<&str> = None;
     let on = |place: &str, flags| mount(Some("tmpfs"), place, Some("tmpfs"), flags, none);
     several([

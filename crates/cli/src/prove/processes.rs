@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::{Gid, Pid, Uid, getpid, getppid, setgid, setgroups, setuid};
 
-use super::{Attempt, Saw, Spec, several, some};
+use super::{Attempt, HARM, Saw, Spec, apart_from_host, several, some};
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("rights", "capabilities, and programs that bring rights along", &["B10", "B21"], |_| {
@@ -86,20 +86,9 @@ fn host_namespaces(spec: &Spec) -> Saw {
     }
 }
 
-const HARM: &str = "it would do harm where the host's processes are";
-
-/// Whether this process is known to be in a process namespace of its own: some attempts would do harm elsewhere, in a test of
-/// a machine's owner that went wrong.
-fn apart_from_host(spec: &Spec) -> bool {
-    let here = fs::read_link("/proc/self/ns/pid").ok();
-    let host = spec.namespaces.get("pid");
-    host.is_some()
-        && here.is_some_and(|here| Some(here.to_string_lossy().as_ref()) != host.map(String::as_str))
-}
-
 /// Tries something on every process but this one and the one that waits for it, which are the stage's own.
 fn beside(spec: &Spec, reach: impl Fn(Pid) -> io::Result<()>) -> Saw {
-    if !apart_from_host(spec) {
+    if !apart_from_host(spec, "pid") {
         return Saw::NotMade(HARM.into());
     }
     let own = [getpid(), getppid()];
@@ -141,7 +130,7 @@ fn mapping(pid: Pid) -> io::Result<usize> {
 /// The kernel delivers to a namespace's first process only what that one asked for, even SIGKILL (pid_namespaces(7)). If it did
 /// end, nobody could say so: then this line is missing, and that is seen.
 fn signal(spec: &Spec) -> Saw {
-    if !apart_from_host(spec) {
+    if !apart_from_host(spec, "pid") {
         return Saw::NotMade(HARM.into());
     }
     let first = Pid::from_raw(1);

@@ -29,59 +29,96 @@ const MOST: u64 = 64 << 10;
 
 /// Makes an attempt in a child process, which may be killed for it, and waits for it until `limit` has passed.
 ///
-/// The caller has one thread: what other threads hold would be held in the child for ever (fork(2)).
-///
 /// # Errors
+/// `EDEADLK` where this process has more than one thread: what others hold would be held in the child for ever (fork(2)).
 /// What pipe(2), fork(2) and waitpid(2) say.
 pub fn apart(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<Apart> {
+    if std::fs::read_dir("/proc/self/task")?.count() != 1 {
+        return Err(Errno::EDEADLK.into());
+    }
+    // SAFETY: this is the only thread, so that the child may do what this process could.
+    unsafe { forked(limit, attempt) }
+}
+
+/// # Safety
+/// The process has one thread, or the attempt does only what signal-safety(7) allows.
+unsafe fn forked(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> io::Result<Apart> {
     let (heard, mut say) = io::pipe()?;
-    // SAFETY: the process has one thread, as is asked of the caller, so the child may do what it could.
-    let child = Errno::result(unsafe { libc::fork() })?;
-    if child == 0 {
+    // SAFETY: asked of the caller.
+    let pid = Errno::result(unsafe { libc::fork() })?;
+    if pid == 0 {
         drop(heard);
         let said = attempt();
         let _ = say.write_all(&said);
         // SAFETY: ends this process, without the handlers that the parent will run.
         unsafe { libc::_exit(0) };
     }
+    let child = Unreaped(pid);
     drop(say);
-    let end = Instant::now() + limit;
+    let (said, ended) = hear(File::from(OwnedFd::from(heard)), Instant::now() + limit)?;
+    let status = if ended { child.wait()? } else { 0 };
+    Ok(match (ended, libc::WIFSIGNALED(status)) {
+        (false, _) => Apart::Late,
+        (true, true) => Apart::Killed(libc::WTERMSIG(status)),
+        (true, false) => Apart::Said(said),
+    })
+}
+
+/// What is said until the end of it or this time, and whether it was the end.
+fn hear(mut heard: File, until: Instant) -> io::Result<(Vec<u8>, bool)> {
     let mut said = Vec::new();
-    let mut heard = File::from(OwnedFd::from(heard));
-    let late = loop {
-        let left = end.saturating_duration_since(Instant::now());
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Ok((said, false));
+        }
         let mut waited = [PollFd::new(heard.as_fd(), PollFlags::POLLIN)];
-        let timeout = PollTimeout::try_from(left.as_millis()).unwrap_or(PollTimeout::MAX);
+        // Rounded up: a wait that is shorter than its millisecond would spin.
+        let timeout = PollTimeout::try_from(left.as_millis().saturating_add(1)).unwrap_or(PollTimeout::MAX);
         match poll(&mut waited, timeout) {
-            Err(Errno::EINTR) => continue,
-            Err(errno) => return Err(errno.into()),
-            Ok(0) => break true,
+            Ok(0) | Err(Errno::EINTR) => continue,
             Ok(_) => {}
+            Err(errno) => return Err(errno.into()),
         }
         let mut buffer = [0; 4096];
         match heard.read(&mut buffer)? {
-            0 => break false,
+            0 => return Ok((said, true)),
             count if (said.len() as u64) < MOST => said.extend(buffer.iter().take(count)),
             _ => {}
         }
-    };
-    if late {
-        // SAFETY: takes numbers; the child is not reaped, so its number is nobody else's.
-        unsafe { libc::kill(child, libc::SIGKILL) };
     }
+}
+
+/// A child that is killed and waited for, whatever happens here.
+struct Unreaped(libc::pid_t);
+
+impl Unreaped {
+    /// Its status, once it ends.
+    fn wait(self) -> io::Result<libc::c_int> {
+        let pid = self.0;
+        std::mem::forget(self);
+        reap(pid)
+    }
+}
+
+impl Drop for Unreaped {
+    fn drop(&mut self) {
+        // SAFETY: takes numbers; the child is not reaped, so its number is nobody else's.
+        unsafe { libc::kill(self.0, libc::SIGKILL) };
+        let _ = reap(self.0);
+    }
+}
+
+fn reap(pid: libc::pid_t) -> io::Result<libc::c_int> {
     let mut status = 0;
-    // SAFETY: `status` is a live local.
-    while unsafe { libc::waitpid(child, &raw mut status, 0) } < 0 {
-        let error = io::Error::last_os_error();
-        if error.kind() != io::ErrorKind::Interrupted {
-            return Err(error);
+    loop {
+        // SAFETY: `status` is a live local.
+        match Errno::result(unsafe { libc::waitpid(pid, &raw mut status, 0) }) {
+            Ok(_) => return Ok(status),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
         }
     }
-    Ok(match (late, libc::WIFSIGNALED(status)) {
-        (true, _) => Apart::Late,
-        (false, true) => Apart::Killed(libc::WTERMSIG(status)),
-        (false, false) => Apart::Said(said),
-    })
 }
 
 /// A socket of any family, type and protocol (socket(2)); closed again.
@@ -145,6 +182,8 @@ pub fn x32() -> io::Result<()> {
 /// # Errors
 /// The step and what the kernel said to it.
 pub fn push_input() -> io::Result<()> {
+    // As wide as the register: the C libraries do not agree on the type (include/uapi/asm-generic/ioctls.h).
+    const TIOCSTI: u64 = 0x5412;
     let step = |what: &str, errno: Errno| {
         io::Error::new(io::Error::from(errno).kind(), format!("{what}: {errno:?}"))
     };
@@ -164,7 +203,7 @@ pub fn push_input() -> io::Result<()> {
     // SAFETY: a new descriptor that nothing else owns.
     let slave = unsafe { OwnedFd::from_raw_fd(slave) };
     let byte = b'#';
-    for request in [libc::TIOCSTI, libc::TIOCSTI | (1 << 32)] {
+    for request in [TIOCSTI, TIOCSTI | (1 << 32)] {
         // SAFETY: TIOCSTI reads one byte, a live local.
         Errno::result(unsafe {
             libc::syscall(libc::SYS_ioctl, slave.as_raw_fd(), request, &raw const byte)
@@ -187,13 +226,41 @@ fn unlock(master: &OwnedFd) -> nix::Result<CString> {
     CStr::from_bytes_until_nul(&name).map(Into::into).map_err(|_| Errno::ERANGE)
 }
 
-/// A child process by clone(2) with these flags, such as `CLONE_NEWUSER`; it ends at once.
+/// A namespace for a child: with no other flags, clone(2) is fork(2).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Namespace {
+    /// Users.
+    User,
+    /// The network.
+    Net,
+    /// Mounts.
+    Mount,
+    /// Processes.
+    Pid,
+    /// System V and POSIX IPC.
+    Ipc,
+}
+
+impl Namespace {
+    fn flag(self) -> i32 {
+        match self {
+            Self::User => libc::CLONE_NEWUSER,
+            Self::Net => libc::CLONE_NEWNET,
+            Self::Mount => libc::CLONE_NEWNS,
+            Self::Pid => libc::CLONE_NEWPID,
+            Self::Ipc => libc::CLONE_NEWIPC,
+        }
+    }
+}
+
+/// A child process in such a namespace by clone(2); it ends at once.
 ///
 /// # Errors
 /// What the kernel says.
-pub fn clone(flags: i32) -> io::Result<()> {
+pub fn clone(namespace: Namespace) -> io::Result<()> {
+    let flags = namespace.flag() | libc::SIGCHLD;
     // SAFETY: without CLONE_VM and without a stack this is fork(2); the child makes one system call.
-    let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags | libc::SIGCHLD, 0, 0, 0, 0) })?;
+    let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) })?;
     end_of(child)
 }
 
@@ -201,10 +268,10 @@ pub fn clone(flags: i32) -> io::Result<()> {
 ///
 /// # Errors
 /// What the kernel says.
-pub fn clone3(flags: i32) -> io::Result<()> {
+pub fn clone3(namespace: Namespace) -> io::Result<()> {
     // `struct clone_args` in its first size (include/uapi/linux/sched.h): flags, pidfd, child_tid, parent_tid, exit_signal, ...
     let mut args = [0_u64; 8];
-    args[0] = u64::from(flags.cast_unsigned());
+    args[0] = u64::from(namespace.flag().cast_unsigned());
     args[4] = u64::from(libc::SIGCHLD.cast_unsigned());
     // SAFETY: as in `clone`; the kernel reads the struct's true size.
     let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone3, args.as_ptr(), size_of_val(&args)) })?;
@@ -386,21 +453,50 @@ mod tests {
     use super::*;
 
     /// The harness has threads; the children here make system calls and allocate nothing.
+    fn forked(limit: Duration, attempt: impl FnOnce() -> Vec<u8>) -> Apart {
+        // SAFETY: as said.
+        unsafe { super::forked(limit, attempt) }.unwrap()
+    }
+
     #[test]
     fn what_is_tried_apart_is_heard_or_its_end_is() {
         let limit = Duration::from_secs(20);
-        assert_eq!(apart(limit, Vec::new).unwrap(), Apart::Said(Vec::new()));
-        let killed = apart(limit, || {
+        assert_eq!(forked(limit, Vec::new), Apart::Said(Vec::new()));
+        let killed = forked(limit, || {
             // SAFETY: takes numbers only.
             unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
             Vec::new()
         });
-        assert_eq!(killed.unwrap(), Apart::Killed(libc::SIGKILL));
-        let late = apart(Duration::from_millis(30), || {
+        assert_eq!(killed, Apart::Killed(libc::SIGKILL));
+        let late = forked(Duration::from_millis(30), || {
             // SAFETY: takes a number.
             unsafe { libc::sleep(60) };
             Vec::new()
         });
-        assert_eq!(late.unwrap(), Apart::Late);
+        assert_eq!(late, Apart::Late);
+    }
+
+    /// Who never stops talking does not put off the end.
+    #[test]
+    fn a_deadline_is_one_for_those_who_go_on() {
+        let (heard, mut say) = io::pipe().unwrap();
+        let talking = std::thread::spawn(move || while say.write_all(&[b'x'; 512]).is_ok() {});
+        let began = Instant::now();
+        let (said, ended) =
+            hear(File::from(OwnedFd::from(heard)), began + Duration::from_millis(100)).unwrap();
+        assert!(!ended && said.len() as u64 >= MOST, "{} bytes", said.len());
+        assert!(began.elapsed() < Duration::from_secs(10));
+        talking.join().unwrap();
+    }
+
+    /// The harness has threads.
+    #[test]
+    fn threads_are_not_forked() {
+        let (ready, go) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || go.recv());
+        let refused = apart(Duration::from_secs(1), Vec::new).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EDEADLK));
+        drop(ready);
+        let _ = other.join();
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::prove::canary::Visit;
+use crate::prove::canary::Seen;
 use crate::prove::{Attempt, Control, Saw};
 
 /// What came of one attempt over one bridge.
@@ -39,7 +39,7 @@ pub(super) fn judge(
     bridge: &'static str,
     inside: Option<&Saw>,
     outside: Option<&Saw>,
-    visits: &[Visit],
+    by_canaries: &Seen,
     ended: Ended,
 ) -> Found {
     let mut found = Found {
@@ -52,7 +52,7 @@ pub(super) fn judge(
         held: None,
         why: String::new(),
     };
-    let visited = visits.iter().any(|visit| {
+    let visited = by_canaries.visits.iter().any(|visit| {
         attempt.canaries.contains(&visit.canary.as_str())
             // A proxy that waits for a hello has connected, and said nothing: that is no way out.
             && (visit.said.contains(attempt.trace) || visit.said.is_empty() && attempt.trace == attempt.id)
@@ -68,6 +68,9 @@ pub(super) fn judge(
             Ended::InTime => ("", None, "there was no time left"),
         },
         Some(Saw::NotMade(seen)) => (seen.as_str(), None, "it could not be made"),
+        Some(Saw::Refused(seen)) if by_canaries.missed && !attempt.canaries.is_empty() => {
+            (seen.as_str(), None, "a listener on the host may have missed it")
+        }
         Some(Saw::Refused(seen)) => match (attempt.control, outside) {
             (Control::None, _) | (_, Some(Saw::Out(_))) => (seen.as_str(), Some(true), "refused"),
             (_, Some(Saw::Refused(there) | Saw::NotMade(there))) => {

@@ -27,7 +27,7 @@ pub(super) fn host_sockets(
     token: &str,
 ) -> (BTreeMap<String, PathBuf>, Vec<Files>) {
     let name = format!(".exeat-prove-{token}");
-    let runtime = machine.env.get(OsStr::new("XDG_RUNTIME_DIR")).map(PathBuf::from);
+    let runtime = machine.env.get(OsStr::new(env_vars::XDG_RUNTIME_DIR)).map(PathBuf::from);
     let runtime = runtime.or_else(|| Some(format!("/run/user/{}", nix::unistd::geteuid()).into()));
     let places = [
         ("unix-tmp", Some(scratch.at("host.sock"))),

@@ -1,5 +1,5 @@
 use super::*;
-use crate::prove::canary::Visit;
+use crate::prove::canary::{Seen, Visit};
 use crate::prove::{Control, Saw};
 
 fn attempt(control: Control) -> Attempt {
@@ -10,7 +10,8 @@ fn attempt(control: Control) -> Attempt {
 }
 
 fn held(control: Control, inside: Option<&Saw>, outside: Option<&Saw>, visits: &[Visit]) -> Option<bool> {
-    judge(&attempt(control), "handoff", inside, outside, visits, Ended::Here).held
+    let seen = Seen { visits: visits.to_vec(), missed: false };
+    judge(&attempt(control), "handoff", inside, outside, &seen, Ended::Here).held
 }
 
 #[test]
@@ -53,10 +54,22 @@ fn a_canary_is_believed_rather_than_the_stage() {
 }
 
 #[test]
+fn a_canary_that_missed_somebody_shows_nothing() {
+    let refused = Saw::Refused("ECONNREFUSED".into());
+    let missed = Seen { missed: true, ..Seen::default() };
+    let watched = attempt(Control::None);
+    let not_watched = Attempt { canaries: &[], ..attempt(Control::None) };
+    for (attempt, held) in [(watched, None), (not_watched, Some(true))] {
+        let found = judge(&attempt, "relay", Some(&refused), None, &missed, Ended::Here);
+        assert_eq!(found.held, held, "{found:?}");
+    }
+}
+
+#[test]
 fn what_follows_an_end_was_not_tried() {
     let attempt = attempt(Control::None);
     for (ended, held) in [(Ended::Here, Some(false)), (Ended::Before, None), (Ended::InTime, None)] {
-        assert_eq!(judge(&attempt, "relay", None, None, &[], ended).held, held, "{ended:?}");
+        assert_eq!(judge(&attempt, "relay", None, None, &Seen::default(), ended).held, held, "{ended:?}");
     }
 }
 
