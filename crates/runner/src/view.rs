@@ -23,7 +23,7 @@ use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
-use nix::unistd::geteuid;
+use nix::unistd::{Uid, User, geteuid};
 
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
@@ -155,11 +155,18 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     Ok(Built { mounts, cwd: start, notes, held, sockets_exposed, writable, missing, named })
 }
 
-/// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted.
-fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
+/// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted; and what could not be
+/// found out, for the caller.
+fn hidden(facts: &Facts<'_>) -> (BTreeSet<PathBuf>, Option<String>) {
     // Credentials are where the user's programs put them, whatever HOME says for this run.
-    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let registered = home_in(&passwd, geteuid().as_raw()).filter(|home| home != facts.home);
+    let (registered, unknown) = match home_of(geteuid()) {
+        Ok(home) => (home.filter(|home| home != facts.home), None),
+        Err(error) => {
+            let why =
+                format!("the home directory that passwd(5) has for you is not known ({})", error.desc());
+            (None, Some(format!("{why}: credentials are hidden below HOME alone")))
+        }
+    };
     let homes = [facts.home.to_path_buf()].into_iter().chain(registered);
     let credentials = homes.flat_map(|home| lists::CREDENTIALS.iter().map(move |name| home.join(name)));
     // The run directories' base, where that is everybody's: the stage has a `/tmp` of its own.
@@ -171,18 +178,14 @@ fn hidden(facts: &Facts<'_>) -> BTreeSet<PathBuf> {
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
     // Where it really is: what is masked at a link would be a detour. A dangling link has nothing to hide.
-    there.filter_map(|path| true_name(&path).ok()).collect()
+    (there.filter_map(|path| true_name(&path).ok()).collect(), unknown)
 }
 
-/// The home directory of a user, from the text of passwd(5).
-fn home_in(passwd: &str, uid: u32) -> Option<PathBuf> {
-    passwd.lines().find_map(|line| {
-        let mut fields = line.split(':').skip(2);
-        let is_it = fields.next()?.parse() == Ok(uid);
-        let home = fields.nth(2).map(PathBuf::from)?;
-        // Of a user without one it is the root directory, or a place that is not there.
-        (is_it && home.is_absolute() && home != Path::new("/")).then_some(home)
-    })
+/// The home directory that the machine knows of a user, from passwd(5) or wherever else it asks (nsswitch.conf(5)).
+fn home_of(uid: Uid) -> nix::Result<Option<PathBuf>> {
+    let home = User::from_uid(uid)?.map(|user| user.dir);
+    // Of a user without one it is the root directory, or a place that is not there.
+    Ok(home.filter(|home| home.is_absolute() && home != Path::new("/")))
 }
 
 /// Whose word it is that a path is hidden. Of two the later one counts.
@@ -296,8 +299,8 @@ impl<'a> Builder<'a> {
         }
         let declared =
             files.declared.as_ref().map(|declared| Found::new(declared, &loose, &mut notes)).transpose()?;
-        let mut masks: BTreeMap<PathBuf, By> =
-            hidden(facts).into_iter().map(|path| (path, By::Default)).collect();
+        let (hidden, unknown) = hidden(facts);
+        let mut masks: BTreeMap<PathBuf, By> = hidden.into_iter().map(|path| (path, By::Default)).collect();
         for path in &files.mask {
             match existing("the masked path", path)? {
                 Some(real) => drop(masks.insert(real, By::Caller)),
@@ -318,7 +321,8 @@ impl<'a> Builder<'a> {
             let known = masks.entry(path).or_insert(by);
             *known = by.max(*known);
         }
-        let (mounts, shown, lost, named) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mounts, shown, named) = (Vec::new(), Vec::new(), Vec::new());
+        let lost = unknown.into_iter().collect();
         Ok(Self {
             files,
             facts,

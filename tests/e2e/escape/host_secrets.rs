@@ -1,11 +1,14 @@
 //! N22: the host's password hashes and the user's keys, in both views that show more than was named.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
+use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b13_host_secrets", attack);
+    list.users("escape::b13_the_home_in_passwd", registered);
 }
 
 fn attack(cx: &Cx) {
@@ -28,5 +31,41 @@ fn attack(cx: &Cx) {
         for line in said.lines() {
             assert!(["ENOENT", "EACCES", "ok: 0 bytes"].contains(&line), "{view}: {done:?}");
         }
+    }
+}
+
+/// HOME leads elsewhere; the user's home is where passwd(5) has it, whatever the machine's other users have put there.
+fn registered(cx: &Cx) {
+    let home = cx.home().join("registered");
+    let key = home.join(".ssh/id_ed25519");
+    fs::create_dir_all(home.join(".ssh")).expect(".ssh");
+    fs::write(&key, "hunter2").expect("a key");
+    let other = cx.home().join("other");
+    fs::create_dir(&other).expect("a directory");
+    for path in [&home, &home.join(".ssh"), &key, &other] {
+        cx.bench().give(path, cx.is_root());
+    }
+    let uid = if cx.is_root() { 0 } else { ORDINARY };
+    let mut passwd = b"ada:x:7:7:Ad\xe1:/nowhere:/bin/sh\n".to_vec();
+    passwd.extend(format!("ann:x:{uid}:{uid}:Ann:{}:/bin/sh\n", home.display()).bytes());
+    let place = cx.home().join("passwd");
+    fs::write(&place, passwd).expect("passwd");
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o644)).expect("passwd");
+    let mounts = format!("mount --bind {} /etc/passwd", place.display());
+    let read = |flags: &[&str]| {
+        let words = ["run", "--fs", "host"].iter().chain(flags).copied();
+        let words: Vec<&str> = words.chain(["--", "cat", key.to_str().expect("ASCII")]).collect();
+        cx.exeat(words).env("HOME", other.to_str().expect("ASCII")).in_mounts(&mounts).run()
+    };
+    let done = read(&[]);
+    assert_eq!((done.code, done.stdout()), (Some(1), String::new()), "the key is in sight: {done:?}");
+    // The control: without the entry it is any file.
+    fs::write(&place, "").expect("passwd");
+    read(&[]).prints("hunter2");
+    // Where it cannot be read: said, and in part. No mode keeps root from reading.
+    fs::set_permissions(&place, fs::Permissions::from_mode(0o000)).expect("passwd");
+    if !cx.is_root() {
+        read(&[]).says("the home directory that passwd(5) has for you is not known");
+        read(&["--require", "full"]).exits(125);
     }
 }
