@@ -31,6 +31,7 @@ mod no_bubblewrap;
 mod option_words;
 mod other_names;
 mod other_runs;
+mod owner_secrets;
 mod pid_one;
 mod planted_bwrap;
 mod planted_links;
@@ -81,6 +82,7 @@ pub(crate) fn cases(list: &mut Cases) {
     option_words::cases(list);
     other_names::cases(list);
     other_runs::cases(list);
+    owner_secrets::cases(list);
     pid_one::cases(list);
     planted_bwrap::cases(list);
     planted_links::cases(list);

@@ -232,9 +232,12 @@ impl Base<'_> {
         let home_of_stage = stage_home(request);
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();
-        let facts = view::Facts {
+        // Nobody has a home who is a user for this run alone.
+        let owner = other.filter(|_| matches!(who, Who::Owner(_)));
+        let mut facts = view::Facts {
             cwd,
             home,
+            owners: owner.map(|ids| ids.0).into_iter().chain([geteuid().as_raw()]).collect(),
             path: variable("PATH"),
             stage_home: &home_of_stage,
             named,
@@ -242,11 +245,19 @@ impl Base<'_> {
             certificates: certificates(request, environment),
             cache: cache.as_deref(),
             own: &own,
-            root: matches!(who, Who::Kept(_)),
+            root: geteuid().is_root(),
             other: other.map(|ids| view::Other { ids, by_descriptor }),
             tmp: request.limits.tmpfs_size,
         };
-        let mut built = view::build(&request.files, &facts).map_err(Fault::Failed)?;
+        let mut built = loop {
+            let built = view::build(&request.files, &facts).map_err(Fault::Failed)?;
+            let known = facts.owners.len();
+            // What root shows of somebody's the stage reads as that user may.
+            facts.owners.extend(view::owners(&built.mounts).filter(|_| facts.root));
+            if facts.owners.len() == known {
+                break built;
+            }
+        };
         let mut taken = vec![None; built.mounts.len()];
         if let Some(staged) = &mut staged {
             let mut names = std::mem::take(&mut built.named);

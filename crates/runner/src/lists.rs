@@ -8,13 +8,13 @@ pub fn system_trees() -> &'static [&'static str] {
     SYSTEM
 }
 
-/// Files and directories below HOME that are masked in every tree unless a bind names them or something in them.
+/// Files and directories below a home directory that are masked in every tree unless a bind names them or something in them.
 #[must_use]
 pub fn credentials() -> &'static [&'static str] {
     CREDENTIALS
 }
 
-/// What is masked besides where the stage keeps root's kernel uid. Absolute.
+/// What is masked besides where the caller is root. Absolute.
 #[must_use]
 pub fn system_credentials() -> &'static [&'static str] {
     SYSTEM_CREDENTIALS
@@ -86,7 +86,7 @@ pub(crate) const TOOLCHAIN_VARIABLES: &[&str] = &[
     "CONDA_PREFIX",
 ];
 
-/// Files and directories with credentials, below HOME: masked wherever a shown tree holds them.
+/// Files and directories with credentials, below a home directory: masked wherever a shown tree holds them.
 pub(crate) const CREDENTIALS: &[&str] = &[
     ".ssh",
     ".gnupg",
@@ -168,7 +168,8 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     ".node_repl_history",
 ];
 
-/// Files of the system that only root and its groups read: masked when the stage keeps root's kernel uid, which owns them.
+/// Files of the system that only root and its groups read: masked when the caller is root. The stage owns them where it keeps
+/// root's kernel uid, and in a tree of root's that is mapped for it.
 pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
     "/etc/shadow",
     "/etc/shadow-",

@@ -15,7 +15,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_contract::{CACHE, NOBODY, STAGE2};
@@ -61,6 +61,8 @@ const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"]
 pub(crate) struct Facts<'a> {
     pub(crate) cwd: &'a Path,
     pub(crate) home: &'a Path,
+    /// Users as whom the stage may read somewhere, the caller among them.
+    pub(crate) owners: BTreeSet<u32>,
     /// The caller's PATH.
     pub(crate) path: Option<&'a OsStr>,
     /// The stage's HOME.
@@ -75,7 +77,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) cache: Option<&'a Path>,
     /// Directories that exeat itself writes to.
     pub(crate) own: &'a [PathBuf],
-    /// The stage keeps root's kernel uid.
+    /// The caller is root.
     pub(crate) root: bool,
     /// Who the stage becomes, where that is not the caller.
     pub(crate) other: Option<Other>,
@@ -119,6 +121,15 @@ pub(crate) struct Built {
     pub(crate) named: Vec<(PathBuf, PathBuf)>,
 }
 
+/// The users who own what of the host is mounted: in a tree that is mapped the stage may read as its owner.
+pub(crate) fn owners(mounts: &[Mount]) -> impl Iterator<Item = u32> {
+    let host = |mount: &Mount| match mount {
+        Mount::ReadOnly { host, .. } | Mount::Writable { host, .. } => fs::metadata(host).ok(),
+        _ => None,
+    };
+    mounts.iter().filter_map(host).map(|meta| meta.uid())
+}
+
 /// Builds the view.
 pub(crate) fn build(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let built = arranged(files, facts)?;
@@ -157,18 +168,22 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
 
 /// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted; and what could not be
 /// found out, for the caller.
-fn hidden(facts: &Facts<'_>) -> (BTreeSet<PathBuf>, Option<String>) {
+fn hidden(facts: &Facts<'_>) -> (BTreeSet<PathBuf>, Vec<String>) {
     // Credentials are where the user's programs put them, whatever HOME says for this run.
-    let (registered, unknown) = match home_of(geteuid()) {
-        Ok(home) => (home.filter(|home| home != facts.home), None),
-        Err(error) => {
-            let why =
-                format!("the home directory that passwd(5) has for you is not known ({})", error.desc());
-            (None, Some(format!("{why}: credentials are hidden below HOME alone")))
+    let (mut homes, mut unknown) = (BTreeSet::from([facts.home.to_path_buf()]), Vec::new());
+    for uid in facts.owners.iter().copied().map(Uid::from_raw) {
+        match home_of(uid) {
+            Ok(home) => homes.extend(home),
+            Err(error) => {
+                let whose = if uid == geteuid() { "you".to_owned() } else { format!("uid {uid}") };
+                unknown.push(format!(
+                    "the home directory that passwd(5) has for {whose} is not known ({}): credentials may be shown in it",
+                    error.desc()
+                ));
+            }
         }
-    };
-    let homes = [facts.home.to_path_buf()].into_iter().chain(registered);
-    let credentials = homes.flat_map(|home| lists::CREDENTIALS.iter().map(move |name| home.join(name)));
+    }
+    let credentials = homes.iter().flat_map(|home| lists::CREDENTIALS.iter().map(|name| home.join(name)));
     // The run directories' base, where that is everybody's: the stage has a `/tmp` of its own.
     let shared = crate::dirs::base(None);
     let own = facts.own.iter().filter(|path| **path != shared).cloned();
@@ -299,7 +314,7 @@ impl<'a> Builder<'a> {
         }
         let declared =
             files.declared.as_ref().map(|declared| Found::new(declared, &loose, &mut notes)).transpose()?;
-        let (hidden, unknown) = hidden(facts);
+        let (hidden, lost) = hidden(facts);
         let mut masks: BTreeMap<PathBuf, By> = hidden.into_iter().map(|path| (path, By::Default)).collect();
         for path in &files.mask {
             match existing("the masked path", path)? {
@@ -322,7 +337,6 @@ impl<'a> Builder<'a> {
             *known = by.max(*known);
         }
         let (mounts, shown, named) = (Vec::new(), Vec::new(), Vec::new());
-        let lost = unknown.into_iter().collect();
         Ok(Self {
             files,
             facts,

@@ -51,6 +51,7 @@ impl Place {
         let facts = Facts {
             cwd,
             home: &home,
+            owners: BTreeSet::new(),
             path: path.map(OsStr::new),
             stage_home: &home,
             named: Vec::new(),
@@ -304,6 +305,7 @@ fn a_missing_tree_is_the_caller_s_mistake() {
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
         named: Vec::new(),
@@ -371,6 +373,7 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
         named: Vec::new(),
@@ -461,6 +464,7 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
         named: Vec::new(),
@@ -509,12 +513,13 @@ fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_op
 }
 
 #[test]
-fn what_only_root_reads_is_masked_at_every_place_when_the_stage_is_root() {
+fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
     let place = Place::new("shadow");
     let home = place.home();
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
         named: Vec::new(),
@@ -601,4 +606,13 @@ fn a_home_in_passwd_is_a_user_s_or_none() {
     assert_eq!(home_of(Uid::from_raw(0)), Ok(Some("/root".into())));
     // The kernel's number for nobody at all (credentials(7), (uid_t) -1).
     assert_eq!(home_of(Uid::from_raw(u32::MAX)), Ok(None));
+}
+
+#[test]
+fn b10_every_tree_of_the_host_has_an_owner() {
+    let tree = |path: &str| Mount::ReadOnly { host: path.into(), at: path.into() };
+    let own = geteuid().as_raw();
+    let found: BTreeSet<u32> =
+        owners(&[tree("/usr"), tree("/proc/self"), tree("/nonexistent"), Mount::Proc]).collect();
+    assert_eq!(found, [0, own].into());
 }
