@@ -178,7 +178,8 @@ mod tests {
     /// The standard library ignores SIGPIPE; nobody here cares about SIGURG.
     #[test]
     fn a_signal_that_is_ignored_has_not_its_default_action() {
-        let pid = nix::unistd::getpid().as_raw();
+        // Of this thread: the one that starts the others blocks every signal for a moment.
+        let pid = nix::unistd::gettid().as_raw();
         let found = [nix::libc::SIGPIPE, nix::libc::SIGURG, 0, 65].map(|signal| takes_default(pid, signal));
         assert_eq!(found, [Some(false), Some(true), None, None]);
         assert_eq!(takes_default(-1, nix::libc::SIGURG), None);
