@@ -1,6 +1,6 @@
 //! The bubblewrap process: how it is started, what it says when it fails, how it is ended.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -11,7 +11,6 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::pipe2;
 
@@ -37,6 +36,8 @@ pub(crate) struct Bwrap {
     path: PathBuf,
     child: Child,
     process: PidFd,
+    /// Where the guard tells what it could not do.
+    told: File,
     info: File,
     /// Its end of file, by our end or by dropping it, ends the sandbox, and so does a byte.
     lifeline: Option<UnixStream>,
@@ -53,7 +54,8 @@ impl Bwrap {
         staging: Option<&Staging>,
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
-        let (info, info_writer) = pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()))?;
+        let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()));
+        let ((info, info_writer), (heard, told)) = (pipe()?, pipe()?);
         let (lifeline_end, lifeline) = UnixStream::pair().map_err(prepare("a pair of sockets"))?;
         let mut passed = Passed { files: Vec::new(), info: info_writer };
         let filters = filters
@@ -66,42 +68,32 @@ impl Bwrap {
 
         let places = staging.map(Staging::places).transpose().map_err(prepare("the places of its trees"))?;
 
-        let mut command = Command::new(path);
-        command.arg("--args").arg(options.to_string()).arg("--").args(&argv.command);
+        let options = options.to_string();
+        let before = ["--args", &options, "--"].map(OsStr::new);
+        let arguments: Vec<&OsStr> =
+            before.into_iter().chain(argv.command.iter().map(OsString::as_os_str)).collect();
         // With an empty environment there is nothing of the caller in /proc/1/environ.
-        command.env_clear().current_dir("/");
+        let program = sys::Program::new(path, &arguments).map_err(prepare("its arguments"))?;
+
+        let mut command = Command::new(path);
+        command.current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let kept = passed.numbers();
+        let lifeline_end = lifeline_end.into();
         sys::before_exec(
             &mut command,
-            sys::Child {
-                kept: passed.numbers(),
-                lifeline: lifeline_end.as_raw_fd(),
-                identity,
-                places,
-                unfilled: passed.info.as_raw_fd(),
-            },
+            sys::Start { program, kept, lifeline: lifeline_end, identity, places, told },
         );
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
-        let child = match command.spawn() {
-            Ok(child) => child,
-            Err(error) if has_something(info.as_fd()) => {
-                let said = format!("exeat could not mount the view's trees for it: {error}");
-                return Err(Error::Bwrap { path: path.to_path_buf(), layer: probe::layer(&said), said });
-            }
-            Err(error) => return Err(spawn(error)),
-        };
-        // `passed` and the lifeline's other end are dropped here: the child has its copies.
+        let child = command.spawn().map_err(spawn)?;
+        // With this process's copies of what the guard alone is to have: its ends of the lifeline and of the pipe.
+        drop(command);
         let pid = i32::try_from(child.id()).map_err(|_| spawn(io::ErrorKind::InvalidData.into()))?;
         // Not reaped yet, so the number is still this child's.
         let process = PidFd::open(pid).map_err(spawn)?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            child,
-            process,
-            info: info.into(),
-            lifeline: Some(lifeline),
-            over: false,
-        })
+        let (lifeline, info) = (Some(lifeline), info.into());
+        let (path, told) = (path.to_path_buf(), heard.into());
+        Ok(Self { path, child, process, told, info, lifeline, over: false })
     }
 
     /// The pid, as the host sees it, of the sandbox's pid 1.
@@ -134,6 +126,20 @@ impl Bwrap {
         })
     }
 
+    /// What was not done for bubblewrap before it was executed, where that is so.
+    fn failure(&self) -> Option<Error> {
+        let failure = sys::Failure::decode(&what_is_there(&self.told))?;
+        let source = io::Error::from(failure.errno);
+        let path = self.path.clone();
+        Some(match failure.step {
+            sys::Step::Mount => {
+                let said = format!("exeat could not mount the view's trees for it: {source}");
+                Error::Bwrap { path, layer: probe::layer(&said), said }
+            }
+            sys::Step::Other => Error::Spawn { path, source },
+        })
+    }
+
     /// Why bubblewrap ended before the sandbox stood: its own words, and who refused. Ends it, if it has not ended.
     pub(crate) fn explain(&mut self) -> Error {
         // It is about to end by itself, with a status that tells more than ours would.
@@ -141,8 +147,11 @@ impl Bwrap {
         self.end();
         let status = self.child.wait();
         self.over = true;
+        if let Some(failure) = self.failure() {
+            return failure;
+        }
         let said = self.child.stderr.take().map(what_is_there).unwrap_or_default();
-        let mut said = said.trim().replace('\n', "; ");
+        let mut said = String::from_utf8_lossy(&said).trim().replace('\n', "; ");
         let layer = probe::layer(&said);
         if said.is_empty() {
             said = status.map_or_else(|error| error.to_string(), |status| status.to_string());
@@ -199,16 +208,16 @@ pub(crate) fn first_line(program: &Path, argument: &str, by: Instant) -> io::Res
     if is_late {
         return Err(io::ErrorKind::TimedOut.into());
     }
-    Ok(said.lines().next().unwrap_or_default().trim().to_owned())
+    Ok(String::from_utf8_lossy(&said).lines().next().unwrap_or_default().trim().to_owned())
 }
 
 /// What can be read from a pipe now: another process could hold the other end for ever. What cannot be read is not said.
-fn what_is_there(pipe: impl Read + AsFd) -> String {
+fn what_is_there(pipe: impl Read + AsFd) -> Vec<u8> {
     let mut said = Vec::new();
     if nix::fcntl::fcntl(&pipe, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK)).is_ok() {
         let _ = pipe.take(SAID).read_to_end(&mut said);
     }
-    String::from_utf8_lossy(&said).into_owned()
+    said
 }
 
 impl AsFd for Bwrap {
@@ -225,12 +234,6 @@ impl Drop for Bwrap {
             let _ = self.child.wait();
         }
     }
-}
-
-/// Whether there is something to read from a pipe by now.
-fn has_something(pipe: BorrowedFd<'_>) -> bool {
-    let mut fds = [PollFd::new(pipe, PollFlags::POLLIN)];
-    poll(&mut fds, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
 }
 
 /// Descriptors that bubblewrap reads from or writes to.

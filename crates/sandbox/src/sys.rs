@@ -2,6 +2,7 @@
 
 pub mod attempt;
 mod outside;
+mod start;
 pub mod terminal;
 mod trees;
 
@@ -9,8 +10,6 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -22,6 +21,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 use crate::spec::Identity;
 
 pub(crate) use outside::may_enter_network_of;
+pub(crate) use start::{Failure, Program, Start, Step, before_exec};
 pub(crate) use trees::Places;
 pub use trees::{Tree, UserMap};
 
@@ -104,75 +104,6 @@ pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
     Ok(waits()? > waited?)
 }
 
-/// What the child does between fork and exec, beside what [`Command`] does.
-#[derive(Debug)]
-pub(crate) struct Child {
-    /// Descriptors that stay open across exec, under the same numbers.
-    pub(crate) kept: Vec<RawFd>,
-    /// One end of a pair whose other end only this process holds: its end of file is this process's end, and a byte asks
-    /// for the same.
-    pub(crate) lifeline: RawFd,
-    pub(crate) identity: Identity,
-    /// What is mounted for bubblewrap before it starts.
-    pub(crate) places: Option<Places>,
-    /// Takes a byte when that fails: the caller is told the error number alone, and not the step.
-    pub(crate) unfilled: RawFd,
-}
-
-/// Arranges for `child`'s steps in `command`. What [`Command`] then waits for is a guard between this process and the
-/// program: see [`guard`].
-pub(crate) fn before_exec(command: &mut Command, child: Child) {
-    let steps = move || -> io::Result<()> {
-        // As in `notice_children`, for the guard and for bubblewrap: this process is left as it is.
-        // SAFETY: the default action runs no code of ours.
-        unsafe { nix::sys::signal::signal(nix::sys::signal::SIGCHLD, nix::sys::signal::SigHandler::SigDfl) }?;
-        // SAFETY: with SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
-        let program = Errno::result(unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0) })?;
-        if program != 0 {
-            guard(libc::pid_t::try_from(program).unwrap_or(libc::pid_t::MAX), child.lifeline);
-        }
-        // Before bubblewrap asks for the same: the guard, too, may be killed.
-        nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-        // A session of its own: the terminal's signals are for exeat, which passes them on in order.
-        nix::unistd::setsid()?;
-        join_new_session_keyring()?;
-        if let Some(places) = &child.places {
-            places.fill().inspect_err(|_| {
-                // SAFETY: writes one byte of a constant to a pipe that nobody has written to.
-                unsafe { libc::write(child.unfilled, c"!".as_ptr().cast(), 1) };
-            })?;
-        }
-        if let Identity::Other { uid, gid } = child.identity {
-            become_user(uid, gid)?;
-        }
-        close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)?;
-        for fd in &child.kept {
-            // SAFETY: sets the flags of a descriptor that the parent keeps open until the child has execed.
-            Errno::result(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) })?;
-        }
-        Ok(())
-    };
-    // SAFETY: the closure makes system calls only, and allocates nothing (an io::Error from an errno holds no allocation).
-    // The C library's setres*id take a lock of its own, which fork(2) has left free in the child. So it is sound in the child
-    // of a process with threads.
-    unsafe { command.pre_exec(steps) };
-}
-
-/// Takes another user's credentials, for good, and no groups besides. Makes system calls only.
-fn become_user(uid: u32, gid: u32) -> io::Result<()> {
-    let parent = nix::unistd::getppid();
-    // SAFETY: setgroups reads no memory when the count is 0.
-    Errno::result(unsafe { libc::setgroups(0, std::ptr::null()) })?;
-    nix::unistd::setresgid(gid.into(), gid.into(), gid.into())?;
-    nix::unistd::setresuid(uid.into(), uid.into(), uid.into())?;
-    // The change has cleared it (commit_creds, kernel/cred.c). A guard that was killed meanwhile sends nothing any more.
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-    if nix::unistd::getppid() != parent {
-        return Err(Errno::ESRCH.into());
-    }
-    Ok(())
-}
-
 /// Lets this thread, and no other, open and make files with another user's rights and no groups besides: for as long as it lives.
 /// Only root may.
 ///
@@ -188,123 +119,6 @@ pub fn open_files_as(uid: u32, gid: u32) -> io::Result<()> {
     // Nobody has this number, so nothing is changed; both return what was in force.
     let (uid_now, gid_now) = (nix::unistd::setfsuid(u32::MAX.into()), nix::unistd::setfsgid(u32::MAX.into()));
     if (uid_now.as_raw(), gid_now.as_raw()) == (uid, gid) { Ok(()) } else { Err(Errno::EPERM.into()) }
-}
-
-/// Stands between this process and bubblewrap until bubblewrap has ended, and then ends with its code.
-///
-/// bubblewrap's own child waits for its parent before it has asked to die with it: killed in that moment, bubblewrap would
-/// leave it behind for ever. So the orphans of bubblewrap come here (PR_SET_CHILD_SUBREAPER, prctl(2)), and are killed: when
-/// bubblewrap has ended, and when exeat has, even by SIGKILL, which shows as end of file on the lifeline. A byte on it asks for the end.
-///
-/// Runs in the child of a process with threads, so it makes system calls only.
-fn guard(program: libc::pid_t, lifeline: RawFd) -> ! {
-    // SAFETY: each call takes numbers or pointers to live locals; none takes a lock or allocates. The descriptors that are
-    // closed are this process's copies, which nothing here uses again.
-    unsafe {
-        // No handler of the parent's may run here: its pipes are closed below.
-        let mut all: libc::sigset_t = mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, std::ptr::null_mut());
-        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-        libc::prctl(libc::PR_SET_NAME, c"sandbox-guard".as_ptr());
-        libc::setsid();
-        let watched = libc::syscall(libc::SYS_pidfd_open, program, 0_u32);
-        let watched = RawFd::try_from(watched).unwrap_or(-1);
-        let low = if watched < 0 { lifeline } else { lifeline.min(watched) };
-        let high = lifeline.max(watched);
-        let number = |fd: RawFd| libc::c_uint::try_from(fd).unwrap_or(0);
-        // The ranges below, between and above the two. An empty range is refused, which is as good.
-        let _ = close_range(0, number(low).saturating_sub(1), 0);
-        let _ = close_range(number(low) + 1, number(high).saturating_sub(1), 0);
-        let _ = close_range(number(high) + 1, libc::c_uint::MAX, 0);
-
-        let mut fds = [lifeline, watched].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        // Without a pidfd (a negative descriptor is passed over by poll) a second is the longest that an end goes unseen.
-        let timeout = if watched < 0 { 1000 } else { -1 };
-        loop {
-            let ready = libc::poll(fds.as_mut_ptr(), 2, timeout);
-            let [life, _] = &mut fds;
-            if ready > 0 && life.revents != 0 {
-                libc::kill(program, libc::SIGKILL);
-                // It has said what it has to say; only the end of bubblewrap is waited for now.
-                life.fd = -1;
-            }
-            let mut ended: libc::siginfo_t = mem::zeroed();
-            let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-            let looked = libc::waitid(libc::P_PID, number(program), &raw mut ended, look);
-            if looked != 0 || ended.si_pid() == program {
-                break;
-            }
-        }
-        // Not reaped yet, so the number of its process group is nobody else's. The child that waits is still in it.
-        libc::kill(-program, libc::SIGKILL);
-        let mut status = 0;
-        libc::waitpid(program, &raw mut status, 0);
-        kill_children();
-        libc::_exit(if libc::WIFEXITED(status) {
-            libc::WEXITSTATUS(status)
-        } else {
-            128 + libc::WTERMSIG(status)
-        })
-    }
-}
-
-/// Kills whatever has become a child of this process, until there is none.
-///
-/// # Safety
-/// The caller is the only thread, and every child may be killed.
-unsafe fn kill_children() {
-    /// Rounds of a millisecond. A process that was killed is gone in a few; one that the kernel cannot end now (in an
-    /// uninterruptible wait) ends when it can.
-    const ROUNDS: u32 = 2000;
-    let mut list = [0_u8; 512];
-    for _ in 0..ROUNDS {
-        // SAFETY: as in `guard`; `list` is a live buffer of the length given.
-        unsafe {
-            let file = libc::open(c"/proc/thread-self/children".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-            let count = libc::read(file, list.as_mut_ptr().cast(), list.len());
-            libc::close(file);
-            let mut pid: libc::pid_t = 0;
-            for byte in list.iter().take(usize::try_from(count).unwrap_or(0)) {
-                match byte {
-                    b'0'..=b'9' => {
-                        pid = pid.saturating_mul(10).saturating_add(libc::pid_t::from(byte - b'0'))
-                    }
-                    _ if pid > 1 => {
-                        libc::kill(pid, libc::SIGKILL);
-                        pid = 0;
-                    }
-                    _ => pid = 0,
-                }
-            }
-            loop {
-                match libc::waitpid(-1, std::ptr::null_mut(), libc::WNOHANG) {
-                    // None is left.
-                    -1 => return,
-                    0 => break,
-                    _ => {}
-                }
-            }
-            libc::usleep(1000);
-        }
-    }
-}
-
-fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> nix::Result<()> {
-    // SAFETY: takes numbers only. Callers close what nothing uses any more, or set a flag that acts at exec.
-    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
-}
-
-/// Leaves the caller's session keyring, whose keys a process of the sandbox could otherwise read (keyctl(2)).
-fn join_new_session_keyring() -> nix::Result<()> {
-    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
-    let none: *const libc::c_char = std::ptr::null();
-    // SAFETY: a null name asks for an anonymous keyring; no memory is read.
-    match Errno::result(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, none) }) {
-        // A kernel without keyrings has none to leave. A container may refuse the call: the stage may not call it either.
-        Err(Errno::ENOSYS | Errno::EPERM | Errno::EDQUOT) | Ok(_) => Ok(()),
-        Err(errno) => Err(errno),
-    }
 }
 
 /// Sends all of `frame`, with `passed` beside its first byte.

@@ -16,6 +16,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.alone("escape::b32_kill_9_leaves_nothing", kill_9);
     list.alone("escape::b32_kill_9_ends_all_in_two_seconds", kill_9_ends_all);
     list.alone("escape::b32_kill_9_of_every_process", kill_9_of_all);
+    list.alone("escape::b32_a_start_that_hangs_ends_too", hanging_start);
 }
 
 fn daemons_die(cx: &Cx) {
@@ -79,5 +80,55 @@ fn kill_9_of_all(cx: &Cx) {
         live.wait();
     }
     cx.sh(&[&cx.good()], "true").run().exits(0);
+    nothing_more_than(cx, &before);
+}
+
+/// What becomes bubblewrap stands still before it executes it, as on a file system that does not answer.
+const HELD: &str = r#"
+#define _GNU_SOURCE
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+int execve(const char *path, char *const argv[], char *const envp[])
+{
+    char name[16] = "";
+    prctl(PR_GET_NAME, name);
+    if (strcmp(name, "sandbox-guard") == 0) {
+        prctl(PR_SET_NAME, "held-start");
+        for (;;)
+            pause();
+    }
+    return (int)syscall(SYS_execve, path, argv, envp);
+}
+"#;
+
+fn hanging_start(cx: &Cx) {
+    let source = cx.write("held.c", HELD);
+    let library = source.with_extension("so").display().to_string();
+    let source = source.display().to_string();
+    cx.outside(["cc", "-shared", "-fPIC", "-o", &library, &source]).run().exits(0);
+    cx.sh(&[], "true").run().exits(0);
+    let before = count(cx);
+    for (signal, whole_group) in
+        [(Signal::SIGKILL, false), (Signal::SIGTERM, false), (Signal::SIGTERM, true), (Signal::SIGINT, true)]
+    {
+        let live = cx.sh(&[], "echo it-ran").env("LD_PRELOAD", &library).own_group().start();
+        wait_for(Duration::from_secs(10), "a start that hangs", || {
+            (live.states("held-start") == ['S']).then_some(())
+        });
+        if whole_group {
+            nix::sys::signal::killpg(live.pid(), signal).expect("exeat runs");
+        } else {
+            live.signal(signal);
+        }
+        wait_for(Duration::from_secs(2), "the end of everything", || living().is_empty().then_some(()));
+        let done = live.wait();
+        done.prints("");
+        if signal != Signal::SIGKILL {
+            done.exits(128 + signal as i32);
+        }
+    }
     nothing_more_than(cx, &before);
 }

@@ -179,6 +179,11 @@ impl Places {
         Ok(Self { dir: CString::new(dir.as_os_str().as_bytes())?, options: CString::new(options)?, trees })
     }
 
+    /// The descriptors of the trees.
+    pub(crate) fn descriptors(&self) -> impl Iterator<Item = RawFd> {
+        self.trees.iter().map(|(fd, ..)| *fd)
+    }
+
     /// Mounts them. This process leaves the mounts of its parent for a copy that nobody else sees.
     ///
     /// Makes system calls only: it is called between fork and exec.

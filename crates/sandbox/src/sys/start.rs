@@ -1,0 +1,381 @@
+//! How bubblewrap is started, and who stands by until it has ended.
+//!
+//! [`Command`] forks a *guard*, which never comes back to the code of this process. The guard forks the process that becomes
+//! bubblewrap, and waits. What fails in either is told through a pipe, so that whoever waits for the start may stop waiting.
+
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::ptr;
+
+use nix::errno::Errno;
+use nix::libc;
+
+use super::Places;
+use crate::spec::Identity;
+
+/// Why the program was not executed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Failure {
+    pub(crate) step: Step,
+    pub(crate) errno: Errno,
+}
+
+/// What its process does before it executes the program.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// Mounting the trees.
+    Mount,
+    /// Anything else.
+    Other,
+}
+
+impl Failure {
+    /// Bytes that tell of it: the step, and the error number.
+    pub(crate) const LENGTH: usize = 5;
+
+    fn encode(self) -> [u8; Self::LENGTH] {
+        let [a, b, c, d] = (self.errno as i32).to_le_bytes();
+        [u8::from(self.step == Step::Mount), a, b, c, d]
+    }
+
+    /// What the bytes tell; `None` where there are none: the program was executed, or somebody killed its process before.
+    pub(crate) fn decode(told: &[u8]) -> Option<Self> {
+        let [step, errno @ ..] = told else { return None };
+        let errno = errno.try_into().map_or(Errno::EIO, |bytes| Errno::from_raw(i32::from_le_bytes(bytes)));
+        Some(Self { step: if *step == 1 { Step::Mount } else { Step::Other }, errno })
+    }
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self { step: Step::Other, errno }
+    }
+}
+
+/// A program and its arguments, as execve(2) takes them. Its environment is empty.
+#[derive(Debug)]
+pub(crate) struct Program {
+    path: CString,
+    arguments: Vec<CString>,
+}
+
+impl Program {
+    /// An executable at an absolute path.
+    ///
+    /// # Errors
+    /// `EINVAL` for a NUL byte.
+    pub(crate) fn new(path: &Path, arguments: &[&OsStr]) -> io::Result<Self> {
+        let text = |text: &OsStr| CString::new(text.as_bytes()).map_err(|_| Errno::EINVAL);
+        let name = [path.as_os_str()];
+        let arguments = name.iter().chain(arguments).map(|it| text(it)).collect::<Result<_, _>>()?;
+        Ok(Self { path: text(path.as_os_str())?, arguments })
+    }
+}
+
+/// What is started, beside what [`Command`] does.
+#[derive(Debug)]
+pub(crate) struct Start {
+    /// What is executed.
+    pub(crate) program: Program,
+    /// Descriptors that stay open across exec, under the same numbers.
+    pub(crate) kept: Vec<RawFd>,
+    /// One end of a pair whose other end only this process holds: its end of file is this process's end, and a byte asks
+    /// for the same.
+    pub(crate) lifeline: OwnedFd,
+    pub(crate) identity: Identity,
+    /// What is mounted for bubblewrap before it starts.
+    pub(crate) places: Option<Places>,
+    /// A pipe that takes a [`Failure`]. Close-on-exec.
+    pub(crate) told: OwnedFd,
+}
+
+/// What the guard and the program's process work with. Made before the fork: they allocate nothing.
+struct Plan {
+    start: Start,
+    /// The arguments' addresses, and a null.
+    words: Vec<usize>,
+    /// Descriptors of the guard's, in order.
+    open: Vec<RawFd>,
+}
+
+/// Arranges for `start` in `command`, which then waits for the fork alone. What it has for a child is the guard: it ends where the
+/// program is not executed, and `told` says why.
+pub(crate) fn before_exec(command: &mut Command, start: Start) {
+    let addresses = start.program.arguments.iter().map(|it| it.as_ptr().expose_provenance());
+    let words = addresses.chain([0]).collect();
+    let trees = start.places.iter().flat_map(Places::descriptors);
+    let own = [start.lifeline.as_raw_fd(), start.told.as_raw_fd()];
+    let mut open: Vec<RawFd> = start.kept.iter().copied().chain(trees).chain(own).collect();
+    open.sort_unstable();
+    let plan = Plan { start, words, open };
+    // SAFETY: the closure makes system calls only, and allocates nothing, so that it is sound in the child of a process with
+    // threads. It does not return, so that what it closes is closed for good.
+    unsafe { command.pre_exec(move || guard(&plan)) };
+}
+
+/// Stands between this process and bubblewrap until bubblewrap has ended, and then ends with its code.
+///
+/// bubblewrap's own child waits for its parent before it has asked to die with it: killed in that moment, bubblewrap would
+/// leave it behind for ever. So the orphans of bubblewrap come here (PR_SET_CHILD_SUBREAPER, prctl(2)), and are killed: when
+/// bubblewrap has ended, and when exeat has, even by SIGKILL, which shows as end of file on the lifeline. A byte on it asks for the end.
+///
+/// Runs in the child of a process with threads, so it makes system calls only.
+fn guard(plan: &Plan) -> ! {
+    let lifeline = plan.start.lifeline.as_raw_fd();
+    // SAFETY: each call takes numbers or pointers to live locals; none takes a lock or allocates. The descriptors that are
+    // closed are this process's copies, which nothing here uses again.
+    unsafe {
+        // No handler of the parent's may run here, nor in the program's process: they write to sockets that are the parent's too.
+        let mut all: libc::sigset_t = mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        let mut mask: libc::sigset_t = mem::zeroed();
+        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
+        // As in `notice_children`, for this process and for bubblewrap.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
+        libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+        libc::prctl(libc::PR_SET_NAME, c"sandbox-guard".as_ptr());
+        libc::setsid();
+        // The other end of the lifeline among them, and the pipe by which `Command` waits.
+        close_all_but(&plan.open);
+
+        // With SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
+        let program = match Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0)) {
+            Ok(0) => execute(plan, &mask),
+            Ok(program) => libc::pid_t::try_from(program).unwrap_or(libc::pid_t::MAX),
+            Err(errno) => {
+                tell(plan, errno.into());
+                libc::_exit(1);
+            }
+        };
+        let watched = libc::syscall(libc::SYS_pidfd_open, program, 0_u32);
+        let watched = RawFd::try_from(watched).unwrap_or(-1);
+        let mut left = [lifeline, watched];
+        left.sort_unstable();
+        close_all_but(&left);
+        libc::_exit(watch(program, lifeline, watched))
+    }
+}
+
+/// Tells the other end of the pipe what failed. There is room in it: nobody else has written.
+fn tell(plan: &Plan, failure: Failure) {
+    let bytes = failure.encode();
+    // SAFETY: a live local of that length.
+    unsafe { libc::write(plan.start.told.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+}
+
+/// Closes every descriptor from 3 on that is not among these, which are in order.
+///
+/// # Safety
+/// Nothing uses the others any more.
+unsafe fn close_all_but(these: &[RawFd]) {
+    let mut next: libc::c_uint = 3;
+    for number in these.iter().filter_map(|fd| libc::c_uint::try_from(*fd).ok()) {
+        if number > next {
+            let _ = close_range(next, number - 1, 0);
+        }
+        next = next.max(number.saturating_add(1));
+    }
+    let _ = close_range(next, libc::c_uint::MAX, 0);
+}
+
+/// The program's process, from its first step to execve(2). What fails is told.
+fn execute(plan: &Plan, mask: &libc::sigset_t) -> ! {
+    let failure = prepare(&plan.start).err().unwrap_or_else(|| {
+        let nothing: [*const libc::c_char; 1] = [ptr::null()];
+        // SAFETY: the path is a C string, the words are pointers to such and a null at the end, and the plan holds all of them. No
+        // handler is left that the mask could let run.
+        unsafe {
+            libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut());
+            libc::execve(plan.start.program.path.as_ptr(), plan.words.as_ptr().cast(), nothing.as_ptr());
+        }
+        Errno::last().into()
+    });
+    tell(plan, failure);
+    // SAFETY: ends this process, without the handlers of the one that it is a copy of.
+    unsafe { libc::_exit(1) }
+}
+
+/// What is done for the program in its process.
+fn prepare(start: &Start) -> Result<(), Failure> {
+    no_handlers();
+    // Before bubblewrap asks for the same: the guard, too, may be killed.
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+    // A session of its own: the terminal's signals are for exeat, which passes them on in order.
+    nix::unistd::setsid()?;
+    join_new_session_keyring()?;
+    if let Some(places) = &start.places {
+        places.fill().map_err(|errno| Failure { step: Step::Mount, errno })?;
+    }
+    if let Identity::Other { uid, gid } = start.identity {
+        become_user(uid, gid)?;
+    }
+    close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)?;
+    for fd in &start.kept {
+        // SAFETY: sets the flags of a descriptor that stays open until this process has execed.
+        Errno::result(unsafe { libc::fcntl(*fd, libc::F_SETFD, 0) })?;
+    }
+    Ok(())
+}
+
+/// Gives every signal that has a handler its default action, in this process alone: clone(2) without CLONE_SIGHAND.
+fn no_handlers() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: live locals. The C library refuses the two signals that it keeps for itself, and nobody sends those here.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            let asked = libc::sigaction(signal, ptr::null(), &raw mut action);
+            if asked == 0 && ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) {
+                action = mem::zeroed();
+                libc::sigaction(signal, &raw const action, ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// Takes another user's credentials, for good, and no groups besides.
+///
+/// The C library's calls are for all threads of a process, and take a lock for it; the system calls are for this one.
+fn become_user(uid: u32, gid: u32) -> nix::Result<()> {
+    let parent = nix::unistd::getppid();
+    // SAFETY: numbers; setgroups reads no memory when the count is 0.
+    unsafe {
+        Errno::result(libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()))?;
+        Errno::result(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+        Errno::result(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+    }
+    // The change has cleared it (commit_creds, kernel/cred.c). A guard that was killed meanwhile sends nothing any more.
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+    if nix::unistd::getppid() != parent {
+        return Err(Errno::ESRCH);
+    }
+    Ok(())
+}
+
+/// Waits for the program's end or for the lifeline's, leaves nothing behind, and returns the program's code.
+///
+/// # Safety
+/// The caller is the only thread and has blocked every signal; `watched` is the program's pidfd, or negative.
+unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::c_int {
+    // SAFETY: as in `guard`.
+    unsafe {
+        let mut fds = [lifeline, watched].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        // Without a pidfd (a negative descriptor is passed over by poll) a second is the longest that an end goes unseen.
+        let timeout = if watched < 0 { 1000 } else { -1 };
+        loop {
+            let ready = libc::poll(fds.as_mut_ptr(), 2, timeout);
+            let [life, _] = &mut fds;
+            if ready > 0 && life.revents != 0 {
+                libc::kill(program, libc::SIGKILL);
+                // It has said what it has to say; only the end of bubblewrap is waited for now.
+                life.fd = -1;
+            }
+            let mut ended: libc::siginfo_t = mem::zeroed();
+            let look = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+            let number = libc::id_t::try_from(program).unwrap_or(0);
+            let looked = libc::waitid(libc::P_PID, number, &raw mut ended, look);
+            if looked != 0 || ended.si_pid() == program {
+                break;
+            }
+        }
+        // Not reaped yet, so the number of its process group is nobody else's. The child that waits is still in it.
+        libc::kill(-program, libc::SIGKILL);
+        let mut status = 0;
+        libc::waitpid(program, &raw mut status, 0);
+        kill_children();
+        if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { 128 + libc::WTERMSIG(status) }
+    }
+}
+
+/// Kills whatever has become a child of this process, until there is none.
+///
+/// # Safety
+/// The caller is the only thread and has blocked every signal, and every child may be killed.
+unsafe fn kill_children() {
+    /// Looks after which no child ended, a millisecond each. A process that was killed is gone in a few; one that the kernel cannot
+    /// end now (in an uninterruptible wait) ends when it can.
+    const IN_VAIN: u32 = 2000;
+    /// Looks in all: each of the others is for a child that ended.
+    const LOOKS: u32 = 100_000;
+    /// Between two looks, where no child ends: one may have come meanwhile.
+    static LOOK: libc::timespec = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    let mut list = [0_u8; 512];
+    let mut in_vain = 0;
+    for _ in 0..LOOKS {
+        // SAFETY: as in `guard`; `list` is a live buffer of the length given.
+        unsafe {
+            let file = libc::open(c"/proc/thread-self/children".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+            let count = libc::read(file, list.as_mut_ptr().cast(), list.len());
+            libc::close(file);
+            let mut pid: libc::pid_t = 0;
+            for byte in list.iter().take(usize::try_from(count).unwrap_or(0)) {
+                match byte {
+                    b'0'..=b'9' => {
+                        pid = pid.saturating_mul(10).saturating_add(libc::pid_t::from(byte - b'0'))
+                    }
+                    _ if pid > 1 => {
+                        libc::kill(pid, libc::SIGKILL);
+                        pid = 0;
+                    }
+                    _ => pid = 0,
+                }
+            }
+            loop {
+                match libc::waitpid(-1, ptr::null_mut(), libc::WNOHANG) {
+                    // None is left.
+                    -1 => return,
+                    0 => break,
+                    _ => {}
+                }
+            }
+            // Every signal is blocked, so that the end of a child waits here even if it comes before the call.
+            let mut ended: libc::sigset_t = mem::zeroed();
+            libc::sigemptyset(&raw mut ended);
+            libc::sigaddset(&raw mut ended, libc::SIGCHLD);
+            if libc::sigtimedwait(&raw const ended, ptr::null_mut(), &raw const LOOK) < 0 {
+                in_vain += 1;
+            }
+        }
+        if in_vain == IN_VAIN {
+            return;
+        }
+    }
+}
+
+fn close_range(first: libc::c_uint, last: libc::c_uint, flags: libc::c_uint) -> nix::Result<()> {
+    // SAFETY: takes numbers only. Callers close what nothing uses any more, or set a flag that acts at exec.
+    Errno::result(unsafe { libc::syscall(libc::SYS_close_range, first, last, flags) }).map(drop)
+}
+
+/// Leaves the caller's session keyring, whose keys a process of the sandbox could otherwise read (keyctl(2)).
+fn join_new_session_keyring() -> nix::Result<()> {
+    const KEYCTL_JOIN_SESSION_KEYRING: libc::c_int = 1;
+    let none: *const libc::c_char = ptr::null();
+    // SAFETY: a null name asks for an anonymous keyring; no memory is read.
+    match Errno::result(unsafe { libc::syscall(libc::SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, none) }) {
+        // A kernel without keyrings has none to leave. A container may refuse the call: the stage may not call it either.
+        Err(Errno::ENOSYS | Errno::EPERM | Errno::EDQUOT) | Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_told_in_whole() {
+        for step in [Step::Mount, Step::Other] {
+            let failure = Failure { step, errno: Errno::ENOSPC };
+            assert_eq!(Failure::decode(&failure.encode()), Some(failure));
+        }
+        assert_eq!(Failure::decode(&[]), None);
+        // Cut off, it is a failure still.
+        assert_eq!(Failure::decode(&[0, 1]).map(|it| it.errno), Some(Errno::EIO));
+    }
+}
