@@ -5,6 +5,7 @@ use e2e::run::Done;
 
 mod abstract_socket;
 mod agents;
+mod bare_repository;
 mod bridge_socket;
 mod capabilities;
 mod closed_home;
@@ -56,6 +57,7 @@ mod vsock;
 pub(crate) fn cases(list: &mut Cases) {
     abstract_socket::cases(list);
     agents::cases(list);
+    bare_repository::cases(list);
     bridge_socket::cases(list);
     capabilities::cases(list);
     closed_home::cases(list);

@@ -142,7 +142,7 @@ impl Plan {
             }
         }
         it.number("watched", length(self.missing.len()));
-        for Missing { tree, names, links, pointers } in &self.missing {
+        for Missing { tree, names, links, pointers, bare } in &self.missing {
             it.path("tree", tree).number("names", length(names.len()));
             for name in names {
                 it.text("name", name);
@@ -154,6 +154,10 @@ impl Plan {
             it.number("pointers", length(pointers.len()));
             for name in pointers {
                 it.text("pointer", name);
+            }
+            it.number("bare", length(bare.len()));
+            for name in bare {
+                it.text("bare", name);
             }
         }
         it.path("starts in", &self.cwd);

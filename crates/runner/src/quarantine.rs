@@ -36,6 +36,25 @@ pub(crate) struct Missing {
     pub(crate) links: Vec<(String, PathBuf)>,
     /// Names of `.git`, which is a directory or nothing: git is led elsewhere by a file or a link there.
     pub(crate) pointers: Vec<String>,
+    /// Of the names that make a directory a repository without a `.git` ([`is_repository`]), those that were missing.
+    pub(crate) bare: Vec<String>,
+}
+
+impl Missing {
+    /// Whether there is nothing to watch.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.names.is_empty() && self.links.is_empty() && self.pointers.is_empty() && self.bare.is_empty()
+    }
+}
+
+/// Names that make a directory a repository, in the order in which they are taken away from one.
+pub(crate) const REPOSITORY: [&str; 4] = ["HEAD", "commondir", "objects", "refs"];
+
+/// Whether git takes a directory for a repository: `is_git_directory` of git's setup.c. What the names stand for is not asked,
+/// as that can change. `is_there` tells of a name, whatever it stands for.
+pub(crate) fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
+    let [head, commondir, objects, refs] = REPOSITORY;
+    is_there(head) && (is_there(commondir) || is_there(objects) && is_there(refs))
 }
 
 /// The names, and the tree as it was opened before the stage started.
@@ -81,7 +100,13 @@ impl Watch {
         let links = self.missing.links.iter().filter_map(|(name, target)| {
             self.look(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))
         });
-        pointers.chain(names).chain(links).collect()
+        let bare = self.missing.bare.iter().filter_map(|name| {
+            self.look(name, |dir, _, _| {
+                let is_there = |name: &str| fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
+                !is_repository(is_there)
+            })
+        });
+        pointers.chain(names).chain(links).chain(bare).collect()
     }
 
     /// What stands at a name, unless it may.
@@ -91,8 +116,10 @@ impl Watch {
         let dir = match open_beneath(&self.tree, Path::new(above)) {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
-            // A link where a directory was expected: what is behind it is not looked at, and is not ours to move.
-            Err(errno) => return Some(Found { path, moved: Err(errno.into()) }),
+            Err(errno) => {
+                let left = Found { path, moved: Err(errno.into()) };
+                return Some(self.link_on_the_way(above).unwrap_or(left));
+            }
         };
         let settled = let_in(dir.as_fd(), || {
             let stat = fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW)?;
@@ -103,6 +130,15 @@ impl Watch {
             Ok(Some(new)) => Some(Found { moved: Ok(path.with_file_name(new)), path }),
             Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
         }
+    }
+}
+
+impl Watch {
+    /// A link where a directory was expected is moved itself: nothing behind it is looked at, or is ours to move.
+    fn link_on_the_way(&self, path: &str) -> Option<Found> {
+        let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
+        let mut names = ends.filter_map(|end| path.get(..end));
+        names.find_map(|name| self.look(name, |_, _, stat| kind(stat) != SFlag::S_IFLNK))
     }
 }
 
@@ -232,6 +268,7 @@ mod tests {
             names: vec![".git/hooks".into(), ".envrc".into()],
             links: vec![("link".into(), "x".into())],
             pointers: Vec::new(),
+            bare: Vec::new(),
         })
         .unwrap()
     }
@@ -242,6 +279,7 @@ mod tests {
             names: vec![".git/hooks".into()],
             links: Vec::new(),
             pointers: vec![".git".into()],
+            bare: Vec::new(),
         })
         .unwrap()
     }
@@ -313,9 +351,70 @@ mod tests {
         fs::create_dir_all(root.join("outside/hooks")).unwrap();
         symlink(root.join("outside"), root.join("tree/.git")).unwrap();
         let found = watch.finish();
-        assert!(found.iter().all(|found| found.moved.is_err()), "{found:?}");
-        assert!(root.join("outside/hooks").is_dir());
+        let [Found { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((path, names_in(&root.join("outside"))), (&root.join("tree/.git"), vec!["hooks".into()]));
+        assert_eq!(fs::read_link(moved).unwrap(), root.join("outside"), "the link, and nothing behind it");
         fs::remove_dir_all(root).unwrap();
+    }
+
+    /// Further down, and in a directory that the stage has closed.
+    #[test]
+    fn b12_a_link_on_the_way_is_moved() {
+        let root = scratch("way");
+        let tree = root.join("tree");
+        let missing = Missing {
+            tree: tree.clone(),
+            names: vec!["a/b/c/name".into(), "a/b/other".into()],
+            links: Vec::new(),
+            pointers: Vec::new(),
+            bare: Vec::new(),
+        };
+        fs::create_dir_all(root.join("outside/c")).unwrap();
+        fs::write(root.join("outside/c/name"), "mine").unwrap();
+        let watch = Watch::start(missing).unwrap();
+        fs::create_dir_all(tree.join("a")).unwrap();
+        symlink("../../outside", tree.join("a/b")).unwrap();
+        mode(&tree.join("a"), 0o500);
+        let found = watch.finish();
+        mode(&tree.join("a"), 0o755);
+        assert!(found.len() == 1 && found[0].moved.is_ok(), "{found:?}");
+        assert_eq!(names_in(&tree.join("a")), ["b.exeat-quarantine"]);
+        assert_eq!(fs::read(root.join("outside/c/name")).unwrap(), b"mine");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// What was missing of a repository without a `.git` is moved where the stage has completed it, and only then.
+    #[test]
+    fn b12_a_bare_repository_is_none_afterwards() {
+        for (before, made, moved) in [
+            ("", "HEAD objects refs", "HEAD"),
+            ("", "HEAD commondir", "HEAD"),
+            ("HEAD", "objects refs commondir", "commondir objects"),
+            ("HEAD objects", "refs", "refs"),
+            ("objects refs", "HEAD", "HEAD"),
+            ("", "HEAD refs", ""),
+            ("", "objects refs commondir", ""),
+            ("objects", "HEAD", ""),
+        ] {
+            let root = scratch("bare");
+            let tree = root.join("tree");
+            before.split_whitespace().for_each(|name| fs::create_dir(tree.join(name)).unwrap());
+            let is_missing = |name: &&&str| !before.contains(**name);
+            let watch = Watch::start(Missing {
+                tree: tree.clone(),
+                names: Vec::new(),
+                links: Vec::new(),
+                pointers: Vec::new(),
+                bare: REPOSITORY.iter().filter(is_missing).map(ToString::to_string).collect(),
+            });
+            // Links that lead nowhere may lead somewhere tomorrow.
+            made.split_whitespace().for_each(|name| symlink("x", tree.join(name)).unwrap());
+            let found = watch.unwrap().finish();
+            let names: Vec<_> = found.iter().map(|found| found.path.file_name().unwrap()).collect();
+            assert_eq!(names, moved.split_whitespace().collect::<Vec<_>>(), "{before}, then {made}");
+            assert!(!is_repository(|name| fs::symlink_metadata(tree.join(name)).is_ok()));
+            fs::remove_dir_all(root).unwrap();
+        }
     }
 
     /// Root's rights reach through any mode: then this says nothing, and tests/e2e/escape/quarantine.rs is what counts.
@@ -375,7 +474,8 @@ mod tests {
         assert_eq!(long.len() + SUFFIX.len(), 255);
         let longer = "\u{fc}".repeat(127);
         let names = vec![".envrc".into(), long.clone().into(), longer.clone().into()];
-        let missing = Missing { tree: tree.clone(), names, links: Vec::new(), pointers: Vec::new() };
+        let missing =
+            Missing { tree: tree.clone(), names, links: Vec::new(), pointers: Vec::new(), bare: Vec::new() };
         let watch = Watch::start(missing).unwrap();
         for name in [".envrc", &long, &longer] {
             fs::write(tree.join(name), "evil").unwrap();

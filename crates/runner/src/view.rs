@@ -740,7 +740,7 @@ impl<'a> Builder<'a> {
         for place in masks {
             self.mask_place(&place);
         }
-        for Missing { tree, names, links, pointers } in &mut missing {
+        for Missing { tree, names, links, pointers, bare } in &mut missing {
             let is_open = |name: &str| {
                 let path = tree.join(name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
@@ -748,8 +748,9 @@ impl<'a> Builder<'a> {
             names.retain(|name| is_open(name));
             links.retain(|(name, _)| is_open(name));
             pointers.retain(|name| is_open(name));
+            bare.retain(|name| is_open(name));
         }
-        missing.retain(|it| !it.names.is_empty() || !it.links.is_empty() || !it.pointers.is_empty());
+        missing.retain(|it| !it.is_empty());
         if self.git_is_open {
             self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
         }

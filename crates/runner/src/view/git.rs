@@ -1,12 +1,20 @@
 //! What git on the host would obey in a writable tree, beyond the names that are the same in every repository: repositories
 //! further down, submodules, linked worktrees, and what a configuration names.
 //!
-//! Looks and changes nothing. Everything is bounded: what is not looked at is said.
+//! Looks and changes nothing. Everything is bounded: what is not looked at is said. A stage of an earlier run may have made
+//! what is found, and more than is looked at.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Read;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use nix::unistd::geteuid;
+
+use crate::names::true_name;
+use crate::quarantine::is_repository;
 
 mod config;
 
@@ -14,8 +22,10 @@ use config::Setting;
 
 /// How deep below a tree repositories are looked for: `tree/a/b/.git`.
 const DEPTH: usize = 2;
-/// Names that are looked at for that, in one tree.
-const ENTRIES: usize = 8192;
+/// Directories that are looked at, in one tree.
+const DIRECTORIES: usize = 8192;
+/// Names that are read for that, files among them.
+const NAMES: usize = 1 << 18;
 /// Repositories in one tree, submodules and worktrees included. Each takes a few mounts.
 const REPOSITORIES: usize = 32;
 /// How deep submodules lie in `.git/modules`: their names may hold slashes, and they may have submodules of their own.
@@ -34,10 +44,10 @@ pub(super) const OBEYED: &[&str] = &["hooks", "config", "config.worktree", "info
 /// Names in the directory of a linked worktree, in the repository that it belongs to.
 const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
-/// What was found in a tree.
+/// What was found in a tree, and nothing outside of it.
 #[derive(Debug, Default)]
 pub(super) struct Obeyed {
-    /// Directories, each with names in it that git obeys. Not that of the tree's own repository.
+    /// Directories, each with names in it that git obeys. Not the tree itself, nor the `.git` in it.
     pub(super) directories: Vec<(PathBuf, &'static [&'static str])>,
     /// `.git` of repositories further down: read-only where it is a file.
     pub(super) links: BTreeSet<PathBuf>,
@@ -49,160 +59,302 @@ pub(super) struct Obeyed {
 
 /// Looks into a tree. `home` is what `~/` means to git.
 pub(super) fn obeyed(tree: &Path, home: &Path) -> Obeyed {
-    let mut found = Obeyed::default();
-    if let Some((work, dirs)) = repository_of(tree) {
-        for dir in &dirs {
-            found.repository(dir, &work, home);
+    let mut search =
+        Search { tree, home, found: Obeyed::default(), room: DIRECTORIES, names: NAMES, next: Vec::new() };
+    // All of them, as a stage can make the nearest invalid: git then goes on to the next.
+    for above in tree.ancestors() {
+        for dirs in repositories_at(above) {
+            if above == tree || search.is_trusted(above, &dirs) {
+                search.repository(&dirs, above);
+            }
         }
     }
-    for work in found.below(tree) {
-        let dir = work.join(".git");
-        if found.directories.len() + found.links.len() >= REPOSITORIES {
-            found.lose(format!(
-                "repositories in `{}` beyond the first {REPOSITORIES} are not protected",
-                tree.display()
-            ));
-            break;
-        }
-        if dir.is_dir() {
-            found.directories.push((dir.clone(), OBEYED));
-            found.repository(&dir, &work, home);
-        } else {
-            found.links.insert(dir);
-        }
-    }
-    // What lies elsewhere is no stage's to write, and a directory above the tree would take all of it away.
-    let named = std::mem::take(&mut found.named);
-    for path in named.into_iter().filter(|path| path.starts_with(tree)) {
-        if path == tree {
-            found.lose(format!("git takes hooks from `{}` itself, which stays writable", path.display()));
-        } else {
-            found.named.insert(path);
-        }
-    }
-    found
+    search.submodules();
+    search.below();
+    search.further();
+    search.found
 }
 
-/// The repository that a directory belongs to, as git finds it: the top of its working tree, and the directories whose
-/// configuration counts.
-fn repository_of(dir: &Path) -> Option<(PathBuf, Vec<PathBuf>)> {
-    let (work, git) = dir.ancestors().find_map(|above| {
-        let git = above.join(".git");
-        fs::symlink_metadata(&git).is_ok().then(|| (above.to_path_buf(), git))
-    })?;
-    let own = match git.is_dir() {
-        true => git,
-        // gitrepository-layout(5): a file that says where the directory is.
-        false => super::normal(&work.join(read(&git).strip_prefix("gitdir:")?.trim())),
+/// The directories of the repositories that git finds in a directory: of each its own, and the one that it shares with others.
+fn repositories_at(work: &Path) -> Vec<Vec<PathBuf>> {
+    let of = |own: PathBuf| {
+        let common = own.join("commondir");
+        let is_there = fs::symlink_metadata(&common).is_ok();
+        let common = is_there.then(|| real(&own.join(read(&common).trim())));
+        std::iter::once(own).chain(common).collect()
     };
-    let common = own.join("commondir");
-    let common =
-        fs::symlink_metadata(&common).is_ok().then(|| super::normal(&own.join(read(&common).trim())));
-    Some((work, std::iter::once(own).chain(common).collect()))
+    let git = work.join(".git");
+    let by_git = fs::symlink_metadata(&git).ok().and_then(|_| match git.is_dir() {
+        true => Some(git),
+        // gitrepository-layout(5): a file that says where the directory is.
+        false => Some(real(&work.join(read(&git).strip_prefix("gitdir:")?.trim()))),
+    });
+    let itself = is_repository(|name| fs::symlink_metadata(work.join(name)).is_ok());
+    by_git.into_iter().chain(itself.then(|| work.to_path_buf())).map(of).collect()
 }
 
-impl Obeyed {
-    /// Working trees below a directory, the oldest first: those that a stage makes to be looked at in the place of others are
-    /// younger, and nobody can make them look older (statx(2), `stx_btime`).
-    fn below(&mut self, tree: &Path) -> Vec<PathBuf> {
-        let mut room = ENTRIES;
-        let mut works = Vec::new();
-        let mut dirs = vec![(tree.to_path_buf(), DEPTH)];
-        while let Some((dir, depth)) = dirs.pop() {
-            for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
-                if room == 0 {
-                    self.lose(format!(
-                        "repositories further down in `{}` may not be protected: it holds too much",
-                        tree.display()
-                    ));
-                    dirs.clear();
-                    break;
-                }
-                room -= 1;
-                let name = entry.file_name();
-                let passed_over = name == ".git" || PASSED_OVER.iter().any(|known| name == *known);
-                if passed_over || !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                    continue;
-                }
-                let child = dir.join(name);
-                if let Ok(meta) = fs::symlink_metadata(child.join(".git")) {
-                    works.push((meta.created().ok(), child.clone()));
-                }
-                if depth > 1 {
-                    dirs.push((child, depth - 1));
-                }
-            }
-        }
-        works.sort();
-        works.into_iter().map(|(_, work)| work).collect()
+/// Something that may be a repository in the tree, and when it was made.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Candidate {
+    /// The tree's `.gitmodules` does not name it, which no stage could have written.
+    is_unnamed: bool,
+    /// A stage makes younger ones, though it can give the name to an older directory (statx(2), `stx_btime`).
+    born: Option<SystemTime>,
+    what: What,
+}
+
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum What {
+    /// The top of a working tree.
+    Work(PathBuf),
+    /// The directory of a submodule, in the repository of what it is a part of.
+    Module(PathBuf),
+    /// That of a linked worktree.
+    Worktree(PathBuf),
+}
+
+struct Search<'a> {
+    tree: &'a Path,
+    home: &'a Path,
+    found: Obeyed,
+    /// Directories that can still be looked at.
+    room: usize,
+    /// Names that can still be read.
+    names: usize,
+    next: Vec<Candidate>,
+}
+
+impl Search<'_> {
+    /// Whether git obeys a repository above the tree: not one that somebody else owns, unless it was told to (git-config(1),
+    /// `safe.directory`). Whoever owns the tree is asked as the user is: root's stage may work in another's tree.
+    fn is_trusted(&mut self, work: &Path, dirs: &[PathBuf]) -> bool {
+        let owner = |path: &Path| fs::symlink_metadata(path).ok().map(|meta| meta.uid());
+        let ours = [Some(geteuid().as_raw()), owner(self.tree)];
+        let own = dirs.first().map(PathBuf::as_path);
+        let is_ours = |path: &Path| ours.contains(&owner(path));
+        let git = work.join(".git");
+        let is_safe = || {
+            let files = self.of_the_user().into_iter().map(|file| config::settings(&read(&file)));
+            files.flatten().any(|setting| matches!(setting, Setting::SafeDirectory(_)))
+        };
+        let link = fs::symlink_metadata(&git).is_ok().then_some(git.as_path());
+        [Some(work), link, own].into_iter().flatten().all(is_ours) || is_safe()
     }
 
-    fn lose(&mut self, line: String) {
-        if !self.left.contains(&line) {
-            self.left.push(line);
+    /// The machine's configuration and the user's.
+    fn of_the_user(&self) -> Vec<PathBuf> {
+        let own = [".gitconfig", ".config/git/config"].map(|name| self.home.join(name));
+        own.into_iter().chain([PathBuf::from("/etc/gitconfig")]).collect()
+    }
+
+    /// Adds what a repository with these directories names for its working tree, and notes its submodules and worktrees.
+    fn repository(&mut self, dirs: &[PathBuf], work: &Path) {
+        for dir in dirs {
+            self.directory(dir);
+            self.configuration(dir, work);
         }
     }
 
-    /// Adds what the repository with this directory names, and its submodules and worktrees.
-    fn repository(&mut self, dir: &Path, work: &Path, home: &Path) {
-        self.configuration(dir, work, home);
-        self.modules(&dir.join("modules"), MODULE_DEPTH, home);
-        for entry in fs::read_dir(dir.join("worktrees")).into_iter().flatten().flatten() {
-            if self.is_full(dir) {
-                break;
-            }
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                self.directories.push((entry.path(), OF_WORKTREES));
-            }
+    /// Adds a repository's directory, and notes its submodules and worktrees. Outside of the tree is nothing of a stage's.
+    fn directory(&mut self, dir: &Path) {
+        if !dir.starts_with(self.tree) || self.found.directories.iter().any(|(known, _)| known == dir) {
+            return;
+        }
+        if dir != self.tree && dir != self.tree.join(".git") {
+            let is_shared = fs::symlink_metadata(dir.join("commondir")).is_ok();
+            let names = if is_shared { OF_WORKTREES } else { OBEYED };
+            self.found.directories.push((dir.to_path_buf(), names));
+        }
+        self.modules(&dir.join("modules"), MODULE_DEPTH);
+        let worktrees = self.children(&dir.join("worktrees"));
+        for worktree in self.oldest(worktrees) {
+            self.note(true, What::Worktree(worktree));
         }
     }
 
-    /// Whether there is no room for another directory, which is then said.
-    fn is_full(&mut self, dir: &Path) -> bool {
-        let is_full = self.directories.len() >= REPOSITORIES;
-        if is_full {
-            self.lose(format!(
-                "submodules and worktrees of `{}` beyond the first are not protected",
-                dir.display()
-            ));
-        }
-        is_full
-    }
-
-    /// Submodules' directories: those with a HEAD.
-    fn modules(&mut self, dir: &Path, depth: usize, home: &Path) {
-        let Ok(entries) = fs::read_dir(dir) else { return };
-        if depth == 0 {
+    /// Notes submodules' directories: those with a HEAD.
+    fn modules(&mut self, dir: &Path, depth: usize) {
+        let children = self.children(dir);
+        let children = self.oldest(children);
+        if depth == 0 && !children.is_empty() {
             return self
                 .lose(format!("submodules in `{}` lie too deep, and are not protected", dir.display()));
         }
-        for entry in entries.flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                continue;
+        for module in children {
+            if module.join("HEAD").is_file() {
+                self.note(true, What::Module(module));
+            } else {
+                self.modules(&module, depth - 1);
             }
-            if self.is_full(dir) {
-                return;
+        }
+    }
+
+    /// Notes what `.gitmodules` says.
+    fn submodules(&mut self) {
+        for setting in config::settings(&read(&self.tree.join(".gitmodules"))) {
+            if let Setting::Submodule(path) = setting {
+                let work = super::normal(&self.tree.join(path));
+                if work.starts_with(self.tree) && work != self.tree {
+                    self.note_work(false, work);
+                }
             }
-            let module = entry.path();
-            if !module.join("HEAD").is_file() {
-                self.modules(&module, depth - 1, home);
-                continue;
+        }
+    }
+
+    /// Notes repositories further down.
+    fn below(&mut self) {
+        // Whatever was found in `.git`.
+        (self.room, self.names) = (DIRECTORIES, NAMES);
+        let mut level = vec![self.tree.to_path_buf()];
+        for _ in 0..DEPTH {
+            let mut next = Vec::new();
+            for dir in &level {
+                next.extend(self.children(dir).into_iter().filter(|child| {
+                    let name = child.file_name().unwrap_or_default();
+                    name != ".git" && !PASSED_OVER.iter().any(|known| name == *known)
+                }));
             }
-            self.directories.push((module.clone(), OBEYED));
-            let work = self.configuration(&module, &module, home);
-            if let Some(work) = work {
-                self.links.insert(work.join(".git"));
+            level = self.oldest(next);
+            for work in &level {
+                self.note_work(true, work.clone());
             }
-            self.modules(&module.join("modules"), depth - 1, home);
+        }
+    }
+
+    /// The directories in a directory.
+    fn children(&mut self, dir: &Path) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            if self.names == 0 {
+                self.lose_the_rest();
+                break;
+            }
+            self.names -= 1;
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                found.push(entry.path());
+            }
+        }
+        found
+    }
+
+    /// As many directories as there is room for.
+    fn oldest(&mut self, mut dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+        if dirs.len() > self.room {
+            self.lose_the_rest();
+            dirs.sort_by_cached_key(|path| born(path));
+            dirs.truncate(self.room);
+        }
+        self.room -= dirs.len();
+        dirs
+    }
+
+    fn lose_the_rest(&mut self) {
+        self.lose(format!(
+            "repositories further down in `{}` may not be protected: it holds too much",
+            self.tree.display()
+        ));
+    }
+
+    /// Notes a directory if it is the top of a working tree, or a repository itself.
+    fn note_work(&mut self, is_unnamed: bool, work: PathBuf) {
+        let is_there = |name: &str| fs::symlink_metadata(work.join(name)).is_ok();
+        if is_there(".git") || is_repository(is_there) {
+            self.note(is_unnamed, What::Work(work));
+        }
+    }
+
+    fn note(&mut self, is_unnamed: bool, what: What) {
+        let born = match &what {
+            What::Work(work) => born(&work.join(".git")).or_else(|| born(work)),
+            What::Module(dir) | What::Worktree(dir) => born(dir),
+        };
+        self.next.push(Candidate { is_unnamed, born, what });
+    }
+
+    /// Adds what was noted, and what is noted on the way, the oldest first and so many in all.
+    fn further(&mut self) {
+        let mut count = 0;
+        while !self.next.is_empty() {
+            let mut candidates = std::mem::take(&mut self.next);
+            candidates.sort();
+            let is_undated = candidates.iter().any(|it| it.born.is_none());
+            for Candidate { what, .. } in candidates {
+                if count == REPOSITORIES {
+                    self.lose(format!(
+                        "repositories in `{}` beyond the first {REPOSITORIES} are not protected{}",
+                        self.tree.display(),
+                        if is_undated { "; its file system does not tell which are the oldest" } else { "" }
+                    ));
+                    return;
+                }
+                count += usize::from(self.add(what));
+            }
+        }
+    }
+
+    /// Adds one; whether it is new.
+    fn add(&mut self, what: What) -> bool {
+        let before = self.found.directories.len() + self.found.links.len();
+        match what {
+            What::Work(work) => {
+                self.link(&work);
+                for dirs in repositories_at(&work) {
+                    self.repository(&dirs, &work);
+                }
+            }
+            What::Module(dir) => {
+                self.directory(&dir);
+                if let Some(work) = self.configuration(&dir, &dir) {
+                    self.link(&work);
+                }
+            }
+            What::Worktree(dir) => {
+                let git = PathBuf::from(read(&dir.join("gitdir")).trim());
+                if let Some(work) = git.parent() {
+                    self.link(&real(work));
+                }
+                if !self.found.directories.iter().any(|(known, _)| *known == dir) {
+                    self.found.directories.push((dir, OF_WORKTREES));
+                }
+            }
+        }
+        self.found.directories.len() + self.found.links.len() > before
+    }
+
+    /// Adds the `.git` of a working tree, where that is a file.
+    fn link(&mut self, work: &Path) {
+        let git = work.join(".git");
+        if git.starts_with(self.tree)
+            && work != self.tree
+            && !git.is_dir()
+            && fs::symlink_metadata(&git).is_ok()
+        {
+            self.found.links.insert(git);
+        }
+    }
+
+    fn lose(&mut self, line: String) {
+        if !self.found.left.contains(&line) {
+            self.found.left.push(line);
+        }
+    }
+
+    /// Adds a path that a configuration names. What lies elsewhere is no stage's to write, and a directory above the tree would
+    /// take all of it away.
+    fn name(&mut self, path: PathBuf) {
+        if path == self.tree {
+            self.lose(format!("git takes hooks from `{}` itself, which stays writable", path.display()));
+        } else if path.starts_with(self.tree) {
+            self.found.named.insert(path);
         }
     }
 
     /// Adds what a repository's configuration names; returns the working tree that it names.
-    fn configuration(&mut self, dir: &Path, work: &Path, home: &Path) -> Option<PathBuf> {
+    fn configuration(&mut self, dir: &Path, work: &Path) -> Option<PathBuf> {
         let mut tree = None;
         // The machine's and the user's own name hooks for every repository; their other words lie outside of the tree.
-        let mut files: Vec<PathBuf> = [".gitconfig", ".config/git/config"].map(|name| home.join(name)).into();
-        files.extend([PathBuf::from("/etc/gitconfig"), dir.join("config"), dir.join("config.worktree")]);
+        let mut files = self.of_the_user();
+        files.extend([dir.join("config"), dir.join("config.worktree")]);
         let most = files.len() + INCLUDES;
         let mut hooks = Vec::new();
         let mut next = 0;
@@ -225,21 +377,34 @@ impl Obeyed {
             for setting in config::settings(&read(&file)) {
                 match setting {
                     Setting::HooksPath(value) => hooks.push(value),
-                    Setting::Worktree(value) => tree = Some(place(above, &value, home)),
+                    Setting::Worktree(value) => tree = Some(place(above, &value, self.home)),
                     Setting::Include(value) => {
-                        let path = place(above, &value, home);
-                        self.named.insert(path.clone());
+                        let path = place(above, &value, self.home);
+                        self.name(path.clone());
                         if !files.contains(&path) {
                             files.push(path);
                         }
                     }
+                    Setting::SafeDirectory(_) | Setting::Submodule(_) => {}
                 }
             }
         }
         let work = tree.as_deref().unwrap_or(work);
-        self.named.extend(hooks.iter().map(|value| place(work, value, home)));
+        for value in hooks {
+            self.name(place(work, &value, self.home));
+        }
         tree
     }
+}
+
+/// When it was made, where the file system tells.
+fn born(path: &Path) -> Option<SystemTime> {
+    fs::symlink_metadata(path).ok()?.created().ok()
+}
+
+/// Where a path leads, or would.
+fn real(path: &Path) -> PathBuf {
+    true_name(path).unwrap_or_else(|_| super::normal(path))
 }
 
 /// What a value means: relative to a directory, or below HOME.

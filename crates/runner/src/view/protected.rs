@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use super::{git, links_in};
 use crate::bounds::follow;
 use crate::lists;
-use crate::quarantine::Missing;
+use crate::quarantine::{Missing, REPOSITORY, is_repository};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -35,6 +35,7 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) ->
         search.link(&tree.join(lists::GIT_LINK));
         if !git_is_open {
             search.pointer(&tree.join(lists::GIT_LINK));
+            search.bare(tree);
         }
         search.inside_of_git(tree, &names);
         if !git_is_open {
@@ -42,11 +43,12 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) ->
         }
     }
     let watched = search.watched.into_iter();
-    let watched = watched.map(|(tree, Names { missing, links, pointers })| Missing {
+    let watched = watched.map(|(tree, Names { missing, links, pointers, bare })| Missing {
         tree,
         names: missing,
         links,
         pointers,
+        bare,
     });
     Protected { paths: search.paths, watched: watched.collect(), lost: search.lost }
 }
@@ -57,6 +59,7 @@ struct Names {
     missing: Vec<Cow<'static, str>>,
     links: Vec<(String, PathBuf)>,
     pointers: Vec<String>,
+    bare: Vec<String>,
 }
 
 struct Search<'a> {
@@ -143,6 +146,25 @@ impl Search<'_> {
         match below.to_str() {
             Some(below) => self.watched.entry(tree).or_default().pointers.push(below.to_owned()),
             None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
+        }
+    }
+
+    /// Without a `.git` that it can use, git takes the directory itself for the repository, if it looks like one. Where it does
+    /// already, what git obeys in it is protected; where it does not, a stage is not to make it one.
+    fn bare(&mut self, tree: &Path) {
+        let is_there = |name: &str| fs::symlink_metadata(tree.join(name)).is_ok();
+        if is_repository(is_there) {
+            for name in git::OBEYED {
+                self.look(tree, Path::new(name));
+            }
+            return;
+        }
+        for name in REPOSITORY.into_iter().filter(|name| !is_there(name)) {
+            let Some((tree, below)) = self.tree_of(&tree.join(name)) else { continue };
+            match below.to_str() {
+                Some(below) => self.watched.entry(tree).or_default().bare.push(below.to_owned()),
+                None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", below.display())),
+            }
         }
     }
 

@@ -9,6 +9,10 @@ pub(super) enum Setting {
     Worktree(String),
     /// `include.path`, or `includeIf.*.path` whatever its condition.
     Include(String),
+    /// `safe.directory`.
+    SafeDirectory(String),
+    /// `submodule.*.path`, of `.gitmodules`.
+    Submodule(String),
 }
 
 /// The settings of a file, in order. What git would refuse ends it.
@@ -32,6 +36,8 @@ pub(super) fn settings(text: &str) -> Vec<Setting> {
                 match (section.as_str(), key.as_str()) {
                     ("core", "hookspath") => found.push(Setting::HooksPath(value)),
                     ("core", "worktree") => found.push(Setting::Worktree(value)),
+                    ("safe", "directory") => found.push(Setting::SafeDirectory(value)),
+                    ("submodule", "path") => found.push(Setting::Submodule(value)),
                     ("include" | "includeif", "path") => found.push(Setting::Include(value)),
                     _ => {}
                 }

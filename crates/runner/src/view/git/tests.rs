@@ -57,6 +57,7 @@ fn b15_repositories_submodules_and_what_they_name_are_found() {
     make(".git/modules/lib/deep/HEAD", "");
     make(".git/modules/lib/deep/config", "[core]\nworktree = ../../../../lib/deep\nhooksPath = own\n");
     make(".git/worktrees/other/gitdir", "/elsewhere/.git\n");
+    make("lib/deep/.git", "gitdir: ../../.git/modules/lib/deep\n");
     make("a/b/.git/HEAD", "");
     make("a/c/.git", "gitdir: /x\n");
     make("a/b/c/.git/HEAD", "");
@@ -95,42 +96,158 @@ fn b15_the_configuration_is_found_as_git_finds_it() {
     fs::remove_dir_all(&root).unwrap();
 }
 
+/// A place of its own for a test, where it really is.
+fn scratch(name: &str) -> PathBuf {
+    let root = std::env::temp_dir().join(format!("git-{name}-{}", std::process::id()));
+    fs::create_dir_all(&root).unwrap();
+    root.canonicalize().unwrap()
+}
+
+/// With this path from a configuration, or without.
+fn config(dir: &Path, hooks: &str) {
+    fs::create_dir_all(dir).unwrap();
+    fs::write(dir.join("config"), format!("[core]\nhooksPath = {hooks}\n")).unwrap();
+}
+
+const HOME: &str = "/home/ann";
+
+fn directories(tree: &Path) -> BTreeSet<PathBuf> {
+    obeyed(tree, Path::new(HOME)).directories.into_iter().map(|(dir, _)| dir).collect()
+}
+
 #[test]
-fn what_is_too_much_is_said() {
-    let root = std::env::temp_dir().join(format!("git-many-{}", std::process::id()));
+fn b15_what_is_too_much_is_said_and_the_oldest_count() {
+    let root = scratch("many");
     fs::create_dir_all(root.join("zz-oldest/.git")).unwrap();
     // Births are told apart by the clock's tick.
-    std::thread::sleep(std::time::Duration::from_millis(20));
-    for number in 0..REPOSITORIES + 5 {
-        fs::create_dir_all(root.join(format!("r{number}/.git"))).unwrap();
+    let tick = || std::thread::sleep(std::time::Duration::from_millis(20));
+    tick();
+    for number in 1..REPOSITORIES {
+        fs::create_dir_all(root.join(format!("q{number}/.git"))).unwrap();
     }
-    let found = obeyed(&root, Path::new("/home/ann"));
-    assert_eq!(found.directories.len(), REPOSITORIES);
-    assert!(
-        found.directories.iter().any(|(dir, _)| dir.starts_with(root.join("zz-oldest"))),
-        "the oldest count"
-    );
-    assert!(found.left.iter().any(|left| left.contains("beyond the first 32")), "{:?}", found.left);
-
-    // Files in the place of repositories, of which each would be a mount.
+    let first = directories(&root);
+    assert_eq!(first.len(), REPOSITORIES);
+    assert!(first.contains(&root.join("zz-oldest/.git")));
+    assert_eq!(obeyed(&root, Path::new(HOME)).left, Vec::<String>::new(), "nothing is beyond");
+    tick();
+    // Directories, files in the place of repositories, of which each would be a mount, and repositories without a `.git`.
     for number in 0..200 {
+        fs::create_dir_all(root.join(format!("a{number}/.git"))).unwrap();
         fs::create_dir_all(root.join(format!("l{number}"))).unwrap();
         fs::write(root.join(format!("l{number}/.git")), "").unwrap();
+        for name in ["HEAD", "objects", "refs"] {
+            fs::create_dir_all(root.join(format!("b{number}/{name}"))).unwrap();
+        }
     }
-    let found = obeyed(&root, Path::new("/home/ann"));
-    assert!(found.directories.len() + found.links.len() <= REPOSITORIES + 1);
+    let found = obeyed(&root, Path::new(HOME));
+    assert_eq!((directories(&root), found.links), (first.clone(), BTreeSet::new()));
+    let [left] = &found.left[..] else { panic!("{:?}", found.left) };
+    assert!(left.contains("beyond the first 32"), "{left}");
 
+    // Files are not looked at; of directories the oldest are.
+    for number in 0..DIRECTORIES {
+        fs::write(root.join(format!("f{number}")), "").unwrap();
+    }
+    assert_eq!(obeyed(&root, Path::new(HOME)).left, found.left);
+    for number in 0..DIRECTORIES {
+        fs::create_dir(root.join(format!("d{number}"))).unwrap();
+    }
+    assert_eq!(directories(&root), first);
+    let left = obeyed(&root, Path::new(HOME)).left;
+    assert!(left.iter().any(|left| left.contains("too much")), "{left:?}");
+
+    let (home, found) = (Path::new(HOME), Obeyed::default());
+    let mut search = Search { tree: &root, home, found, room: DIRECTORIES, names: 9, next: Vec::new() };
+    search.children(&root);
+    assert!(search.found.left.iter().any(|left| left.contains("too much")), "{:?}", search.found.left);
+    fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn b15_what_gitmodules_names_comes_first() {
+    let root = scratch("named");
+    for number in 0..REPOSITORIES {
+        fs::create_dir_all(root.join(format!("old{number}/.git"))).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    fs::create_dir_all(root.join("deep/er/still/lib/.git")).unwrap();
+    let modules = "[submodule \"lib\"]\npath = deep/er/still/lib\n[submodule \"out\"]\npath = ../out\n";
+    fs::write(root.join(".gitmodules"), modules).unwrap();
+    let found = directories(&root);
+    assert!(found.len() == REPOSITORIES && found.contains(&root.join("deep/er/still/lib/.git")), "{found:?}");
+    fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn b15_what_a_git_file_leads_to_is_found() {
+    let root = scratch("led");
+    config(&root.join("deep/own"), "own-hooks");
+    fs::write(root.join(".git"), "gitdir: deep/own\n").unwrap();
+    config(&root.join("sub/own"), "more-hooks");
+    fs::create_dir(root.join("sub/nested")).unwrap();
+    fs::write(root.join("sub/nested/.git"), "gitdir: ../own\n").unwrap();
+    for name in ["HEAD", "objects", "refs"] {
+        fs::create_dir_all(root.join("bare.git").join(name)).unwrap();
+    }
+    let found = obeyed(&root, Path::new(HOME));
+    let in_root = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<BTreeSet<_>>();
+    assert_eq!(directories(&root), in_root(&["deep/own", "sub/own", "bare.git"]));
+    assert_eq!(found.named, in_root(&["own-hooks", "sub/nested/more-hooks"]));
+    assert_eq!(found.links, in_root(&["sub/nested/.git"]));
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// A linked worktree, and a directory below a repository: what the repository holds elsewhere takes no room.
+#[test]
+fn b15_only_what_is_in_the_tree_counts() {
+    let root = scratch("outside");
+    let git = root.join("main/.git");
+    config(&git, "hooks");
+    for number in 0..REPOSITORIES + 5 {
+        fs::create_dir_all(git.join(format!("worktrees/w{number}"))).unwrap();
+        fs::create_dir_all(git.join(format!("modules/m{number}"))).unwrap();
+        fs::write(git.join(format!("modules/m{number}/HEAD")), "").unwrap();
+    }
+    fs::write(git.join("worktrees/w1/commondir"), "../..\n").unwrap();
+    fs::create_dir_all(root.join("other/nested/.git")).unwrap();
+    fs::write(root.join("other/.git"), format!("gitdir: {}/worktrees/w1", git.display())).unwrap();
+    fs::create_dir_all(root.join("main/pkg/nested/.git")).unwrap();
+    for tree in ["other", "main/pkg"] {
+        let tree = root.join(tree);
+        assert_eq!(directories(&tree), BTreeSet::from([tree.join("nested/.git")]));
+        assert_eq!(obeyed(&tree, Path::new(HOME)).left, Vec::<String>::new());
+    }
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// Only root can give a directory to somebody else.
+#[test]
+fn b15_a_repository_above_that_somebody_else_owns_has_no_say() {
+    let root = scratch("others");
+    let tree = root.join("tree");
+    fs::create_dir_all(&tree).unwrap();
+    config(&root.join(".git"), &format!("{}/src", tree.display()));
+    let named = |home: &Path| obeyed(&tree, home).named;
+    assert_eq!(named(Path::new(HOME)), BTreeSet::from([tree.join("src")]));
+    if geteuid().is_root() {
+        std::os::unix::fs::chown(root.join(".git"), Some(7777), None).unwrap();
+        assert_eq!(named(Path::new(HOME)), BTreeSet::new());
+        // Git obeys it where it was told to.
+        fs::write(root.join(".gitconfig"), "[safe]\ndirectory = *\n").unwrap();
+        assert_eq!(named(&root), BTreeSet::from([tree.join("src")]));
+    }
+    fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn what_a_configuration_has_too_much_of_is_said() {
+    let root = scratch("includes");
     let includes: String = (0..40).map(|number| format!("[include]\npath = i{number}\n")).collect();
     fs::create_dir_all(root.join(".git")).unwrap();
     fs::write(root.join(".git/config"), includes).unwrap();
-    for number in 0..ENTRIES + 5 {
-        fs::write(root.join(format!("f{number}")), "").unwrap();
-    }
-    let left = obeyed(&root, Path::new("/home/ann")).left;
     fs::write(root.join(".git/i1"), vec![b'#'; 2 << 20]).unwrap();
-    let large = obeyed(&root, Path::new("/home/ann")).left;
-    assert!(large.iter().any(|left| left.contains("too large")), "{large:?}");
-    for word in ["too much", "too many files"] {
+    let left = obeyed(&root, Path::new(HOME)).left;
+    for word in ["too many files", "too large"] {
         assert!(left.iter().any(|left| left.contains(word)), "{word}: {left:?}");
     }
     fs::remove_dir_all(&root).unwrap();
