@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::os::fd::AsFd;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -30,35 +31,42 @@ pub(crate) fn out(text: &str, is_json: bool) -> Result<(), Failure> {
     if is_json { json(text) } else { data(text.as_bytes()) }
 }
 
-/// How long words wait in all for room in a stderr that does not block.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long words can still wait for room in a stderr that does not block: five seconds in all the life of the process, as the
+/// number of lines may be the stage's.
+static PATIENCE: Mutex<Duration> = Mutex::new(Duration::from_secs(5));
 
 /// Writes words to stderr. One write where there is room, so that lines of the stage do not get in between; a closed stderr
 /// changes nothing about a run.
 pub(crate) fn say(text: &str) {
     if !text.is_empty() {
-        let _ = write_patiently(&mut io::stderr().lock(), text.as_bytes(), PATIENCE);
+        let mut patience = PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = write_patiently(&mut io::stderr().lock(), text.as_bytes(), &mut patience);
     }
 }
 
-/// Writes all of it. A stream that does not block, as its other users may have made it, is waited for that long in all.
-fn write_patiently(out: &mut (impl Write + AsFd), mut bytes: &[u8], patience: Duration) -> io::Result<()> {
-    let deadline = Instant::now() + patience;
+/// Writes all of it. A stream that does not block, as its other users may have made it, is waited for; what that takes is taken
+/// from the patience.
+fn write_patiently(
+    out: &mut (impl Write + AsFd),
+    mut bytes: &[u8],
+    patience: &mut Duration,
+) -> io::Result<()> {
     while !bytes.is_empty() {
         match out.write(bytes) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(count) => bytes = bytes.get(count..).unwrap_or_default(),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                let left = deadline.saturating_duration_since(Instant::now());
-                if left.is_zero() {
+                if patience.is_zero() {
                     return Err(error);
                 }
+                let start = Instant::now();
                 // Rounded up, so that the last moment is not spent awake.
                 let timeout =
-                    PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+                    PollTimeout::try_from(*patience + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
                 // Interrupted or not: what comes of it is seen at the next write.
                 let _ = poll(&mut [PollFd::new(out.as_fd(), PollFlags::POLLOUT)], timeout);
+                *patience = patience.saturating_sub(start.elapsed());
             }
             Err(error) => return Err(error),
         }
@@ -88,14 +96,21 @@ mod tests {
             filled += count;
         }
         let start = Instant::now();
-        write_patiently(&mut writer, b"words", Duration::from_millis(100)).unwrap_err();
-        assert!(start.elapsed() < Duration::from_secs(5), "a bound on the wait");
+        let mut patience = Duration::from_millis(300);
+        // The lines may be the stage's: however many, they wait so long in all.
+        for _ in 0..50 {
+            write_patiently(&mut writer, b"words", &mut patience).unwrap_err();
+        }
+        assert!(start.elapsed() >= Duration::from_millis(300), "{:?}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
         let reading = thread::spawn(move || {
             thread::sleep(Duration::from_millis(200));
             let mut all = Vec::new();
             reader.read_to_end(&mut all).map(|_| all)
         });
-        write_patiently(&mut writer, b"words", Duration::from_secs(30)).unwrap();
+        let mut patience = Duration::from_secs(30);
+        write_patiently(&mut writer, b"words", &mut patience).unwrap();
+        assert!(patience < Duration::from_secs(30), "what was waited is gone");
         drop(writer);
         let all = reading.join().unwrap().unwrap();
         assert!(all.ends_with(b"words") && all.len() == filled + 5);
