@@ -25,6 +25,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("terminal::half_a_terminal_is_none", half);
     list.once("terminal::other_streams_stay", other_streams);
     list.once("terminal::standard_error_elsewhere", error_elsewhere);
+    list.once("terminal::standard_error_on_a_master", error_on_a_master);
     list.once("terminal::without_dev_tty", without_dev_tty);
     list.once("terminal::output_is_counted", output_is_counted);
     list.once("terminal::a_flood_waits_for_its_reader", flood);
@@ -220,6 +221,23 @@ fn error_elsewhere(cx: &Cx) {
     other.until("elsewhere\r\n");
     let mut screen = cx.outside(["sh", "-c", &script("/dev/tty")]).on_terminal();
     screen.until("/dev/pts/0\r\n/dev/pts/0\r\nelsewhere\r\nover\r\n");
+}
+
+/// Of a pseudo-terminal's master the kernel does not say that it is another terminal.
+fn error_on_a_master(cx: &Cx) {
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let script = format!(
+        "import os, pty, select, subprocess, tty
+master, other = pty.openpty()
+tty.setraw(other)
+subprocess.run([\"{exeat}\", \"run\", \"--quiet\", \"--\", \"sh\", \"-c\", \"tty; echo elsewhere >&2\"], stderr=master)
+came = select.select([other], [], [], 5)[0]
+print(\"came:\", os.read(other, 100) if came else None, flush=True)"
+    );
+    let mut screen = cx.outside(["/usr/bin/python3", "-c", &script]).on_terminal();
+    let said = screen.until("came: ");
+    assert!(said.starts_with("/dev/pts/0\r\n") && !said.contains("elsewhere"), "{said}");
+    screen.until("b'elsewhere\\n'");
 }
 
 /// In a small container or under chroot(8) the name may be missing, or be no terminal. Where the stream cannot be opened anew

@@ -21,6 +21,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::stat::{fstat, makedev};
 use nix::sys::termios::{
     FlushArg, LocalFlags, OutputFlags, SetArg, SpecialCharacterIndices, Termios, cfmakeraw, tcflush,
     tcgetattr, tcsetattr,
@@ -35,6 +36,8 @@ use crate::output::Meter;
 const ROOM: usize = 64 << 10;
 /// Bytes that are read at a time: the kernel's own buffer of a terminal (N_TTY_BUF_SIZE, drivers/tty/n_tty.c).
 const CHUNK: usize = 4096;
+/// The device of every pseudo-terminal's master (devices.txt of the kernel: `/dev/ptmx`, and devpts has the same).
+const PTMX: libc::dev_t = makedev(5, 2);
 /// In the background there is no word of being in the foreground again: a shell's `fg` of a job that runs sends no signal.
 const BACKGROUND: u8 = 200; // ms
 /// A stage that has closed its terminal everywhere may open it again.
@@ -59,7 +62,7 @@ impl Terminal {
     /// When that terminal cannot be opened anew, or says nothing of itself.
     pub(crate) fn of(streams: &[OwnedFd; 3]) -> io::Result<Option<Self>> {
         let [input, output, _] = streams;
-        if !is_controlling(output) || tcgetpgrp(input) != Ok(getpgrp()) {
+        if !is_controlling(output) || !is_controlling(input) || tcgetpgrp(input) != Ok(getpgrp()) {
             return Ok(None);
         }
         let tty = opened_anew(input)?;
@@ -192,9 +195,9 @@ impl Drop for Copying {
 }
 
 /// Whether this leads to this process's controlling terminal, by whatever name it was opened. The kernel says ENOTTY of any
-/// other (tcgetpgrp(3)).
+/// other (tcgetpgrp(3)), but not of a pseudo-terminal's master (tiocgpgrp, drivers/tty/tty_jobctrl.c): one is never ours.
 fn is_controlling(stream: impl AsFd) -> bool {
-    tcgetpgrp(stream).is_ok()
+    tcgetpgrp(&stream).is_ok() && fstat(&stream).is_ok_and(|stat| stat.st_rdev != PTMX)
 }
 
 /// The controlling terminal, which `input` is. Its name may be missing, in a container or under chroot(8); the stream's own
