@@ -51,6 +51,7 @@ mod sysfs;
 mod system_files;
 mod terminal_input;
 mod tmpfs_fill;
+mod uncovered;
 mod user_namespace;
 mod vsock;
 
@@ -103,6 +104,7 @@ pub(crate) fn cases(list: &mut Cases) {
     system_files::cases(list);
     terminal_input::cases(list);
     tmpfs_fill::cases(list);
+    uncovered::cases(list);
     user_namespace::cases(list);
     vsock::cases(list);
 }

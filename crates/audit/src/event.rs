@@ -370,6 +370,8 @@ pub enum What {
     Quarantined,
     /// Such a file could not be moved, and is where the stage has put it.
     NotQuarantined,
+    /// What kept a file hidden or read-only was taken away on the host.
+    Uncovered,
     /// The policy was read again: another one holds now, or something was wrong with it and the old one stays.
     PolicyReload,
     /// Somebody else's proxy could not be reached.
@@ -405,6 +407,8 @@ pub enum Cause {
     Timeout,
     /// The stage reached a limit, and was killed.
     Limit,
+    /// What kept a file hidden or read-only was taken away on the host, and the stage was killed.
+    Uncovered,
     /// The sandbox could not be set up; nothing ran.
     Setup,
     /// The policy forbade the start; nothing ran.

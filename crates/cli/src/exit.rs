@@ -52,7 +52,7 @@ impl From<Ended> for Exit {
             Ended::Signal(signal) => Self::Signal(signal),
             Ended::Timeout => Self::TimedOut,
             // Killed, as the kernel kills one that is out of memory.
-            Ended::Limit(_) => Self::Signal(9),
+            Ended::Limit(_) | Ended::Uncovered => Self::Signal(9),
             Ended::NotFound => Self::NotFound,
             Ended::NotExecutable => Self::NotExecutable,
         }
@@ -80,6 +80,7 @@ mod tests {
             (Exit::from(Ended::Signal(64)), 192),
             (Exit::from(Ended::Timeout), 124),
             (Exit::from(Ended::Limit(exeat_runner::Reached::Pids(7))), 137),
+            (Exit::from(Ended::Uncovered), 137),
             (Exit::from(Ended::NotExecutable), 126),
             (Exit::from(Ended::NotFound), 127),
             (Exit::CouldNot, 125),

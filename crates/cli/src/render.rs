@@ -193,7 +193,7 @@ impl Ending<'_> {
         parts.push(format!("{reached} reached"));
         let end = match self.ended {
             // The line above has said it.
-            None | Some(Ended::Limit(_)) => return parts.join(", "),
+            None | Some(Ended::Limit(_) | Ended::Uncovered) => return parts.join(", "),
             Some(Ended::Exit(code)) => format!("the stage exited {code}"),
             Some(Ended::Signal(signal)) => match signal_name(signal) {
                 Some(name) => format!("the stage was killed by {name}"),

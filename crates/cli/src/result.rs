@@ -25,7 +25,7 @@ pub(crate) struct RunResult<'a> {
     schema: u32,
     /// The run; `null` when there was none.
     run: Option<String>,
-    /// `exit`, `signal`, `timeout`, `limit`: the stage ran and ended so. `setup`, `policy`: it did not run.
+    /// `exit`, `signal`, `timeout`, `limit`, `uncovered`: the stage ran and ended so. `setup`, `policy`: it did not run.
     cause: &'static str,
     /// The limit that ended the stage, by its key; only with that cause.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,6 +49,9 @@ pub(crate) struct RunResult<'a> {
     /// Those that could not be moved, and stand where the stage has put them; only where there are some.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left: Vec<Left>,
+    /// What was hidden or read-only until the host replaced, renamed or removed it; only with that cause.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    uncovered: Vec<String>,
     /// The record; `null` when there is none, or when it went to a descriptor.
     audit: Option<String>,
 }
@@ -115,6 +118,7 @@ impl<'a> RunResult<'a> {
                 Ended::Signal(_) => "signal",
                 Ended::Timeout => "timeout",
                 Ended::Limit(_) => "limit",
+                Ended::Uncovered => "uncovered",
                 Ended::NotFound | Ended::NotExecutable => "setup",
             },
             limit: match outcome.ended {
@@ -138,6 +142,7 @@ impl<'a> RunResult<'a> {
                 .collect(),
             quarantined,
             left,
+            uncovered: outcome.uncovered.iter().map(|path| path.display().to_string()).collect(),
             audit: outcome.audit.as_ref().map(|path| path.display().to_string()),
         }
     }
@@ -157,6 +162,7 @@ impl<'a> RunResult<'a> {
             failed: Vec::new(),
             quarantined: Vec::new(),
             left: Vec::new(),
+            uncovered: Vec::new(),
             audit: None,
         }
     }

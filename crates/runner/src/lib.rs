@@ -52,6 +52,7 @@
 mod alone;
 mod backend;
 mod bounds;
+mod cover;
 mod dirs;
 pub mod discover;
 pub mod doctor;

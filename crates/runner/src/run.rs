@@ -40,6 +40,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::cover::Covers;
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, chain};
@@ -74,6 +75,8 @@ pub struct Outcome {
     pub audit: Option<PathBuf>,
     /// Protected names that the stage has made: moved aside, or still where they were.
     pub found: Vec<Found>,
+    /// With [`Ended::Uncovered`]: what was hidden or read-only until the host replaced or removed it, by its place inside.
+    pub uncovered: Vec<PathBuf>,
     /// Lines for the caller.
     pub notes: Vec<String>,
 }
@@ -98,6 +101,8 @@ pub enum Ended {
     Timeout,
     /// It was killed when it had reached this limit.
     Limit(Reached),
+    /// It was killed when the host had taken away what kept a file hidden or read-only.
+    Uncovered,
     /// It never was: no such command.
     NotFound,
     /// It never was: the command cannot be executed.
@@ -156,7 +161,7 @@ pub(crate) fn run_on(
         let this = Run { plan: &plan, run, descriptors, log: log.clone() };
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
-        let outcome = this.carry_out(staged, streams, asks, started).await;
+        let mut outcome = this.carry_out(staged, streams, asks, started).await;
         // As they were for the lines that follow, and for whoever has these streams next.
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
@@ -166,6 +171,12 @@ pub(crate) fn run_on(
             let _ = log.write(Event::Note(noted(found)));
         }
         let mut notes: Vec<String> = found.iter().map(told).collect();
+        let lost = outcome.as_mut().ok().and_then(|done| done.uncovered.take());
+        for (note, line) in lost.as_ref().map(told_of).unwrap_or_default() {
+            let _ = log.write(Event::Note(note));
+            notes.push(line);
+        }
+        let uncovered = lost.and_then(Result::ok).unwrap_or_default();
         if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away(&done.summary)) {
             notes.extend(note.error.clone());
             let _ = log.write(Event::Note(note));
@@ -175,7 +186,7 @@ pub(crate) fn run_on(
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, limit: None, connections: 0, dropped: 0 },
         };
         let ended = log.write(Event::RunEnd(end));
-        let Done { ended: how, why_not, signal, blind, summary, through } = outcome?;
+        let Done { ended: how, why_not, signal, blind, summary, through, .. } = outcome?;
         if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
@@ -193,7 +204,7 @@ pub(crate) fn run_on(
             }
             _ => {}
         }
-        Ok((Outcome { run, ended: how, summary, through, audit, found, notes }, signal))
+        Ok((Outcome { run, ended: how, summary, through, audit, found, uncovered, notes }, signal))
     })
 }
 
@@ -286,8 +297,34 @@ struct Done {
     signal: Option<Signal>,
     /// Why the stage was stopped for a limit that may not have been reached.
     blind: Option<String>,
+    /// What the host took away from over it.
+    uncovered: Uncovered,
     summary: Summary,
     through: Option<Through>,
+}
+
+/// What the record and the caller are told of what was hidden or read-only, and is not any more.
+fn told_of(lost: &io::Result<Vec<PathBuf>>) -> Vec<(Note, String)> {
+    let note = |words: String| {
+        let mut note = Note::new(What::Uncovered);
+        note.error = Some(words);
+        note
+    };
+    let one = |place: &PathBuf| {
+        let shown = exeat_audit::escape(place.as_os_str().as_bytes(), 1024);
+        let line = format!(
+            "`{shown}` was replaced, renamed or removed on the host, and with it what kept it from the stage: the stage was stopped; look at \
+             what is there before you use it"
+        );
+        (note(place.display().to_string()), line)
+    };
+    match lost {
+        Ok(places) => places.iter().map(one).collect(),
+        Err(error) => {
+            let line = "whether what is hidden or read-only is so still cannot be told any more: the stage was stopped";
+            vec![(note(error.to_string()), format!("{line}: {error}"))]
+        }
+    }
 }
 
 fn noted(Found { path, moved }: &Found) -> Note {
@@ -324,6 +361,7 @@ fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
         Ended::Signal(signal) => (Cause::Signal, Some(128 + signal)),
         Ended::Timeout => (Cause::Timeout, Some(124)),
         Ended::Limit(_) => (Cause::Limit, Some(128 + libc::SIGKILL)),
+        Ended::Uncovered => (Cause::Uncovered, Some(128 + libc::SIGKILL)),
         Ended::NotFound => (Cause::Setup, Some(127)),
         Ended::NotExecutable => (Cause::Setup, Some(126)),
     };
@@ -555,9 +593,9 @@ impl Run<'_> {
         // The server drains for a bounded time by itself.
         while tasks.join_next().await.is_some() {}
         thread.join();
-        let Over { ended, why_not, signal, blind } = ended?;
+        let Over { ended, why_not, signal, blind, uncovered } = ended?;
         let (summary, through) = server.summary();
-        Ok(Done { ended, why_not, signal, blind, summary, through })
+        Ok(Done { ended, why_not, signal, blind, uncovered, summary, through })
     }
 
     /// Starts the thread that owns the sandbox.
@@ -620,6 +658,13 @@ impl Run<'_> {
             }
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
+            let covers = match offer
+                .mounts()
+                .and_then(|table| Covers::new(table, &mounts).map_err(exeat_sandbox::Error::Watch))
+            {
+                Ok(covers) => covers,
+                Err(error) => return drop(started_to.send(Err(error))),
+            };
             let watch = match limits.hold(&offer, &mounts, says) {
                 Ok(watch) => watch,
                 Err(error) => return drop(started_to.send(Err(error))),
@@ -632,7 +677,8 @@ impl Run<'_> {
             // The stage has its own: a reader of its output must see the end when the stage closes it.
             drop(streams);
             if started_to.send(Ok(running.take_terminal())).is_ok() {
-                drop(status_to.send(running.wait()));
+                let uncovered = covers.hold(&running);
+                drop(status_to.send((running.wait(), uncovered)));
             }
             drop(watch);
         };
@@ -694,6 +740,9 @@ impl Drop for Thread {
     }
 }
 
+/// What the host took away from over the stage.
+type Uncovered = Option<io::Result<Vec<PathBuf>>>;
+
 type Offered = Result<(Bridge, Handle), exeat_sandbox::Error>;
 
 /// The other thread, as seen from this one.
@@ -704,7 +753,8 @@ struct Sandbox {
     go: Option<oneshot::Sender<()>>,
     /// With the master of the stage's terminal, where it has one of its own.
     started: oneshot::Receiver<Result<Option<OwnedFd>, exeat_sandbox::Error>>,
-    status: oneshot::Receiver<Result<Status, exeat_sandbox::Error>>,
+    /// With what the host took away from over the stage.
+    status: oneshot::Receiver<(Result<Status, exeat_sandbox::Error>, Uncovered)>,
     /// The caller's terminal, where the stage has one of its own.
     terminal: Option<Terminal>,
     /// Counts the output, where that is limited.
@@ -788,7 +838,13 @@ impl Sandbox {
             Err(exeat_sandbox::Error::Exec(errno)) => {
                 let absent = errno as i32 == libc::ENOENT;
                 let ended = if absent { Ended::NotFound } else { Ended::NotExecutable };
-                return Ok(Over { ended, why_not: Some(errno.desc()), signal: None, blind: None });
+                return Ok(Over {
+                    ended,
+                    why_not: Some(errno.desc()),
+                    signal: None,
+                    blind: None,
+                    uncovered: None,
+                });
             }
             Err(error) => return Err(Error::Sandbox(error)),
         };
@@ -801,10 +857,13 @@ impl Sandbox {
             stopping.asked(ask);
         }
         let mut stop: Option<Stop> = None;
-        let status = loop {
+        let (status, uncovered) = loop {
             let deadline = stopping.deadline;
             tokio::select! {
-                status = &mut self.status => break status.map_err(lost)?.map_err(Error::Sandbox)?,
+                over = &mut self.status => {
+                    let (status, uncovered) = over.map_err(lost)?;
+                    break (status.map_err(Error::Sandbox)?, uncovered);
+                }
                 ask = asks.next() => {
                     first = first.or(ask.ends());
                     match ask {
@@ -866,12 +925,14 @@ impl Sandbox {
             stop = self.stops.try_recv().ok();
         }
         let ended = match (&stop, status) {
+            _ if uncovered.is_some() => Ended::Uncovered,
             _ if timed_out => Ended::Timeout,
             (Some(stop), _) => Ended::Limit(stop.reached),
             (None, Status::Exit(code)) => Ended::Exit(code),
             (None, Status::Signal(signal)) => Ended::Signal(signal),
         };
-        Ok(Over { ended, why_not: None, signal: first, blind: stop.and_then(|stop| stop.blind) })
+        let blind = stop.and_then(|stop| stop.blind);
+        Ok(Over { ended, why_not: None, signal: first, blind, uncovered })
     }
 }
 
@@ -881,6 +942,7 @@ struct Over {
     why_not: Option<&'static str>,
     signal: Option<Signal>,
     blind: Option<String>,
+    uncovered: Uncovered,
 }
 
 /// What a stream is, if it is more than a way for bytes: a directory opens files that the view does not have, and a socket

@@ -3,6 +3,7 @@
 //! Blocking, in three steps: [`Launch::start`] until stage2 has offered the bridge, [`Offer::go`] until the stage is
 //! executed, [`Running::wait`] until it is over. A caller that serves something meanwhile gives them a thread.
 
+use std::fs::File;
 use std::io;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,7 +13,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exeat_contract::{BridgeKind, Go, Message, Step};
+use nix::errno::Errno;
 use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::Resource;
 
 use crate::bwrap::Argv;
@@ -98,6 +101,17 @@ pub struct Running {
     handle: Handle,
     bwrap: Bwrap,
     terminal: Option<OwnedFd>,
+}
+
+/// What a sandbox that runs is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// Its table of mounts is another.
+    Mounts,
+    /// It is ending, or has ended.
+    Ended,
+    /// Nothing, in the time given.
+    None,
 }
 
 /// Signals for a running stage; may be used from any thread.
@@ -207,11 +221,19 @@ impl Offer {
     pub fn inside(&self, tmpfs: &[PathBuf]) -> Result<Inside, Error> {
         let Processes { init, init_pid, .. } = &*self.handle.0;
         let inside = sys::as_user(self.identity, || Inside::open(*init_pid, tmpfs)).map_err(Error::Watch)?;
-        // Still running after the call, so the number was pid 1's during it.
-        match wait(init.as_fd(), init.as_fd(), None, Instant::now()).map_err(Error::Watch)? {
-            None => Ok(inside),
-            Some(_) => Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
-        }
+        stands(init)?;
+        Ok(inside)
+    }
+
+    /// The sandbox's table of mounts (proc_pid_mountinfo(5)).
+    ///
+    /// # Errors
+    /// [`Error::Watch`] when it cannot be opened.
+    pub fn mounts(&self) -> Result<File, Error> {
+        let Processes { init, init_pid, .. } = &*self.handle.0;
+        let table = File::open(format!("/proc/{init_pid}/mountinfo")).map_err(Error::Watch)?;
+        stands(init)?;
+        Ok(table)
     }
 
     /// Whether the sandbox's network could be configured from the host's side.
@@ -254,6 +276,14 @@ impl Offer {
     }
 }
 
+/// This process still runs, so that its number was its own until now.
+fn stands(process: &PidFd) -> Result<(), Error> {
+    match wait(process.as_fd(), process.as_fd(), None, Instant::now()).map_err(Error::Watch)? {
+        None => Ok(()),
+        Some(_) => Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
+    }
+}
+
 fn failed(step: Step, errno: i32) -> Error {
     let source = nix::errno::Errno::from_raw(errno);
     if step == Step::Exec { Error::Exec(source) } else { Error::Stage2 { step, source } }
@@ -263,6 +293,37 @@ impl Running {
     /// The master of the stage's terminal, where the go asked for one; once.
     pub fn take_terminal(&mut self) -> Option<OwnedFd> {
         self.terminal.take()
+    }
+
+    /// Waits until the sandbox's table of mounts, from [`Offer::mounts`], has changed since the last time, or bubblewrap has ended,
+    /// but not longer than this.
+    ///
+    /// # Errors
+    /// What poll(2) says.
+    pub fn until_change(&self, table: &File, longest: Duration) -> io::Result<Change> {
+        let longest = PollTimeout::try_from(longest).unwrap_or(PollTimeout::MAX);
+        let mut fds = [
+            PollFd::new(table.as_fd(), PollFlags::POLLPRI),
+            PollFd::new(self.bwrap.as_fd(), PollFlags::POLLIN),
+        ];
+        loop {
+            match poll(&mut fds, longest) {
+                Err(Errno::EINTR) => {}
+                Err(errno) => return Err(errno.into()),
+                // First, so that a change is not missed because the end came with it.
+                Ok(_) if fds.first().and_then(PollFd::any).unwrap_or(false) => return Ok(Change::Mounts),
+                Ok(0) => return Ok(Change::None),
+                Ok(_) => return Ok(Change::Ended),
+            }
+        }
+    }
+
+    /// Ends every process of the sandbox at once.
+    ///
+    /// # Errors
+    /// As [`Handle::kill`].
+    pub fn kill(&self) -> io::Result<()> {
+        self.handle.kill()
     }
 
     /// Waits until no process of the sandbox is left.

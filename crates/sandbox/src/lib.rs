@@ -18,7 +18,7 @@ pub mod staging;
 #[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
 mod sys;
 
-pub use backend::{Bridge, Launch, Offer, Rlimit, Running, Status};
+pub use backend::{Bridge, Change, Launch, Offer, Rlimit, Running, Status};
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
 pub use fix::Fix;

@@ -1,0 +1,93 @@
+//! B11: what is hidden or read-only is a mount over a name of the host's, and the kernel takes it away when somebody on the host
+//! renames another file over that name, or removes it.
+
+use std::fs;
+use std::time::Duration;
+
+use e2e::case::{Cases, Cx};
+use e2e::run::Live;
+use e2e::wait_for;
+use nix::sys::signal::Signal;
+
+pub(super) fn cases(list: &mut Cases) {
+    list.matrix("escape::b11_a_file_that_the_host_replaces", replaced);
+    list.users("escape::b11_two_runs_in_one_directory", two_runs);
+    list.root("escape::b11_other_changes_end_nothing", other_changes);
+}
+
+/// By itself, with nothing for it to read.
+fn ends(live: &mut Live<'_>) {
+    wait_for(Duration::from_secs(10), "the end of the run", || live.ended().then_some(()));
+}
+
+/// git writes its configuration so, and many editors write so. What the stage could reach then it never does.
+fn replaced(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).cwd(cx.dir()).run().exits(0);
+    let result = cx.home().join("result.json");
+    for (flags, name) in
+        [(vec![], ".git/config"), (vec!["--mask", "keys"], "keys"), (vec!["--mask", "dir"], "dir")]
+    {
+        let path = cx.dir().join(name);
+        match name {
+            "keys" => drop(cx.write("keys", "old")),
+            "dir" => fs::create_dir(&path).expect("a directory"),
+            _ => {}
+        }
+        let script = format!("echo ready; read -r go; cat {name}; echo evil >>{name}; echo it-went-on");
+        let mut words = vec!["run", "--result", result.to_str().expect("ASCII")];
+        words.extend(flags);
+        words.extend(["--", "sh", "-c", &script]);
+        let mut live = cx.exeat(words).stdin_open().start();
+        live.until_prints("ready");
+        let new = path.with_file_name("new");
+        if name == "dir" {
+            fs::rename(&path, &new).expect("a rename");
+        } else {
+            fs::write(&new, "[alias]\n\tx = status\n").expect("a file");
+            fs::rename(&new, &path).expect("a rename");
+        }
+        ends(&mut live);
+        let done = live.wait();
+        done.exits(137)
+            .prints("ready\n")
+            .says(&format!("{name}` was replaced, renamed or removed on the host"));
+        assert!(done.took < Duration::from_secs(10), "{done:?}");
+        let said = fs::read_to_string(&result).expect("a result");
+        assert!(said.contains(r#""cause":"uncovered""#) && said.contains(&format!("{name}\"]")), "{said}");
+        let log = done.record();
+        assert_eq!(log.events("note")[0]["what"], "uncovered");
+        assert_eq!(log.events("run_end")[0]["cause"], "uncovered");
+    }
+}
+
+/// The second takes for the caller's what the stage of the first has made; the first moves it aside.
+fn two_runs(cx: &Cx) {
+    let mut first = cx.sh(&[], "echo evil >.envrc; echo ready; exec sleep 100").start();
+    first.until_prints("ready");
+    let mut second =
+        cx.sh(&[], "echo ready; read -r go; echo evil >.envrc; echo it-went-on").stdin_open().start();
+    second.until_prints("ready");
+    first.signal(Signal::SIGTERM);
+    first.wait().exits(143).says(".envrc` was renamed");
+    ends(&mut second);
+    second.wait().exits(137).prints("ready\n").says(".envrc` was replaced, renamed or removed on the host");
+    assert!(!cx.dir().join(".envrc").exists());
+}
+
+/// A mount that comes and goes in a shown tree changes the table, too.
+fn other_changes(cx: &Cx) {
+    let shown = cx.home().join("shown");
+    fs::create_dir(&shown).expect("a directory");
+    let bind = shown.display().to_string();
+    let mut live = cx
+        .exeat(["run", "--ro", &bind, "--", "sh", "-c", "echo ready; read -r go; echo went-on"])
+        .under(["unshare", "-m", "sh", "-c", "mount --make-rshared / && exec \"$@\"", "sh"])
+        .stdin_open()
+        .start();
+    live.until_prints("ready");
+    let pid = live.pid().to_string();
+    let mount = format!("nsenter -m -t {pid} sh -c 'mount -t tmpfs x {bind} && umount {bind}'");
+    cx.outside(["sh", "-c", &mount]).run().exits(0);
+    std::thread::sleep(Duration::from_millis(300));
+    live.wait().exits(0).prints("ready\nwent-on\n");
+}
