@@ -15,7 +15,7 @@ mod text;
 pub use program::Program;
 pub use text::text;
 
-use program::compile;
+use program::{compile, joined};
 
 /// A system call, by name and number.
 #[derive(Debug, Clone, Copy)]
@@ -209,15 +209,15 @@ const FLAGS: Argument = Argument("flags", 0);
 const TYPE_MASK: Named = Named("SOCK_TYPE_MASK", 0xf);
 const NETLINK_ROUTE: Named = named!(libc::NETLINK_ROUTE);
 
-/// How many filters [`base`] gives.
-pub const BASE: usize = 4;
+/// How many programs [`base`] gives.
+pub const BASE: usize = 2;
 
 /// The filters that hold for every process of the sandbox. A `debuggable` stage may trace processes of its own.
 ///
 /// # Errors
 /// [`Error::Filter`] when a program does not compile: on an architecture other than x86-64 and aarch64.
 pub fn base(debuggable: bool) -> Result<Vec<Program>, Error> {
-    base_filters(debuggable).iter().map(compile).collect()
+    compile(&base_filters(debuggable))
 }
 
 /// The filter for views in which sockets of the host may be reachable by path: no new Unix socket but connected pairs.
@@ -226,10 +226,10 @@ pub fn base(debuggable: bool) -> Result<Vec<Program>, Error> {
 /// # Errors
 /// As [`base`].
 pub fn no_unix_sockets() -> Result<Program, Error> {
-    compile(&no_unix_sockets_filter())
+    joined(&[&no_unix_sockets_filter()])
 }
 
-fn base_filters(debuggable: bool) -> [Filter; BASE] {
+fn base_filters(debuggable: bool) -> [Filter; 4] {
     let always = |calls: &[Call]| -> Vec<Refusal> {
         calls.iter().map(|call| Refusal { call: *call, cases: Vec::new() }).collect()
     };

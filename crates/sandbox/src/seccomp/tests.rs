@@ -1,20 +1,70 @@
 use super::*;
 
-/// The programs are what the text says: each is run, as the kernel would, on every call with the arguments that its cases name.
+/// The programs are what the text says: they are run, as the kernel would, on every call with the arguments that its cases name.
 #[test]
 fn the_programs_do_what_the_rules_say() {
     for debuggable in [false, true] {
-        for filter in base_filters(debuggable).iter().chain([&no_unix_sockets_filter()]) {
-            let program = compile(filter).unwrap();
-            for number in 0..512 {
-                for arguments in tries(filter, number) {
-                    let expected = match refuses(filter, number, arguments) {
-                        true => RETURN_ERRNO | filter.errno.1,
-                        false => RETURN_ALLOW,
-                    };
-                    assert_eq!(run(&program, NATIVE, number, arguments), expected, "{number} {arguments:x?}");
-                }
+        check(&base_filters(debuggable), &base(debuggable).unwrap());
+    }
+    check(&[no_unix_sockets_filter()], &[no_unix_sockets().unwrap()]);
+}
+
+fn check(filters: &[Filter], programs: &[Program]) {
+    for number in 0..512 {
+        for arguments in filters.iter().flat_map(|it| tries(it, number)) {
+            let refusing = filters.iter().rfind(|it| refuses(it, number, arguments));
+            let expected = refusing.map_or(RETURN_ALLOW, |it| RETURN_ERRNO | it.errno.1);
+            assert_eq!(run_all(programs, number, arguments), expected, "{number} {arguments:x?}");
+        }
+    }
+}
+
+/// Filters share a program where that changes no answer: of two that refuse one call, the later one's counts.
+#[test]
+fn a_call_of_two_filters_is_in_two_programs() {
+    let filter = |errno: u32, numbers: &[i64]| Filter {
+        errno: Named("", errno),
+        refused: numbers
+            .iter()
+            .map(|number| Refusal { call: Call { name: "", number: *number }, cases: Vec::new() })
+            .collect(),
+    };
+    let filters = [filter(1, &[0, 10]), filter(2, &[10, 11]), filter(3, &[11]), filter(4, &[0, 500])];
+    let programs = compile(&filters).unwrap();
+    assert_eq!(programs.len(), 3);
+    check(&filters, &programs);
+    assert_eq!(base(false).unwrap().len(), BASE);
+}
+
+/// The kernel walks a program for each number when it is installed: where no list has a rule for it, that ends before the lists.
+#[test]
+fn the_prologue_lets_through_exactly_the_calls_without_rules() {
+    let filters = base_filters(false);
+    // The same joining as in `base`, told by which lists there are.
+    let shared: Vec<&Filter> = [0, 1, 3].map(|at| &filters[at]).into();
+    let unix = no_unix_sockets_filter();
+    for filters in [shared, vec![&filters[2]], vec![&unix]] {
+        let program = joined(&filters).unwrap();
+        let has_rules = |number: u32| {
+            filters.iter().flat_map(|it| &it.refused).any(|it| it.call.number == i64::from(number))
+        };
+        // Each list begins with a look at the architecture, as the prologue does behind three instructions.
+        let lists = (4..program.len() / 8).find(|at| program[at * 8..at * 8 + 8] == LOAD_ARCH).unwrap();
+        for number in (0..4096).chain([0x3fff_fffe, 0x3fff_ffff]) {
+            let Walk { answer, last, steps } = walk(&program, NATIVE, number, [0; 6]);
+            assert_eq!(last >= lists, has_rules(number), "{number}");
+            if !has_rules(number) {
+                assert_eq!(answer, RETURN_ALLOW, "{number}");
+                assert!(steps <= 16, "{number}: {steps} steps");
             }
+        }
+        for number in [0x4000_0000, 0x4000_0001, 0x7fff_ffff, 0x8000_0000, u32::MAX] {
+            let Walk { answer, last, .. } = walk(&program, NATIVE, number, [0; 6]);
+            assert_eq!(
+                (answer, last < lists),
+                (RETURN_ERRNO | libc::ENOSYS.cast_unsigned(), true),
+                "{number}"
+            );
         }
     }
 }
@@ -51,7 +101,7 @@ fn a_debuggable_stage_has_tracing_besides_and_nothing_else() {
     let [debugged, usual] = [true, false].map(of);
     assert_eq!(debugged[1..], usual[1..]);
     let calls =
-        |filters: [Filter; BASE]| filters[0].refused.iter().map(|it| format!("{it:?}")).collect::<Vec<_>>();
+        |filters: [Filter; 4]| filters[0].refused.iter().map(|it| format!("{it:?}")).collect::<Vec<_>>();
     let debugged = calls(base_filters(true));
     let more: Vec<_> = calls(base_filters(false)).into_iter().filter(|it| !debugged.contains(it)).collect();
     let tracing = TRACING.iter().map(|call| format!("{:?}", Refusal { call: *call, cases: Vec::new() }));
@@ -96,6 +146,8 @@ fn what_programs_need_is_let_through() {
 const RETURN_ALLOW: u32 = 0x7fff_0000;
 const RETURN_ERRNO: u32 = 0x0005_0000;
 const RETURN_KILL: u32 = 0x8000_0000;
+/// BPF_LD|BPF_W|BPF_ABS of `arch` (linux/seccomp.h).
+const LOAD_ARCH: [u8; 8] = [0x20, 0, 0, 0, 4, 0, 0, 0];
 // linux/audit.h.
 #[cfg(target_arch = "x86_64")]
 const NATIVE: u32 = 0xc000_003e;
@@ -142,8 +194,26 @@ fn tries(filter: &Filter, number: u32) -> Vec<[u32; 6]> {
     all
 }
 
-/// Classic BPF, as much of it as the compiler uses (bpf(4), net/core/filter.c).
+/// What all of them come to: the kernel asks the last one first, and of answers that are as strict it keeps the first
+/// (seccomp_run_filters, kernel/seccomp.c).
+fn run_all(programs: &[Program], number: u32, arguments: [u32; 6]) -> u32 {
+    let answers = programs.iter().rev().map(|it| run(it, NATIVE, number, arguments));
+    answers.into_iter().find(|it| *it != RETURN_ALLOW).unwrap_or(RETURN_ALLOW)
+}
+
 fn run(program: &[u8], arch: u32, number: u32, arguments: [u32; 6]) -> u32 {
+    walk(program, arch, number, arguments).answer
+}
+
+/// The way through a program: its end, and the number of steps.
+struct Walk {
+    answer: u32,
+    last: usize,
+    steps: usize,
+}
+
+/// Classic BPF, as much of it as the compiler uses (bpf(4), net/core/filter.c).
+fn walk(program: &[u8], arch: u32, number: u32, arguments: [u32; 6]) -> Walk {
     let load = |offset: u32| match offset {
         0 => number,
         4 => arch,
@@ -151,8 +221,9 @@ fn run(program: &[u8], arch: u32, number: u32, arguments: [u32; 6]) -> u32 {
         16.. if offset.is_multiple_of(8) => arguments[usize::try_from((offset - 16) / 8).unwrap()],
         _ => 0xdead_beef,
     };
-    let (mut at, mut a) = (0, 0);
+    let (mut at, mut a, mut steps) = (0, 0, 0);
     loop {
+        steps += 1;
         let word: [u8; 8] = program[at * 8..at * 8 + 8].try_into().unwrap();
         let [c0, c1, jt, jf, k0, k1, k2, k3] = word;
         let (code, k) = (u16::from_ne_bytes([c0, c1]), u32::from_ne_bytes([k0, k1, k2, k3]));
@@ -166,7 +237,7 @@ fn run(program: &[u8], arch: u32, number: u32, arguments: [u32; 6]) -> u32 {
             0x25 => at += jump(a > k),
             0x35 => at += jump(a >= k),
             0x45 => at += jump(a & k != 0),
-            0x06 => return k,
+            0x06 => return Walk { answer: k, last: at - 1, steps },
             _ => panic!("instruction {code:#x}"),
         }
     }
