@@ -110,20 +110,27 @@ impl Watch {
     }
 
     /// What stands at a name, unless it may.
-    fn look(&self, name: &str, may: impl Fn(&OwnedFd, &str, &FileStat) -> bool) -> Option<Found> {
-        let (above, last) = name.rsplit_once('/').unwrap_or((".", name));
+    fn look(&self, name: &str, may: impl Fn(BorrowedFd<'_>, &str, &FileStat) -> bool) -> Option<Found> {
+        let (above, last) = name.rsplit_once('/').map_or((None, name), |(above, last)| (Some(above), last));
         let path = self.missing.tree.join(name);
-        let dir = match open_beneath(&self.tree, Path::new(above)) {
+        // Most names are at the top of the tree, which is open.
+        let opened = above.map(|above| open_beneath(&self.tree, Path::new(above))).transpose();
+        let opened = match opened {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
             Err(errno) => {
                 let left = Found { path, moved: Err(errno.into()) };
-                return Some(self.link_on_the_way(above).unwrap_or(left));
+                return Some(above.and_then(|above| self.link_on_the_way(above)).unwrap_or(left));
             }
         };
-        let settled = let_in(dir.as_fd(), || {
-            let stat = fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW)?;
-            if may(&dir, last, &stat) { Ok(None) } else { aside(&dir, last).map(Some) }
+        let dir = opened.as_ref().map_or(self.tree.as_fd(), AsFd::as_fd);
+        let settled = let_in(dir, || {
+            let stat = match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
+                // The tree is a single file.
+                Err(Errno::ENOTDIR) => return Ok(None),
+                stat => stat?,
+            };
+            if may(dir, last, &stat) { Ok(None) } else { aside(dir, last).map(Some) }
         });
         match settled {
             Ok(None) | Err(Errno::ENOENT) => None,
@@ -225,7 +232,7 @@ fn set_mode(dir: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
 }
 
 /// Renames it in its directory, over nothing, and gives the new name.
-fn aside(dir: &OwnedFd, name: &str) -> nix::Result<String> {
+fn aside(dir: BorrowedFd<'_>, name: &str) -> nix::Result<String> {
     for attempt in 0..=DRAWN {
         let new = if attempt == 0 { suffixed(name, SUFFIX) } else { drawn(name) };
         match renameat2(dir, name, dir, new.as_str(), RenameFlags::RENAME_NOREPLACE) {
