@@ -1,9 +1,9 @@
 //! What a run is asked while it goes on, and which signals exeat passes on. A signal that was ignored when exeat started stays ignored (nohup(1), background jobs).
 
-use std::fs;
 use std::io;
 use std::time::Duration;
 
+use exeat_sandbox::ignores;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -111,12 +111,12 @@ impl Asker {
 
 /// Whether the end of a child process goes unseen here: with SIGCHLD ignored the kernel reaps unasked (wait(2)).
 pub(crate) fn children_unseen() -> bool {
-    is_in(ignored(), Signal::SIGCHLD)
+    ignores(Signal::SIGCHLD)
 }
 
 /// Whether the caller lets this process be suspended: a shell without job control may not.
 pub(crate) fn may_suspend() -> bool {
-    !is_in(ignored(), Signal::SIGTSTP)
+    !ignores(Signal::SIGTSTP)
 }
 
 /// Waits for signals.
@@ -135,8 +135,7 @@ impl Signals {
     }
 
     fn listen(signals: &[Signal]) -> io::Result<Self> {
-        let ignored = ignored();
-        let wanted = signals.iter().copied().filter(|which| !is_in(ignored, *which));
+        let wanted = signals.iter().copied().filter(|which| !ignores(*which));
         let streams = wanted.map(|which| Ok((which, signal(SignalKind::from_raw(which as i32))?)));
         streams.collect::<io::Result<_>>().map(Self)
     }
@@ -153,15 +152,4 @@ impl Signals {
         })
         .await
     }
-}
-
-/// The mask of ignored signals (proc_pid_status(5), SigIgn); none where it cannot be read.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
-}
-
-fn is_in(mask: u64, signal: Signal) -> bool {
-    mask & (1 << (signal as u32 - 1)) != 0
 }

@@ -30,7 +30,7 @@ pub use staging::Staging;
 pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
-    Tree, UserMap, descriptor_limit, notice_children, open_files_as, prefer_this_thread,
+    Tree, UserMap, descriptor_limit, ignores, notice_children, open_files_as, prefer_this_thread,
     raise_descriptor_limit, suspend_this_process, take_fd,
 };
 

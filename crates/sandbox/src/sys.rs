@@ -80,6 +80,17 @@ pub fn notice_children() -> io::Result<()> {
     Ok(())
 }
 
+/// Whether this process ignores a signal. No where the kernel does not tell.
+#[must_use]
+pub fn ignores(signal: nix::sys::signal::Signal) -> bool {
+    // SAFETY: a null pointer asks for no change, and `now` is a live local that the call fills.
+    unsafe {
+        let mut now: libc::sigaction = mem::zeroed();
+        libc::sigaction(signal as libc::c_int, std::ptr::null(), &raw mut now) == 0
+            && now.sa_sigaction == libc::SIG_IGN
+    }
+}
+
 /// Stops this process as SIGTSTP does by default, whatever it does here, or sends that signal to its whole process group, as a
 /// terminal does. To be called by the main thread. Returns true when the process is continued, or false at once where its process
 /// group is orphaned: nobody could continue it then, and the kernel does not stop it (setpgid(2)).
