@@ -10,6 +10,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::sync::OnceLock;
 
 use nix::errno::Errno;
@@ -336,11 +337,10 @@ pub(crate) fn landlock_abi() -> u32 {
 
 /// An anonymous file that holds `bytes`, read from its start, under a descriptor above the standard ones.
 pub(crate) fn file_of(bytes: &[u8]) -> io::Result<File> {
-    use std::io::{Seek, Write};
     let fd = nix::sys::memfd::memfd_create(c"exeat", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
-    let mut file = File::from(fd);
-    file.write_all(bytes)?;
-    file.rewind()?;
+    let file = File::from(fd);
+    // Leaves the place where reading begins.
+    file.write_all_at(bytes, 0)?;
     Ok(file)
 }
 
