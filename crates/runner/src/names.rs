@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, OpenOptions};
-use std::io;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -96,6 +96,16 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 /// Whether a directory is a path, or one of the directories above it, by whatever name.
 pub(crate) fn holds(dir: &Path, path: &Path) -> bool {
     path.starts_with(dir) || id(dir).is_some_and(|it| path.ancestors().any(|above| id(above) == Some(it)))
+}
+
+/// The whole of a file whose size nobody knows beforehand, as in `/proc`: to find it out, the standard library begins with 32 bytes.
+///
+/// # Errors
+/// What open(2) and read(2) say.
+pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::with_capacity(16 << 10);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn joined(at: &Path, below: &Path) -> PathBuf {

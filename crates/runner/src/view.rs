@@ -28,7 +28,7 @@ use nix::unistd::{Uid, User, geteuid};
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
-use crate::names::{Mounts, holds, is_same, true_name, unescaped};
+use crate::names::{Mounts, holds, is_same, true_name, unescaped, whole};
 use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
@@ -325,7 +325,7 @@ impl<'a> Builder<'a> {
         masks.extend(
             limits.iter().flat_map(|limit| limit.mask.iter().map(|path| (path.clone(), By::Ceiling))),
         );
-        let table = fs::read("/proc/self/mountinfo").unwrap_or_default();
+        let table = whole(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let processes = process_files(&table);
         masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
         // What a bind mount of the host's shows a second time is hidden there too.
@@ -1113,7 +1113,7 @@ fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
 
 /// The names of Unix sockets in this network namespace, from `/proc/net/unix` (proc_net(5)), without the abstract ones.
 fn listening_names(table: &Path) -> io::Result<BTreeSet<PathBuf>> {
-    let table = fs::read(table)?;
+    let table = whole(table)?;
     let mut names = BTreeSet::new();
     for line in table.split(|byte| *byte == b'\n').skip(1) {
         // Seven columns, and then the name, which may hold spaces.
