@@ -1,5 +1,6 @@
 //! One file, many names: what the kernel calls a path, and what else leads to the same place.
 
+use std::cell::OnceCell;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -95,7 +96,25 @@ pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
 
 /// Whether a directory is a path, or one of the directories above it, by whatever name.
 pub(crate) fn holds(dir: &Path, path: &Path) -> bool {
-    path.starts_with(dir) || id(dir).is_some_and(|it| path.ancestors().any(|above| id(above) == Some(it)))
+    first_below(dir, [path]).is_some()
+}
+
+/// The first of some paths that a directory is, or lies above, by whatever name.
+pub(crate) fn first_below<'a>(dir: &Path, paths: impl IntoIterator<Item = &'a Path>) -> Option<&'a Path> {
+    let own = OnceCell::new();
+    // Directories that are not this one; nor are those above them.
+    let mut others: Vec<&OsStr> = Vec::new();
+    let mut is_new = |above: &&'a Path| {
+        let is_new = !others.contains(&above.as_os_str());
+        others.push(above.as_os_str());
+        is_new
+    };
+    paths.into_iter().find(|path| {
+        path.starts_with(dir)
+            || own.get_or_init(|| id(dir)).is_some_and(|own| {
+                path.ancestors().take_while(&mut is_new).any(|above| id(above) == Some(own))
+            })
+    })
 }
 
 /// The whole of a file whose size nobody knows beforehand, as in `/proc`: to find it out, the standard library begins with 32 bytes.
@@ -146,6 +165,14 @@ mod tests {
         assert!(
             holds(&root.join("link/.."), &root.join("a/b")) && !holds(&root.join("a/b"), &root.join("a"))
         );
+        // The second lies elsewhere, and the third in a directory that was looked at for the first.
+        let [first, second, third] = ["a/x", "y/z", "a/b/c"].map(|below| root.join(below));
+        let below = |dir: &str| first_below(&root.join(dir), [&first, &second, &third].map(PathBuf::as_path));
+        assert_eq!(
+            (below("link"), below("link/.."), below("y")),
+            (Some(&*third), Some(&*first), Some(&*second))
+        );
+        assert_eq!((below("."), below("b")), (Some(&*first), None));
         fs::remove_dir_all(&root).unwrap();
     }
 

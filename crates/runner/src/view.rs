@@ -28,7 +28,7 @@ use nix::unistd::{Uid, User, geteuid};
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
-use crate::names::{Mounts, holds, is_same, true_name, unescaped, whole};
+use crate::names::{Mounts, first_below, holds, is_same, true_name, unescaped, whole};
 use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
@@ -1106,7 +1106,7 @@ fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     {
         is("other programs' temporary files and sockets are in it")
     } else {
-        let own = facts.own.iter().find(|own| holds(cwd, own));
+        let own = first_below(cwd, facts.own.iter().map(PathBuf::as_path));
         own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
     }
 }
