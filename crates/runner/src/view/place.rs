@@ -6,6 +6,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path, PathBuf};
 
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
@@ -39,8 +40,13 @@ pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
     if place == Path::new("/") {
         return Seen::Dir;
     }
+    let tree = tree_of(place);
     for mount in mounts.iter().rev() {
         let Some(at) = mount_point(mount) else { continue };
+        // Most mounts are elsewhere, and to compare paths part by part takes long.
+        if tree_of(at).is_some_and(|other| tree.is_some_and(|tree| tree != other)) {
+            continue;
+        }
         if at != place && at.starts_with(place) {
             return Seen::Dir;
         }
@@ -65,6 +71,12 @@ pub(super) fn seen(mounts: &[Mount], place: &Path) -> Seen {
         }
     }
     Seen::Absent
+}
+
+/// The first name of an absolute path, where it is plain to see.
+fn tree_of(path: &Path) -> Option<&[u8]> {
+    let rest = path.as_os_str().as_bytes().strip_prefix(b"/")?;
+    rest.split(|byte| *byte == b'/').next().filter(|name| !name.is_empty() && !name.starts_with(b"."))
 }
 
 /// Where a mount is.
