@@ -1,8 +1,9 @@
 //! Names of runs and connections.
 
 use std::fmt;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::str::FromStr;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Serialize, Serializer};
 use ulid::Ulid;
@@ -15,12 +16,15 @@ impl RunId {
     /// A new name: milliseconds of now, then 80 random bits.
     #[expect(clippy::new_without_default, reason = "a default that differs every time would surprise")]
     pub fn new() -> RunId {
-        RunId(Ulid::generate())
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
+        // The keys of a hasher are drawn by the kernel, and those of two differ.
+        let draw = || u128::from(RandomState::new().build_hasher().finish());
+        RunId(Ulid::from_parts(u64::try_from(now).unwrap_or(u64::MAX), draw() << 64 | draw()))
     }
 
     /// When the name was made, to the millisecond.
     pub fn made(&self) -> SystemTime {
-        self.0.datetime()
+        UNIX_EPOCH + Duration::from_millis(self.0.timestamp_ms())
     }
 }
 
@@ -67,5 +71,23 @@ pub struct ConnId(pub u64);
 impl fmt::Display for ConnId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&self.0, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_name_has_its_time_and_eighty_bits_that_nobody_knows() {
+        let (mut ever, mut always) = (0, u128::MAX);
+        for _ in 0..200 {
+            let name = RunId::new();
+            let age = SystemTime::now().duration_since(name.made()).unwrap();
+            assert!(age < Duration::from_secs(10), "{age:?}");
+            ever |= name.0.random();
+            always &= name.0.random();
+        }
+        assert_eq!((ever, always), ((1 << 80) - 1, 0), "each bit was seen both ways");
     }
 }
