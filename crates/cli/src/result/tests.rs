@@ -26,7 +26,16 @@ fn outcome(ended: Ended) -> Outcome {
         ..Summary::default()
     };
     let audit = Some("/state/run.jsonl".into());
-    Outcome { run, ended, summary, through: None, audit, found: Vec::new(), uncovered: Vec::new(), notes: Vec::new() }
+    Outcome {
+        run,
+        ended,
+        summary,
+        through: None,
+        audit,
+        found: Vec::new(),
+        uncovered: Vec::new(),
+        notes: Vec::new(),
+    }
 }
 
 #[test]
