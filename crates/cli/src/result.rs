@@ -16,7 +16,6 @@ use serde::Serialize;
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::failure::Failure;
-use crate::machine::Machine;
 use crate::request;
 
 /// What `--result` says. Hosts and addresses are plain text; `allow` holds the rules that would let the host through.
@@ -193,10 +192,11 @@ pub(crate) enum Sink {
 
 impl Sink {
     /// Opens the place. A result of an earlier run is removed, so that it cannot be taken for this one's.
-    pub(crate) fn open(output: &Output, machine: &Machine) -> Result<Self, Failure> {
+    pub(crate) fn open(output: &Output) -> Result<Self, Failure> {
         let path = match output {
             Output::Fd(n) => return Ok(Self::Open(request::take_fd("--result", *n)?.into())),
-            Output::File(path) => machine.cwd.join(path),
+            // As it was given: the working directory is this process's own, while its name may lead elsewhere by now.
+            Output::File(path) => path,
         };
         let bad = |error: io::Error| {
             Failure::input(format!("cannot write the result to `{}`", path.display())).because(error)
@@ -205,13 +205,14 @@ impl Sink {
             Ok(meta) if meta.is_dir() => return Err(bad(io::ErrorKind::IsADirectory.into())),
             Ok(meta) if !meta.is_file() => {
                 // Opening a pipe for writing waits for its reader, as a shell's `>` does.
-                return OpenOptions::new().write(true).open(&path).map(Self::Open).map_err(bad);
+                return OpenOptions::new().write(true).open(path).map(Self::Open).map_err(bad);
             }
             _ => {}
         }
         let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(bad(io::ErrorKind::IsADirectory.into()));
         };
+        let directory = if directory == Path::new("") { Path::new(".") } else { directory };
         let directory = OpenOptions::new()
             .read(true)
             .custom_flags(OFlag::O_DIRECTORY.bits())

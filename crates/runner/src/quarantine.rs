@@ -6,11 +6,10 @@
 //! for the move, and closed again.
 
 use std::borrow::Cow;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -28,7 +27,7 @@ const DRAWN: u32 = 8;
 const LONGEST: usize = 255;
 
 /// Names in one writable tree that were missing at the start.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Missing {
     pub(crate) tree: PathBuf,
     pub(crate) names: Vec<Cow<'static, str>>,
@@ -81,8 +80,11 @@ pub struct Found {
 impl Watch {
     /// Opens the tree.
     pub(crate) fn start(missing: Missing) -> io::Result<Self> {
+        // Its name had no link in it when the view was made: one that has come since leads to a tree that is not the stage's.
+        let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         // O_PATH: the tree may also be a single file, or one that waits for a writer.
-        let tree = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(&missing.tree)?;
+        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
+        let tree = File::from(openat2(AT_FDCWD, &missing.tree, how)?);
         let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
         Ok(Self { missing, tree, files })
     }
@@ -422,6 +424,22 @@ mod tests {
             assert!(!is_repository(|name| fs::symlink_metadata(tree.join(name)).is_ok()));
             fs::remove_dir_all(root).unwrap();
         }
+    }
+
+    #[test]
+    fn b14_a_link_on_the_way_to_the_tree_is_not_followed() {
+        let root = scratch("swapped");
+        fs::rename(root.join("tree"), root.join("elsewhere")).unwrap();
+        symlink("elsewhere", root.join("tree")).unwrap();
+        let missing = |tree: &str| Missing {
+            tree: root.join(tree),
+            names: vec![".envrc".into()],
+            ..Missing::default()
+        };
+        let error = Watch::start(missing("tree")).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(nix::libc::ELOOP), "{error}");
+        Watch::start(missing("elsewhere")).unwrap();
+        fs::remove_dir_all(root).unwrap();
     }
 
     /// Root's rights reach through any mode: then this says nothing, and tests/e2e/escape/quarantine.rs is what counts.

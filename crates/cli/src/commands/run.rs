@@ -24,7 +24,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     }
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
     request::inherited(&[("--audit", args.audit.as_ref()), ("--result", args.result.as_ref())])?;
-    let sink = args.result.as_ref().map(|output| Sink::open(output, &machine)).transpose()?;
+    let sink = args.result.as_ref().map(Sink::open).transpose()?;
     let quiet = args.quiet;
     let place = audit::place_of(&machine).ok();
 

@@ -68,42 +68,40 @@ fn the_object_of_the_reference() {
     assert!(text(&RunResult::failed(&Failure::could("x"))).contains(r#""cause":"setup","code":125,"#));
 }
 
-fn machine(name: &str) -> Machine {
-    let cwd = std::env::temp_dir().join(format!("exeat-result-{}-{name}", std::process::id()));
-    fs::create_dir(&cwd).unwrap();
-    Machine { cwd, env: Default::default() }
+fn scratch(name: &str) -> PathBuf {
+    let dir = std::env::temp_dir().join(format!("exeat-result-{}-{name}", std::process::id()));
+    fs::create_dir(&dir).unwrap();
+    dir
 }
 
-fn names(machine: &Machine) -> Vec<String> {
-    let mut names: Vec<_> = fs::read_dir(&machine.cwd)
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .collect();
+fn names(dir: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
     names
 }
 
 #[test]
 fn an_old_result_is_gone_before_the_run_and_a_new_one_there_after_it() {
-    let machine = machine("old");
-    let place = machine.cwd.join("r.json");
+    let dir = scratch("old");
+    let place = dir.join("r.json");
     fs::write(&place, "old").unwrap();
-    let sink = Sink::open(&Output::File("r.json".into()), &machine).unwrap();
+    let sink = Sink::open(&Output::File(dir.join("r.json"))).unwrap();
     assert!(!place.exists());
     sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
     assert!(fs::read_to_string(&place).unwrap().ends_with("}\n"));
-    assert_eq!(names(&machine), ["r.json"]);
-    fs::remove_dir_all(&machine.cwd).unwrap();
+    assert_eq!(names(&dir), ["r.json"]);
+    fs::remove_dir_all(&dir).unwrap();
 }
 
 /// A stage may write where the result goes: it must gain nothing outside, and its own text must not pass for ours.
 #[test]
 fn what_a_stage_leaves_in_its_place_is_replaced_and_never_followed() {
-    let machine = machine("link");
-    let (out, precious) = (machine.cwd.join("out"), machine.cwd.join("precious"));
+    let dir = scratch("link");
+    let (out, precious) = (dir.join("out"), dir.join("precious"));
     fs::create_dir(&out).unwrap();
     fs::write(&precious, "mine").unwrap();
-    let sink = Sink::open(&Output::File("out/r.json".into()), &machine).unwrap();
+    let sink = Sink::open(&Output::File(dir.join("out/r.json"))).unwrap();
     // During the run: links to a file of the user's, at the result's name and at the draft's.
     std::os::unix::fs::symlink(&precious, out.join("r.json")).unwrap();
     std::os::unix::fs::symlink(&precious, out.join(draft(Path::new("r.json")))).unwrap();
@@ -112,24 +110,24 @@ fn what_a_stage_leaves_in_its_place_is_replaced_and_never_followed() {
     assert!(fs::symlink_metadata(out.join("r.json")).unwrap().is_file());
 
     // A whole directory replaced by a link: the result stays in the directory that was opened.
-    let sink = Sink::open(&Output::File("out/r.json".into()), &machine).unwrap();
-    let (moved, elsewhere) = (machine.cwd.join("moved"), machine.cwd.join("elsewhere"));
+    let sink = Sink::open(&Output::File(dir.join("out/r.json"))).unwrap();
+    let (moved, elsewhere) = (dir.join("moved"), dir.join("elsewhere"));
     fs::create_dir(&elsewhere).unwrap();
     fs::rename(&out, &moved).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &out).unwrap();
     sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
     assert!(moved.join("r.json").exists() && !elsewhere.join("r.json").exists());
-    fs::remove_dir_all(&machine.cwd).unwrap();
+    fs::remove_dir_all(&dir).unwrap();
 }
 
 #[test]
 fn a_place_that_cannot_be_written_is_said_before_the_run() {
-    let machine = machine("bad");
+    let dir = scratch("bad");
     for path in ["missing/r.json", ".", "r.json/"] {
-        fs::create_dir_all(machine.cwd.join("r.json")).unwrap();
-        let failure = Sink::open(&Output::File(path.into()), &machine).expect_err(path);
+        fs::create_dir_all(dir.join("r.json")).unwrap();
+        let failure = Sink::open(&Output::File(dir.join(path))).expect_err(path);
         assert_eq!(failure.exit(), Exit::BadInput, "{path}");
     }
-    assert!(matches!(Sink::open(&Output::File("/dev/null".into()), &machine), Ok(Sink::Open(_))));
-    fs::remove_dir_all(&machine.cwd).unwrap();
+    assert!(matches!(Sink::open(&Output::File("/dev/null".into())), Ok(Sink::Open(_))));
+    fs::remove_dir_all(&dir).unwrap();
 }
