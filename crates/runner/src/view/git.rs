@@ -11,7 +11,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use nix::unistd::geteuid;
+use nix::unistd::{User, geteuid};
 
 use crate::names::true_name;
 use crate::quarantine::is_repository;
@@ -32,6 +32,8 @@ const REPOSITORIES: usize = 32;
 const MODULE_DEPTH: usize = 8;
 /// Files that one configuration includes, and those include.
 const INCLUDES: usize = 16;
+/// Places that configurations of one tree name. Each is looked at, and watched where there is nothing.
+const NAMED: usize = 128;
 /// Bytes of a configuration.
 const CONFIG: u64 = 1 << 20;
 
@@ -341,7 +343,21 @@ impl Search<'_> {
 
     /// Adds a path that a configuration names. What lies elsewhere is no stage's to write, and a directory above the tree would
     /// take all of it away.
-    fn name(&mut self, path: PathBuf) {
+    fn name(&mut self, path: &Path) {
+        if self.found.named.len() >= NAMED {
+            return self.lose(format!(
+                "what git's configuration names in `{}` beyond the first {NAMED} places is not protected",
+                self.tree.display()
+            ));
+        }
+        // By the way that is written, and where it leads: a link above the tree is another way into it.
+        let led = real_place(path);
+        for path in std::iter::once(path.to_path_buf()).chain((led != path).then_some(led)) {
+            self.name_exactly(path);
+        }
+    }
+
+    fn name_exactly(&mut self, path: PathBuf) {
         if path == self.tree {
             self.lose(format!("git takes hooks from `{}` itself, which stays writable", path.display()));
         } else if path.starts_with(self.tree) {
@@ -380,8 +396,9 @@ impl Search<'_> {
                     Setting::Worktree(value) => tree = Some(place(above, &value, self.home)),
                     Setting::Include(value) => {
                         let path = place(above, &value, self.home);
-                        self.name(path.clone());
-                        if !files.contains(&path) {
+                        self.name(&path);
+                        // One more than are read, so that it is known.
+                        if files.len() <= most && !files.contains(&path) {
                             files.push(path);
                         }
                     }
@@ -391,7 +408,7 @@ impl Search<'_> {
         }
         let work = tree.as_deref().unwrap_or(work);
         for value in hooks {
-            self.name(place(work, &value, self.home));
+            self.name(&place(work, &value, self.home));
         }
         tree
     }
@@ -407,10 +424,27 @@ fn real(path: &Path) -> PathBuf {
     true_name(path).unwrap_or_else(|_| super::normal(path))
 }
 
-/// What a value means: relative to a directory, or below HOME.
+/// Where a path leads, or would: its last part may be missing, and whatever else is.
+fn real_place(path: &Path) -> PathBuf {
+    let there = path.ancestors().find_map(|above| Some((above, true_name(above).ok()?)));
+    match there {
+        Some((above, led)) => match path.strip_prefix(above) {
+            Ok(below) if below != Path::new("") => led.join(below),
+            _ => led,
+        },
+        None => path.to_path_buf(),
+    }
+}
+
+/// What a value means: relative to a directory, below HOME, or below a user's home directory.
 fn place(base: &Path, value: &str, home: &Path) -> PathBuf {
-    let path = match value.strip_prefix("~/") {
-        Some(below) => home.join(below),
+    let of = |user: &str| User::from_name(user).ok().flatten().map(|user| user.dir);
+    let path = match value.strip_prefix('~').map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
+        Some(("", below)) => home.join(below),
+        Some((user, below)) => match of(user) {
+            Some(dir) => dir.join(below),
+            None => base.join(value),
+        },
         None => base.join(value),
     };
     super::normal(&path)

@@ -116,6 +116,43 @@ fn directories(tree: &Path) -> BTreeSet<PathBuf> {
 }
 
 #[test]
+fn b15_another_way_to_the_hooks_is_found() {
+    let outer = scratch("ways");
+    let root = outer.join("real/proj");
+    fs::create_dir_all(&root).unwrap();
+    std::os::unix::fs::symlink("real", outer.join("link")).unwrap();
+    let named = |hooks: &str| {
+        config(&root.join(".git"), hooks);
+        obeyed(&root, &outer.join("link")).named
+    };
+    let expect = BTreeSet::from([root.join("hk")]);
+    for _ in 0..2 {
+        assert_eq!(named(&outer.join("link/proj/hk").display().to_string()), expect);
+        assert_eq!(named("~/proj/hk"), expect);
+        fs::create_dir_all(root.join("hk")).unwrap();
+    }
+    fs::remove_dir_all(&outer).unwrap();
+    let home = |user: &str| place(Path::new("/x"), user, Path::new(HOME));
+    assert_eq!((home("~root/h"), home("~no-such-user/h")), ("/root/h".into(), "/x/~no-such-user/h".into()));
+    assert_eq!((home("~/h"), home("~")), ("/home/ann/h".into(), HOME.into()));
+}
+
+/// A stage may write the configuration of a repository that it made, for the next start to read.
+#[test]
+fn b15_a_long_list_of_includes_costs_little() {
+    let root = scratch("includes");
+    fs::create_dir_all(root.join("sub/.git")).unwrap();
+    let lines: String = (0..20_000).map(|n| format!("path = /{}/f{n}\n", root.join("x").display())).collect();
+    fs::write(root.join("sub/.git/config"), format!("[include]\n{lines}")).unwrap();
+    let began = std::time::Instant::now();
+    let found = obeyed(&root, Path::new(HOME));
+    assert_eq!(found.named.len(), NAMED);
+    assert!(found.left.iter().any(|left| left.contains("beyond the first")), "{:?}", found.left);
+    assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
 fn b15_what_is_too_much_is_said_and_the_oldest_count() {
     let root = scratch("many");
     fs::create_dir_all(root.join("zz-oldest/.git")).unwrap();
