@@ -61,8 +61,12 @@ pub(super) struct Obeyed {
 
 /// Looks into a tree. `home` is what `~/` means to git.
 pub(super) fn obeyed(tree: &Path, home: &Path) -> Obeyed {
-    let mut search =
-        Search { tree, home, found: Obeyed::default(), room: DIRECTORIES, names: NAMES, next: Vec::new() };
+    obeyed_within(tree, home, DIRECTORIES)
+}
+
+fn obeyed_within(tree: &Path, home: &Path, most: usize) -> Obeyed {
+    let found = Obeyed::default();
+    let mut search = Search { tree, home, found, most, room: most, names: NAMES, next: Vec::new() };
     // All of them, as a stage can make the nearest invalid: git then goes on to the next.
     for above in tree.ancestors() {
         for dirs in repositories_at(above) {
@@ -119,6 +123,8 @@ struct Search<'a> {
     tree: &'a Path,
     home: &'a Path,
     found: Obeyed,
+    /// Directories that are looked at: so many in `.git`, and so many further down.
+    most: usize,
     /// Directories that can still be looked at.
     room: usize,
     /// Names that can still be read.
@@ -206,7 +212,7 @@ impl Search<'_> {
     /// Notes repositories further down.
     fn below(&mut self) {
         // Whatever was found in `.git`.
-        (self.room, self.names) = (DIRECTORIES, NAMES);
+        (self.room, self.names) = (self.most, NAMES);
         let mut level = vec![self.tree.to_path_buf()];
         for _ in 0..DEPTH {
             let mut next = Vec::new();
