@@ -9,26 +9,76 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b16_settings_that_are_made", made);
 }
 
-const FILES: [&str; 16] = [
+const FILES: [&str; 44] = [
     ".bashrc",
     ".bash_profile",
+    ".bash_login",
+    ".bash_logout",
+    ".bash_aliases",
     ".profile",
     ".zshrc",
     ".zshenv",
+    ".zlogin",
+    ".zlogout",
     ".envrc",
     ".npmrc",
+    ".pnpmfile.cjs",
+    ".yarnrc",
     ".yarnrc.yml",
     ".mise.toml",
+    "mise.toml",
+    ".config/mise.toml",
     ".mcp.json",
+    "opencode.json",
+    ".aider.conf.yml",
+    ".roomodes",
     ".exrc",
+    ".vimrc",
+    ".nvimrc",
     ".gdbinit",
+    ".lldbinit",
+    ".pdbrc",
+    ".irbrc",
+    ".Rprofile",
     ".dir-locals.el",
+    ".dir-locals-2.el",
+    ".devcontainer.json",
     ".pre-commit-config.yaml",
+    "lefthook.yml",
+    "lefthook-local.yml",
+    ".overcommit.yml",
+    ".simple-git-hooks.json",
     "pyvenv.cfg",
+    ".cargo/config",
     ".cargo/config.toml",
+    ".hg/hgrc",
+    ".hg/sharedpath",
+    ".jj/repo/config.toml",
 ];
-const DIRECTORIES: [&str; 9] =
-    [".vscode", ".idea", ".zed", ".cursor", ".claude", ".codex", ".gemini", ".devcontainer", ".husky"];
+const DIRECTORIES: [&str; 22] = [
+    ".vscode",
+    ".vs",
+    ".idea",
+    ".zed",
+    ".helix",
+    ".cursor",
+    ".claude",
+    ".codex",
+    ".gemini",
+    ".opencode",
+    ".kiro/hooks",
+    ".windsurf",
+    ".roo",
+    ".qwen",
+    ".continue",
+    ".amazonq",
+    ".github/hooks",
+    ".devcontainer",
+    ".husky",
+    ".lefthook",
+    ".mise",
+    ".yarn/releases",
+];
 
 /// Written, appended to, cut, removed, renamed, replaced by a rename, and through the directory above.
 fn there(cx: &Cx) {
@@ -51,7 +101,7 @@ fn there(cx: &Cx) {
            (echo evil >>$f) 2>/dev/null && echo appended $f
            try rm -f $f; try mv $f gone; try mv -f mine $f; try ln -f mine $f; try truncate -s 0 $f; try chmod +x $f
          done
-         for d in {} .cargo; do try mv $d away; try rm -rf $d; done; echo end",
+         for d in {} .cargo .config .hg .kiro .github .yarn; do try mv $d away; try rm -rf $d; done; echo end",
         files.join(" "),
         DIRECTORIES.join(" ")
     );
