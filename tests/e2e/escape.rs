@@ -13,6 +13,7 @@ mod core_pattern;
 mod debuggable;
 mod foreign_syscalls;
 mod git_hooks;
+mod git_leftovers;
 mod hard_links;
 mod host_loopback;
 mod host_processes;
@@ -66,6 +67,7 @@ pub(crate) fn cases(list: &mut Cases) {
     debuggable::cases(list);
     foreign_syscalls::cases(list);
     git_hooks::cases(list);
+    git_leftovers::cases(list);
     hard_links::cases(list);
     host_loopback::cases(list);
     host_processes::cases(list);

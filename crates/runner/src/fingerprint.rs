@@ -142,7 +142,7 @@ impl Plan {
             }
         }
         it.number("watched", length(self.missing.len()));
-        for Missing { tree, names, links, pointers, bare } in &self.missing {
+        for Missing { tree, names, links, pointers, bare, repositories } in &self.missing {
             it.path("tree", tree).number("names", length(names.len()));
             for name in names {
                 it.text("name", name);
@@ -158,6 +158,10 @@ impl Plan {
             it.number("bare", length(bare.len()));
             for name in bare {
                 it.text("bare", name);
+            }
+            it.number("repositories", length(repositories.len()));
+            for name in repositories {
+                it.text("repository", name);
             }
         }
         it.path("starts in", &self.cwd);

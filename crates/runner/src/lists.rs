@@ -194,6 +194,8 @@ pub(crate) const PROTECTED: &[&str] = &[
     ".git/config.worktree",
     ".git/info/attributes",
     ".git/commondir",
+    ".git/remotes",
+    ".git/branches",
     ".gitmodules",
     ".githooks",
     ".hg/hgrc",

@@ -6,6 +6,7 @@
 //! for the move, and closed again.
 
 use std::borrow::Cow;
+use std::ffi::OsStr;
 use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -18,6 +19,10 @@ use nix::fcntl::{
 };
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
 use nix::unistd::geteuid;
+
+mod repository;
+
+use repository::Contents;
 
 /// What is appended to the name.
 const SUFFIX: &str = ".exeat-quarantine";
@@ -37,12 +42,16 @@ pub(crate) struct Missing {
     pub(crate) pointers: Vec<String>,
     /// Of the names that make a directory a repository without a `.git` ([`is_repository`]), those that were missing.
     pub(crate) bare: Vec<String>,
+    /// Directories of repositories, whether they are there or not: what git would follow in them is no name of the list. The
+    /// tree itself is "".
+    pub(crate) repositories: Vec<String>,
 }
 
 impl Missing {
     /// Whether there is nothing to watch.
     pub(crate) fn is_empty(&self) -> bool {
-        self.names.is_empty() && self.links.is_empty() && self.pointers.is_empty() && self.bare.is_empty()
+        let names = [&self.pointers, &self.bare, &self.repositories];
+        self.names.is_empty() && self.links.is_empty() && names.iter().all(|names| names.is_empty())
     }
 }
 
@@ -63,6 +72,8 @@ pub(crate) struct Watch {
     tree: File,
     /// `.git` files that are there at the start, by their pointers: bound read-only, and no stage's work.
     files: Vec<Option<FileId>>,
+    /// What is in the repositories at the start.
+    contents: Vec<Contents>,
 }
 
 /// The device and the inode.
@@ -86,7 +97,8 @@ impl Watch {
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
         let tree = File::from(openat2(AT_FDCWD, &missing.tree, how)?);
         let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
-        Ok(Self { missing, tree, files })
+        let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name))).collect();
+        Ok(Self { missing, tree, files, contents })
     }
 
     /// Moves aside what has appeared.
@@ -108,21 +120,36 @@ impl Watch {
                 !is_repository(is_there)
             })
         });
-        pointers.chain(names).chain(links).chain(bare).collect()
+        let mut found: Vec<Found> = pointers.chain(names).chain(links).chain(bare).collect();
+        for (name, before) in self.missing.repositories.iter().zip(&self.contents) {
+            found.extend(self.settle(name, before, &found));
+        }
+        found
     }
 
     /// What stands at a name, unless it may.
-    fn look(&self, name: &str, may: impl Fn(BorrowedFd<'_>, &str, &FileStat) -> bool) -> Option<Found> {
+    fn look(&self, name: &str, may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool) -> Option<Found> {
         let (above, last) = name.rsplit_once('/').map_or((None, name), |(above, last)| (Some(above), last));
-        let path = self.missing.tree.join(name);
+        self.look_in(above.map(Path::new), OsStr::new(last), may)
+    }
+
+    /// What stands at a name in a directory of the tree, or in the tree itself, unless it may.
+    fn look_in(
+        &self,
+        above: Option<&Path>,
+        last: &OsStr,
+        may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
+    ) -> Option<Found> {
+        let path = self.missing.tree.join(above.unwrap_or(Path::new(""))).join(last);
         // Most names are at the top of the tree, which is open.
-        let opened = above.map(|above| open_beneath(&self.tree, Path::new(above))).transpose();
+        let opened = above.map(|above| open_beneath(&self.tree, above)).transpose();
         let opened = match opened {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
             Err(errno) => {
                 let left = Found { path, moved: Err(errno.into()) };
-                return Some(above.and_then(|above| self.link_on_the_way(above)).unwrap_or(left));
+                let link = above.and_then(Path::to_str).and_then(|above| self.link_on_the_way(above));
+                return Some(link.unwrap_or(left));
             }
         };
         let dir = opened.as_ref().map_or(self.tree.as_fd(), AsFd::as_fd);
@@ -200,7 +227,7 @@ fn let_in<T>(dir: BorrowedFd<'_>, act: impl Fn() -> nix::Result<T>) -> nix::Resu
     }
 }
 
-/// A directory that its owner may search and write as long as this lives.
+/// A directory that its owner may list, search and write as long as this lives.
 struct Opened<'a> {
     dir: BorrowedFd<'a>,
     was: Mode,
@@ -215,7 +242,7 @@ impl<'a> Opened<'a> {
             return Err(Errno::EACCES);
         }
         let was = Mode::from_bits_truncate(stat.st_mode);
-        set_mode(dir, was | Mode::S_IWUSR | Mode::S_IXUSR)?;
+        set_mode(dir, was | Mode::S_IRWXU)?;
         Ok(Self { dir, was })
     }
 }
@@ -234,9 +261,10 @@ fn set_mode(dir: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
 }
 
 /// Renames it in its directory, over nothing, and gives the new name.
-fn aside(dir: BorrowedFd<'_>, name: &str) -> nix::Result<String> {
+fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
+    let words = name.to_string_lossy();
     for attempt in 0..=DRAWN {
-        let new = if attempt == 0 { suffixed(name, SUFFIX) } else { drawn(name) };
+        let new = if attempt == 0 { suffixed(&words, SUFFIX) } else { drawn(&words) };
         match renameat2(dir, name, dir, new.as_str(), RenameFlags::RENAME_NOREPLACE) {
             Err(Errno::EEXIST) => {}
             other => return other.map(|()| new),
@@ -278,6 +306,7 @@ mod tests {
             links: vec![("link".into(), "x".into())],
             pointers: Vec::new(),
             bare: Vec::new(),
+            repositories: Vec::new(),
         })
         .unwrap()
     }
@@ -289,6 +318,7 @@ mod tests {
             links: Vec::new(),
             pointers: vec![".git".into()],
             bare: Vec::new(),
+            repositories: vec![".git".into()],
         })
         .unwrap()
     }
@@ -377,6 +407,7 @@ mod tests {
             links: Vec::new(),
             pointers: Vec::new(),
             bare: Vec::new(),
+            repositories: Vec::new(),
         };
         fs::create_dir_all(root.join("outside/c")).unwrap();
         fs::write(root.join("outside/c/name"), "mine").unwrap();
@@ -415,6 +446,7 @@ mod tests {
                 links: Vec::new(),
                 pointers: Vec::new(),
                 bare: REPOSITORY.iter().filter(is_missing).map(ToString::to_string).collect(),
+                repositories: Vec::new(),
             });
             // Links that lead nowhere may lead somewhere tomorrow.
             made.split_whitespace().for_each(|name| symlink("x", tree.join(name)).unwrap());
@@ -499,8 +531,14 @@ mod tests {
         assert_eq!(long.len() + SUFFIX.len(), 255);
         let longer = "\u{fc}".repeat(127);
         let names = vec![".envrc".into(), long.clone().into(), longer.clone().into()];
-        let missing =
-            Missing { tree: tree.clone(), names, links: Vec::new(), pointers: Vec::new(), bare: Vec::new() };
+        let missing = Missing {
+            tree: tree.clone(),
+            names,
+            links: Vec::new(),
+            pointers: Vec::new(),
+            bare: Vec::new(),
+            repositories: Vec::new(),
+        };
         let watch = Watch::start(missing).unwrap();
         for name in [".envrc", &long, &longer] {
             fs::write(tree.join(name), "evil").unwrap();

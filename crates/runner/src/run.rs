@@ -347,7 +347,11 @@ fn told(found: &Found) -> String {
             let new = new.file_name().unwrap_or_default();
             format!("`{path}` was renamed to `{}`: {why}", exeat_audit::escape(new.as_bytes(), 1024))
         }
-        Err(error) => format!("`{path}` could not be moved aside ({error}): {why}"),
+        // Words of our own say all there is to say.
+        Err(error) if error.get_ref().is_some() => format!("`{path}` is left where it is: {error}"),
+        Err(error) => format!(
+            "`{path}` could not be moved aside ({error}): if the stage made it, something on the host could run or obey it"
+        ),
     }
 }
 

@@ -740,7 +740,7 @@ impl<'a> Builder<'a> {
         for place in masks {
             self.mask_place(&place);
         }
-        for Missing { tree, names, links, pointers, bare } in &mut missing {
+        for Missing { tree, names, links, pointers, bare, repositories } in &mut missing {
             let is_open = |name: &str| {
                 let path = tree.join(name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
@@ -749,6 +749,7 @@ impl<'a> Builder<'a> {
             links.retain(|(name, _)| is_open(name));
             pointers.retain(|name| is_open(name));
             bare.retain(|name| is_open(name));
+            repositories.retain(|name| is_open(name));
         }
         missing.retain(|it| !it.is_empty());
         if self.git_is_open {

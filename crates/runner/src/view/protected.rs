@@ -36,6 +36,7 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) ->
         if !git_is_open {
             search.pointer(&tree.join(lists::GIT_LINK));
             search.bare(tree);
+            search.repository(&tree.join(lists::GIT_LINK));
         }
         search.inside_of_git(tree, &names);
         if !git_is_open {
@@ -43,12 +44,13 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) ->
         }
     }
     let watched = search.watched.into_iter();
-    let watched = watched.map(|(tree, Names { missing, links, pointers, bare })| Missing {
+    let watched = watched.map(|(tree, Names { missing, links, pointers, bare, repositories })| Missing {
         tree,
         names: missing,
         links,
         pointers,
         bare,
+        repositories,
     });
     Protected { paths: search.paths, watched: watched.collect(), lost: search.lost }
 }
@@ -60,6 +62,7 @@ struct Names {
     links: Vec<(String, PathBuf)>,
     pointers: Vec<String>,
     bare: Vec<String>,
+    repositories: Vec<String>,
 }
 
 struct Search<'a> {
@@ -154,6 +157,7 @@ impl Search<'_> {
     fn bare(&mut self, tree: &Path) {
         let is_there = |name: &str| fs::symlink_metadata(tree.join(name)).is_ok();
         if is_repository(is_there) {
+            self.repository(tree);
             for name in git::OBEYED {
                 self.look(tree, Path::new(name));
             }
@@ -168,9 +172,27 @@ impl Search<'_> {
         }
     }
 
+    /// A repository's directory, which may be a tree itself.
+    fn repository(&mut self, dir: &Path) {
+        let own = self.trees.contains(dir).then(|| (dir.to_path_buf(), PathBuf::new()));
+        let Some((tree, below)) = self.tree_of(dir).or(own) else { return };
+        match below.to_str() {
+            Some(below) => {
+                let repositories = &mut self.watched.entry(tree).or_default().repositories;
+                if !repositories.iter().any(|known| known == below) {
+                    repositories.push(below.to_owned());
+                }
+            }
+            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
+        }
+    }
+
     /// A tree in a repository's `.git`: the names begin above the tree.
     fn inside_of_git(&mut self, tree: &Path, names: &[&str]) {
         for dir in tree.ancestors().filter(|dir| dir.ends_with(lists::GIT_LINK)) {
+            if names.iter().any(|name| name.starts_with(lists::GIT)) {
+                self.repository(dir);
+            }
             for name in names.iter().filter_map(|name| name.strip_prefix(lists::GIT)) {
                 self.look(dir, Path::new(name));
             }
@@ -181,6 +203,7 @@ impl Search<'_> {
     fn obeyed_by_git(&mut self, tree: &Path, home: &Path) {
         let git::Obeyed { directories, links, named, left } = git::obeyed(tree, home);
         for (dir, names) in directories {
+            self.repository(&dir);
             for name in names {
                 self.look(&dir, Path::new(name));
             }
