@@ -31,7 +31,7 @@ pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
     Tree, UserMap, descriptor_limit, ignores, notice_children, open_files_as, prefer_this_thread,
-    raise_descriptor_limit, suspend_this_process, take_fd,
+    raise_descriptor_limit, random_number, suspend_this_process, take_fd,
 };
 
 /// The static helper, as built with this library.

@@ -116,6 +116,25 @@ pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
     Ok(waits()? > waited?)
 }
 
+/// Takes another user's credentials, for good, and no groups besides: in this thread alone. To the kernel credentials are a
+/// thread's own (credentials(7), "C library/kernel differences"); the C library, which has them changed in all threads and takes
+/// a lock for it, is not asked.
+fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
+    leave_groups()?;
+    // SAFETY: these take numbers only.
+    unsafe {
+        Errno::result(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
+        Errno::result(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
+    }
+    Ok(())
+}
+
+/// Gives up supplementary groups: in this thread alone, as above.
+fn leave_groups() -> nix::Result<()> {
+    // SAFETY: reads no memory when the count is 0.
+    Errno::result(unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) }).map(drop)
+}
+
 /// Lets this thread, and no other, open and make files with another user's rights and no groups besides: for as long as it lives.
 /// Only root may.
 ///
@@ -123,9 +142,7 @@ pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
 /// `EPERM` where it has not become that user: setfsuid(2) tells no failure, and leaves the thread as it was. What setgroups(2)
 /// says.
 pub fn open_files_as(uid: u32, gid: u32) -> io::Result<()> {
-    // The C library's setgroups(3) is for all threads of a process; the system call is for this one.
-    // SAFETY: reads no memory when the count is 0.
-    Errno::result(unsafe { libc::syscall(libc::SYS_setgroups, 0, std::ptr::null::<libc::gid_t>()) })?;
+    leave_groups()?;
     nix::unistd::setfsgid(gid.into());
     nix::unistd::setfsuid(uid.into());
     // Nobody has this number, so nothing is changed; both return what was in force.
@@ -258,26 +275,31 @@ impl AsFd for PidFd {
 /// Calls `look` with the rights of the user that the sandbox belongs to: root may lack the capabilities that reach into
 /// another user's processes (CAP_SYS_RESOURCE, CAP_SYS_PTRACE), as in most containers.
 ///
-/// Credentials are a thread's own to the kernel (credentials(7), "C library/kernel differences"), so a thread takes them and
-/// ends with them.
+/// A thread takes them and ends with them.
 pub(crate) fn as_user<T: Send>(
     identity: Identity,
     look: impl FnOnce() -> io::Result<T> + Send,
 ) -> io::Result<T> {
     let Identity::Other { uid, gid } = identity else { return look() };
-    let become_user = move || -> io::Result<()> {
-        // SAFETY: these take numbers only, and change this thread's credentials alone: the C library is not asked.
-        unsafe {
-            Errno::result(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
-            Errno::result(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
-        }
-        Ok(())
-    };
     std::thread::scope(|scope| {
-        let thread =
-            std::thread::Builder::new().spawn_scoped(scope, || become_user().and_then(|()| look()))?;
+        let thread = std::thread::Builder::new().spawn_scoped(scope, move || {
+            take_credentials(uid, gid)?;
+            look()
+        })?;
         thread.join().unwrap_or_else(|_| Err(io::Error::other("a thread ended early")))
     })
+}
+
+/// A number that nobody can foresee (getrandom(2)).
+///
+/// # Errors
+/// `EAGAIN` where the kernel has not gathered enough since it started; what else getrandom(2) says.
+pub fn random_number() -> io::Result<u32> {
+    let mut bytes = [0_u8; mem::size_of::<u32>()];
+    // SAFETY: the buffer is a live local of that length. So few bytes are never cut short.
+    let read = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
+    Errno::result(read)?;
+    Ok(u32::from_ne_bytes(bytes))
 }
 
 /// Lowers a resource limit of a process (prlimit(2)). Neither number is raised above the process's hard limit.
@@ -375,5 +397,29 @@ mod tests {
         // Another thread has kept its own.
         std::fs::remove_file(&path).unwrap();
         assert!(is_root);
+    }
+
+    /// B10: what root's groups may do is not that user's.
+    #[test]
+    fn b10_a_thread_that_becomes_another_user_keeps_no_groups() {
+        if !nix::unistd::geteuid().is_root() {
+            eprintln!("skipped: this is not root");
+            return assert!(std::env::var_os("E2E_STRICT").is_none(), "not root under E2E_STRICT");
+        }
+        let status = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let groups: [libc::gid_t; 2] = [12_347, 12_348];
+                // SAFETY: two numbers of a live local are read; it is for this thread alone.
+                Errno::result(unsafe { libc::syscall(libc::SYS_setgroups, 2, groups.as_ptr()) }).unwrap();
+                as_user(Identity::Other { uid: 12_345, gid: 12_346 }, || {
+                    std::fs::read_to_string(format!("/proc/self/task/{}/status", nix::unistd::gettid()))
+                })
+            });
+            thread.join().unwrap().unwrap()
+        });
+        let of =
+            |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
+        assert_eq!(of("Groups:"), "");
+        assert_eq!((of("Uid:"), of("Gid:")), (["12345"; 4].join("\t"), ["12346"; 4].join("\t")));
     }
 }

@@ -243,12 +243,7 @@ fn no_handlers() {
 /// The C library's calls are for all threads of a process, and take a lock for it; the system calls are for this one.
 fn become_user(uid: u32, gid: u32) -> nix::Result<()> {
     let parent = nix::unistd::getppid();
-    // SAFETY: numbers; setgroups reads no memory when the count is 0.
-    unsafe {
-        Errno::result(libc::syscall(libc::SYS_setgroups, 0, ptr::null::<libc::gid_t>()))?;
-        Errno::result(libc::syscall(libc::SYS_setresgid, gid, gid, gid))?;
-        Errno::result(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
-    }
+    super::take_credentials(uid, gid)?;
     // The change has cleared it (commit_creds, kernel/cred.c). A guard that was killed meanwhile sends nothing any more.
     nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
     if nix::unistd::getppid() != parent {

@@ -92,8 +92,15 @@ impl Tree {
     pub fn open(path: &Path) -> io::Result<Self> {
         let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
-        let found = openat2(AT_FDCWD, path, how)?;
-        let about = fstat(&found)?;
+        Self::of(&openat2(AT_FDCWD, path, how)?)
+    }
+
+    /// The same for what has been opened, as with `O_PATH`.
+    ///
+    /// # Errors
+    /// As in [`Tree::open`], but for the path.
+    pub fn of(found: &OwnedFd) -> io::Result<Self> {
+        let about = fstat(found)?;
         let is_dir = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR;
         let flags = libc::OPEN_TREE_CLONE
             | libc::OPEN_TREE_CLOEXEC
