@@ -9,8 +9,10 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{Flock, FlockArg};
-use nix::unistd::geteuid;
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::names::true_name;
 
@@ -29,6 +31,8 @@ const SWEPT: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct RunDir {
     path: PathBuf,
+    /// The directory itself: whoever it is given to may put something else at its path.
+    dir: File,
     /// Held for as long as the directory is in use.
     _lock: Flock<File>,
 }
@@ -53,13 +57,14 @@ impl RunDir {
     /// happen between the making of the lock file and the lock, and not once the lock is held on a file that has its name.
     fn lock_new(base: &Path) -> io::Result<Option<Self>> {
         let path = nix::unistd::mkdtemp(&base.join(format!("{PREFIX}XXXXXX")))?;
+        let dir = open_dir(&path)?;
         let name = path.join(LOCK);
         let lock = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&name)?;
         let Ok(lock) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(None) };
         let held = lock.metadata()?;
         let named = fs::symlink_metadata(&name).ok();
         if named.is_some_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino())) {
-            return Ok(Some(Self { path, _lock: lock }));
+            return Ok(Some(Self { path, dir, _lock: lock }));
         }
         Ok(None)
     }
@@ -108,7 +113,7 @@ impl RunDir {
 impl Drop for RunDir {
     fn drop(&mut self) {
         // What cannot be removed now is swept at the next start.
-        let _ = remove(&self.path);
+        let _ = remove(&self.dir, &self.path);
     }
 }
 
@@ -150,30 +155,46 @@ fn sweep(base: &Path) {
         if !entry.file_name().as_encoded_bytes().starts_with(PREFIX.as_bytes()) {
             continue;
         }
-        let path = entry.path();
-        let Ok(meta) = fs::symlink_metadata(&path) else { continue };
-        let ours = meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o7777 == 0o700;
-        if !ours {
-            continue;
-        }
-        let lock = OpenOptions::new().write(true).custom_flags(nix::libc::O_NOFOLLOW).open(path.join(LOCK));
-        let Ok(lock) = lock else {
-            // Killed before it had a lock, or about to get one: that start then makes another. Only an empty directory goes.
-            let _ = fs::remove_dir(&path);
-            continue;
-        };
-        // Held until the directory is gone: a start that has made the file and not yet locked it then sees that it lost.
-        let Ok(_held) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { continue };
-        let _ = remove(&path);
+        // What fails here fails for the next start too, and does no harm.
+        let _ = sweep_one(&entry.path());
     }
 }
 
-/// Removes the files of ours and the directory, and nothing else: a directory that holds more stays.
-fn remove(path: &Path) -> io::Result<()> {
+fn sweep_one(path: &Path) -> io::Result<()> {
+    let me = geteuid();
+    let dir = open_dir(path)?;
+    let meta = dir.metadata()?;
+    let is_own = meta.uid() == me.as_raw();
+    // Root's may have been given to a stage's user; its lock is root's then.
+    if meta.mode() & 0o7777 != 0o700 || !(is_own || me.is_root()) {
+        return Ok(());
+    }
+    let flags = OFlag::O_WRONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let lock = match openat(&dir, LOCK, flags, Mode::empty()) {
+        Ok(lock) => File::from(lock),
+        // Killed before it had a lock, or about to get one: that start then makes another. Only an empty directory goes.
+        Err(_) if is_own => return fs::remove_dir(path),
+        Err(errno) => return Err(errno.into()),
+    };
+    if lock.metadata()?.uid() != me.as_raw() {
+        return Ok(());
+    }
+    // Held until the directory is gone: a start that has made the file and not yet locked it then sees that it lost.
+    let Ok(_held) = Flock::lock(lock, FlockArg::LockExclusiveNonblock) else { return Ok(()) };
+    remove(&dir, path)
+}
+
+fn open_dir(path: &Path) -> io::Result<File> {
+    let flags = nix::libc::O_DIRECTORY | nix::libc::O_NOFOLLOW;
+    OpenOptions::new().read(true).custom_flags(flags).open(path)
+}
+
+/// Removes the files of ours from a directory, and the directory, and nothing else: one that holds more stays.
+fn remove(dir: &File, path: &Path) -> io::Result<()> {
     for name in [SOCKET, SOCKS5_SOCKET, DENIALS, LOCK] {
-        match fs::remove_file(path.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
+        match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(errno.into()),
         }
     }
     fs::remove_dir(path)
@@ -232,6 +253,32 @@ mod tests {
         assert!(!empty.exists(), "killed before it had a lock");
         assert!(used.path.exists());
         drop((killed, used, third));
+        fs::remove_dir(&base).unwrap();
+    }
+
+    /// K25: what root gave to a stage's user is root's to sweep, and what that user made is not.
+    #[test]
+    fn b32_root_sweeps_what_it_has_given_to_another_user() {
+        if !geteuid().is_root() {
+            eprintln!("skipped: this is not root");
+            return assert!(std::env::var_os("E2E_STRICT").is_none(), "not root under E2E_STRICT");
+        }
+        let base = scratch("given");
+        let left = [RunDir::create(&base).unwrap(), RunDir::create(&base).unwrap()];
+        let used = RunDir::create(&base).unwrap();
+        for dir in left.iter().chain([&used]) {
+            dir.give_to(12_345, 12_345).unwrap();
+        }
+        // As if by SIGKILL: the locks are gone, the names are not.
+        for dir in &left {
+            fs::remove_file(dir.path.join(LOCK)).unwrap();
+            fs::write(dir.path.join(LOCK), "").unwrap();
+        }
+        let [killed, other] = left;
+        std::os::unix::fs::chown(other.path.join(LOCK), Some(12_345), None).unwrap();
+        sweep(&base);
+        assert_eq!([&killed, &other, &used].map(|dir| dir.path.exists()), [false, true, true]);
+        drop((killed, other, used));
         fs::remove_dir(&base).unwrap();
     }
 
