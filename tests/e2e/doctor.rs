@@ -1,6 +1,8 @@
 //! `exeat doctor`: each step for real, here and on hosts that refuse one.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 
 use e2e::case::{Cases, Cx};
 use serde_json::Value;
@@ -12,9 +14,13 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("doctor::a_filter_around_exeat_is_named", filtered);
     list.users("doctor::no_bubblewrap", no_bubblewrap);
     list.root("doctor::root_is_tried_as_the_owner", as_owner);
+    list.root("doctor::root_is_tried_as_a_user_of_its_own", as_own);
     list.users("doctor::with_sigchld_ignored", sigchld_ignored);
     list.once("doctor::a_record_without_a_place", no_place);
 }
+
+/// A root without CAP_SYS_ADMIN.
+const KEPT: [&str; 4] = ["setpriv", "--bounding-set", "-sys_admin", "--"];
 
 fn everything(cx: &Cx) {
     let done = cx.exeat(["doctor", "--json"]).run();
@@ -103,6 +109,35 @@ fn as_owner(cx: &Cx) {
     let done = cx.exeat_plain(["doctor"]).cwd(&dir).under(without).run();
     done.exits(1).shows("FAILS").shows("exeat cannot run here.");
     cx.exeat_plain(["doctor"]).cwd(&dir).run().exits(0);
+}
+
+/// What a run of root's takes besides: the trees are mounted, and not only looked at.
+fn as_own(cx: &Cx) {
+    let probe = cx.bench().bin.join("probe").display().to_string();
+    let without = [probe.as_str(), "without-move-mount"];
+    cx.sh(&[], "echo it-ran").under(without).run().exits(125);
+    cx.exeat_plain(["doctor"]).under(without).run().exits(1).shows("exeat cannot run here.");
+    // In part: as the owner of the directory, and as root.
+    let owned = cx.dir().join("owned");
+    fs::create_dir(&owned).expect("a directory");
+    cx.bench().give(&owned, false);
+    let identity = |dir: &Path| {
+        let done = cx.exeat_plain(["doctor", "--json"]).cwd(dir).under(KEPT).run();
+        let all: Value = serde_json::from_str(&done.exits(0).stdout()).expect("JSON");
+        let steps = all["steps"].as_array().expect("steps").clone();
+        steps.into_iter().find(|step| step["id"] == "identity").expect("the step")
+    };
+    for (dir, words) in [(owned.as_path(), "no user of its own"), (cx.dir(), "keeps root's kernel uid")] {
+        let step = identity(dir);
+        assert_eq!(step["found"], "partial", "{step}");
+        assert!(step["seen"].as_str().is_some_and(|seen| seen.contains(words)), "{step}");
+    }
+    let names = fs::read_dir("/tmp").expect("/tmp").flatten().map(|entry| entry.file_name());
+    let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("exeat-")).collect();
+    let is_given = |name: &std::ffi::OsString| {
+        fs::metadata(Path::new("/tmp").join(name)).is_ok_and(|meta| meta.uid() > 1_000_000_000)
+    };
+    assert!(!left.iter().any(is_given), "{left:?}");
 }
 
 fn sigchld_ignored(cx: &Cx) {

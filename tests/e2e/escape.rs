@@ -7,6 +7,7 @@ mod abstract_socket;
 mod agents;
 mod bare_repository;
 mod bridge_socket;
+mod cache_links;
 mod capabilities;
 mod closed_home;
 mod core_pattern;
@@ -61,6 +62,7 @@ pub(crate) fn cases(list: &mut Cases) {
     agents::cases(list);
     bare_repository::cases(list);
     bridge_socket::cases(list);
+    cache_links::cases(list);
     capabilities::cases(list);
     closed_home::cases(list);
     core_pattern::cases(list);

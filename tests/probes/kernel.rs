@@ -65,12 +65,12 @@ pub(crate) fn tiocsti() -> Said {
 }
 
 /// Becomes `command` under a filter that refuses mount(2), as a container runtime's does.
-pub(crate) fn without_mount(command: &[&str]) -> Said {
-    let mount = u32::try_from(libc::SYS_mount).map_err(io::Error::other)?;
+pub(crate) fn without(call: libc::c_long, command: &[&str]) -> Said {
+    let call = u32::try_from(call).map_err(io::Error::other)?;
     let refuse = libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned();
     // linux/bpf_common.h: load the call's number, compare, answer.
     let program =
-        [(0x20, 0, 0, 0), (0x15, 0, 1, mount), (0x06, 0, 0, refuse), (0x06, 0, 0, libc::SECCOMP_RET_ALLOW)];
+        [(0x20, 0, 0, 0), (0x15, 0, 1, call), (0x06, 0, 0, refuse), (0x06, 0, 0, libc::SECCOMP_RET_ALLOW)];
     let mut program = program.map(|(code, jt, jf, k)| libc::sock_filter { code, jt, jf, k });
     let length = u16::try_from(program.len()).map_err(io::Error::other)?;
     let filter = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };

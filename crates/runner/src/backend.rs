@@ -12,7 +12,9 @@ use serde::{Deserialize, Serialize};
 use crate::dirs::{self, RunDir};
 use crate::error::{Error, chain};
 use crate::identity::Who;
+use crate::run::staging;
 use crate::signals;
+use crate::staged::{Fault, Ids, Staged};
 
 /// What holds a stage.
 ///
@@ -135,10 +137,12 @@ impl Backend {
     pub fn check(&self) -> Report {
         static STOOD: Stood = Stood(Mutex::new(Vec::new()));
         let looked = match self {
-            Self::Bwrap { path } => who().and_then(|identity| {
-                let key = (path.clone(), identity != Identity::Caller);
-                STOOD.look(&key, || stand(path, identity).map(drop))
-            }),
+            Self::Bwrap { path } => {
+                Who::here(Path::new(".")).map_err(|error| unavailable(&error)).and_then(|who| {
+                    let standing = (path.clone(), Sort::of(&who));
+                    STOOD.look(&standing, || stand(path, &who).map(drop))
+                })
+            }
             Self::None => Err(BackendError::Unavailable {
                 backend: self.name().into(),
                 reason: "this version runs no command without a sandbox".into(),
@@ -176,14 +180,30 @@ impl Report {
     }
 }
 
-/// The executables whose sandbox stood once, and whether that was for another user than the caller.
+/// The executables whose sandbox stood once, and for whom.
 struct Stood(Mutex<Vec<Standing>>);
 
-type Standing = (PathBuf, bool);
+type Standing = (PathBuf, Sort);
 
-/// Who a stage would be that starts in the working directory.
-fn who() -> Result<Identity, BackendError> {
-    Ok(Who::here(Path::new(".")).map_err(|error| unavailable(&error))?.identity().0)
+/// Who a sandbox was for, as far as that makes another sandbox of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sort {
+    /// The caller, whoever that is.
+    Caller,
+    /// A user of a run's own, another one each time.
+    Own,
+    /// This user.
+    Owner(Ids),
+}
+
+impl Sort {
+    fn of(who: &Who) -> Self {
+        match who {
+            Who::Caller | Who::Kept(_) => Self::Caller,
+            Who::Own(_) => Self::Own,
+            Who::Owner(ids, _) => Self::Owner(*ids),
+        }
+    }
 }
 
 impl Stood {
@@ -203,8 +223,8 @@ fn unavailable(error: &Error) -> BackendError {
     BackendError::Unavailable { backend: "bwrap".into(), reason: chain(error), fix: error.fix() }
 }
 
-/// Builds the smallest sandbox with this bubblewrap for this user, waits for the helper's offer, and ends it.
-pub(crate) fn stand(bwrap: &Path, identity: Identity) -> Result<Offer, Error> {
+/// Builds the smallest sandbox with this bubblewrap for this user as a run would, and waits for the helper's offer.
+pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
     /// Bytes of the file system in memory: the helper.
     const RUN_SIZE: u64 = 16 << 20;
     /// Bytes of `/dev/shm`: nothing is put there.
@@ -214,12 +234,19 @@ pub(crate) fn stand(bwrap: &Path, identity: Identity) -> Result<Offer, Error> {
         return Err(Error::ChildrenUnseen);
     }
     let bwrap = exeat_sandbox::bwrap::trusted(bwrap).map_err(Error::Sandbox)?;
+    let identity = who.identity().0;
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").filter(|_| identity == Identity::Caller);
     let base = dirs::base(runtime.as_deref().map(Path::new));
     let dir = RunDir::create(&base).map_err(prepare("the run directory"))?;
     let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
-    if let Identity::Other { uid, gid } = identity {
-        dir.give_to(uid, gid).map_err(prepare("the run directory"))?;
+    let staged = match who {
+        Who::Own(own) => Some(Staged::new(own.ids()).map_err(|why| Error::from(Fault::Refused(why)))?),
+        Who::Caller | Who::Owner(..) | Who::Kept(_) => None,
+    };
+    let staging = staged.map(|staged| staging(staged, &dir)).transpose();
+    let staging = staging.map_err(prepare("the trees of the view"))?;
+    if let Who::Owner((uid, gid), _) = who {
+        dir.give_to(*uid, *gid).map_err(prepare("the run directory"))?;
     }
     // Nobody gives this up: the write end lives until the offer is here.
     let (cancel, _hold) = io::pipe().map_err(prepare("a pipe"))?;
@@ -232,7 +259,7 @@ pub(crate) fn stand(bwrap: &Path, identity: Identity) -> Result<Offer, Error> {
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    Launch { bwrap, spec, listener, cancel: cancel.into(), staging: None }.start().map_err(Error::Sandbox)
+    Launch { bwrap, spec, listener, cancel: cancel.into(), staging }.start().map_err(Error::Sandbox)
 }
 
 #[cfg(test)]
@@ -307,12 +334,15 @@ mod tests {
     #[test]
     fn k24_what_stood_once_is_not_built_again() {
         let stood = Stood(Mutex::default());
-        let it = (PathBuf::from("/x"), false);
+        let it = (PathBuf::from("/x"), Sort::Own);
         let fails = || Err(Error::NoCommand);
         assert!(stood.look(&it, fails).is_err());
         assert!(stood.look(&it, || Ok(())).is_ok());
         assert!(stood.look(&it, fails).is_ok(), "not remembered");
-        assert!(stood.look(&("/y".into(), false), fails).is_err(), "another executable");
-        assert!(stood.look(&("/x".into(), true), fails).is_err(), "another user");
+        assert!(stood.look(&("/y".into(), Sort::Own), fails).is_err(), "another executable");
+        for other in [Sort::Caller, Sort::Owner((1, 1)), Sort::Owner((2, 2))] {
+            assert!(stood.look(&("/x".into(), other), fails).is_err(), "another user");
+            assert!(stood.look(&("/x".into(), other), || Ok(())).is_ok());
+        }
     }
 }

@@ -7,14 +7,14 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::place::Place;
 pub use exeat_sandbox::Fix;
-use exeat_sandbox::Identity;
 pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
+use exeat_sandbox::{Held, Identity};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::stand;
 use crate::dirs;
 use crate::error::{Error, chain};
-use crate::identity::{Who, mounted_in, unused};
+use crate::identity::Who;
 
 /// Where a caller's variables put things.
 #[derive(Debug, Clone, Copy)]
@@ -32,12 +32,13 @@ pub struct Variables<'a> {
 pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
     let cwd = Path::new(".");
     // Root's stage becomes somebody else first, with that user's rights to namespaces. A directory that is gone is said below.
-    let identity = Who::here(cwd).map_or(Identity::Caller, |who| who.identity().0);
+    let who = Who::here(cwd).unwrap_or(Who::Caller);
+    let identity = who.identity().0;
     let (mut findings, bwrap) = exeat_sandbox::doctor::examine(identity);
     if let Some(bwrap) = &bwrap {
-        findings.extend(whole(bwrap, identity));
+        findings.extend(whole(bwrap, &who));
     }
-    findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(cwd)));
+    findings.extend(nix::unistd::geteuid().is_root().then(|| another_user(&who)));
     findings.push(run_directory(variables, identity));
     findings.push(record(variables));
     findings.push(cgroup());
@@ -51,9 +52,9 @@ pub fn can_run(findings: &[Finding]) -> bool {
 }
 
 /// A whole sandbox with its helper, and its network from this side.
-fn whole(bwrap: &Path, identity: Identity) -> Vec<Finding> {
+fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
     let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
-    match stand(bwrap, identity) {
+    match stand(bwrap, who) {
         Ok(offer) => {
             let entered = offer.may_enter_network();
             let (outside, way) = ("network_from_outside", "the sandbox's network, entered from the host");
@@ -77,18 +78,14 @@ fn whole(bwrap: &Path, identity: Identity) -> Vec<Finding> {
     }
 }
 
-/// Whether root's stage becomes another user in a directory of root's.
-fn another_user(cwd: &Path) -> Finding {
+/// Whether root's stage is a user of its own here.
+fn another_user(who: &Who) -> Finding {
     let (id, step) = ("identity", "root's files, mounted for another user");
-    let ids = unused().ok_or_else(|| "the users of this container have no uid to spare".to_owned());
-    match ids.and_then(|ids| mounted_in(cwd, ids)) {
-        Ok(()) => Finding::held(id, step, "here, in the working directory"),
-        Err(why) => {
-            let costs = "in a directory of root's the stage keeps root's kernel uid: file permissions do not hold it back";
-            let fix = Some(Fix::words("start exeat as an ordinary user, or in a directory that one owns"));
-            Finding { fix, ..Finding::partial(id, step, why, costs) }
-        }
-    }
+    let Held::Partial { missing } = who.identity().1 else {
+        return Finding::held(id, step, "here, in the working directory");
+    };
+    let fix = who.fix().map(Fix::words);
+    Finding { fix, ..Finding::partial(id, step, missing, "--require full refuses to run here") }
 }
 
 fn run_directory(variables: Variables<'_>, identity: Identity) -> Finding {

@@ -10,7 +10,6 @@ use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
-use crate::identity::is_own;
 use crate::plan::{FILTERS, Plan};
 use crate::quarantine::Missing;
 use crate::request::Loopback;
@@ -112,7 +111,7 @@ impl Plan {
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),
             // The number is another one each time.
-            Identity::Other { uid, .. } if is_own(uid) => it.text("identity", "its own"),
+            Identity::Other { .. } if self.own.is_some() => it.text("identity", "its own"),
             Identity::Other { uid, gid } => {
                 it.text("identity", "other").number("uid", uid.into()).number("gid", gid.into())
             }

@@ -8,7 +8,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io::Read;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -17,13 +17,15 @@ use exeat_contract::NOBODY;
 use exeat_sandbox::{Held, Identity};
 use nix::unistd::{Uid, User, geteuid};
 
+use crate::cache::Steps;
 use crate::dirs;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::names::true_name;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
 use crate::request::{Cache, Request};
-use crate::staged::{Fault, Ids, Staged, Taken};
+use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
+use crate::uids::{Own, has_all};
 use crate::view;
 
 /// Who a stage is to the kernel.
@@ -32,64 +34,81 @@ pub(crate) enum Who {
     /// The caller, who is an ordinary user.
     Caller,
     /// Root's choice: a user of this run's own.
-    Own(Ids),
-    /// Who owns the working directory.
-    Owner(Ids),
+    Own(Own),
+    /// Who owns the working directory, for this reason.
+    Owner(Ids, String),
     /// Root, for this reason.
     Kept(String),
 }
 
 impl Who {
     /// Who a stage is to be.
-    pub(crate) fn first() -> Self {
-        match geteuid().is_root().then(unused) {
-            None => Self::Caller,
-            Some(Some(ids)) => Self::Own(ids),
-            Some(None) => Self::Kept("the users of this container have no uid to spare".into()),
-        }
+    ///
+    /// # Errors
+    /// Why there is no user of its own, as the end of a sentence.
+    pub(crate) fn first() -> Result<Self, String> {
+        if geteuid().is_root() { Own::take().map(Self::Own) } else { Ok(Self::Caller) }
     }
 
-    /// Who it is instead where root's trees cannot be mounted for it, for this reason; it starts in this directory, or has to
-    /// write it.
+    /// Who it is instead where it cannot be a user of its own, for this reason; it starts in this directory, or has to write it.
     pub(crate) fn instead(why: String, dir: &Path) -> Result<Self, Error> {
         let meta = fs::metadata(dir).map_err(|source| Error::Path {
             what: "the working directory",
             path: dir.to_path_buf(),
             source,
         })?;
-        // In a container nobody may also stand for a user that it does not have.
-        if meta.uid() == 0 || meta.uid() == NOBODY {
-            return Ok(Self::Kept(why));
+        let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+        Ok(Self::owner(meta.uid(), &map, why))
+    }
+
+    /// The owner of a directory, in a user namespace with this map (user_namespaces(7)).
+    fn owner(uid: u32, map: &str, why: String) -> Self {
+        // Where the map has holes, nobody also stands for a user that is not in it.
+        if uid == 0 || (uid == NOBODY && !has_all(map)) {
+            return Self::Kept(why);
         }
         // The user's own group, not the directory's: that may be root's.
-        let user = User::from_uid(Uid::from_raw(meta.uid())).ok().flatten();
-        Ok(Self::Owner((meta.uid(), user.map_or(NOBODY, |user| user.gid.as_raw()))))
+        let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+        Self::Owner((uid, user.map_or(NOBODY, |user| user.gid.as_raw())), why)
     }
 
     /// Who it is in this directory, as far as can be told without a view.
     pub(crate) fn here(dir: &Path) -> Result<Self, Error> {
-        match Self::first() {
-            Self::Own(ids) => match mounted_in(dir, ids) {
-                Ok(()) => Ok(Self::Own(ids)),
-                Err(why) => Self::instead(why, dir),
-            },
-            other => Ok(other),
-        }
+        let first = Self::first().and_then(|who| match &who {
+            Self::Own(own) => mounted_in(dir, own.ids()).map(|()| who),
+            _ => Ok(who),
+        });
+        first.or_else(|why| Self::instead(why, dir))
     }
 
     /// The same for the sandbox, and whether it holds.
     pub(crate) fn identity(&self) -> (Identity, Held) {
-        match self {
-            Self::Caller => (Identity::Caller, Held::Full),
-            Self::Own((uid, gid)) | Self::Owner((uid, gid)) => {
-                (Identity::Other { uid: *uid, gid: *gid }, Held::Full)
-            }
-            Self::Kept(why) => {
-                let missing = format!(
+        let identity = match self.other() {
+            Some((uid, gid)) => Identity::Other { uid, gid },
+            None => Identity::Caller,
+        };
+        let held = match self {
+            Self::Caller | Self::Own(_) => Held::Full,
+            Self::Owner(_, why) => Held::Partial {
+                missing: format!(
+                    "the stage is the owner of the working directory, and no user of its own: {why}"
+                ),
+            },
+            Self::Kept(why) => Held::Partial {
+                missing: format!(
                     "the stage keeps root's kernel uid, and in its view file permissions do not hold it back: {why}"
-                );
-                (Identity::Caller, Held::Partial { missing })
-            }
+                ),
+            },
+        };
+        (identity, held)
+    }
+
+    /// What would have it hold.
+    pub(crate) fn fix(&self) -> Option<&'static str> {
+        match self {
+            Self::Caller | Self::Own(_) => None,
+            Self::Owner(..) => Some("start exeat as that user"),
+            Self::Kept(_) => Some("start exeat as an ordinary user, or in a directory that one owns"),
         }
     }
 
@@ -97,13 +116,14 @@ impl Who {
     fn other(&self) -> Option<Ids> {
         match self {
             Self::Caller | Self::Kept(_) => None,
-            Self::Own(ids) | Self::Owner(ids) => Some(*ids),
+            Self::Own(own) => Some(own.ids()),
+            Self::Owner(ids, _) => Some(*ids),
         }
     }
 
     /// The directory of caches, and who makes what is in it, where that is not the caller.
     fn cache_base(&self, xdg: Option<&OsStr>, home: &Path) -> (PathBuf, Option<Ids>) {
-        if let Self::Owner(ids) = self {
+        if let Self::Owner(ids, _) = self {
             let user = User::from_uid(Uid::from_raw(ids.0)).ok().flatten();
             let own = user.filter(|user| fs::metadata(&user.dir).is_ok_and(|meta| meta.uid() == ids.0));
             if let Some(user) = own {
@@ -113,50 +133,33 @@ impl Who {
         let given = xdg.map(PathBuf::from).filter(|path| path.is_absolute());
         (given.unwrap_or_else(|| home.join(".cache")), None)
     }
-}
 
-/// Uids of which systemd says that nothing uses them ("Users, Groups, UIDs and GIDs on systemd systems"): between those of
-/// containers and the end of what is a positive number everywhere.
-const UNUSED: std::ops::RangeInclusive<u32> = 1_879_048_192..=2_147_483_646;
-/// Those for services that have a user for as long as they run, in a container that has no others.
-const PASSING: std::ops::RangeInclusive<u32> = 61_184..=65_519;
-
-/// Whether a uid is one of those that a run has for itself: the number says nothing then.
-pub(crate) fn is_own(uid: u32) -> bool {
-    UNUSED.contains(&uid) || PASSING.contains(&uid)
-}
-
-/// A user that nobody else is: two runs at the same time have different ones.
-pub(crate) fn unused() -> Option<Ids> {
-    /// Numbers that are tried: in the smaller range somebody may have one.
-    const TRIES: usize = 16;
-    let known = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
-    let (uids, gids) = (known("uid"), known("gid"));
-    let range = [UNUSED, PASSING]
-        .into_iter()
-        .find(|range| [&uids, &gids].iter().all(|map| has(map, *range.start()) && has(map, *range.end())))?;
-    (0..TRIES).find_map(|_| {
-        let id = range.start() + random()? % (range.end() - range.start() + 1);
-        let is_taken = PASSING.contains(&id) && User::from_uid(Uid::from_raw(id)).ok().flatten().is_some();
-        (!is_taken).then_some((id, id))
-    })
-}
-
-/// Whether a user namespace with this map (user_namespaces(7)) has an id.
-fn has(map: &str, id: u32) -> bool {
-    map.lines().any(|line| {
-        let mut words = line.split_whitespace().filter_map(|word| word.parse::<u64>().ok());
-        let (first, count) = (words.next(), words.nth(1));
-        first
-            .zip(count)
-            .is_some_and(|(first, count)| (first..first.saturating_add(count)).contains(&id.into()))
-    })
-}
-
-fn random() -> Option<u32> {
-    let mut bytes = [0; 4];
-    fs::File::open("/dev/urandom").and_then(|mut file| file.read_exact(&mut bytes)).ok()?;
-    Some(u32::from_ne_bytes(bytes))
+    /// The cache that this user can write, where it is really; in its own trees, where it has any.
+    ///
+    /// # Errors
+    /// Why there is none, as the end of a sentence.
+    fn cache(
+        &self,
+        cache: PathBuf,
+        maker: Option<Ids>,
+        staged: Option<&mut Staged>,
+    ) -> Result<PathBuf, String> {
+        let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
+        match (self, staged) {
+            (Self::Own(_), Some(staged)) => staged.cache(&cache).map_err(unusable),
+            (Self::Caller, _) => Ok(cache),
+            (Self::Owner(..), _) if maker.is_some() => Ok(cache),
+            // bubblewrap finds it by its name.
+            (Self::Kept(_), _) => match Steps::toward(&cache) {
+                Ok(steps) if is_root_s_to_make(steps.place()) => Ok(steps.end()),
+                Ok(_) => {
+                    Err(format!("another user than root could put something else at `{}`", cache.display()))
+                }
+                Err(error) => Err(unusable(error)),
+            },
+            _ => Err("there is no place for it that the stage's uid can write".into()),
+        }
+    }
 }
 
 /// Whether root's trees can be mounted for this user, in this directory.
@@ -204,22 +207,19 @@ impl Base<'_> {
         let mut notes = Vec::new();
         let mut staged = match who {
             // Other processes of the owner's could look into what is mounted for it.
-            Who::Caller | Who::Kept(_) | Who::Owner(_) => None,
-            Who::Own(ids) => Some(Staged::new(*ids).map_err(Fault::Refused)?),
+            Who::Caller | Who::Kept(_) | Who::Owner(..) => None,
+            Who::Own(own) => Some(Staged::new(own.ids()).map_err(Fault::Refused)?),
         };
         let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
-        let cache = Some(view::cache_dir(&cache_base, cwd)).filter(|cache| {
-            request.files.cache == Cache::Private
-                && match &mut staged {
-                    _ if other.is_none() || cache_maker.is_some() => true,
-                    Some(staged) => staged.cache(cache).is_ok(),
-                    None => false,
-                }
-        });
-        if cache.is_none() && request.files.cache == Cache::Private {
-            notes.push("the package cache is in memory and ends with the run: there is no place for it that the stage's uid can write".into());
-        }
+        let cache = view::cache_dir(&cache_base, cwd);
+        let cache = (request.files.cache == Cache::Private)
+            .then(|| who.cache(cache, cache_maker, staged.as_mut()))
+            .transpose()
+            .unwrap_or_else(|why| {
+                notes.push(format!("the package cache is in memory and ends with the run: {why}"));
+                None
+            });
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
         own.push(cache_base.join("exeat"));
@@ -233,7 +233,7 @@ impl Base<'_> {
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();
         // Nobody has a home who is a user for this run alone.
-        let owner = other.filter(|_| matches!(who, Who::Owner(_)));
+        let owner = other.filter(|_| matches!(who, Who::Owner(..)));
         let mut facts = view::Facts {
             cwd,
             home,
@@ -280,16 +280,24 @@ impl Base<'_> {
 mod tests {
     use super::*;
 
+    /// B10: who owns a directory is somebody, unless the number may stand for another.
     #[test]
-    fn b10_a_run_has_a_user_of_its_own() {
-        let whole = "         0          0 4294967295\n";
-        assert!(has(whole, *UNUSED.start()) && has(whole, *UNUSED.end()));
-        let container = "0 100000 65536\n";
-        assert!(
-            !has(container, *UNUSED.start()) && has(container, *PASSING.end()) && !has("0 1000 1\n", 61_184)
-        );
-        assert!(!has("", 0) && !has("x y z", 0));
-        let (one, other) = (unused().unwrap(), unused().unwrap());
-        assert!(is_own(one.0) && is_own(other.0) && one != other, "{one:?} {other:?}");
+    fn b10_nobody_s_directory_is_nobody_s_where_every_uid_is_there() {
+        let whole = "0 0 4294967295\n";
+        let owner = |uid, map| Who::owner(uid, map, "why".into());
+        assert!(matches!(owner(NOBODY, whole), Who::Owner((NOBODY, _), _)));
+        assert!(matches!(owner(NOBODY, "0 100000 65536\n"), Who::Kept(_)));
+        assert!(matches!(owner(0, whole), Who::Kept(_)));
+        assert!(matches!(owner(54_321, ""), Who::Owner((54_321, NOBODY), _)));
+    }
+
+    /// B10: a stage that shares its uid with somebody is held in part, and it is said why.
+    #[test]
+    fn b10_another_user_s_uid_holds_in_part() {
+        for who in [Who::Owner((1, 1), "no such thing".into()), Who::Kept("no such thing".into())] {
+            let Held::Partial { missing } = who.identity().1 else { panic!("{who:?}") };
+            assert!(missing.ends_with(": no such thing") && who.fix().is_some(), "{missing}");
+        }
+        assert_eq!(Who::Caller.identity(), (Identity::Caller, Held::Full));
     }
 }

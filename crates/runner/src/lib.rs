@@ -52,6 +52,7 @@
 mod alone;
 mod backend;
 mod bounds;
+mod cache;
 mod cover;
 mod dirs;
 pub mod discover;
@@ -74,6 +75,7 @@ mod stage;
 mod staged;
 mod stopping;
 mod terminal;
+mod uids;
 mod upstream;
 mod via;
 mod view;

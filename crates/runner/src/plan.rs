@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::Source;
 use exeat_audit::place::Place;
-use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
+use exeat_contract::{BridgeKind, CACHE, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
 use exeat_policy::{Action, Effective, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
@@ -18,6 +18,7 @@ use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp};
 use nix::unistd::{User, geteuid};
 use serde_json::json;
 
+use crate::cache::{self, Steps};
 use crate::environment::{Environment, Variable, Why};
 use crate::error::Error;
 use crate::identity::{Base, Seen, Who};
@@ -27,7 +28,8 @@ use crate::names::true_name;
 use crate::quarantine::Missing;
 use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, Tty, UnixSockets, WORK, Work};
 use crate::staged::{Fault, Ids, Staged, Taken};
-use crate::view::{WORK_PATH, joined};
+use crate::uids::Own;
+use crate::view::{WORK_PATH, cache_in_memory, joined};
 use crate::{environment, via};
 
 /// What one run will do.
@@ -51,6 +53,8 @@ pub struct Plan {
     pub(crate) via: Option<PathBuf>,
     pub(crate) upstream: Option<UpstreamProxy>,
     pub(crate) identity: Identity,
+    /// Where that is a user of the run's own: held for as long as the plan.
+    pub(crate) own: Option<Own>,
     /// The stage may make Unix sockets.
     pub(crate) unix_sockets: bool,
     pub(crate) loopback: Loopback,
@@ -99,21 +103,18 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let environment = environment::build(&request, &stage_home);
     let base =
         Base { request: &request, environment: &environment, cwd: &cwd, home: &home, place: place.as_ref() };
-    let mut who = Who::first();
-    let mut seen = base.view(&who);
-    if let Err(Fault::Refused(why)) = seen {
-        let told = format!("the stage is the owner of the working directory, and no user of its own: {why}");
-        who = Who::instead(why, work.as_deref().unwrap_or(&cwd))?;
-        notes.extend(matches!(who, Who::Owner(_)).then_some(told));
-        seen = base.view(&who);
+    let view = |who: Who| base.view(&who).map(|seen| (who, seen));
+    let (who, seen) = match Who::first().map_err(Fault::Refused).and_then(view) {
+        Err(Fault::Refused(why)) => view(Who::instead(why, work.as_deref().unwrap_or(&cwd))?),
+        other => other,
     }
-    let Seen { built, taken, staged, cache, cache_maker, run_base, notes: said } =
-        seen.map_err(Error::from)?;
+    .map_err(Error::from)?;
+    let Seen { built, taken, staged, cache, cache_maker, run_base, notes: said } = seen;
     let (identity, identity_held) = who.identity();
     let limits = limits::Held::new(request.limits, matches!(who, Who::Kept(_)))?;
 
     if let Held::Partial { missing } = &identity_held {
-        notes.push(format!("{missing} (start exeat as an ordinary user, or in a directory that one owns)"));
+        notes.push(format!("{missing} ({})", who.fix().unwrap_or_default()));
     }
     notes.extend(request.policy.terms().note().map(str::to_owned));
     notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
@@ -170,6 +171,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         via,
         upstream: request.upstream,
         identity,
+        own: if let Who::Own(own) = who { Some(own) } else { None },
         unix_sockets,
         loopback: hardening.loopback,
         debuggable: hardening.debuggable,
@@ -250,6 +252,31 @@ impl Plan {
             identity: self.identity,
             debuggable: self.debuggable,
         }
+    }
+
+    /// Makes the private cache, or has it in memory.
+    ///
+    /// # Errors
+    /// Why it is in memory, as a line for the caller.
+    pub(crate) fn make_cache(&mut self) -> Result<(), String> {
+        let Some(dir) = &self.cache else { return Ok(()) };
+        let made = match (&mut self.staged, self.cache_maker) {
+            (Some(staged), _) => staged.make(),
+            (None, Some(maker)) => cache::make_as(dir, maker),
+            (None, None) if geteuid().is_root() => {
+                Steps::toward(dir).and_then(|mut steps| steps.make().map(drop))
+            }
+            (None, None) => cache::make(dir),
+        };
+        let Err(error) = made else { return Ok(()) };
+        let why = format!("`{}` cannot be made: {error}", dir.display());
+        for (mount, taken) in self.mounts.iter_mut().zip(&mut self.taken) {
+            if matches!(mount, Mount::Writable { at, .. } if at == Path::new(CACHE)) {
+                (*mount, *taken) = (cache_in_memory(), None);
+            }
+        }
+        self.cache = None;
+        Err(format!("the package cache was in memory, and has ended with the run: {why}"))
     }
 
     /// The TCP ports that the stage may connect to, where not all of them.

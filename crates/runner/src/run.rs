@@ -4,13 +4,12 @@
 //! blocks. What a run does to the process that it is part of is in [`Within`], and nowhere else.
 
 use std::ffi::OsString;
-use std::fs::{DirBuilder, File, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::DirBuilderExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -50,7 +49,7 @@ use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
 use crate::request::{AuditTo, Tty};
 use crate::signals::{Ask, Asks, Signals, may_suspend};
-use crate::staged::{Ids, Staged};
+use crate::staged::Staged;
 use crate::stopping::{GRACE, Stopping};
 use crate::terminal::Terminal;
 
@@ -139,6 +138,7 @@ pub(crate) fn run_on(
     streams: Streams,
     within: Within,
 ) -> Result<(Outcome, Option<Signal>), Error> {
+    let no_cache = plan.make_cache().err();
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -170,7 +170,7 @@ pub(crate) fn run_on(
             // The log fails closed by itself, and the line below tells.
             let _ = log.write(Event::Note(noted(found)));
         }
-        let mut notes: Vec<String> = found.iter().map(told).collect();
+        let mut notes: Vec<String> = no_cache.into_iter().chain(found.iter().map(told)).collect();
         let lost = outcome.as_mut().ok().and_then(|done| done.uncovered.take());
         for (note, line) in lost.as_ref().map(told_of).unwrap_or_default() {
             let _ = log.write(Event::Note(note));
@@ -520,9 +520,6 @@ impl Run<'_> {
         started: Option<Sender<()>>,
     ) -> Result<Done, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
-        if let Some(cache) = &self.plan.cache {
-            make_cache(cache, self.plan.cache_maker).map_err(prepare("the private cache"))?;
-        }
         let dir = RunDir::create(&self.plan.run_base).map_err(prepare("the run directory"))?;
         let listener = dir.listen().map_err(prepare("the proxy's socket"))?;
         let socks5 = self.plan.has_socks5_socket().then(|| dir.listen_socks5()).transpose();
@@ -1012,27 +1009,13 @@ async fn watch_relay(lifeline: OwnedFd, handle: Handle, log: Log, over: Cancella
 }
 
 /// What bubblewrap is to find in the place of the run directory: the trees, and the directory's own files.
-fn staging(staged: Staged, dir: &RunDir) -> io::Result<Staging> {
+pub(crate) fn staging(staged: Staged, dir: &RunDir) -> io::Result<Staging> {
     let mut staging = Staging::new(dir.path());
-    for (name, tree) in staged.into_trees()? {
+    for (name, tree) in staged.into_trees() {
         staging.add(name, tree);
     }
     for (name, path) in names(dir) {
         staging.add(name, Tree::open(&path)?);
     }
     Ok(staging)
-}
-
-fn make_cache(cache: &Path, maker: Option<Ids>) -> io::Result<()> {
-    let make = || DirBuilder::new().recursive(true).mode(0o700).create(cache);
-    let Some((uid, gid)) = maker else { return make() };
-    // Below a directory of that user's, who may have put links there: what is made is made with that user's rights. They
-    // are a thread's own (setfsuid(2)), so the thread ends with them.
-    std::thread::scope(|scope| {
-        let maker = scope.spawn(|| {
-            exeat_sandbox::open_files_as(uid, gid)?;
-            make()
-        });
-        maker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it ended early")))
-    })
 }

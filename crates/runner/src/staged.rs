@@ -20,8 +20,10 @@ use nix::errno::Errno;
 use nix::unistd::{Uid, User};
 
 use crate::bounds::follow;
+use crate::cache::Steps;
 use crate::error::Error;
 use crate::names::{plain_name, true_name};
+use crate::uids::ranges;
 use crate::view;
 
 /// A kernel uid and gid.
@@ -50,8 +52,15 @@ struct Held {
     host: PathBuf,
     /// The owner on the disk that the stage is taken for, where that is another one than itself.
     owner: Option<Ids>,
-    /// `None`: it is made when the run starts.
-    tree: Option<Tree>,
+    tree: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// It is there.
+    Tree(Tree),
+    /// It is made when the run starts.
+    ToMake(Steps),
 }
 
 /// Where a mount's tree is found instead of at its path.
@@ -95,7 +104,7 @@ impl Staged {
                 "exeat has no CAP_SYS_ADMIN here".to_owned()
             }
             Some(libc) if libc == Errno::EPERM as i32 => {
-                "openat2(2), open_tree(2) or mount_setattr(2) is refused, as by the filter of a container"
+                "open_tree(2) or mount_setattr(2) is refused, as by the filter of a container, or in a user namespace that has no mount namespace of its own"
                     .to_owned()
             }
             _ => format!("nothing can be mounted by its descriptor here: {error}"),
@@ -114,29 +123,46 @@ impl Staged {
                     link.display()
                 ),
                 Some((None, end)) if end == *host || plain_name(&end).is_ok_and(|it| it == *host) => continue,
-                _ => format!("it led to `{}`, and has changed since", host.display()),
+                None => "more links are on the way there than the kernel follows".to_owned(),
+                Some((None, _)) => format!("it led to `{}`, and has changed since", host.display()),
             };
             self.notes.push(format!("of `{}` the stage sees what permissions let it: {why}", name.display()));
             self.doubtful.push(host.clone());
         }
     }
 
-    /// Makes room for the cache, which is made when the run starts if it is not there.
+    /// Makes room for the cache, which [`Staged::make`] makes if it is not there. Where that is, without links.
     ///
     /// # Errors
-    /// When its file system cannot do it; nothing has changed then.
-    pub(crate) fn cache(&mut self, cache: &Path) -> io::Result<()> {
-        let is_made = cache.symlink_metadata().is_ok();
-        let above = cache.ancestors().skip(2).find_map(|path| Some((path, path.canonicalize().ok()?)));
-        let (above, real) = above.ok_or(Errno::ENOENT)?;
-        // What exeat has made itself is no link.
-        let host = real.join(cache.strip_prefix(above).unwrap_or(Path::new("")));
-        let there = if is_made { &host } else { &real };
-        let tree = Tree::open(there)?;
+    /// When its file system cannot do it, or a link is on the way; nothing has changed then.
+    pub(crate) fn cache(&mut self, cache: &Path) -> io::Result<PathBuf> {
+        let steps = Steps::toward(cache)?;
+        let host = steps.end();
+        let tree = Tree::of(steps.dir())?;
         // What is made is made by root.
-        let owner = self.other(if is_made { owner_of(tree.uid()) } else { ROOT });
-        self.exchange(&tree, there, owner)?;
-        self.held.push(Held { host, owner, tree: is_made.then_some(tree) });
+        let owner = self.other(if steps.is_made() { owner_of(tree.uid()) } else { ROOT });
+        self.exchange(&tree, steps.place(), owner)?;
+        let tree = if steps.is_made() { Source::Tree(tree) } else { Source::ToMake(steps) };
+        self.held.push(Held { host: host.clone(), owner, tree });
+        Ok(host)
+    }
+
+    /// Makes the cache, where it is to be made.
+    ///
+    /// # Errors
+    /// When it cannot be made. The other trees are as they were.
+    pub(crate) fn make(&mut self) -> io::Result<()> {
+        for held in &mut self.held {
+            let Source::ToMake(steps) = &mut held.tree else { continue };
+            let tree = Tree::of(steps.make()?)?;
+            if tree.uid() != ROOT.0 {
+                return Err(io::Error::other("another user has made it since"));
+            }
+            if let Some(map) = held.owner.and_then(|owner| self.maps.get(&owner)) {
+                tree.map(map)?;
+            }
+            held.tree = Source::Tree(tree);
+        }
         Ok(())
     }
 
@@ -202,17 +228,12 @@ impl Staged {
         self.held.iter().enumerate().map(told).collect()
     }
 
-    /// The trees and their names, to be mounted. What was to be made has been made.
-    pub(crate) fn into_trees(mut self) -> io::Result<Vec<(String, Tree)>> {
-        let mut trees = Vec::new();
-        for (number, held) in std::mem::take(&mut self.held).into_iter().enumerate() {
-            let tree = match held.tree {
-                Some(tree) => tree,
-                None => self.open(&held.host, held.owner)?,
-            };
-            trees.push((name_of(number), tree));
-        }
-        Ok(trees)
+    /// The trees and their names, to be mounted. What was to be made and could not be is left out.
+    pub(crate) fn into_trees(self) -> impl Iterator<Item = (String, Tree)> {
+        self.held.into_iter().enumerate().filter_map(|(number, held)| match held.tree {
+            Source::Tree(tree) => Some((name_of(number), tree)),
+            Source::ToMake(_) => None,
+        })
     }
 
     /// Where a tree is taken from: `None` from its own path.
@@ -264,7 +285,7 @@ impl Staged {
             Err(error) => return Err(failed(error)),
         };
         let name = name_of(self.held.len());
-        self.held.push(Held { host: real, owner, tree: Some(tree) });
+        self.held.push(Held { host: real, owner, tree: Source::Tree(tree) });
         Ok(Some(Taken { name, below: PathBuf::new() }))
     }
 
@@ -379,13 +400,7 @@ fn map(one: Ids, other: Ids) -> io::Result<UserMap> {
 
 /// The lines of such a map, in a user namespace that has `known` as its own. `None` where it lacks one of them.
 fn swapped(known: &str, one: u32, other: u32) -> Option<String> {
-    let range = |line: &str| -> Option<(u64, u64)> {
-        let mut words = line.split_whitespace();
-        let first: u64 = words.next()?.parse().ok()?;
-        let count: u64 = words.nth(1)?.parse().ok()?;
-        Some((first, first.saturating_add(count)))
-    };
-    let ranges: Vec<(u64, u64)> = known.lines().filter_map(range).collect();
+    let ranges: Vec<(u64, u64)> = ranges(known).collect();
     let (one, other) = (u64::from(one), u64::from(other));
     let has = |id: u64| ranges.iter().any(|(first, end)| (*first..*end).contains(&id));
     if !has(one) || !has(other) {
@@ -416,13 +431,13 @@ pub(crate) fn doubtful_link(path: &Path) -> Option<PathBuf> {
 }
 
 /// The first such link, and where the path leads. `None` where the kernel would follow no further.
-fn way_to(path: &Path) -> Option<(Option<PathBuf>, PathBuf)> {
+pub(crate) fn way_to(path: &Path) -> Option<(Option<PathBuf>, PathBuf)> {
     let (links, end) = follow(path)?;
     Some((links.into_iter().find(|link| !is_root_s_to_make(link)), end))
 }
 
 /// Whether root alone can put something else at a path: in its directory, and in each one above that.
-fn is_root_s_to_make(link: &Path) -> bool {
+pub(crate) fn is_root_s_to_make(link: &Path) -> bool {
     link.ancestors().zip(link.ancestors().skip(1)).all(|(entry, dir)| {
         let about = |path: &Path| fs::symlink_metadata(path).ok().filter(|meta| meta.uid() == 0);
         about(dir).is_some_and(|dir| {

@@ -500,7 +500,7 @@ impl<'a> Builder<'a> {
                 Some(host) => {
                     self.mounts.push(Mount::Writable { host: host.to_path_buf(), at: CACHE.into() })
                 }
-                None => self.mounts.push(Mount::Tmpfs { at: CACHE.into(), size: TMP_SIZE, mode: 0o755 }),
+                None => self.mounts.push(cache_in_memory()),
             }
         }
     }
@@ -1195,6 +1195,11 @@ fn normal(path: &Path) -> PathBuf {
         }
     }
     out
+}
+
+/// The cache of a run that has no lasting one.
+pub(crate) fn cache_in_memory() -> Mount {
+    Mount::Tmpfs { at: CACHE.into(), size: TMP_SIZE, mode: 0o755 }
 }
 
 /// A directory for the private cache that belongs to this working directory.

@@ -7,8 +7,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
+use super::root_only_files::kept;
+
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_root_becomes_the_owner", attack);
+    list.root("escape::b10_an_owner_s_uid_holds_in_part", in_part);
+    list.root("escape::b10_the_owner_where_no_uid_is_left", few_uids);
 }
 
 fn attack(cx: &Cx) {
@@ -29,4 +33,35 @@ fn attack(cx: &Cx) {
     assert_eq!(lines.first(), Some(&"EACCES"), "a file of root's alone: {done:?}");
     assert!(["EROFS", "EACCES"].contains(&lines[1]), "{done:?}");
     assert_eq!(fs::metadata(cx.dir().join("made")).expect("made").uid(), ORDINARY);
+}
+
+/// Other processes of the owner's may look into the sandbox, so that is said, and refused where all is to hold.
+fn in_part(cx: &Cx) {
+    chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    let words = "the stage is the owner of the working directory, and no user of its own: exeat has no CAP_SYS_ADMIN here";
+    let full = kept(cx.exeat(["run", "--require", "full", "--", "touch", "started"])).run();
+    full.exits(125).says("identity: partial").says(words);
+    assert!(!cx.dir().join("started").exists());
+    let done = kept(cx.sh(&[], "echo made >made")).run();
+    done.exits(0).says(words).says("start exeat as that user");
+    assert_eq!(fs::metadata(cx.dir().join("made")).expect("made").uid(), ORDINARY);
+}
+
+/// A container with fewer users than a run of its own needs.
+fn few_uids(cx: &Cx) {
+    const OWNER: u32 = 1001;
+    chown(cx.dir(), Some(OWNER), Some(OWNER)).expect("chown");
+    let script = "unshare --user sleep 100 & p=$!
+        until [ \"$(readlink /proc/$p/ns/user)\" != \"$(readlink /proc/self/ns/user)\" ]; do sleep 0.1; done
+        echo 0 0 2000 >/proc/$p/uid_map; echo 0 0 2000 >/proc/$p/gid_map
+        nsenter --user --target $p -- \"$@\"; code=$?; kill $p; exit $code";
+    let run = |words: &[&str]| {
+        let words = ["run"].iter().chain(words).copied().collect::<Vec<_>>();
+        cx.exeat(words).under(["sh", "-c", script, "sh"]).run()
+    };
+    let done = run(&["--dry-run", "--", "true"]);
+    let line = "partial: the stage is the owner of the working directory, and no user of its own: the users of this container have no uid to spare";
+    assert!(done.exits(0).stdout().contains(line), "{done:?}");
+    run(&["--", "touch", "made"]).exits(0).says("no uid to spare");
+    assert_eq!(fs::metadata(cx.dir().join("made")).expect("made").uid(), OWNER);
 }

@@ -72,6 +72,11 @@ impl Drop for Dirs {
     }
 }
 
+/// Another user than one of the run's own.
+fn become_user(plan: &mut Plan, uid: u32, gid: u32) {
+    (plan.own, plan.identity) = (None, Identity::Other { uid, gid });
+}
+
 fn rules(texts: &[&str]) -> exeat_policy::Policy {
     let mut builder = PolicyBuilder::new();
     for text in texts {
@@ -135,8 +140,8 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
         ("the bridge", Box::new(|it| it.bridge = BridgeKind::Relay)),
         ("another way in", Box::new(|it| it.socks5 = true)),
         ("the caller's terminal", Box::new(|it| it.tty = Tty::Off)),
-        ("the identity", Box::new(|it| it.identity = Identity::Other { uid: 1, gid: 2 })),
-        ("the identity's numbers", Box::new(|it| it.identity = Identity::Other { uid: 2, gid: 1 })),
+        ("the identity", Box::new(|it| become_user(it, 1, 2))),
+        ("the identity's numbers", Box::new(|it| become_user(it, 2, 1))),
         ("host sockets", Box::new(|it| it.unix_sockets = !it.unix_sockets)),
         ("tracing", Box::new(|it| it.debuggable = true)),
         ("the loopback", Box::new(|it| it.loopback = Loopback::Proxy)),
@@ -252,4 +257,16 @@ fn a_value_cannot_look_like_the_next_name() {
     };
     assert_ne!(bytes(&[("a", "bc"), ("d", "")]), bytes(&[("a", "b"), ("cd", "")]));
     assert_ne!(bytes(&[("a", "b")]), bytes(&[("ab", "")]));
+}
+
+/// A5: another user is another fingerprint, whatever its number. One of the run's own has another number each time.
+#[test]
+fn a5_another_owner_is_another_fingerprint() {
+    let dirs = Dirs::new("owners");
+    let of = |uid| dirs.of_plan(|plan| become_user(plan, uid, uid));
+    assert_ne!(of(61_500), of(62_000));
+    assert_ne!(of(2_000_200_001), of(2_000_200_002));
+    if nix::unistd::geteuid().is_root() {
+        assert_eq!(dirs.of_plan(|_| ()), dirs.of_plan(|_| ()));
+    }
 }

@@ -128,6 +128,11 @@ fn b10_a_name_that_has_changed_is_doubtful() {
     assert_eq!(taken(&[(name.clone(), tree.clone())]), (false, 1), "nothing by now");
     symlink(&tree, &name).unwrap();
     assert_eq!(taken(&[(name.clone(), tree.clone())]), (false, 1), "a link of that user's");
+    fs::remove_file(&name).unwrap();
+    symlink(&name, &name).unwrap();
+    let mut staged = Staged::new((NOBODY, NOBODY)).unwrap();
+    staged.named(&[(name, tree.clone())]);
+    assert!(staged.notes()[0].contains("more links are on the way there"), "{:?}", staged.notes());
     fs::remove_dir_all(&dir).unwrap();
 }
 

@@ -1,0 +1,176 @@
+//! Uids that nobody has, one for each run of root's.
+
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::errno::Errno;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
+use nix::unistd::{Gid, Group, Uid, User};
+
+use crate::staged::Ids;
+
+/// Above what sssd-ad(5) gives to a directory's users by default (`ldap_idmap_range_min` and `ldap_idmap_range_max`: 200000 to
+/// 2000200000), and below what systemd gives to images of other machines ("Users, Groups, UIDs and GIDs on systemd systems":
+/// 1879048192 to 2147352575 are unused, 2147352576 to 2147418111 foreign). A site may map its users there all the same, so the
+/// user database is asked.
+const UNUSED: RangeInclusive<u32> = 2_000_200_001..=2_147_352_575;
+/// Those for services that have a user for as long as they run (the same document), in a container that has no others.
+const PASSING: RangeInclusive<u32> = 61_184..=65_519;
+/// Numbers that are tried: all of the smaller range, which somebody could hold without being root.
+const TRIES: u32 = 5000;
+/// Questions to the user database, which may be far away.
+const QUESTIONS: u32 = 16;
+
+/// A user that nobody else is, for as long as this is held.
+#[derive(Debug)]
+pub(crate) struct Own {
+    ids: Ids,
+    /// A name that one process at a time can have, and that the kernel takes back with the process (unix(7), "abstract").
+    _hold: OwnedFd,
+}
+
+impl Own {
+    /// A user that is in no database, and of no other run's in this network namespace.
+    ///
+    /// # Errors
+    /// Why there is none, as the end of a sentence.
+    pub(crate) fn take() -> Result<Self, String> {
+        let known = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
+        let range = spare(&known("uid"), &known("gid"))
+            .ok_or_else(|| "the users of this container have no uid to spare".to_owned())?;
+        let start = exeat_sandbox::random_number();
+        let start = start.map_err(|error| format!("the kernel has no random number for its uid: {error}"))?;
+        Self::from(&range, start, is_somebody)
+    }
+
+    /// The first that is free, from somewhere in the range on.
+    fn from(
+        range: &RangeInclusive<u32>,
+        start: u32,
+        is_somebody: impl Fn(u32) -> io::Result<bool>,
+    ) -> Result<Self, String> {
+        let count = range.end() - range.start() + 1;
+        let mut questions = 0;
+        for step in 0..count.min(TRIES) {
+            let id = range.start() + (start % count + step) % count;
+            let held = hold(id).map_err(|error| format!("no uid can be held for it: {error}"))?;
+            let Some(hold) = held else { continue };
+            questions += 1;
+            let asked = is_somebody(id);
+            if !asked.map_err(|error| format!("the user database does not answer for uid {id}: {error}"))? {
+                return Ok(Self { ids: (id, id), _hold: hold });
+            }
+            if questions == QUESTIONS {
+                break;
+            }
+        }
+        Err(format!("every uid that was tried from {} to {} is taken", range.start(), range.end()))
+    }
+
+    /// Its uid, and its gid.
+    pub(crate) fn ids(&self) -> Ids {
+        self.ids
+    }
+}
+
+/// The range of a user namespace with these maps.
+fn spare(uids: &str, gids: &str) -> Option<RangeInclusive<u32>> {
+    let has_all = |range: &RangeInclusive<u32>| {
+        [uids, gids].iter().all(|map| has(map, *range.start()) && has(map, *range.end()))
+    };
+    [UNUSED, PASSING].into_iter().find(has_all)
+}
+
+/// Holds a number, unless somebody does.
+fn hold(id: u32) -> nix::Result<Option<OwnedFd>> {
+    let name = UnixAddr::new_abstract(format!("exeat-uid-{id}").as_bytes())?;
+    // Nobody can connect to it: it does not listen.
+    let held = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    match bind(held.as_raw_fd(), &name) {
+        Ok(()) => Ok(Some(held)),
+        Err(Errno::EADDRINUSE) => Ok(None),
+        Err(errno) => Err(errno),
+    }
+}
+
+/// Whether the user database has a user or a group of this number.
+fn is_somebody(id: u32) -> io::Result<bool> {
+    Ok(known(User::from_uid(Uid::from_raw(id)))? || known(Group::from_gid(Gid::from_raw(id)))?)
+}
+
+/// Whether there is such an entry. Some databases call it an error that there is none (getpwnam(3), "ERRORS").
+fn known<T>(entry: nix::Result<Option<T>>) -> nix::Result<bool> {
+    match entry {
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(false),
+        other => Ok(other?.is_some()),
+    }
+}
+
+/// The ranges of ids, first and end, that a user namespace with this map has (user_namespaces(7)).
+pub(crate) fn ranges(map: &str) -> impl Iterator<Item = (u64, u64)> {
+    map.lines().filter_map(|line| {
+        let mut words = line.split_whitespace();
+        let first: u64 = words.next()?.parse().ok()?;
+        let count: u64 = words.nth(1)?.parse().ok()?;
+        Some((first, first.saturating_add(count)))
+    })
+}
+
+/// Whether a user namespace with this map has an id.
+fn has(map: &str, id: u32) -> bool {
+    ranges(map).any(|(first, end)| (first..end).contains(&id.into()))
+}
+
+/// Whether a user namespace with this map has every id: none is shown as another one then.
+pub(crate) fn has_all(map: &str) -> bool {
+    ranges(map).any(|range| range == (0, u32::MAX.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WHOLE: &str = "         0          0 4294967295\n";
+
+    #[test]
+    fn b10_a_run_has_a_uid_that_its_user_namespace_has() {
+        let container = "0 100000 65536\n";
+        assert_eq!(spare(WHOLE, WHOLE), Some(UNUSED));
+        assert_eq!((spare(container, WHOLE), spare(WHOLE, container)), (Some(PASSING), Some(PASSING)));
+        assert_eq!((spare("0 0 2000\n", WHOLE), spare("", ""), spare("x y z", WHOLE)), (None, None, None));
+        assert!(has_all(WHOLE) && !has_all(container) && !has_all(""));
+    }
+
+    #[test]
+    fn b10_two_runs_at_one_time_have_different_uids() {
+        let range = 4_000_000_001..=4_000_000_003;
+        let take = || Own::from(&range, 7, |_| Ok(false));
+        let (one, other) = (take().unwrap(), take().unwrap());
+        assert_eq!(
+            (one.ids(), other.ids()),
+            ((4_000_000_002, 4_000_000_002), (4_000_000_003, 4_000_000_003))
+        );
+        let third = take().unwrap();
+        assert!(take().unwrap_err().ends_with("from 4000000001 to 4000000003 is taken"));
+        drop((one, third));
+        assert_eq!(take().unwrap().ids().0, 4_000_000_002, "a run that is over gives it back");
+    }
+
+    #[test]
+    fn b10_a_uid_of_somebody_s_is_not_taken() {
+        let range = 4_000_001_001..=4_000_002_000;
+        let taken = Own::from(&range, 0, |id| Ok(id < 4_000_001_003));
+        assert_eq!(taken.unwrap().ids().0, 4_000_001_003);
+        let mine = |_| Err(io::Error::from(Errno::EIO));
+        assert!(Own::from(&range, 0, mine).unwrap_err().contains("does not answer"));
+        let asked = std::cell::Cell::new(0);
+        let everybody = |_| {
+            asked.set(asked.get() + 1);
+            Ok(true)
+        };
+        assert!(Own::from(&range, 0, everybody).is_err() && asked.get() == QUESTIONS);
+        assert!(is_somebody(0).unwrap() && !is_somebody(*UNUSED.start()).unwrap());
+    }
+}

@@ -1,0 +1,43 @@
+//! B14: root with another user's HOME, as after `sudo -E`. Where the cache is to be made that user has put a link.
+
+use std::fs;
+use std::os::unix::fs::{chown, lchown, symlink};
+
+use e2e::bench::ORDINARY;
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.root("escape::b14_a_cache_behind_a_link", attack);
+}
+
+fn attack(cx: &Cx) {
+    let (home, victim) = (cx.home().join("theirs"), cx.home().join("victim"));
+    fs::create_dir_all(home.join(".cache")).expect("a home");
+    fs::create_dir(&victim).expect("a directory");
+    for path in [&home, &home.join(".cache")] {
+        chown(path, Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    }
+    let script = "touch /run/exeat/cache/made && echo it-ran";
+    let run = || cx.sh(&[], script).env("HOME", home.to_str().expect("ASCII")).run();
+    let plant = |name: &str| {
+        symlink(&victim, home.join(name)).expect("a link");
+        lchown(home.join(name), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    };
+    for name in [".cache/exeat", ".cache"] {
+        plant(name);
+        run().exits(0).prints("it-ran\n").says("the package cache is in memory and ends with the run");
+        assert_eq!(
+            fs::read_dir(&victim).expect("victim").count(),
+            0,
+            "{name}: root made something behind it"
+        );
+        fs::remove_file(home.join(name)).expect("the link");
+        if name == ".cache/exeat" {
+            fs::remove_dir(home.join(".cache")).expect("the directory");
+        }
+    }
+    // Without a link it is made there, and lasts.
+    run().exits(0).prints("it-ran\n");
+    let kept = fs::read_dir(home.join(".cache/exeat")).expect("made").flatten().next().expect("a cache");
+    assert!(kept.path().join("made").exists());
+}
