@@ -13,6 +13,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_a_file_that_the_host_replaces", replaced);
     list.users("escape::b11_two_runs_in_one_directory", two_runs);
     list.root("escape::b11_other_changes_end_nothing", other_changes);
+    list.root("escape::b11_what_only_root_may_read", of_root);
 }
 
 /// By itself, with nothing for it to read.
@@ -90,4 +91,28 @@ fn other_changes(cx: &Cx) {
     cx.outside(["sh", "-c", &mount]).run().exits(0);
     std::thread::sleep(Duration::from_millis(300));
     live.wait().exits(0).prints("ready\nwent-on\n");
+}
+
+/// A stage of root's is another user: `passwd` on the host ends it only if everybody may read what it leaves.
+fn of_root(cx: &Cx) {
+    for (mode, ends) in [("0640", false), ("0644", true)] {
+        let private = "mount --make-rprivate / && mount -t tmpfs x /mnt && cp -a /etc /mnt && mount --bind /mnt/etc /etc && exec \"$@\"";
+        let live = cx.sh(&[], "echo ready; read -r go; cat /etc/shadow; echo went-on").stdin_open();
+        let mut live = live.under(["unshare", "-m", "sh", "-c", private, "sh"]).start();
+        live.until_prints("ready");
+        let change = format!(
+            "nsenter -m -t {} sh -c 'echo planted >/etc/new; chmod {mode} /etc/new; mv /etc/new /etc/shadow'",
+            live.pid()
+        );
+        cx.outside(["sh", "-c", &change]).run().exits(0);
+        std::thread::sleep(Duration::from_millis(1200));
+        assert_eq!(live.ended(), ends, "{mode}");
+        let done = live.wait();
+        if ends {
+            done.exits(137).says("/etc/shadow` was replaced, renamed or removed on the host");
+        } else {
+            done.exits(0).prints("ready\nwent-on\n");
+            assert!(done.stderr().contains("Permission denied"), "{done:?}");
+        }
+    }
 }
