@@ -14,6 +14,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("exit::not_executable_is_126", not_executable);
     list.users("exit::bad_input_is_2", bad_input);
     list.once("exit::result_tells_causes_apart", result_cause);
+    list.once("exit::a_refused_command_line_has_its_result", refused);
+    list.users("exit::limits_of_a_process_are_named", process_limits);
     list.once("exit::timeout_is_124", timeout);
 }
 
@@ -94,6 +96,79 @@ fn result_cause(cx: &Cx) {
     let signal = result("signal.json");
     cx.exeat(["run", "--result", &signal, "--", "sh", "-c", "kill -9 $$"]).run().exits(137);
     assert_eq!(read(&signal)["cause"], "signal");
+    for (command, code, why) in
+        [("no-such-command", 127, "no such command"), ("./ca.pem", 126, "ermission denied")]
+    {
+        let setup = result("setup.json");
+        cx.exeat(["run", "--result", &setup, "--", command]).run().exits(code);
+        let said = read(&setup);
+        assert_eq!((&said["cause"], &said["code"]), (&"setup".into(), &code.into()));
+        let error = said["error"].as_str().expect("why it did not run");
+        assert!(error.contains(command) && error.contains(why), "{error}");
+    }
+}
+
+/// A result of an earlier run is not taken for that of one whose arguments are wrong.
+fn refused(cx: &Cx) {
+    let path = cx.home().join("refused.json");
+    let place = path.to_str().expect("ASCII");
+    for words in [
+        vec!["--timeout", "1"],
+        vec!["--label", "x"],
+        vec!["--bad"],
+        vec!["--tmeout", "1s"],
+        vec!["--audit", "fd:77"],
+    ] {
+        for last in [false, true] {
+            std::fs::write(&path, "of an earlier run").expect("an old result");
+            let (before, after) = if last { (&words[..], &[][..]) } else { (&[][..], &words[..]) };
+            let words = [&["run"], before, &["--result", place], after, &["--", "touch", "started"]].concat();
+            cx.exeat_plain(words.iter()).run().exits(2);
+            let text = std::fs::read_to_string(&path).expect("the result");
+            let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+            assert_eq!((&said["cause"], &said["code"]), (&"policy".into(), &2.into()), "{words:?}: {text}");
+            let error = said["error"].as_str().expect("why it did not run");
+            assert!(!error.contains("Usage") && !error.contains("error:"), "{error}");
+        }
+    }
+    cx.exeat_plain(["run", "--timeout", "1", "--result", "fd:3", "--", "true"])
+        .redirect("3>by-fd.json")
+        .run()
+        .exits(2);
+    let text = std::fs::read_to_string(cx.dir().join("by-fd.json")).expect("the result");
+    assert!(
+        text.contains(r#""cause":"policy","code":2,"error":"invalid value '1' for '--timeout"#),
+        "{text}"
+    );
+    // What belongs to the command is not ours, and `-` is nobody's name for a file.
+    std::fs::write(&path, "the command's").expect("a file");
+    cx.exeat(["run", "--timeout", "1", "--", "prog", "--result", place]).run().exits(2);
+    assert_eq!(std::fs::read_to_string(&path).expect("a file"), "the command's");
+    for flag in ["--result", "--audit"] {
+        cx.exeat_plain(["run", flag, "-", "--", "touch", "started"]).run().exits(2).says("fd:3");
+    }
+    assert!(!cx.dir().join("-").exists() && !cx.dir().join("started").exists());
+}
+
+/// The kernel ends these itself, and says nothing.
+fn process_limits(cx: &Cx) {
+    let run = |flags: &[&str], script: &str| {
+        let words = [&["run"], flags, &["--", "sh", "-c", script]].concat();
+        cx.exeat(words.iter()).run()
+    };
+    let note = "SIGXCPU: its limit cpu_time is 1s";
+    run(&["--cpu-time", "1s"], "while :; do :; done").exits(152).says("the stage was killed by").says(note);
+    run(&["--cpu-time", "1s"], "sh -c 'while :; do :; done'; exit $?")
+        .exits(152)
+        .says("as a shell does")
+        .says(note);
+    let write = "exec head -c 2000000 /dev/zero >file";
+    run(&["--file-size", "1MB"], write).exits(153).says("SIGXFSZ: its limit file_size is 1MB");
+    let quiet = run(&["--quiet", "--file-size", "1MB"], write);
+    assert_eq!(quiet.exits(153).stderr(), "", "{quiet:?}");
+    // Without the limit nothing is known of why.
+    let other = run(&[], "kill -XFSZ $$");
+    assert_eq!(other.exits(153).stderr(), "", "{other:?}");
 }
 
 fn timeout(cx: &Cx) {

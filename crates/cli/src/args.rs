@@ -12,6 +12,8 @@ use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_policy::{Ech, EffectKind, Limits, MAX_CONNECTIONS, Mode, Reason, Size, Span, Verdict};
 
+pub(crate) mod unread;
+
 /// The whole command line.
 #[derive(Debug, Parser)]
 #[command(
@@ -745,10 +747,10 @@ impl FromStr for Output {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let Some(number) = text.strip_prefix("fd:") else {
-            return if text.is_empty() {
-                Err("the path is empty".into())
-            } else {
-                Ok(Self::File(text.into()))
+            return match text {
+                "" => Err("the path is empty".into()),
+                "-" => Err("stdout is the stage's, where exeat never writes: fd:3 with 3>FILE behind the command; for a file of this name: ./-".into()),
+                path => Ok(Self::File(path.into())),
             };
         };
         match digits(number).and_then(|n| i32::try_from(n).ok()) {
@@ -907,8 +909,8 @@ Rules:
 
 Exit codes:
   the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found; 124 --timeout
-  reached; 137 another limit reached, or SIGKILL (--result tells which); 125 exeat could not do its
-  part, and nothing ran; 2 bad arguments or policy.
+  reached; 152 --cpu-time, 153 --file-size reached; 137 another limit reached, or SIGKILL (--result
+  tells which); 125 exeat could not do its part, and nothing ran; 2 bad arguments or policy.
   check: 0 allowed, 1 denied, 2 bad input, 125 could not tell.
 
 Environment:
@@ -926,8 +928,8 @@ Examples:
   exeat run --result fd:3 --label job=42 -- ./stage.sh 3>result.json
 
 Exit codes: the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found;
-124 --timeout reached; 137 another limit reached, or SIGKILL (--result tells which); 125 exeat
-could not set the sandbox up; 2 bad arguments or policy.";
+124 --timeout reached; 152 --cpu-time reached, 153 --file-size reached; 137 another limit reached, or
+SIGKILL (--result tells which); 125 exeat could not set the sandbox up; 2 bad arguments or policy.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

@@ -34,6 +34,9 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => {
             let error = args::visible(error);
+            if error.use_stderr() {
+                run::refused(&error);
+            }
             // Help that nobody reads any more is no failure.
             let _ = error.print();
             return if error.use_stderr() { Exit::BadInput.into() } else { Exit::Yes.into() };

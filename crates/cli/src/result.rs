@@ -31,7 +31,7 @@ pub(crate) struct RunResult<'a> {
     limit: Option<&'static str>,
     /// The exit code of exeat.
     code: u8,
-    /// Why it did not run, in words; only with `setup` and `policy`.
+    /// Why it did not run, in words; always with `setup` and `policy`, and only then.
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<String>,
     /// Somebody else's proxy, which has decided: `denied` and `failed` know nothing then.
@@ -125,7 +125,7 @@ impl<'a> RunResult<'a> {
                 _ => None,
             },
             code: Exit::from(outcome.ended).code(),
-            error: None,
+            error: outcome.why_not.clone(),
             via: outcome.through.as_ref().map(|through| format!("unix:{}", through.socket.display())),
             denied: summary.denied.iter().map(Denied::of).collect(),
             would_deny: summary.would_deny.iter().map(Denied::of).collect(),

@@ -66,6 +66,8 @@ pub struct Outcome {
     pub run: RunId,
     /// How the stage ended.
     pub ended: Ended,
+    /// Why it never was, in words; only where it never was. A line of `notes` says the same.
+    pub why_not: Option<String>,
     /// What the proxy saw.
     pub summary: Summary,
     /// Somebody else's proxy, where the run went through one: `summary` then knows of no host.
@@ -194,17 +196,14 @@ pub(crate) fn run_on(
         if let Some(why) = blind {
             notes.push(format!("what the stage uses could not be measured any more: {why}"));
         }
-        match (how, why_not) {
-            (Ended::NotFound, _) => notes.push(format!(
-                "cannot execute `{}`: the sandbox has no such command, or not the interpreter that it names",
-                shown(&plan)
-            )),
-            (Ended::NotExecutable, why) => {
-                notes.push(format!("cannot execute `{}`: {}", shown(&plan), why.unwrap_or("not executable")));
-            }
-            _ => {}
-        }
-        Ok((Outcome { run, ended: how, summary, through, audit, found, uncovered, notes }, signal))
+        let why_not = match how {
+            Ended::NotFound => Some("the sandbox has no such command, or not the interpreter that it names"),
+            Ended::NotExecutable => Some(why_not.unwrap_or("not executable")),
+            _ => None,
+        };
+        let why_not = why_not.map(|why| format!("cannot execute `{}`: {why}", shown(&plan)));
+        notes.extend(why_not.clone());
+        Ok((Outcome { run, ended: how, why_not, summary, through, audit, found, uncovered, notes }, signal))
     })
 }
 

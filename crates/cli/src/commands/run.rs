@@ -1,11 +1,15 @@
 //! `exeat run`: the request to the runner, and its outcome to the caller. Signals, processes and connections are the
 //! runner's.
 
+use std::ffi::OsString;
 use std::io;
 use std::path::Path;
 
+use exeat_policy::Limits;
 use exeat_runner::{Ended, Outcome};
+use nix::libc::{SIGXCPU, SIGXFSZ};
 
+use crate::args::unread::{Places, places};
 use crate::args::{Output, Require, RunArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
@@ -23,15 +27,16 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
         return dry_run(args, machine);
     }
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
-    request::inherited(&[("--audit", args.audit.as_ref()), ("--result", args.result.as_ref())])?;
+    request::inherited(&[("--result", args.result.as_ref())])?;
+    let record = request::inherited(&[("--audit", args.audit.as_ref())]);
     let sink = args.result.as_ref().map(Sink::open).transpose()?;
     let quiet = args.quiet;
     let place = audit::place_of(&machine).ok();
 
-    let done = attempt(args, machine);
+    let done = record.and_then(|()| attempt(args, machine));
     if let Some(sink) = sink {
         let result = match &done {
-            Ok((outcome, _)) => RunResult::of(outcome),
+            Ok(Done { outcome, .. }) => RunResult::of(outcome),
             Err(failure) => RunResult::failed(failure),
         };
         if let Err(error) = sink.write(&result) {
@@ -40,7 +45,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
         }
     }
 
-    let (outcome, llm) = done?;
+    let Done { outcome, llm, limits } = done?;
     for note in &outcome.notes {
         stdio::line("note", note);
     }
@@ -52,6 +57,9 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     let silent = render::is_silent(&outcome.summary);
     if !quiet && silent && outcome.ended == Ended::Timeout {
         stdio::line("note", "the stage was stopped at its time limit (timeout)");
+    }
+    if let Some(note) = of_a_process(outcome.ended, &limits).filter(|_| !quiet) {
+        stdio::line("note", &note);
     }
     if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_))) {
         // The short name takes a look at every record there is, so only where it is printed.
@@ -65,10 +73,61 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     Ok(outcome.ended.into())
 }
 
-/// The outcome, and whether the stage declared `Llm`.
-fn attempt(args: RunArgs, machine: Machine) -> Result<(Outcome, bool), Failure> {
+/// Writes the result of a run whose arguments clap refused, to wherever they would have it: there is no other run that an old
+/// file could be about. What cannot be written is left: the refusal is on stderr in any case.
+pub(crate) fn refused(error: &clap::Error) {
+    let words: Vec<OsString> = std::env::args_os().collect();
+    let (Some(Places { results, audits }), Ok(machine)) = (places(&words), Machine::here()) else { return };
+    let named: Vec<_> = results.iter().map(|result| ("--result", Some(result))).collect();
+    let apart = |result| audits.iter().all(|audit| apart(Some(audit), Some(result), &machine).is_ok());
+    if request::inherited(&named).is_err() || !results.iter().all(apart) {
+        return;
+    }
+    let failure = Failure::input(in_one(error));
+    for sink in results.iter().filter_map(|result| Sink::open(result).ok()) {
+        let _ = sink.write(&RunResult::failed(&failure));
+    }
+}
+
+/// What clap says, without its own prefix, and without the usage.
+fn in_one(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let text = text.strip_prefix("error: ").unwrap_or(&text);
+    let end = ["\n\nUsage:", "\n\nFor more information"].iter().filter_map(|tail| text.find(tail)).min();
+    text.get(..end.unwrap_or(text.len())).unwrap_or(text).trim_end().to_owned()
+}
+
+/// What a run came to.
+struct Done {
+    outcome: Outcome,
+    /// The stage declared `Llm`.
+    llm: bool,
+    /// Those that held.
+    limits: Limits,
+}
+
+/// What to say of a stage that the kernel ended at a limit of each process (setrlimit(2)), or whose shell tells of a command
+/// that was. The signal may have been somebody else's, so it is named.
+fn of_a_process(ended: Ended, limits: &Limits) -> Option<String> {
+    let (signal, how) = match ended {
+        Ended::Signal(signal) => (signal, "the stage was killed by"),
+        Ended::Exit(code) => {
+            (i32::from(code) - 128, "the stage exited as a shell does whose command was killed by")
+        }
+        _ => return None,
+    };
+    let (name, limit) = match signal {
+        SIGXCPU => ("SIGXCPU", format!("cpu_time is {}", limits.cpu_time?)),
+        SIGXFSZ => ("SIGXFSZ", format!("file_size is {}", limits.file_size?)),
+        _ => return None,
+    };
+    Some(format!("{how} {name}: its limit {limit}"))
+}
+
+fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
     let (quiet, require) = (args.quiet, args.require);
     let Asked { request, notes: hints, llm } = request::run(args, machine)?;
+    let limits = request.limits;
     let plan = exeat_runner::plan(request)?;
     match require {
         Some(Require::Full) => plan.require_full()?,
@@ -81,7 +140,7 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<(Outcome, bool), Failure> 
     for note in plan.notes() {
         stdio::line("note", note);
     }
-    Ok((exeat_runner::run(plan)?, llm))
+    Ok(Done { outcome: exeat_runner::run(plan)?, llm, limits })
 }
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {

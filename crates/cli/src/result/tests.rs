@@ -26,9 +26,12 @@ fn outcome(ended: Ended) -> Outcome {
         ..Summary::default()
     };
     let audit = Some("/state/run.jsonl".into());
+    let why_not =
+        matches!(ended, Ended::NotFound | Ended::NotExecutable).then(|| "no such command".to_owned());
     Outcome {
         run,
         ended,
+        why_not,
         summary,
         through: None,
         audit,
@@ -60,8 +63,8 @@ fn the_object_of_the_reference() {
         (Ended::Signal(9), r#""cause":"signal","code":137,"#),
         (Ended::Timeout, r#""cause":"timeout","code":124,"#),
         (Ended::Limit(Reached::Pids(7)), r#""cause":"limit","limit":"pids","code":137,"#),
-        (Ended::NotFound, r#""cause":"setup","code":127,"#),
-        (Ended::NotExecutable, r#""cause":"setup","code":126,"#),
+        (Ended::NotFound, r#""cause":"setup","code":127,"error":"no such command","#),
+        (Ended::NotExecutable, r#""cause":"setup","code":126,"error":"no such command","#),
     ] {
         assert!(text(&RunResult::of(&outcome(ended))).contains(expect), "{ended:?}");
     }

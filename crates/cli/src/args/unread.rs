@@ -1,0 +1,126 @@
+//! What can be told of a command line that is wrong: where `exeat run` was to write its result.
+
+use std::ffi::{OsStr, OsString};
+
+use clap::CommandFactory;
+
+use super::{Cli, Output};
+
+/// The places that the words of a refused `exeat run` name.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Places {
+    /// Of every `--result`: a second one is a mistake, and an old file at either would be taken for this run's.
+    pub(crate) results: Vec<Output>,
+    /// Of every `--audit`.
+    pub(crate) audits: Vec<Output>,
+}
+
+/// Reads the words as clap would, as far as that goes: the first word that is no option starts the command, and from there on
+/// nothing is ours. `words` begins with the program's own name.
+///
+/// A flag that nobody knows may have a value. The word behind it is taken for one where a `--` says that the command starts
+/// later, and for the command where none does: a flag of that command must not be taken for ours.
+pub(crate) fn places(words: &[OsString]) -> Option<Places> {
+    let mut words = words.iter().skip(1).peekable();
+    while let Some(color) = words.next_if(|word| word.to_string_lossy().starts_with("--color")) {
+        if color == "--color" {
+            words.next();
+        }
+    }
+    words.next().filter(|word| *word == "run")?;
+
+    let cli = Cli::command();
+    let run = cli.find_subcommand("run")?;
+    let mut places = Places::default();
+    while let Some(word) = words.next() {
+        let text = word.to_string_lossy();
+        if text == "--" || !text.starts_with('-') || text == "-" {
+            break;
+        }
+        let (flag, value) = text.split_once('=').map_or((&*text, None), |(flag, value)| (flag, Some(value)));
+        if flag == "--dry-run" {
+            // It writes neither.
+            return None;
+        }
+        let known = cli.get_arguments().chain(run.get_arguments()).find(|arg| {
+            let is_short = |short: char| flag.len() == 2 && flag.ends_with(short);
+            arg.get_short().is_some_and(is_short)
+                || flag.strip_prefix("--").is_some_and(|name| arg.get_long() == Some(name))
+        });
+        let has_value = match known {
+            Some(arg) => arg.get_action().takes_values(),
+            None => words.clone().any(|word| word == "--"),
+        };
+        let next = if has_value && value.is_none() {
+            words.next_if(|word| known.is_some() || !word.to_string_lossy().starts_with('-'))
+        } else {
+            None
+        };
+        let value = value.map(OsStr::new).or(next.map(OsString::as_os_str));
+        let place = value.and_then(|value| value.to_str()?.parse().ok());
+        match flag {
+            "--result" => places.results.extend(place),
+            "--audit" => places.audits.extend(place),
+            _ => {}
+        }
+    }
+    Some(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(words: &str) -> Option<Vec<Output>> {
+        let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        places(&words).map(|places| places.results)
+    }
+
+    fn file(name: &str) -> Output {
+        Output::File(name.into())
+    }
+
+    #[test]
+    fn a_result_is_found_wherever_the_mistake_is() {
+        for words in [
+            "exeat run --result s --timeout 1 -- false",
+            "exeat run --timeout 1 --result s -- false",
+            "exeat run --timeout=1 --result=s false",
+            "exeat run -p npm -px --quiet --label x --result s false",
+            "exeat --color never run --result s --tmeout 1s -- false",
+            "exeat --color=never run --tmeout 1s --result s -- false",
+            "exeat run --strange --result s -- false",
+            "exeat run --strange=1 --result s false",
+            "exeat run --strange --result s false",
+        ] {
+            assert_eq!(of(words), Some(vec![file("s")]), "{words}");
+        }
+        assert_eq!(of("exeat run --result a --result b"), Some(vec![file("a"), file("b")]));
+        assert_eq!(of("exeat run --timeout 1 --result fd:3 x"), Some(vec![Output::Fd(3)]));
+    }
+
+    #[test]
+    fn a_flag_of_the_command_is_not_ours() {
+        for words in [
+            "exeat run --timeout 1 -- prog --result s",
+            "exeat run --timeout 1 prog --result s",
+            "exeat run --strange prog --result s",
+            "exeat run --strange 1 prog --result s -- x",
+            "exeat run --quiet prog --result s -- x",
+            "exeat run --timeout 1 - --result s",
+            "exeat run --label --result --bad x",
+            "exeat run --result",
+            "exeat run --result fd:1 x",
+        ] {
+            assert_eq!(of(words), Some(vec![]), "{words}");
+        }
+        for words in [
+            "exeat run --dry-run --result s --bad",
+            "exeat check --result s",
+            "exeat",
+            "exeat --bad run --result s",
+        ] {
+            assert_eq!(of(words), None, "{words}");
+        }
+    }
+}
