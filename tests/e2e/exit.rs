@@ -16,6 +16,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("exit::result_tells_causes_apart", result_cause);
     list.once("exit::a_refused_command_line_has_its_result", refused);
     list.users("exit::limits_of_a_process_are_named", process_limits);
+    list.users("exit::a_run_inside_a_run_says_so", nested);
     list.once("exit::timeout_is_124", timeout);
 }
 
@@ -169,6 +170,21 @@ fn process_limits(cx: &Cx) {
     // Without the limit nothing is known of why.
     let other = run(&[], "kill -XFSZ $$");
     assert_eq!(other.exits(153).stderr(), "", "{other:?}");
+}
+
+/// The filter that refuses the namespaces is our own, and no container's.
+fn nested(cx: &Cx) {
+    let exeat = cx.bench().bin.join("exeat");
+    let bind = exeat.display().to_string();
+    let inside = ["run", "--ro", &bind, "--", "env", "-u", "EXEAT"];
+    for words in [vec![&bind, "run", "--", "true"], vec!["XDG_STATE_HOME=/tmp/s", &bind, "run", "--", "true"]]
+    {
+        let done = cx.exeat(inside.iter().copied().chain(words)).run();
+        done.exits(125)
+            .says("because: a run inside a run: exeat does not nest")
+            .says("hint: run the command as it is");
+        assert!(!done.stderr().contains("docker"), "{done:?}");
+    }
 }
 
 fn timeout(cx: &Cx) {

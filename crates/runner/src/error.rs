@@ -249,9 +249,18 @@ impl Error {
         }
     }
 
+    /// Whether it comes of a run inside a run: a stage's home is read-only, and its filter refuses what a run begins with, so that
+    /// steps before the sandbox fail as well.
+    fn is_of_nesting(&self) -> bool {
+        self.code() == 125 && exeat_sandbox::is_nested()
+    }
+
     /// One command or change that mends it, where one is known.
     #[must_use]
     pub fn fix(&self) -> Option<String> {
+        if self.is_of_nesting() {
+            return exeat_sandbox::Layer::Nested.fix(Path::new("bwrap")).map(|fix| fix.text);
+        }
         match self {
             Self::NoCommand => {
                 Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
@@ -278,6 +287,9 @@ impl Error {
             }
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
+            }
+            Self::Place(exeat_audit::place::Error::Io { .. }) => {
+                Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
             }
             Self::Stream { .. } => {
                 Some("put a pipe between: `cat |` before exeat, or `| cat` behind it".into())
@@ -316,6 +328,7 @@ impl Error {
     pub fn layer(&self) -> Option<&'static str> {
         match self {
             Self::Sandbox(exeat_sandbox::Error::Bwrap { layer, .. }) => layer.as_str(),
+            _ if self.is_of_nesting() => exeat_sandbox::Layer::Nested.as_str(),
             _ => None,
         }
     }

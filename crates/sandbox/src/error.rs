@@ -103,6 +103,8 @@ pub enum Layer {
     MaskedProc,
     /// A bubblewrap older than 0.8.
     OldBwrap,
+    /// The sandbox of another run: a stage gets no namespaces of its own.
+    Nested,
     /// Not known.
     Unknown,
 }
@@ -118,6 +120,7 @@ impl Layer {
             Self::Container => Some("the seccomp filter of the container around exeat"),
             Self::MaskedProc => Some("the container around exeat hides parts of /proc"),
             Self::OldBwrap => Some("this bubblewrap is older than 0.8"),
+            Self::Nested => Some("a run inside a run: exeat does not nest"),
             Self::Unknown => None,
         }
     }

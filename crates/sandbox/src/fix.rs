@@ -108,6 +108,9 @@ impl Layer {
                 "start the container with the whole of /proc (docker: --security-opt systempaths=unconfined, podman: --security-opt unmask=ALL)",
             )),
             Self::OldBwrap => Some(Fix::words("install bubblewrap 0.8 or later")),
+            Self::Nested => Some(Fix::words(
+                "run the command as it is: the run around it decides and records what it reaches; or start exeat outside",
+            )),
             Self::Unknown => None,
         }
     }
@@ -142,6 +145,7 @@ mod tests {
             Layer::UsernsCloneSysctl,
             Layer::MaxUserNamespaces,
             Layer::Container,
+            Layer::Nested,
             Layer::MaskedProc,
             Layer::OldBwrap,
         ];

@@ -19,6 +19,7 @@ pub mod staging;
 mod sys;
 
 pub use backend::{Bridge, Change, Launch, Offer, Rlimit, Running, Status};
+pub use bwrap::probe::is_nested;
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
 pub use fix::Fix;

@@ -76,6 +76,19 @@ fn overflow_uid() -> u32 {
     text.trim().parse().unwrap_or(exeat_contract::NOBODY)
 }
 
+/// Whether we are in a run's sandbox ourselves. Told by the host side's files, which are mounted where nobody else mounts
+/// anything: a variable could be set, or unset, by anyone.
+#[must_use]
+pub fn is_nested() -> bool {
+    is_mounted(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// `mountinfo`: proc_pid_mountinfo(5), where the fifth field is the mount point.
+fn is_mounted(mountinfo: &str) -> bool {
+    let ours = [exeat_contract::SOCKET, exeat_contract::DENIALS];
+    mountinfo.lines().any(|line| line.split(' ').nth(4).is_some_and(|place| ours.contains(&place)))
+}
+
 /// Who refused, from bubblewrap's words and the host's settings.
 #[must_use]
 pub fn layer(said: &str) -> Layer {
@@ -96,6 +109,9 @@ pub fn layer(said: &str) -> Layer {
     ];
     if !namespaces.iter().any(|word| said.contains(word)) {
         return Layer::Unknown;
+    }
+    if is_nested() {
+        return Layer::Nested;
     }
     let setting =
         |path: &str| fs::read_to_string(path).map(|text| text.trim().to_owned()).unwrap_or_default();
@@ -137,6 +153,16 @@ mod tests {
     #[test]
     fn the_host_s_bwrap_is_found() {
         assert!(find().unwrap().is_absolute());
+    }
+
+    #[test]
+    fn a_run_s_own_mounts_tell_of_it() {
+        let line = |place: &str| {
+            format!("30 1 0:1 / / rw - ext4 /dev/vda rw\n140 131 254:0 /a {place} ro - ext4 /dev/vda rw\n")
+        };
+        assert!(is_mounted(&line("/run/exeat/proxy.sock")) && is_mounted(&line("/run/exeat/denials.jsonl")));
+        assert!(!is_mounted(&line("/srv/run/exeat/proxy.sock")) && !is_mounted(&line("/run/exeat")));
+        assert!(!is_nested(), "these tests run outside");
     }
 
     #[test]
