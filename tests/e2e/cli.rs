@@ -30,6 +30,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("cli::published_isolation_policy", isolation_policy);
     list.once("cli::options_in_both_spellings", both_spellings);
     list.users("cli::one_file_is_enough", one_file);
+    list.users("cli::loopback_is_said_to_be_the_stage_s_own", loopback);
+    list.users("cli::git_s_own_names_the_flag", git_names);
 }
 
 fn help(cx: &Cx) {
@@ -106,6 +108,37 @@ fn writable_cwd(cx: &Cx) {
     let owner = std::os::unix::fs::MetadataExt::uid(&fs::metadata(&path).expect("file"));
     let directory = std::os::unix::fs::MetadataExt::uid(&fs::metadata(cx.dir()).expect("directory"));
     assert_eq!(owner, directory, "new files belong to whoever owns the directory");
+}
+
+/// Clients do not ask a proxy for loopback, so a rule for it alone comes to nothing. What the note says to do does it.
+fn loopback(cx: &Cx) {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let at = listener.local_addr().expect("an address").to_string();
+    std::thread::spawn(move || {
+        use std::io::{Read, Write};
+        for stream in listener.incoming() {
+            let mut stream = stream.expect("a client");
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nConnection: close\r\n\r\nyes");
+        }
+    });
+    let url = format!("http://{at}/");
+    let done = cx.run(&[&at], ["curl", "-sS", &url]).run();
+    done.exits(7).says("NO_PROXY").says("env -u NO_PROXY -u no_proxy COMMAND");
+    let done = cx.run(&[&at], ["env", "-u", "NO_PROXY", "-u", "no_proxy", "curl", "-sS", &url]).run();
+    done.exits(0).prints("yes");
+    let done = cx.run(&[&cx.good()], ["true"]).run();
+    assert_eq!(done.exits(0).stderr(), "", "{done:?}");
+}
+
+/// What git makes of its own and is moved aside says how to keep it; nothing else does.
+fn git_names(cx: &Cx) {
+    let done = cx.sh(&[], "mkdir -p .git/hooks; echo x >.git/config; echo y >.envrc").run();
+    let said = done.exits(0).stderr();
+    let lines = |name: &str| said.lines().find(|line| line.contains(name)).expect("a line").to_owned();
+    assert!(lines(".git/config`").ends_with("--allow-git-config"), "{said}");
+    assert!(lines(".git/hooks`").ends_with("--allow-git-config"), "{said}");
+    assert!(!lines(".envrc`").contains("--allow-git-config"), "{said}");
 }
 
 /// K21, B19.

@@ -23,10 +23,12 @@ use crate::clock::today;
 use crate::failure::Failure;
 use crate::machine::{Machine, PlaceError};
 use crate::render::{printable, shell_word};
+use crate::stdio;
 
 mod elsewhere;
 mod project;
 mod upstream;
+mod waiting;
 
 /// The project's policy file: used where `--policy` names it, and where a ceiling bounds it; only said to exist otherwise.
 pub(crate) const PROJECT_FILE: &str = ".exeat.toml";
@@ -81,6 +83,8 @@ pub(crate) struct Said {
     pub(crate) limits: Limits,
     pub(crate) work: Option<WorkAt>,
     pub(crate) socks5: bool,
+    /// Where a file names a path of the host, and by which key.
+    places: Vec<(PathBuf, &'static str, String)>,
     /// Which file said what may be said once only.
     by: Vec<(&'static str, String)>,
 }
@@ -122,11 +126,13 @@ pub(crate) struct FileFlags {
     pub(crate) mask: Vec<PathBuf>,
     /// Somebody else's proxy decides about hosts, and nothing here may.
     pub(crate) via: bool,
+    /// Nothing is said while a package manager takes its time.
+    pub(crate) quiet: bool,
 }
 
 /// Reads and joins the policy of a command line.
 pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Result<Loaded, Failure> {
-    let mut reading = Reading::new(machine);
+    let mut reading = Reading::new(machine, flags.quiet);
     if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
         return Err(Failure::input("`-` stands twice, and stdin is read once"));
     }
@@ -266,11 +272,12 @@ struct Reading<'a> {
     seen: Vec<Seen>,
     once: Option<String>,
     notes: Vec<String>,
+    quiet: bool,
 }
 
 impl<'a> Reading<'a> {
-    fn new(machine: &'a Machine) -> Self {
-        Self { machine, sources: Vec::new(), seen: Vec::new(), once: None, notes: Vec::new() }
+    fn new(machine: &'a Machine, quiet: bool) -> Self {
+        Self { machine, sources: Vec::new(), seen: Vec::new(), once: None, notes: Vec::new(), quiet }
     }
 
     /// Looks at what is about to be read.
@@ -462,7 +469,20 @@ impl<'a> Reading<'a> {
         };
         let discovery = Discovery::start(ask)?;
         for (group, named) in asking {
-            let found = match discovery.ask(group) {
+            let client = group.from_client.map(|client| client.as_str()).unwrap_or_default();
+            let asked = waiting::saying(
+                waiting::PATIENCE,
+                || {
+                    if !self.quiet {
+                        stdio::line(
+                            "note",
+                            &format!("preset {}: asking {client} which hosts it uses", group.name),
+                        );
+                    }
+                },
+                || discovery.ask(group),
+            );
+            let found = match asked {
                 // A mixed repository holds lock files of programs that are not here; the stage cannot run them either.
                 Err(exeat_runner::Error::Preset { client, why: Unasked::Absent { .. }, .. }) if !named => {
                     self.notes
@@ -476,7 +496,6 @@ impl<'a> Reading<'a> {
             }
             self.notes.extend(found.notes);
             let hosts: Vec<_> = found.rules.iter().map(|rule| rule.text.as_str()).collect();
-            let client = group.from_client.map(|client| client.as_str()).unwrap_or_default();
             let hosts = if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") };
             self.notes.push(format!("preset {}: {client} uses {hosts}", group.name));
         }
@@ -689,6 +708,22 @@ impl Said {
         }
     }
 
+    /// The first path that a file names and that is not there. The runner asks as well, and knows no file and no line.
+    pub(crate) fn missing(&self) -> Option<Failure> {
+        let is_missing =
+            |path: &Path| fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+        let mut missing = self.places.iter().filter(|(path, ..)| is_missing(path));
+        let (path, key, place) = missing.next()?;
+        let more = match missing.count() {
+            0 => String::new(),
+            more => format!(" (and {more} more of the policy's paths)"),
+        };
+        let failure =
+            Failure::input(format!("{place}: there is no `{}` for `{key}` to show{more}", path.display()));
+        let make = shell_word(&path.display().to_string());
+        Some(failure.hint(format!("mkdir -p {make}; or leave it out")))
+    }
+
     /// The paths of effects, where they are granted as they stand.
     fn show(&mut self, effects: &EffectSet, machine: &Machine) -> Result<(), Failure> {
         for (list, paths, tag) in [
@@ -712,8 +747,11 @@ impl Said {
         }
         for (list, binds, key) in [(&mut self.ro, file.fs.ro, "ro"), (&mut self.rw, file.fs.rw, "rw")] {
             for bind in binds.into_iter().flatten() {
+                let line = bind.line.map(|line| format!(":{line}")).unwrap_or_default();
                 let bind = machine.place_bind(&bind, base);
-                list.push(bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?);
+                let bind = bind.map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))?;
+                self.places.push((bind.host.clone(), key, format!("{shown}{line}")));
+                list.push(bind);
             }
         }
         for path in &file.fs.mask {
@@ -778,6 +816,9 @@ fn from_rule(flag: &str, error: &RuleError) -> Failure {
         Some(meant) => {
             // Inside `--deny` a marked text would be refused again, and under `--allow` it denies.
             failure.hint(format!("probably meant: {flag} {}", shell_word(meant)))
+        }
+        None if error.text().contains([',', ' ']) => {
+            failure.hint(format!("one rule each: {flag} RULE {flag} RULE; commas are for ports"))
         }
         None => failure,
     }

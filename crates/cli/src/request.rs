@@ -18,6 +18,8 @@ use crate::failure::Failure;
 use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
 use crate::machine::Machine;
 
+mod loopback;
+
 /// What the arguments of `exeat run` come to.
 #[derive(Debug)]
 pub(crate) struct Asked {
@@ -26,6 +28,8 @@ pub(crate) struct Asked {
     pub(crate) notes: Vec<String>,
     /// The stage declares `Llm`, whoever grants its hosts.
     pub(crate) llm: bool,
+    /// A policy file names a path that is not there, and a run cannot be planned.
+    pub(crate) missing: Option<Failure>,
 }
 
 /// Turns the arguments of `exeat run` into a request.
@@ -35,7 +39,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
-    let mut flags = FileFlags { via: args.via.is_some(), ..FileFlags::default() };
+    let mut flags = FileFlags { via: args.via.is_some(), quiet: args.quiet, ..FileFlags::default() };
     for bind in &args.ro {
         flags.ro.push(machine.place_bind(bind, &machine.cwd).map_err(here("--ro"))?);
     }
@@ -48,7 +52,9 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     let Loaded {
         policy, next_hop, said, mut bounds, ceiling_limits, declared, llm, sources, mut notes, ..
     } = load::load(&args.policy, flags, &machine)?;
+    let missing = said.missing();
     let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, socks5, .. } = said;
+    notes.extend(loopback::note(&policy).filter(|_| args.via.is_none()));
     let declared = match declared {
         None => None,
         Some(effects) => {
@@ -100,7 +106,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         cwd: machine.cwd,
         host_env: machine.env,
     };
-    Ok(Asked { request, notes, llm })
+    Ok(Asked { request, notes, llm, missing })
 }
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.

@@ -118,6 +118,38 @@ fn a_project_file_that_is_not_named_is_said_and_not_used() {
     assert_eq!(out, "allow  a.example:443  a.example (.exeat.toml:2)\n");
 }
 
+/// The runner knows no file and no line.
+#[test]
+fn a_path_of_a_policy_that_is_missing_is_named_with_its_line() {
+    let home = Home::new();
+    home.file("p.toml", "schema = 1\n[fs]\nro = [\"/usr:/data\"]\nrw = [\n  \"out\",\n  \"more\",\n]\n");
+    let words = ["run", "--dry-run", "--policy", "p.toml", "--", "true"];
+    let (code, out, said) = home.run(&words);
+    let place = home.0.display();
+    let expect = format!(
+        "exeat: error: p.toml:5: there is no `{place}/out` for `rw` to show (and 1 more of the policy's paths)\n  hint: mkdir -p {place}/out; or leave it out\n"
+    );
+    assert_eq!((code, out.as_str(), said), (2, "", expect));
+    fs::create_dir(home.0.join("out")).unwrap();
+    assert!(home.run(&words).2.contains("p.toml:6: there is no"), "the next one");
+    fs::create_dir(home.0.join("more")).unwrap();
+    assert_eq!(home.run(&words).0, 0);
+    // Who only asks about hosts needs no path.
+    fs::remove_dir(home.0.join("more")).unwrap();
+    assert_eq!(home.run(&["check", "--policy", "p.toml", "a.example"]).0, 1);
+    let (code, _, said) = home.run(&["run", "--rw", "absent", "--", "true"]);
+    assert!(code == 2 && said.contains(&format!("hint: mkdir -p {place}/absent")), "{said}");
+}
+
+#[test]
+fn two_rules_in_one_are_told_apart() {
+    let home = Home::new();
+    for rules in ["a.example,b.example", "a.example b.example"] {
+        let (code, _, said) = home.run(&["check", "--allow", rules, "a.example"]);
+        assert!(code == 2 && said.contains("hint: one rule each: --allow RULE --allow RULE"), "{said}");
+    }
+}
+
 #[test]
 fn a_failed_start_writes_its_result_too() {
     let home = Home::new();

@@ -126,7 +126,8 @@ fn of_a_process(ended: Ended, limits: &Limits) -> Option<String> {
 
 fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
     let (quiet, require) = (args.quiet, args.require);
-    let Asked { request, notes: hints, llm } = request::run(args, machine)?;
+    let Asked { request, notes: hints, llm, missing } = request::run(args, machine)?;
+    missing.map_or(Ok(()), Err)?;
     let limits = request.limits;
     let plan = exeat_runner::plan(request)?;
     match require {
@@ -145,7 +146,8 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
     let json = args.json;
-    let Asked { request, notes: hints, .. } = request::run(args, machine)?;
+    let Asked { request, notes: hints, missing, .. } = request::run(args, machine)?;
+    missing.map_or(Ok(()), Err)?;
     let plan = exeat_runner::plan(request)?;
     for note in hints.iter().chain(plan.notes()) {
         stdio::line("note", note);

@@ -21,6 +21,8 @@ pub struct BindSpec {
     pub host: PathSpec,
     /// The path inside, absolute or below HOME; `None`: the same as on the host.
     pub guest: Option<PathSpec>,
+    /// The line of the file that says so, from 1; `None`: no file does.
+    pub line: Option<u32>,
 }
 
 /// Why a text is no path or bind.
@@ -116,7 +118,7 @@ impl FromStr for BindSpec {
         };
         let host = host.parse()?;
         let guest = guest.map(PathSpec::guest).transpose()?;
-        Ok(Self { host, guest })
+        Ok(Self { host, guest, line: None })
     }
 }
 
@@ -146,7 +148,7 @@ mod tests {
     use super::*;
 
     fn check(text: &str, expect: Result<(PathSpec, Option<PathSpec>), BindError>) {
-        let expect = expect.map(|(host, guest)| BindSpec { host, guest });
+        let expect = expect.map(|(host, guest)| BindSpec { host, guest, line: None });
         assert_eq!(text.parse::<BindSpec>(), expect, "{text:?}");
         if let Ok(bind) = expect {
             assert_eq!(bind.to_string().parse(), Ok(bind), "{text:?}");

@@ -96,6 +96,7 @@ impl Reader<'_> {
 
     fn record(&mut self, node: Node) -> Option<BindSpec> {
         let at = node.at.clone();
+        let line = self.line(at.start);
         let (mut host, mut guest) = (None, None);
         let mut seen = Vec::new();
         for entry in self.table(ISOLATION, "isolation.bind", node) {
@@ -115,7 +116,7 @@ impl Reader<'_> {
                 self.fault(at.clone(), format!("a bind has `host` and `sandbox`; `{name}` is missing"), None);
             }
         }
-        Some(BindSpec { host: host?, guest: Some(guest?) })
+        Some(BindSpec { host: host?, guest: Some(guest?), line: Some(line) })
     }
 
     /// A path that does not depend on where the file lies: it may come through a pipe.

@@ -188,6 +188,8 @@ const OTHER_WORDS: &[(&str, &str)] = &[
     ("effects", "--effects FILE, on the command line"),
     ("ceiling", "--ceiling FILE, on the command line"),
     ("ceilings", "--ceiling FILE, on the command line"),
+    ("net", "network"),
+    ("mem", "limits.memory"),
     ("ro_binds", "fs.ro"),
     ("rw_binds", "fs.rw"),
     ("env_allowlist", "env.pass"),
@@ -252,8 +254,17 @@ pub(crate) fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>)
     if typed.len() > 40 {
         return None;
     }
-    let ranked = words.into_iter().map(|word| (distance(typed, word), word));
+    let ranked = words.into_iter().map(|word| (edits(typed, word), word));
     ranked.filter(|(edits, word)| *edits <= word.len().div_ceil(3)).min().map(|(_, word)| word)
+}
+
+/// The distance; of two letters in each other's place, one.
+fn edits(typed: &str, word: &str) -> usize {
+    let differ: Vec<_> = typed.bytes().zip(word.bytes()).enumerate().filter(|(_, (a, b))| a != b).collect();
+    match differ.as_slice() {
+        [(i, (a, b)), (j, (c, d))] if typed.len() == word.len() && *j == i + 1 && a == d && b == c => 1,
+        _ => distance(typed, word),
+    }
 }
 
 /// Insertions, deletions and substitutions between two words (Levenshtein), a row at a time.

@@ -296,7 +296,8 @@ impl Reader<'_> {
     fn binds(&mut self, entry: Entry) -> Vec<BindSpec> {
         let binds = self.paths::<BindSpec>(entry);
         let mut kept = Vec::new();
-        for (bind, at) in binds {
+        for (mut bind, at) in binds {
+            bind.line = Some(self.line(at.start));
             if self.role == FileRole::Ceiling && bind.guest.is_some() {
                 let meant = Some(format!("\"{}\"", visible(&bind.host.to_string())));
                 self.fault(

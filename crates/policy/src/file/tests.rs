@@ -109,7 +109,12 @@ fn limits_of_a_file() {
 
 #[test]
 fn json_says_the_same() {
-    let (toml, json) = (parse(TOML).unwrap(), parse(JSON).unwrap());
+    let (mut toml, mut json) = (parse(TOML).unwrap(), parse(JSON).unwrap());
+    for file in [&mut toml, &mut json] {
+        // Where it is written is all that differs.
+        let FsSection { ro, rw, .. } = &mut file.fs;
+        ro.iter_mut().chain(rw).flatten().for_each(|bind| assert!(bind.line.take().is_some(), "a line"));
+    }
     let bare = |file: &PolicyFile| -> Vec<_> {
         file.rules.iter().map(|rule| (rule.text.clone(), rule.spec.clone(), rule.note.clone())).collect()
     };
@@ -205,12 +210,21 @@ fn unknown_keys_name_the_nearest() {
             "3:1 there is no key `expire` in `[network.rule]` = expires",
         ),
         ("[[network.rules]]\nallow=[]", "1:11 there is no key `rules` in `[network]` = rule"),
+        ("[net]", "1:2 there is no key `net` at the top = network"),
+        ("[limits]\nmem = 1", "2:1 there is no key `mem` in `[limits]` = limits.memory"),
         ("[netwrok]", "1:2 there is no key `netwrok` at the top = network"),
         ("[fs]\nzzzzzzzz = 1", "2:1 there is no key `zzzzzzzz` in `[fs]`"),
         ("{\"network\": {\"alow\": []}}", "1:14 there is no key `alow` in `[network]` = allow"),
         ("{\n \"a\\\"b\" : 1}", "2:2 there is no key `a\"b` at the top"),
     ] {
         check_faults(text, &[expect]);
+    }
+}
+
+#[test]
+fn two_letters_in_each_other_s_place_are_one_slip() {
+    for (typed, expect) in [("nmp", Some("npm")), ("npn", Some("npm")), ("pnm", Some("npm")), ("mpn", None)] {
+        assert_eq!(super::keys::nearest(typed, ["npm", "go"]), expect, "{typed}");
     }
 }
 

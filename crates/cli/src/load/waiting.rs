@@ -1,0 +1,43 @@
+//! Words for whoever waits for something that is usually quick.
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+/// After this time somebody wonders what goes on.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Does the work on this thread, and says something from another one if it has taken that long.
+pub(super) fn saying<T>(patience: Duration, say: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
+    let (working, over) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            if over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+                say();
+            }
+        });
+        let done = work();
+        drop(working);
+        done
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn only_what_takes_long_is_said() {
+        let said = AtomicU32::new(0);
+        let say = || {
+            said.fetch_add(1, Ordering::Relaxed);
+        };
+        assert_eq!(saying(Duration::from_secs(60), say, || 7), 7);
+        assert_eq!(said.load(Ordering::Relaxed), 0);
+        let wait = || thread::sleep(Duration::from_millis(200));
+        saying(Duration::from_millis(10), say, wait);
+        assert_eq!(said.load(Ordering::Relaxed), 1);
+    }
+}

@@ -1,0 +1,80 @@
+//! Rules for this machine's loopback, which clients in a sandbox do not ask a proxy about.
+
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+use exeat_policy::{Action, HostPattern, Pattern, Policy, Role, Rule};
+
+/// What to say of them before a stage starts; `None` where there is nothing to say.
+///
+/// An address is also what a name needs that leads there: where a rule for a name has one of the same ports, that is taken to be
+/// what was meant.
+pub(super) fn note(policy: &Policy) -> Option<String> {
+    let grants = policy.layers().iter().filter(|layer| layer.role() == Role::Grants);
+    let rules: Vec<&Rule> =
+        grants.flat_map(|layer| policy.rules_of(layer)).filter(|rule| rule.action == Action::Allow).collect();
+    let is_for_a_name = |address: &Rule| {
+        rules.iter().any(|rule| {
+            matches!(rule.pattern, Pattern::Name(_)) && !is_loopback(rule) && rule.ports.meets(&address.ports)
+        })
+    };
+    let found = |rule: &&&Rule| is_loopback(rule) && (rule.pattern.net().is_none() || !is_for_a_name(rule));
+    let rule = &rules.iter().find(found)?.text;
+    Some(format!(
+        "`{rule}`: NO_PROXY has loopback, so clients look for it on the stage's own, not on this machine's; \
+         `env -u NO_PROXY -u no_proxy COMMAND` asks exeat"
+    ))
+}
+
+/// Whether it is about what the stage's NO_PROXY names.
+fn is_loopback(rule: &Rule) -> bool {
+    match &rule.pattern {
+        Pattern::Name(HostPattern::Exact(name)) => name.as_str() == "localhost",
+        Pattern::Name(_) => false,
+        Pattern::Net(net) => {
+            net.addr().is_loopback()
+                && (rule.covers_ip(Ipv4Addr::LOCALHOST.into()) || rule.covers_ip(Ipv6Addr::LOCALHOST.into()))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use exeat_policy::{Note, Origin, PolicyBuilder};
+
+    use super::*;
+
+    fn said(rules: &[&str]) -> Option<String> {
+        let mut builder = PolicyBuilder::new();
+        for rule in rules {
+            builder
+                .add(rule, Action::Allow, Origin::Flag { flag: "--allow".into() }, Note::default())
+                .unwrap();
+        }
+        note(&builder.build())
+    }
+
+    #[test]
+    fn a_rule_that_no_client_asks_about_is_said() {
+        for rules in [
+            &["127.0.0.1:8765"][..],
+            &["localhost:8765", "127.0.0.1:8765"],
+            &["[::1]:8765"],
+            &["127.0.0.0/8:*"],
+            &["api.example.com", "127.0.0.1:8765"],
+        ] {
+            let said = said(rules).unwrap();
+            assert!(said.contains("env -u NO_PROXY") && said.contains(":"), "{rules:?}: {said}");
+        }
+        for rules in [
+            &["dev.example:8765", "127.0.0.1:8765"][..],
+            &["*.dev.example:8765", "127.0.0.0/8:8000-9000"],
+            &["127.0.0.2:8765"],
+            &["!127.0.0.1:8765"],
+            &["10.0.0.0/8:*", "api.example.com"],
+            &["0.0.0.0/0:443"],
+            &[],
+        ] {
+            assert_eq!(said(rules), None, "{rules:?}");
+        }
+    }
+}
