@@ -265,6 +265,11 @@ impl Error {
             Self::NoCommand => {
                 Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
             }
+            Self::Path { what: "the writable path" | "the read-only path", path, source }
+                if source.kind() == io::ErrorKind::NotFound =>
+            {
+                Some(format!("mkdir -p {}; or leave it out", path.display()))
+            }
             Self::StrayLink { real, .. } => Some(format!(
                 "name `{}` itself, with `:DEST` for its place inside, if that is meant",
                 real.display()

@@ -9,7 +9,7 @@ use std::io::{self, PipeWriter};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -44,6 +44,7 @@ use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, chain};
 use crate::limits::{self, Reached, Stop};
+use crate::lists::{GIT, GIT_LINK, PROTECTED};
 use crate::output::{Copies, Meter};
 use crate::plan::Plan;
 use crate::quarantine::{Found, Watch};
@@ -341,10 +342,15 @@ fn noted(Found { path, moved }: &Found) -> Note {
 fn told(found: &Found) -> String {
     let path = exeat_audit::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage made it, and something on the host could run or obey it";
+    let kept = if is_git(&found.path) {
+        "; give it its name back if it is yours, or have it left there by --allow-git-config"
+    } else {
+        ""
+    };
     match &found.moved {
         Ok(new) => {
             let new = new.file_name().unwrap_or_default();
-            format!("`{path}` was renamed to `{}`: {why}", exeat_audit::escape(new.as_bytes(), 1024))
+            format!("`{path}` was renamed to `{}`: {why}", exeat_audit::escape(new.as_bytes(), 1024)) + kept
         }
         // Words of our own say all there is to say.
         Err(error) if error.get_ref().is_some() => format!("`{path}` is left where it is: {error}"),
@@ -352,6 +358,12 @@ fn told(found: &Found) -> String {
             "`{path}` could not be moved aside ({error}): if the stage made it, something on the host could run or obey it"
         ),
     }
+}
+
+/// Whether it is what `--allow-git-config` leaves alone.
+fn is_git(path: &Path) -> bool {
+    PROTECTED.iter().filter(|name| name.starts_with(GIT)).any(|name| path.ends_with(name))
+        || path.ends_with(GIT_LINK)
 }
 
 fn shown(plan: &Plan) -> String {

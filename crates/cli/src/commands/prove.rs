@@ -1,5 +1,7 @@
 //! `exeat prove`: which attempts, over which bridges, and what came of them. How they are made is in [`crate::prove`].
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::args::{BridgeKind, FsView, ProveArgs};
@@ -166,7 +168,12 @@ fn table(found: &[Found], paint: Paint) -> String {
     let count = |held| found.iter().filter(|found| found.held == held).count();
     let (held, not, skipped) = (count(Some(true)), count(Some(false)), count(None));
     let attempts = if found.len() == 1 { "attempt" } else { "attempts" };
-    out.push_str(&format!("\n{} {attempts}: {held} held, {not} not held, {skipped} skipped\n", found.len()));
+    let bridges: BTreeSet<&str> = found.iter().map(|found| found.bridge).collect();
+    let bridges = if bridges.len() > 1 { ", each bridge counted" } else { "" };
+    out.push_str(&format!(
+        "\n{} {attempts}{bridges}: {held} held, {not} not held, {skipped} skipped\n",
+        found.len()
+    ));
     out
 }
 
@@ -238,7 +245,7 @@ mod tests {
         let alike = [found("handoff", Some(true), "EPERM"), found("relay", Some(true), "EACCES")];
         assert_eq!(
             table(&alike, Paint::PLAIN),
-            "ATTEMPT  SEEN    VERDICT\na title  EPERM   held\n\n2 attempts: 2 held, 0 not held, 0 skipped\n"
+            "ATTEMPT  SEEN    VERDICT\na title  EPERM   held\n\n2 attempts, each bridge counted: 2 held, 0 not held, 0 skipped\n"
         );
         let other = [found("handoff", Some(true), "EPERM"), found("relay", Some(false), "a\u{1b}way")];
         let said = table(&other, Paint::PLAIN);
