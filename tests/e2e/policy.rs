@@ -225,7 +225,10 @@ fn own_ceiling(cx: &Cx) {
     let config = cx.dir().display().to_string();
     let script = "mkdir exeat; echo '[network]' > exeat/policy.toml; mv exeat other; echo end";
     // Where the configuration is elsewhere, it is a directory like any other.
-    sh(cx, &[], script).env("XDG_CONFIG_HOME", "/nowhere").run().exits(0);
+    sh(cx, &[], script)
+        .env("XDG_CONFIG_HOME", &cx.home().join("absent").display().to_string())
+        .run()
+        .exits(0);
     fs::remove_dir_all(cx.dir().join("other")).expect("made");
     let run = || sh(cx, &[], script).env("XDG_CONFIG_HOME", &config).run();
     run().exits(0).prints("end\n").says("exeat's own files are in it");

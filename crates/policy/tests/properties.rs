@@ -492,7 +492,10 @@ proptest! {
             let parsed = binds.as_ref().map(|binds| binds.iter().map(|bind| bind.parse::<BindSpec>().unwrap()).collect::<Vec<_>>());
             let shown = file.fs.rw.iter().flatten().map(|bind| bind.to_string().parse::<BindSpec>().unwrap());
             prop_assert_eq!(shown.collect::<Vec<_>>(), parsed.clone().unwrap_or_default());
-            prop_assert_eq!(file.fs.rw, parsed);
+            let rw = file.fs.rw.map(|binds| {
+                binds.into_iter().map(|bind| BindSpec { line: None, ..bind }).collect::<Vec<_>>()
+            });
+            prop_assert_eq!(rw, parsed);
             prop_assert_eq!(file.fs.mask, ["m".parse::<PathSpec>().unwrap()]);
             prop_assert_eq!(&file.env.pass, &names);
             prop_assert_eq!((file.limits.timeout, file.limits.memory, file.limits.pids), (span, size, pids));
