@@ -16,7 +16,8 @@ use std::time::Duration;
 use exeat_sandbox::{Change, Mount, Running};
 
 use crate::lists;
-use crate::names::Mounts;
+use crate::names::unescaped;
+use crate::view::mount_points;
 
 /// Bytes of a table of mounts: bubblewrap reads no more binds than a few thousand.
 const TABLE: usize = 8 << 20;
@@ -116,7 +117,7 @@ fn places(table: &File) -> io::Result<BTreeSet<PathBuf>> {
         let count = table.read_at(text.get_mut(read..).unwrap_or_default(), read as u64)?;
         if count == 0 {
             text.truncate(read);
-            return Ok(Mounts::new(&text).places().map(Path::to_path_buf).collect());
+            return Ok(mount_points(&text).map(|(at, _)| unescaped(at)).collect());
         }
         read += count;
         if read == text.len() {

@@ -62,11 +62,6 @@ impl Mounts {
         Self(table.split(|byte| *byte == b'\n').filter_map(mounted).collect())
     }
 
-    /// Where something is mounted.
-    pub(crate) fn places(&self) -> impl Iterator<Item = &Path> {
-        self.0.iter().map(|mount| mount.at.as_path())
-    }
-
     /// Other paths to the same file or directory, by way of bind mounts.
     pub(crate) fn aliases(&self, path: &Path) -> BTreeSet<PathBuf> {
         // Of those at one place the last is on top.
