@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -27,14 +27,22 @@ pub(crate) fn true_name(path: &Path) -> io::Result<PathBuf> {
     path.canonicalize()
 }
 
-/// The same for a path that has no link in it, by the time that it is opened.
+/// What is at a path that has no link in it, by the time that it is opened: a place (`O_PATH`), of whatever kind.
 ///
 /// # Errors
 /// `ELOOP` where there is a link, and what else openat2(2) says.
-pub(crate) fn plain_name(path: &Path) -> io::Result<PathBuf> {
+pub(crate) fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
-    let place = openat2(AT_FDCWD, path, how)?;
+    Ok(openat2(AT_FDCWD, path, how)?)
+}
+
+/// The same as [`true_name`] for such a path.
+///
+/// # Errors
+/// As [`open_plain`].
+pub(crate) fn plain_name(path: &Path) -> io::Result<PathBuf> {
+    let place = open_plain(path)?;
     fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 

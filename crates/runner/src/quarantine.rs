@@ -20,6 +20,8 @@ use nix::fcntl::{
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
 use nix::unistd::geteuid;
 
+use crate::names::open_plain;
+
 mod repository;
 
 use repository::Contents;
@@ -92,10 +94,8 @@ impl Watch {
     /// Opens the tree.
     pub(crate) fn start(missing: Missing) -> io::Result<Self> {
         // Its name had no link in it when the view was made: one that has come since leads to a tree that is not the stage's.
-        let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        // O_PATH: the tree may also be a single file, or one that waits for a writer.
-        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
-        let tree = File::from(openat2(AT_FDCWD, &missing.tree, how)?);
+        // The tree may also be a single file, or one that waits for a writer.
+        let tree = File::from(open_plain(&missing.tree)?);
         let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
         let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name))).collect();
         Ok(Self { missing, tree, files, contents })
