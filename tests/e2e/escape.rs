@@ -13,6 +13,8 @@ mod closed_home;
 mod core_pattern;
 mod debuggable;
 mod foreign_syscalls;
+mod git_crowd;
+mod git_environment;
 mod git_hooks;
 mod git_leftovers;
 mod hard_links;
@@ -68,6 +70,8 @@ pub(crate) fn cases(list: &mut Cases) {
     core_pattern::cases(list);
     debuggable::cases(list);
     foreign_syscalls::cases(list);
+    git_crowd::cases(list);
+    git_environment::cases(list);
     git_hooks::cases(list);
     git_leftovers::cases(list);
     hard_links::cases(list);

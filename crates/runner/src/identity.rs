@@ -237,6 +237,7 @@ impl Base<'_> {
         let mut facts = view::Facts {
             cwd,
             home,
+            git: view::Everywhere::new(home, variable),
             owners: owner.map(|ids| ids.0).into_iter().chain([geteuid().as_raw()]).collect(),
             path: variable("PATH"),
             stage_home: &home_of_stage,

@@ -37,6 +37,7 @@ mod git;
 mod place;
 mod protected;
 
+pub(crate) use git::Everywhere;
 pub(crate) use place::mount_point;
 use place::{Followed, Seen};
 use protected::Protected;
@@ -61,6 +62,8 @@ const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"]
 pub(crate) struct Facts<'a> {
     pub(crate) cwd: &'a Path,
     pub(crate) home: &'a Path,
+    /// What the caller's git obeys in every repository.
+    pub(crate) git: Everywhere,
     /// Users as whom the stage may read somewhere, the caller among them.
     pub(crate) owners: BTreeSet<u32>,
     /// The caller's PATH.
@@ -697,7 +700,7 @@ impl<'a> Builder<'a> {
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
         let Protected { paths: protected, watched: mut missing, lost } =
-            protected::find(&tops, self.git_is_open, self.facts.home);
+            protected::find(&tops, self.git_is_open, &self.facts.git);
         self.lost.extend(lost);
         for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {
             if protected.iter().any(|path| tree.host.starts_with(path)) && !tree.extent.write.is_empty() {

@@ -5,6 +5,7 @@
 //! what is found, and more than is looked at.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +27,8 @@ const DEPTH: usize = 2;
 const DIRECTORIES: usize = 8192;
 /// Names that are read for that, files among them.
 const NAMES: usize = 1 << 18;
-/// Repositories in one tree, submodules and worktrees included. Each takes a few mounts.
+/// Repositories in one tree that have a working tree in it, and as many submodules and linked worktrees that are known from a
+/// repository's directory alone. Each takes a few mounts.
 const REPOSITORIES: usize = 32;
 /// How deep submodules lie in `.git/modules`: their names may hold slashes, and they may have submodules of their own.
 const MODULE_DEPTH: usize = 8;
@@ -47,6 +49,38 @@ pub(super) const OBEYED: &[&str] =
 /// Names in the directory of a linked worktree, in the repository that it belongs to.
 const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
+/// What git obeys in every repository, whoever made that (git-config(1), FILES and ENVIRONMENT).
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Everywhere {
+    /// What `~/` means to it.
+    home: PathBuf,
+    /// The machine's configuration and the user's; what is not there says nothing. A relative one is sought where git stands.
+    files: Vec<PathBuf>,
+}
+
+impl Everywhere {
+    /// As git finds it in this environment: that in which exeat was started, which the user's own git has too.
+    pub(crate) fn new<'a>(home: &Path, variable: impl Fn(&str) -> Option<&'a OsStr>) -> Self {
+        let mut files = match variable("GIT_CONFIG_GLOBAL") {
+            Some(file) => vec![PathBuf::from(file)],
+            None => {
+                let xdg = variable("XDG_CONFIG_HOME").filter(|dir| !dir.is_empty());
+                let config = xdg.map_or_else(|| home.join(".config"), PathBuf::from);
+                vec![home.join(".gitconfig"), config.join("git/config")]
+            }
+        };
+        // Whatever is no word for false has git leave it out, or give up.
+        let is_no =
+            |value: &OsStr| ["", "0", "false", "no", "off"].iter().any(|no| value.eq_ignore_ascii_case(no));
+        if variable("GIT_CONFIG_NOSYSTEM").is_none_or(is_no) {
+            files.push(variable("GIT_CONFIG_SYSTEM").unwrap_or(OsStr::new("/etc/gitconfig")).into());
+        }
+        // An empty name is no file.
+        files.retain(|file| !file.as_os_str().is_empty());
+        Self { home: home.to_path_buf(), files }
+    }
+}
+
 /// What was found in a tree, and nothing outside of it.
 #[derive(Debug, Default)]
 pub(super) struct Obeyed {
@@ -60,14 +94,19 @@ pub(super) struct Obeyed {
     pub(super) left: Vec<String>,
 }
 
-/// Looks into a tree. `home` is what `~/` means to git.
-pub(super) fn obeyed(tree: &Path, home: &Path) -> Obeyed {
-    obeyed_within(tree, home, DIRECTORIES)
+/// Looks into a tree.
+pub(super) fn obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
+    obeyed_within(tree, everywhere, DIRECTORIES)
 }
 
-fn obeyed_within(tree: &Path, home: &Path, most: usize) -> Obeyed {
+fn obeyed_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
     let found = Obeyed::default();
-    let mut search = Search { tree, home, found, most, room: most, names: NAMES, next: Vec::new() };
+    let mut search = Search { tree, everywhere, found, most, room: most, names: NAMES, next: Vec::new() };
+    // They may lie in the tree themselves, or lead there, as where it holds the user's settings.
+    for file in search.of_the_user() {
+        search.name(&super::normal(&file));
+        search.name(&super::normal(&real_place(&file)));
+    }
     // All of them, as a stage can make the nearest invalid: git then goes on to the next.
     for above in tree.ancestors() {
         for dirs in repositories_at(above) {
@@ -122,7 +161,7 @@ enum What {
 
 struct Search<'a> {
     tree: &'a Path,
-    home: &'a Path,
+    everywhere: &'a Everywhere,
     found: Obeyed,
     /// Directories that are looked at: so many in `.git`, and so many further down.
     most: usize,
@@ -150,10 +189,9 @@ impl Search<'_> {
         [Some(work), link, own].into_iter().flatten().all(is_ours) || is_safe()
     }
 
-    /// The machine's configuration and the user's.
+    /// The machine's configuration and the user's, as git at the top of the tree finds them.
     fn of_the_user(&self) -> Vec<PathBuf> {
-        let own = [".gitconfig", ".config/git/config"].map(|name| self.home.join(name));
-        own.into_iter().chain([PathBuf::from("/etc/gitconfig")]).collect()
+        self.everywhere.files.iter().map(|file| self.tree.join(file)).collect()
     }
 
     /// Adds what a repository with these directories names for its working tree, and notes its submodules and worktrees.
@@ -280,25 +318,38 @@ impl Search<'_> {
         self.next.push(Candidate { is_unnamed, born, what });
     }
 
-    /// Adds what was noted, and what is noted on the way, the oldest first and so many in all.
+    /// Adds what was noted, and what is noted on the way. What has a working tree in sight comes before what a repository's
+    /// directory holds, and loses no room to it: a stage makes what it likes in that directory.
     fn further(&mut self) {
-        let mut count = 0;
+        let noted = std::mem::take(&mut self.next);
+        let (works, held): (Vec<_>, Vec<_>) =
+            noted.into_iter().partition(|it| matches!(it.what, What::Work(_)));
+        self.add_oldest(works, REPOSITORIES, "repositories");
+        self.next.extend(held);
+        let mut room = REPOSITORIES;
         while !self.next.is_empty() {
-            let mut candidates = std::mem::take(&mut self.next);
-            candidates.sort();
-            let is_undated = candidates.iter().any(|it| it.born.is_none());
-            for Candidate { what, .. } in candidates {
-                if count == REPOSITORIES {
-                    self.lose(format!(
-                        "repositories in `{}` beyond the first {REPOSITORIES} are not protected{}",
-                        self.tree.display(),
-                        if is_undated { "; its file system does not tell which are the oldest" } else { "" }
-                    ));
-                    return;
-                }
-                count += usize::from(self.add(what));
-            }
+            let held = std::mem::take(&mut self.next);
+            room -= self.add_oldest(held, room, "submodules and linked worktrees");
         }
+    }
+
+    /// Adds these, the oldest first, as far as there is room; how many were new. What there was no room for is said.
+    fn add_oldest(&mut self, mut candidates: Vec<Candidate>, room: usize, what: &str) -> usize {
+        candidates.sort();
+        let is_undated = candidates.iter().any(|it| it.born.is_none());
+        let mut count = 0;
+        for candidate in candidates {
+            if count == room {
+                self.lose(format!(
+                    "{what} in `{}` beyond the first {REPOSITORIES} are not protected{}",
+                    self.tree.display(),
+                    if is_undated { "; its file system does not tell which are the oldest" } else { "" }
+                ));
+                break;
+            }
+            count += usize::from(self.add(candidate.what));
+        }
+        count
     }
 
     /// Adds one; whether it is new.
@@ -400,9 +451,9 @@ impl Search<'_> {
             for setting in config::settings(&read(&file)) {
                 match setting {
                     Setting::HooksPath(value) => hooks.push(value),
-                    Setting::Worktree(value) => tree = Some(place(above, &value, self.home)),
+                    Setting::Worktree(value) => tree = Some(place(above, &value, &self.everywhere.home)),
                     Setting::Include(value) => {
-                        let path = place(above, &value, self.home);
+                        let path = place(above, &value, &self.everywhere.home);
                         self.name(&path);
                         // One more than are read, so that it is known.
                         if files.len() <= most && !files.contains(&path) {
@@ -415,7 +466,7 @@ impl Search<'_> {
         }
         let work = tree.as_deref().unwrap_or(work);
         for value in hooks {
-            self.name(&place(work, &value, self.home));
+            self.name(&place(work, &value, &self.everywhere.home));
         }
         tree
     }

@@ -22,9 +22,9 @@ pub(super) struct Protected {
     pub(super) lost: Vec<String>,
 }
 
-/// Looks into the trees, which are where they really are. `git_is_open`: git's configuration and hooks are given up. `home` is
-/// what `~/` means to git.
-pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) -> Protected {
+/// Looks into the trees, which are where they really are. `git_is_open`: git's configuration and hooks are given up.
+/// `everywhere`: what git obeys in every repository.
+pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &git::Everywhere) -> Protected {
     let mut search = Search { trees, paths: BTreeSet::new(), watched: BTreeMap::new(), lost: Vec::new() };
     let given_up = |name: &str| git_is_open && name.starts_with(lists::GIT);
     let names: Vec<&str> = lists::PROTECTED.iter().copied().filter(|name| !given_up(name)).collect();
@@ -40,7 +40,7 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, home: &Path) ->
         }
         search.inside_of_git(tree, &names);
         if !git_is_open {
-            search.obeyed_by_git(tree, home);
+            search.obeyed_by_git(tree, everywhere);
         }
     }
     let watched = search.watched.into_iter();
@@ -200,8 +200,8 @@ impl Search<'_> {
     }
 
     /// What git on the host would obey elsewhere in a tree.
-    fn obeyed_by_git(&mut self, tree: &Path, home: &Path) {
-        let git::Obeyed { directories, links, named, left } = git::obeyed(tree, home);
+    fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) {
+        let git::Obeyed { directories, links, named, left } = git::obeyed(tree, everywhere);
         for (dir, names) in directories {
             self.repository(&dir);
             for name in names {

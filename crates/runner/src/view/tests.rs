@@ -51,6 +51,7 @@ impl Place {
         let facts = Facts {
             cwd,
             home: &home,
+            git: Everywhere::new(&home, |_| None),
             owners: BTreeSet::new(),
             path: path.map(OsStr::new),
             stage_home: &home,
@@ -305,6 +306,7 @@ fn a_missing_tree_is_the_caller_s_mistake() {
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
@@ -373,6 +375,7 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
@@ -464,6 +467,7 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,
@@ -519,6 +523,7 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
     let facts = Facts {
         cwd: &place.project(),
         home: &home,
+        git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,
         stage_home: &home,

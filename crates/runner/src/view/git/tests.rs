@@ -62,7 +62,7 @@ fn b15_repositories_submodules_and_what_they_name_are_found() {
     make("a/c/.git", "gitdir: /x\n");
     make("a/b/c/.git/HEAD", "");
     make("node_modules/x/.git/HEAD", "");
-    let found = obeyed(&root, Path::new("/home/ann"));
+    let found = obeyed(&root, &everywhere(HOME));
     let in_root = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<BTreeSet<_>>();
     let directories: BTreeSet<_> = found.directories.iter().map(|(dir, _)| dir.clone()).collect();
     assert_eq!(directories, in_root(&[".git/modules/lib/deep", ".git/worktrees/other", "a/b/.git"]));
@@ -71,7 +71,7 @@ fn b15_repositories_submodules_and_what_they_name_are_found() {
     assert_eq!(found.left, Vec::<String>::new());
 
     make(".git/config", "[core]\nhooksPath = .\n");
-    let left = obeyed(&root, Path::new("/home/ann")).left;
+    let left = obeyed(&root, &everywhere(HOME)).left;
     assert!(left.iter().any(|left| left.contains("stays writable")), "{left:?}");
     fs::remove_dir_all(&root).unwrap();
 }
@@ -89,7 +89,7 @@ fn b15_the_configuration_is_found_as_git_finds_it() {
     make("main/pkg/x", "");
     make("main/.git/worktrees/other/commondir", "../..\n");
     make("other/.git", &format!("gitdir: {}\n", root.join("main/.git/worktrees/other").display()));
-    let named = |tree: &str| obeyed(&root.join(tree), Path::new("/home/ann")).named;
+    let named = |tree: &str| obeyed(&root.join(tree), &everywhere(HOME)).named;
     assert_eq!(named("main/pkg"), BTreeSet::from([root.join("main/pkg/hooks")]));
     assert_eq!(named("other"), BTreeSet::from([root.join("other/pkg/hooks")]));
     assert_eq!(named("main/.git/worktrees"), BTreeSet::new());
@@ -111,8 +111,13 @@ fn config(dir: &Path, hooks: &str) {
 
 const HOME: &str = "/home/ann";
 
+/// With no variable but HOME.
+fn everywhere(home: impl AsRef<Path>) -> Everywhere {
+    Everywhere::new(home.as_ref(), |_| None)
+}
+
 fn directories(tree: &Path) -> BTreeSet<PathBuf> {
-    obeyed(tree, Path::new(HOME)).directories.into_iter().map(|(dir, _)| dir).collect()
+    obeyed(tree, &everywhere(HOME)).directories.into_iter().map(|(dir, _)| dir).collect()
 }
 
 #[test]
@@ -123,7 +128,7 @@ fn b15_another_way_to_the_hooks_is_found() {
     std::os::unix::fs::symlink("real", outer.join("link")).unwrap();
     let named = |hooks: &str| {
         config(&root.join(".git"), hooks);
-        obeyed(&root, &outer.join("link")).named
+        obeyed(&root, &everywhere(outer.join("link"))).named
     };
     let expect = BTreeSet::from([root.join("hk")]);
     for _ in 0..2 {
@@ -145,7 +150,7 @@ fn b15_a_long_list_of_includes_costs_little() {
     let lines: String = (0..20_000).map(|n| format!("path = /{}/f{n}\n", root.join("x").display())).collect();
     fs::write(root.join("sub/.git/config"), format!("[include]\n{lines}")).unwrap();
     let began = std::time::Instant::now();
-    let found = obeyed(&root, Path::new(HOME));
+    let found = obeyed(&root, &everywhere(HOME));
     assert_eq!(found.named.len(), NAMED);
     assert!(found.left.iter().any(|left| left.contains("beyond the first")), "{:?}", found.left);
     assert!(began.elapsed() < std::time::Duration::from_secs(2), "{:?}", began.elapsed());
@@ -165,7 +170,7 @@ fn b15_what_is_too_much_is_said_and_the_oldest_count() {
     let first = directories(&root);
     assert_eq!(first.len(), REPOSITORIES);
     assert!(first.contains(&root.join("zz-oldest/.git")));
-    assert_eq!(obeyed(&root, Path::new(HOME)).left, Vec::<String>::new(), "nothing is beyond");
+    assert_eq!(obeyed(&root, &everywhere(HOME)).left, Vec::<String>::new(), "nothing is beyond");
     tick();
     // Directories, files in the place of repositories, of which each would be a mount, and repositories without a `.git`.
     for number in 0..200 {
@@ -176,7 +181,7 @@ fn b15_what_is_too_much_is_said_and_the_oldest_count() {
             fs::create_dir_all(root.join(format!("b{number}/{name}"))).unwrap();
         }
     }
-    let found = obeyed(&root, Path::new(HOME));
+    let found = obeyed(&root, &everywhere(HOME));
     assert_eq!((directories(&root), found.links), (first.clone(), BTreeSet::new()));
     let [left] = &found.left[..] else { panic!("{:?}", found.left) };
     assert!(left.contains("beyond the first 32"), "{left}");
@@ -186,16 +191,16 @@ fn b15_what_is_too_much_is_said_and_the_oldest_count() {
     for number in 0..MOST {
         fs::write(root.join(format!("f{number}")), "").unwrap();
     }
-    assert_eq!(obeyed_within(&root, Path::new(HOME), MOST).left, found.left);
+    assert_eq!(obeyed_within(&root, &everywhere(HOME), MOST).left, found.left);
     for number in 0..MOST {
         fs::create_dir(root.join(format!("d{number}"))).unwrap();
     }
     assert_eq!(directories(&root), first);
-    let left = obeyed_within(&root, Path::new(HOME), MOST).left;
+    let left = obeyed_within(&root, &everywhere(HOME), MOST).left;
     assert!(left.iter().any(|left| left.contains("too much")), "{left:?}");
 
-    let (home, found) = (Path::new(HOME), Obeyed::default());
-    let mut search = Search { tree: &root, home, found, most: 1, room: 1, names: 9, next: Vec::new() };
+    let (everywhere, found) = (&everywhere(HOME), Obeyed::default());
+    let mut search = Search { tree: &root, everywhere, found, most: 1, room: 1, names: 9, next: Vec::new() };
     search.children(&root);
     assert!(search.found.left.iter().any(|left| left.contains("too much")), "{:?}", search.found.left);
     fs::remove_dir_all(&root).unwrap();
@@ -216,6 +221,32 @@ fn b15_what_gitmodules_names_comes_first() {
     fs::remove_dir_all(&root).unwrap();
 }
 
+/// What a stage made in `.git` is older than what the caller cloned afterwards, and takes none of its room.
+#[test]
+fn b15_fake_submodules_take_no_room() {
+    let root = scratch("crowd");
+    for number in 0..REPOSITORIES + 8 {
+        // With submodules of its own.
+        let module = root.join(format!(".git/modules/m{number}"));
+        fs::create_dir_all(module.join("modules/inner")).unwrap();
+        for head in ["HEAD", "modules/inner/HEAD"] {
+            fs::write(module.join(head), "").unwrap();
+        }
+        fs::create_dir_all(root.join(format!(".git/worktrees/w{number}"))).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(20));
+    for number in 0..REPOSITORIES {
+        fs::create_dir_all(root.join(format!("p{number}/.git/modules/own"))).unwrap();
+    }
+    let found = obeyed(&root, &everywhere(HOME));
+    let directories: BTreeSet<_> = found.directories.into_iter().map(|(dir, _)| dir).collect();
+    assert!((0..REPOSITORIES).all(|number| directories.contains(&root.join(format!("p{number}/.git")))));
+    assert_eq!(directories.len(), 2 * REPOSITORIES, "{directories:?}");
+    let [left] = &found.left[..] else { panic!("{:?}", found.left) };
+    assert!(left.starts_with("submodules and linked worktrees in"), "{left}");
+    fs::remove_dir_all(&root).unwrap();
+}
+
 #[test]
 fn b15_what_a_git_file_leads_to_is_found() {
     let root = scratch("led");
@@ -227,7 +258,7 @@ fn b15_what_a_git_file_leads_to_is_found() {
     for name in ["HEAD", "objects", "refs"] {
         fs::create_dir_all(root.join("bare.git").join(name)).unwrap();
     }
-    let found = obeyed(&root, Path::new(HOME));
+    let found = obeyed(&root, &everywhere(HOME));
     let in_root = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<BTreeSet<_>>();
     assert_eq!(directories(&root), in_root(&["deep/own", "sub/own", "bare.git"]));
     assert_eq!(found.named, in_root(&["own-hooks", "sub/nested/more-hooks"]));
@@ -253,7 +284,7 @@ fn b15_only_what_is_in_the_tree_counts() {
     for tree in ["other", "main/pkg"] {
         let tree = root.join(tree);
         assert_eq!(directories(&tree), BTreeSet::from([tree.join("nested/.git")]));
-        assert_eq!(obeyed(&tree, Path::new(HOME)).left, Vec::<String>::new());
+        assert_eq!(obeyed(&tree, &everywhere(HOME)).left, Vec::<String>::new());
     }
     fs::remove_dir_all(&root).unwrap();
 }
@@ -265,7 +296,7 @@ fn b15_a_repository_above_that_somebody_else_owns_has_no_say() {
     let tree = root.join("tree");
     fs::create_dir_all(&tree).unwrap();
     config(&root.join(".git"), &format!("{}/src", tree.display()));
-    let named = |home: &Path| obeyed(&tree, home).named;
+    let named = |home: &Path| obeyed(&tree, &everywhere(home)).named;
     assert_eq!(named(Path::new(HOME)), BTreeSet::from([tree.join("src")]));
     if geteuid().is_root() {
         std::os::unix::fs::chown(root.join(".git"), Some(7777), None).unwrap();
@@ -284,9 +315,92 @@ fn what_a_configuration_has_too_much_of_is_said() {
     fs::create_dir_all(root.join(".git")).unwrap();
     fs::write(root.join(".git/config"), includes).unwrap();
     fs::write(root.join(".git/i1"), vec![b'#'; 2 << 20]).unwrap();
-    let left = obeyed(&root, Path::new(HOME)).left;
+    let left = obeyed(&root, &everywhere(HOME)).left;
     for word in ["too many files", "too large"] {
         assert!(left.iter().any(|left| left.contains(word)), "{word}: {left:?}");
     }
     fs::remove_dir_all(&root).unwrap();
+}
+
+/// B15: what git reads for every repository, as git itself says it.
+#[test]
+#[expect(clippy::disallowed_methods, reason = "asks git what it reads")]
+fn b15_the_configuration_of_every_repository_is_git_s() {
+    let root = scratch("everywhere");
+    let home = root.join("home");
+    let (global, xdg, system) = (root.join("global"), root.join("xdg"), root.join("system"));
+    for dir in [&home.join(".config/git"), &xdg.join("git")] {
+        fs::create_dir_all(dir).unwrap();
+    }
+    let places =
+        [home.join(".gitconfig"), home.join(".config/git/config"), xdg.join("git/config"), global, system];
+    for file in &places {
+        fs::write(file, format!("[core]\nhooksPath = {}\n", file.display())).unwrap();
+    }
+    let [own, config, other, global, system] = places;
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let etc = PathBuf::from("/etc/gitconfig");
+    let both = vec![own.clone(), config];
+    type Case<'a> = (&'a [(&'a str, String)], Vec<PathBuf>, Option<PathBuf>);
+    let cases: [Case<'_>; 9] = [
+        (&[], both.clone(), Some(etc.clone())),
+        (&[("XDG_CONFIG_HOME", text(&xdg))], vec![own, other], Some(etc.clone())),
+        (&[("XDG_CONFIG_HOME", String::new())], both.clone(), Some(etc.clone())),
+        (
+            &[("GIT_CONFIG_GLOBAL", text(&global)), ("XDG_CONFIG_HOME", text(&xdg))],
+            vec![global],
+            Some(etc.clone()),
+        ),
+        (&[("GIT_CONFIG_GLOBAL", String::new())], Vec::new(), Some(etc)),
+        (&[("GIT_CONFIG_SYSTEM", text(&system))], both.clone(), Some(system.clone())),
+        (&[("GIT_CONFIG_SYSTEM", text(&system)), ("GIT_CONFIG_NOSYSTEM", "1".into())], both.clone(), None),
+        (
+            &[("GIT_CONFIG_SYSTEM", text(&system)), ("GIT_CONFIG_NOSYSTEM", "No".into())],
+            both.clone(),
+            Some(system.clone()),
+        ),
+        (&[("GIT_CONFIG_SYSTEM", text(&system)), ("GIT_CONFIG_NOSYSTEM", String::new())], both, Some(system)),
+    ];
+    for (variables, user, machine) in cases {
+        let get = |name: &str| {
+            variables.iter().find(|(known, _)| *known == name).map(|(_, value)| OsStr::new(value.as_str()))
+        };
+        let expect: Vec<PathBuf> = user.into_iter().chain(machine).collect();
+        assert_eq!(Everywhere::new(&home, get).files, expect, "{variables:?}");
+        let git = Command::new("git")
+            .args(["config", "--get-all", "core.hooksPath"])
+            .env_clear()
+            .envs([("HOME", text(&home)), ("PATH", std::env::var("PATH").unwrap_or_default())])
+            .envs(variables.iter().cloned())
+            .current_dir(&root)
+            .output();
+        if let Ok(git) = git {
+            let said = String::from_utf8(git.stdout).unwrap();
+            let mut said: Vec<&Path> = said.lines().map(Path::new).collect();
+            said.sort();
+            // The machine's own may be there and say something else.
+            let mut ours: Vec<&Path> =
+                expect.iter().filter(|path| path.starts_with(&root)).map(PathBuf::as_path).collect();
+            ours.sort();
+            said.retain(|path| path.starts_with(&root));
+            assert_eq!(said, ours, "git with {variables:?}");
+        }
+    }
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// B15: a tree that holds the user's settings, which a link above leads to, and one that a variable names.
+#[test]
+fn b15_the_user_s_configuration_in_the_tree_is_found() {
+    let outer = scratch("dotfiles");
+    let tree = outer.join("dotfiles");
+    fs::create_dir_all(&tree).unwrap();
+    fs::write(tree.join("gitconfig"), "[include]\npath = more\n").unwrap();
+    std::os::unix::fs::symlink("dotfiles/gitconfig", outer.join(".gitconfig")).unwrap();
+    assert_eq!(obeyed(&tree, &everywhere(&outer)).named, BTreeSet::from([tree.join("gitconfig")]));
+    let by_name = Everywhere::new(Path::new(HOME), |name| {
+        (name == "GIT_CONFIG_GLOBAL").then_some(OsStr::new("x/../later"))
+    });
+    assert_eq!(obeyed(&tree, &by_name).named, BTreeSet::from([tree.join("later")]));
+    fs::remove_dir_all(&outer).unwrap();
 }

@@ -342,6 +342,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
     let facts = |named: &[&Path], asked: &[&Path]| Facts {
         cwd: &project,
         home: &home,
+        git: Everywhere::default(),
         owners: BTreeSet::new(),
         stage_home: &home,
         path: None,
