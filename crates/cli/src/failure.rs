@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::io;
 
+use exeat_runner::RunLost;
+
 use crate::exit::Exit;
 use crate::render::{Paint, printable_lines};
 
@@ -52,6 +54,17 @@ impl Failure {
             fault.hint = Some(hint.into());
         }
         self
+    }
+
+    /// The run that it ended when the stage had started, where that stage has left something to tell.
+    pub(crate) fn run_lost(&self) -> Option<&RunLost> {
+        match self {
+            Self::Run(error) => match &**error {
+                exeat_runner::Error::RunLost(lost) => Some(lost),
+                _ => None,
+            },
+            _ => None,
+        }
     }
 
     /// The exit code that goes with it.

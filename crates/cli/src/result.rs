@@ -22,9 +22,10 @@ use crate::request;
 #[derive(Debug, Serialize)]
 pub(crate) struct RunResult<'a> {
     schema: u32,
-    /// The run; `null` when there was none.
+    /// The run; `null` when nothing is to be told of one.
     run: Option<String>,
-    /// `exit`, `signal`, `timeout`, `limit`, `uncovered`: the stage ran and ended so. `setup`, `policy`: it did not run.
+    /// `exit`, `signal`, `timeout`, `limit`, `uncovered`: the stage ran and ended so. `setup`, `policy`: it did not run, or `error` says
+    /// what happened to it.
     cause: &'static str,
     /// The limit that ended the stage, by its key; only with that cause.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -101,14 +102,7 @@ impl<'a> RunResult<'a> {
     /// The stage was started.
     pub(crate) fn of(outcome: &'a Outcome) -> Self {
         let summary = &outcome.summary;
-        let (mut quarantined, mut left) = (Vec::new(), Vec::new());
-        for Found { path, moved } in &outcome.found {
-            let path = path.display().to_string();
-            match moved {
-                Ok(moved) => quarantined.push(Quarantined { path, moved: moved.display().to_string() }),
-                Err(error) => left.push(Left { path, error: error.to_string() }),
-            }
-        }
+        let (quarantined, left) = of_found(&outcome.found);
         Self {
             schema: 1,
             run: Some(outcome.run.to_string()),
@@ -146,11 +140,13 @@ impl<'a> RunResult<'a> {
         }
     }
 
-    /// Nothing ran.
+    /// Nothing ran, or the run was lost; then with what is known of it.
     pub(crate) fn failed(failure: &Failure) -> Self {
+        let lost = failure.run_lost();
+        let (quarantined, left) = of_found(lost.map(|lost| lost.found.as_slice()).unwrap_or_default());
         Self {
             schema: 1,
-            run: None,
+            run: lost.map(|lost| lost.run.to_string()),
             cause: failure.cause(),
             limit: None,
             code: failure.exit().code(),
@@ -159,12 +155,25 @@ impl<'a> RunResult<'a> {
             denied: Vec::new(),
             would_deny: Vec::new(),
             failed: Vec::new(),
-            quarantined: Vec::new(),
-            left: Vec::new(),
+            quarantined,
+            left,
             uncovered: Vec::new(),
-            audit: None,
+            audit: lost.and_then(|lost| lost.audit.as_ref()).map(|path| path.display().to_string()),
         }
     }
+}
+
+/// Protected names that the stage made: those that were moved, and those that could not be.
+fn of_found(found: &[Found]) -> (Vec<Quarantined>, Vec<Left>) {
+    let (mut quarantined, mut left) = (Vec::new(), Vec::new());
+    for Found { path, moved } in found {
+        let path = path.display().to_string();
+        match moved {
+            Ok(moved) => quarantined.push(Quarantined { path, moved: moved.display().to_string() }),
+            Err(error) => left.push(Left { path, error: error.to_string() }),
+        }
+    }
+    (quarantined, left)
 }
 
 /// `--allow A --allow B` as its rules.

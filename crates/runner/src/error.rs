@@ -1,9 +1,13 @@
 //! Why a run did not happen: the step, the cause, the fix.
 
+use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use exeat_audit::RunId;
+
 use crate::discover::Unasked;
+use crate::quarantine::Found;
 
 /// A run did not happen, or was lost after it had begun.
 #[derive(Debug, thiserror::Error)]
@@ -195,6 +199,36 @@ pub enum Error {
     /// A signal came before the stage was started.
     #[error("stopped by signal {0} before the command was started")]
     Stopped(i32),
+    /// The run ended in another of these errors, after the stage had started and had made protected names.
+    #[error(transparent)]
+    RunLost(Box<RunLost>),
+}
+
+/// A run that ended in an error when the stage had started, and what has to be told of it all the same.
+#[derive(Debug)]
+pub struct RunLost {
+    /// The run.
+    pub run: RunId,
+    /// Why it was lost; never [`Error::RunLost`].
+    pub error: Error,
+    /// The record; `None` when it went to a descriptor.
+    pub audit: Option<PathBuf>,
+    /// Protected names that the stage has made: moved aside, or still where they were. At least one.
+    pub found: Vec<Found>,
+    /// Lines for the caller; of `found` too.
+    pub notes: Vec<String>,
+}
+
+impl fmt::Display for RunLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl std::error::Error for RunLost {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.error.source()
+    }
 }
 
 /// The effect of a stage that reads below a path.
@@ -215,6 +249,7 @@ impl Error {
     #[must_use]
     pub fn code(&self) -> u8 {
         match self {
+            Self::RunLost(lost) => lost.error.code(),
             Self::NoCommand
             | Self::Path { .. }
             | Self::StrayLink { .. }
@@ -243,6 +278,7 @@ impl Error {
     #[must_use]
     pub fn cause_word(&self) -> &'static str {
         match self {
+            Self::RunLost(lost) => lost.error.cause_word(),
             Self::Stopped(_) => "signal",
             Self::Ungranted { .. } => "policy",
             _ => "setup",
@@ -262,6 +298,7 @@ impl Error {
             return exeat_sandbox::Layer::Nested.fix(Path::new("bwrap")).map(|fix| fix.text);
         }
         match self {
+            Self::RunLost(lost) => lost.error.fix(),
             Self::NoCommand => {
                 Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
             }
@@ -332,6 +369,7 @@ impl Error {
     #[must_use]
     pub fn layer(&self) -> Option<&'static str> {
         match self {
+            Self::RunLost(lost) => lost.error.layer(),
             Self::Sandbox(exeat_sandbox::Error::Bwrap { layer, .. }) => layer.as_str(),
             _ if self.is_of_nesting() => exeat_sandbox::Layer::Nested.as_str(),
             _ => None,

@@ -84,7 +84,7 @@ pub use alone::{Listen, ProxyRequest, Ready, Told, check_addresses, serve_alone}
 pub use backend::{Backend, BackendError, Report};
 pub use bounds::Bounds;
 pub use environment::{Dropped, Environment, Variable, Why, environment};
-pub use error::Error;
+pub use error::{Error, RunLost};
 pub use exeat_audit::{self as audit, RunId};
 pub use exeat_policy::{self as policy, EffectSet, Limits, Policy, RuleError, Size, Span};
 pub use exeat_proxy::{

@@ -42,7 +42,7 @@ use tokio_util::sync::CancellationToken;
 use crate::cover::Covers;
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
-use crate::error::{Error, chain};
+use crate::error::{Error, RunLost, chain};
 use crate::limits::{self, Reached, Stop};
 use crate::lists::{GIT, GIT_LINK, PROTECTED};
 use crate::output::{Copies, Meter};
@@ -189,7 +189,11 @@ pub(crate) fn run_on(
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, limit: None, connections: 0, dropped: 0 },
         };
         let ended = log.write(Event::RunEnd(end));
-        let Done { ended: how, why_not, signal, blind, summary, through, .. } = outcome?;
+        let done = match outcome {
+            Ok(done) => done,
+            Err(error) => return Err(lost_with(error, run, audit, found, notes)),
+        };
+        let Done { ended: how, why_not, signal, blind, summary, through, .. } = done;
         if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
@@ -206,6 +210,21 @@ pub(crate) fn run_on(
         notes.extend(why_not.clone());
         Ok((Outcome { run, ended: how, why_not, summary, through, audit, found, uncovered, notes }, signal))
     })
+}
+
+/// The error of a run, with what its stage has left, where that has to be told.
+pub(crate) fn lost_with(
+    error: Error,
+    run: RunId,
+    audit: Option<PathBuf>,
+    found: Vec<Found>,
+    notes: Vec<String>,
+) -> Error {
+    if found.is_empty() {
+        error
+    } else {
+        Error::RunLost(Box::new(RunLost { run, error, audit, found, notes }))
+    }
 }
 
 /// The process that a run is part of, and what may be done to it.

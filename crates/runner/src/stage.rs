@@ -21,7 +21,7 @@ use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, home_of, plan_with};
 use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Tty, View, Work};
-use crate::run::{Outcome, Streams};
+use crate::run::{Outcome, Streams, lost_with};
 use crate::signals;
 
 mod running;
@@ -437,7 +437,8 @@ impl Stage {
     /// The same, with an empty standard input, and collects what the stage writes.
     ///
     /// # Errors
-    /// As [`Stage::run`]; and [`Error::OutputTooLong`] when a stream is longer than [`Stage::output_most`] bytes.
+    /// As [`Stage::run`]; and [`Error::OutputTooLong`] when a stream is longer than [`Stage::output_most`] bytes, in an
+    /// [`Error::RunLost`] when the stage had made protected names.
     pub fn output(&self) -> Result<Output, Error> {
         let mut running = self.start([Stdio::null(), Stdio::piped(), Stdio::piped()])?;
         let (stdout, stderr) = (running.take_stdout(), running.take_stderr());
@@ -454,7 +455,16 @@ impl Stage {
             let stderr = other.join().unwrap_or_else(|_| {
                 Err(Error::Output(io::Error::other("the thread that reads it ended early")))
             });
-            Ok(Output { stdout: stdout?, stderr: stderr?, outcome: outcome? })
+            match (stdout, stderr, outcome) {
+                (Ok(stdout), Ok(stderr), Ok(outcome)) => Ok(Output { outcome, stdout, stderr }),
+                (Err(error), _, Ok(outcome)) | (Ok(_), Err(error), Ok(outcome)) => {
+                    let Outcome { run, audit, found, notes, .. } = outcome;
+                    Err(lost_with(error, run, audit, found, notes))
+                }
+                // It tells what the stage has left.
+                (_, _, Err(error @ Error::RunLost(_))) => Err(error),
+                (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => Err(error),
+            }
         })
     }
 

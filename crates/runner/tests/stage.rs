@@ -210,6 +210,23 @@ fn r01_output_has_a_bound() {
     assert_eq!(said(stage.output_most(7)), "1234567");
 }
 
+/// B12: what the stage made is told of where the run ends in an error, too.
+#[test]
+fn b12_an_error_after_the_start_tells_what_was_moved() {
+    let place = Place::new("lost");
+    let mut stage = place.sh("echo evil >.envrc; printf 12345678; exec tail -f /dev/null");
+    let error = stage.output_most(7).output().unwrap_err();
+    assert_eq!(
+        (error.code(), error.to_string()),
+        (125, Error::OutputTooLong(7, "its standard output").to_string())
+    );
+    let Error::RunLost(lost) = error else { panic!("{error:?}") };
+    assert!(matches!(lost.error, Error::OutputTooLong(7, _)) && lost.audit.is_some(), "{lost:?}");
+    let [found] = &lost.found[..] else { panic!("{:?}", lost.found) };
+    assert_eq!(std::fs::read_to_string(found.moved.as_ref().unwrap()).unwrap(), "evil\n");
+    assert!(lost.notes.iter().any(|note| note.contains(".envrc.exeat-quarantine")), "{:?}", lost.notes);
+}
+
 /// K39: dropping ends every process of the stage, also those that left its group and do not listen to signals.
 #[test]
 fn k39_drop_leaves_nothing() {

@@ -45,6 +45,10 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
         }
     }
 
+    let lost = done.as_ref().err().and_then(Failure::run_lost);
+    for note in lost.map(|lost| lost.notes.as_slice()).unwrap_or_default() {
+        stdio::line("note", note);
+    }
     let Done { outcome, llm, limits } = done?;
     for note in &outcome.notes {
         stdio::line("note", note);

@@ -54,6 +54,29 @@ fn b12_what_was_moved_and_what_was_left_are_told_apart() {
     assert!(text.contains(told), "{text}");
 }
 
+/// B12: of a run that was lost after its start too.
+#[test]
+fn b12_a_run_that_was_lost_tells_what_was_moved() {
+    let Outcome { run, audit, .. } = outcome(Ended::Exit(0));
+    let found = vec![Found { path: "/w/.envrc".into(), moved: Ok("/w/.envrc.exeat-quarantine".into()) }];
+    let lost = exeat_runner::RunLost {
+        run,
+        error: exeat_runner::Error::Prepare { what: "the terminal", source: io::Error::from_raw_os_error(5) },
+        audit,
+        found,
+        notes: Vec::new(),
+    };
+    let failure = Failure::from(exeat_runner::Error::RunLost(Box::new(lost)));
+    assert_eq!(failure.said(), "cannot prepare the terminal: input/output error");
+    let text = serde_json::to_string(&RunResult::failed(&failure)).unwrap();
+    for part in [
+        r#""run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"setup","code":125,"error":"#,
+        r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.envrc.exeat-quarantine"}],"audit":"/state/run.jsonl""#,
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
 #[test]
 fn the_object_of_the_reference() {
     let text = |result: &RunResult<'_>| serde_json::to_string(result).unwrap();
