@@ -41,6 +41,7 @@ mod pid_one;
 mod planted_bwrap;
 mod planted_links;
 mod proc_environ;
+mod protected_top;
 mod quarantine;
 mod resolver_sockets;
 mod root_neighbours;
@@ -98,6 +99,7 @@ pub(crate) fn cases(list: &mut Cases) {
     planted_bwrap::cases(list);
     planted_links::cases(list);
     proc_environ::cases(list);
+    protected_top::cases(list);
     quarantine::cases(list);
     resolver_sockets::cases(list);
     root_neighbours::cases(list);

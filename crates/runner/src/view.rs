@@ -298,7 +298,8 @@ impl<'a> Builder<'a> {
         };
         let named = files.rw.iter().map(|bind| &bind.host).chain(work);
         let mut loose: Vec<PathBuf> = named.filter_map(|path| true_name(path).ok()).collect();
-        if kind != View::Minimal && files.work.is_none() && unwritable(facts, facts.cwd).is_none() {
+        let is_kept = unwritable(facts, facts.cwd).is_some() || obeyed(files, facts.cwd).is_some();
+        if kind != View::Minimal && files.work.is_none() && !is_kept {
             loose.push(facts.cwd.to_path_buf());
         }
         for bound in &files.bounds {
@@ -611,7 +612,17 @@ impl<'a> Builder<'a> {
             return None;
         }
         let why = unwritable(self.facts, cwd);
-        let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), why.is_none(), How::Start);
+        let obeyed = obeyed(self.files, cwd).filter(|_| why.is_none());
+        let writable = why.is_none() && obeyed.is_none();
+        let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), writable, How::Start);
+        if let Some(path) = obeyed {
+            self.notes.push(format!(
+                "the working directory `{}` is read-only for the stage: programs on the host obey what is in `{}`; start exeat above that, \
+                 or give it --rw . if the stage is to write there",
+                cwd.display(),
+                path.display()
+            ));
+        }
         if let Some(why) = why {
             self.notes
                 .push(format!("the working directory `{}` is read-only for the stage: {why}", cwd.display()));
@@ -1113,6 +1124,17 @@ fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
         let own = first_below(cwd, facts.own.iter().map(PathBuf::as_path));
         own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
     }
+}
+
+/// The protected path that the working directory is, or lies in, unless the caller has named that, or something in it, to be
+/// writable.
+fn obeyed<'a>(files: &Files, cwd: &'a Path) -> Option<&'a Path> {
+    let path = protected::around(cwd)?;
+    let is_asked_for = |bind: &Bind| {
+        let real = true_name(&bind.host).ok().filter(|_| bind.guest == bind.host);
+        real.is_some_and(|real| cwd.starts_with(&real) && real.starts_with(path))
+    };
+    (!files.rw.iter().any(is_asked_for)).then_some(path)
 }
 
 /// The names of Unix sockets in this network namespace, from `/proc/net/unix` (proc_net(5)), without the abstract ones.

@@ -39,6 +39,7 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
             search.repository(&tree.join(lists::GIT_LINK));
         }
         search.inside_of_git(tree, &names);
+        search.on_the_way(tree, &names);
         if !git_is_open {
             search.obeyed_by_git(tree, everywhere);
         }
@@ -53,6 +54,14 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
         repositories,
     });
     Protected { paths: search.paths, watched: watched.collect(), lost: search.lost }
+}
+
+/// The protected path that a directory is, or lies in: the outermost one. Not those of git, which are known by their repository.
+pub(super) fn around(dir: &Path) -> Option<&Path> {
+    let is_one = |above: &&Path| {
+        lists::PROTECTED.iter().any(|name| !name.starts_with(lists::GIT) && above.ends_with(name))
+    };
+    dir.ancestors().filter(is_one).last()
 }
 
 /// Names in one tree that are watched.
@@ -195,6 +204,17 @@ impl Search<'_> {
             }
             for name in names.iter().filter_map(|name| name.strip_prefix(lists::GIT)) {
                 self.look(dir, Path::new(name));
+            }
+        }
+    }
+
+    /// A tree that a name leads through, such as a `.cargo`: the name begins above the tree.
+    fn on_the_way(&mut self, tree: &Path, names: &[&str]) {
+        for name in names.iter().map(Path::new).filter(|name| !name.starts_with(lists::GIT_LINK)) {
+            for way in name.ancestors().skip(1).filter(|way| *way != Path::new("") && tree.ends_with(way)) {
+                if let Some(dir) = tree.ancestors().nth(way.components().count()) {
+                    self.look(dir, name);
+                }
             }
         }
     }

@@ -1,0 +1,48 @@
+//! B16: exeat is started in a directory that programs on the host obey, or below one.
+
+use std::fs;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b16_started_in_a_protected_directory", attack);
+    list.users("escape::b16_started_above_a_protected_file", above);
+}
+
+/// All of what the stage could write would be the host's to obey.
+fn attack(cx: &Cx) {
+    for (name, file) in [
+        (".vscode", "tasks.json"),
+        (".husky/own", "pre-commit"),
+        (".github/hooks", "hook.json"),
+        (".devcontainer", "devcontainer.json"),
+    ] {
+        let dir = cx.dir().join(name);
+        fs::create_dir_all(&dir).expect("directories");
+        dir.ancestors().take_while(|it| *it != cx.dir()).for_each(|it| cx.bench().give(it, cx.is_root()));
+        let write = format!("(echo evil >{file}) 2>/dev/null && echo wrote");
+        let done = cx.sh(&[], &write).cwd(&dir).run();
+        assert!(!dir.join(file).exists(), "{name}: {done:?}");
+        done.prints("").says("is read-only for the stage").says("start exeat above").says("--rw .");
+
+        // The caller's own word.
+        cx.exeat(["run", "--rw", ".", "--", "sh", "-c", &write]).cwd(&dir).run().exits(0).prints("wrote\n");
+        assert_eq!(fs::read_to_string(dir.join(file)).expect("written"), "evil\n");
+    }
+}
+
+/// The protected name begins with that of the directory: what is there is read-only, and what the stage makes is moved aside.
+fn above(cx: &Cx) {
+    let dir = cx.dir().join(".cargo");
+    fs::create_dir(&dir).expect("a directory");
+    fs::write(dir.join("config.toml"), "[build]\n").expect("a file");
+    for path in [&dir, &dir.join("config.toml")] {
+        cx.bench().give(path, cx.is_root());
+    }
+    let script = "(echo evil >>config.toml) 2>/dev/null; rm -f config.toml 2>/dev/null; echo evil >config; echo mine >x; echo end";
+    let done = cx.sh(&[], script).cwd(&dir).run();
+    assert_eq!(fs::read_to_string(dir.join("config.toml")).expect("config.toml"), "[build]\n", "{done:?}");
+    assert!(!dir.join("config").exists(), "{done:?}");
+    done.exits(0).prints("end\n").says("`config.exeat-quarantine`");
+    assert_eq!(fs::read_to_string(dir.join("x")).expect("the directory itself is the stage's"), "mine\n");
+}
