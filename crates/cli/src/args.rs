@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use clap::error::ContextValue;
+use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
@@ -54,6 +54,21 @@ pub(crate) fn visible(mut error: clap::Error) -> clap::Error {
         .collect();
     for (kind, value) in typed {
         error.insert(kind, value);
+    }
+    error
+}
+
+/// The error with the command that was probably meant, where clap sees none: it takes `rnu` for nothing.
+pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Error {
+    let typed = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(typed)) if first == Some(typed) => typed.clone(),
+        _ => return error,
+    };
+    let cli = <Cli as clap::CommandFactory>::command();
+    let names = cli.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
+    let guess = exeat_policy::file::nearest(&typed, names).map(str::to_owned);
+    if let Some(guess) = guess.filter(|_| error.get(ContextKind::SuggestedSubcommand).is_none()) {
+        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![guess]));
     }
     error
 }
@@ -849,9 +864,23 @@ fn parse_effect_kind(text: &str) -> Result<EffectKind, String> {
 fn parse_variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
         _ if text.is_empty() || text.starts_with('=') => Err("the name of the variable is empty".into()),
+        _ if name_of(text).contains(char::is_whitespace) => Err(spaced(text)),
         Some((name, value)) => Ok(Variable::Set(name.into(), value.into())),
         None => Ok(Variable::Pass(text.into())),
     }
+}
+
+fn name_of(text: &str) -> &str {
+    text.split_once('=').map_or(text, |(name, _)| name)
+}
+
+/// What to say of a variable whose name has a space: most likely two of them are meant. The value may be a secret.
+fn spaced(text: &str) -> String {
+    let value = if text.contains('=') { "=..." } else { "" };
+    let names: Vec<&str> = name_of(text).split_whitespace().collect();
+    let flags = names.iter().map(|name| format!("--env {name}")).collect::<Vec<_>>().join(" ");
+    let meant = if names.is_empty() { String::new() } else { format!("; probably meant: {flags}{value}") };
+    format!("the name of a variable has no space{meant}")
 }
 
 /// The same bounds as in a policy file: the name stands in every line of the record.

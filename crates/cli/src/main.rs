@@ -16,6 +16,7 @@ mod result;
 mod stdio;
 mod trace;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -33,7 +34,8 @@ fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
-            let error = args::visible(error);
+            let first = std::env::args_os().nth(1);
+            let error = args::visible(args::guessed(error, first.as_deref().and_then(OsStr::to_str)));
             if error.use_stderr() {
                 run::refused(&error);
             }

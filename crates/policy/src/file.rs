@@ -21,6 +21,7 @@ pub(crate) mod sections;
 
 pub use bind::{BindError, BindSpec, PathSpec};
 pub use error::{FileError, Problem};
+pub use keys::nearest;
 use reader::{Reader, Typed};
 pub use sections::{PRESET_STAGE, stage_fault};
 

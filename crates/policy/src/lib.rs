@@ -54,7 +54,7 @@ pub use effect::{Effect, EffectKind, EffectSet};
 pub use file::{FileError, FileRole, PolicyFile};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use ipnet::IpNet;
-pub use limits::{LimitError, Limits, MAX_CONNECTIONS, Size, Span};
+pub use limits::{LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant};
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;
 pub use policy::{

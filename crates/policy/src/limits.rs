@@ -32,6 +32,22 @@ pub struct Limits {
 /// The largest number of connections that a policy may say: no machine serves more.
 pub const MAX_CONNECTIONS: u32 = 1_000_000;
 
+/// The least `memory` that is taken. With less no command starts, and it was a size without its unit.
+pub const LEAST_MEMORY: Size = Size(1 << 20);
+
+/// What was probably meant by a `memory` below [`LEAST_MEMORY`]: `100M` by 100 bytes, `64MiB` by 64 KiB.
+pub fn memory_meant(size: Size) -> Option<String> {
+    if size.0 < 1024 {
+        return Some(format!("{}M", size.0));
+    }
+    let shown = size.to_string();
+    let meant = [("KiB", "MiB"), ("kB", "MB")].iter().find_map(|(unit, larger)| {
+        let number = shown.strip_suffix(unit)?;
+        Some(format!("{number}{larger}"))
+    });
+    meant.filter(|_| size < LEAST_MEMORY)
+}
+
 impl Limits {
     /// The key of each limit and its value as text, those that are set only, in the order above.
     pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
@@ -320,6 +336,22 @@ mod tests {
         {
             let size: Size = text.parse().unwrap();
             assert_eq!((size.to_string().as_str(), size.to_string().parse()), (shown, Ok(size)));
+        }
+    }
+
+    #[test]
+    fn a_memory_that_is_too_small_has_lost_its_unit() {
+        for (text, meant) in [
+            ("100", Some("100M")),
+            ("1000", Some("1000M")),
+            ("64KiB", Some("64MiB")),
+            ("100kB", Some("100MB")),
+            ("2001", None),
+            ("1MiB", None),
+            ("1MB", None),
+        ] {
+            let size: Size = text.parse().unwrap();
+            assert_eq!(memory_meant(size).as_deref(), meant, "{text}");
         }
     }
 

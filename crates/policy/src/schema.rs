@@ -118,6 +118,13 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         }),
         Shape::Span => json!({"$ref": "#/$defs/span"}),
         Shape::Size => json!({"$ref": "#/$defs/size"}),
+        // By the number of digits: a pattern cannot count.
+        Shape::Memory => json!({
+            "description": "at least 1MiB",
+            "type": "string",
+            "pattern": "^([0-9]{7,}|[0-9]{4,}[kK]([iI]?[bB])?|[0-9]+[mMgGtT]([iI]?[bB])?)$",
+            "examples": ["512MiB", "2GiB"],
+        }),
         Shape::Count => json!({"type": "integer", "minimum": 1, "maximum": u32::MAX}),
         Shape::Connections => json!({"type": "integer", "minimum": 1, "maximum": MAX_CONNECTIONS}),
         Shape::Upstream => json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^/@]+:[0-9]+/?$"}),
@@ -145,7 +152,7 @@ fn definitions() -> Value {
             "type": "string",
             "minLength": 1,
         },
-        "variable": {"type": "string", "pattern": "^[^=]+$"},
+        "variable": {"type": "string", "pattern": "^[^=\\s]+$"},
         "span": {
             "description": "whole numbers with the units d, h, m, s, ms, the large ones first; at most 366d",
             "type": "string",

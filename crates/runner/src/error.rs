@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
+use exeat_policy::{LEAST_MEMORY, Size, memory_meant};
 
 use crate::discover::Unasked;
 use crate::quarantine::Found;
@@ -93,6 +94,9 @@ pub enum Error {
         /// The smallest that is taken.
         least: u32,
     },
+    /// A `memory` limit leaves no room for any command.
+    #[error("a `memory` limit of {0} lets no command start: the least is {LEAST_MEMORY}")]
+    MemoryTooSmall(Size),
     /// The place of the record could not be used.
     #[error("cannot keep the record")]
     Place(#[source] exeat_audit::place::Error),
@@ -267,6 +271,7 @@ impl Error {
             | Self::ViaInside { .. }
             | Self::NotApproved
             | Self::LimitTooSmall { .. }
+            | Self::MemoryTooSmall(_)
             | Self::Stream { .. } => 2,
             Self::Record(exeat_audit::OpenError::Exists { .. }) => 2,
             Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),
@@ -338,6 +343,9 @@ impl Error {
             }
             Self::Preset { why: Unasked::Denied { .. } | Unasked::Special { .. }, .. } => None,
             Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),
+            Self::MemoryTooSmall(size) => {
+                memory_meant(*size).map(|meant| format!("probably meant: \"{meant}\""))
+            }
             Self::ListenAnywhere(_) => Some("add --listen-anywhere if that is meant".into()),
             Self::NotApproved => {
                 Some("look at the plan again, and approve its fingerprint if that is meant".into())

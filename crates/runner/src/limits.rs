@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exeat_policy::{Limits, Size};
+use exeat_policy::{LEAST_MEMORY, Limits, Size};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Inside, Mount, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
@@ -116,7 +116,10 @@ impl Held {
                 return Err(Error::LimitTooSmall { key, least });
             }
         }
-        Ok(Self { limits, root })
+        match limits.memory.filter(|size| *size < LEAST_MEMORY) {
+            Some(size) => Err(Error::MemoryTooSmall(size)),
+            None => Ok(Self { limits, root }),
+        }
     }
 
     /// Each limit that is set: its key, its value, and what holds it.
@@ -387,6 +390,16 @@ mod tests {
         assert_eq!(shown(bind("/tmp")), "/dev/shm /run");
         assert_eq!(shown(bind("/dev")), "/tmp /run");
         assert_eq!(shown(tmpfs("/tmp", 0o1777)), "/dev/shm /run /tmp");
+    }
+
+    #[test]
+    fn a_memory_in_which_no_command_starts_is_refused() {
+        let held = |text: &str| {
+            Held::new(Limits { memory: text.parse().ok(), ..Limits::default() }, false).map(|_| ())
+        };
+        assert!(held("1MiB").is_ok());
+        let error = held("100").unwrap_err();
+        assert_eq!((error.code(), error.fix().as_deref()), (2, Some("probably meant: \"100M\"")), "{error}");
     }
 
     /// K11: what the kernel is asked for, and that it says so.

@@ -41,6 +41,31 @@ fn the_first_word_that_is_no_option_starts_the_command() {
     assert!(run(&["curl", "--allow", "b"]).policy.allow.is_empty());
 }
 
+/// clap's own guess needs more letters than `run` has.
+#[test]
+fn a_command_with_letters_in_each_other_s_place_is_guessed() {
+    let said =
+        |words: &[&str]| guessed(parse(words).expect_err("no command"), words.first().copied()).to_string();
+    for (typed, tip) in [("rnu", "exists: 'run'"), ("chekc", "exists: 'check'"), ("porxy", "'proxy'")] {
+        let said = said(&[typed]);
+        assert!(said.contains("similar") && said.contains(tip), "{said}");
+    }
+    assert!(!said(&["zzz"]).contains("similar") && !said(&["audit", "rnu"]).contains("'run'"));
+}
+
+#[test]
+fn a_variable_s_name_has_no_space() {
+    for (text, expect) in [
+        ("A B=c", "the name of a variable has no space; probably meant: --env A --env B=..."),
+        ("A B", "the name of a variable has no space; probably meant: --env A --env B"),
+        (" A=b", "the name of a variable has no space; probably meant: --env A=..."),
+        (" ", "the name of a variable has no space"),
+    ] {
+        assert_eq!(parse_variable(text), Err(expect.to_owned()), "{text:?}");
+    }
+    assert_eq!(parse_variable("A=b c"), Ok(Variable::Set("A".into(), "b c".into())));
+}
+
 /// What a later version has is refused here, never taken and ignored.
 #[test]
 fn flags_of_other_versions_are_refused() {

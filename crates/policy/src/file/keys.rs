@@ -58,6 +58,8 @@ pub(crate) enum Shape {
     Span,
     /// A number of bytes.
     Size,
+    /// The same, of memory: not below [`LEAST_MEMORY`](crate::LEAST_MEMORY).
+    Memory,
     /// A whole number from 1.
     Count,
     /// A whole number from 1 to a million.
@@ -162,7 +164,7 @@ pub(crate) const KEYS: &[Key] = &[
     policy("env", "set", Shape::Variables, "variables that are set"),
     key("limits", "timeout", Shape::Span, "wall time of the run"),
     key("limits", "cpu_time", Shape::Span, "processor time of each process"),
-    key("limits", "memory", Shape::Size, "memory of all processes together"),
+    key("limits", "memory", Shape::Memory, "memory of all processes together"),
     key("limits", "pids", Shape::Count, "processes and threads at one time"),
     key("limits", "open_files", Shape::Count, "descriptors of each process"),
     key("limits", "file_size", Shape::Size, "the largest file that a process may write"),
@@ -248,8 +250,9 @@ fn key_meant(keys: &'static [Key], section: &str, name: &str) -> Option<String> 
     })
 }
 
-/// The word that differs least from `typed`, if it differs by no more than a third of its letters.
-pub(crate) fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
+/// The word that differs least from `typed`, if it differs by no more than a third of its letters. Two letters in each other's place
+/// are one. Nothing is near to more than 40 bytes.
+pub fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Option<&'w str> {
     // A typing error changes a letter or two; a longer text is no typing error, and costs time to compare.
     if typed.len() > 40 {
         return None;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::day::Day;
 use crate::escape::visible;
 use crate::grammar::Allowances;
-use crate::limits::{LimitError, Limits, MAX_CONNECTIONS, Span};
+use crate::limits::{LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant};
 use crate::rule::{Action, Note, TlsCheck};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
@@ -366,6 +366,8 @@ impl Reader<'_> {
             "the name of a variable has no `=`; values are given in `set`"
         } else if name.chars().any(char::is_control) {
             "the name of a variable has no control characters"
+        } else if name.chars().any(char::is_whitespace) {
+            "the name of a variable has no space"
         } else {
             return true;
         };
@@ -378,7 +380,7 @@ impl Reader<'_> {
             match entry.key.as_str() {
                 "timeout" => limits.timeout = self.span(entry),
                 "cpu_time" => limits.cpu_time = self.span(entry),
-                "memory" => limits.memory = self.amount(entry, SIZE, ""),
+                "memory" => limits.memory = self.memory(entry),
                 "pids" => limits.pids = self.count(entry, u32::MAX),
                 "open_files" => limits.open_files = self.count(entry, u32::MAX),
                 "file_size" => limits.file_size = self.amount(entry, SIZE, ""),
@@ -395,6 +397,20 @@ impl Reader<'_> {
         self.amount(entry, "a duration like \"10m\"", "s")
     }
 
+    fn memory(&mut self, entry: Entry) -> Option<Size> {
+        let at = entry.node.at.clone();
+        // In bytes, if it can be.
+        let is_short = |number| (0..i128::from(LEAST_MEMORY.get())).contains(&number);
+        let unit = if matches!(entry.node.value, Value::Int(number) if is_short(number)) { "M" } else { "" };
+        let size = self.amount(entry, SIZE, unit)?;
+        if size < LEAST_MEMORY {
+            let fault = format!("`memory`: below {LEAST_MEMORY} no command starts");
+            self.fault(at, fault, memory_meant(size).map(|meant| quoted(&meant)));
+            return None;
+        }
+        Some(size)
+    }
+
     /// A string with a unit. `unit` is what a bare number most likely has.
     fn amount<T: FromStr<Err = LimitError>>(&mut self, entry: Entry, what: &str, unit: &str) -> Option<T> {
         let at = entry.node.at;
@@ -402,13 +418,13 @@ impl Reader<'_> {
             Value::Str(text) => match text.parse() {
                 Ok(amount) => return Some(amount),
                 Err(error) => {
-                    let meant = amount_meant::<T>(&text, unit);
+                    let meant = amount_meant::<T>(&text, what, unit);
                     self.fault(at, format!("`{}`: {error}", entry.key), meant);
                 }
             },
             other => {
                 let meant = match &other {
-                    Value::Int(number) => amount_meant::<T>(&number.to_string(), unit),
+                    Value::Int(number) => amount_meant::<T>(&number.to_string(), what, unit),
                     _ => None,
                 };
                 self.wrong(at, &format!("`{}` is {what}", entry.key), &other, meant);
@@ -442,7 +458,7 @@ impl Reader<'_> {
 }
 
 /// What probably stood for an amount: one with spaces, with units written out, or without a unit.
-fn amount_meant<T: FromStr>(text: &str, unit: &str) -> Option<String> {
+fn amount_meant<T: FromStr>(text: &str, what: &str, unit: &str) -> Option<String> {
     let mut spelled = text.to_ascii_lowercase();
     spelled.retain(|c| !c.is_whitespace());
     for (word, short) in [
@@ -463,6 +479,11 @@ fn amount_meant<T: FromStr>(text: &str, unit: &str) -> Option<String> {
     }
     let bare = !spelled.is_empty() && spelled.bytes().all(|byte| byte.is_ascii_digit());
     let spelled = if bare { spelled + unit } else { spelled };
+    // As docs/limits.md spells them.
+    let spelled = match what == SIZE {
+        true => spelled.to_ascii_uppercase().replace('I', "i").replace("KB", "kB"),
+        false => spelled,
+    };
     spelled.parse::<T>().is_ok().then(|| quoted(&spelled))
 }
 
