@@ -7,15 +7,15 @@
 //! is watched, and a stage that has lost one is ended.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::ffi::OsString;
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exeat_sandbox::{Change, Mount, Running};
 
-use crate::lists;
 use crate::names::unescaped;
 use crate::view::mount_points;
 
@@ -29,22 +29,18 @@ const BETWEEN: Duration = Duration::from_millis(500);
 pub(crate) struct Covers {
     /// Its `/proc/PID/mountinfo` (proc_pid_mountinfo(5)).
     table: File,
-    places: BTreeSet<PathBuf>,
-    /// Of these, what the stage's user may not read either, as long as nobody may: `useradd`, `passwd` and upgrades
-    /// replace such files.
-    doubly_held: BTreeSet<PathBuf>,
+    /// As bytes: a path is compared part by part, which takes longer than all else here.
+    places: BTreeSet<OsString>,
 }
 
 impl Covers {
-    /// `table` is that of the sandbox, where nothing untrusted has run yet. `is_other`: the stage is not the caller.
+    /// `table` is that of the sandbox, where nothing untrusted has run yet.
     ///
     /// # Errors
     /// When it cannot be read, and `NotFound` when one is gone already.
-    pub(crate) fn new(table: File, planned: &[Mount], is_other: bool) -> io::Result<Self> {
-        let places = planned.iter().filter_map(place).map(Path::to_path_buf).collect();
-        let system = lists::SYSTEM_CREDENTIALS.iter().map(PathBuf::from);
-        let doubly_held = system.filter(|path| is_other && is_as_on_the_host(path, planned)).collect();
-        let covers = Self { table, places, doubly_held };
+    pub(crate) fn new(table: File, planned: &[Mount]) -> io::Result<Self> {
+        let places = planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
+        let covers = Self { table, places };
         match covers.lost()?.first() {
             None => Ok(covers),
             Some(lost) => {
@@ -76,48 +72,27 @@ impl Covers {
 
     fn lost(&self) -> io::Result<Vec<PathBuf>> {
         let there = places(&self.table)?;
-        let lost = self.places.difference(&there);
-        Ok(lost.filter(|place| !self.doubly_held.contains(*place) || is_everybodys(place)).cloned().collect())
+        Ok(self.places.difference(&there).map(PathBuf::from).collect())
     }
 }
 
-/// Whether what is around a path is read-only, and shown by its own name: its owners are those of the host, and no link of a
-/// stage's leads away from it.
-fn is_as_on_the_host(path: &Path, planned: &[Mount]) -> bool {
-    let around =
-        planned.iter().filter(|mount| place(mount).is_some_and(|at| at != path && path.starts_with(at)));
-    let nearest = around.max_by_key(|mount| place(mount).map_or(0, |at| at.components().count()));
-    matches!(nearest, Some(Mount::ReadOnly { host, at }) if host == at)
-}
-
-/// Whether everybody may read what is at a path, or below it.
-fn is_everybodys(path: &Path) -> bool {
-    const OTHERS: u32 = 0o007;
-    match fs::symlink_metadata(path) {
-        Ok(meta) => meta.is_symlink() || meta.mode() & OTHERS != 0,
-        Err(error) => error.kind() != io::ErrorKind::NotFound,
-    }
-}
-
-/// Where something of the host's, or in its place, is mounted.
+/// Where something of the host's, or in its place, is mounted. Not our own files: what is under `/etc/passwd` everybody may
+/// read, and an upgrade or a new lease replaces it.
 fn place(mount: &Mount) -> Option<&Path> {
     match mount {
-        Mount::ReadOnly { at, .. }
-        | Mount::Writable { at, .. }
-        | Mount::Tmpfs { at, .. }
-        | Mount::CoverFile { at, .. } => Some(at),
+        Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => Some(at),
         _ => None,
     }
 }
 
-fn places(table: &File) -> io::Result<BTreeSet<PathBuf>> {
+fn places(table: &File) -> io::Result<BTreeSet<OsString>> {
     let mut text = vec![0; 16 << 10];
     let mut read = 0;
     loop {
         let count = table.read_at(text.get_mut(read..).unwrap_or_default(), read as u64)?;
         if count == 0 {
             text.truncate(read);
-            return Ok(mount_points(&text).map(|(at, _)| unescaped(at)).collect());
+            return Ok(mount_points(&text).map(|(at, _)| unescaped(at).into_os_string()).collect());
         }
         read += count;
         if read == text.len() {

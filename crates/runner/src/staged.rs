@@ -22,6 +22,7 @@ use nix::unistd::{Uid, User};
 use crate::bounds::follow;
 use crate::cache::Steps;
 use crate::error::Error;
+use crate::lists;
 use crate::names::{plain_name, true_name};
 use crate::uids::ranges;
 use crate::view;
@@ -334,6 +335,9 @@ impl Staged {
         // From the tree's own directory down.
         let mut steps: Vec<&Path> = below.ancestors().collect();
         steps.reverse();
+        if is_mask(mount) && owner.is_none() && self.keeps_its_own(tree, place) {
+            return Way::Useless;
+        }
         let closed = steps.into_iter().find(|step| {
             fs::metadata(host.join(step))
                 .is_ok_and(|meta| !is_mine(&meta, self.who, owner) && !enters(&meta, self.who, owner))
@@ -344,11 +348,22 @@ impl Staged {
             Mount::ReadOnly { host: other, .. } | Mount::Writable { host: other, .. } => {
                 // What is at this place anyway, and is to be fastened there.
                 let is_same = place.strip_prefix(at).is_ok_and(|rest| *other == host.join(rest));
-                other == Path::new("/dev/null") || (is_same && matches!(tree, Mount::Writable { .. }))
+                is_mask(mount) || (is_same && matches!(tree, Mount::Writable { .. }))
             }
             _ => false,
         };
         if is_cover { Way::Useless } else { Way::Cover(at.join(closed)) }
+    }
+
+    /// Whether a place of credentials keeps the stage out by its own permissions. A mount over such a file lasts until a program
+    /// replaces it, as `passwd`, shells and upgrades do at any time.
+    fn keeps_its_own(&self, tree: &Mount, place: &Path) -> bool {
+        let is_as_on_the_host = matches!(tree, Mount::ReadOnly { host, at } if host == at);
+        let is_known = lists::SYSTEM_CREDENTIALS.iter().any(|path| place == Path::new(path))
+            || lists::CREDENTIALS.iter().any(|name| place.ends_with(name));
+        is_as_on_the_host
+            && is_known
+            && fs::symlink_metadata(place).is_ok_and(|meta| is_closed(&meta, self.who))
     }
 
     fn owner(&self, source: &Taken) -> Option<Ids> {
@@ -459,6 +474,21 @@ fn enters(meta: &Metadata, who: Ids, owner: Option<Ids>) -> bool {
         (false, false) => 0o001,
     };
     !meta.is_dir() || meta.mode() & bit != 0
+}
+
+/// Whether a file is one of others, and closed to everybody but them.
+fn is_closed(meta: &Metadata, who: Ids) -> bool {
+    const EVERYBODY: u32 = 0o007;
+    !meta.is_symlink() && meta.uid() != who.0 && meta.gid() != who.1 && meta.mode() & EVERYBODY == 0
+}
+
+/// Whether a mount does nothing but hide what is there.
+fn is_mask(mount: &Mount) -> bool {
+    match mount {
+        Mount::Tmpfs { mode, .. } => *mode == 0,
+        Mount::ReadOnly { host, .. } => host == Path::new("/dev/null"),
+        _ => false,
+    }
 }
 
 /// Whether it belongs to this user there.

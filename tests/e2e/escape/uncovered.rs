@@ -2,6 +2,8 @@
 //! renames another file over that name, or removes it.
 
 use std::fs;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::Duration;
 
 use e2e::case::{Cases, Cx};
@@ -14,6 +16,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b11_two_runs_in_one_directory", two_runs);
     list.root("escape::b11_other_changes_end_nothing", other_changes);
     list.root("escape::b11_what_only_root_may_read", of_root);
+    list.users("escape::b11_what_programs_replace_at_home", at_home);
+    list.root("escape::b11_files_of_ours_may_be_replaced", ours);
 }
 
 /// By itself, with nothing for it to read.
@@ -93,26 +97,77 @@ fn other_changes(cx: &Cx) {
     live.wait().exits(0).prints("ready\nwent-on\n");
 }
 
-/// A stage of root's is another user: `passwd` on the host ends it only if everybody may read what it leaves.
+/// Shells and password stores write by a rename, at any time. A home that is shown ends no run for that, and shows nothing new.
+fn at_home(cx: &Cx) {
+    let files = [".bash_history", ".claude.json", ".config/git/credentials"];
+    let write = |name: &str, text: &str| {
+        let (path, new) = (cx.home().join(name), cx.home().join("new"));
+        fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
+        let mut file =
+            fs::OpenOptions::new().mode(0o600).create(true).write(true).open(&new).expect("a file");
+        file.write_all(text.as_bytes()).expect("a file");
+        cx.bench().give(&new, cx.is_root());
+        fs::rename(&new, &path).expect("a rename");
+    };
+    files.iter().for_each(|name| write(name, "secret-before"));
+    fs::write(cx.home().join("plain"), "plain\n").expect("a file");
+    std::os::unix::fs::symlink("plain", cx.home().join("link")).expect("a link");
+    let all = files.map(|name| cx.home().join(name).display().to_string()).join(" ");
+    let later = cx.home().join(".netrc").display().to_string();
+    let link = cx.home().join("link").display().to_string();
+    let script =
+        format!("cat {link} {all}; echo ready; read -r go; cat {all} {later}; echo >{later}; echo went-on");
+    let mut live = cx.exeat(["run", "--fs", "host", "--", "sh", "-c", &script]).stdin_open().start();
+    live.until_prints("ready");
+    files.iter().for_each(|name| write(name, "secret-after"));
+    write(".netrc", "secret-late");
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(!live.ended());
+    let done = live.wait();
+    done.exits(0).prints("plain\nready\nwent-on\n");
+    assert!(!fs::read_to_string(&later).expect("the host's file").trim().is_empty());
+}
+
+/// Under our `/etc/passwd` and `/etc/resolv.conf` is what everybody may read: `useradd` and a new lease end nothing.
+fn ours(cx: &Cx) {
+    let private = "mount --make-rprivate / && mount -t tmpfs x /mnt && cp -a /etc /mnt && mount --bind /mnt/etc /etc && exec \"$@\"";
+    let live = cx.sh(&[], "echo ready; read -r go; echo went-on").stdin_open();
+    let mut live = live.under(["unshare", "-m", "sh", "-c", private, "sh"]).start();
+    live.until_prints("ready");
+    let change = format!(
+        "nsenter -m -t {} sh -c 'for it in passwd group resolv.conf; do cp /etc/$it /etc/new; mv /etc/new /etc/$it; done'",
+        live.pid()
+    );
+    cx.outside(["sh", "-c", &change]).run().exits(0);
+    std::thread::sleep(Duration::from_millis(1200));
+    live.wait().exits(0).prints("ready\nwent-on\n");
+}
+
+/// A stage of root's is another user. What that user may not read on the host has no mount over it, so that `passwd` on the
+/// host takes nothing away; what everybody may read has one.
 fn of_root(cx: &Cx) {
-    for (mode, ends) in [("0640", false), ("0644", true)] {
-        let private = "mount --make-rprivate / && mount -t tmpfs x /mnt && cp -a /etc /mnt && mount --bind /mnt/etc /etc && exec \"$@\"";
-        let live = cx.sh(&[], "echo ready; read -r go; cat /etc/shadow; echo went-on").stdin_open();
-        let mut live = live.under(["unshare", "-m", "sh", "-c", private, "sh"]).start();
+    for (mode, is_covered) in [("0640", false), ("0644", true)] {
+        let private = format!(
+            "mount --make-rprivate / && mount -t tmpfs x /mnt && cp -a /etc /mnt && mount --bind /mnt/etc /etc && \
+             chmod {mode} /etc/shadow && exec \"$@\""
+        );
+        let live = cx.sh(&[], "cat /etc/shadow; echo ready; read -r go; cat /etc/shadow; echo went-on");
+        let mut live = live.stdin_open().under(["unshare", "-m", "sh", "-c", &private, "sh"]).start();
         live.until_prints("ready");
         let change = format!(
-            "nsenter -m -t {} sh -c 'echo planted >/etc/new; chmod {mode} /etc/new; mv /etc/new /etc/shadow'",
+            "nsenter -m -t {} sh -c 'echo planted >/etc/new; chmod 0640 /etc/new; mv /etc/new /etc/shadow'",
             live.pid()
         );
         cx.outside(["sh", "-c", &change]).run().exits(0);
         std::thread::sleep(Duration::from_millis(1200));
-        assert_eq!(live.ended(), ends, "{mode}");
+        assert_eq!(live.ended(), is_covered, "{mode}");
         let done = live.wait();
-        if ends {
-            done.exits(137).says("/etc/shadow` was replaced, renamed or removed on the host");
+        if is_covered {
+            done.exits(137).prints("ready\n");
+            done.says("/etc/shadow` was replaced, renamed or removed on the host");
         } else {
             done.exits(0).prints("ready\nwent-on\n");
-            assert!(done.stderr().contains("Permission denied"), "{done:?}");
+            assert_eq!(done.stderr().matches("Permission denied").count(), 2, "{done:?}");
         }
     }
 }
