@@ -11,7 +11,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -50,6 +50,9 @@ const RUN_SIZE: u64 = 64 << 20;
 const SHM_SIZE: u64 = 512 << 20;
 /// Bytes of a directory that stands for something hidden.
 pub(crate) const MASK_SIZE: u64 = 4096;
+
+/// Entries of a directory that is shown one by one: each is a mount.
+const PARTS: usize = 256;
 
 /// What a work directory is given for.
 pub(crate) const WORK_PATH: &str = "the work directory";
@@ -160,6 +163,8 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let listed = view.host_sockets(Path::new("/proc/net/unix"), wide.as_deref());
     view.check_declared()?;
     let start = view.start(is_cut);
+    let frames = std::mem::take(&mut view.frames);
+    view.mounts.extend(frames.into_iter().map(|at| Mount::Freeze { at }));
     let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed;
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
@@ -197,6 +202,45 @@ fn hidden(facts: &Facts<'_>) -> (BTreeSet<PathBuf>, Vec<String>) {
     let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
     // Where it really is: what is masked at a link would be a detour. A dangling link has nothing to hide.
     (there.filter_map(|path| true_name(&path).ok()).collect(), unknown)
+}
+
+/// A name in a directory that is shown part by part.
+#[derive(Debug, Clone)]
+struct Part {
+    name: OsString,
+    /// What it says, where it is a symbolic link.
+    link: Option<PathBuf>,
+}
+
+/// The directories with hidden files in them, in the home directory and below. Not where the stage is another user: a part
+/// that is closed to it would be opened.
+fn parted(hidden: &BTreeSet<PathBuf>, facts: &Facts<'_>) -> BTreeMap<PathBuf, Option<Vec<Part>>> {
+    let Some(home) = true_name(facts.home).ok().filter(|_| facts.other.is_none()) else {
+        return BTreeMap::new();
+    };
+    let files = hidden.iter().filter(|path| path.starts_with(&home) && !path.is_dir());
+    let dirs: BTreeSet<&Path> = files.filter_map(|path| path.parent()).collect();
+    dirs.into_iter().map(|dir| (dir.to_path_buf(), None)).collect()
+}
+
+/// What can be shown of a directory: `None` where that is too much, or cannot be told.
+fn parts(dir: &Path) -> Option<Vec<Part>> {
+    let mut parts = Vec::new();
+    for entry in fs::read_dir(dir).ok()? {
+        if parts.len() == PARTS {
+            return None;
+        }
+        let name = entry.ok()?.file_name();
+        let path = dir.join(&name);
+        let link = fs::read_link(&path).ok();
+        // What cannot be looked at, bubblewrap could not mount: it would not start.
+        let is_shown = fs::metadata(&path).is_ok_and(|meta| meta.is_dir() || meta.is_file());
+        if link.is_some() || is_shown {
+            parts.push(Part { name, link });
+        }
+    }
+    parts.sort_by(|one, other| one.name.cmp(&other.name));
+    Some(parts)
 }
 
 /// The home directory that the machine knows of a user, from passwd(5) or wherever else it asks (nsswitch.conf(5)).
@@ -271,6 +315,10 @@ struct Builder<'a> {
     shown: Vec<PathBuf>,
     /// Host paths that are masked in every tree that shows them.
     masks: BTreeMap<PathBuf, By>,
+    /// Directories with hidden files in them, each shown part by part where all of it would be: its parts, once they are known.
+    parted: BTreeMap<PathBuf, Option<Vec<Part>>>,
+    /// Where that is so.
+    frames: Vec<PathBuf>,
     /// What cannot be kept.
     lost: Vec<String>,
     /// What the caller has named, and where it led.
@@ -319,6 +367,7 @@ impl<'a> Builder<'a> {
         let declared =
             files.declared.as_ref().map(|declared| Found::new(declared, &loose, &mut notes)).transpose()?;
         let (hidden, lost) = hidden(facts);
+        let parted = parted(&hidden, facts);
         let mut masks: BTreeMap<PathBuf, By> = hidden.into_iter().map(|path| (path, By::Default)).collect();
         for path in &files.mask {
             match existing("the masked path", path)? {
@@ -348,6 +397,8 @@ impl<'a> Builder<'a> {
             notes,
             shown,
             masks,
+            parted,
+            frames: Vec::new(),
             lost,
             named,
             kind,
@@ -392,9 +443,15 @@ impl<'a> Builder<'a> {
     /// Mounts a tree of the host, and masks what is hidden in it.
     fn bind(&mut self, host: &Path, at: &Path, writable: bool, how: How) {
         let real = true_name(host).unwrap_or_else(|_| host.to_path_buf());
+        if !writable {
+            self.look_at_parts(&real);
+        }
         self.open_way(at);
         if self.is_masked(&real, how) {
             return self.mask(at.to_path_buf(), real.is_dir());
+        }
+        if !writable && self.parted.contains_key(&real) {
+            return self.show_parts(&real, at, how);
         }
         let (from, to) = (host.to_path_buf(), at.to_path_buf());
         self.mounts.push(if writable {
@@ -402,20 +459,64 @@ impl<'a> Builder<'a> {
         } else {
             Mount::ReadOnly { host: from, at: to }
         });
-        let mut places: Vec<(PathBuf, bool)> = Vec::new();
+        self.cover_inside(&real, at, writable, how);
+    }
+
+    /// Masks what is hidden in a tree that was just mounted.
+    fn cover_inside(&mut self, real: &Path, at: &Path, writable: bool, how: How) {
+        let parted = self.parted.keys().filter(|_| !writable);
+        let mut paths: Vec<&PathBuf> = self.masks.keys().chain(parted).collect();
+        paths.sort();
+        let mut places: Vec<(PathBuf, PathBuf)> = Vec::new();
         let mut above: Option<&Path> = None;
-        for path in self.masks.keys() {
-            let Ok(below) = path.strip_prefix(&real) else { continue };
+        for path in paths {
+            let Ok(below) = path.strip_prefix(real) else { continue };
             let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
             if covered || *path == real || above.is_some_and(|above| path.starts_with(above)) {
                 continue;
             }
             above = Some(path);
-            places.push((at.join(below), path.is_dir()));
+            places.push((path.clone(), at.join(below)));
         }
-        for (place, is_dir) in places {
-            self.pin(&place);
-            self.mask(place, is_dir);
+        for (path, place) in places {
+            if self.masks.contains_key(&path) {
+                self.pin(&place);
+                self.mask(place, path.is_dir());
+            } else {
+                self.show_parts(&path, &place, how);
+            }
+        }
+    }
+
+    /// Finds the parts of the directories in a tree. One with too many is shown as a whole.
+    fn look_at_parts(&mut self, tree: &Path) {
+        self.parted.retain(|dir, known| {
+            if known.is_none() && dir.starts_with(tree) {
+                *known = parts(dir);
+                return known.is_some();
+            }
+            true
+        });
+    }
+
+    /// Shows a directory part by part, over an empty one of ours. A mask over a name of the host's is gone as soon as a program
+    /// there replaces the file, as shells do with their histories; in a directory of ours nobody does. A name that appears
+    /// later is not shown.
+    fn show_parts(&mut self, dir: &Path, at: &Path, how: How) {
+        if self.frames.iter().any(|frame| frame == at) {
+            return;
+        }
+        let Some(parts) = self.parted.get(dir).cloned().flatten() else { return };
+        self.mounts.push(Mount::Tmpfs { at: at.to_path_buf(), size: MASK_SIZE, mode: 0o555 });
+        self.frames.push(at.to_path_buf());
+        for Part { name, link } in parts {
+            let (path, place) = (dir.join(&name), at.join(&name));
+            match link {
+                Some(target) => self.mounts.push(Mount::Symlink { target, at: place }),
+                // Nobody has named this part itself.
+                None if self.masks.contains_key(&path) => self.mask(place, path.is_dir()),
+                None => self.bind(&path, &place, false, how),
+            }
         }
     }
 

@@ -104,7 +104,7 @@ fn at_home(cx: &Cx) {
         let (path, new) = (cx.home().join(name), cx.home().join("new"));
         fs::create_dir_all(path.parent().expect("a directory")).expect("a directory");
         let mut file =
-            fs::OpenOptions::new().mode(0o600).create(true).write(true).open(&new).expect("a file");
+            fs::OpenOptions::new().mode(0o600).create_new(true).write(true).open(&new).expect("a file");
         file.write_all(text.as_bytes()).expect("a file");
         cx.bench().give(&new, cx.is_root());
         fs::rename(&new, &path).expect("a rename");
