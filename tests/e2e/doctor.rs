@@ -17,6 +17,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.root("doctor::root_is_tried_as_a_user_of_its_own", as_own);
     list.users("doctor::with_sigchld_ignored", sigchld_ignored);
     list.once("doctor::a_record_without_a_place", no_place);
+    list.users("doctor::inside_a_run", nested);
 }
 
 /// A root without CAP_SYS_ADMIN.
@@ -48,6 +49,26 @@ fn everything(cx: &Cx) {
     table.exits(0).shows("exeat runs here, and everything holds.");
     cx.exeat(["doctor", "--fix"]).run().exits(0).prints("# nothing to mend\n");
     assert!(!table.stdout().contains("FAILS"), "{table:?}");
+}
+
+/// Nothing on this side mends it: no step is tried, and no command is offered.
+fn nested(cx: &Cx) {
+    let bin = cx.bench().bin.display().to_string();
+    let doctor = |words: &str| {
+        let script = format!("{bin}/exeat doctor {words}");
+        cx.exeat(["run", "--ro", &bin, "--", "sh", "-c", &script]).run()
+    };
+    let table = doctor("");
+    table
+        .exits(1)
+        .shows("exeat does not nest")
+        .shows("start exeat outside")
+        .shows("exeat cannot run here.\n");
+    assert!(!table.stdout().contains("chmod") && !table.stdout().contains("--fix"), "{table:?}");
+    let all = doctor("--json").json();
+    assert_eq!((&all["can_run"], &all["steps"][0]["id"]), (&Value::Bool(false), &"nested".into()), "{all}");
+    let fix = doctor("--fix");
+    assert!(fix.exits(1).stdout().lines().all(|line| line.starts_with('#')), "{fix:?}");
 }
 
 /// What `doctor` says under a condition, and that a run which fails for it says the same.

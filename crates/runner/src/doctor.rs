@@ -8,13 +8,16 @@ use std::path::{Path, PathBuf};
 use exeat_audit::place::Place;
 pub use exeat_sandbox::Fix;
 pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
-use exeat_sandbox::{Held, Identity};
+use exeat_sandbox::{Held, Identity, Layer, is_nested};
 use nix::unistd::{AccessFlags, access};
 
 use crate::backend::stand;
 use crate::dirs;
 use crate::error::{Error, chain};
 use crate::identity::Who;
+
+/// The word of the one finding inside a run: nothing else is tried there.
+pub const NESTED: &str = "nested";
 
 /// Where a caller's variables put things.
 #[derive(Debug, Clone, Copy)]
@@ -30,6 +33,10 @@ pub struct Variables<'a> {
 /// Looks at this host. What is made for it is gone when this returns.
 #[must_use]
 pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
+    if is_nested() {
+        // Each step would fail for that, and each with another fix that mends nothing.
+        return vec![nested()];
+    }
     let cwd = Path::new(".");
     // Root's stage becomes somebody else first, with that user's rights to namespaces. A directory that is gone is said below.
     let who = Who::here(cwd).unwrap_or(Who::Caller);
@@ -49,6 +56,17 @@ pub fn examine(variables: Variables<'_>) -> Vec<Finding> {
 #[must_use]
 pub fn can_run(findings: &[Finding]) -> bool {
     findings.iter().all(|finding| finding.found != Found::Absent)
+}
+
+/// A run around this one.
+fn nested() -> Finding {
+    Finding {
+        found: Found::Absent,
+        because: Layer::Nested.as_str().map(str::to_owned),
+        costs: Some(NOTHING_RUNS.into()),
+        fix: Layer::Nested.fix(Path::new("bwrap")),
+        ..Finding::held(NESTED, "no run around this one", "this is the sandbox of a run")
+    }
 }
 
 /// A whole sandbox with its helper, and its network from this side.

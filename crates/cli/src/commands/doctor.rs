@@ -67,6 +67,7 @@ fn table(findings: &[Finding], paint: Paint) -> String {
     out.push_str(match (doctor::can_run(findings), findings.iter().any(|it| it.found == Found::Partial)) {
         (true, false) => "exeat runs here, and everything holds.\n",
         (true, true) => "exeat runs here; what it lacks is said above. `exeat run --require full` refuses to run with less.\n",
+        (false, _) if findings.iter().any(|it| it.id == doctor::NESTED) => "exeat cannot run here.\n",
         (false, _) => "exeat cannot run here. `exeat doctor --fix` prints what to install.\n",
     });
     out
