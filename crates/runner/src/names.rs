@@ -56,18 +56,50 @@ struct Mounted {
     at: PathBuf,
 }
 
+/// A line of a table of mounts, in the kernel's own words (proc_pid_mountinfo(5)).
+pub(crate) struct Row<'a> {
+    /// A number that no other mount has as long as this one is there.
+    pub(crate) id: &'a [u8],
+    device: &'a [u8],
+    root: &'a [u8],
+    at: &'a [u8],
+    options: &'a [u8],
+    /// The file system's.
+    pub(crate) kind: &'a [u8],
+}
+
+impl Row<'_> {
+    /// Where it is mounted.
+    pub(crate) fn at(&self) -> PathBuf {
+        unescaped(self.at)
+    }
+
+    pub(crate) fn is_read_only(&self) -> bool {
+        self.options.split(|byte| *byte == b',').any(|option| option == b"ro")
+    }
+}
+
+/// The lines of such a table; of two mounts at one place the later one is on top.
+pub(crate) fn rows(table: &[u8]) -> impl Iterator<Item = Row<'_>> {
+    table.split(|byte| *byte == b'\n').filter_map(|line| {
+        let mut words = line.split(|byte| *byte == b' ');
+        let (id, device) = (words.next()?, words.nth(1)?);
+        let (root, at, options) = (words.next()?, words.next()?, words.next()?);
+        // The fields before the hyphen vary in number; a hyphen alone is in none of them.
+        words.find(|word| *word == b"-")?;
+        Some(Row { id, device, root, at, options, kind: words.next()? })
+    })
+}
+
 /// The mounts of this process.
 pub(crate) struct Mounts(Vec<Mounted>);
 
 impl Mounts {
     /// From the text of `/proc/self/mountinfo`.
     pub(crate) fn new(table: &[u8]) -> Self {
-        let mounted = |line: &[u8]| {
-            let mut words = line.split(|byte| *byte == b' ').skip(2);
-            let device = words.next()?.to_vec();
-            Some(Mounted { device, root: unescaped(words.next()?), at: unescaped(words.next()?) })
-        };
-        Self(table.split(|byte| *byte == b'\n').filter_map(mounted).collect())
+        let mounted =
+            |row: Row<'_>| Mounted { device: row.device.to_vec(), root: unescaped(row.root), at: row.at() };
+        Self(rows(table).map(mounted).collect())
     }
 
     /// Other paths to the same file or directory, by way of bind mounts.
@@ -135,7 +167,7 @@ fn joined(at: &Path, below: &Path) -> PathBuf {
 }
 
 /// A path as the kernel writes it, with `\040` and the like for what would end a word.
-pub(crate) fn unescaped(mut rest: &[u8]) -> PathBuf {
+fn unescaped(mut rest: &[u8]) -> PathBuf {
     let mut out = Vec::new();
     while let Some((first, after)) = rest.split_first() {
         let code = after.get(..3).filter(|_| *first == b'\\');

@@ -39,7 +39,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::cover::Covers;
+use crate::cover::{Change, Covers};
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
@@ -77,7 +77,8 @@ pub struct Outcome {
     pub audit: Option<PathBuf>,
     /// Protected names that the stage has made: moved aside, or still where they were.
     pub found: Vec<Found>,
-    /// With [`Ended::Uncovered`]: what was hidden or read-only until the host replaced or removed it, by its place inside.
+    /// With [`Ended::Uncovered`]: what was hidden or read-only until the host replaced or removed it, or mounted something
+    /// there, by its place inside.
     pub uncovered: Vec<PathBuf>,
     /// Lines for the caller.
     pub notes: Vec<String>,
@@ -180,6 +181,7 @@ pub(crate) fn run_on(
             notes.push(line);
         }
         let uncovered = lost.and_then(Result::ok).unwrap_or_default();
+        let uncovered = uncovered.into_iter().map(Change::into_place).collect();
         if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away(&done.summary)) {
             notes.extend(note.error.clone());
             let _ = log.write(Event::Note(note));
@@ -323,22 +325,15 @@ struct Done {
 }
 
 /// What the record and the caller are told of what was hidden or read-only, and is not any more.
-fn told_of(lost: &io::Result<Vec<PathBuf>>) -> Vec<(Note, String)> {
+fn told_of(lost: &io::Result<Vec<Change>>) -> Vec<(Note, String)> {
     let note = |words: String| {
         let mut note = Note::new(What::Uncovered);
         note.error = Some(words);
         note
     };
-    let one = |place: &PathBuf| {
-        let shown = exeat_audit::escape(place.as_os_str().as_bytes(), 1024);
-        let line = format!(
-            "`{shown}` was replaced, renamed or removed on the host, and with it what kept it from the stage: the stage was stopped; look at \
-             what is there before you use it"
-        );
-        (note(place.display().to_string()), line)
-    };
+    let one = |change: &Change| (note(change.place().display().to_string()), change.line());
     match lost {
-        Ok(places) => places.iter().map(one).collect(),
+        Ok(changes) => changes.iter().map(one).collect(),
         Err(error) => {
             let line = "whether what is hidden or read-only is so still cannot be told any more: the stage was stopped";
             vec![(note(error.to_string()), format!("{line}: {error}"))]
@@ -772,7 +767,7 @@ impl Drop for Thread {
 }
 
 /// What the host took away from over the stage.
-type Uncovered = Option<io::Result<Vec<PathBuf>>>;
+type Uncovered = Option<io::Result<Vec<Change>>>;
 
 type Offered = Result<(Bridge, Handle), exeat_sandbox::Error>;
 

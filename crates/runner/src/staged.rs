@@ -23,7 +23,7 @@ use crate::bounds::follow;
 use crate::cache::Steps;
 use crate::error::Error;
 use crate::lists;
-use crate::names::{plain_name, true_name};
+use crate::names::{plain_name, rows, true_name};
 use crate::uids::ranges;
 use crate::view;
 
@@ -523,11 +523,9 @@ fn is_refusal(error: &io::Error) -> bool {
 /// The kind of file system at a path, for a message.
 fn file_system(real: &Path) -> Option<String> {
     let table = fs::read("/proc/self/mountinfo").ok()?;
-    let mounts = view::mount_points(&table).map(|(at, kind)| (crate::names::unescaped(at), kind));
-    // Of two at one place the later one is on top.
-    let within = mounts.filter(|(at, _)| real.starts_with(at));
-    let (_, kind) = within.max_by_key(|(at, _)| at.components().count())?;
-    Some(String::from_utf8_lossy(kind).into_owned())
+    let within = rows(&table).filter(|row| real.starts_with(row.at()));
+    let top = within.max_by_key(|row| row.at().components().count())?;
+    Some(String::from_utf8_lossy(top.kind).into_owned())
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use nix::unistd::{Uid, User, geteuid};
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
-use crate::names::{Mounts, first_below, holds, is_same, true_name, unescaped, whole};
+use crate::names::{Mounts, first_below, holds, is_same, rows, true_name, whole};
 use crate::quarantine::Missing;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
@@ -1185,18 +1185,8 @@ fn is_procfs(path: &Path) -> bool {
 
 /// Where process file systems are mounted on this machine: a tree of the host's shows its mounts too.
 fn process_files(mounts: &[u8]) -> Vec<PathBuf> {
-    let found = mount_points(mounts).filter(|(_, kind)| *kind == b"proc").map(|(place, _)| unescaped(place));
+    let found = rows(mounts).filter(|row| row.kind == b"proc").map(|row| row.at());
     [PathBuf::from("/proc")].into_iter().chain(found).collect()
-}
-
-/// The mounts of a process as the kernel writes them, each with its kind of file system (proc_pid_mountinfo(5)).
-pub(crate) fn mount_points(mounts: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
-    mounts.split(|byte| *byte == b'\n').filter_map(|line| {
-        let words: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
-        // The fields before the hyphen vary in number; a hyphen alone is in none of them.
-        let kind = words.get(words.iter().position(|word| *word == b"-")? + 1)?;
-        Some((*words.get(4)?, *kind))
-    })
 }
 
 /// The order of mounts: wide trees, then by depth.

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
+use std::process::Command;
 use std::time::Duration;
 
 use e2e::case::{Cases, Cx};
@@ -14,7 +15,7 @@ use nix::sys::signal::Signal;
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_a_file_that_the_host_replaces", replaced);
     list.users("escape::b11_two_runs_in_one_directory", two_runs);
-    list.root("escape::b11_other_changes_end_nothing", other_changes);
+    list.once("escape::b11_what_the_host_mounts", mounts);
     list.root("escape::b11_what_only_root_may_read", of_root);
     list.users("escape::b11_what_programs_replace_at_home", at_home);
     list.root("escape::b11_files_of_ours_may_be_replaced", ours);
@@ -79,22 +80,42 @@ fn two_runs(cx: &Cx) {
     assert!(!cx.dir().join(".envrc").exists());
 }
 
-/// A mount that comes and goes in a shown tree changes the table, too.
-fn other_changes(cx: &Cx) {
-    let shown = cx.home().join("shown");
-    fs::create_dir(&shown).expect("a directory");
-    let bind = shown.display().to_string();
-    let mut live = cx
-        .exeat(["run", "--ro", &bind, "--", "sh", "-c", "echo ready; read -r go; echo went-on"])
-        .under(["unshare", "-m", "sh", "-c", "mount --make-rshared / && exec \"$@\"", "sh"])
-        .stdin_open()
-        .start();
-    live.until_prints("ready");
-    let pid = live.pid().to_string();
-    let mount = format!("nsenter -m -t {pid} sh -c 'mount -t tmpfs x {bind} && umount {bind}'");
-    cx.outside(["sh", "-c", &mount]).run().exits(0);
-    std::thread::sleep(Duration::from_millis(300));
-    live.wait().exits(0).prints("ready\nwent-on\n");
+/// What is mounted on the host while a stage runs comes into the sandbox where mounts are shared, as systemd makes them.
+fn mounts(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).cwd(cx.dir()).run().exits(0);
+    for name in ["conf", "conf/below", "sub"] {
+        fs::create_dir(cx.dir().join(name)).expect("a directory");
+    }
+    let (git, conf, below, sub) = (".git", "conf", "conf/below", "sub");
+    let there = |name: &str| cx.dir().join(name).display().to_string();
+    let ends = [(git, "0777"), (conf, "0777"), (below, "0777"), ("/mnt", "0777")];
+    let goes_on = [(sub, "0777"), (below, "0777,ro"), ("/mnt", "0777,ro"), ("/tmp", "0777")];
+    let all = ends.into_iter().map(|it| (it, true)).chain(goes_on.into_iter().map(|it| (it, false)));
+    for ((place, mode), is_over) in all {
+        let path = if place.starts_with('/') { place.to_owned() } else { there(place) };
+        let script = format!("echo ready; read -r go; touch {path}/x && echo written; echo went-on");
+        let fs = if place.starts_with('/') { "host" } else { "project" };
+        let run = cx.exeat(["run", "--fs", fs, "--ro", conf, "--", "sh", "-c", &script]).stdin_open();
+        let mut live = run.in_mounts("mount --make-rshared /").start();
+        live.until_prints("ready");
+        let mount = format!("mount -t tmpfs -o mode={mode} x {path}");
+        let done = Command::new("nsenter")
+            .args(["-m", "-t", &live.pid().to_string(), "sh", "-c", &mount])
+            .status()
+            .expect("nsenter");
+        assert!(done.success(), "{mount}");
+        std::thread::sleep(Duration::from_millis(700));
+        assert_eq!(live.ended(), is_over, "{mount}");
+        let done = live.wait();
+        if is_over {
+            done.exits(137).prints("ready\n").says(&format!("`{path}` has a new mount on the host"));
+            assert_eq!(done.record().events("run_end")[0]["cause"], "uncovered");
+        } else {
+            done.exits(0);
+            let written = mode == "0777";
+            assert_eq!(done.stdout().contains("written"), written, "{mount}: {done:?}");
+        }
+    }
 }
 
 /// Shells and password stores write by a rename, at any time. A home that is shown ends no run for that, and shows nothing new.
