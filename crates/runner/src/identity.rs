@@ -145,6 +145,12 @@ impl Who {
         staged: Option<&mut Staged>,
     ) -> Result<PathBuf, String> {
         let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
+        if let Some(dir) = anothers(&cache).filter(|_| maker.is_none() && !matches!(self, Self::Caller)) {
+            return Err(format!(
+                "`{}` is another user's, and what root makes there that user could not use; name a directory of root's by XDG_CACHE_HOME",
+                dir.display()
+            ));
+        }
         match (self, staged) {
             (Self::Own(_), Some(staged)) => staged.cache(&cache).map_err(unusable),
             (Self::Caller, _) => Ok(cache),
@@ -160,6 +166,11 @@ impl Who {
             _ => Err("there is no place for it that the stage's uid can write".into()),
         }
     }
+}
+
+/// The innermost directory above a place that another user than root owns, where there is one.
+fn anothers(place: &Path) -> Option<&Path> {
+    place.ancestors().find(|above| fs::metadata(above).is_ok_and(|meta| meta.uid() != 0))
 }
 
 /// Whether root's trees can be mounted for this user, in this directory.

@@ -1202,6 +1202,10 @@ fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
         is("it is the home directory")
     } else if holds(cwd, facts.home) {
         is("the home directory lies in it")
+    } else if is_home_of_owner(facts, cwd) {
+        is("it is its owner's home directory")
+    } else if cwd == Path::new("/home") {
+        is("home directories lie in it")
     } else if within(lists::SYSTEM)
         || within(&["/nix", "/gnu"])
         || ["/var", "/boot"].map(Path::new).contains(&cwd)
@@ -1215,6 +1219,14 @@ fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
         let own = first_below(cwd, facts.own.iter().map(PathBuf::as_path));
         own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
     }
+}
+
+/// Whether root starts a stage in somebody else's home directory. Where the user database does not answer, the line about that
+/// user's credentials says so.
+fn is_home_of_owner(facts: &Facts<'_>, cwd: &Path) -> bool {
+    let owner = facts.root.then(|| fs::metadata(cwd).ok()).flatten().map(|meta| Uid::from_raw(meta.uid()));
+    let home = owner.and_then(|owner| home_of(owner).ok().flatten());
+    home.is_some_and(|home| is_same(cwd, &home))
 }
 
 /// The protected path that the working directory is, or lies in, unless the caller has named that, or something in it, to be

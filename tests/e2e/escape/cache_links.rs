@@ -36,8 +36,22 @@ fn attack(cx: &Cx) {
             fs::remove_dir(home.join(".cache")).expect("the directory");
         }
     }
-    // Without a link it is made there, and lasts.
-    run().exits(0).prints("it-ran\n");
-    let kept = fs::read_dir(home.join(".cache/exeat")).expect("made").flatten().next().expect("a cache");
+    // Without a link nothing is made there either: it would be root's, where the user's own runs look for theirs.
+    run().exits(0).prints("it-ran\n").says("is another user's").says("by XDG_CACHE_HOME");
+    assert_eq!(fs::read_dir(&home).expect("theirs").count(), 0, "root made something in another user's home");
+    // In root's own place it is made, and lasts.
+    let own = cx.home().join("roots");
+    fs::create_dir(&own).expect("a directory");
+    let xdg = own.to_str().expect("ASCII");
+    let done = cx.sh(&[], script).env("HOME", home.to_str().expect("ASCII")).env("XDG_CACHE_HOME", xdg).run();
+    done.exits(0).prints("it-ran\n");
+    let kept = fs::read_dir(own.join("exeat")).expect("made").flatten().next().expect("a cache");
     assert!(kept.path().join("made").exists());
+    // A link of the user's in it is not followed.
+    fs::rename(own.join("exeat"), own.join("away")).expect("rename");
+    symlink(&victim, own.join("exeat")).expect("a link");
+    lchown(own.join("exeat"), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    let done = cx.sh(&[], script).env("XDG_CACHE_HOME", xdg).run();
+    done.exits(0).prints("it-ran\n").says("the package cache is in memory and ends with the run");
+    assert_eq!(fs::read_dir(&victim).expect("victim").count(), 0, "root made something behind it");
 }

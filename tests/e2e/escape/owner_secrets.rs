@@ -10,6 +10,7 @@ use e2e::case::{Cases, Cx};
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_keys_of_the_owner", of_owner);
     list.root("escape::b10_files_of_the_system_in_a_mapped_tree", of_system);
+    list.root("escape::b10_another_user_s_home_is_read_only", home_of_owner);
 }
 
 fn of_owner(cx: &Cx) {
@@ -46,6 +47,28 @@ fn of_owner(cx: &Cx) {
     let named = keys.display().to_string();
     let done = cx.exeat(["run", "--ro", &named, "--", "cat", &format!("{named}/id")]).in_mounts(&known).run();
     done.exits(0).prints("hunter2");
+}
+
+/// As that user's own stage would find it: what root's stage wrote there, such as a `.bashrc`, would be the user's to obey.
+fn home_of_owner(cx: &Cx) {
+    let home = cx.home().join("theirs");
+    let project = home.join("project");
+    fs::create_dir_all(&project).expect("a home");
+    for path in [&home, &project] {
+        chown(path, Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    }
+    let passwd = cx.home().join("passwd");
+    let line = format!("theirs:x:{ORDINARY}:{ORDINARY}::{}:/bin/sh\n", home.display());
+    fs::write(&passwd, format!("root:x:0:0::/root:/bin/sh\n{line}")).expect("passwd");
+    let known = format!("mount --bind {} /etc/passwd", passwd.display());
+    let write = |dir: &std::path::Path| {
+        cx.sh(&[], "(echo evil >.bash_made) 2>/dev/null && echo wrote").cwd(dir).in_mounts(&known).run()
+    };
+    write(&home).prints("").says("is read-only for the stage: it is its owner's home directory");
+    assert!(!home.join(".bash_made").exists());
+    write(&project).exits(0).prints("wrote\n");
+    // Who is in no database has no home: what the stage does without the protection.
+    cx.sh(&[], "echo evil >.bash_made && echo wrote").cwd(&home).run().exits(0).prints("wrote\n");
 }
 
 fn of_system(cx: &Cx) {
