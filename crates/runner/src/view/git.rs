@@ -6,12 +6,14 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use nix::fcntl::OFlag;
 use nix::unistd::{User, geteuid};
 
 use crate::names::true_name;
@@ -511,12 +513,26 @@ fn place(base: &Path, value: &str, home: &Path) -> PathBuf {
 /// A configuration; empty where it is none.
 fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
-    let file = fs::metadata(path).ok().filter(fs::Metadata::is_file).and_then(|_| fs::File::open(path).ok());
-    if let Some(file) = file {
+    if let Ok(file) = open_file(path) {
         // What cannot be read is no configuration to git either.
         let _ = file.take(CONFIG).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Opens a regular file, and nothing else: a stage of another run may put a pipe in its place at any time, which would wait for a
+/// writer, or a link to a device. So it is looked at as it was opened, before anything is done to it (open(2), `O_PATH`).
+fn open_file(path: &Path) -> io::Result<File> {
+    let place = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
+    if !place.metadata()?.is_file() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    // A lease that somebody has on the file is not waited for either.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    OpenOptions::new()
+        .read(true)
+        .custom_flags(flags.bits())
+        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
 #[cfg(test)]

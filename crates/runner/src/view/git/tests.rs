@@ -147,7 +147,7 @@ fn b15_another_way_to_the_hooks_is_found() {
 fn b15_a_long_list_of_includes_costs_little() {
     let root = scratch("includes");
     fs::create_dir_all(root.join("sub/.git")).unwrap();
-    let lines: String = (0..20_000).map(|n| format!("path = /{}/f{n}\n", root.join("x").display())).collect();
+    let lines: String = (0..5_000).map(|n| format!("path = /{}/f{n}\n", root.join("x").display())).collect();
     fs::write(root.join("sub/.git/config"), format!("[include]\n{lines}")).unwrap();
     let began = std::time::Instant::now();
     let found = obeyed(&root, &everywhere(HOME));
@@ -403,4 +403,31 @@ fn b15_the_user_s_configuration_in_the_tree_is_found() {
     });
     assert_eq!(obeyed(&tree, &by_name).named, BTreeSet::from([tree.join("later")]));
     fs::remove_dir_all(&outer).unwrap();
+}
+
+/// A stage of another run may put a pipe in the place of a file at any time. Nobody writes to it.
+#[test]
+fn b15_a_pipe_in_the_place_of_a_configuration_is_not_waited_for() {
+    let root = scratch("pipe");
+    fs::create_dir_all(&root).unwrap();
+    let (file, pipe) = (root.join("config"), root.join("pipe"));
+    fs::write(&file, "[core]\n").unwrap();
+    nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let (done, wait) = std::sync::mpsc::channel();
+    let at = file.clone();
+    std::thread::spawn(move || {
+        let read: BTreeSet<String> = (0..20_000).map(|_| read(&at)).collect();
+        done.send(read).unwrap();
+    });
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let read = loop {
+        use nix::fcntl::{AT_FDCWD, RenameFlags, renameat2};
+        renameat2(AT_FDCWD, &file, AT_FDCWD, &pipe, RenameFlags::RENAME_EXCHANGE).unwrap();
+        match wait.try_recv() {
+            Ok(read) => break read,
+            Err(_) => assert!(std::time::Instant::now() < deadline, "it waits for a writer"),
+        }
+    };
+    assert_eq!(read, ["", "[core]\n"].map(str::to_owned).into(), "the one or the other");
+    fs::remove_dir_all(root).unwrap();
 }
