@@ -323,6 +323,9 @@ pub(crate) const GIT: &str = ".git/";
 /// A repository's directory; in a linked worktree and in a submodule a file that says where it is, and then protected.
 pub(crate) const GIT_LINK: &str = ".git";
 
+/// The same of Jujutsu. What programs obey in it is `config.toml`.
+pub(crate) const JJ_LINK: &str = ".jj/repo";
+
 /// Variables that are passed to the stage where the caller has them.
 pub(crate) const PASSED: &[&str] = &[
     "PATH",

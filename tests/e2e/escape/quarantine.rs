@@ -11,6 +11,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_what_is_left_is_told", left);
     list.users("escape::b12_git_is_led_elsewhere", led_elsewhere);
     list.users("escape::b12_taken_names", taken);
+    list.users("escape::b12_jujutsu_is_led_elsewhere", jujutsu);
 }
 
 /// A rename needs the right to write the directory, which the stage takes away from its owner.
@@ -122,4 +123,27 @@ fn taken(cx: &Cx) {
     done.exits(0).says(".envrc` was renamed to");
     assert!(fs::symlink_metadata(cx.dir().join(".envrc")).is_err(), "{done:?}");
     assert_eq!(fs::read_to_string(cx.dir().join(".envrc.exeat-quarantine")).expect("taken"), "taken\n");
+}
+
+/// A `.jj/repo` that is a file has Jujutsu take its configuration from elsewhere.
+fn jujutsu(cx: &Cx) {
+    let repo = cx.dir().join(".jj/repo");
+    fs::create_dir_all(&repo).expect(".jj/repo");
+    for path in [cx.dir().join(".jj"), repo.clone()] {
+        cx.bench().give(&path, cx.is_root());
+    }
+    let attack = "mv .jj/repo evil; echo '[ui]' >evil/config.toml; KIND .jj/repo";
+    for kind in ["printf ../evil >", "ln -s ../evil"] {
+        let done = cx.sh(&[], &attack.replace("KIND", kind)).run();
+        done.exits(0).says(".jj/repo` was renamed to `repo.exeat-quarantine`");
+        assert!(fs::symlink_metadata(&repo).is_err(), "{done:?}");
+        cx.outside(["sh", "-c", "rm -r .jj/repo.* evil/config.toml; mv evil .jj/repo"]).run().exits(0);
+    }
+    // Where it is a file, it is the caller's.
+    cx.outside(["sh", "-c", "mv .jj/repo real; printf ../real >.jj/repo"]).run().exits(0);
+    let attack =
+        "(printf ../evil >.jj/repo) 2>/dev/null && echo written; rm -f .jj/repo 2>/dev/null && echo removed
+        mv .jj jj 2>/dev/null && echo moved; echo '[ui]' >real/config.toml; echo end";
+    let done = cx.sh(&[], attack).run();
+    done.exits(0).prints("end\n").says("real/config.toml` was renamed");
 }

@@ -511,7 +511,7 @@ fn place(base: &Path, value: &str, home: &Path) -> PathBuf {
 }
 
 /// A configuration; empty where it is none.
-fn read(path: &Path) -> String {
+pub(super) fn read(path: &Path) -> String {
     let mut bytes = Vec::new();
     if let Ok(file) = open_file(path) {
         // What cannot be read is no configuration to git either.

@@ -33,6 +33,7 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
             search.look(tree, Path::new(name));
         }
         search.link(&tree.join(lists::GIT_LINK));
+        search.jujutsu(tree);
         if !git_is_open {
             search.pointer(&tree.join(lists::GIT_LINK));
             search.bare(tree);
@@ -149,7 +150,7 @@ impl Search<'_> {
         }
     }
 
-    /// A `.git` that is no link: a file or a link that leads git elsewhere is not to take its place. A link is watched as such.
+    /// A `.git` that is no link: a file or a link that leads elsewhere is not to take its place. A link is watched as such.
     fn pointer(&mut self, path: &Path) {
         if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink()) {
             return;
@@ -158,6 +159,22 @@ impl Search<'_> {
         match below.to_str() {
             Some(below) => self.watched.entry(tree).or_default().pointers.push(below.to_owned()),
             None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
+        }
+    }
+
+    /// Jujutsu's repository, which a file may say the place of, too, relative to its own directory. The links on the way are
+    /// watched with the configuration in it.
+    fn jujutsu(&mut self, tree: &Path) {
+        let Some((_, repo)) = follow(&tree.join(lists::JJ_LINK)) else { return };
+        if self.tree_of(&repo).is_none() {
+            return;
+        }
+        self.pointer(&repo);
+        if fs::symlink_metadata(&repo).is_ok_and(|meta| meta.is_file())
+            && let Some(above) = repo.parent()
+        {
+            self.behind_links(&above.join(git::read(&repo)).join("config.toml"));
+            self.link(&repo);
         }
     }
 

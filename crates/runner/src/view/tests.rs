@@ -650,6 +650,44 @@ fn b11_the_file_that_leads_to_a_repository_is_protected() {
     assert!(is_writable(&built, &place.project().join(".git/index")));
 }
 
+/// B12: of Jujutsu's repository too, which is a directory or a file that says where that is.
+#[test]
+fn b12_what_leads_jujutsu_to_its_repository_is_protected() {
+    let place = Place::new("jujutsu");
+    let project = place.project();
+    let pointers = |built: &Built| -> Vec<String> {
+        built
+            .missing
+            .iter()
+            .flat_map(|it| it.pointers.iter().filter(|name| *name != ".git").cloned())
+            .collect()
+    };
+    let built = place.build(&Files::default(), &project, None);
+    assert_eq!(pointers(&built), [".jj/repo"]);
+    place.make("home/project/.jj/repo/store");
+    let built = place.build(&Files { allow_git_config: true, ..Files::default() }, &project, None);
+    assert_eq!(pointers(&built), [".jj/repo"]);
+    assert!(is_writable(&built, &project.join(".jj/repo/store")));
+
+    // A file leads to a repository in the tree, by way of a link, and on to a link that is the caller's own.
+    fs::rename(project.join(".jj/repo"), project.join("real")).unwrap();
+    fs::write(project.join("real/config.toml"), "").unwrap();
+    symlink("real", project.join("way")).unwrap();
+    fs::write(project.join(".jj/repo"), "../way").unwrap();
+    let built = place.build(&Files::default(), &project, None);
+    assert!(!is_writable(&built, &project.join(".jj/repo")));
+    assert!(
+        !is_writable(&built, &project.join("real/config.toml"))
+            && is_writable(&built, &project.join("real/store"))
+    );
+    assert!(built.missing.iter().any(|it| it.links.contains(&("way".into(), "real".into()))));
+    fs::rename(project.join(".jj"), project.join("jj")).unwrap();
+    symlink("jj", project.join(".jj")).unwrap();
+    let built = place.build(&Files::default(), &project, None);
+    assert!(!is_writable(&built, &project.join("jj/repo")));
+    assert_eq!(pointers(&built), ["jj/repo"], "and not by way of the link, which is the caller's own");
+}
+
 mod bounds;
 mod place;
 
