@@ -7,7 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-use exeat_runner::{DeniedHost, Ended, Found, Outcome};
+use exeat_runner::{DeniedHost, Ended, Found, Leftovers, Outcome};
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -46,9 +46,15 @@ pub(crate) struct RunResult<'a> {
     /// Protected names that the stage made, and that were moved aside; only where there are some.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     quarantined: Vec<Quarantined>,
+    /// How many more were moved, which are not named; only where there are some.
+    #[serde(skip_serializing_if = "is_none")]
+    quarantined_more: u64,
     /// Those that could not be moved, and stand where the stage has put them; only where there are some.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     left: Vec<Left>,
+    /// How many more of those there are, which are not named; only where there are some.
+    #[serde(skip_serializing_if = "is_none")]
+    left_more: u64,
     /// What was hidden or read-only until the host replaced, renamed or removed it; only with that cause.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     uncovered: Vec<String>,
@@ -102,7 +108,7 @@ impl<'a> RunResult<'a> {
     /// The stage was started.
     pub(crate) fn of(outcome: &'a Outcome) -> Self {
         let summary = &outcome.summary;
-        let (quarantined, left) = of_found(&outcome.found);
+        let (quarantined, left) = of_found(&outcome.found.named);
         Self {
             schema: 1,
             run: Some(outcome.run.to_string()),
@@ -134,7 +140,9 @@ impl<'a> RunResult<'a> {
                 })
                 .collect(),
             quarantined,
+            quarantined_more: outcome.found.more_moved,
             left,
+            left_more: outcome.found.more_left,
             uncovered: outcome.uncovered.iter().map(|path| path.display().to_string()).collect(),
             audit: outcome.audit.as_ref().map(|path| path.display().to_string()),
         }
@@ -143,7 +151,9 @@ impl<'a> RunResult<'a> {
     /// Nothing ran, or the run was lost; then with what is known of it.
     pub(crate) fn failed(failure: &Failure) -> Self {
         let lost = failure.run_lost();
-        let (quarantined, left) = of_found(lost.map(|lost| lost.found.as_slice()).unwrap_or_default());
+        let none = Leftovers::default();
+        let found = lost.map_or(&none, |lost| &lost.found);
+        let (quarantined, left) = of_found(&found.named);
         Self {
             schema: 1,
             run: lost.map(|lost| lost.run.to_string()),
@@ -156,11 +166,18 @@ impl<'a> RunResult<'a> {
             would_deny: Vec::new(),
             failed: Vec::new(),
             quarantined,
+            quarantined_more: found.more_moved,
             left,
+            left_more: found.more_left,
             uncovered: Vec::new(),
             audit: lost.and_then(|lost| lost.audit.as_ref()).map(|path| path.display().to_string()),
         }
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Protected names that the stage made: those that were moved, and those that could not be.

@@ -8,7 +8,7 @@ use exeat_audit::RunId;
 use exeat_policy::{LEAST_MEMORY, Size, memory_meant};
 
 use crate::discover::Unasked;
-use crate::quarantine::Found;
+use crate::quarantine::Leftovers;
 
 /// A run did not happen, or was lost after it had begun.
 #[derive(Debug, thiserror::Error)]
@@ -218,7 +218,7 @@ pub struct RunLost {
     /// The record; `None` when it went to a descriptor.
     pub audit: Option<PathBuf>,
     /// Protected names that the stage has made: moved aside, or still where they were. At least one.
-    pub found: Vec<Found>,
+    pub found: Leftovers,
     /// Lines for the caller; of `found` too.
     pub notes: Vec<String>,
 }

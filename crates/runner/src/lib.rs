@@ -96,7 +96,7 @@ pub use exeat_sandbox::{Enforcement, Held, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use plan::{Plan, home_of, plan};
-pub use quarantine::Found;
+pub use quarantine::{Found, Leftovers};
 pub use reload::{Load, Reloaded, Seen};
 pub use request::{
     AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Tty, UnixSockets,

@@ -22,9 +22,12 @@ use nix::unistd::geteuid;
 
 use crate::names::open_plain;
 
+mod leftovers;
 mod repository;
 
-use repository::Contents;
+pub use leftovers::{Found, Leftovers};
+pub(crate) use repository::beyond_search;
+use repository::{Contents, MOVED, Moved};
 
 /// What is appended to the name.
 const SUFFIX: &str = ".exeat-quarantine";
@@ -76,19 +79,12 @@ pub(crate) struct Watch {
     files: Vec<Option<FileId>>,
     /// What is in the repositories at the start.
     contents: Vec<Contents>,
+    /// Drawn by the kernel: no stage can make a name whose hash is another's.
+    keys: RandomState,
 }
 
 /// The device and the inode.
 type FileId = (u64, u64);
-
-/// A protected name that was missing when the stage started, and was there when it had ended.
-#[derive(Debug)]
-pub struct Found {
-    /// The place on the host.
-    pub path: PathBuf,
-    /// Its new name, or why it is still where it was.
-    pub moved: Result<PathBuf, io::Error>,
-}
 
 impl Watch {
     /// Opens the tree.
@@ -97,12 +93,14 @@ impl Watch {
         // The tree may also be a single file, or one that waits for a writer.
         let tree = File::from(open_plain(&missing.tree)?);
         let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
-        let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name))).collect();
-        Ok(Self { missing, tree, files, contents })
+        let keys = RandomState::new();
+        let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), &keys));
+        let contents = contents.collect();
+        Ok(Self { missing, tree, files, contents, keys })
     }
 
-    /// Moves aside what has appeared.
-    pub(crate) fn finish(self) -> Vec<Found> {
+    /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
+    fn settle_names(&self) -> Vec<Found> {
         // First: what stands behind such a pointer has other names once it is gone.
         let pointers = self.missing.pointers.iter().zip(&self.files);
         let pointers = pointers.filter_map(|(name, was)| {
@@ -120,52 +118,25 @@ impl Watch {
                 !is_repository(is_there)
             })
         });
-        let mut found: Vec<Found> = pointers.chain(names).chain(links).chain(bare).collect();
-        for (name, before) in self.missing.repositories.iter().zip(&self.contents) {
-            found.extend(self.settle(name, before, &found));
-        }
-        found
+        pointers.chain(names).chain(links).chain(bare).collect()
     }
 
     /// What stands at a name, unless it may.
     fn look(&self, name: &str, may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool) -> Option<Found> {
         let (above, last) = name.rsplit_once('/').map_or((None, name), |(above, last)| (Some(above), last));
-        self.look_in(above.map(Path::new), OsStr::new(last), may)
-    }
-
-    /// What stands at a name in a directory of the tree, or in the tree itself, unless it may.
-    fn look_in(
-        &self,
-        above: Option<&Path>,
-        last: &OsStr,
-        may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
-    ) -> Option<Found> {
-        let path = self.missing.tree.join(above.unwrap_or(Path::new(""))).join(last);
+        let path = self.missing.tree.join(name);
         // Most names are at the top of the tree, which is open.
-        let opened = above.map(|above| open_beneath(&self.tree, above)).transpose();
+        let opened = above.map(|above| open_beneath(&self.tree, Path::new(above))).transpose();
         let opened = match opened {
             Ok(dir) => dir,
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
             Err(errno) => {
-                let left = Found { path, moved: Err(errno.into()) };
-                let link = above.and_then(Path::to_str).and_then(|above| self.link_on_the_way(above));
-                return Some(link.unwrap_or(left));
+                let link = above.and_then(|above| self.link_on_the_way(above));
+                return Some(link.unwrap_or(Found { path, moved: Err(errno.into()) }));
             }
         };
         let dir = opened.as_ref().map_or(self.tree.as_fd(), AsFd::as_fd);
-        let settled = let_in(dir, || {
-            let stat = match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
-                // The tree is a single file.
-                Err(Errno::ENOTDIR) => return Ok(None),
-                stat => stat?,
-            };
-            if may(dir, last, &stat) { Ok(None) } else { aside(dir, last).map(Some) }
-        });
-        match settled {
-            Ok(None) | Err(Errno::ENOENT) => None,
-            Ok(Some(new)) => Some(Found { moved: Ok(path.with_file_name(new)), path }),
-            Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
-        }
+        settle_in(dir, path, OsStr::new(last), may)
     }
 }
 
@@ -175,6 +146,51 @@ impl Watch {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         let mut names = ends.filter_map(|end| path.get(..end));
         names.find_map(|name| self.look(name, |_, _, stat| kind(stat) != SFlag::S_IFLNK))
+    }
+}
+
+/// Moves aside what has appeared in these trees.
+pub(crate) fn finish(watches: &[Watch]) -> Leftovers {
+    let mut told = Leftovers::default();
+    // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
+    let settled: Vec<Vec<Found>> = watches.iter().map(Watch::settle_names).collect();
+    let mut aside = Vec::new();
+    for (watch, found) in watches.iter().zip(settled) {
+        let mut moved = Moved::default();
+        for found in found {
+            moved.add(watch, &found);
+            told.add(found);
+        }
+        aside.push(moved);
+    }
+    let mut left = MOVED;
+    for (watch, mut moved) in watches.iter().zip(aside) {
+        for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
+            watch.settle(name, before, &mut moved, &mut left, &mut told);
+        }
+    }
+    told
+}
+
+/// What stands at a name in a directory, unless it may. `path` is its place on the host.
+fn settle_in(
+    dir: BorrowedFd<'_>,
+    path: PathBuf,
+    last: &OsStr,
+    may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
+) -> Option<Found> {
+    let settled = let_in(dir, || {
+        let stat = match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            // The tree is a single file.
+            Err(Errno::ENOTDIR) => return Ok(None),
+            stat => stat?,
+        };
+        if may(dir, last, &stat) { Ok(None) } else { aside(dir, last).map(Some) }
+    });
+    match settled {
+        Ok(None) | Err(Errno::ENOENT) => None,
+        Ok(Some(new)) => Some(Found { moved: Ok(path.with_file_name(new)), path }),
+        Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
     }
 }
 
@@ -195,25 +211,25 @@ fn file_at(tree: &File, name: &str) -> Option<FileId> {
 
 /// Opens a directory in the tree: at one go, or step by step where a directory on the way was closed.
 fn open_beneath(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
-    let open = |dir: BorrowedFd<'_>, path: &Path| {
-        let resolve = ResolveFlag::RESOLVE_BENEATH
-            | ResolveFlag::RESOLVE_NO_SYMLINKS
-            | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-        let how =
-            OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(resolve);
-        openat2(dir, path, how)
-    };
-    match open(tree.as_fd(), path) {
+    match open_at(tree.as_fd(), path) {
         Err(Errno::EACCES) => {}
         other => return other,
     }
     // `.` asks for the right to search the tree.
-    let mut dir = let_in(tree.as_fd(), || open(tree.as_fd(), Path::new(".")))?;
+    let mut dir = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(".")))?;
     for part in path.components() {
-        let step = let_in(dir.as_fd(), || open(dir.as_fd(), part.as_ref()))?;
+        let step = let_in(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
         dir = step;
     }
     Ok(dir)
+}
+
+/// Opens a directory below another one, through no link.
+fn open_at(dir: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
+    let resolve =
+        ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC).resolve(resolve);
+    openat2(dir, path, how)
 }
 
 /// Does it; where that is refused, with the directory opened for its owner as long as it takes.
@@ -299,6 +315,10 @@ mod tests {
         root
     }
 
+    fn done(watch: Watch) -> Vec<Found> {
+        finish(&[watch]).named
+    }
+
     fn watch(root: &Path) -> Watch {
         Watch::start(Missing {
             tree: root.join("tree"),
@@ -339,14 +359,14 @@ mod tests {
     #[test]
     fn b12_what_appears_is_moved_and_nothing_is_left_where_nothing_appeared() {
         let root = scratch("moved");
-        assert!(watch(&root).finish().is_empty());
+        assert!(done(watch(&root)).is_empty());
         assert_eq!(fs::read_dir(root.join("tree")).unwrap().count(), 0, "no stubs");
 
         for _ in 0..2 {
             let watch = watch(&root);
             fs::create_dir_all(root.join("tree/.git/hooks")).unwrap();
             fs::write(root.join("tree/.envrc"), "evil").unwrap();
-            let found = watch.finish();
+            let found = done(watch);
             assert_eq!(found.len(), 2, "{found:?}");
             assert!(found.iter().all(|found| found.moved.is_ok()));
             assert!(!root.join("tree/.git/hooks").exists() && !root.join("tree/.envrc").exists());
@@ -363,7 +383,7 @@ mod tests {
         let root = scratch("replaced");
         let at = root.join("tree/link");
         symlink("x", &at).unwrap();
-        assert!(watch(&root).finish().is_empty());
+        assert!(done(watch(&root)).is_empty());
         let replace: [fn(&Path); 3] = [
             |at| symlink("y", at).unwrap(),
             |at| fs::write(at, "x").unwrap(),
@@ -373,13 +393,13 @@ mod tests {
             let watch = watch(&root);
             fs::remove_file(&at).unwrap();
             replace(&at);
-            let found = watch.finish();
+            let found = done(watch);
             assert!(found.len() == 1 && found[0].moved.is_ok(), "{found:?}");
             assert!(fs::symlink_metadata(&at).is_err());
             symlink("x", &at).unwrap();
         }
         fs::remove_file(&at).unwrap();
-        assert!(watch(&root).finish().is_empty(), "what is gone does nothing");
+        assert!(done(watch(&root)).is_empty(), "what is gone does nothing");
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -389,7 +409,7 @@ mod tests {
         let watch = watch(&root);
         fs::create_dir_all(root.join("outside/hooks")).unwrap();
         symlink(root.join("outside"), root.join("tree/.git")).unwrap();
-        let found = watch.finish();
+        let found = done(watch);
         let [Found { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
         assert_eq!((path, names_in(&root.join("outside"))), (&root.join("tree/.git"), vec!["hooks".into()]));
         assert_eq!(fs::read_link(moved).unwrap(), root.join("outside"), "the link, and nothing behind it");
@@ -415,7 +435,7 @@ mod tests {
         fs::create_dir_all(tree.join("a")).unwrap();
         symlink("../../outside", tree.join("a/b")).unwrap();
         mode(&tree.join("a"), 0o500);
-        let found = watch.finish();
+        let found = done(watch);
         mode(&tree.join("a"), 0o755);
         assert!(found.len() == 1 && found[0].moved.is_ok(), "{found:?}");
         assert_eq!(names_in(&tree.join("a")), ["b.exeat-quarantine"]);
@@ -450,7 +470,7 @@ mod tests {
             });
             // Links that lead nowhere may lead somewhere tomorrow.
             made.split_whitespace().for_each(|name| symlink("x", tree.join(name)).unwrap());
-            let found = watch.unwrap().finish();
+            let found = done(watch.unwrap());
             let names: Vec<_> = found.iter().map(|found| found.path.file_name().unwrap()).collect();
             assert_eq!(names, moved.split_whitespace().collect::<Vec<_>>(), "{before}, then {made}");
             assert!(!is_repository(|name| fs::symlink_metadata(tree.join(name)).is_ok()));
@@ -485,7 +505,7 @@ mod tests {
             fs::write(tree.join(".envrc"), "evil").unwrap();
             mode(&git, of_git);
             mode(&tree, of_tree);
-            let found = watch.finish();
+            let found = done(watch);
             assert_eq!(fs::metadata(&tree).unwrap().permissions().mode() & 0o7777, of_tree);
             mode(&tree, 0o755);
             assert_eq!(fs::metadata(&git).unwrap().permissions().mode() & 0o7777, of_git);
@@ -505,7 +525,7 @@ mod tests {
         for make in make {
             let watch = watch_git(&root);
             make(&git);
-            let found = watch.finish();
+            let found = done(watch);
             assert!(found.len() == 1 && found[0].path == git && found[0].moved.is_ok(), "{found:?}");
             assert!(fs::symlink_metadata(&git).is_err());
         }
@@ -513,12 +533,12 @@ mod tests {
 
         // There at the start, and bound read-only: the caller's own.
         fs::write(&git, "gitdir: mine").unwrap();
-        assert!(watch_git(&root).finish().is_empty());
+        assert!(done(watch_git(&root)).is_empty());
         fs::remove_file(&git).unwrap();
         // A directory may be made; what git obeys in it may not.
         let watch = watch_git(&root);
         fs::create_dir_all(git.join("hooks")).unwrap();
-        let found = watch.finish();
+        let found = done(watch);
         assert!(found.len() == 1 && found[0].path == git.join("hooks"), "{found:?}");
         fs::remove_dir_all(root).unwrap();
     }
@@ -548,7 +568,7 @@ mod tests {
         for number in 1..100 {
             fs::write(tree.join(format!(".envrc.exeat-quarantine.{number}")), "").unwrap();
         }
-        let found = watch.finish();
+        let found = done(watch);
         assert!(found.len() == 3 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
         for Found { path, moved } in &found {
             assert!(fs::symlink_metadata(path).is_err());

@@ -47,7 +47,7 @@ use crate::limits::{self, Reached, Stop};
 use crate::lists::{GIT, GIT_LINK, PROTECTED};
 use crate::output::{Copies, Meter};
 use crate::plan::Plan;
-use crate::quarantine::{Found, Watch};
+use crate::quarantine::{self, Found, Leftovers, Watch};
 use crate::request::{AuditTo, Tty};
 use crate::signals::{Ask, Asks, Signals, may_suspend};
 use crate::staged::Staged;
@@ -76,7 +76,7 @@ pub struct Outcome {
     /// The record; `None` when it went to a descriptor.
     pub audit: Option<PathBuf>,
     /// Protected names that the stage has made: moved aside, or still where they were.
-    pub found: Vec<Found>,
+    pub found: Leftovers,
     /// With [`Ended::Uncovered`]: what was hidden or read-only until the host replaced or removed it, or mounted something
     /// there, by its place inside.
     pub uncovered: Vec<PathBuf>,
@@ -169,12 +169,13 @@ pub(crate) fn run_on(
         // As they were for the lines that follow, and for whoever has these streams next.
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
-        let found: Vec<Found> = watches.into_iter().flat_map(Watch::finish).collect();
-        for found in &found {
+        let found = quarantine::finish(&watches);
+        for note in found.named.iter().map(noted).chain(noted_more(&found)) {
             // The log fails closed by itself, and the line below tells.
-            let _ = log.write(Event::Note(noted(found)));
+            let _ = log.write(Event::Note(note));
         }
-        let mut notes: Vec<String> = no_cache.into_iter().chain(found.iter().map(told)).collect();
+        let told = found.named.iter().map(told).chain(told_more(&found));
+        let mut notes: Vec<String> = no_cache.into_iter().chain(told).collect();
         let lost = outcome.as_mut().ok().and_then(|done| done.uncovered.take());
         for (note, line) in lost.as_ref().map(told_of).unwrap_or_default() {
             let _ = log.write(Event::Note(note));
@@ -219,7 +220,7 @@ pub(crate) fn lost_with(
     error: Error,
     run: RunId,
     audit: Option<PathBuf>,
-    found: Vec<Found>,
+    found: Leftovers,
     notes: Vec<String>,
 ) -> Error {
     if found.is_empty() {
@@ -372,6 +373,33 @@ fn told(found: &Found) -> String {
             "`{path}` could not be moved aside ({error}): if the stage made it, something on the host could run or obey it"
         ),
     }
+}
+
+/// Of those that have no line of their own.
+fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
+    let more = [(What::Quarantined, found.more_moved), (What::NotQuarantined, found.more_left)];
+    more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| {
+        let mut note = Note::new(what);
+        note.count = Some(count);
+        note.error = Some("as many more, which have no note of their own".into());
+        note
+    })
+}
+
+fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
+    let moved = (found.more_moved > 0).then(|| {
+        format!(
+            "{} more were renamed, which the stage made as well: `find . -name '*.exeat-quarantine*'` lists them",
+            found.more_moved
+        )
+    });
+    let left = (found.more_left > 0).then(|| {
+        format!(
+            "{} more are left where they are, or could not be moved aside: something on the host could run or obey them",
+            found.more_left
+        )
+    });
+    moved.into_iter().chain(left)
 }
 
 /// Whether it is what `--allow-git-config` leaves alone.

@@ -29,7 +29,7 @@ use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
 use crate::names::{Mounts, first_below, holds, is_same, rows, true_name, whole};
-use crate::quarantine::Missing;
+use crate::quarantine::{Missing, beyond_search};
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 
@@ -867,6 +867,7 @@ impl<'a> Builder<'a> {
             repositories.retain(|name| is_open(name));
         }
         missing.retain(|it| !it.is_empty());
+        self.lost.extend(missing.iter().flat_map(beyond_search));
         if self.git_is_open {
             self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
         }

@@ -7,6 +7,8 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b14_links_in_a_repository", links);
+    list.users("escape::b14_links_among_the_objects", objects);
+    list.users("escape::b14_a_crowd_hides_no_link", crowd);
     list.users("escape::b15_remotes_of_the_old_way", remotes);
     list.users("escape::b15_a_rebase_that_the_stage_began", rebase);
 }
@@ -62,6 +64,76 @@ fn links(cx: &Cx) {
     cx.exeat(words).run().exits(0).says("work/.git/logs/later` was renamed");
     let done = cx.sh(&[], "ln -s x logs/more").cwd(&cx.dir().join(".git")).run();
     done.exits(0).says("work/.git/logs/more` was renamed to `more.exeat-quarantine`");
+}
+
+/// The graph of commits and the index of packs are made in place, through a link; and objects are written to wherever the first
+/// two digits of their names lead.
+fn objects(cx: &Cx) {
+    let victims = ["bashrc", "profile", "rc"].map(|name| cx.home().join(name));
+    let [bashrc, profile, rc] = victims.each_ref().map(|path| path.to_str().expect("ASCII"));
+    let out = cx.home().join("out");
+    let attack = format!(
+        "set -e; cd .git/objects; mkdir -p info/commit-graphs; ln -s {bashrc} info/commit-graph
+        ln -s {rc} info/commit-graphs/commit-graph-chain; rm -f pack/multi-pack-index; ln -s {profile} pack/multi-pack-index
+        for n in $(seq 0 255); do d=$(printf %02x $n); rm -rf $d; ln -s {} $d; done",
+        out.display()
+    );
+    for (words, expected) in [(&["--allow-git-config"][..], true), (&[], false)] {
+        repository(cx);
+        cx.outside(["git", "repack", "-adq"]).run().exits(0);
+        let _ = fs::remove_dir_all(&out);
+        fs::create_dir(&out).expect("a directory");
+        cx.bench().give(&out, cx.is_root());
+        for path in &victims {
+            fs::write(path, "mine\n").expect("a file");
+            cx.bench().give(path, cx.is_root());
+        }
+        let done = cx.exeat(["run"].iter().chain(words).chain(&["--", "sh", "-c", &attack])).run();
+        done.exits(0);
+        if !expected {
+            done.says("159 more were renamed");
+        }
+        let work = "rm -rf spare; git commit -q --allow-empty -m two; cp -a .git spare; git --git-dir=spare commit-graph write --reachable --split; git repack -dq
+            git multi-pack-index write; git commit -q --allow-empty -m three; git commit-graph write --reachable; exit 0";
+        let worked = cx.outside(["sh", "-c", work]).run();
+        let rewritten = victims.each_ref().map(|path| fs::read(path).expect("a file") != b"mine\n");
+        let written = fs::read_dir(&out).expect("out").count();
+        assert_eq!((rewritten, written > 0), ([expected; 3], expected), "{done:?} {worked:?}");
+        cx.outside(["git", "log", "-1", "--format=%s"]).run().prints("three\n");
+    }
+}
+
+/// An earlier stage leaves more in one directory than is looked at. Links elsewhere are moved all the same, and who wants all to
+/// be held gets no run.
+fn crowd(cx: &Cx) {
+    repository(cx);
+    let fill = "import os
+os.makedirs('.git/logs/big', exist_ok=True)
+for n in range(65537): os.close(os.open(f'.git/logs/big/{n}', os.O_CREAT | os.O_WRONLY))";
+    cx.sh(&[], &format!("python3 -c \"{fill}\"")).run().exits(0).says("it holds too much");
+    let refused = cx.exeat(["run", "--require", "full", "--", "sh", "-c", "touch ran"]).run();
+    refused.exits(125).says("holds more than 65536 names");
+    assert!(!cx.dir().join("ran").exists(), "{refused:?}");
+    let attack = "rm -f .git/COMMIT_EDITMSG .git/logs/HEAD; ln -s x .git/COMMIT_EDITMSG; ln -s x .git/logs/HEAD; ln -s x .git/logs/big/x
+        find .git/logs/big -type f -delete";
+    let done = cx.sh(&[], attack).run();
+    done.exits(0)
+        .says("holds more than 65536 names")
+        .says("COMMIT_EDITMSG` was renamed")
+        .says("logs/HEAD` was renamed");
+    // Nobody knows whose it is.
+    done.says("logs/big/x` is left where it is");
+    assert!(cx.dir().join(".git/logs/big/x").is_symlink());
+    let log = done.record();
+    let fs = &log.events("run_start")[0]["enforcement"]["fs"];
+    assert!(fs.to_string().contains("holds more than 65536 names"), "{fs}");
+    // What is in a directory that is closed is opened for the search, which a plan does not do.
+    cx.outside(["sh", "-c", "rm -r .git/logs/big; mkdir .git/logs/shut; chmod 0 .git/logs/shut"])
+        .run()
+        .exits(0);
+    let refused = cx.exeat(["run", "--require", "full", "--", "true"]).run();
+    refused.exits(if cx.is_root() { 0 } else { 125 });
+    cx.sh(&[], "chmod 0700 .git/logs/shut; ln -s x .git/logs/shut/x").run().says("shut/x` was renamed");
 }
 
 /// A remote needs no configuration: git asks `.git/remotes` and `.git/branches`, and a push runs the hooks of where it goes.

@@ -12,6 +12,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_git_is_led_elsewhere", led_elsewhere);
     list.users("escape::b12_taken_names", taken);
     list.users("escape::b12_jujutsu_is_led_elsewhere", jujutsu);
+    list.users("escape::b12_many_links_are_few_lines", many);
 }
 
 /// A rename needs the right to write the directory, which the stage takes away from its owner.
@@ -146,4 +147,31 @@ fn jujutsu(cx: &Cx) {
         mv .jj jj 2>/dev/null && echo moved; echo '[ui]' >real/config.toml; echo end";
     let done = cx.sh(&[], attack).run();
     done.exits(0).prints("end\n").says("real/config.toml` was renamed");
+}
+
+/// Their number is the stage's to choose. It costs a second, and not as many lines as there are links.
+fn many(cx: &Cx) {
+    let result = cx.home().join("result.json");
+    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    let attack = "import os
+os.makedirs('.git/logs/x'); open('.envrc', 'w')
+for n in range(5000): os.symlink('x', f'.git/logs/x/{n}')";
+    let words = ["run", "--result", result.to_str().expect("ASCII"), "--", "python3", "-c", attack];
+    let done = cx.exeat(words).run();
+    done.exits(0).says(".envrc` was renamed").says("4901 more were renamed");
+    let lines = done.stderr().lines().count();
+    assert!(lines < 110, "{lines} lines");
+    let names = fs::read_dir(cx.dir().join(".git/logs/x")).expect("x");
+    let names: Vec<_> =
+        names.map(|it| it.expect("a name").file_name().into_string().expect("ASCII")).collect();
+    assert!(names.len() == 5000 && names.iter().all(|name| name.ends_with(".exeat-quarantine")));
+    let log = done.record();
+    let notes = log.events("note");
+    let of = |note: &&serde_json::Value| note["what"] == "quarantined";
+    assert_eq!(notes.iter().copied().filter(of).count(), 101, "100, and one for the others");
+    assert_eq!(notes.iter().copied().filter(of).filter(|note| note["count"] == 4901).count(), 1);
+    let told: serde_json::Value =
+        serde_json::from_slice(&fs::read(result).expect("the result")).expect("JSON");
+    assert_eq!(told["quarantined"].as_array().map(Vec::len), Some(100));
+    assert_eq!(told["quarantined_more"], 4901);
 }

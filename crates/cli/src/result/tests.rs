@@ -35,7 +35,7 @@ fn outcome(ended: Ended) -> Outcome {
         summary,
         through: None,
         audit,
-        found: Vec::new(),
+        found: Leftovers::default(),
         uncovered: Vec::new(),
         notes: Vec::new(),
     }
@@ -45,13 +45,19 @@ fn outcome(ended: Ended) -> Outcome {
 fn b12_what_was_moved_and_what_was_left_are_told_apart() {
     let mut outcome = outcome(Ended::Exit(0));
     let error = io::Error::from_raw_os_error(1);
-    outcome.found = vec![
+    outcome.found.named = vec![
         Found { path: "/w/.envrc".into(), moved: Ok("/w/.envrc.exeat-quarantine".into()) },
         Found { path: "/w/.vscode".into(), moved: Err(error) },
     ];
     let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
     let told = r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.envrc.exeat-quarantine"}],"left":[{"path":"/w/.vscode","error":"Operation not permitted (os error 1)"}],"audit""#;
     assert!(text.contains(told), "{text}");
+    (outcome.found.more_moved, outcome.found.more_left) = (7, 3);
+    let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
+    assert!(
+        text.contains(r#"],"quarantined_more":7,"left":["#) && text.contains(r#"],"left_more":3,"#),
+        "{text}"
+    );
 }
 
 /// B12: of a run that was lost after its start too.
@@ -63,7 +69,7 @@ fn b12_a_run_that_was_lost_tells_what_was_moved() {
         run,
         error: exeat_runner::Error::Prepare { what: "the terminal", source: io::Error::from_raw_os_error(5) },
         audit,
-        found,
+        found: Leftovers { named: found, ..Leftovers::default() },
         notes: Vec::new(),
     };
     let failure = Failure::from(exeat_runner::Error::RunLost(Box::new(lost)));

@@ -1,134 +1,334 @@
 //! What a stage leaves in a repository's directory under names that git chooses, and no list has: symbolic links, through which
 //! git on the host would write, and the steps of a rebase, which `git rebase --continue` runs.
+//!
+//! How much is there is for stages to choose. A directory is searched and forgotten; of what was there at the start a hash is
+//! kept, whose keys no stage knows.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::ffi::OsStr;
+use std::collections::{HashSet, VecDeque};
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, readlinkat};
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::unistd::geteuid;
 
-use super::{Found, Watch, kind, let_in, open_beneath};
+use super::leftovers::Leftovers;
+use super::{Found, Missing, Watch, kind, let_in, open_at, open_beneath, settle_in};
+use crate::names::open_plain;
 
-/// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)). Not the objects: their names
-/// are hashes of what is in them.
-const SEARCHED: [&str; 8] =
-    ["logs", "refs", "info", "rebase-merge", "rebase-apply", "sequencer", "rr-cache", "worktrees"];
-/// Names that are looked at in one repository: each branch has two. So many take about 30 ms.
-const ENTRIES: usize = 1 << 16;
+/// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
+/// the objects.
+const SEARCHED: [&str; 9] =
+    ["logs", "refs", "info", "rebase-merge", "rebase-apply", "sequencer", "rr-cache", "worktrees", OBJECTS];
+/// git makes the graph of commits, the index of packs and lists of both in place (commit-graph.c, midx.c, server-info.c).
+const OBJECTS: &str = "objects";
 /// What is still to be done in a rebase: a line may be a command.
 const STEPS: &str = "git-rebase-todo";
 
-/// A file as it is: the device, the inode, and when it was last changed, which nobody can set.
-type Version = (u64, u64, i64, i64);
+/// What is looked at in one repository.
+#[derive(Debug, Clone, Copy)]
+struct Room {
+    /// Names: each branch has two.
+    names: usize,
+    /// Bytes of the names of directories that are still to be looked at, counted from the tree.
+    bytes: usize,
+}
 
-/// What was found in a repository, by names in the tree.
+/// So much takes about 30 ms.
+const ROOM: Room = Room { names: 1 << 16, bytes: 1 << 24 };
+/// Links that are moved at the end of one run, in all repositories together: a few seconds on a busy machine.
+pub(super) const MOVED: usize = 1 << 16;
+
+/// What was in a repository, each as a hash with its name in the tree.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    links: BTreeMap<PathBuf, PathBuf>,
-    steps: BTreeMap<PathBuf, Version>,
-    /// Not everything was looked at.
-    is_cut: bool,
+    /// Links with what they say.
+    links: HashSet<u64>,
+    /// Steps of a rebase with their versions.
+    steps: HashSet<u64>,
+    /// Directories that were not read to their end: what was in them, and further down, is not known.
+    unread: HashSet<u64>,
+}
+
+/// A link that was found.
+struct Link {
+    name: OsString,
+    /// The hash of its whole name and what it says.
+    mark: u64,
+    /// It says which branch is checked out, in the way in which git once wrote that.
+    is_old_head: bool,
+}
+
+/// What was found in one directory.
+#[derive(Default)]
+struct Listed {
+    links: Vec<Link>,
+    /// The hash of the steps of a rebase.
+    steps: Option<u64>,
+}
+
+/// A search of one repository.
+struct Search<'a> {
+    tree: &'a File,
+    keys: &'a RandomState,
+    /// Directories of the caller's that the stage has closed are opened for it.
+    opens: bool,
+    room: Room,
+}
+
+impl Search<'_> {
+    /// Looks into the directories of a repository at this name in the tree, nearer ones first. Returns those that were not read to
+    /// their end.
+    fn each(
+        mut self,
+        repository: &Path,
+        mut visit: impl FnMut(&Path, BorrowedFd<'_>, Listed),
+    ) -> Vec<PathBuf> {
+        let mut next = VecDeque::from([repository.to_path_buf()]);
+        let mut unread = Vec::new();
+        while let Some(at) = next.pop_front() {
+            let opened = self.open(&at).and_then(|dir| {
+                let names = self.names(&dir)?;
+                Ok((dir, names))
+            });
+            let (dir, names) = match opened {
+                Ok(opened) => opened,
+                Err(Errno::EACCES) if !self.opens => {
+                    unread.push(at);
+                    continue;
+                }
+                // What is not there holds nothing, and what the caller cannot read is no stage's.
+                Err(_) => continue,
+            };
+            let mut listed = Listed::default();
+            let is_whole = self.list(repository, &at, &dir, names, &mut listed, &mut next);
+            visit(&at, dir.as_fd(), listed);
+            if !is_whole {
+                unread.push(at);
+                unread.extend(next);
+                break;
+            }
+        }
+        unread
+    }
+
+    /// Lists a directory; whether there was room for all of it.
+    fn list(
+        &mut self,
+        repository: &Path,
+        at: &Path,
+        dir: &OwnedFd,
+        names: fs::ReadDir,
+        listed: &mut Listed,
+        next: &mut VecDeque<PathBuf>,
+    ) -> bool {
+        for entry in names.flatten() {
+            if self.room.names == 0 {
+                return false;
+            }
+            self.room.names -= 1;
+            let (name, Ok(kind)) = (entry.file_name(), entry.file_type()) else { continue };
+            if kind.is_symlink() {
+                if let Ok(target) = readlinkat(dir, name.as_os_str()) {
+                    let mark = self.keys.hash_one((at.join(&name).as_os_str(), &target));
+                    let is_old_head = is_old_head(&name, Path::new(&target));
+                    listed.links.push(Link { name, mark, is_old_head });
+                }
+            } else if kind.is_dir() {
+                if is_searched(repository, at, &name) {
+                    let path = at.join(&name);
+                    let Some(bytes) = self.room.bytes.checked_sub(path.as_os_str().len()) else {
+                        return false;
+                    };
+                    self.room.bytes = bytes;
+                    next.push_back(path);
+                }
+            } else if name == STEPS
+                && let Ok(stat) = fstatat(dir, STEPS, AtFlags::AT_SYMLINK_NOFOLLOW)
+            {
+                listed.steps = Some(self.keys.hash_one((at.as_os_str(), version(&stat))));
+            }
+        }
+        true
+    }
+
+    fn open(&self, at: &Path) -> nix::Result<OwnedFd> {
+        let at = if at == Path::new("") { Path::new(".") } else { at };
+        if self.opens { open_beneath(self.tree, at) } else { open_at(self.tree.as_fd(), at) }
+    }
+
+    /// The names in a directory.
+    fn names(&self, dir: &OwnedFd) -> nix::Result<fs::ReadDir> {
+        // Its own directory, by whatever name it has now.
+        let names = || fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(errno);
+        if self.opens {
+            return let_in(dir.as_fd(), names);
+        }
+        match names() {
+            // Somebody else has closed it, and to a stage too.
+            Err(Errno::EACCES) if fstat(dir)?.st_uid != geteuid().as_raw() => Err(Errno::ENOENT),
+            names => names,
+        }
+    }
+}
+
+/// Whether a directory in a directory of a repository is searched.
+fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
+    if at == repository {
+        SEARCHED.iter().any(|known| name == *known)
+    } else {
+        !(is_fan_out(name) && at.strip_prefix(repository).is_ok_and(|at| at == Path::new(OBJECTS)))
+    }
+}
+
+/// Whether objects are in it, by the first two digits of their names. The rest are hashes of what is in them, and git renames over
+/// what has such a name: a link there leads nothing away. The directory itself may be one.
+fn is_fan_out(name: &OsStr) -> bool {
+    let name = name.as_encoded_bytes();
+    name.len() == 2 && name.iter().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+}
+
+/// A file as it is: the device, the inode, and when it was last changed, which nobody can set.
+fn version(stat: &FileStat) -> (u64, u64, i64, i64) {
+    (stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec)
+}
+
+/// The way in which git once wrote that a branch is checked out.
+fn is_old_head(name: &OsStr, target: &Path) -> bool {
+    name == "HEAD"
+        && target.starts_with("refs")
+        && target.components().all(|part| matches!(part, Component::Normal(_)))
 }
 
 impl Contents {
-    /// Looks into a repository at this name in the tree; nearer names first.
-    pub(super) fn of(tree: &File, repository: &Path) -> Self {
-        Self::within(ENTRIES, tree, repository)
+    /// Looks into a repository at this name in the tree.
+    pub(super) fn of(tree: &File, repository: &Path, keys: &RandomState) -> Self {
+        Self::within(ROOM, tree, repository, keys)
     }
 
-    fn within(mut room: usize, tree: &File, repository: &Path) -> Self {
+    fn within(room: Room, tree: &File, repository: &Path, keys: &RandomState) -> Self {
         let mut found = Self::default();
-        let mut next = VecDeque::from([repository.to_path_buf()]);
-        while let Some(at) = next.pop_front() {
-            let Ok(dir) = open_beneath(tree, if at == Path::new("") { Path::new(".") } else { &at }) else {
-                continue;
-            };
-            // Its own directory, by whatever name it has now.
-            let names = || fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(errno);
-            let Ok(names) = let_in(dir.as_fd(), names) else { continue };
-            for entry in names.flatten() {
-                if room == 0 {
-                    found.is_cut = true;
-                    return found;
-                }
-                room -= 1;
-                let (name, Ok(kind)) = (entry.file_name(), entry.file_type()) else { continue };
-                let path = at.join(&name);
-                if kind.is_symlink() {
-                    if let Ok(target) = readlinkat(&dir, name.as_os_str()) {
-                        found.links.insert(path, target.into());
-                    }
-                } else if kind.is_dir() {
-                    if at != repository || SEARCHED.iter().any(|known| name == *known) {
-                        next.push_back(path);
-                    }
-                } else if name == STEPS
-                    && let Ok(stat) = fstatat(&dir, STEPS, AtFlags::AT_SYMLINK_NOFOLLOW)
-                {
-                    found.steps.insert(path, (stat.st_dev, stat.st_ino, stat.st_ctime, stat.st_ctime_nsec));
-                }
-            }
-        }
+        let search = Search { tree, keys, opens: true, room };
+        let unread = search.each(repository, |_, _, listed| {
+            found.links.extend(listed.links.iter().map(|link| link.mark));
+            found.steps.extend(listed.steps);
+        });
+        found.unread = unread.iter().map(|at| keys.hash_one(at.as_os_str())).collect();
         found
+    }
+
+    /// Whether all that was in a directory is known.
+    fn knows(&self, at: &Path, keys: &RandomState) -> bool {
+        self.unread.is_empty()
+            || !at.ancestors().any(|above| self.unread.contains(&keys.hash_one(above.as_os_str())))
+    }
+}
+
+/// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
+/// in them not all would be moved. A line for each; changes nothing.
+pub(crate) fn beyond_search(missing: &Missing) -> Vec<String> {
+    let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
+    let (tree, keys) = (File::from(tree), RandomState::new());
+    let is_beyond = |name: &&String| {
+        let search = Search { tree: &tree, keys: &keys, opens: false, room: ROOM };
+        !search.each(Path::new(name), |_, _, _| ()).is_empty()
+    };
+    let beyond = missing.repositories.iter().filter(is_beyond);
+    let told = beyond.map(|name| {
+        format!(
+            "`{}` holds more than {} names, or a closed directory: links that the stage makes there may stay, and git would \
+             write through them",
+            missing.tree.join(name).display(),
+            ROOM.names
+        )
+    });
+    told.collect()
+}
+
+/// What was moved in one tree, by hashes of its new names: it is found once more, and is aside already.
+#[derive(Default)]
+pub(super) struct Moved(HashSet<u64>);
+
+impl Moved {
+    pub(super) fn add(&mut self, watch: &Watch, found: &Found) {
+        if let Ok(new) = &found.moved
+            && let Ok(name) = new.strip_prefix(&watch.missing.tree)
+        {
+            self.0.insert(watch.keys.hash_one(name.as_os_str()));
+        }
     }
 }
 
 impl Watch {
     /// Moves the links aside that were not in the repository before, and says which rebase is not as it was. Not those that are
-    /// aside already.
-    pub(super) fn settle(&self, repository: &str, before: &Contents, aside: &[Found]) -> Vec<Found> {
-        let mut now = Contents::of(&self.tree, Path::new(repository));
-        for new in aside.iter().filter_map(|found| found.moved.as_ref().ok()) {
-            if let Ok(name) = new.strip_prefix(&self.missing.tree) {
-                now.links.remove(name);
-            }
-        }
-        self.settled(repository, before, &now)
+    /// aside already. `left`: how many may still be moved.
+    pub(super) fn settle(
+        &self,
+        repository: &str,
+        before: &Contents,
+        moved: &mut Moved,
+        left: &mut usize,
+        told: &mut Leftovers,
+    ) {
+        self.settle_within(ROOM, repository, before, moved, left, told);
     }
 
-    fn settled(&self, repository: &str, before: &Contents, now: &Contents) -> Vec<Found> {
-        let left = |name: &Path, why| Found {
-            path: self.missing.tree.join(name),
-            moved: Err(io::Error::other(why)),
-        };
-        let new = now
-            .links
-            .iter()
-            .filter(|(name, target)| before.links.get(*name) != Some(*target) && !is_old_head(name, target));
-        let links = new.filter_map(|(name, _)| {
-            if before.is_cut {
-                return Some(left(
-                    name,
-                    "a symbolic link, and the repository held too much to tell whose it is: git writes through it",
-                ));
+    fn settle_within(
+        &self,
+        room: Room,
+        repository: &str,
+        before: &Contents,
+        moved: &mut Moved,
+        left: &mut usize,
+        told: &mut Leftovers,
+    ) {
+        let search = Search { tree: &self.tree, keys: &self.keys, opens: true, room };
+        let unread = search.each(Path::new(repository), |at, dir, Listed { links, steps }| {
+            let is_new = |link: &Link| {
+                !link.is_old_head
+                    && !before.links.contains(&link.mark)
+                    && !moved.0.contains(&self.keys.hash_one(at.join(&link.name).as_os_str()))
+            };
+            let links: Vec<Link> = links.into_iter().filter(is_new).collect();
+            let is_known = links.is_empty() || before.knows(at, &self.keys);
+            for Link { name, .. } in links {
+                let path = self.missing.tree.join(at).join(&name);
+                let found = if !is_known {
+                    Some(stays(path, UNKNOWN))
+                } else if *left == 0 {
+                    Some(stays(path, TOO_MANY))
+                } else {
+                    *left -= 1;
+                    settle_in(dir, path, &name, |_, _, stat| kind(stat) != SFlag::S_IFLNK)
+                };
+                if let Some(found) = found {
+                    moved.add(self, &found);
+                    told.add(found);
+                }
             }
-            let above = name.parent().filter(|above| *above != Path::new(""));
-            self.look_in(above, name.file_name()?, |_, _, stat| kind(stat) != SFlag::S_IFLNK)
+            if steps.is_some_and(|steps| !before.steps.contains(&steps)) {
+                told.add(stays(self.missing.tree.join(at).join(STEPS), REBASE));
+            }
         });
-        let steps = now.steps.iter().filter(|(name, version)| before.steps.get(*name) != Some(*version));
-        let steps = steps.map(|(name, _)| {
-            left(name, "the stage began this rebase, or changed it: look at its steps before you continue it")
-        });
-        let cut = now.is_cut.then(|| {
-            left(
-                Path::new(repository),
-                "it holds too much to be searched for symbolic links, through which git would write",
-            )
-        });
-        links.chain(steps).chain(cut).collect()
+        if !unread.is_empty() {
+            told.add_always(stays(self.missing.tree.join(repository), CUT));
+        }
     }
 }
 
-/// The way in which git once wrote that a branch is checked out.
-fn is_old_head(name: &Path, target: &Path) -> bool {
-    name.file_name() == Some(OsStr::new("HEAD"))
-        && target.starts_with("refs")
-        && target.components().all(|part| matches!(part, Component::Normal(_)))
+const UNKNOWN: &str =
+    "a symbolic link, and the repository held too much to tell whose it is: git writes through it";
+const TOO_MANY: &str = "a symbolic link, and too many others were moved before it: git writes through it";
+const REBASE: &str = "the stage began this rebase, or changed it: look at its steps before you continue it";
+const CUT: &str = "it holds too much to be searched for symbolic links, through which git would write";
+
+fn stays(path: PathBuf, why: &str) -> Found {
+    Found { path, moved: Err(io::Error::other(why)) }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as map_err has it")]
@@ -140,35 +340,113 @@ fn errno(error: io::Error) -> Errno {
 mod tests {
     use std::os::unix::fs::symlink;
 
-    use super::super::Missing;
     use super::*;
 
-    /// What is beyond the bound is said; and where it was beyond it at the start, nothing is moved.
+    struct Place {
+        root: PathBuf,
+        watch: Watch,
+    }
+
+    impl Place {
+        /// With `.git/logs/refs`, two names.
+        fn new(name: &str) -> Self {
+            let root = std::env::temp_dir().join(format!("repository-{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join(".git/logs/refs")).unwrap();
+            let repositories = vec![".git".into()];
+            let missing = Missing { tree: root.clone(), repositories, ..Missing::default() };
+            Self { watch: Watch::start(missing).unwrap(), root }
+        }
+
+        fn link(&self, name: &str) {
+            symlink("x", self.root.join(name)).unwrap();
+        }
+
+        /// Where so many names are looked at.
+        fn look(&self, names: usize) -> Contents {
+            let watch = &self.watch;
+            Contents::within(Room { names, ..ROOM }, &watch.tree, Path::new(".git"), &watch.keys)
+        }
+
+        fn settle(&self, before: &Contents, room: Room, mut left: usize) -> Vec<(String, bool)> {
+            let mut told = Leftovers::default();
+            self.watch.settle_within(room, ".git", before, &mut Moved::default(), &mut left, &mut told);
+            let name = |path: &Path| path.strip_prefix(&self.root).unwrap().to_str().unwrap().to_owned();
+            told.named.iter().map(|it| (name(&it.path), it.moved.is_ok())).collect()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.root).unwrap();
+        }
+    }
+
+    /// What is beyond the bound is said. Where it was beyond it at the start, nothing is moved in the directories that were not
+    /// read to their end, nor below them; what is in the others is.
     #[test]
     fn b14_a_repository_with_too_much_in_it() {
-        let root = std::env::temp_dir().join(format!("repository-{}", std::process::id()));
-        fs::create_dir_all(root.join(".git/logs/refs")).unwrap();
-        let missing = Missing {
-            tree: root.clone(),
-            names: Vec::new(),
-            links: Vec::new(),
-            pointers: Vec::new(),
-            bare: Vec::new(),
-            repositories: vec![".git".into()],
-        };
-        let watch = Watch::start(missing).unwrap();
-        let look = |room| Contents::within(room, &watch.tree, Path::new(".git"));
-        let (whole, cut) = (look(2), look(1));
-        assert!(cut.is_cut && !whole.is_cut);
-        let settle = |before: &Contents, now: &Contents| -> Vec<(PathBuf, bool)> {
-            let found = watch.settled(".git", before, now).into_iter();
-            found.map(|it| (it.path.strip_prefix(&root).unwrap().to_path_buf(), it.moved.is_ok())).collect()
-        };
-        symlink("x", root.join(".git/logs/refs/x")).unwrap();
-        assert_eq!(settle(&whole, &look(2)), [(".git".into(), false)]);
-        assert_eq!(settle(&cut, &look(3)), [(".git/logs/refs/x".into(), false)]);
-        assert_eq!(settle(&whole, &look(3)), [(".git/logs/refs/x".into(), true)]);
-        assert!(settle(&whole, &look(9)).len() == 1, "under its new name it is a link still");
-        fs::remove_dir_all(root).unwrap();
+        let place = Place::new("bound");
+        let room = |names| Room { names, ..ROOM };
+        let (whole, cut) = (place.look(2), place.look(1));
+        assert!(!cut.unread.is_empty() && whole.unread.is_empty());
+        place.link(".git/logs/refs/x");
+        assert_eq!(place.settle(&whole, room(2), 9), [(".git".into(), false)]);
+        assert_eq!(place.settle(&cut, room(3), 9), [(".git/logs/refs/x".into(), false)]);
+        assert_eq!(place.settle(&whole, room(3), 0), [(".git/logs/refs/x".into(), false)]);
+        place.link(".git/COMMIT_EDITMSG");
+        let told = [(".git/COMMIT_EDITMSG".into(), true), (".git/logs/refs/x".into(), false)];
+        assert_eq!(place.settle(&cut, room(4), 9), told);
+        let whole = place.look(9);
+        assert_eq!(place.settle(&whole, room(9), 9), [], "what was there is the caller's");
+        // The directories that are still to be looked at take room too.
+        let narrow = Room { bytes: ".git/logs".len(), ..ROOM };
+        assert_eq!(place.settle(&whole, narrow, 9), [(".git".into(), false)]);
+    }
+
+    /// The number is the stage's, and all are moved; of what is told it is not.
+    #[test]
+    fn b12_many_links_are_moved_and_a_few_are_named() {
+        let place = Place::new("many");
+        let (one, other) = (super::super::leftovers::NAMED, 7);
+        (0..one + other).for_each(|n| place.link(&format!(".git/logs/refs/{n}")));
+        let watches = [&place.watch];
+        let mut told = Leftovers::default();
+        let mut moved = Moved::default();
+        for watch in watches {
+            watch.settle(".git", &watch.contents[0], &mut moved, &mut MOVED.clone(), &mut told);
+        }
+        assert_eq!((told.named.len(), told.more_moved, told.more_left), (one, other as u64, 0));
+        let names = fs::read_dir(place.root.join(".git/logs/refs")).unwrap();
+        let names: Vec<_> = names.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        assert!(names.len() == one + other && names.iter().all(|name| name.ends_with(".exeat-quarantine")));
+        // What is aside is found again, and stays; where nothing is to be moved any more, that is counted.
+        let mut told = Leftovers::default();
+        place.watch.settle(".git", &place.watch.contents[0], &mut moved, &mut 0, &mut told);
+        assert!(told.is_empty(), "{told:?}");
+        place.watch.settle(".git", &place.watch.contents[0], &mut Moved::default(), &mut 0, &mut told);
+        assert_eq!((told.named.len(), told.more_moved, told.more_left), (one, 0, other as u64));
+    }
+
+    /// git makes files in these by name; what is in a fan-out directory it renames into its place.
+    #[test]
+    fn b14_links_among_the_objects() {
+        let place = Place::new("objects");
+        let objects = place.root.join(".git/objects");
+        for dir in ["info/commit-graphs", "pack", "ab"] {
+            fs::create_dir_all(objects.join(dir)).unwrap();
+        }
+        let before = place.look(ROOM.names);
+        let made =
+            ["cd", "info/commit-graph", "info/commit-graphs/commit-graph-chain", "pack/multi-pack-index"]
+                .map(|name| format!(".git/objects/{name}"));
+        made.iter().for_each(|name| place.link(name));
+        place.link(".git/objects/ab/c");
+        let mut told = place.settle(&before, ROOM, 9);
+        told.sort();
+        assert_eq!(told, made.map(|name| (name, true)));
+        // A branch may have the name of such a directory.
+        fs::create_dir_all(place.root.join(".git/logs/objects/ab")).unwrap();
+        place.link(".git/logs/objects/ab/c");
+        assert!(place.settle(&before, ROOM, 9).contains(&(".git/logs/objects/ab/c".into(), true)));
     }
 }

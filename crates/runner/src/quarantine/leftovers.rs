@@ -1,0 +1,53 @@
+//! What is told of the names that a stage has left. How many there are is the stage's to choose; how many are told is not.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Of what was moved, and of what was left, so many are named in one run. The rest is a number.
+pub(super) const NAMED: usize = 100;
+
+/// A protected name that was missing when the stage started, and was there when it had ended.
+#[derive(Debug)]
+pub struct Found {
+    /// The place on the host.
+    pub path: PathBuf,
+    /// Its new name, or why it is still where it was.
+    pub moved: Result<PathBuf, io::Error>,
+}
+
+/// Protected names that the stages of one run have made.
+#[derive(Debug, Default)]
+pub struct Leftovers {
+    /// At most 100 that were moved aside, and 100 that are where they were; and each repository that was not searched whole.
+    pub named: Vec<Found>,
+    /// How many more were moved aside.
+    pub more_moved: u64,
+    /// How many more are where they were.
+    pub more_left: u64,
+}
+
+impl Leftovers {
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.named.is_empty() && self.more_moved == 0 && self.more_left == 0
+    }
+
+    /// Names it, or counts it.
+    pub(super) fn add(&mut self, found: Found) {
+        let is_moved = found.moved.is_ok();
+        let named = self.named.iter().filter(|other| other.moved.is_ok() == is_moved).count();
+        if named < NAMED {
+            self.named.push(found);
+        } else if is_moved {
+            self.more_moved += 1;
+        } else {
+            self.more_left += 1;
+        }
+    }
+
+    /// Names it however many there are: one for a repository.
+    pub(super) fn add_always(&mut self, found: Found) {
+        self.named.push(found);
+    }
+}
