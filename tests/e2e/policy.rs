@@ -19,6 +19,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("policy::k13_a_ceiling_holds_for_files_variables_and_limits", ceiling_besides_hosts);
     list.bridges("policy::h23_a_policy_that_the_stage_rewrites", rewritten);
     list.users("policy::h23_the_project_s_file_needs_a_ceiling", project_file);
+    list.root("policy::h23_another_s_policy_is_not_root_s", of_another);
     list.users("policy::k3_n16_what_has_no_place_does_not_start", no_place);
     list.users("policy::k13_the_user_s_ceiling_is_not_the_stage_s", own_ceiling);
     list.users("policy::n28_everything_can_be_required_to_hold", require_full);
@@ -269,6 +270,31 @@ fn project_file(cx: &Cx) {
     sh(cx, &["--ceiling", &site], "echo > .exeat.toml || rm -f .exeat.toml; mv .exeat.toml x; true").run();
     let left = fs::read_to_string(cx.dir().join(".exeat.toml")).expect("it is still there");
     assert!(left.contains(&evil), "{left}");
+}
+
+/// Under `sudo -E` the home directory is another user's, and so is its ceiling; a project's file may be anybody's.
+fn of_another(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let text = format!("[network]\nallow = [\"{good}\", \"{evil}\"]\n");
+    let project = cx.dir().join(".exeat.toml");
+    write(cx, &project, &text);
+    cx.bench().give(&project, false);
+    let site = write(cx, &cx.home().join("site.toml"), &text);
+    let script = asks(&[&good, &evil]);
+    let done = sh(cx, &["--ceiling", &site], &script).run();
+    done.shows("403 403 ").says(".exeat.toml was found and not used: it is somebody else's");
+    let config = cx.home().join("config/exeat");
+    fs::create_dir_all(&config).expect("a directory");
+    let ceiling = config.join("policy.toml");
+    write(cx, &ceiling, &text);
+    let run = || {
+        let config = cx.home().join("config").display().to_string();
+        sh(cx, &["--allow", &good], &script).env("XDG_CONFIG_HOME", &config).run()
+    };
+    run().shows("200 403 ");
+    cx.bench().give(&ceiling, false);
+    let done = run();
+    done.exits(2).prints("").says(&format!("the ceiling `{}` belongs to uid ", ceiling.display()));
 }
 
 /// A stage of an ordinary user is held wholly; so is one of root's, which becomes another user. Root that stays root is not.

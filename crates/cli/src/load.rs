@@ -4,6 +4,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::{Source, SourceRole, sha256_hex};
@@ -15,6 +16,7 @@ use exeat_policy::{
 };
 use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
 use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
+use nix::unistd::geteuid;
 
 use self::project::Found;
 pub(crate) use self::upstream::NextHop;
@@ -305,8 +307,10 @@ impl<'a> Reading<'a> {
             match fs::symlink_metadata(&path) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
-                _ => all.push(self.file_seen(&path, FileRole::Ceiling)?),
+                _ if path != Path::new(SITE_CEILING) => of_the_caller(&path)?,
+                _ => {}
             }
+            all.push(self.file_seen(&path, FileRole::Ceiling)?);
         }
         for path in named {
             let identity = self.identity(path);
@@ -846,6 +850,25 @@ pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, Pat
     let beside = path.parent().filter(|_| regular).map(|parent| machine.cwd.join(parent));
     let base = beside.unwrap_or_else(|| machine.cwd.clone());
     Ok((text_of(file, &shown)?, base, shown))
+}
+
+/// A ceiling that counts unasked brings the project's own file into force as well, so it is nobody else's: under `sudo -E` the home
+/// directory is.
+fn of_the_caller(ceiling: &Path) -> Result<(), Failure> {
+    match fs::metadata(ceiling) {
+        Ok(meta) if !project::is_ours(&meta) => {
+            let shown = printable(&ceiling.display().to_string());
+            let why = format!(
+                "the ceiling `{shown}` belongs to uid {}, and exeat runs as uid {}",
+                meta.uid(),
+                geteuid()
+            );
+            Err(Failure::input(why)
+                .hint("set HOME and XDG_CONFIG_HOME to directories of your own, as `sudo -H` does"))
+        }
+        // What cannot be looked at cannot be read either, which is told there.
+        _ => Ok(()),
+    }
 }
 
 fn is_stdin(path: &Path) -> bool {

@@ -3,7 +3,7 @@
 //! Whoever wrote the repository wrote it, and so may have a stage of another run. So it counts only within a ceiling, and of
 //! what it says only what some ceiling speaks about.
 
-use std::fs::OpenOptions;
+use std::fs::{Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -12,6 +12,7 @@ use exeat_policy::Mode;
 use exeat_policy::file::PolicyFile;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
 
 use super::Named;
 
@@ -41,14 +42,18 @@ pub(super) fn find(path: &Path) -> io::Result<Found> {
         }
     };
     let meta = file.metadata()?;
-    let own = nix::unistd::geteuid().as_raw();
     Ok(if !meta.is_file() {
         Found::Unusable("no regular file")
-    } else if meta.uid() != own && meta.uid() != 0 && own != 0 {
+    } else if !is_ours(&meta) {
         Found::Unusable("somebody else's")
     } else {
         Found::File(file)
     })
+}
+
+/// Whether a file belongs to the caller, or to root.
+pub(super) fn is_ours(meta: &Metadata) -> bool {
+    [geteuid().as_raw(), 0].contains(&meta.uid())
 }
 
 /// Takes out of an unnamed file what no ceiling speaks about, and says what that was. Hosts need no care: every ceiling bounds
