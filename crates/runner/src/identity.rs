@@ -88,6 +88,9 @@ impl Who {
             None => Identity::Caller,
         };
         let held = match self {
+            Self::Own(own) if !own.is_held() => Held::Partial {
+                missing: "somebody holds the names of all uids that were tried, and another run may have the same uid".into(),
+            },
             Self::Caller | Self::Own(_) => Held::Full,
             Self::Owner(_, why) => Held::Partial {
                 missing: format!(
@@ -106,6 +109,9 @@ impl Who {
     /// What would have it hold.
     pub(crate) fn fix(&self) -> Option<&'static str> {
         match self {
+            Self::Own(own) if !own.is_held() => Some(
+                "end whoever holds `@exeat-uid-...` in /proc/net/unix, or give exeat a network namespace of its own",
+            ),
             Self::Caller | Self::Own(_) => None,
             Self::Owner(..) => Some("start exeat as that user"),
             Self::Kept(_) => Some("start exeat as an ordinary user, or in a directory that one owns"),

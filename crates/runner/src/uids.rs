@@ -18,7 +18,7 @@ use crate::staged::Ids;
 const UNUSED: RangeInclusive<u32> = 2_000_200_001..=2_147_352_575;
 /// Those for services that have a user for as long as they run (the same document), in a container that has no others.
 const PASSING: RangeInclusive<u32> = 61_184..=65_519;
-/// Numbers that are tried: all of the smaller range, which somebody could hold without being root.
+/// Numbers that are tried: all of the smaller range.
 const TRIES: u32 = 5000;
 /// Questions to the user database, which may be far away.
 const QUESTIONS: u32 = 16;
@@ -27,12 +27,13 @@ const QUESTIONS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Own {
     ids: Ids,
-    /// A name that one process at a time can have, and that the kernel takes back with the process (unix(7), "abstract").
-    _hold: OwnedFd,
+    /// A name that one process at a time can have, and that the kernel takes back with the process (unix(7), "abstract"). Anybody
+    /// in the network namespace can have it: where all that were tried are taken, one is drawn, and two runs may meet.
+    hold: Option<OwnedFd>,
 }
 
 impl Own {
-    /// A user that is in no database, and of no other run's in this network namespace.
+    /// A user that is in no database, and of no other run's in this network namespace unless all names are taken.
     ///
     /// # Errors
     /// Why there is none, as the end of a sentence.
@@ -52,21 +53,40 @@ impl Own {
         is_somebody: impl Fn(u32) -> io::Result<bool>,
     ) -> Result<Self, String> {
         let count = range.end() - range.start() + 1;
-        let mut questions = 0;
-        for step in 0..count.min(TRIES) {
-            let id = range.start() + (start % count + step) % count;
-            let held = hold(id).map_err(|error| format!("no uid can be held for it: {error}"))?;
-            let Some(hold) = held else { continue };
-            questions += 1;
+        let number = |step| range.start() + (start % count + step) % count;
+        let is_free = |id| {
             let asked = is_somebody(id);
-            if !asked.map_err(|error| format!("the user database does not answer for uid {id}: {error}"))? {
-                return Ok(Self { ids: (id, id), _hold: hold });
+            asked
+                .map(|is_somebody| !is_somebody)
+                .map_err(|error| format!("the user database does not answer for uid {id}: {error}"))
+        };
+        let mut held = 0;
+        for id in (0..count.min(TRIES)).map(number) {
+            let hold = hold(id).map_err(|error| format!("no uid can be held for it: {error}"))?;
+            if hold.is_none() {
+                continue;
             }
-            if questions == QUESTIONS {
+            if is_free(id)? {
+                return Ok(Self { ids: (id, id), hold });
+            }
+            held += 1;
+            if held == QUESTIONS {
                 break;
             }
         }
+        if held < QUESTIONS {
+            for id in (0..count.min(QUESTIONS)).map(number) {
+                if is_free(id)? {
+                    return Ok(Self { ids: (id, id), hold: None });
+                }
+            }
+        }
         Err(format!("every uid that was tried from {} to {} is taken", range.start(), range.end()))
+    }
+
+    /// Whether no other run has it at the same time.
+    pub(crate) fn is_held(&self) -> bool {
+        self.hold.is_some()
     }
 
     /// Its uid, and its gid.
@@ -145,24 +165,29 @@ mod tests {
 
     #[test]
     fn b10_two_runs_at_one_time_have_different_uids() {
-        let range = 4_000_000_001..=4_000_000_003;
-        let take = || Own::from(&range, 7, |_| Ok(false));
+        // Names of this test's own, whatever else runs here.
+        let first = 3_000_000_000 + std::process::id() * 4;
+        let range = first..=first + 2;
+        let take = || Own::from(&range, 1, |_| Ok(false));
         let (one, other) = (take().unwrap(), take().unwrap());
-        assert_eq!(
-            (one.ids(), other.ids()),
-            ((4_000_000_002, 4_000_000_002), (4_000_000_003, 4_000_000_003))
-        );
+        assert_eq!((one.ids(), other.ids()), ((first + 1, first + 1), (first + 2, first + 2)));
         let third = take().unwrap();
-        assert!(take().unwrap_err().ends_with("from 4000000001 to 4000000003 is taken"));
+        assert!([&one, &other, &third].iter().all(|own| own.is_held()));
+        // Anybody can have such names: a run then has a uid that nobody but another run has.
+        let fourth = take().unwrap();
+        assert!(!fourth.is_held() && fourth.ids() == one.ids());
+        let taken = Own::from(&range, 1, |_| Ok(true));
+        assert!(taken.unwrap_err().ends_with(" is taken"));
         drop((one, third));
-        assert_eq!(take().unwrap().ids().0, 4_000_000_002, "a run that is over gives it back");
+        assert_eq!(take().unwrap().ids().0, first + 1, "a run that is over gives it back");
     }
 
     #[test]
     fn b10_a_uid_of_somebody_s_is_not_taken() {
-        let range = 4_000_001_001..=4_000_002_000;
-        let taken = Own::from(&range, 0, |id| Ok(id < 4_000_001_003));
-        assert_eq!(taken.unwrap().ids().0, 4_000_001_003);
+        let first = 4_000_000_000 + std::process::id() % 100_000 * 1000;
+        let range = first..=first + 999;
+        let taken = Own::from(&range, 0, |id| Ok(id % first < 2));
+        assert_eq!(taken.unwrap().ids().0, first + 2);
         let mine = |_| Err(io::Error::from(Errno::EIO));
         assert!(Own::from(&range, 0, mine).unwrap_err().contains("does not answer"));
         let asked = std::cell::Cell::new(0);
