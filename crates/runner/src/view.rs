@@ -212,14 +212,15 @@ struct Part {
     link: Option<PathBuf>,
 }
 
-/// The directories with hidden files in them, in the home directory and below. Not where the stage is another user: a part
+/// The home directory, and the directories with hidden files below. Not where the stage is another user: a part
 /// that is closed to it would be opened.
 fn parted(hidden: &BTreeSet<PathBuf>, facts: &Facts<'_>) -> BTreeMap<PathBuf, Option<Vec<Part>>> {
     let Some(home) = true_name(facts.home).ok().filter(|_| facts.other.is_none()) else {
         return BTreeMap::new();
     };
     let files = hidden.iter().filter(|path| path.starts_with(&home) && !path.is_dir());
-    let dirs: BTreeSet<&Path> = files.filter_map(|path| path.parent()).collect();
+    // The home itself also where it has none: one may come.
+    let dirs: BTreeSet<&Path> = files.filter_map(|path| path.parent()).chain([home.as_path()]).collect();
     dirs.into_iter().map(|dir| (dir.to_path_buf(), None)).collect()
 }
 

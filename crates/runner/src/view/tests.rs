@@ -107,12 +107,15 @@ fn bind(host: &Path) -> Bind {
 #[test]
 fn b11_a_home_is_shown_part_by_part() {
     let place = Place::new("parts");
+    let files = Files { ro: vec![bind(&place.home())], ..Files::default() };
+    let built = place.build(&files, &place.project(), None);
+    let is_frame = |mount: &Mount| matches!(mount, Mount::Freeze { at } if *at == place.home());
+    assert!(built.mounts.iter().any(is_frame), "what comes later is not shown either");
     place.make("home/.netrc");
     place.make("home/.config/git/credentials");
     place.make("home/.config/app/settings");
     place.make("home/letter.txt");
     std::os::unix::fs::symlink("letter.txt", place.home().join("link")).unwrap();
-    let files = Files { ro: vec![bind(&place.home())], ..Files::default() };
     let is_part = |built: &Built, name: &str| {
         let path = place.home().join(name);
         built.mounts.iter().any(|mount| mount_point(mount) == Some(&path))
