@@ -36,12 +36,13 @@ fn main() -> ExitCode {
         Err(error) => {
             let first = std::env::args_os().nth(1);
             let error = args::visible(args::guessed(error, first.as_deref().and_then(OsStr::to_str)));
-            if error.use_stderr() {
-                run::refused(&error);
-            }
             // Help that nobody reads any more is no failure.
             let _ = error.print();
-            return if error.use_stderr() { Exit::BadInput.into() } else { Exit::Yes.into() };
+            if !error.use_stderr() {
+                return Exit::Yes.into();
+            }
+            run::refused(&error);
+            return Exit::BadInput.into();
         }
     };
     trace::start();

@@ -219,6 +219,15 @@ pub(crate) enum Sink {
 impl Sink {
     /// Opens the place. A result of an earlier run is removed, so that it cannot be taken for this one's.
     pub(crate) fn open(output: &Output) -> Result<Self, Failure> {
+        Self::open_with(output, OFlag::empty())
+    }
+
+    /// The same, but not a pipe that nobody reads.
+    pub(crate) fn open_now(output: &Output) -> Result<Self, Failure> {
+        Self::open_with(output, OFlag::O_NONBLOCK)
+    }
+
+    fn open_with(output: &Output, flags: OFlag) -> Result<Self, Failure> {
         let path = match output {
             Output::Fd(n) => return Ok(Self::Open(request::take_fd("--result", *n)?.into())),
             // As it was given: the working directory is this process's own, while its name may lead elsewhere by now.
@@ -231,7 +240,9 @@ impl Sink {
             Ok(meta) if meta.is_dir() => return Err(bad(io::ErrorKind::IsADirectory.into())),
             Ok(meta) if !meta.is_file() => {
                 // Opening a pipe for writing waits for its reader, as a shell's `>` does.
-                return OpenOptions::new().write(true).open(path).map(Self::Open).map_err(bad);
+                let mut options = OpenOptions::new();
+                options.write(true).custom_flags(flags.bits());
+                return options.open(path).map(Self::Open).map_err(bad);
             }
             _ => {}
         }

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 
-use clap::CommandFactory;
+use clap::{Arg, CommandFactory};
 
 use super::{Cli, Output};
 
@@ -42,19 +42,24 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
             // It writes neither.
             return None;
         }
-        let known = cli.get_arguments().chain(run.get_arguments()).find(|arg| {
-            let is_short = |short: char| flag.len() == 2 && flag.ends_with(short);
-            arg.get_short().is_some_and(is_short)
-                || flag.strip_prefix("--").is_some_and(|name| arg.get_long() == Some(name))
-        });
-        let has_value = match known {
-            Some(arg) => arg.get_action().takes_values(),
-            None => words.clone().any(|word| word == "--"),
+        let find = |is_it: &dyn Fn(&Arg) -> bool| {
+            cli.get_arguments().chain(run.get_arguments()).find(|arg| is_it(arg))
         };
-        let next = if has_value && value.is_none() {
-            words.next_if(|word| known.is_some() || !word.to_string_lossy().starts_with('-'))
-        } else {
-            None
+        let next = match flag.strip_prefix("--") {
+            Some(name) => match find(&|arg| arg.get_long() == Some(name)) {
+                Some(arg) if arg.get_action().takes_values() => Next::Value,
+                Some(_) => Next::Word,
+                None => Next::Unknown,
+            },
+            None => after_shorts(&text, |short| find(&|arg| arg.get_short() == Some(short))),
+        };
+        let is_later = || words.clone().any(|word| word == "--");
+        let next = match next {
+            Next::Value if value.is_none() => words.next(),
+            Next::Unknown if value.is_none() && is_later() => {
+                words.next_if(|word| !word.to_string_lossy().starts_with('-'))
+            }
+            _ => None,
         };
         let value = value.map(OsStr::new).or(next.map(OsString::as_os_str));
         let place = value.and_then(|value| value.to_str()?.parse().ok());
@@ -65,6 +70,33 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
         }
     }
     Some(places)
+}
+
+/// What the word behind a flag is.
+#[derive(Debug, Clone, Copy)]
+enum Next {
+    /// The flag's value.
+    Value,
+    /// Another flag, or the command.
+    Word,
+    /// Nobody knows the flag.
+    Unknown,
+}
+
+/// Of short flags in one word, as `-q` and `-pnpm`: the first that takes a value has the rest of the word.
+fn after_shorts<'a>(word: &str, find: impl Fn(char) -> Option<&'a Arg>) -> Next {
+    let mut letters = word.chars();
+    letters.next();
+    while let Some(letter) = letters.next() {
+        match find(letter) {
+            None => return Next::Unknown,
+            Some(arg) if arg.get_action().takes_values() => {
+                return if letters.as_str().is_empty() { Next::Value } else { Next::Word };
+            }
+            Some(_) => {}
+        }
+    }
+    Next::Word
 }
 
 #[cfg(test)]
@@ -86,6 +118,7 @@ mod tests {
             "exeat run --result s --timeout 1 -- false",
             "exeat run --timeout 1 --result s -- false",
             "exeat run --timeout=1 --result=s false",
+            "exeat run --timeout 1 -p npm --result s -- x",
             "exeat run -p npm -px --quiet --label x --result s false",
             "exeat --color never run --result s --tmeout 1s -- false",
             "exeat --color=never run --tmeout 1s --result s -- false",
@@ -107,6 +140,8 @@ mod tests {
             "exeat run --strange prog --result s",
             "exeat run --strange 1 prog --result s -- x",
             "exeat run --quiet prog --result s -- x",
+            "exeat run --timeout 1 -pnpm prog --result s -- x",
+            "exeat run --timeout 1 -p=npm prog --result s -- x",
             "exeat run --timeout 1 - --result s",
             "exeat run --label --result --bad x",
             "exeat run --result",

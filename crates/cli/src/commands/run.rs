@@ -88,7 +88,7 @@ pub(crate) fn refused(error: &clap::Error) {
         return;
     }
     let failure = Failure::input(in_one(error));
-    for sink in results.iter().filter_map(|result| Sink::open(result).ok()) {
+    for sink in results.iter().filter_map(|result| Sink::open_now(result).ok()) {
         let _ = sink.write(&RunResult::failed(&failure));
     }
 }

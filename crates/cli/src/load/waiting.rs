@@ -11,11 +11,13 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 pub(super) fn saying<T>(patience: Duration, say: impl FnOnce() + Send, work: impl FnOnce() -> T) -> T {
     let (working, over) = mpsc::channel::<()>();
     thread::scope(|scope| {
-        scope.spawn(move || {
+        let wait = move || {
             if over.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
                 say();
             }
-        });
+        };
+        // Where there is no thread to be had, the work is done without words.
+        let _ = thread::Builder::new().name("waiting".into()).spawn_scoped(scope, wait);
         let done = work();
         drop(working);
         done
