@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use exeat_audit::place::Place;
 use exeat_contract::NOBODY;
 use exeat_sandbox::{Held, Identity};
-use nix::unistd::{Uid, User, geteuid};
+use nix::unistd::{Uid, geteuid};
 
 use crate::cache::Steps;
 use crate::dirs;
@@ -25,7 +25,7 @@ use crate::names::true_name;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
 use crate::request::{Cache, Request};
 use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
-use crate::uids::{Own, has_all};
+use crate::uids::{Own, has_all, user_of};
 use crate::view;
 
 /// Who a stage is to the kernel.
@@ -68,7 +68,7 @@ impl Who {
             return Self::Kept(why);
         }
         // The user's own group, not the directory's: that may be root's.
-        let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+        let user = user_of(Uid::from_raw(uid)).ok().flatten();
         Self::Owner((uid, user.map_or(NOBODY, |user| user.gid.as_raw())), why)
     }
 
@@ -130,7 +130,7 @@ impl Who {
     /// The directory of caches, and who makes what is in it, where that is not the caller.
     fn cache_base(&self, xdg: Option<&OsStr>, home: &Path) -> (PathBuf, Option<Ids>) {
         if let Self::Owner(ids, _) = self {
-            let user = User::from_uid(Uid::from_raw(ids.0)).ok().flatten();
+            let user = user_of(Uid::from_raw(ids.0)).ok().flatten();
             let own = user.filter(|user| fs::metadata(&user.dir).is_ok_and(|meta| meta.uid() == ids.0));
             if let Some(user) = own {
                 return (user.dir.join(".cache"), Some(*ids));

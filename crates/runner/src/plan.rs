@@ -15,7 +15,7 @@ use exeat_policy::{Action, Effective, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp};
-use nix::unistd::{User, geteuid};
+use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cache::{self, Steps};
@@ -28,7 +28,7 @@ use crate::names::true_name;
 use crate::quarantine::Missing;
 use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, Tty, UnixSockets, WORK, Work};
 use crate::staged::{Fault, Ids, Staged, Taken};
-use crate::uids::Own;
+use crate::uids::{Own, user_of};
 use crate::view::{WORK_PATH, cache_in_memory, joined};
 use crate::{environment, via};
 
@@ -469,7 +469,7 @@ fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {
 pub fn home_of(variable: Option<&OsStr>) -> PathBuf {
     let given = variable.map(PathBuf::from).filter(|path| path.is_absolute());
     let home = given
-        .or_else(|| User::from_uid(geteuid()).ok().flatten().map(|user| user.dir))
+        .or_else(|| user_of(geteuid()).ok().flatten().map(|user| user.dir))
         .unwrap_or_else(|| "/".into());
     true_name(&home).unwrap_or(home)
 }

@@ -17,14 +17,14 @@ use std::path::{Path, PathBuf};
 use exeat_contract::NOBODY;
 use exeat_sandbox::{Mount, Tree, UserMap};
 use nix::errno::Errno;
-use nix::unistd::{Uid, User};
+use nix::unistd::Uid;
 
 use crate::bounds::follow;
 use crate::cache::Steps;
 use crate::error::Error;
 use crate::lists;
 use crate::names::{plain_name, rows, true_name};
-use crate::uids::ranges;
+use crate::uids::{ranges, user_of};
 use crate::view;
 
 /// A kernel uid and gid.
@@ -401,7 +401,7 @@ fn owner_of(uid: u32) -> Ids {
     if uid == 0 {
         return ROOT;
     }
-    let user = User::from_uid(Uid::from_raw(uid)).ok().flatten();
+    let user = user_of(Uid::from_raw(uid)).ok().flatten();
     (uid, user.map_or(NOBODY, |user| user.gid.as_raw()))
 }
 

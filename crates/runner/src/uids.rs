@@ -117,14 +117,22 @@ fn hold(id: u32) -> nix::Result<Option<OwnedFd>> {
 
 /// Whether the user database has a user or a group of this number.
 fn is_somebody(id: u32) -> io::Result<bool> {
-    Ok(known(User::from_uid(Uid::from_raw(id)))? || known(Group::from_gid(Gid::from_raw(id)))?)
+    Ok(user_of(Uid::from_raw(id))?.is_some() || entry(Group::from_gid(Gid::from_raw(id)))?.is_some())
 }
 
-/// Whether there is such an entry. Some databases call it an error that there is none (getpwnam(3), "ERRORS").
-fn known<T>(entry: nix::Result<Option<T>>) -> nix::Result<bool> {
+/// What the user database has of a user.
+///
+/// # Errors
+/// When it does not answer.
+pub(crate) fn user_of(uid: Uid) -> nix::Result<Option<User>> {
+    entry(User::from_uid(uid))
+}
+
+/// Some databases call it an error that there is no such entry (getpwnam(3), "ERRORS").
+fn entry<T>(entry: nix::Result<Option<T>>) -> nix::Result<Option<T>> {
     match entry {
-        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(false),
-        other => Ok(other?.is_some()),
+        Err(Errno::ENOENT | Errno::ESRCH | Errno::EBADF | Errno::EPERM) => Ok(None),
+        other => other,
     }
 }
 

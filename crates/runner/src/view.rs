@@ -23,7 +23,7 @@ use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
-use nix::unistd::{Uid, User, geteuid};
+use nix::unistd::{Uid, geteuid};
 
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
@@ -32,6 +32,7 @@ use crate::names::{Mounts, first_below, holds, is_same, rows, true_name, whole};
 use crate::quarantine::{Missing, beyond_search};
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
+use crate::uids::user_of;
 
 mod git;
 mod place;
@@ -246,7 +247,7 @@ fn parts(dir: &Path) -> Option<Vec<Part>> {
 
 /// The home directory that the machine knows of a user, from passwd(5) or wherever else it asks (nsswitch.conf(5)).
 fn home_of(uid: Uid) -> nix::Result<Option<PathBuf>> {
-    let home = User::from_uid(uid)?.map(|user| user.dir);
+    let home = user_of(uid)?.map(|user| user.dir);
     // Of a user without one it is the root directory, or a place that is not there.
     Ok(home.filter(|home| home.is_absolute() && home != Path::new("/")))
 }
