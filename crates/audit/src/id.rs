@@ -17,8 +17,7 @@ impl RunId {
     #[expect(clippy::new_without_default, reason = "a default that differs every time would surprise")]
     pub fn new() -> RunId {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
-        // The keys of a hasher are drawn by the kernel, and those of two differ.
-        let draw = || u128::from(RandomState::new().build_hasher().finish());
+        let draw = || u128::from(random_number());
         RunId(Ulid::from_parts(u64::try_from(now).unwrap_or(u64::MAX), draw() << 64 | draw()))
     }
 
@@ -61,6 +60,13 @@ impl Serialize for RunId {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
+}
+
+/// A number that nobody can foresee.
+#[must_use]
+pub fn random_number() -> u64 {
+    // The keys of a hasher are drawn by the kernel, and those of two differ.
+    RandomState::new().build_hasher().finish()
 }
 
 /// The number of a connection within its run: it joins a decision with its close.

@@ -33,7 +33,7 @@ pub use event::{
     Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, RuleRef, RunEnd, RunStart, Source,
     SourceRole, Under, Via, What,
 };
-pub use id::{ConnId, ParseRunIdError, RunId};
+pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use line::{MAX_LINE, SCHEMA, ascii_json};
 pub use log::{Counts, Error, Fault, Log};
 pub use sink::{OpenError, Sink};

@@ -302,15 +302,9 @@ fn prefixed(prefix: &str, text: &Option<String>) -> String {
     text.as_deref().map(|text| format!("{prefix}{text}")).unwrap_or_default()
 }
 
-/// The text as one word of a POSIX shell, so that what is printed can be pasted.
+/// The text as one word of a POSIX shell, so that what is printed can be pasted; what a terminal would not show is escaped.
 pub(crate) fn shell_word(text: &str) -> String {
-    let text = printable(text);
-    let plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,".contains(c);
-    if !text.is_empty() && text.chars().all(plain) {
-        text
-    } else {
-        format!("'{}'", text.replace('\'', r"'\''"))
-    }
+    exeat_runner::shell_word(&printable(text))
 }
 
 /// Linux's names of the signals that end processes (signal(7)); the same on x86-64 and aarch64.

@@ -92,7 +92,7 @@ pub use exeat_proxy::{
 };
 #[doc(hidden)]
 pub use exeat_sandbox::attempt;
-pub use exeat_sandbox::{Enforcement, Held, take_fd};
+pub use exeat_sandbox::{Enforcement, Held, shell_word, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use plan::{Plan, home_of, plan};

@@ -14,7 +14,7 @@ use exeat_contract::{BridgeKind, CACHE, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT
 use exeat_policy::{Action, Effective, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
-use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp};
+use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp, shell_word};
 use nix::unistd::geteuid;
 use serde_json::json;
 
@@ -449,16 +449,7 @@ impl Plan {
 pub(crate) const FILTERS: usize = seccomp::BASE;
 
 fn shown(words: &[OsString]) -> String {
-    let quote = |word: &OsString| {
-        let text = word.to_string_lossy().into_owned();
-        let safe = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
-        if !text.is_empty() && text.chars().all(safe) {
-            text
-        } else {
-            format!("'{}'", text.replace('\'', r"'\''"))
-        }
-    };
-    words.iter().map(quote).collect::<Vec<_>>().join(" ")
+    words.iter().map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
 }
 
 fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {

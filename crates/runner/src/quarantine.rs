@@ -8,11 +8,12 @@
 use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::RandomState;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
+use exeat_audit::random_number;
 use nix::errno::Errno;
 use nix::fcntl::{
     AT_FDCWD, AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2,
@@ -291,8 +292,7 @@ fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
 
 /// With a suffix that nobody can have known.
 fn drawn(name: &str) -> String {
-    // Its keys are drawn by the kernel.
-    suffixed(name, &format!("{SUFFIX}.{:016x}", RandomState::new().build_hasher().finish()))
+    suffixed(name, &format!("{SUFFIX}.{:016x}", random_number()))
 }
 
 /// The name, shortened as far as the suffix needs it.

@@ -5,6 +5,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
 
+use exeat_audit::random_number;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use nix::unistd::{Gid, Group, Uid, User};
@@ -41,8 +42,7 @@ impl Own {
         let known = |name: &str| fs::read_to_string(format!("/proc/self/{name}_map")).unwrap_or_default();
         let range = spare(&known("uid"), &known("gid"))
             .ok_or_else(|| "the users of this container have no uid to spare".to_owned())?;
-        let start = exeat_sandbox::random_number();
-        let start = start.map_err(|error| format!("the kernel has no random number for its uid: {error}"))?;
+        let start = u32::try_from(random_number() >> u32::BITS).unwrap_or_default();
         Self::from(&range, start, is_somebody)
     }
 

@@ -29,11 +29,7 @@ impl Fix {
     /// A command whose effect lasts, and the file that it is for.
     #[must_use]
     pub fn command_on(command: &str, file: &Path) -> Self {
-        let file = file.display().to_string();
-        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@".contains(c);
-        let file =
-            if file.chars().all(is_plain) { file } else { format!("'{}'", file.replace('\'', r"'\''")) };
-        Self::command(format!("{command} {file}"))
+        Self::command(format!("{command} {}", shell_word(&file.display().to_string())))
     }
 
     /// A kernel setting: until the next start of the host by the command, and in a file of its own by the script, so that two such
@@ -116,9 +112,34 @@ impl Layer {
     }
 }
 
+/// The text as one word of a POSIX shell, so that what is printed can be pasted.
+#[must_use]
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_alphanumeric() || "-_./:@%+=,".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_word_of_a_shell_is_quoted_where_it_has_to_be() {
+        for (text, word) in [
+            ("/a/b-c_d.e:1@2%3+4=5,6", "/a/b-c_d.e:1@2%3+4=5,6"),
+            ("", "''"),
+            ("a b", "'a b'"),
+            ("~/x", "'~/x'"),
+            ("*.example.com", "'*.example.com'"),
+            ("it's $HOME", r"'it'\''s $HOME'"),
+        ] {
+            assert_eq!(shell_word(text), word);
+        }
+    }
 
     #[test]
     fn each_distribution_has_its_command() {

@@ -22,7 +22,7 @@ pub use backend::{Bridge, Change, Launch, Offer, Rlimit, Running, Status};
 pub use bwrap::probe::is_nested;
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
-pub use fix::Fix;
+pub use fix::{Fix, shell_word};
 pub use inside::{Inside, Usage};
 pub use nix::sys::resource::Resource;
 pub use spec::{Identity, Mount, SandboxSpec};
@@ -32,7 +32,7 @@ pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
     Tree, UserMap, descriptor_limit, ignores, notice_children, open_files_as, prefer_this_thread,
-    raise_descriptor_limit, random_number, suspend_this_process, take_fd,
+    raise_descriptor_limit, suspend_this_process, take_fd,
 };
 
 /// The static helper, as built with this library.

@@ -290,18 +290,6 @@ pub(crate) fn as_user<T: Send>(
     })
 }
 
-/// A number that nobody can foresee (getrandom(2)).
-///
-/// # Errors
-/// `EAGAIN` where the kernel has not gathered enough since it started; what else getrandom(2) says.
-pub fn random_number() -> io::Result<u32> {
-    let mut bytes = [0_u8; mem::size_of::<u32>()];
-    // SAFETY: the buffer is a live local of that length. So few bytes are never cut short.
-    let read = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
-    Errno::result(read)?;
-    Ok(u32::from_ne_bytes(bytes))
-}
-
 /// Lowers a resource limit of a process (prlimit(2)). Neither number is raised above the process's hard limit.
 pub(crate) fn lower_limit(
     pid: libc::pid_t,
