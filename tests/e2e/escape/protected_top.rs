@@ -6,6 +6,7 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b16_started_in_a_protected_directory", attack);
+    list.users("escape::b16_a_work_tree_of_an_agent", worktree);
     list.users("escape::b16_started_above_a_protected_file", above);
 }
 
@@ -29,6 +30,27 @@ fn attack(cx: &Cx) {
         cx.exeat(["run", "--rw", ".", "--", "sh", "-c", &write]).cwd(&dir).run().exits(0).prints("wrote\n");
         assert_eq!(fs::read_to_string(dir.join(file)).expect("written"), "evil\n");
     }
+}
+
+/// Agents keep work trees of a repository in their own directory.
+fn worktree(cx: &Cx) {
+    let git = |words: &[&str]| {
+        let options = ["git", "-c", "user.name=a", "-c", "user.email=a"];
+        cx.outside([&options, words].concat()).cwd(cx.dir()).run().exits(0);
+    };
+    git(&["init", "-q", "."]);
+    git(&["commit", "-q", "--allow-empty", "-m", "one"]);
+    git(&["worktree", "add", "-q", ".claude/worktrees/one"]);
+    let dir = cx.dir().join(".claude/worktrees/one");
+    let script = "echo mine >x; mkdir sub; cd sub; echo mine >y; echo evil 2>/dev/null >../../x; echo end";
+    cx.sh(&[], script).cwd(&dir).run().exits(0).prints("end\n");
+    assert!(
+        dir.join("x").exists()
+            && dir.join("sub/y").exists()
+            && !cx.dir().join(".claude/worktrees/x").exists()
+    );
+    cx.sh(&[], "echo z >z; echo end").cwd(&dir.join("sub")).run().exits(0).prints("end\n");
+    assert!(dir.join("sub/z").exists());
 }
 
 /// The protected name begins with that of the directory: what is there is read-only, and what the stage makes is moved aside.

@@ -57,12 +57,23 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
     Protected { paths: search.paths, watched: watched.collect(), lost: search.lost }
 }
 
-/// The protected path that a directory is, or lies in: the outermost one. Not those of git, which are known by their repository.
+/// The protected path that a directory is, or lies in: the outermost one of its repository. Agents keep work trees of their own
+/// in their directories, such as `.claude/worktrees/NAME`, and no stage could have made one there. Not those of git, which are
+/// known by their repository.
 pub(super) fn around(dir: &Path) -> Option<&Path> {
-    let is_one = |above: &&Path| {
+    let is_one = |above: &Path| {
         lists::PROTECTED.iter().any(|name| !name.starts_with(lists::GIT) && above.ends_with(name))
     };
-    dir.ancestors().filter(is_one).last()
+    let mut outermost = None;
+    for above in dir.ancestors() {
+        if is_one(above) {
+            outermost = Some(above);
+        }
+        if fs::symlink_metadata(above.join(lists::GIT_LINK)).is_ok() {
+            break;
+        }
+    }
+    outermost
 }
 
 /// Names in one tree that are watched.
