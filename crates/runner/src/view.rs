@@ -165,7 +165,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     view.check_declared()?;
     let start = view.start(is_cut);
     let frames = std::mem::take(&mut view.frames);
-    view.mounts.extend(frames.into_iter().map(|at| Mount::Freeze { at }));
+    view.mounts.extend(frames.into_iter().map(|(_, at)| Mount::Freeze { at }));
     let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed;
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
@@ -319,8 +319,8 @@ struct Builder<'a> {
     masks: BTreeMap<PathBuf, By>,
     /// Directories with hidden files in them, each shown part by part where all of it would be: its parts, once they are known.
     parted: BTreeMap<PathBuf, Option<Vec<Part>>>,
-    /// Where that is so.
-    frames: Vec<PathBuf>,
+    /// Where that is so: the directory, and its place.
+    frames: Places,
     /// What cannot be kept.
     lost: Vec<String>,
     /// What the caller has named, and where it led.
@@ -490,6 +490,10 @@ impl<'a> Builder<'a> {
         }
     }
 
+    fn is_frame(&self, place: &Path) -> bool {
+        self.frames.iter().any(|(_, at)| at == place)
+    }
+
     /// Finds the parts of the directories in a tree. One with too many is shown as a whole.
     fn look_at_parts(&mut self, tree: &Path) {
         self.parted.retain(|dir, known| {
@@ -505,12 +509,12 @@ impl<'a> Builder<'a> {
     /// there replaces the file, as shells do with their histories; in a directory of ours nobody does. A name that appears
     /// later is not shown.
     fn show_parts(&mut self, dir: &Path, at: &Path, how: How) {
-        if self.frames.iter().any(|frame| frame == at) {
+        if self.is_frame(at) {
             return;
         }
         let Some(parts) = self.parted.get(dir).cloned().flatten() else { return };
         self.mounts.push(Mount::Tmpfs { at: at.to_path_buf(), size: MASK_SIZE, mode: 0o555 });
-        self.frames.push(at.to_path_buf());
+        self.frames.push((dir.to_path_buf(), at.to_path_buf()));
         for Part { name, link } in parts {
             let (path, place) = (dir.join(&name), at.join(&name));
             match link {
@@ -967,6 +971,8 @@ impl<'a> Builder<'a> {
         let (host, at) = match self.mounts.get(self.top(place)?)? {
             Mount::ReadOnly { host, .. } if host == Path::new("/dev/null") => return None,
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => (host, at),
+            // What is shown of it is mounted in it.
+            Mount::Tmpfs { at, .. } if self.is_frame(at) => return Some((place == at, true)),
             _ => return None,
         };
         let meta = fs::symlink_metadata(joined(host, place.strip_prefix(at).ok()?));
@@ -1023,7 +1029,7 @@ impl<'a> Builder<'a> {
 
     /// Whether the stage sees a path of the host's somewhere, and whether it can write there.
     fn sees(&self, real: &Path) -> Option<bool> {
-        let mut seen = None;
+        let mut seen = self.frames.iter().any(|(dir, _)| dir == real).then_some(false);
         for (number, host, at) in self.mounted() {
             let Ok(below) = real.strip_prefix(&host) else { continue };
             if self.top(&joined(&at, below)) == Some(number) {

@@ -140,6 +140,12 @@ fn b11_a_home_is_shown_part_by_part() {
     );
     assert!(is_writable(&built, &place.project().join("x")));
 
+    let started = place.build(&Files::default(), &place.home(), None);
+    assert!(started.cwd == place.home() && is_part(&started, "letter.txt"));
+    let read = vec![place.home(), place.home().join("letter.txt"), place.home().join(".config/app")];
+    let declared = Some(crate::request::Declared { read, write: Vec::new(), narrow: false });
+    place.build(&Files { declared, ..files.clone() }, &place.project(), None);
+
     let written = Files { rw: vec![bind(&place.home())], ..Files::default() };
     let built = place.build(&written, &place.project(), None);
     assert!(!is_part(&built, "letter.txt") && is_hidden(&built, &place.home().join(".netrc")));
