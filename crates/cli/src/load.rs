@@ -876,8 +876,14 @@ fn is_stdin(path: &Path) -> bool {
 }
 
 fn open(path: &Path, shown: &str) -> Result<File, Failure> {
-    File::open(path)
-        .map_err(|error| Failure::input(format!("cannot read `{}`", printable(shown))).because(error))
+    File::open(path).map_err(|error| {
+        let failure = Failure::input(format!("cannot read `{}`", printable(shown))).because(error);
+        // As for curl, and for lists of rules.
+        match shown.strip_prefix('@') {
+            Some(file) => failure.hint(format!("a path stands here without `@`: {}", shell_word(file))),
+            None => failure,
+        }
+    })
 }
 
 /// At most [`MAX_FILE_BYTES`] of UTF-8; more is refused, so that a rule cannot be lost at the end.
