@@ -204,6 +204,12 @@ fn long_paths(cx: &Cx) {
 /// The host side raises its own limit of descriptors; the stage has the caller's.
 fn caller_limits(cx: &Cx) {
     behind(cx, "ulimit -Sn 333; umask 027", "sh -c 'ulimit -Sn; umask'").run().exits(0).prints("333\n0027\n");
+    for few in [18, 40, 63] {
+        let done = behind(cx, &format!("ulimit -n {few}"), "touch started").run();
+        done.exits(125).says(&format!("the hard limit is {few}, and a start takes 64"));
+    }
+    assert!(!cx.dir().join("started").exists());
+    behind(cx, "ulimit -n 64", "touch started").run().exits(0);
 }
 
 /// A working directory that is gone is a failure of ours, said in words.

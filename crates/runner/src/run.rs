@@ -145,18 +145,23 @@ pub(crate) fn run_on(
     let no_cache = plan.make_cache().err();
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
+    // First: where there are too few, not every library says so without a panic.
+    let descriptors = match within {
+        Within::Exeat => raise_descriptor_limit(),
+        Within::Program { .. } => descriptor_limit(),
+    };
+    let descriptors = descriptors.map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
-        let (asks, descriptors, started) = match within {
+        let (asks, started) = match within {
             Within::Exeat => {
                 // From here on a signal no longer ends this process, so that it can end the stage first.
                 let signals = Signals::of_a_run().map_err(prepare("the signal handlers"))?;
-                (Asks::of_signals(signals), raise_descriptor_limit(), None)
+                (Asks::of_signals(signals), None)
             }
-            Within::Program { asks, started } => (Asks::of_owner(asks), descriptor_limit(), Some(started)),
+            Within::Program { asks, started } => (Asks::of_owner(asks), Some(started)),
         };
-        let descriptors = descriptors.map_err(prepare("the limit of open descriptors"))?;
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
         let (log, audit) = start_log(&plan, run)?;

@@ -51,11 +51,18 @@ pub fn take_fd(number: RawFd) -> io::Result<OwnedFd> {
 /// caller's own soft limit, which the stage gets back.
 ///
 /// # Errors
-/// What getrlimit(2) and setrlimit(2) say.
+/// What getrlimit(2) and setrlimit(2) say, and when the hard limit is below the 64 that a start takes.
 pub fn raise_descriptor_limit() -> io::Result<rlim_t> {
     /// The first answer: a second run in one process must not take the raised limit for the caller's.
     static SOFT: OnceLock<rlim_t> = OnceLock::new();
+    /// A start has up to 50 open, before the first connection.
+    const LEAST: rlim_t = 64;
     let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    if hard < LEAST {
+        return Err(io::Error::other(format!(
+            "the hard limit is {hard}, and a start takes {LEAST} (ulimit -Hn)"
+        )));
+    }
     let soft = *SOFT.get_or_init(|| soft);
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard)?;
     Ok(soft)
