@@ -315,6 +315,8 @@ pub(crate) const PROTECTED: &[&str] = &[
     ".ocamlinit",
     ".octaverc",
     ".Rprofile",
+    ".Renviron",
+    ".RData",
 ];
 
 /// Those of [`PROTECTED`] that `--allow-git-config` leaves writable.
