@@ -301,13 +301,30 @@ pub(crate) fn stray_link(path: &Path, real: &Path, writable: &[PathBuf]) -> Opti
 /// The symbolic links that are followed to a path, each by its own real place, and where they lead, whether anything is there or
 /// not. `None` where the kernel would follow no further.
 pub(crate) fn follow(path: &Path) -> Option<(Vec<PathBuf>, PathBuf)> {
+    way(path).map(|way| (way.links, way.place))
+}
+
+/// A path as the kernel takes it.
+#[derive(Debug)]
+pub(crate) struct Way {
+    /// The symbolic links that are followed, each by its own real place.
+    pub(crate) links: Vec<PathBuf>,
+    /// What a `..` stands behind, there or not, by its real place.
+    pub(crate) turns: Vec<PathBuf>,
+    /// Where it leads.
+    pub(crate) place: PathBuf,
+}
+
+/// As [`follow`], with what must stay a directory for the path to lead there.
+pub(crate) fn way(path: &Path) -> Option<Way> {
     /// As many as the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;
-    let mut links = Vec::new();
+    let (mut links, mut turns) = (Vec::new(), Vec::new());
     let mut left: Vec<PathBuf> = pieces(path);
     let mut place = PathBuf::from("/");
     while let Some(part) = left.pop() {
         if part == Path::new("..") {
+            turns.push(place.clone());
             place.pop();
             continue;
         }
@@ -324,7 +341,7 @@ pub(crate) fn follow(path: &Path) -> Option<(Vec<PathBuf>, PathBuf)> {
             Err(_) => place = next,
         }
     }
-    Some((links, place))
+    Some(Way { links, turns, place })
 }
 
 /// The components of a path, the last one first.

@@ -34,10 +34,12 @@ use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
 
+mod closed;
 mod git;
 mod place;
 mod protected;
 
+use closed::{is_absent, keeper};
 pub(crate) use git::Everywhere;
 pub(crate) use place::mount_point;
 use place::{Followed, Seen};
@@ -177,7 +179,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
 
 /// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted; and what could not be
 /// found out, for the caller.
-fn hidden(facts: &Facts<'_>) -> (BTreeSet<PathBuf>, Vec<String>) {
+fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeSet<PathBuf>, Vec<String>) {
     // Credentials are where the user's programs put them, whatever HOME says for this run.
     let (mut homes, mut unknown) = (BTreeSet::from([facts.home.to_path_buf()]), Vec::new());
     for uid in facts.owners.iter().copied().map(Uid::from_raw) {
@@ -201,8 +203,26 @@ fn hidden(facts: &Facts<'_>) -> (BTreeSet<PathBuf>, Vec<String>) {
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
-    // Where it really is: what is masked at a link would be a detour. A dangling link has nothing to hide.
-    (there.filter_map(|path| true_name(&path).ok()).collect(), unknown)
+    let mut found = BTreeSet::new();
+    for path in there {
+        match true_name(&path) {
+            // Where it really is: what is masked at a link would be a detour.
+            Ok(real) => drop(found.insert(real)),
+            // A dangling link has nothing to hide.
+            Err(error) if is_absent(&error) => {}
+            // A stage may have closed the directory that it lies in, and could open it again.
+            Err(_) => {
+                let Some(keeper) = keeper(&path) else { continue };
+                if found.insert(keeper.clone()) {
+                    notes.push(format!(
+                        "`{}` is hidden from the stage: it is closed, and credentials may be in it",
+                        keeper.display()
+                    ));
+                }
+            }
+        }
+    }
+    (found, unknown)
 }
 
 /// A name in a directory that is shown part by part.
@@ -368,7 +388,7 @@ impl<'a> Builder<'a> {
         }
         let declared =
             files.declared.as_ref().map(|declared| Found::new(declared, &loose, &mut notes)).transpose()?;
-        let (hidden, lost) = hidden(facts);
+        let (hidden, lost) = hidden(facts, &mut notes);
         let parted = parted(&hidden, facts);
         let mut masks: BTreeMap<PathBuf, By> = hidden.into_iter().map(|path| (path, By::Default)).collect();
         for path in &files.mask {
@@ -817,9 +837,10 @@ impl<'a> Builder<'a> {
             parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
-        let Protected { paths: protected, watched: mut missing, lost } =
+        let Protected { paths: protected, watched: mut missing, lost, notes } =
             protected::find(&tops, self.git_is_open, &self.facts.git);
         self.lost.extend(lost);
+        self.notes.extend(notes);
         for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {
             if protected.iter().any(|path| tree.host.starts_with(path)) && !tree.extent.write.is_empty() {
                 tree.rank = Rank::ReadOnly;

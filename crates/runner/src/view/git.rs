@@ -6,22 +6,26 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::time::SystemTime;
 
-use nix::fcntl::OFlag;
 use nix::unistd::{User, geteuid};
 
+use super::closed::{is_absent, keeper, may_search};
+use crate::bounds::{Way, way};
 use crate::names::true_name;
 use crate::quarantine::is_repository;
 
 mod config;
+mod files;
 
 use config::Setting;
+use files::{Files, Unread, path_in};
 
 /// How deep below a tree repositories are looked for: `tree/a/b/.git`.
 const DEPTH: usize = 2;
@@ -37,9 +41,9 @@ const MODULE_DEPTH: usize = 8;
 /// Files that one configuration includes, and those include.
 const INCLUDES: usize = 16;
 /// Places that configurations of one tree name. Each is looked at, and watched where there is nothing.
-const NAMED: usize = 128;
-/// Bytes of a configuration.
-const CONFIG: u64 = 1 << 20;
+const NAMED: usize = 256;
+/// Directories in one tree that cannot be looked into. Each is a mount.
+const CLOSED: usize = 32;
 
 /// Directories that hold what was installed or built: their repositories are others' and nobody works in them.
 const PASSED_OVER: &[&str] =
@@ -90,8 +94,13 @@ pub(super) struct Obeyed {
     pub(super) directories: Vec<(PathBuf, &'static [&'static str])>,
     /// `.git` of repositories further down: read-only where it is a file.
     pub(super) links: BTreeSet<PathBuf>,
-    /// What configurations name: hooks, and files that they include.
+    /// What configurations name: hooks, programs, and files that they include. By where it leads, and as it was written where
+    /// that is through links in the tree.
     pub(super) named: BTreeSet<PathBuf>,
+    /// Directories that a `..` stands behind in such a path: a link in the place of one would lead it elsewhere.
+    pub(super) turns: BTreeSet<PathBuf>,
+    /// Directories that could not be looked into.
+    pub(super) closed: BTreeSet<PathBuf>,
     /// What was not looked at, for the caller.
     pub(super) left: Vec<String>,
 }
@@ -102,16 +111,14 @@ pub(super) fn obeyed(tree: &Path, everywhere: &Everywhere) -> Obeyed {
 }
 
 fn obeyed_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
-    let found = Obeyed::default();
-    let mut search = Search { tree, everywhere, found, most, room: most, names: NAMES, next: Vec::new() };
+    let mut search = Search::new(tree, everywhere, most);
     // They may lie in the tree themselves, or lead there, as where it holds the user's settings.
     for file in search.of_the_user() {
-        search.name(&super::normal(&file));
-        search.name(&super::normal(&real_place(&file)));
+        search.name(&file);
     }
     // All of them, as a stage can make the nearest invalid: git then goes on to the next.
     for above in tree.ancestors() {
-        for dirs in repositories_at(above) {
+        for dirs in search.repositories_at(above) {
             if above == tree || search.is_trusted(above, &dirs) {
                 search.repository(&dirs, above);
             }
@@ -120,25 +127,8 @@ fn obeyed_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
     search.submodules();
     search.below();
     search.further();
+    search.closed();
     search.found
-}
-
-/// The directories of the repositories that git finds in a directory: of each its own, and the one that it shares with others.
-fn repositories_at(work: &Path) -> Vec<Vec<PathBuf>> {
-    let of = |own: PathBuf| {
-        let common = own.join("commondir");
-        let is_there = fs::symlink_metadata(&common).is_ok();
-        let common = is_there.then(|| real(&own.join(read(&common).trim())));
-        std::iter::once(own).chain(common).collect()
-    };
-    let git = work.join(".git");
-    let by_git = fs::symlink_metadata(&git).ok().and_then(|_| match git.is_dir() {
-        true => Some(git),
-        // gitrepository-layout(5): a file that says where the directory is.
-        false => Some(real(&work.join(read(&git).strip_prefix("gitdir:")?.trim()))),
-    });
-    let itself = is_repository(|name| fs::symlink_metadata(work.join(name)).is_ok());
-    by_git.into_iter().chain(itself.then(|| work.to_path_buf())).map(of).collect()
 }
 
 /// Something that may be a repository in the tree, and when it was made.
@@ -172,9 +162,113 @@ struct Search<'a> {
     /// Names that can still be read.
     names: usize,
     next: Vec<Candidate>,
+    /// What could not be looked into.
+    closed: BTreeSet<PathBuf>,
+    files: Files,
 }
 
-impl Search<'_> {
+impl<'a> Search<'a> {
+    fn new(tree: &'a Path, everywhere: &'a Everywhere, most: usize) -> Self {
+        Self {
+            tree,
+            everywhere,
+            found: Obeyed::default(),
+            most,
+            room: most,
+            names: NAMES,
+            next: Vec::new(),
+            closed: BTreeSet::new(),
+            files: Files::default(),
+        }
+    }
+
+    /// The directories of the repositories that git finds in a directory: of each its own, and the one that it shares with
+    /// others.
+    fn repositories_at(&mut self, work: &Path) -> Vec<Vec<PathBuf>> {
+        let git = work.join(".git");
+        let by_git = match fs::metadata(&git) {
+            Ok(meta) if meta.is_dir() => Some(git),
+            Err(error) if is_absent(&error) => None,
+            Err(_) => {
+                self.shut(&git);
+                None
+            }
+            // gitrepository-layout(5): a file that says where the directory is.
+            Ok(_) => self.path_in(&git, "gitdir:").map(|path| real(&work.join(path))),
+        };
+        let itself = is_repository(|name| fs::symlink_metadata(work.join(name)).is_ok());
+        let dirs = by_git.into_iter().chain(itself.then(|| work.to_path_buf())).collect::<Vec<_>>();
+        let of = |own: PathBuf| {
+            let common = self.path_in(&own.join("commondir"), "");
+            let common = common.map(|common| real(&own.join(common)));
+            std::iter::once(own).chain(common).collect()
+        };
+        dirs.into_iter().map(of).collect()
+    }
+
+    /// The path that a file holds. What cannot be read is no path to git either, but may be one tomorrow.
+    fn path_in(&mut self, file: &Path, before: &str) -> Option<PathBuf> {
+        match path_in(file, before) {
+            Ok(path) => Some(path),
+            Err(unread) => {
+                self.unread(file, &unread);
+                None
+            }
+        }
+    }
+
+    /// What is not known of a file.
+    fn unread(&mut self, file: &Path, unread: &Unread) {
+        let why = match unread {
+            Unread::Absent => return,
+            Unread::Closed => return self.shut(file),
+            Unread::Kernel => "is the kernel's and is not read",
+            Unread::Rest => "is too large to be read",
+            Unread::Spent => "is too large to be read, with what was read before it",
+        };
+        self.lose(format!("`{}` {why}: what it names is not protected", file.display()));
+    }
+
+    /// Notes what keeps a path from being looked at.
+    fn shut(&mut self, path: &Path) {
+        let Some(keeper) = keeper(path).filter(|keeper| keeper.starts_with(self.tree)) else { return };
+        if fs::symlink_metadata(&keeper).is_ok_and(|meta| meta.is_dir()) {
+            self.closed.insert(keeper);
+        } else {
+            self.lose(format!("`{}` cannot be read: what it names is not protected", keeper.display()));
+        }
+    }
+
+    /// Adds what could not be looked into, the oldest first: a stage may have closed as many as it likes.
+    fn closed(&mut self) {
+        let closed = std::mem::take(&mut self.closed);
+        let mut outer: Vec<PathBuf> = Vec::new();
+        for dir in closed {
+            if !outer.last().is_some_and(|outer| dir.starts_with(outer)) {
+                outer.push(dir);
+            }
+        }
+        if outer.len() > CLOSED {
+            self.lose(format!(
+                "of {} directories in `{}` that are closed only the oldest {CLOSED} are protected: repositories may be in them",
+                outer.len(),
+                self.tree.display()
+            ));
+            outer.sort_by_cached_key(|path| born(path));
+            outer.truncate(CLOSED);
+        }
+        self.found.closed.extend(outer);
+    }
+
+    /// The settings of a file. What is not read of it is said.
+    fn settings(&mut self, file: &Path) -> Rc<[Setting]> {
+        let (settings, unread) = self.files.settings(file);
+        if let Some(unread) = unread {
+            self.unread(file, &unread);
+        }
+        settings
+    }
+
     /// Whether git obeys a repository above the tree: not one that somebody else owns, unless it was told to (git-config(1),
     /// `safe.directory`). Whoever owns the tree is asked as the user is: root's stage may work in another's tree.
     fn is_trusted(&mut self, work: &Path, dirs: &[PathBuf]) -> bool {
@@ -183,9 +277,9 @@ impl Search<'_> {
         let own = dirs.first().map(PathBuf::as_path);
         let is_ours = |path: &Path| ours.contains(&owner(path));
         let git = work.join(".git");
-        let is_safe = || {
-            let files = self.of_the_user().into_iter().map(|file| config::settings(&read(&file)));
-            files.flatten().any(|setting| matches!(setting, Setting::SafeDirectory(_)))
+        let mut is_safe = || {
+            let mut files = self.of_the_user().into_iter();
+            files.any(|file| self.settings(&file).contains(&Setting::SafeDirectory))
         };
         let link = fs::symlink_metadata(&git).is_ok().then_some(git.as_path());
         [Some(work), link, own].into_iter().flatten().all(is_ours) || is_safe()
@@ -200,8 +294,8 @@ impl Search<'_> {
     fn repository(&mut self, dirs: &[PathBuf], work: &Path) {
         for dir in dirs {
             self.directory(dir);
-            self.configuration(dir, work);
         }
+        self.configuration(dirs, work);
     }
 
     /// Adds a repository's directory, and notes its submodules and worktrees. Outside of the tree is nothing of a stage's.
@@ -240,7 +334,7 @@ impl Search<'_> {
 
     /// Notes what `.gitmodules` says.
     fn submodules(&mut self) {
-        for setting in config::settings(&read(&self.tree.join(".gitmodules"))) {
+        for setting in self.settings(&self.tree.join(".gitmodules")).iter() {
             if let Setting::Submodule(path) = setting {
                 let work = super::normal(&self.tree.join(path));
                 if work.starts_with(self.tree) && work != self.tree {
@@ -272,18 +366,40 @@ impl Search<'_> {
 
     /// The directories in a directory.
     fn children(&mut self, dir: &Path) -> Vec<PathBuf> {
+        match self.try_children(dir) {
+            Ok(found) => found,
+            Err(error) => {
+                if !is_absent(&error) {
+                    self.shut(dir);
+                }
+                Vec::new()
+            }
+        }
+    }
+
+    fn try_children(&mut self, dir: &Path) -> io::Result<Vec<PathBuf>> {
         let mut found = Vec::new();
-        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(dir)? {
             if self.names == 0 {
                 self.lose_the_rest();
                 break;
             }
             self.names -= 1;
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let entry = entry?;
+            let kind = match entry.file_type() {
+                // One that is gone since.
+                Err(error) if is_absent(&error) => None,
+                kind => Some(kind?),
+            };
+            if kind.is_some_and(|kind| kind.is_dir()) {
                 found.push(entry.path());
             }
         }
-        found
+        // To list it is one right, and to look into what it lists another.
+        if !found.is_empty() {
+            may_search(dir)?;
+        }
+        Ok(found)
     }
 
     /// As many directories as there is room for.
@@ -307,6 +423,9 @@ impl Search<'_> {
     /// Notes a directory if it is the top of a working tree, or a repository itself.
     fn note_work(&mut self, is_unnamed: bool, work: PathBuf) {
         let is_there = |name: &str| fs::symlink_metadata(work.join(name)).is_ok();
+        if fs::symlink_metadata(work.join(".git")).is_err_and(|error| !is_absent(&error)) {
+            return self.shut(&work.join(".git"));
+        }
         if is_there(".git") || is_repository(is_there) {
             self.note(is_unnamed, What::Work(work));
         }
@@ -358,22 +477,18 @@ impl Search<'_> {
     fn add(&mut self, what: What) -> bool {
         let before = self.found.directories.len() + self.found.links.len();
         match what {
-            What::Work(work) => {
-                self.link(&work);
-                for dirs in repositories_at(&work) {
-                    self.repository(&dirs, &work);
-                }
-            }
+            What::Work(work) => self.work(&work),
             What::Module(dir) => {
                 self.directory(&dir);
-                if let Some(work) = self.configuration(&dir, &dir) {
+                if let Some(work) = self.configuration(std::slice::from_ref(&dir), &dir) {
                     self.link(&work);
                 }
             }
             What::Worktree(dir) => {
-                let git = PathBuf::from(read(&dir.join("gitdir")).trim());
-                if let Some(work) = git.parent() {
-                    self.link(&real(work));
+                // Its working tree may lie anywhere.
+                let git = self.path_in(&dir.join("gitdir"), "").map(|path| dir.join(path));
+                if let Some(work) = git.as_deref().and_then(Path::parent).map(real) {
+                    self.work(&work);
                 }
                 if !self.found.directories.iter().any(|(known, _)| *known == dir) {
                     self.found.directories.push((dir, OF_WORKTREES));
@@ -381,6 +496,16 @@ impl Search<'_> {
             }
         }
         self.found.directories.len() + self.found.links.len() > before
+    }
+
+    /// Adds a working tree.
+    fn work(&mut self, work: &Path) {
+        if work.starts_with(self.tree) && work != self.tree {
+            self.link(work);
+            for dirs in self.repositories_at(work) {
+                self.repository(&dirs, work);
+            }
+        }
     }
 
     /// Adds the `.git` of a working tree, where that is a file.
@@ -401,8 +526,8 @@ impl Search<'_> {
         }
     }
 
-    /// Adds a path that a configuration names. What lies elsewhere is no stage's to write, and a directory above the tree would
-    /// take all of it away.
+    /// Adds a path that a configuration names: where it leads, and what leads there. What lies elsewhere is no stage's to write,
+    /// and a directory above the tree would take all of it away.
     fn name(&mut self, path: &Path) {
         if self.found.named.len() >= NAMED {
             return self.lose(format!(
@@ -410,67 +535,80 @@ impl Search<'_> {
                 self.tree.display()
             ));
         }
-        // By the way that is written, and where it leads: a link above the tree is another way into it.
-        let led = real_place(path);
-        for path in std::iter::once(path.to_path_buf()).chain((led != path).then_some(led)) {
-            self.name_exactly(path);
+        let Some(Way { links, turns, place }) = way(path) else {
+            return self
+                .lose(format!("`{}` leads through too many links and is not protected", path.display()));
+        };
+        let is_inside = |path: &PathBuf| path.starts_with(self.tree) && path != self.tree;
+        let led = as_named(&place);
+        // A repository's own directory has to stay so, and so does the tree.
+        let is_own = self.found.directories.iter().any(|(dir, _)| *dir == led);
+        if is_own || led == self.tree || led == self.tree.join(".git") {
+            return self
+                .lose(format!("git's configuration names `{}` itself, which stays writable", led.display()));
         }
+        if is_inside(&led) {
+            self.found.named.insert(led);
+        }
+        if links.iter().any(is_inside) {
+            self.found.named.insert(path.to_path_buf());
+        }
+        self.found.turns.extend(turns.into_iter().filter(is_inside));
     }
 
-    fn name_exactly(&mut self, path: PathBuf) {
-        if path == self.tree {
-            self.lose(format!("git takes hooks from `{}` itself, which stays writable", path.display()));
-        } else if path.starts_with(self.tree) {
-            self.found.named.insert(path);
-        }
-    }
-
-    /// Adds what a repository's configuration names; returns the working tree that it names.
-    fn configuration(&mut self, dir: &Path, work: &Path) -> Option<PathBuf> {
+    /// Adds what the configuration of a repository with these directories names; returns the working tree that it names.
+    fn configuration(&mut self, dirs: &[PathBuf], work: &Path) -> Option<PathBuf> {
         let mut tree = None;
         // The machine's and the user's own name hooks for every repository; their other words lie outside of the tree.
         let mut files = self.of_the_user();
-        files.extend([dir.join("config"), dir.join("config.worktree")]);
+        files.extend(dirs.iter().flat_map(|dir| [dir.join("config"), dir.join("config.worktree")]));
+        let own = dirs.first().map_or(work, PathBuf::as_path);
         let most = files.len() + INCLUDES;
-        let mut hooks = Vec::new();
+        let (mut hooks, mut programs) = (Vec::new(), Vec::new());
         let mut next = 0;
         while let Some(file) = files.get(next).cloned() {
             if next == most {
                 self.lose(format!(
                     "the configuration in `{}` includes too many files: what they name is not protected",
-                    dir.display()
+                    own.display()
                 ));
                 break;
             }
             next += 1;
-            let above = file.parent().unwrap_or(dir);
-            if fs::metadata(&file).is_ok_and(|meta| meta.is_file() && meta.len() > CONFIG) {
-                self.lose(format!(
-                    "`{}` is too large to be read: what it names is not protected",
-                    file.display()
-                ));
-            }
-            for setting in config::settings(&read(&file)) {
+            let above = file.parent().unwrap_or(own);
+            for setting in self.settings(&file).iter() {
                 match setting {
-                    Setting::HooksPath(value) => hooks.push(value),
-                    Setting::Worktree(value) => tree = Some(place(above, &value, &self.everywhere.home)),
+                    Setting::HooksPath(value) => hooks.push(value.clone()),
+                    Setting::Program(value) | Setting::Template(value) => programs.push(value.clone()),
+                    Setting::Worktree(value) => tree = Some(real(&self.place(own, value))),
                     Setting::Include(value) => {
-                        let path = place(above, &value, &self.everywhere.home);
+                        let path = self.place(above, value);
                         self.name(&path);
                         // One more than are read, so that it is known.
                         if files.len() <= most && !files.contains(&path) {
                             files.push(path);
                         }
                     }
-                    Setting::SafeDirectory(_) | Setting::Submodule(_) => {}
+                    Setting::SafeDirectory | Setting::Submodule(_) => {}
                 }
             }
         }
         let work = tree.as_deref().unwrap_or(work);
         for value in hooks {
-            self.name(&place(work, &value, &self.everywhere.home));
+            // For a push, git stands in the repository's directory (githooks(5)).
+            for base in std::iter::once(work).chain(dirs.iter().map(PathBuf::as_path)) {
+                self.name(&self.place(base, &value));
+            }
+        }
+        for value in programs {
+            self.name(&self.place(work, &value));
         }
         tree
+    }
+
+    /// What a value means in a directory.
+    fn place(&self, base: &Path, value: &OsStr) -> PathBuf {
+        place(base, value, &self.everywhere.home)
     }
 }
 
@@ -481,11 +619,11 @@ fn born(path: &Path) -> Option<SystemTime> {
 
 /// Where a path leads, or would.
 fn real(path: &Path) -> PathBuf {
-    true_name(path).unwrap_or_else(|_| super::normal(path))
+    as_named(&way(path).map_or_else(|| super::normal(path), |way| way.place))
 }
 
-/// Where a path leads, or would: its last part may be missing, and whatever else is.
-fn real_place(path: &Path) -> PathBuf {
+/// A path without links and `..`, as the kernel calls it; what is not there keeps its name.
+fn as_named(path: &Path) -> PathBuf {
     let there = path.ancestors().find_map(|above| Some((above, true_name(above).ok()?)));
     match there {
         Some((above, led)) => match path.strip_prefix(above) {
@@ -496,43 +634,21 @@ fn real_place(path: &Path) -> PathBuf {
     }
 }
 
-/// What a value means: relative to a directory, below HOME, or below a user's home directory.
-fn place(base: &Path, value: &str, home: &Path) -> PathBuf {
-    let of = |user: &str| User::from_name(user).ok().flatten().map(|user| user.dir);
-    let path = match value.strip_prefix('~').map(|rest| rest.split_once('/').unwrap_or((rest, ""))) {
-        Some(("", below)) => home.join(below),
-        Some((user, below)) => match of(user) {
-            Some(dir) => dir.join(below),
-            None => base.join(value),
-        },
-        None => base.join(value),
-    };
-    super::normal(&path)
+/// What a value means: relative to a directory, below HOME, or below a user's home directory. `..` is left in it: only the kernel
+/// says what that means behind a link.
+fn place(base: &Path, value: &OsStr, home: &Path) -> PathBuf {
+    let of = |user: &[u8]| User::from_name(std::str::from_utf8(user).ok()?).ok()?.map(|user| user.dir);
+    let Some(rest) = value.as_bytes().strip_prefix(b"~") else { return base.join(value) };
+    let mut parts = rest.splitn(2, |byte| *byte == b'/');
+    let user = parts.next().unwrap_or_default();
+    let below = OsStr::from_bytes(parts.next().unwrap_or_default());
+    let dir = if user.is_empty() { Some(home.to_path_buf()) } else { of(user) };
+    dir.map_or_else(|| base.join(value), |dir| dir.join(below))
 }
 
-/// A configuration; empty where it is none.
-pub(super) fn read(path: &Path) -> String {
-    let mut bytes = Vec::new();
-    if let Ok(file) = open_file(path) {
-        // What cannot be read is no configuration to git either.
-        let _ = file.take(CONFIG).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// Opens a regular file, and nothing else: a stage of another run may put a pipe in its place at any time, which would wait for a
-/// writer, or a link to a device. So it is looked at as it was opened, before anything is done to it (open(2), `O_PATH`).
-fn open_file(path: &Path) -> io::Result<File> {
-    let place = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
-    if !place.metadata()?.is_file() {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    // A lease that somebody has on the file is not waited for either.
-    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-    OpenOptions::new()
-        .read(true)
-        .custom_flags(flags.bits())
-        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))
+/// The path that a file holds; empty where it cannot be read.
+pub(super) fn path_of(file: &Path) -> PathBuf {
+    path_in(file, "").unwrap_or_default()
 }
 
 #[cfg(test)]

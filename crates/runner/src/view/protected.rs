@@ -4,8 +4,10 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
+use super::closed::{is_absent, keeper, told};
 use super::{git, links_in};
 use crate::bounds::follow;
 use crate::lists;
@@ -20,12 +22,20 @@ pub(super) struct Protected {
     pub(super) watched: Vec<Missing>,
     /// What is neither, for the caller.
     pub(super) lost: Vec<String>,
+    /// Why directories are among the paths that could not be looked into.
+    pub(super) notes: Vec<String>,
 }
 
 /// Looks into the trees, which are where they really are. `git_is_open`: git's configuration and hooks are given up.
 /// `everywhere`: what git obeys in every repository.
 pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &git::Everywhere) -> Protected {
-    let mut search = Search { trees, paths: BTreeSet::new(), watched: BTreeMap::new(), lost: Vec::new() };
+    let mut search = Search {
+        trees,
+        paths: BTreeSet::new(),
+        watched: BTreeMap::new(),
+        lost: Vec::new(),
+        closed: BTreeSet::new(),
+    };
     let given_up = |name: &str| git_is_open && name.starts_with(lists::GIT);
     let names: Vec<&str> = lists::PROTECTED.iter().copied().filter(|name| !given_up(name)).collect();
     for tree in trees {
@@ -54,7 +64,14 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
         bare,
         repositories,
     });
-    Protected { paths: search.paths, watched: watched.collect(), lost: search.lost }
+    let watched = watched.collect();
+    let notes = search.closed.iter().filter(|dir| {
+        let mut above = dir.ancestors().skip(1);
+        !above.any(|above| search.closed.contains(above))
+    });
+    let notes = notes.map(|dir| told(dir)).collect();
+    search.paths.extend(search.closed);
+    Protected { paths: search.paths, watched, lost: search.lost, notes }
 }
 
 /// The protected path that a directory is, or lies in: the outermost one of its repository. Agents keep work trees of their own
@@ -91,6 +108,8 @@ struct Search<'a> {
     paths: BTreeSet<PathBuf>,
     watched: BTreeMap<PathBuf, Names>,
     lost: Vec<String>,
+    /// Directories that could not be looked into.
+    closed: BTreeSet<PathBuf>,
 }
 
 impl Search<'_> {
@@ -100,8 +119,17 @@ impl Search<'_> {
         match links_in(dir, name) {
             Ok(false) => drop(self.paths.insert(path)),
             Ok(true) => self.behind_links(&path),
-            Err(_) => self.missing(&path),
+            Err(error) => self.unseen(&path, &error),
         }
+    }
+
+    /// What is not there, or cannot be looked at: then the directory that keeps it from being seen is read-only.
+    fn unseen(&mut self, path: &Path, error: &io::Error) {
+        if is_absent(error) {
+            return self.missing(path);
+        }
+        let is_ours = |dir: &PathBuf| self.trees.iter().any(|tree| dir.starts_with(tree));
+        self.closed.extend(keeper(path).filter(is_ours));
     }
 
     /// What is not there yet, if it would lie in a tree.
@@ -144,7 +172,7 @@ impl Search<'_> {
         }
         match fs::symlink_metadata(&place) {
             Ok(_) => drop(self.paths.insert(place)),
-            Err(_) => self.missing(&place),
+            Err(error) => self.unseen(&place, &error),
         }
     }
 
@@ -184,7 +212,7 @@ impl Search<'_> {
         if fs::symlink_metadata(&repo).is_ok_and(|meta| meta.is_file())
             && let Some(above) = repo.parent()
         {
-            self.behind_links(&above.join(git::read(&repo)).join("config.toml"));
+            self.behind_links(&above.join(git::path_of(&repo)).join("config.toml"));
             self.link(&repo);
         }
     }
@@ -249,7 +277,8 @@ impl Search<'_> {
 
     /// What git on the host would obey elsewhere in a tree.
     fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) {
-        let git::Obeyed { directories, links, named, left } = git::obeyed(tree, everywhere);
+        let git::Obeyed { directories, links, named, turns, closed, left } = git::obeyed(tree, everywhere);
+        self.closed.extend(closed);
         for (dir, names) in directories {
             self.repository(&dir);
             for name in names {
@@ -260,9 +289,10 @@ impl Search<'_> {
             self.link(&link);
         }
         for path in named {
-            if let Ok(below) = path.strip_prefix(tree) {
-                self.look(tree, below);
-            }
+            self.behind_links(&path);
+        }
+        for turn in turns {
+            self.pointer(&turn);
         }
         for line in left {
             self.lose(line);

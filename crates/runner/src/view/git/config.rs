@@ -1,64 +1,154 @@
-//! A reader of git's configuration, for the few settings that name other files (git-config(1), "Syntax").
+//! A reader of git's configuration, for the few settings that name other files (git-config(1), "Syntax"; git's config.c). Paths are
+//! bytes, and so is all of this.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
 
 /// A setting that names something.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Setting {
     /// `core.hooksPath`.
-    HooksPath(String),
+    HooksPath(OsString),
     /// `core.worktree`.
-    Worktree(String),
+    Worktree(OsString),
     /// `include.path`, or `includeIf.*.path` whatever its condition.
-    Include(String),
+    Include(OsString),
     /// `safe.directory`.
-    SafeDirectory(String),
+    SafeDirectory,
     /// `submodule.*.path`, of `.gitmodules`.
-    Submodule(String),
+    Submodule(OsString),
+    /// A program that git runs, by its path: one of [`RUN`].
+    Program(OsString),
+    /// `init.templateDir`: hooks are copied from there.
+    Template(OsString),
 }
 
+/// Settings whose values git runs (git-config(1)): the section and the last part of the key, without a subsection.
+const RUN: &[(&str, &[&str])] = &[
+    ("alias", ANY),
+    ("browser", &["cmd", "path"]),
+    ("core", &["alternaterefscommand", "askpass", "editor", "fsmonitor", "gitproxy", "pager", "sshcommand"]),
+    ("credential", &["helper"]),
+    ("diff", &["command", "external", "textconv"]),
+    ("difftool", &["cmd", "path"]),
+    ("filter", &["clean", "process", "smudge"]),
+    ("gc", &["recentobjectshook"]),
+    ("gpg", &["defaultkeycommand", "program"]),
+    ("guitool", &["cmd"]),
+    ("hook", &["command"]),
+    ("imap", &["tunnel"]),
+    ("instaweb", &["httpd"]),
+    ("interactive", &["difffilter"]),
+    ("man", &["cmd", "path"]),
+    ("merge", &["driver"]),
+    ("mergetool", &["cmd", "path"]),
+    ("pager", ANY),
+    ("remote", &["receivepack", "uploadpack"]),
+    ("sendemail", &["cccmd", "headercmd", "sendmailcmd", "smtpserver", "tocmd"]),
+    ("sequence", &["editor"]),
+    ("submodule", &["update"]),
+    ("tar", &["command"]),
+    ("trailer", &["cmd", "command"]),
+    ("uploadpack", &["packobjectshook"]),
+];
+
+/// Every key of a section: the names are the user's.
+const ANY: &[&str] = &[];
+
+/// Keys of [`RUN`] whose value is the program, without arguments and without a shell.
+const WHOLE: &[&str] = &["askpass", "path", "program"];
+
 /// The settings of a file, in order. What git would refuse ends it.
-pub(super) fn settings(text: &str) -> Vec<Setting> {
+pub(super) fn settings(text: &[u8]) -> Vec<Setting> {
+    let text = lines(text);
     let mut found = Vec::new();
     let mut section = String::new();
-    let mut rest = text.trim_start_matches('\u{feff}');
+    let mut rest = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&text);
     loop {
-        rest = rest.trim_start();
-        match rest.chars().next() {
+        rest = rest.trim_ascii_start();
+        match rest.first() {
             None => return found,
-            Some('#' | ';') => rest = rest.split_once('\n').map_or("", |(_, after)| after),
-            Some('[') => {
+            Some(b'#' | b';') => rest = after_line(rest),
+            Some(b'[') => {
                 let Some((name, after)) = header(rest) else { return found };
                 (section, rest) = (name, after);
             }
             Some(_) => {
                 let Some((key, value, after)) = entry(rest) else { return found };
                 rest = after;
-                let Some(value) = value else { continue };
-                match (section.as_str(), key.as_str()) {
-                    ("core", "hookspath") => found.push(Setting::HooksPath(value)),
-                    ("core", "worktree") => found.push(Setting::Worktree(value)),
-                    ("safe", "directory") => found.push(Setting::SafeDirectory(value)),
-                    ("submodule", "path") => found.push(Setting::Submodule(value)),
-                    ("include" | "includeif", "path") => found.push(Setting::Include(value)),
-                    _ => {}
-                }
+                found.extend(value.and_then(|value| setting(&section, &key, &value)));
             }
         }
     }
 }
 
+/// Git takes a carriage return before a line feed for no character, wherever it stands.
+fn lines(text: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.iter().peekable();
+    while let Some(byte) = bytes.next() {
+        if *byte != b'\r' || bytes.peek() != Some(&&b'\n') {
+            out.push(*byte);
+        }
+    }
+    out
+}
+
+fn setting(section: &str, key: &str, value: &[u8]) -> Option<Setting> {
+    // Git's strings end there.
+    let value = value.split(|byte| *byte == 0).next().unwrap_or_default();
+    let path = || OsStr::from_bytes(value).to_owned();
+    match (section, key) {
+        ("core", "hookspath") => Some(Setting::HooksPath(path())),
+        ("core", "worktree") => Some(Setting::Worktree(path())),
+        ("safe", "directory") => Some(Setting::SafeDirectory),
+        ("submodule", "path") => Some(Setting::Submodule(path())),
+        ("include" | "includeif", "path") => Some(Setting::Include(path())),
+        ("init", "templatedir") => Some(Setting::Template(path())),
+        _ => program(section, key, value).map(|path| Setting::Program(OsStr::from_bytes(path).to_owned())),
+    }
+}
+
+/// The path of the program that a value is, or begins with. A name without a slash is sought on PATH.
+fn program<'a>(section: &str, key: &str, value: &'a [u8]) -> Option<&'a [u8]> {
+    let (_, keys) = RUN.iter().find(|(known, _)| *known == section)?;
+    if !keys.is_empty() && !keys.contains(&key) {
+        return None;
+    }
+    let path = if WHOLE.contains(&key) { value } else { first_word(value) };
+    path.contains(&b'/').then_some(path)
+}
+
+/// The first word of a command, as a shell takes it; `!` has git use one.
+fn first_word(value: &[u8]) -> &[u8] {
+    let value = value.trim_ascii_start();
+    let value = value.strip_prefix(b"!").unwrap_or(value).trim_ascii_start();
+    let (text, ends): (&[u8], &[u8]) = match value.split_first() {
+        Some((quote @ (b'"' | b'\''), text)) => (text, std::slice::from_ref(quote)),
+        _ => (value, b" \t\n;|&<>()"),
+    };
+    text.split(|byte| ends.contains(byte)).next().unwrap_or_default()
+}
+
+/// What follows the line.
+fn after_line(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|byte| *byte == b'\n');
+    end.and_then(|end| text.get(end + 1..)).unwrap_or_default()
+}
+
 /// `[section "sub"]`: the section in lower case, and what follows.
-fn header(text: &str) -> Option<(String, &str)> {
+fn header(text: &[u8]) -> Option<(String, &[u8])> {
     let mut is_quoted = false;
     let mut is_escaped = false;
-    for (at, c) in text.char_indices().skip(1) {
-        match c {
+    for (at, byte) in text.iter().enumerate().skip(1) {
+        match byte {
             _ if is_escaped => is_escaped = false,
-            '\\' if is_quoted => is_escaped = true,
-            '"' => is_quoted = !is_quoted,
-            '\n' => return None,
-            ']' if !is_quoted => {
-                let name = text.get(1..at)?;
-                let section = name.split([' ', '\t', '.', '"']).next().unwrap_or_default();
+            b'\\' if is_quoted => is_escaped = true,
+            b'"' => is_quoted = !is_quoted,
+            b'\n' => return None,
+            b']' if !is_quoted => {
+                let mut parts = text.get(1..at)?.split(|byte| b" \t\r.\"".contains(byte));
+                let section = String::from_utf8_lossy(parts.next().unwrap_or_default());
                 return Some((section.to_ascii_lowercase(), text.get(at + 1..)?));
             }
             _ => {}
@@ -67,48 +157,67 @@ fn header(text: &str) -> Option<(String, &str)> {
     None
 }
 
-/// `key = value`: the key in lower case, the value where there is one, and what follows.
-fn entry(text: &str) -> Option<(String, Option<String>, &str)> {
-    let end = text.find(|c: char| !c.is_ascii_alphanumeric() && c != '-').unwrap_or(text.len());
+/// A key in lower case, the value where there is one, and what follows.
+type Entry<'a> = (String, Option<Vec<u8>>, &'a [u8]);
+
+/// `key = value`.
+fn entry(text: &[u8]) -> Option<Entry<'_>> {
+    let is_of_a_key = |byte: &u8| byte.is_ascii_alphanumeric() || *byte == b'-';
+    let end = text.iter().position(|byte| !is_of_a_key(byte)).unwrap_or(text.len());
     let (key, rest) = text.split_at_checked(end).filter(|(key, _)| !key.is_empty())?;
-    let rest = rest.trim_start_matches([' ', '\t']);
-    let key = key.to_ascii_lowercase();
-    let Some(rest) = rest.strip_prefix('=') else {
-        // A switch: true.
-        let line = rest.split_once('\n').map_or("", |(_, after)| after);
-        return Some((key, None, line));
-    };
-    let mut value = String::new();
+    let key = String::from_utf8_lossy(key).to_ascii_lowercase();
+    let rest = after_blanks(rest);
+    // A switch: true.
+    let Some(rest) = rest.strip_prefix(b"=") else { return Some((key, None, after_line(rest))) };
+    let (value, rest) = value(after_blanks(rest))?;
+    Some((key, Some(value), rest))
+}
+
+fn after_blanks(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|byte| !b" \t".contains(byte)).unwrap_or(text.len());
+    text.get(end..).unwrap_or_default()
+}
+
+/// A value, and what follows its line: `parse_value` of git's config.c.
+fn value(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut value = Vec::new();
     let mut is_quoted = false;
     // Blanks count only between other things.
-    let mut blanks = String::new();
-    let mut chars = rest.trim_start_matches([' ', '\t']).chars();
+    let mut blanks = Vec::new();
     loop {
-        match chars.next() {
-            None | Some('\n') if is_quoted => return None,
-            None => return Some((key, Some(value), "")),
-            Some('\n') => return Some((key, Some(value), chars.as_str())),
-            Some('#' | ';') if !is_quoted => {
-                let after = chars.as_str().split_once('\n').map_or("", |(_, after)| after);
-                return Some((key, Some(value), after));
+        let (byte, after) = match rest.split_first() {
+            None | Some((b'\n', _)) if is_quoted => return None,
+            None => return Some((value, rest)),
+            Some((b'\n', after)) => return Some((value, after)),
+            Some((b'#' | b';', after)) if !is_quoted => return Some((value, after_line(after))),
+            Some((byte @ (b' ' | b'\t' | b'\r'), after)) if !is_quoted => {
+                // There is nothing before those at the front.
+                if !value.is_empty() {
+                    blanks.push(*byte);
+                }
+                rest = after;
+                continue;
             }
-            Some('"') => is_quoted = !is_quoted,
-            Some(c @ (' ' | '\t' | '\r')) if !is_quoted => blanks.push(c),
-            Some('\\') => {
-                value.push_str(&std::mem::take(&mut blanks));
-                match chars.next()? {
-                    '\n' => {}
-                    'n' => value.push('\n'),
-                    't' => value.push('\t'),
-                    'b' => value.push('\u{8}'),
-                    c @ ('"' | '\\') => value.push(c),
+            Some((byte, after)) => (*byte, after),
+        };
+        rest = after;
+        value.append(&mut blanks);
+        match byte {
+            b'"' => is_quoted = !is_quoted,
+            b'\\' => {
+                // The end of the file is an end of a line.
+                let (escaped, after) = rest.split_first().unwrap_or((&b'\n', rest));
+                rest = after;
+                match escaped {
+                    b'\n' => {}
+                    b'n' => value.push(b'\n'),
+                    b't' => value.push(b'\t'),
+                    b'b' => value.push(0x8),
+                    byte @ (b'"' | b'\\') => value.push(*byte),
                     _ => return None,
                 }
             }
-            Some(c) => {
-                value.push_str(&std::mem::take(&mut blanks));
-                value.push(c);
-            }
+            byte => value.push(byte),
         }
     }
 }

@@ -6,38 +6,59 @@ use super::*;
 #[test]
 #[expect(clippy::disallowed_methods, reason = "asks git how it reads the same")]
 fn settings_are_read_as_git_reads_them() {
-    let hooks = |text: &str| match settings(text).as_slice() {
-        [Setting::HooksPath(value)] => Some(value.clone()),
-        _ => None,
+    let hooks = |text: &[u8]| {
+        settings(text).iter().find_map(|setting| match setting {
+            Setting::HooksPath(value) => Some(value.clone()),
+            _ => None,
+        })
     };
     let dir = std::env::temp_dir().join(format!("git-config-{}", std::process::id()));
     fs::create_dir_all(&dir).unwrap();
     let file = dir.join("config");
-    for (text, value) in [
-        ("[core]\n\thooksPath = tools/hooks\n", Some("tools/hooks")),
-        ("[CORE] HooksPath=a b  # a comment", Some("a b")),
-        ("[core]\nhookspath = \" a;b \" ; c\n", Some(" a;b ")),
-        ("# [core]\n[core]\n\n;x\nbare\nhooksPath = \"a\\\\b\"\\\n/c\n", Some("a\\b/c")),
-        ("[core \"x\"]\nhooksPath = a\n", None),
-        ("[user]\nname = \"[core]\"\nhooksPath = a\n", None),
-        ("[remote \"a]b\\\"\"]\nurl = x\n[core]\nhooksPath = y\n", Some("y")),
-    ] {
+    let cases: [(&[u8], Option<&[u8]>); 18] = [
+        (b"[core]\n\thooksPath = tools/hooks\n", Some(b"tools/hooks")),
+        (b"[CORE] HooksPath=a b  # a comment", Some(b"a b")),
+        (b"[core]\nhookspath = \" a;b \" ; c\n", Some(b" a;b ")),
+        (b"# [core]\n[core]\n\n;x\nbare\nhooksPath = \"a\\\\b\"\\\n/c\n", Some(b"a\\b/c")),
+        (b"[core \"x\"]\nhooksPath = a\n", None),
+        (b"[user]\nname = \"[core]\"\nhooksPath = a\n", None),
+        (b"[remote \"a]b\\\"\"]\nurl = x\n[core]\nhooksPath = y\n", Some(b"y")),
+        // As editors of other systems end lines, also where a line goes on.
+        (b"\xef\xbb\xbf[user]\r\nname = a \\\r\n b\r\n[core]\r\n hooksPath = hk\r\n", Some(b"hk")),
+        (b"[core]\r\nhooksPath = h\\\r\nk # a\\\r\nname = x", Some(b"hk")),
+        (b"[core]\nhooksPath = a\rb\n", Some(b"a\rb")),
+        (b"[core]\nhooksPath = a\r\r\n", Some(b"a")),
+        (b"; a comment\r[core]\nhooksPath = a\n", None),
+        // Bytes that are no text, and what ends a word.
+        (b"[core]\nhooksPath = h\xf6ks\n", Some(b"h\xf6ks")),
+        (b"[core]\nhooksPath = h\xc3\n[x]\nname = \xff\n", Some(b"h\xc3")),
+        (b"[core]\nhooksPath = hk\0more\n", Some(b"hk")),
+        (b"[core]\nhooksPath = a\\", Some(b"a")),
+        (b"[core]\nhooksPath = \"\" a  \"\" \n", Some(b"a  ")),
+        (b"[core]\nhooksPath = a\\\n\\\n\t b\n", Some(b"a\t b")),
+    ];
+    for (text, value) in cases {
+        let words = String::from_utf8_lossy(text);
         fs::write(&file, text).unwrap();
         let git = Command::new("git").args(["config", "--file"]).arg(&file).arg("core.hooksPath").output();
         if let Ok(git) = git {
-            let said = git.status.success().then(|| String::from_utf8(git.stdout).unwrap());
-            assert_eq!(said.as_deref().map(|said| said.strip_suffix('\n').unwrap()), value, "git: {text:?}");
+            let said = git.status.success().then_some(git.stdout);
+            let said = said.as_deref().map(|said| said.strip_suffix(b"\n").unwrap());
+            assert_eq!(said, value, "git: {words:?}");
         }
         // A subsection of core is not core to git, and one more path for us.
-        let ours = hooks(text).filter(|_| !text.contains("core \""));
-        let value = value.filter(|_| !text.contains("core \""));
-        assert_eq!(ours.as_deref(), value, "{text:?}");
+        let is_same = !words.contains("core \"");
+        let ours = hooks(text).filter(|_| is_same);
+        assert_eq!(ours.as_deref().map(OsStr::as_bytes), value.filter(|_| is_same), "{words:?}");
     }
     fs::remove_dir_all(&dir).unwrap();
     let includes = "[include]\npath = ../common\n[includeIf \"gitdir:~/x/\"]\n  path = ~/y\n";
-    assert_eq!(settings(includes), [Setting::Include("../common".into()), Setting::Include("~/y".into())]);
+    assert_eq!(
+        settings(includes.as_bytes()),
+        [Setting::Include("../common".into()), Setting::Include("~/y".into())]
+    );
     for broken in ["[core", "[core]\nhooksPath = \"a\n", "[core]\nhooksPath = \\q", "=", "[core]\n= x"] {
-        assert_eq!(settings(broken), [], "{broken:?}");
+        assert_eq!(settings(broken.as_bytes()), [], "{broken:?}");
     }
 }
 
@@ -67,7 +88,10 @@ fn b15_repositories_submodules_and_what_they_name_are_found() {
     let directories: BTreeSet<_> = found.directories.iter().map(|(dir, _)| dir.clone()).collect();
     assert_eq!(directories, in_root(&[".git/modules/lib/deep", ".git/worktrees/other", "a/b/.git"]));
     assert_eq!(found.links, in_root(&["a/c/.git", "lib/deep/.git"]));
-    assert_eq!(found.named, in_root(&["tools/hooks", "common.cfg", "more.cfg", "lib/deep/own"]));
+    // Of a relative path also what it means to a push.
+    let pushed = [".git/tools/hooks", ".git/modules/lib/deep/own"];
+    let named = in_root(&["tools/hooks", "common.cfg", "more.cfg", "lib/deep/own"]);
+    assert_eq!(found.named, &named | &in_root(&pushed));
     assert_eq!(found.left, Vec::<String>::new());
 
     make(".git/config", "[core]\nhooksPath = .\n");
@@ -137,7 +161,7 @@ fn b15_another_way_to_the_hooks_is_found() {
         fs::create_dir_all(root.join("hk")).unwrap();
     }
     fs::remove_dir_all(&outer).unwrap();
-    let home = |user: &str| place(Path::new("/x"), user, Path::new(HOME));
+    let home = |user: &str| place(Path::new("/x"), OsStr::new(user), Path::new(HOME));
     assert_eq!((home("~root/h"), home("~no-such-user/h")), ("/root/h".into(), "/x/~no-such-user/h".into()));
     assert_eq!((home("~/h"), home("~")), ("/home/ann/h".into(), HOME.into()));
 }
@@ -199,8 +223,8 @@ fn b15_what_is_too_much_is_said_and_the_oldest_count() {
     let left = obeyed_within(&root, &everywhere(HOME), MOST).left;
     assert!(left.iter().any(|left| left.contains("too much")), "{left:?}");
 
-    let (everywhere, found) = (&everywhere(HOME), Obeyed::default());
-    let mut search = Search { tree: &root, everywhere, found, most: 1, room: 1, names: 9, next: Vec::new() };
+    let everywhere = &everywhere(HOME);
+    let mut search = Search { names: 9, ..Search::new(&root, everywhere, 1) };
     search.children(&root);
     assert!(search.found.left.iter().any(|left| left.contains("too much")), "{:?}", search.found.left);
     fs::remove_dir_all(&root).unwrap();
@@ -261,7 +285,8 @@ fn b15_what_a_git_file_leads_to_is_found() {
     let found = obeyed(&root, &everywhere(HOME));
     let in_root = |names: &[&str]| names.iter().map(|name| root.join(name)).collect::<BTreeSet<_>>();
     assert_eq!(directories(&root), in_root(&["deep/own", "sub/own", "bare.git"]));
-    assert_eq!(found.named, in_root(&["own-hooks", "sub/nested/more-hooks"]));
+    let named = ["own-hooks", "deep/own/own-hooks", "sub/nested/more-hooks", "sub/own/more-hooks"];
+    assert_eq!(found.named, in_root(&named));
     assert_eq!(found.links, in_root(&["sub/nested/.git"]));
     fs::remove_dir_all(&root).unwrap();
 }
@@ -416,7 +441,7 @@ fn b15_a_pipe_in_the_place_of_a_configuration_is_not_waited_for() {
     let (done, wait) = std::sync::mpsc::channel();
     let at = file.clone();
     std::thread::spawn(move || {
-        let read: BTreeSet<String> = (0..20_000).map(|_| read(&at)).collect();
+        let read: BTreeSet<PathBuf> = (0..20_000).map(|_| path_of(&at)).collect();
         done.send(read).unwrap();
     });
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
@@ -428,6 +453,104 @@ fn b15_a_pipe_in_the_place_of_a_configuration_is_not_waited_for() {
             Err(_) => assert!(std::time::Instant::now() < deadline, "it waits for a writer"),
         }
     };
-    assert_eq!(read, ["", "[core]\n"].map(str::to_owned).into(), "the one or the other");
+    assert_eq!(read, ["", "[core]"].map(PathBuf::from).into(), "the one or the other");
     fs::remove_dir_all(root).unwrap();
+}
+
+/// A path means what the kernel makes of it, and what leads there must stay as it is.
+#[test]
+fn b15_what_leads_to_a_named_path_is_found() {
+    let root = scratch("turns");
+    for dir in ["x/y", "x/hk", "sub", "hk"] {
+        fs::create_dir_all(root.join(dir)).unwrap();
+    }
+    std::os::unix::fs::symlink("x/y", root.join("lnk")).unwrap();
+    let named = |hooks: &str| {
+        config(&root.join(".git"), hooks);
+        let found = obeyed(&root, &everywhere(HOME));
+        let below = |paths: BTreeSet<PathBuf>| -> Vec<String> {
+            let below = paths.iter().map(|path| path.strip_prefix(&root).unwrap().display().to_string());
+            below.filter(|path| !path.starts_with(".git")).collect()
+        };
+        (below(found.named), below(found.turns))
+    };
+    let words = |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+    assert_eq!(named("lnk/../hk"), (words("lnk/../hk x/hk"), words("x/y")));
+    assert_eq!(named("sub/../hk"), (words("hk"), words("sub")));
+    assert_eq!(named("not/there/../../hk"), (words("hk"), words("not not/there")));
+    assert_eq!(named(&root.join("lnk/../new").display().to_string()).0, words("lnk/../new x/new"));
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// What a value of a setting that git runs begins with, where that is a path.
+#[test]
+fn b15_programs_that_git_runs_are_found() {
+    let root = scratch("programs");
+    fs::create_dir_all(root.join(".git")).unwrap();
+    for (text, path) in [
+        ("[core]\nfsmonitor = ./fsm", Some("fsm")),
+        ("[core]\nfsmonitor = true", None),
+        ("[core]\nsshCommand = tools/ssh -v a/b", Some("tools/ssh")),
+        ("[alias]\nanything = !\\\"my tools/x\\\" y", Some("my tools/x")),
+        ("[alias]\nanything = log -- a/b", None),
+        ("[credential \"https://example.com\"]\nhelper = !./c;x", Some("c")),
+        ("[filter \"a.b\"]\nprocess = 'f/p' q", Some("f/p")),
+        ("[filter \"a.b\"]\nrequired = f/p", None),
+        ("[gpg \"ssh\"]\nprogram = my tools/sign", Some("my tools/sign")),
+        ("[pager]\nlog = ./less", Some("less")),
+        ("[init]\ntemplateDir = template", Some("template")),
+        ("[init]\ndefaultBranch = a/b", None),
+    ] {
+        fs::write(root.join(".git/config"), text).unwrap();
+        let named = obeyed(&root, &everywhere(HOME)).named;
+        assert_eq!(named, path.iter().map(|path| root.join(path)).collect(), "{text}");
+    }
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// What a stage may have named is read to a bound, all together, and nothing that is the kernel's: that may wait for ever.
+#[test]
+fn b15_what_is_read_is_bounded() {
+    let root = scratch("bounded");
+    config(&root.join("sub/.git"), "hooks");
+    let left = |includes: &str| {
+        fs::write(root.join("sub/.git/config"), format!("[include]\n{includes}")).unwrap();
+        let found = obeyed(&root, &everywhere(HOME));
+        (found.left, found.named.contains(&root.join("sub/hooks")))
+    };
+    for file in ["/proc/version", "/sys/kernel/uevent_seqnum", "/proc/self/root/proc/uptime"] {
+        let (left, _) = left(&format!("path = {file}\n"));
+        assert!(left.iter().any(|left| left.contains("the kernel's")), "{file}: {left:?}");
+    }
+    for number in 0..10 {
+        fs::write(root.join(format!("sub/.git/i{number}")), vec![b'#'; 1 << 20]).unwrap();
+    }
+    fs::write(root.join("sub/.git/small"), "[core]\nhooksPath = hooks\n").unwrap();
+    assert_eq!(left("path = small\n"), (Vec::new(), true));
+    let many: String = (0..10).map(|number| format!("path = i{number}\n")).collect();
+    let (left, is_named) = left(&format!("{many}path = small\n"));
+    assert!(!is_named && left.iter().any(|left| left.contains("with what was read before")), "{left:?}");
+    fs::remove_dir_all(&root).unwrap();
+}
+
+/// A stage may close more directories than can be mounted: its own are younger.
+#[test]
+fn b15_of_closed_directories_the_oldest_count() {
+    let root = scratch("closed");
+    let everywhere = everywhere(HOME);
+    let mut search = Search::new(&root, &everywhere, DIRECTORIES);
+    for number in 0..CLOSED + 2 {
+        let dir = root.join(format!("d{}", 99 - number));
+        fs::create_dir_all(dir.join("inner")).unwrap();
+        search.closed.extend([dir.join("inner"), dir]);
+        std::thread::sleep(std::time::Duration::from_millis(if number < 2 { 20 } else { 1 }));
+    }
+    search.closed();
+    assert_eq!(search.found.closed.len(), CLOSED);
+    assert!(
+        search.found.closed.contains(&root.join("d99")) && search.found.closed.contains(&root.join("d98"))
+    );
+    let [left] = &search.found.left[..] else { panic!("{:?}", search.found.left) };
+    assert!(left.starts_with("of 34 directories"), "{left}");
+    fs::remove_dir_all(&root).unwrap();
 }

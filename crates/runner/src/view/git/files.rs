@@ -1,0 +1,132 @@
+//! Reads what configurations name, and no more of it than is worth it: a stage of an earlier run may have named anything.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use nix::fcntl::OFlag;
+use nix::sys::statfs::{self, FsType, fstatfs};
+
+use super::config::{Setting, settings};
+
+/// Bytes of a configuration.
+const CONFIG: u64 = 1 << 20;
+/// Bytes of all configurations together: they take about 50 ms.
+const TOGETHER: u64 = 8 << 20;
+/// Bytes of a file that holds one path (`PATH_MAX` of limits.h), and a word before it.
+const ONE_PATH: u64 = 4096 + 16;
+
+/// File systems whose files are the kernel's words, made when they are read: to read one may wait for ever, and may take away
+/// what somebody else was to read (statfs(2)).
+const OF_THE_KERNEL: [FsType; 13] = [
+    statfs::PROC_SUPER_MAGIC,
+    statfs::SYSFS_MAGIC,
+    statfs::TRACEFS_MAGIC,
+    statfs::DEBUGFS_MAGIC,
+    statfs::SECURITYFS_MAGIC,
+    statfs::SELINUX_MAGIC,
+    statfs::SMACK_MAGIC,
+    statfs::CGROUP_SUPER_MAGIC,
+    statfs::CGROUP2_SUPER_MAGIC,
+    statfs::BPF_FS_MAGIC,
+    statfs::RDTGROUP_SUPER_MAGIC,
+    statfs::DEVPTS_SUPER_MAGIC,
+    statfs::XENFS_SUPER_MAGIC,
+];
+
+/// What was not read of a file, and why.
+#[derive(Debug)]
+pub(super) enum Unread {
+    /// It is not there, or is no regular file.
+    Absent,
+    /// It could not be opened or read.
+    Closed,
+    /// It is the kernel's.
+    Kernel,
+    /// What is beyond [`CONFIG`].
+    Rest,
+    /// What is beyond [`TOGETHER`].
+    Spent,
+}
+
+/// Configurations, each read once.
+#[derive(Debug)]
+pub(super) struct Files {
+    known: BTreeMap<PathBuf, Rc<[Setting]>>,
+    /// Bytes that can still be read.
+    room: u64,
+}
+
+impl Default for Files {
+    fn default() -> Self {
+        Self { known: BTreeMap::new(), room: TOGETHER }
+    }
+}
+
+impl Files {
+    /// The settings of a file as far as it can be read, and what was not.
+    pub(super) fn settings(&mut self, path: &Path) -> (Rc<[Setting]>, Option<Unread>) {
+        if let Some(known) = self.known.get(path) {
+            return (known.clone(), None);
+        }
+        let most = CONFIG.min(self.room);
+        let (bytes, unread) = match read(path, most + 1) {
+            Ok(bytes) => (bytes, None),
+            Err(unread) => (Vec::new(), Some(unread)),
+        };
+        let size = bytes.len() as u64;
+        self.room = self.room.saturating_sub(size);
+        let unread = match unread {
+            None if size <= most => None,
+            None if most == CONFIG => Some(Unread::Rest),
+            None => Some(Unread::Spent),
+            unread => unread,
+        };
+        let found: Rc<[Setting]> = settings(&bytes).into();
+        self.known.insert(path.to_path_buf(), found.clone());
+        (found, unread)
+    }
+}
+
+/// The path that a file holds, after a word: `gitdir`, `commondir` and `.git` (gitrepository-layout(5)).
+pub(super) fn path_in(file: &Path, before: &str) -> Result<PathBuf, Unread> {
+    let bytes = read(file, ONE_PATH)?;
+    let path = bytes.strip_prefix(before.as_bytes()).ok_or(Unread::Absent)?;
+    Ok(PathBuf::from(OsStr::from_bytes(path.trim_ascii())))
+}
+
+/// The first bytes of a regular file.
+fn read(path: &Path, most: u64) -> Result<Vec<u8>, Unread> {
+    let mut bytes = Vec::new();
+    let done = open(path)?.take(most).read_to_end(&mut bytes);
+    done.map_err(|error| why(&error))?;
+    Ok(bytes)
+}
+
+/// Opens a regular file, and nothing else: a stage of another run may put a pipe in its place at any time, which would wait for a
+/// writer, or a link to a device. So it is looked at as it was opened, before anything is done to it (open(2), `O_PATH`).
+fn open(path: &Path) -> Result<File, Unread> {
+    let flags = OFlag::O_PATH;
+    let place = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path).map_err(|it| why(&it))?;
+    if !place.metadata().map_err(|error| why(&error))?.is_file() {
+        return Err(Unread::Absent);
+    }
+    let about = fstatfs(&place).map_err(|errno| why(&errno.into()))?;
+    if OF_THE_KERNEL.contains(&about.filesystem_type()) {
+        return Err(Unread::Kernel);
+    }
+    // A lease that somebody has on the file is not waited for either.
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let again = format!("/proc/self/fd/{}", place.as_raw_fd());
+    OpenOptions::new().read(true).custom_flags(flags.bits()).open(again).map_err(|error| why(&error))
+}
+
+fn why(error: &io::Error) -> Unread {
+    if super::is_absent(error) { Unread::Absent } else { Unread::Closed }
+}

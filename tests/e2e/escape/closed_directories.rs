@@ -1,0 +1,62 @@
+//! B13, B15: a directory that the stage of one run closes, for the next one to open: what lies in it is not nothing.
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b15_closed_directories", repositories);
+    list.users("escape::b13_credentials_in_a_closed_directory", credentials);
+}
+
+/// Root's exeat reads through any mode, and protects what it finds there; an ordinary user's says what it cannot see.
+fn repositories(cx: &Cx) {
+    let made = "git init -q . && git init -q packages/lib && git init -q --bare .git/modules/m";
+    let hook = "packages/lib/.git/hooks/pre-commit";
+    for (close, open, mode, target) in [
+        ("packages", "packages", "0311", hook),
+        ("packages", "packages", "0600", hook),
+        ("packages/lib", "packages/lib", "0", hook),
+        ("packages/lib/.git", "packages/lib/.git", "0", hook),
+        (".git/modules", ".git/modules", "0", ".git/modules/m/hooks/pre-commit"),
+        (".git", ".git", "0", ".git/hooks/pre-commit"),
+        (".git/hooks/..", ".git", "0600", ".git/hooks/pre-commit"),
+        (".cargo", ".cargo", "0", ".cargo/config.toml"),
+    ] {
+        cx.outside(["sh", "-c", made]).run().exits(0);
+        cx.outside(["sh", "-c", "mkdir .cargo; touch .cargo/config.toml"]).run().exits(0);
+        cx.sh(&[], &format!("chmod {mode} {close}")).run().exits(0);
+        let write = format!("chmod 755 {open} 2>/dev/null; (echo evil >>{target}) 2>/dev/null && echo wrote");
+        let done = cx.sh(&[], &write).run();
+        let look = format!("chmod 755 {open}; cat {target}");
+        let now = cx.outside(["sh", "-c", &look]).run();
+        assert!(!now.stdout().contains("evil"), "{mode} {close}: {done:?}");
+        assert!(!now.stderr().contains("cat: .cargo"), "the caller's own file is gone: {now:?}");
+        if !cx.is_root() {
+            done.says(&format!("{open}` is read-only for the stage: it is closed")).says("`chmod u+rwx /");
+        }
+        cx.outside(["rm", "-rf", "packages", ".git", ".cargo"]).run().exits(0);
+    }
+
+    // It is the protection that kept it out.
+    cx.outside(["sh", "-c", made]).run().exits(0);
+    let open = |script: &str| cx.exeat(["run", "--allow-git-config", "--", "sh", "-c", script]).run();
+    open("chmod 0311 packages").exits(0);
+    open(&format!("chmod 755 packages; echo evil >{hook}")).exits(0);
+    cx.outside(["cat", hook]).run().prints("evil\n");
+}
+
+/// A home that the stage may write, but for what is hidden in it.
+fn credentials(cx: &Cx) {
+    let home = cx.home().join("inner").display().to_string();
+    let run =
+        |script: &str| cx.exeat(["run", "--rw", &home, "--", "sh", "-c", script]).env("HOME", &home).run();
+    let outside = |script: &str| cx.outside(["sh", "-c", script]).env("HOME", &home).run();
+    outside("mkdir -p ~/.cargo; echo secret >~/.cargo/credentials.toml").exits(0);
+    let file = format!("{home}/.cargo/credentials.toml");
+    run(&format!("cat {file} 2>/dev/null; chmod 0 {home}/.cargo")).exits(0).prints("");
+    let done = run(&format!("chmod 755 {home}/.cargo 2>/dev/null; cat {file} 2>/dev/null; true"));
+    done.exits(0).prints("");
+    if !cx.is_root() {
+        done.says(".cargo` is hidden from the stage: it is closed");
+    }
+    outside("chmod 755 ~/.cargo; cat ~/.cargo/credentials.toml").prints("secret\n");
+}
