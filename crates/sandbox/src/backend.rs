@@ -35,6 +35,9 @@ const GO: Duration = Duration::from_secs(60);
 /// From the end of bubblewrap to the end of the sandbox's pid 1, which the kernel has killed by then.
 const END: Duration = Duration::from_secs(10);
 
+/// The longest wait for a change.
+const A_LOOK: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// What it takes to start a sandbox.
 #[derive(Debug)]
 pub struct Launch {
@@ -296,26 +299,12 @@ impl Running {
     }
 
     /// Waits until the sandbox's table of mounts, from [`Offer::mounts`], has changed since the last time, or bubblewrap has ended,
-    /// but not longer than this.
+    /// but not longer than this, nor than a day.
     ///
     /// # Errors
     /// What poll(2) says.
     pub fn until_change(&self, table: &File, longest: Duration) -> io::Result<Change> {
-        let longest = PollTimeout::try_from(longest).unwrap_or(PollTimeout::MAX);
-        let mut fds = [
-            PollFd::new(table.as_fd(), PollFlags::POLLPRI),
-            PollFd::new(self.bwrap.as_fd(), PollFlags::POLLIN),
-        ];
-        loop {
-            match poll(&mut fds, longest) {
-                Err(Errno::EINTR) => {}
-                Err(errno) => return Err(errno.into()),
-                // First, so that a change is not missed because the end came with it.
-                Ok(_) if fds.first().and_then(PollFd::any).unwrap_or(false) => return Ok(Change::Mounts),
-                Ok(0) => return Ok(Change::None),
-                Ok(_) => return Ok(Change::Ended),
-            }
-        }
+        change(table.as_fd(), self.bwrap.as_fd(), Instant::now() + longest.min(A_LOOK))
     }
 
     /// Ends every process of the sandbox at once.
@@ -348,6 +337,23 @@ impl Running {
                 None => Status::Signal(libc::SIGKILL),
             },
         })
+    }
+}
+
+/// As [`Running::until_change`], for a table of mounts and a process.
+pub(crate) fn change(table: BorrowedFd<'_>, process: BorrowedFd<'_>, by: Instant) -> io::Result<Change> {
+    let mut fds = [PollFd::new(table, PollFlags::POLLPRI), PollFd::new(process, PollFlags::POLLIN)];
+    loop {
+        // Rounded up, and what is left of it each time: signals may come more often than it is long.
+        let left = by.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1));
+        match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
+            Err(Errno::EINTR) if Instant::now() < by => {}
+            Err(Errno::EINTR) | Ok(0) => return Ok(Change::None),
+            Err(errno) => return Err(errno.into()),
+            // First, so that a change is not missed because the end came with it.
+            Ok(_) if fds.first().and_then(PollFd::any).unwrap_or(false) => return Ok(Change::Mounts),
+            Ok(_) => return Ok(Change::Ended),
+        }
     }
 }
 

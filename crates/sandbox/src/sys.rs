@@ -364,8 +364,41 @@ pub(crate) fn file_of(bytes: &[u8]) -> io::Result<File> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::backend::{Change, change};
+
+    /// B11: a host program's own signals do not put off the look at the mounts.
+    #[test]
+    fn b11_signals_do_not_put_off_a_look() {
+        use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+        extern "C" fn nothing(_: libc::c_int) {}
+        let action = SigAction::new(SigHandler::Handler(nothing), SaFlags::SA_RESTART, SigSet::empty());
+        // SAFETY: the handler does nothing. No other test has this signal.
+        unsafe { sigaction(Signal::SIGURG, &action) }.unwrap();
+        let (table, _open) = io::pipe().unwrap();
+        let process = PidFd::open(std::process::id().cast_signed()).unwrap();
+        // SAFETY: takes nothing.
+        let (waiting, is_over) = (unsafe { libc::pthread_self() }, AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let by = Instant::now() + Duration::from_secs(10);
+                while !is_over.load(Ordering::Relaxed) && Instant::now() < by {
+                    // SAFETY: that thread waits for this one.
+                    assert_eq!(unsafe { libc::pthread_kill(waiting, libc::SIGURG) }, 0);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+            let start = Instant::now();
+            let seen = change(table.as_fd(), process.as_fd(), start + Duration::from_millis(500)).unwrap();
+            is_over.store(true, Ordering::Relaxed);
+            assert_eq!(seen, Change::None);
+            let took = start.elapsed();
+            assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(5), "{took:?}");
+        });
+    }
 
     /// B14: what is made for a user is made with that user's rights, or not at all.
     #[test]
