@@ -61,6 +61,7 @@ mod tmpfs_fill;
 mod uncovered;
 mod user_namespace;
 mod vsock;
+mod without_cap_kill;
 
 pub(crate) fn cases(list: &mut Cases) {
     abstract_socket::cases(list);
@@ -121,6 +122,7 @@ pub(crate) fn cases(list: &mut Cases) {
     uncovered::cases(list);
     user_namespace::cases(list);
     vsock::cases(list);
+    without_cap_kill::cases(list);
 }
 
 /// The attack works on the host: what refuses it inside is the sandbox.

@@ -14,6 +14,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("life::signals_reach_the_stage", signals_reach);
     list.bridges("life::a_stubborn_stage_is_killed", stubborn);
     list.users("life::signals_that_only_tell", signals_that_only_tell);
+    list.users("life::signals_that_are_refused", refused_signals);
     list.users("life::suspend_and_continue", suspend_and_continue);
     list.once("life::suspended_before_it_starts", suspended_before_it_starts);
     list.once("life::time_goes_on_while_suspended", time_goes_on);
@@ -69,6 +70,49 @@ fn signals_that_only_tell(cx: &Cx) {
     assert!(!live.ended());
     live.signal(Signal::SIGTERM);
     live.wait().exits(143).prints("ready\nUSR1\nUSR2\nWINCH\nCONT\n").record();
+}
+
+/// The kernel refuses every signal of exeat's own, as under a security module.
+const REFUSED: &str = r#"
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <sys/syscall.h>
+
+long syscall(long number, ...)
+{
+    static long (*real)(long, ...);
+    long a[6];
+    va_list rest;
+    va_start(rest, number);
+    for (int i = 0; i < 6; i++)
+        a[i] = va_arg(rest, long);
+    va_end(rest);
+    if (number == SYS_pidfd_send_signal) {
+        errno = EPERM;
+        return -1;
+    }
+    if (!real)
+        real = (long (*)(long, ...))dlsym(RTLD_NEXT, "syscall");
+    return real(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+}
+"#;
+
+/// What cannot be passed on is said, and the guard ends the stage.
+fn refused_signals(cx: &Cx) {
+    let source = cx.write("refused.c", REFUSED);
+    let library = source.with_extension("so").display().to_string();
+    let source = source.display().to_string();
+    cx.outside(["cc", "-shared", "-fPIC", "-o", &library, &source, "-ldl"]).run().exits(0);
+    let mut live = cx.sh(&[], TRAP).env("LD_PRELOAD", &library).start();
+    live.until_prints("ready").signal(Signal::SIGTERM);
+    let done = live.wait();
+    done.exits(137)
+        .prints("ready\n")
+        .says("SIGTERM could not be passed on to the stage: Operation not permitted");
+    assert!(done.took < Duration::from_secs(15), "{done:?}");
+    done.record();
 }
 
 /// One that leaves SIGTSTP alone, one that catches it and goes on, and one that ignores it.

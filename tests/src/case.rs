@@ -313,6 +313,11 @@ impl Cases {
         self.push(name, Who::Root, Bridge::Handoff, false, case);
     }
 
+    /// For root alone, over the default bridge, with no other trial beside it.
+    pub fn root_alone(&mut self, name: &str, case: Case) {
+        self.push(name, Who::Root, Bridge::Handoff, true, case);
+    }
+
     /// As [`Cases::matrix`], with no other trial beside it.
     pub fn alone(&mut self, name: &str, case: Case) {
         for who in [Who::Root, Who::User] {

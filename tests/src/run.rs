@@ -218,9 +218,14 @@ impl Live<'_> {
 
     /// The states of all processes below exeat with this name (proc_pid_stat(5)).
     pub fn states(&self, name: &str) -> Vec<char> {
+        self.pids(name).into_iter().filter_map(|pid| state_of(pid.as_raw().cast_unsigned())).collect()
+    }
+
+    /// The processes of that name below exeat.
+    pub fn pids(&self, name: &str) -> Vec<Pid> {
         let below = below(self.child.id());
         let named = below.iter().filter_map(|line| line.split_once(' ')).filter(|(_, known)| *known == name);
-        named.filter_map(|(pid, _)| state_of(pid.parse().ok()?)).collect()
+        named.filter_map(|(pid, _)| pid.parse().ok()).map(Pid::from_raw).collect()
     }
 
     /// Whether it ended.

@@ -107,8 +107,7 @@ impl Covers {
             if lost.as_ref().is_ok_and(Vec::is_empty) {
                 continue;
             }
-            // Where it has ended by itself meanwhile, nobody is left to be ended.
-            let _ = running.kill();
+            running.kill();
             return Some(lost);
         }
     }

@@ -335,7 +335,7 @@ impl Watcher {
             // Said before it is done, so that the end is never seen without its reason.
             let _ = self.stop.try_send(Stop { reached, blind });
             // Here and not by the receiver: the thread that serves connections may be busy with the stage's.
-            let _ = self.handle.kill();
+            self.handle.kill();
             return;
         }
     }

@@ -49,7 +49,7 @@ impl Meter {
     pub(crate) fn stop(&self) {
         let _ = self.stop.try_send(Stop { reached: Reached::OutputSize(self.limit), blind: None });
         if let Some(handle) = self.handle.get() {
-            let _ = handle.kill();
+            handle.kill();
         }
     }
 }

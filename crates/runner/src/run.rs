@@ -201,11 +201,12 @@ pub(crate) fn run_on(
             Ok(done) => done,
             Err(error) => return Err(lost_with(error, run, audit, found, notes)),
         };
-        let Done { ended: how, why_not, signal, blind, summary, through, .. } = done;
+        let Done { ended: how, why_not, signal, blind, untold, summary, through, .. } = done;
         if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
         }
+        notes.extend(untold);
         if let Some(why) = blind {
             notes.push(format!("what the stage uses could not be measured any more: {why}"));
         }
@@ -324,6 +325,8 @@ struct Done {
     signal: Option<Signal>,
     /// Why the stage was stopped for a limit that may not have been reached.
     blind: Option<String>,
+    /// A line on a signal that was not passed on.
+    untold: Option<String>,
     /// What the host took away from over it.
     uncovered: Uncovered,
     summary: Summary,
@@ -652,9 +655,9 @@ impl Run<'_> {
         // The server drains for a bounded time by itself.
         while tasks.join_next().await.is_some() {}
         thread.join();
-        let Over { ended, why_not, signal, blind, uncovered } = ended?;
+        let Over { ended, why_not, signal, blind, untold, uncovered } = ended?;
         let (summary, through) = server.summary();
-        Ok(Done { ended, why_not, signal, blind, uncovered, summary, through })
+        Ok(Done { ended, why_not, signal, blind, untold, uncovered, summary, through })
     }
 
     /// Starts the thread that owns the sandbox.
@@ -871,7 +874,7 @@ impl Sandbox {
                 }
                 Err(_) => {
                     // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
-                    let _ = handle.kill();
+                    handle.kill();
                     return Err(Error::Stopped(signal as i32));
                 }
             },
@@ -889,7 +892,7 @@ impl Sandbox {
                     Ok(copying) => copying,
                     Err((what, source)) => {
                         // It runs already, and nobody would hold it to its time.
-                        let _ = handle.kill();
+                        handle.kill();
                         return Err(Error::Prepare { what, source });
                     }
                 }
@@ -902,6 +905,7 @@ impl Sandbox {
                     why_not: Some(errno.desc()),
                     signal: None,
                     blind: None,
+                    untold: None,
                     uncovered: None,
                 });
             }
@@ -991,7 +995,7 @@ impl Sandbox {
             (None, Status::Signal(signal)) => Ended::Signal(signal),
         };
         let blind = stop.and_then(|stop| stop.blind);
-        Ok(Over { ended, why_not: None, signal: first, blind, uncovered })
+        Ok(Over { ended, why_not: None, signal: first, blind, untold: stopping.untold, uncovered })
     }
 }
 
@@ -1001,6 +1005,8 @@ struct Over {
     why_not: Option<&'static str>,
     signal: Option<Signal>,
     blind: Option<String>,
+    /// A line on a signal that was not passed on.
+    untold: Option<String>,
     uncovered: Uncovered,
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::suspend_this_process;
+use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -27,13 +28,15 @@ pub(crate) struct Stopping {
     pub(crate) deadline: Option<Instant>,
     /// The stage was continued with this process, and the signal that did it is still on its way here.
     continued: bool,
+    /// Why a signal was not passed on, the last time, as a line for the caller.
+    pub(crate) untold: Option<String>,
     /// What goes on between the stage's terminal and the caller's, where the stage has one of its own.
     pub(crate) terminal: Option<Copying>,
 }
 
 impl Stopping {
     pub(crate) fn new(handle: Handle, terminal: Option<Copying>) -> Self {
-        Self { handle, deadline: None, continued: false, terminal }
+        Self { handle, deadline: None, continued: false, untold: None, terminal }
     }
 
     /// Waits until somebody has typed that the stage is to be suspended.
@@ -92,15 +95,20 @@ impl Stopping {
     }
 
     /// Passes a signal on.
-    pub(crate) fn tell(&self, signal: Signal) {
-        // A stage that is over already needs no signal.
-        let _ = self.handle.signal(signal as i32);
+    pub(crate) fn tell(&mut self, signal: Signal) {
+        match self.handle.signal(signal as i32) {
+            // A stage that is over already needs no signal.
+            Err(error) if error.raw_os_error() != Some(Errno::ESRCH as i32) => {
+                self.untold = Some(format!("{signal} could not be passed on to the stage: {error}"));
+            }
+            _ => {}
+        }
     }
 
     pub(crate) fn kill(&mut self) {
         // Not again: from here on only the end is waited for.
         self.deadline = Instant::now().checked_add(GRACE);
-        let _ = self.handle.kill();
+        self.handle.kill();
     }
 
     /// Stops the stage's process group, then this process; returns when both go on. Where nobody could continue this process

@@ -19,7 +19,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::Resource;
 
 use crate::bwrap::Argv;
-use crate::child::Bwrap;
+use crate::child::{Bwrap, Lifeline};
 use crate::control::{self, Control, Ready, wait};
 use crate::error::Error;
 use crate::inside::Inside;
@@ -129,6 +129,10 @@ struct Processes {
     init: PidFd,
     /// The pid of the sandbox's pid 1 as the host sees it, with the same validity.
     init_pid: i32,
+    /// Whose they are.
+    identity: Identity,
+    /// Of the guard, which may kill them.
+    lifeline: Lifeline,
 }
 
 /// How a stage ended.
@@ -172,6 +176,8 @@ impl Launch {
             stage: PidFd::open(control.pid).map_err(Error::Watch)?,
             init: PidFd::open(init).map_err(Error::Watch)?,
             init_pid: init,
+            identity: self.spec.identity,
+            lifeline: bwrap.lifeline(),
         }));
         let passed = match control.receive()? {
             Some((Message::Hello(_), passed)) => passed,
@@ -307,12 +313,9 @@ impl Running {
         change(table.as_fd(), self.bwrap.as_fd(), Instant::now() + longest.min(A_LOOK))
     }
 
-    /// Ends every process of the sandbox at once.
-    ///
-    /// # Errors
     /// As [`Handle::kill`].
-    pub fn kill(&self) -> io::Result<()> {
-        self.handle.kill()
+    pub fn kill(&self) {
+        self.handle.kill();
     }
 
     /// Waits until no process of the sandbox is left.
@@ -321,10 +324,12 @@ impl Running {
     /// [`Error::Watch`] when the processes cannot be waited for; they are killed then.
     pub fn wait(mut self) -> Result<Status, Error> {
         let code = self.bwrap.wait().map_err(Error::Watch)?;
-        let Processes { stage, init, .. } = &*self.handle.0;
+        let processes = &*self.handle.0;
+        let Processes { stage, init, .. } = processes;
         // All processes of a pid namespace end before its pid 1 does.
         if wait(init.as_fd(), init.as_fd(), None, Instant::now() + END).map_err(Error::Watch)?.is_none() {
-            init.signal(libc::SIGKILL).map_err(Error::Watch)?;
+            // The guard is gone.
+            processes.permitted(|| init.signal(libc::SIGKILL)).map_err(Error::Watch)?;
         }
         Ok(match stage.wait_status() {
             Some(status) if libc::WIFSIGNALED(status) => Status::Signal(libc::WTERMSIG(status)),
@@ -365,9 +370,10 @@ impl Handle {
     /// Sends a signal to the stage and to the processes of its group.
     ///
     /// # Errors
-    /// What pidfd_send_signal(2) says; `ESRCH` when the stage is over.
+    /// What pidfd_send_signal(2) says: `ESRCH` alone means that the stage is over. What clone(2) says where root has no CAP_KILL and
+    /// no thread can be had.
     pub fn signal(&self, signal: i32) -> io::Result<()> {
-        self.0.stage.signal_group(self.0.pid, signal)
+        self.0.permitted(|| self.0.stage.signal_group(self.0.pid, signal))
     }
 
     /// Whether the stage's own process has ended.
@@ -396,14 +402,28 @@ impl Handle {
         nix::unistd::tcgetpgrp(master).is_ok_and(|group| group.as_raw() == self.0.pid)
     }
 
-    /// Ends every process of the sandbox at once.
+    /// Ends every process of the sandbox at once; there is nothing to do where it is over.
     ///
-    /// # Errors
-    /// What pidfd_send_signal(2) says; `ESRCH` when the sandbox is over.
-    pub fn kill(&self) -> io::Result<()> {
-        self.0.init.signal(libc::SIGKILL)?;
+    /// Cannot fail: where the kernel refuses the signal, as it does to root without CAP_KILL whose stage is another user, the guard
+    /// sends it.
+    pub fn kill(&self) {
+        let Processes { init, init_pid, lifeline, .. } = &*self.0;
+        match init.signal(libc::SIGKILL) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return,
+            Err(_) => lifeline.cut(),
+            Ok(()) => {}
+        }
         // The others end when the kernel runs pid 1 to its end. Among a thousand processes that fork, that is not soon.
-        sys::prefer(self.0.init_pid);
-        Ok(())
+        sys::prefer(*init_pid);
+    }
+}
+
+impl Processes {
+    /// Sends a signal to one of them: where this process may not, as the user whose they are.
+    fn permitted(&self, send: impl Fn() -> io::Result<()> + Sync) -> io::Result<()> {
+        match send() {
+            Err(error) if error.raw_os_error() == Some(libc::EPERM) => sys::as_user(self.identity, &send),
+            sent => sent,
+        }
     }
 }

@@ -3,15 +3,16 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
+use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use nix::fcntl::OFlag;
-use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::pipe2;
 
 use crate::bwrap::{Argv, Word, probe};
@@ -39,9 +40,22 @@ pub(crate) struct Bwrap {
     /// Where the guard tells what it could not do.
     told: File,
     info: File,
-    /// Its end of file, by our end or by dropping it, ends the sandbox, and so does a byte.
-    lifeline: Option<UnixStream>,
+    lifeline: Lifeline,
     over: bool,
+}
+
+/// The guard's connection to this process. Its end of file, by the end of this process or by [`Lifeline::cut`], ends the sandbox.
+#[derive(Debug, Clone)]
+pub(crate) struct Lifeline(Arc<UnixStream>);
+
+impl Lifeline {
+    /// Has the guard end the sandbox: it has the right to, whoever the stage is. For good, and it waits for nothing.
+    ///
+    /// Not by dropping it: a process that forked from this one may have a copy. shutdown(2) acts on what all of them share, and has
+    /// no error for a pair that is connected. A guard that is gone needs no telling.
+    pub(crate) fn cut(&self) {
+        let _ = self.0.shutdown(Shutdown::Both);
+    }
 }
 
 impl Bwrap {
@@ -80,20 +94,20 @@ impl Bwrap {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let kept = passed.numbers();
         let lifeline_end = lifeline_end.into();
-        sys::before_exec(
-            &mut command,
-            sys::Start { program, kept, lifeline: lifeline_end, identity, places, told },
-        );
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
-        let child = command.spawn().map_err(spawn)?;
-        // With this process's copies of what the guard alone is to have: its ends of the lifeline and of the pipe.
-        drop(command);
-        let pid = i32::try_from(child.id()).map_err(|_| spawn(io::ErrorKind::InvalidData.into()))?;
-        // Not reaped yet, so the number is still this child's.
-        let process = PidFd::open(pid).map_err(spawn)?;
-        let (lifeline, info) = (Some(lifeline), info.into());
-        let (path, told) = (path.to_path_buf(), heard.into());
+        let lifeline = Lifeline(Arc::new(lifeline));
+        let start = sys::Start { program, kept, lifeline: lifeline_end, identity, places, told };
+        // It takes them, and with them this process's copies of what the guard alone is to have: its ends of the lifeline and of the
+        // pipe.
+        let mut child = sys::spawn(command, start).map_err(spawn)?;
+        let process = watched(&mut child, &lifeline, PidFd::open).map_err(spawn)?;
+        let (path, told, info) = (path.to_path_buf(), heard.into(), info.into());
         Ok(Self { path, child, process, told, info, lifeline, over: false })
+    }
+
+    /// What ends it from elsewhere.
+    pub(crate) fn lifeline(&self) -> Lifeline {
+        self.lifeline.clone()
     }
 
     /// The pid, as the host sees it, of the sandbox's pid 1.
@@ -136,6 +150,7 @@ impl Bwrap {
                 let said = format!("exeat could not mount the view's trees for it: {source}");
                 Error::Bwrap { path, layer: probe::layer(&said), said }
             }
+            sys::Step::User => Error::User(source),
             sys::Step::Other => Error::Spawn { path, source },
         })
     }
@@ -144,7 +159,7 @@ impl Bwrap {
     pub(crate) fn explain(&mut self) -> Error {
         // It is about to end by itself, with a status that tells more than ours would.
         let _ = wait(self.process.as_fd(), self.process.as_fd(), None, Instant::now() + LAST_WORDS);
-        self.end();
+        self.lifeline.cut();
         let status = self.child.wait();
         self.over = true;
         if let Some(failure) = self.failure() {
@@ -157,14 +172,6 @@ impl Bwrap {
             said = status.map_or_else(|error| error.to_string(), |status| status.to_string());
         }
         Error::Bwrap { path: self.path.clone(), said, layer }
-    }
-
-    /// Tells the guard to end the sandbox. The byte is for the case that a process which forked from this one has a copy of
-    /// the lifeline: then there is no end of file. A guard that is gone needs no telling.
-    fn end(&mut self) {
-        if let Some(lifeline) = self.lifeline.take() {
-            let _ = send(lifeline.as_raw_fd(), &[0], MsgFlags::MSG_NOSIGNAL);
-        }
     }
 
     /// Waits for its end until then: `None` when it has not ended, else as [`wait`](Self::wait).
@@ -181,6 +188,21 @@ impl Bwrap {
         self.over = true;
         Ok(status.code())
     }
+}
+
+/// A guard by its descriptor, from `open`. Where there is none, its sandbox is ended, and nothing of it is left.
+fn watched(
+    child: &mut Child,
+    lifeline: &Lifeline,
+    open: impl FnOnce(i32) -> io::Result<PidFd>,
+) -> io::Result<PidFd> {
+    // Not reaped yet, so the number is still this child's.
+    let process = i32::try_from(child.id()).map_err(io::Error::other).and_then(open);
+    if process.is_err() {
+        lifeline.cut();
+        let _ = child.wait();
+    }
+    process
 }
 
 /// The first line that a program prints for an argument. It is started with nothing of the caller's, and killed when it is late.
@@ -230,7 +252,7 @@ impl Drop for Bwrap {
     fn drop(&mut self) {
         if !self.over {
             // The guard kills bubblewrap and what it left, and then ends. There is no error here that could be acted on.
-            self.end();
+            self.lifeline.cut();
             let _ = self.child.wait();
         }
     }
@@ -281,7 +303,27 @@ impl Passed {
 
 #[cfg(test)]
 mod tests {
+    use nix::errno::Errno;
+    use nix::sys::wait::waitpid;
+    use nix::unistd::Pid;
+
     use super::*;
+
+    /// As where no descriptor is left.
+    #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a child that ends with its input, as a guard with its lifeline"
+    )]
+    fn b32_a_guard_that_cannot_be_watched_is_ended_and_reaped() {
+        let (ours, its) = UnixStream::pair().unwrap();
+        let mut child = Command::new("cat").stdin(OwnedFd::from(its)).stdout(Stdio::null()).spawn().unwrap();
+        let pid = Pid::from_raw(child.id().try_into().unwrap());
+        let lifeline = Lifeline(Arc::new(ours));
+        let none = watched(&mut child, &lifeline, |_| Err(Errno::EMFILE.into()));
+        assert_eq!(none.unwrap_err().raw_os_error(), Some(Errno::EMFILE as i32));
+        assert_eq!(waitpid(pid, None), Err(Errno::ECHILD));
+    }
 
     #[test]
     fn a_program_that_hangs_or_leaves_somebody_holds_nobody_up() {

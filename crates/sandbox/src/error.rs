@@ -38,6 +38,9 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
+    /// The stage's user could not be taken.
+    #[error("cannot become the stage's user, which takes CAP_SETUID and CAP_SETGID")]
+    User(#[source] io::Error),
     /// bubblewrap ended before stage2 reported.
     #[error("bubblewrap could not build the sandbox: {said}")]
     Bwrap {

@@ -22,7 +22,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 use crate::spec::Identity;
 
 pub(crate) use outside::may_enter_network_of;
-pub(crate) use start::{Failure, Program, Start, Step, before_exec};
+pub(crate) use start::{Failure, Program, Start, Step, spawn};
 pub(crate) use trees::Places;
 pub use trees::{Tree, UserMap};
 
@@ -134,6 +134,20 @@ fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
         Errno::result(libc::syscall(libc::SYS_setresuid, uid, uid, uid))?;
     }
     Ok(())
+}
+
+/// Whether this thread may signal processes of other users (CAP_KILL, capabilities(7)). No where the kernel does not tell.
+fn may_signal_others() -> bool {
+    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+    const CAP_KILL: u32 = 5;
+    let this_thread = [LINUX_CAPABILITY_VERSION_3, 0];
+    // Effective, permitted and inheritable ones, of 32 capabilities each time.
+    let mut sets = [[0_u32; 3]; 2];
+    // SAFETY: the two are laid out as the kernel's `struct __user_cap_header_struct` and `__user_cap_data_struct` of that version, and
+    // live here.
+    let told = unsafe { libc::syscall(libc::SYS_capget, this_thread.as_ptr(), sets.as_mut_ptr()) };
+    let [[effective, ..], _] = sets;
+    told == 0 && effective & (1 << CAP_KILL) != 0
 }
 
 /// Gives up supplementary groups: in this thread alone, as above.
@@ -280,9 +294,12 @@ impl AsFd for PidFd {
 }
 
 /// Calls `look` with the rights of the user that the sandbox belongs to: root may lack the capabilities that reach into
-/// another user's processes (CAP_SYS_RESOURCE, CAP_SYS_PTRACE), as in most containers.
+/// another user's processes (CAP_SYS_RESOURCE, CAP_SYS_PTRACE, CAP_KILL), as in most containers.
 ///
 /// A thread takes them and ends with them.
+///
+/// # Errors
+/// What `look` says; what clone(2) says where no thread can be had; `EPERM` without CAP_SETUID and CAP_SETGID.
 pub(crate) fn as_user<T: Send>(
     identity: Identity,
     look: impl FnOnce() -> io::Result<T> + Send,

@@ -12,6 +12,7 @@ use super::root_only_files::kept;
 pub(super) fn cases(list: &mut Cases) {
     list.root("escape::b10_root_becomes_the_owner", attack);
     list.root("escape::b10_an_owner_s_uid_holds_in_part", in_part);
+    list.root("escape::b10_no_other_user_to_be_had", no_other_user);
     list.root("escape::b10_the_owner_where_no_uid_is_left", few_uids);
 }
 
@@ -45,6 +46,16 @@ fn in_part(cx: &Cx) {
     let done = kept(cx.sh(&[], "echo made >made")).run();
     done.exits(0).says(words).says("start exeat as that user");
     assert_eq!(fs::metadata(cx.dir().join("made")).expect("made").uid(), ORDINARY);
+}
+
+/// Root that may not become another user does not stay root for that.
+fn no_other_user(cx: &Cx) {
+    chown(cx.dir(), Some(ORDINARY), Some(ORDINARY)).expect("chown");
+    for caps in ["-setuid", "-setgid", "-setuid,-kill"] {
+        let less = cx.sh(&[], "touch started").under(["setpriv", "--bounding-set", caps, "--"]);
+        less.run().exits(125).says("cannot become the stage's user, which takes CAP_SETUID and CAP_SETGID");
+    }
+    assert!(!cx.dir().join("started").exists());
 }
 
 /// A container with fewer users than a run of its own needs.

@@ -17,6 +17,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.alone("escape::b32_kill_9_ends_all_in_two_seconds", kill_9_ends_all);
     list.alone("escape::b32_kill_9_of_every_process", kill_9_of_all);
     list.alone("escape::b32_a_start_that_hangs_ends_too", hanging_start);
+    list.alone("escape::b32_a_guard_that_is_killed_at_once", no_guard);
 }
 
 fn daemons_die(cx: &Cx) {
@@ -86,10 +87,31 @@ fn kill_9_of_all(cx: &Cx) {
 /// What becomes bubblewrap stands still before it executes it, as on a file system that does not answer.
 const HELD: &str = r#"
 #define _GNU_SOURCE
+#include <signal.h>
+#include <stdarg.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+
+int prctl(int option, ...)
+{
+    va_list rest;
+    va_start(rest, option);
+    unsigned long word = va_arg(rest, unsigned long);
+    va_end(rest);
+    static int struck;
+    char name[16] = "";
+    syscall(SYS_prctl, PR_GET_NAME, name, 0, 0, 0);
+    if (option == PR_SET_PDEATHSIG && strcmp(name, "sandbox-guard") == 0 && getenv("NO_GUARD") && !struck++) {
+        pid_t guard = getppid();
+        kill(guard, SIGKILL);
+        while (getppid() == guard)
+            usleep(1000);
+    }
+    return (int)syscall(SYS_prctl, option, word, 0, 0, 0);
+}
 
 int execve(const char *path, char *const argv[], char *const envp[])
 {
@@ -104,11 +126,17 @@ int execve(const char *path, char *const argv[], char *const envp[])
 }
 "#;
 
-fn hanging_start(cx: &Cx) {
+/// The library, for `LD_PRELOAD`.
+fn held(cx: &Cx) -> String {
     let source = cx.write("held.c", HELD);
     let library = source.with_extension("so").display().to_string();
     let source = source.display().to_string();
     cx.outside(["cc", "-shared", "-fPIC", "-o", &library, &source]).run().exits(0);
+    library
+}
+
+fn hanging_start(cx: &Cx) {
+    let library = held(cx);
     cx.sh(&[], "true").run().exits(0);
     let before = count(cx);
     for (signal, whole_group) in
@@ -129,6 +157,27 @@ fn hanging_start(cx: &Cx) {
         if signal != Signal::SIGKILL {
             done.exits(128 + signal as i32);
         }
+    }
+    nothing_more_than(cx, &before);
+}
+
+/// Its child has not asked yet to die with it, and must not become bubblewrap then.
+fn no_guard(cx: &Cx) {
+    let library = held(cx);
+    cx.sh(&[], "true").run().exits(0);
+    let before = count(cx);
+    for _ in 0..3 {
+        let done = cx.sh(&[], "echo it-ran").env("LD_PRELOAD", &library).env("NO_GUARD", "1").run();
+        done.exits(125).prints("");
+        let mut left = Vec::new();
+        for _ in 0..20 {
+            left = living();
+            thread::sleep(Duration::from_millis(10));
+        }
+        for pid in &left {
+            let _ = nix::sys::signal::kill(*pid, Signal::SIGKILL);
+        }
+        assert!(left.is_empty(), "became bubblewrap without a guard");
     }
     nothing_more_than(cx, &before);
 }

@@ -10,11 +10,13 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command};
 use std::ptr;
 
 use nix::errno::Errno;
 use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::unistd::Pid;
 
 use super::Places;
 use crate::spec::Identity;
@@ -31,6 +33,8 @@ pub(crate) struct Failure {
 pub(crate) enum Step {
     /// Mounting the trees.
     Mount,
+    /// Taking the stage's user.
+    User,
     /// Anything else.
     Other,
 }
@@ -41,14 +45,24 @@ impl Failure {
 
     fn encode(self) -> [u8; Self::LENGTH] {
         let [a, b, c, d] = (self.errno as i32).to_le_bytes();
-        [u8::from(self.step == Step::Mount), a, b, c, d]
+        let step = match self.step {
+            Step::Other => 0,
+            Step::Mount => 1,
+            Step::User => 2,
+        };
+        [step, a, b, c, d]
     }
 
     /// What the bytes tell; `None` where there are none: the program was executed, or somebody killed its process before.
     pub(crate) fn decode(told: &[u8]) -> Option<Self> {
         let [step, errno @ ..] = told else { return None };
         let errno = errno.try_into().map_or(Errno::EIO, |bytes| Errno::from_raw(i32::from_le_bytes(bytes)));
-        Some(Self { step: if *step == 1 { Step::Mount } else { Step::Other }, errno })
+        let step = match step {
+            1 => Step::Mount,
+            2 => Step::User,
+            _ => Step::Other,
+        };
+        Some(Self { step, errno })
     }
 }
 
@@ -85,8 +99,7 @@ pub(crate) struct Start {
     pub(crate) program: Program,
     /// Descriptors that stay open across exec, under the same numbers.
     pub(crate) kept: Vec<RawFd>,
-    /// One end of a pair whose other end only this process holds: its end of file is this process's end, and a byte asks
-    /// for the same.
+    /// One end of a pair whose other end only this process holds: its end of file is this process's end, or asks for the same.
     pub(crate) lifeline: OwnedFd,
     pub(crate) identity: Identity,
     /// What is mounted for bubblewrap before it starts.
@@ -102,40 +115,57 @@ struct Plan {
     words: Vec<usize>,
     /// Descriptors of the guard's, in order.
     open: Vec<RawFd>,
+    /// Signals that the program starts with blocked: those that the caller's thread has.
+    mask: SigSet,
+    /// The real uid that the guard needs for its signals to be let through, where that is another one.
+    real_uid: Option<u32>,
 }
 
-/// Arranges for `start` in `command`, which then waits for the fork alone. What it has for a child is the guard: it ends where the
-/// program is not executed, and `told` says why.
-pub(crate) fn before_exec(command: &mut Command, start: Start) {
+/// Starts a command, which waits for the fork alone. Its child is the guard, which ends where the program is not executed: `told` says
+/// why.
+///
+/// No handler of this process's runs in the child: every signal is blocked in this thread from before the fork, which the child
+/// inherits (`Command` leaves the mask as it is), and the guard leaves it so. They write to sockets that are the parent's too.
+///
+/// # Errors
+/// What fork(2) says, and what `Command` needs for it.
+pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
     let addresses = start.program.arguments.iter().map(|it| it.as_ptr().expose_provenance());
     let words = addresses.chain([0]).collect();
     let trees = start.places.iter().flat_map(Places::descriptors);
     let own = [start.lifeline.as_raw_fd(), start.told.as_raw_fd()];
     let mut open: Vec<RawFd> = start.kept.iter().copied().chain(trees).chain(own).collect();
     open.sort_unstable();
-    let plan = Plan { start, words, open };
+    let real_uid = match start.identity {
+        Identity::Other { uid, .. } if !super::may_signal_others() => Some(uid),
+        _ => None,
+    };
+    let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let plan = Plan { start, words, open, mask, real_uid };
     // SAFETY: the closure makes system calls only, and allocates nothing, so that it is sound in the child of a process with
     // threads. It does not return, so that what it closes is closed for good.
     unsafe { command.pre_exec(move || guard(&plan)) };
+    let child = command.spawn();
+    mask.thread_set_mask()?;
+    child
 }
 
 /// Stands between this process and bubblewrap until bubblewrap has ended, and then ends with its code.
 ///
 /// bubblewrap's own child waits for its parent before it has asked to die with it: killed in that moment, bubblewrap would
 /// leave it behind for ever. So the orphans of bubblewrap come here (PR_SET_CHILD_SUBREAPER, prctl(2)), and are killed: when
-/// bubblewrap has ended, and when exeat has, even by SIGKILL, which shows as end of file on the lifeline. A byte on it asks for the end.
+/// bubblewrap has ended, and when exeat has, even by SIGKILL, which shows as end of file on the lifeline.
 ///
-/// Runs in the child of a process with threads, so it makes system calls only.
+/// What it ends may be another user's. Root may signal that with CAP_KILL alone; and the kernel asks the same of a process that
+/// dies, for the parent-death signals of its children (`group_send_sig_info`, kernel/signal.c). Without it the guard has that user's
+/// real uid, which is as good (kill(2)), and root's effective one, so that nobody may look into it.
+///
+/// Runs in the child of a process with threads, with every signal blocked, so it makes system calls only.
 fn guard(plan: &Plan) -> ! {
     let lifeline = plan.start.lifeline.as_raw_fd();
     // SAFETY: each call takes numbers or pointers to live locals; none takes a lock or allocates. The descriptors that are
     // closed are this process's copies, which nothing here uses again.
     unsafe {
-        // No handler of the parent's may run here, nor in the program's process: they write to sockets that are the parent's too.
-        let mut all: libc::sigset_t = mem::zeroed();
-        libc::sigfillset(&raw mut all);
-        let mut mask: libc::sigset_t = mem::zeroed();
-        libc::sigprocmask(libc::SIG_SETMASK, &raw const all, &raw mut mask);
         // As in `notice_children`, for this process and for bubblewrap.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -143,13 +173,20 @@ fn guard(plan: &Plan) -> ! {
         libc::setsid();
         // The other end of the lifeline among them, and the pipe by which `Command` waits.
         close_all_but(&plan.open);
-
-        // With SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
-        let program = match Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0)) {
-            Ok(0) => execute(plan, &mask),
-            Ok(program) => libc::pid_t::try_from(program).unwrap_or(libc::pid_t::MAX),
-            Err(errno) => {
-                tell(plan, errno.into());
+        let own = nix::unistd::getpid();
+        let started = take_real_uid(plan.real_uid).and_then(|()| {
+            // With SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
+            Ok(Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0))?)
+        });
+        let program = match started {
+            Ok(0) => execute(plan, own),
+            Ok(program) => libc::pid_t::try_from(program).map_err(|_| Errno::ERANGE.into()),
+            Err(failure) => Err(failure),
+        };
+        let program = match program {
+            Ok(program) => program,
+            Err(failure) => {
+                tell(plan, failure);
                 libc::_exit(1);
             }
         };
@@ -160,6 +197,15 @@ fn guard(plan: &Plan) -> ! {
         close_all_but(&left);
         libc::_exit(watch(program, lifeline, watched))
     }
+}
+
+/// Takes a real uid, and keeps the effective one and what comes with it. Before the clone: the program's process may be that user
+/// from its first moment on.
+fn take_real_uid(uid: Option<u32>) -> Result<(), Failure> {
+    let Some(uid) = uid else { return Ok(()) };
+    // SAFETY: takes numbers only, for this one process with one thread; the largest stands for no change.
+    let taken = Errno::result(unsafe { libc::syscall(libc::SYS_setresuid, uid, u32::MAX, u32::MAX) });
+    taken.map(drop).map_err(|errno| Failure { step: Step::User, errno })
 }
 
 /// Tells the other end of the pipe what failed. There is room in it: nobody else has written.
@@ -185,13 +231,13 @@ unsafe fn close_all_but(these: &[RawFd]) {
 }
 
 /// The program's process, from its first step to execve(2). What fails is told.
-fn execute(plan: &Plan, mask: &libc::sigset_t) -> ! {
-    let failure = prepare(&plan.start).err().unwrap_or_else(|| {
+fn execute(plan: &Plan, guard: Pid) -> ! {
+    let failure = prepare(&plan.start, guard).err().unwrap_or_else(|| {
         let nothing: [*const libc::c_char; 1] = [ptr::null()];
         // SAFETY: the path is a C string, the words are pointers to such and a null at the end, and the plan holds all of them. No
         // handler is left that the mask could let run.
         unsafe {
-            libc::sigprocmask(libc::SIG_SETMASK, mask, ptr::null_mut());
+            libc::sigprocmask(libc::SIG_SETMASK, plan.mask.as_ref(), ptr::null_mut());
             libc::execve(plan.start.program.path.as_ptr(), plan.words.as_ptr().cast(), nothing.as_ptr());
         }
         Errno::last().into()
@@ -202,10 +248,10 @@ fn execute(plan: &Plan, mask: &libc::sigset_t) -> ! {
 }
 
 /// What is done for the program in its process.
-fn prepare(start: &Start) -> Result<(), Failure> {
+fn prepare(start: &Start, guard: Pid) -> Result<(), Failure> {
     no_handlers();
     // Before bubblewrap asks for the same: the guard, too, may be killed.
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
+    die_with(guard)?;
     // A session of its own: the terminal's signals are for exeat, which passes them on in order.
     nix::unistd::setsid()?;
     join_new_session_keyring()?;
@@ -213,7 +259,10 @@ fn prepare(start: &Start) -> Result<(), Failure> {
         places.fill().map_err(|errno| Failure { step: Step::Mount, errno })?;
     }
     if let Identity::Other { uid, gid } = start.identity {
-        become_user(uid, gid)?;
+        // For good. It is a system call, for this one thread: the C library's is for all, and takes a lock for it.
+        super::take_credentials(uid, gid).map_err(|errno| Failure { step: Step::User, errno })?;
+        // The change has cleared it (commit_creds, kernel/cred.c).
+        die_with(guard)?;
     }
     close_range(3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC)?;
     for fd in &start.kept {
@@ -238,18 +287,13 @@ fn no_handlers() {
     }
 }
 
-/// Takes another user's credentials, for good, and no groups besides.
+/// Asks for SIGKILL at the guard's end.
 ///
-/// The C library's calls are for all threads of a process, and take a lock for it; the system calls are for this one.
-fn become_user(uid: u32, gid: u32) -> nix::Result<()> {
-    let parent = nix::unistd::getppid();
-    super::take_credentials(uid, gid)?;
-    // The change has cleared it (commit_creds, kernel/cred.c). A guard that was killed meanwhile sends nothing any more.
-    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL)?;
-    if nix::unistd::getppid() != parent {
-        return Err(Errno::ESRCH);
-    }
-    Ok(())
+/// # Errors
+/// `ESRCH` for a guard that was killed before: it sends nothing any more.
+fn die_with(guard: Pid) -> nix::Result<()> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+    if nix::unistd::getppid() == guard { Ok(()) } else { Err(Errno::ESRCH) }
 }
 
 /// Waits for the program's end or for the lifeline's, leaves nothing behind, and returns the program's code.
@@ -266,7 +310,11 @@ unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::
             let ready = libc::poll(fds.as_mut_ptr(), 2, timeout);
             let [life, _] = &mut fds;
             if ready > 0 && life.revents != 0 {
-                libc::kill(program, libc::SIGKILL);
+                if libc::kill(program, libc::SIGKILL) != 0 && Errno::last() != Errno::ESRCH {
+                    // Refused, though the uids are right. To wait would be for ever. exeat asks the sandbox's pid 1 itself, and says
+                    // what keeps it.
+                    return KILLED;
+                }
                 // It has said what it has to say; only the end of bubblewrap is waited for now.
                 life.fd = -1;
             }
@@ -278,7 +326,8 @@ unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::
                 break;
             }
         }
-        // Not reaped yet, so the number of its process group is nobody else's. The child that waits is still in it.
+        // Not reaped yet, so the number of its process group is nobody else's. The child that waits is still in it. Whoever this
+        // does not reach is a child of this process by now, and comes next.
         libc::kill(-program, libc::SIGKILL);
         let mut status = 0;
         libc::waitpid(program, &raw mut status, 0);
@@ -287,13 +336,16 @@ unsafe fn watch(program: libc::pid_t, lifeline: RawFd, watched: RawFd) -> libc::
     }
 }
 
-/// Kills whatever has become a child of this process, until there is none.
+/// The code of a guard whose program was killed, as a shell would give it.
+const KILLED: libc::c_int = 128 + libc::SIGKILL;
+
+/// Kills whatever has become a child of this process, until there is none, or none that ends.
 ///
 /// # Safety
 /// The caller is the only thread and has blocked every signal, and every child may be killed.
 unsafe fn kill_children() {
     /// Looks after which no child ended, a millisecond each. A process that was killed is gone in a few; one that the kernel cannot
-    /// end now (in an uninterruptible wait) ends when it can.
+    /// end now (in an uninterruptible wait) ends when it can. One that may not be killed is looked at as often, and left.
     const IN_VAIN: u32 = 2000;
     /// Looks in all: each of the others is for a child that ended.
     const LOOKS: u32 = 100_000;
@@ -361,11 +413,73 @@ fn join_new_session_keyring() -> nix::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, sigaction};
+
     use super::*;
+
+    thread_local! {
+        /// Whether a child that this thread forks signals itself at once.
+        static SIGNALS: Cell<bool> = const { Cell::new(false) };
+    }
+    /// Where the handler writes.
+    static HANDLED: AtomicI32 = AtomicI32::new(-1);
+
+    /// As a group is signalled, by Ctrl-C, in the moment of the fork.
+    #[test]
+    fn no_handler_of_this_process_runs_in_the_guard() {
+        extern "C" fn forked() {
+            if SIGNALS.get() {
+                // SAFETY: takes a number.
+                unsafe { libc::raise(libc::SIGUSR2) };
+            }
+        }
+        extern "C" fn handle(_: libc::c_int) {
+            // SAFETY: one byte of a constant, to a descriptor that is open for as long as the test runs.
+            unsafe { libc::write(HANDLED.load(Ordering::Relaxed), c"x".as_ptr().cast(), 1) };
+        }
+        let (handled, handler) = io::pipe().unwrap();
+        HANDLED.store(handler.as_raw_fd(), Ordering::Relaxed);
+        let action = SigAction::new(SigHandler::Handler(handle), SaFlags::empty(), SigSet::empty());
+        // SAFETY: both make one system call, and no other test has this signal.
+        unsafe {
+            sigaction(Signal::SIGUSR2, &action).unwrap();
+            assert_eq!(libc::pthread_atfork(None, None, Some(forked)), 0);
+        }
+        let before = SigSet::thread_get_mask().unwrap();
+        let ((its, _lifeline), (heard, told)) = (UnixStream::pair().unwrap(), io::pipe().unwrap());
+        let path = Path::new("/bin/grep");
+        // The program has the mask that this thread has.
+        let words = ["-q", "^SigBlk:.*0000000000000000$", "/proc/self/status"].map(OsStr::new);
+        let start = Start {
+            program: Program::new(path, &words).unwrap(),
+            kept: Vec::new(),
+            lifeline: its.into(),
+            identity: Identity::Caller,
+            places: None,
+            told: told.into(),
+        };
+        SIGNALS.set(true);
+        #[expect(clippy::disallowed_methods, reason = "what is started is the test's own")]
+        let child = spawn(Command::new(path), start);
+        SIGNALS.set(false);
+        drop(handler);
+        assert!(child.unwrap().wait().unwrap().success());
+        assert_eq!(SigSet::thread_get_mask().unwrap(), before);
+        for mut pipe in [heard, handled] {
+            let mut said = Vec::new();
+            pipe.read_to_end(&mut said).unwrap();
+            assert_eq!(said, b"");
+        }
+    }
 
     #[test]
     fn a_failure_is_told_in_whole() {
-        for step in [Step::Mount, Step::Other] {
+        for step in [Step::Mount, Step::User, Step::Other] {
             let failure = Failure { step, errno: Errno::ENOSPC };
             assert_eq!(Failure::decode(&failure.encode()), Some(failure));
         }
