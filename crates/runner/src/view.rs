@@ -11,7 +11,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -53,9 +53,6 @@ const RUN_SIZE: u64 = 64 << 20;
 const SHM_SIZE: u64 = 512 << 20;
 /// Bytes of a directory that stands for something hidden.
 pub(crate) const MASK_SIZE: u64 = 4096;
-
-/// Entries of a directory that is shown one by one: each is a mount.
-const PARTS: usize = 256;
 
 /// What a work directory is given for.
 pub(crate) const WORK_PATH: &str = "the work directory";
@@ -166,8 +163,6 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let listed = view.host_sockets(Path::new("/proc/net/unix"), wide.as_deref());
     view.check_declared()?;
     let start = view.start(is_cut);
-    let frames = std::mem::take(&mut view.frames);
-    view.mounts.extend(frames.into_iter().map(|(_, at)| Mount::Freeze { at }));
     let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed;
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
@@ -223,46 +218,6 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeSet<PathBuf>, Vec
         }
     }
     (found, unknown)
-}
-
-/// A name in a directory that is shown part by part.
-#[derive(Debug, Clone)]
-struct Part {
-    name: OsString,
-    /// What it says, where it is a symbolic link.
-    link: Option<PathBuf>,
-}
-
-/// The home directory, and the directories with hidden files below. Not where the stage is another user: a part
-/// that is closed to it would be opened.
-fn parted(hidden: &BTreeSet<PathBuf>, facts: &Facts<'_>) -> BTreeMap<PathBuf, Option<Vec<Part>>> {
-    let Some(home) = true_name(facts.home).ok().filter(|_| facts.other.is_none()) else {
-        return BTreeMap::new();
-    };
-    let files = hidden.iter().filter(|path| path.starts_with(&home) && !path.is_dir());
-    // The home itself also where it has none: one may come.
-    let dirs: BTreeSet<&Path> = files.filter_map(|path| path.parent()).chain([home.as_path()]).collect();
-    dirs.into_iter().map(|dir| (dir.to_path_buf(), None)).collect()
-}
-
-/// What can be shown of a directory: `None` where that is too much, or cannot be told.
-fn parts(dir: &Path) -> Option<Vec<Part>> {
-    let mut parts = Vec::new();
-    for entry in fs::read_dir(dir).ok()? {
-        if parts.len() == PARTS {
-            return None;
-        }
-        let name = entry.ok()?.file_name();
-        let path = dir.join(&name);
-        let link = fs::read_link(&path).ok();
-        // What cannot be looked at, bubblewrap could not mount: it would not start.
-        let is_shown = fs::metadata(&path).is_ok_and(|meta| meta.is_dir() || meta.is_file());
-        if link.is_some() || is_shown {
-            parts.push(Part { name, link });
-        }
-    }
-    parts.sort_by(|one, other| one.name.cmp(&other.name));
-    Some(parts)
 }
 
 /// The home directory that the machine knows of a user, from passwd(5) or wherever else it asks (nsswitch.conf(5)).
@@ -337,10 +292,6 @@ struct Builder<'a> {
     shown: Vec<PathBuf>,
     /// Host paths that are masked in every tree that shows them.
     masks: BTreeMap<PathBuf, By>,
-    /// Directories with hidden files in them, each shown part by part where all of it would be: its parts, once they are known.
-    parted: BTreeMap<PathBuf, Option<Vec<Part>>>,
-    /// Where that is so: the directory, and its place.
-    frames: Places,
     /// What cannot be kept.
     lost: Vec<String>,
     /// What the caller has named, and where it led.
@@ -389,7 +340,6 @@ impl<'a> Builder<'a> {
         let declared =
             files.declared.as_ref().map(|declared| Found::new(declared, &loose, &mut notes)).transpose()?;
         let (hidden, lost) = hidden(facts, &mut notes);
-        let parted = parted(&hidden, facts);
         let mut masks: BTreeMap<PathBuf, By> = hidden.into_iter().map(|path| (path, By::Default)).collect();
         for path in &files.mask {
             match existing("the masked path", path)? {
@@ -419,8 +369,6 @@ impl<'a> Builder<'a> {
             notes,
             shown,
             masks,
-            parted,
-            frames: Vec::new(),
             lost,
             named,
             kind,
@@ -465,15 +413,9 @@ impl<'a> Builder<'a> {
     /// Mounts a tree of the host, and masks what is hidden in it.
     fn bind(&mut self, host: &Path, at: &Path, writable: bool, how: How) {
         let real = true_name(host).unwrap_or_else(|_| host.to_path_buf());
-        if !writable {
-            self.look_at_parts(&real);
-        }
         self.open_way(at);
         if self.is_masked(&real, how) {
             return self.mask(at.to_path_buf(), real.is_dir());
-        }
-        if !writable && self.parted.contains_key(&real) {
-            return self.show_parts(&real, at, how);
         }
         let (from, to) = (host.to_path_buf(), at.to_path_buf());
         self.mounts.push(if writable {
@@ -481,68 +423,20 @@ impl<'a> Builder<'a> {
         } else {
             Mount::ReadOnly { host: from, at: to }
         });
-        self.cover_inside(&real, at, writable, how);
-    }
-
-    /// Masks what is hidden in a tree that was just mounted.
-    fn cover_inside(&mut self, real: &Path, at: &Path, writable: bool, how: How) {
-        let parted = self.parted.keys().filter(|_| !writable);
-        let mut paths: Vec<&PathBuf> = self.masks.keys().chain(parted).collect();
-        paths.sort();
-        let mut places: Vec<(PathBuf, PathBuf)> = Vec::new();
+        let mut places: Vec<(PathBuf, bool)> = Vec::new();
         let mut above: Option<&Path> = None;
-        for path in paths {
-            let Ok(below) = path.strip_prefix(real) else { continue };
+        for path in self.masks.keys() {
+            let Ok(below) = path.strip_prefix(&real) else { continue };
             let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
             if covered || *path == real || above.is_some_and(|above| path.starts_with(above)) {
                 continue;
             }
             above = Some(path);
-            places.push((path.clone(), at.join(below)));
+            places.push((at.join(below), path.is_dir()));
         }
-        for (path, place) in places {
-            if self.masks.contains_key(&path) {
-                self.pin(&place);
-                self.mask(place, path.is_dir());
-            } else {
-                self.show_parts(&path, &place, how);
-            }
-        }
-    }
-
-    fn is_frame(&self, place: &Path) -> bool {
-        self.frames.iter().any(|(_, at)| at == place)
-    }
-
-    /// Finds the parts of the directories in a tree. One with too many is shown as a whole.
-    fn look_at_parts(&mut self, tree: &Path) {
-        self.parted.retain(|dir, known| {
-            if known.is_none() && dir.starts_with(tree) {
-                *known = parts(dir);
-                return known.is_some();
-            }
-            true
-        });
-    }
-
-    /// Shows a directory part by part, over an empty one of ours. A mask over a name of the host's is gone as soon as a program
-    /// there replaces the file, as shells do with their histories; in a directory of ours nobody does. A name that appears
-    /// later is not shown.
-    fn show_parts(&mut self, dir: &Path, at: &Path, how: How) {
-        if self.is_frame(at) {
-            return;
-        }
-        let Some(parts) = self.parted.get(dir).cloned().flatten() else { return };
-        self.mounts.push(Mount::Tmpfs { at: at.to_path_buf(), size: MASK_SIZE, mode: 0o555 });
-        self.frames.push((dir.to_path_buf(), at.to_path_buf()));
-        for Part { name, link } in parts {
-            let (path, place) = (dir.join(&name), at.join(&name));
-            match link {
-                Some(target) => self.mounts.push(Mount::Symlink { target, at: place }),
-                // Nobody has named this part itself.
-                None if self.masks.contains_key(&path) => self.mask(place, path.is_dir()),
-                None => self.bind(&path, &place, false, how),
-            }
+        for (place, is_dir) in places {
+            self.pin(&place);
+            self.mask(place, is_dir);
         }
     }
 
@@ -992,8 +886,6 @@ impl<'a> Builder<'a> {
         let (host, at) = match self.mounts.get(self.top(place)?)? {
             Mount::ReadOnly { host, .. } if host == Path::new("/dev/null") => return None,
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => (host, at),
-            // What is shown of it is mounted in it.
-            Mount::Tmpfs { at, .. } if self.is_frame(at) => return Some((place == at, true)),
             _ => return None,
         };
         let meta = fs::symlink_metadata(joined(host, place.strip_prefix(at).ok()?));
@@ -1050,7 +942,7 @@ impl<'a> Builder<'a> {
 
     /// Whether the stage sees a path of the host's somewhere, and whether it can write there.
     fn sees(&self, real: &Path) -> Option<bool> {
-        let mut seen = self.frames.iter().any(|(dir, _)| dir == real).then_some(false);
+        let mut seen = None;
         for (number, host, at) in self.mounted() {
             let Ok(below) = real.strip_prefix(&host) else { continue };
             if self.top(&joined(&at, below)) == Some(number) {

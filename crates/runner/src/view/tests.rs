@@ -102,62 +102,6 @@ fn bind(host: &Path) -> Bind {
     Bind { host: host.into(), guest: host.into() }
 }
 
-/// B11: a directory with hidden files in it is shown part by part, unless it has more parts than can be mounted, or is to be
-/// written.
-#[test]
-fn b11_a_home_is_shown_part_by_part() {
-    let place = Place::new("parts");
-    let files = Files { ro: vec![bind(&place.home())], ..Files::default() };
-    let built = place.build(&files, &place.project(), None);
-    let is_frame = |mount: &Mount| matches!(mount, Mount::Freeze { at } if *at == place.home());
-    assert!(built.mounts.iter().any(is_frame), "what comes later is not shown either");
-    place.make("home/.netrc");
-    place.make("home/.config/git/credentials");
-    place.make("home/.config/app/settings");
-    place.make("home/letter.txt");
-    std::os::unix::fs::symlink("letter.txt", place.home().join("link")).unwrap();
-    let is_part = |built: &Built, name: &str| {
-        let path = place.home().join(name);
-        built.mounts.iter().any(|mount| mount_point(mount) == Some(&path))
-    };
-    let built = place.build(&files, &place.project(), None);
-    let frames: Vec<&Path> = built
-        .mounts
-        .iter()
-        .filter_map(|mount| match mount {
-            Mount::Freeze { at } => Some(at.as_path()),
-            _ => None,
-        })
-        .collect();
-    assert_eq!(frames, [place.home(), place.home().join(".config/git")]);
-    for name in ["letter.txt", "link", ".config", ".netrc", ".config/git/credentials"] {
-        assert!(is_part(&built, name), "{name}");
-    }
-    assert!(!is_part(&built, ".config/app"), "one mount shows what has nothing hidden in it");
-    assert!(
-        is_hidden(&built, &place.home().join(".netrc"))
-            && !is_hidden(&built, &place.home().join("letter.txt"))
-    );
-    assert!(is_writable(&built, &place.project().join("x")));
-
-    let started = place.build(&Files::default(), &place.home(), None);
-    assert!(started.cwd == place.home() && is_part(&started, "letter.txt"));
-    let read = vec![place.home(), place.home().join("letter.txt"), place.home().join(".config/app")];
-    let declared = Some(crate::request::Declared { read, write: Vec::new(), narrow: false });
-    place.build(&Files { declared, ..files.clone() }, &place.project(), None);
-
-    let written = Files { rw: vec![bind(&place.home())], ..Files::default() };
-    let built = place.build(&written, &place.project(), None);
-    assert!(!is_part(&built, "letter.txt") && is_hidden(&built, &place.home().join(".netrc")));
-
-    for number in 0..=PARTS {
-        place.make(&format!("home/many-{number}"));
-    }
-    let built = place.build(&files, &place.project(), None);
-    assert!(!is_part(&built, "letter.txt") && is_hidden(&built, &place.home().join(".netrc")));
-    assert!(is_hidden(&built, &place.home().join(".config/git/credentials")));
-}
-
 /// K21.
 #[test]
 fn the_project_is_writable_and_the_rest_of_home_is_absent() {
