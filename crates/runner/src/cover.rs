@@ -9,7 +9,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
@@ -17,7 +17,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exeat_sandbox::{Mount, Running};
+use nix::errno::Errno;
+use nix::unistd::{AccessFlags, access};
 
+use crate::lists;
 use crate::names::{Row, rows};
 use crate::view::{joined, mount_point};
 
@@ -34,8 +37,53 @@ pub(crate) struct Covers {
     /// As bytes: a path is compared part by part, which takes longer than all else here.
     places: BTreeSet<OsString>,
     planned: Vec<Mount>,
+    /// Of the places, those that may be lost: what is there programs of the host's write anew all day.
+    rewritten: BTreeSet<OsString>,
     /// The numbers of those that were there before the stage.
     known: BTreeSet<Vec<u8>>,
+}
+
+/// What the host took away from over a stage.
+#[derive(Debug, Default)]
+pub(crate) struct Uncovered {
+    /// What the stage was ended for, or why that could not be told any more.
+    pub(crate) over: Option<io::Result<Vec<Change>>>,
+    /// What was rewritten meanwhile, and was open to the stage from then on.
+    pub(crate) rewritten: Vec<PathBuf>,
+}
+
+impl Uncovered {
+    /// For the record and for the caller, what each is told.
+    pub(crate) fn told(&self) -> Vec<(String, String)> {
+        let rewritten = self.rewritten.iter().map(|place| {
+            let line = format!(
+                "`{}` was replaced on the host, as programs there do: the stage could read what is there now",
+                shown(place)
+            );
+            (place.display().to_string(), line)
+        });
+        let over = match &self.over {
+            None => Vec::new(),
+            Some(Ok(changes)) => {
+                changes.iter().map(|change| (change.place().display().to_string(), change.line())).collect()
+            }
+            Some(Err(error)) => {
+                let line = "whether what is hidden or read-only is so still cannot be told any more: the stage was stopped";
+                vec![(error.to_string(), format!("{line}: {error}"))]
+            }
+        };
+        rewritten.chain(over).collect()
+    }
+
+    /// What the stage was ended for, by its place inside.
+    pub(crate) fn into_places(self) -> Vec<PathBuf> {
+        let changes = self.over.and_then(Result::ok).unwrap_or_default();
+        changes.into_iter().map(|(Change::Gone(place) | Change::Came(place))| place).collect()
+    }
+}
+
+fn shown(place: &Path) -> String {
+    exeat_audit::escape(place.as_os_str().as_bytes(), 1024)
 }
 
 /// What a stage was ended for.
@@ -49,19 +97,13 @@ pub(crate) enum Change {
 
 impl Change {
     /// Where, inside.
-    pub(crate) fn place(&self) -> &Path {
+    fn place(&self) -> &Path {
         let (Self::Gone(place) | Self::Came(place)) = self;
         place
     }
 
-    pub(crate) fn into_place(self) -> PathBuf {
-        let (Self::Gone(place) | Self::Came(place)) = self;
-        place
-    }
-
-    /// For the caller.
-    pub(crate) fn line(&self) -> String {
-        let place = exeat_audit::escape(self.place().as_os_str().as_bytes(), 1024);
+    fn line(&self) -> String {
+        let place = shown(self.place());
         let what = match self {
             Self::Gone(_) => {
                 "was replaced, renamed or removed on the host, and what is there now was open to the stage"
@@ -81,40 +123,74 @@ impl Covers {
     /// When it cannot be read, and `NotFound` when one is gone already.
     pub(crate) fn new(table: File, planned: &[Mount]) -> io::Result<Self> {
         let places = planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
-        let mut covers = Self { table, places, planned: planned.to_vec(), known: BTreeSet::new() };
+        let is_rewritten = |mount: &&Mount| {
+            let is_mask = matches!(mount, Mount::ReadOnly { host, .. } if host == Path::new("/dev/null"));
+            is_mask && lists::REWRITTEN.iter().any(|name| place(mount).is_some_and(|at| at.ends_with(name)))
+        };
+        let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
+        let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();
+        let mut covers = Self { table, places, planned: planned.to_vec(), rewritten, known: BTreeSet::new() };
         let text = covers.text()?;
         covers.known = rows(&text).map(|row| row.id.to_vec()).collect();
-        let gone = covers.gone(&text).next();
-        match gone {
-            None => Ok(covers),
-            Some(gone) => {
-                let words =
-                    format!("`{}` was replaced, renamed or removed on the host meanwhile", gone.display());
-                Err(io::Error::new(io::ErrorKind::NotFound, words))
-            }
+        let late = |words: String| Err(io::Error::new(io::ErrorKind::NotFound, words));
+        if let Some(gone) = covers.gone(&text).next() {
+            return late(format!(
+                "`{}` was replaced, renamed or removed on the host meanwhile",
+                gone.display()
+            ));
         }
+        if let Some(came) = covers.came_before(&text) {
+            return late(format!("something was mounted on the host meanwhile, at `{}`", came.display()));
+        }
+        Ok(covers)
     }
 
-    /// Waits until the stage has ended, and ends it when one of the mounts is gone: `Some` with their places inside, or with why
-    /// that cannot be told.
-    pub(crate) fn hold(&self, running: &Running) -> Option<io::Result<Vec<Change>>> {
+    /// What the host has mounted while the sandbox was made, where that opens something: bubblewrap makes all that lies in a tree
+    /// read-only with the tree, and what covers something comes after it.
+    fn came_before(&self, text: &[u8]) -> Option<PathBuf> {
+        let mut before: BTreeSet<OsString> = BTreeSet::new();
+        for row in rows(text) {
+            let at = row.at().into_os_string();
+            if !self.places.contains(&at) && self.opens(&row, |place| before.contains(place)) {
+                return Some(at.into());
+            }
+            before.insert(at);
+        }
+        None
+    }
+
+    /// Waits until the stage has ended, and ends it when one of the mounts is gone, or another one opens something.
+    pub(crate) fn hold(mut self, running: &Running) -> Uncovered {
+        let mut rewritten = Vec::new();
         loop {
             let lost = match running.until_change(&self.table, BETWEEN) {
-                Ok(exeat_sandbox::Change::Ended) => return None,
+                Ok(exeat_sandbox::Change::Ended) => return Uncovered { over: None, rewritten },
                 Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(),
                 Err(error) => Err(error),
             };
+            let lost = lost.map(|mut changes| {
+                changes.retain(|change| {
+                    let place = change.place().as_os_str();
+                    let may_go = matches!(change, Change::Gone(_)) && self.rewritten.contains(place);
+                    if may_go {
+                        self.places.remove(place);
+                        rewritten.push(PathBuf::from(place));
+                    }
+                    !may_go
+                });
+                changes
+            });
             if lost.as_ref().is_ok_and(Vec::is_empty) {
                 continue;
             }
             running.kill();
-            return Some(lost);
+            return Uncovered { over: Some(lost), rewritten };
         }
     }
 
     fn changes(&self) -> io::Result<Vec<Change>> {
         let text = self.text()?;
-        let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row));
+        let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row, |_| true));
         Ok(self.gone(&text).map(Change::Gone).chain(new.map(|row| Change::Came(row.at()))).collect())
     }
 
@@ -123,8 +199,9 @@ impl Covers {
         self.places.iter().filter(move |place| !there.contains(*place)).map(PathBuf::from)
     }
 
-    /// Whether a mount that has come lets the stage do what the planned ones do not.
-    fn opens(&self, new: &Row<'_>) -> bool {
+    /// Whether a mount that was not planned lets the stage do what the planned ones do not; `is_under` tells of a planned one
+    /// whether this one came after it.
+    fn opens(&self, new: &Row<'_>, is_under: impl Fn(&OsString) -> bool) -> bool {
         let place = new.at();
         let above =
             self.planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
@@ -137,13 +214,18 @@ impl Covers {
             _ => return false,
         };
         let covers = |it: &OsString| it.len() > place.as_os_str().len() && Path::new(it).starts_with(&place);
-        if self.places.iter().any(covers) {
+        if self.places.iter().any(|it| covers(it) && is_under(it)) {
             return true;
         }
-        let below = place.strip_prefix(at).unwrap_or(Path::new(""));
-        // What exeat may not enter, a stage that is its caller may not either.
-        let is_in_reach = fs::metadata(joined(host, below)).is_ok();
-        is_read_only && !new.is_read_only() && is_in_reach
+        let is_in_reach = || {
+            let below = place.strip_prefix(at).unwrap_or(Path::new(""));
+            // What exeat may not enter, a stage that is its caller may not either. Not the mount itself is asked, which may be one
+            // that does not answer.
+            joined(host, below)
+                .parent()
+                .is_none_or(|dir| access(dir, AccessFlags::X_OK) != Err(Errno::EACCES))
+        };
+        is_read_only && !new.is_read_only() && is_in_reach()
     }
 
     fn text(&self) -> io::Result<Vec<u8>> {
@@ -172,5 +254,61 @@ fn place(mount: &Mount) -> Option<&Path> {
     match mount {
         Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => Some(at),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A place and its options.
+    type Line = (&'static str, &'static str);
+
+    /// A table of these lines.
+    fn table(rows: &[Line]) -> File {
+        let path = std::env::temp_dir().join(format!("exeat-covers-{}", std::process::id()));
+        let line = |(number, (at, options)): (usize, &Line)| {
+            format!("{number} 1 0:1 / {at} {options},nosuid - tmpfs x rw\n")
+        };
+        let text: String = rows.iter().enumerate().map(line).collect();
+        std::fs::write(&path, text).unwrap();
+        let file = File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        file
+    }
+
+    /// B11: what the host mounts before the watch begins is judged as what it mounts later.
+    #[test]
+    fn b11_a_mount_that_came_while_the_sandbox_was_made() {
+        let read_only = |at: &str| Mount::ReadOnly { host: at.into(), at: at.into() };
+        let planned = [
+            read_only("/usr"),
+            Mount::Tmpfs { at: "/tmp".into(), size: 4096, mode: 0o1777 },
+            Mount::Writable { host: "/usr/lib".into(), at: "/usr/lib".into() },
+            Mount::ReadOnly { host: "/dev/null".into(), at: "/usr/lib/a/b".into() },
+        ];
+        let first: [Line; 5] =
+            [("/", "rw"), ("/usr", "ro"), ("/usr/share", "ro"), ("/tmp", "rw"), ("/usr/lib", "rw")];
+        let before = |more: &[Line]| [&first[..], more, &[("/usr/lib/a/b", "ro")]].concat();
+        let after = |more: &[Line]| [&first[..], &[("/usr/lib/a/b", "ro")], more].concat();
+        let refused = |rows: Vec<Line>| Covers::new(table(&rows), &planned).err().map(|it| it.to_string());
+        for rows in [
+            before(&[]),
+            // A tree comes with what is mounted in it.
+            before(&[("/usr/lib/a", "rw")]),
+            after(&[("/usr/share/x", "ro"), ("/tmp/x", "rw"), ("/usr/lib/x", "rw"), ("/elsewhere", "rw")]),
+        ] {
+            assert_eq!(refused(rows), None);
+        }
+        for (rows, at) in [
+            (after(&[("/usr/share/x", "rw")]), "/usr/share/x"),
+            (after(&[("/usr/lib/a", "rw")]), "/usr/lib/a"),
+            (after(&[("/usr/lib/a", "ro")]), "/usr/lib/a"),
+        ] {
+            let why = refused(rows).unwrap();
+            assert!(why.ends_with(&format!("meanwhile, at `{at}`")), "{why}");
+        }
+        let gone = refused(first.to_vec()).unwrap();
+        assert!(gone.starts_with("`/usr/lib/a/b` was replaced"), "{gone}");
     }
 }

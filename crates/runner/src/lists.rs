@@ -168,6 +168,17 @@ pub(crate) const CREDENTIALS: &[&str] = &[
     ".node_repl_history",
 ];
 
+/// Of these, files that programs of the host's replace at any time, by themselves: a stage that has one in view is not ended
+/// for that, and what is there then is open to it. What can be done with one alone is little: sockets are not in reach.
+pub(crate) const REWRITTEN: &[&str] = &[
+    ".Xauthority",
+    ".bash_history",
+    ".zsh_history",
+    ".python_history",
+    ".psql_history",
+    ".node_repl_history",
+];
+
 /// Files of the system that only root and its groups read: masked when the caller is root. The stage owns them where it keeps
 /// root's kernel uid, and in a tree of root's that is mapped for it.
 pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
@@ -202,6 +213,9 @@ pub(crate) const PROTECTED: &[&str] = &[
     ".hg/hgrc-not-shared",
     ".hg/sharedpath",
     ".jj/repo/config.toml",
+    ".jj/repo/store/git_target",
+    ".jj/repo/store/git/config",
+    ".jj/repo/store/git/hooks",
     ".jj/workspace-config.toml",
     // Managers of hooks.
     ".husky",

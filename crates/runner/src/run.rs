@@ -6,6 +6,7 @@
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter};
+use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixListener;
@@ -39,7 +40,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::cover::{Change, Covers};
+use crate::cover::{Covers, Uncovered};
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
@@ -181,13 +182,14 @@ pub(crate) fn run_on(
         }
         let told = found.named.iter().map(told).chain(told_more(&found));
         let mut notes: Vec<String> = no_cache.into_iter().chain(told).collect();
-        let lost = outcome.as_mut().ok().and_then(|done| done.uncovered.take());
-        for (note, line) in lost.as_ref().map(told_of).unwrap_or_default() {
+        let lost = outcome.as_mut().map(|done| mem::take(&mut done.uncovered)).unwrap_or_default();
+        for (words, line) in lost.told() {
+            let mut note = Note::new(What::Uncovered);
+            note.error = Some(words);
             let _ = log.write(Event::Note(note));
             notes.push(line);
         }
-        let uncovered = lost.and_then(Result::ok).unwrap_or_default();
-        let uncovered = uncovered.into_iter().map(Change::into_place).collect();
+        let uncovered = lost.into_places();
         if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away(&done.summary)) {
             notes.extend(note.error.clone());
             let _ = log.write(Event::Note(note));
@@ -331,23 +333,6 @@ struct Done {
     uncovered: Uncovered,
     summary: Summary,
     through: Option<Through>,
-}
-
-/// What the record and the caller are told of what was hidden or read-only, and is not any more.
-fn told_of(lost: &io::Result<Vec<Change>>) -> Vec<(Note, String)> {
-    let note = |words: String| {
-        let mut note = Note::new(What::Uncovered);
-        note.error = Some(words);
-        note
-    };
-    let one = |change: &Change| (note(change.place().display().to_string()), change.line());
-    match lost {
-        Ok(changes) => changes.iter().map(one).collect(),
-        Err(error) => {
-            let line = "whether what is hidden or read-only is so still cannot be told any more: the stage was stopped";
-            vec![(note(error.to_string()), format!("{line}: {error}"))]
-        }
-    }
 }
 
 fn noted(Found { path, moved }: &Found) -> Note {
@@ -802,9 +787,6 @@ impl Drop for Thread {
     }
 }
 
-/// What the host took away from over the stage.
-type Uncovered = Option<io::Result<Vec<Change>>>;
-
 type Offered = Result<(Bridge, Handle), exeat_sandbox::Error>;
 
 /// The other thread, as seen from this one.
@@ -906,7 +888,7 @@ impl Sandbox {
                     signal: None,
                     blind: None,
                     untold: None,
-                    uncovered: None,
+                    uncovered: Uncovered::default(),
                 });
             }
             Err(error) => return Err(Error::Sandbox(error)),
@@ -988,7 +970,7 @@ impl Sandbox {
             stop = self.stops.try_recv().ok();
         }
         let ended = match (&stop, status) {
-            _ if uncovered.is_some() => Ended::Uncovered,
+            _ if uncovered.over.is_some() => Ended::Uncovered,
             _ if timed_out => Ended::Timeout,
             (Some(stop), _) => Ended::Limit(stop.reached),
             (None, Status::Exit(code)) => Ended::Exit(code),
