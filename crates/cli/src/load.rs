@@ -855,20 +855,18 @@ pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, Pat
 /// A ceiling that counts unasked brings the project's own file into force as well, so it is nobody else's: under `sudo -E` the home
 /// directory is.
 fn of_the_caller(ceiling: &Path) -> Result<(), Failure> {
-    match fs::metadata(ceiling) {
-        Ok(meta) if !project::is_ours(&meta) => {
+    // The name, and what it leads to.
+    for about in [fs::symlink_metadata(ceiling), fs::metadata(ceiling)].into_iter().flatten() {
+        if !project::is_ours(&about) {
             let shown = printable(&ceiling.display().to_string());
-            let why = format!(
-                "the ceiling `{shown}` belongs to uid {}, and exeat runs as uid {}",
-                meta.uid(),
-                geteuid()
-            );
-            Err(Failure::input(why)
-                .hint("set HOME and XDG_CONFIG_HOME to directories of your own, as `sudo -H` does"))
+            let (owner, own) = (about.uid(), geteuid());
+            let why = format!("the ceiling `{shown}` belongs to uid {owner}, and exeat runs as uid {own}");
+            return Err(Failure::input(why)
+                .hint("set HOME and XDG_CONFIG_HOME to directories of your own, as `sudo -H` does"));
         }
-        // What cannot be looked at cannot be read either, which is told there.
-        _ => Ok(()),
     }
+    // What cannot be looked at cannot be read either, which is told there.
+    Ok(())
 }
 
 fn is_stdin(path: &Path) -> bool {
