@@ -7,7 +7,7 @@
 //! mounts in a shown tree comes into the sandbox (mount_namespaces(7), "shared subtrees"): over covers, and writable where the
 //! tree is not. So the table of mounts is watched, and a stage that has lost one, or has got one, is ended.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io;
@@ -148,15 +148,14 @@ impl Covers {
     /// What the host has mounted while the sandbox was made, where that opens something: bubblewrap makes all that lies in a tree
     /// read-only with the tree, and what covers something comes after it.
     fn came_before(&self, text: &[u8]) -> Option<PathBuf> {
-        let mut before: BTreeSet<OsString> = BTreeSet::new();
-        for row in rows(text) {
-            let at = row.at().into_os_string();
-            if !self.places.contains(&at) && self.opens(&row, |place| before.contains(place)) {
-                return Some(at.into());
-            }
-            before.insert(at);
-        }
-        None
+        // A tree that is shown twice has its covers twice: the last one counts.
+        let places = rows(text).enumerate().map(|(number, row)| (row.at().into_os_string(), number));
+        let last: BTreeMap<OsString, usize> = places.collect();
+        let opens = |(number, row): &(usize, Row<'_>)| {
+            !self.places.contains(row.at().as_os_str())
+                && self.opens(row, |place| last.get(place).is_some_and(|place| place < number))
+        };
+        rows(text).enumerate().find(opens).map(|(_, row)| row.at())
     }
 
     /// Waits until the stage has ended, and ends it when one of the mounts is gone, or another one opens something.
@@ -296,6 +295,7 @@ mod tests {
             before(&[]),
             // A tree comes with what is mounted in it.
             before(&[("/usr/lib/a", "rw")]),
+            [before(&[("/usr/lib/a", "rw")]), before(&[("/usr/lib/a", "rw")])].concat(),
             after(&[("/usr/share/x", "ro"), ("/tmp/x", "rw"), ("/usr/lib/x", "rw"), ("/elsewhere", "rw")]),
         ] {
             assert_eq!(refused(rows), None);

@@ -18,6 +18,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.once("escape::b11_what_the_host_mounts", mounts);
     list.root("escape::b11_what_only_root_may_read", of_root);
     list.users("escape::b11_what_programs_replace_at_home", at_home);
+    list.users("escape::b11_a_home_that_is_a_mount", mounted_home);
     list.root("escape::b11_files_of_ours_may_be_replaced", ours);
 }
 
@@ -155,6 +156,29 @@ fn at_home(cx: &Cx) {
                 assert_eq!(done.stderr().matches(line).count(), said, "{done:?}");
             }
         }
+    }
+}
+
+/// A home that is a file system of its own, as systemd-homed and many servers have it, and trees over it.
+fn mounted_home(cx: &Cx) {
+    let home = cx.home().display().to_string();
+    let secret = cx.home().join(".netrc");
+    fs::write(&secret, "secret").expect("a file");
+    cx.bench().give(&secret, cx.is_root());
+    let above = cx.home().parent().expect("a directory");
+    let mounts = format!("mount --bind {home} {home}");
+    for (flags, cwd) in [
+        (&["--fs", "host"][..], above),
+        (&["--fs", "host"], cx.home()),
+        (&["--fs", "host", "--ro", "/home"], cx.dir()),
+        (&["--ro", "/home", "--ro", &home], cx.dir()),
+        (&["--ro", "/home"], cx.home()),
+    ] {
+        let script = format!("cat {}; echo end", secret.display());
+        let words = [&["run"], flags, &["--", "sh", "-c", &script]].concat();
+        let done = cx.exeat(words).in_mounts(&mounts).cwd(cwd).run();
+        done.exits(0).prints("end\n");
+        assert!(done.stderr().contains("Permission denied"), "{flags:?}: {done:?}");
     }
 }
 
