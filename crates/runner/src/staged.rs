@@ -360,7 +360,7 @@ impl Staged {
     fn keeps_its_own(&self, tree: &Mount, place: &Path) -> bool {
         let is_as_on_the_host = matches!(tree, Mount::ReadOnly { host, at } if host == at);
         let is_known = lists::SYSTEM_CREDENTIALS.iter().any(|path| place == Path::new(path))
-            || lists::CREDENTIALS.iter().any(|name| place.ends_with(name));
+            || lists::REWRITTEN.iter().any(|name| place.ends_with(name));
         is_as_on_the_host
             && is_known
             && fs::symlink_metadata(place).is_ok_and(|meta| is_closed(&meta, self.who))

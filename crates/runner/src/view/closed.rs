@@ -28,6 +28,10 @@ pub(super) fn keeper(path: &Path) -> Option<PathBuf> {
     // Another user's, that lets nobody else in: root's stage may be that user.
     let caller = geteuid();
     let is_in_reach = caller.is_root() || meta.uid() == caller.as_raw() || may_search(keeper).is_ok();
+    // What cannot be looked at in a directory that can be searched is a mount that does not answer: no stage closes anything so.
+    if *keeper != place && may_search(keeper).is_ok() {
+        return None;
+    }
     is_in_reach.then(|| keeper.to_path_buf())
 }
 

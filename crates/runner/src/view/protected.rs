@@ -129,7 +129,11 @@ impl Search<'_> {
             return self.missing(path);
         }
         let is_ours = |dir: &PathBuf| self.trees.iter().any(|tree| dir.starts_with(tree));
-        self.closed.extend(keeper(path).filter(is_ours));
+        match keeper(path) {
+            Some(keeper) => self.closed.extend(Some(keeper).filter(is_ours)),
+            // In another user's directory, which the stage may rename away all the same and make anew.
+            None => self.missing(path),
+        }
     }
 
     /// What is not there yet, if it would lie in a tree.
