@@ -119,15 +119,18 @@ impl Change {
 }
 
 impl Covers {
-    /// `table` is that of the sandbox, where nothing untrusted has run yet.
+    /// `table` is that of the sandbox, where nothing untrusted has run yet; `masked` is what somebody has hidden by name.
     ///
     /// # Errors
     /// When it cannot be read, and `NotFound` when one is gone already.
-    pub(crate) fn new(table: File, planned: &[Mount]) -> io::Result<Self> {
+    pub(crate) fn new(table: File, planned: &[Mount], masked: &[PathBuf]) -> io::Result<Self> {
         let places = planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
         let is_rewritten = |mount: &&Mount| {
             let is_mask = matches!(mount, Mount::ReadOnly { host, .. } if host == Path::new("/dev/null"));
-            is_mask && lists::REWRITTEN.iter().any(|name| place(mount).is_some_and(|at| at.ends_with(name)))
+            // Wherever it is shown.
+            let is_asked_for = |at: &Path| masked.iter().any(|path| path.file_name() == at.file_name());
+            let is_known = |at: &Path| lists::REWRITTEN.iter().any(|name| at.ends_with(name));
+            is_mask && place(mount).is_some_and(|at| is_known(at) && !is_asked_for(at))
         };
         let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
         let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();

@@ -60,6 +60,8 @@ pub struct Plan {
     pub(crate) loopback: Loopback,
     pub(crate) debuggable: bool,
     pub(crate) missing: Vec<Missing>,
+    /// What the caller or a ceiling has hidden by name.
+    pub(crate) masked: Vec<PathBuf>,
     pub(crate) enforcement: Enforcement,
     pub(crate) cache: Option<PathBuf>,
     /// Who makes it, where that is not the caller.
@@ -153,6 +155,8 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         Some(socket) => Held::Partial { missing: via::missing(socket) },
     };
 
+    let masked = request.files.mask.iter().chain(request.files.bounds.iter().flat_map(|bound| &bound.mask));
+    let masked = masked.cloned().collect();
     let plan = Plan {
         command: request.command,
         policy: request.policy,
@@ -176,6 +180,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         loopback: hardening.loopback,
         debuggable: hardening.debuggable,
         missing: built.missing,
+        masked,
         enforcement: Enforcement {
             net,
             fs,

@@ -688,6 +688,7 @@ impl Run<'_> {
         let go = self.go(terminal.as_ref())?;
         let limits = self.plan.limits;
         let mounts = self.plan.mounts.clone();
+        let masked = self.plan.masked.clone();
         let says = stop.clone();
         let (offer_to, offered) = oneshot::channel();
         let (go_to, may_go) = oneshot::channel();
@@ -707,7 +708,7 @@ impl Run<'_> {
             let _ = known.set(offer.handle());
             let covers = match offer
                 .mounts()
-                .and_then(|table| Covers::new(table, &mounts).map_err(exeat_sandbox::Error::Watch))
+                .and_then(|table| Covers::new(table, &mounts, &masked).map_err(exeat_sandbox::Error::Watch))
             {
                 Ok(covers) => covers,
                 Err(error) => return drop(started_to.send(Err(error))),

@@ -31,12 +31,15 @@ fn ends(live: &mut Live<'_>) {
 fn replaced(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).cwd(cx.dir()).run().exits(0);
     let result = cx.home().join("result.json");
-    for (flags, name) in
-        [(vec![], ".git/config"), (vec!["--mask", "keys"], "keys"), (vec!["--mask", "dir"], "dir")]
-    {
+    for (flags, name) in [
+        (vec![], ".git/config"),
+        (vec!["--mask", "keys"], "keys"),
+        (vec!["--mask", ".bash_history"], ".bash_history"),
+        (vec!["--mask", "dir"], "dir"),
+    ] {
         let path = cx.dir().join(name);
         match name {
-            "keys" => drop(cx.write("keys", "old")),
+            "keys" | ".bash_history" => drop(cx.write(name, "old")),
             "dir" => fs::create_dir(&path).expect("a directory"),
             _ => {}
         }
