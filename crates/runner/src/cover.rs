@@ -10,9 +10,8 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
-use std::io;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -21,8 +20,8 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
 use crate::lists;
-use crate::names::{Row, rows};
-use crate::view::{joined, mount_point};
+use crate::names::{Row, joined, rows};
+use crate::view::{is_mask, mount_point};
 
 /// Bytes of a table of mounts: bubblewrap reads no more binds than a few thousand.
 const TABLE: usize = 8 << 20;
@@ -126,11 +125,11 @@ impl Covers {
     pub(crate) fn new(table: File, planned: &[Mount], masked: &[PathBuf]) -> io::Result<Self> {
         let places = planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
         let is_rewritten = |mount: &&Mount| {
-            let is_mask = matches!(mount, Mount::ReadOnly { host, .. } if host == Path::new("/dev/null"));
+            let is_hidden = matches!(mount, Mount::ReadOnly { host, .. } if is_mask(host));
             // Wherever it is shown.
             let is_asked_for = |at: &Path| masked.iter().any(|path| path.file_name() == at.file_name());
             let is_known = |at: &Path| lists::REWRITTEN.iter().any(|name| at.ends_with(name));
-            is_mask && place(mount).is_some_and(|at| is_known(at) && !is_asked_for(at))
+            is_hidden && place(mount).is_some_and(|at| is_known(at) && !is_asked_for(at))
         };
         let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
         let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();
@@ -205,7 +204,7 @@ impl Covers {
         // Of two at one place the later one is on top.
         let tree = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
         let (host, at) = match tree {
-            Some(Mount::ReadOnly { host, at }) if host != Path::new("/dev/null") => (host, at),
+            Some(Mount::ReadOnly { host, at }) if !is_mask(host) => (host, at),
             Some(Mount::Writable { .. }) => return true,
             // It is under a place of ours.
             _ => return false,
@@ -226,22 +225,14 @@ impl Covers {
     }
 
     fn text(&self) -> io::Result<Vec<u8>> {
-        let mut text = vec![0; 16 << 10];
-        let mut read = 0;
-        loop {
-            let count = self.table.read_at(text.get_mut(read..).unwrap_or_default(), read as u64)?;
-            if count == 0 {
-                text.truncate(read);
-                return Ok(text);
-            }
-            read += count;
-            if read == text.len() {
-                if read >= TABLE {
-                    return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many mounts"));
-                }
-                text.resize(read * 2, 0);
-            }
+        let mut text = Vec::with_capacity(16 << 10);
+        let mut table = &self.table;
+        table.seek(SeekFrom::Start(0))?;
+        table.take(TABLE as u64).read_to_end(&mut text)?;
+        if text.len() == TABLE {
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, "too many mounts"));
         }
+        Ok(text)
     }
 }
 

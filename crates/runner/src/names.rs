@@ -162,7 +162,8 @@ pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn joined(at: &Path, below: &Path) -> PathBuf {
+/// The place of what lies `below` a tree. Not `join`: with nothing to add it would make `FILE/`.
+pub(crate) fn joined(at: &Path, below: &Path) -> PathBuf {
     if below == Path::new("") { at.to_path_buf() } else { at.join(below) }
 }
 

@@ -24,12 +24,12 @@ use crate::error::Error;
 use crate::identity::{Base, Seen, Who};
 use crate::limits;
 use crate::lists;
-use crate::names::true_name;
+use crate::names::{joined, true_name};
 use crate::quarantine::Missing;
 use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, Tty, UnixSockets, WORK, Work};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
-use crate::view::{WORK_PATH, cache_in_memory, joined};
+use crate::view::{WORK_PATH, cache_in_memory};
 use crate::{environment, via};
 
 /// What one run will do.

@@ -203,7 +203,7 @@ impl Staged {
                 }
             }
             taken.push(match &mount {
-                Mount::ReadOnly { host, .. } if host != Path::new("/dev/null") => {
+                Mount::ReadOnly { host, .. } if !view::is_mask(host) => {
                     self.source(host, false, must && host == start)?
                 }
                 Mount::Writable { host, .. } => self.source(host, true, must)?,
@@ -486,7 +486,7 @@ fn is_closed(meta: &Metadata, who: Ids) -> bool {
 fn is_mask(mount: &Mount) -> bool {
     match mount {
         Mount::Tmpfs { mode, .. } => *mode == 0,
-        Mount::ReadOnly { host, .. } => host == Path::new("/dev/null"),
+        Mount::ReadOnly { host, .. } => view::is_mask(host),
         _ => false,
     }
 }

@@ -28,7 +28,7 @@ use nix::unistd::{Uid, geteuid};
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
-use crate::names::{Mounts, first_below, holds, is_same, rows, true_name, whole};
+use crate::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
 use crate::quarantine::{Missing, beyond_search};
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
@@ -53,6 +53,14 @@ const RUN_SIZE: u64 = 64 << 20;
 const SHM_SIZE: u64 = 512 << 20;
 /// Bytes of a directory that stands for something hidden.
 pub(crate) const MASK_SIZE: u64 = 4096;
+
+/// What is mounted over a file that is hidden.
+const MASK: &str = "/dev/null";
+
+/// Whether what is mounted somewhere only hides a file there.
+pub(crate) fn is_mask(host: &Path) -> bool {
+    host == Path::new(MASK)
+}
 
 /// What a work directory is given for.
 pub(crate) const WORK_PATH: &str = "the work directory";
@@ -656,7 +664,7 @@ impl<'a> Builder<'a> {
         self.mounts.push(if is_dir {
             Mount::Tmpfs { at, size: MASK_SIZE, mode: 0o000 }
         } else {
-            Mount::ReadOnly { host: "/dev/null".into(), at }
+            Mount::ReadOnly { host: MASK.into(), at }
         });
     }
 
@@ -876,7 +884,7 @@ impl<'a> Builder<'a> {
         self.mounts.push(if is_dir {
             Mount::Tmpfs { at: tree.at.clone(), size: MASK_SIZE, mode: 0o555 }
         } else {
-            Mount::ReadOnly { host: "/dev/null".into(), at: tree.at.clone() }
+            Mount::ReadOnly { host: MASK.into(), at: tree.at.clone() }
         });
     }
 
@@ -884,7 +892,7 @@ impl<'a> Builder<'a> {
     /// where no tree of the host's is.
     fn beneath(&self, place: &Path) -> Option<(bool, bool)> {
         let (host, at) = match self.mounts.get(self.top(place)?)? {
-            Mount::ReadOnly { host, .. } if host == Path::new("/dev/null") => return None,
+            Mount::ReadOnly { host, .. } if is_mask(host) => return None,
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => (host, at),
             _ => return None,
         };
@@ -1093,11 +1101,6 @@ impl<'a> Builder<'a> {
         }
         true
     }
-}
-
-/// The place of what lies `below` a tree. Not `join`: with nothing to add it would make `FILE/`.
-pub(crate) fn joined(at: &Path, below: &Path) -> PathBuf {
-    if below == Path::new("") { at.to_path_buf() } else { at.join(below) }
 }
 
 /// Whether a path is the process file system's.
