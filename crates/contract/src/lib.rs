@@ -31,6 +31,9 @@ pub const PROXY_PORT: u16 = 3128;
 /// TCP port of SOCKS5 on the sandbox's loopback, where it is offered: the registered one (IANA).
 pub const SOCKS5_PORT: u16 = 1080;
 
+/// The sandbox's name server: where systemd-resolved has its own, so that no program takes it for odd.
+pub const NAME_SERVER: core::net::Ipv4Addr = core::net::Ipv4Addr::new(127, 0, 0, 53);
+
 /// Uid and gid of the stage inside its user namespace: the kernel's overflow id, owner of nothing.
 pub const NOBODY: u32 = 65_534;
 

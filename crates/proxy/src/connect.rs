@@ -5,6 +5,7 @@
 //! reaches `dial` without a `Vetted`, or another proxy without an `Entrusted`; after a refusal nothing more is read as a request.
 
 mod socks;
+mod transparent;
 
 use std::future::Future;
 use std::io;
@@ -39,13 +40,18 @@ pub(crate) async fn serve(
     let via = match entry {
         Entry::Http => Via::Connect,
         Entry::Socks5 => Via::Socks5,
+        Entry::Gateway(_) => Via::Transparent,
+        Entry::Forward(_) => Via::Forward,
     };
     let mut record = Record::new(cx, conn, via);
     // Boxed, so that what only the opening needs is gone while the tunnel lives.
     let opening = Box::pin(async {
-        match entry {
+        match &entry {
             Entry::Http => open(client, &mut record, cx).await,
             Entry::Socks5 => socks::open(client, &mut record, cx).await,
+            Entry::Gateway(target) | Entry::Forward(target) => {
+                transparent::open(client, target, &mut record, cx).await
+            }
         }
     });
     let opened = match until(stop, opening).await {
@@ -366,10 +372,13 @@ async fn check_hello(
     }
 }
 
+/// The fatal alert access_denied (RFC 8446 section 6.2).
+const ACCESS_DENIED: &[u8] = &[21, 3, 3, 0, 2, 2, 49];
+
 /// A fatal TLS alert (RFC 8446 section 6) for a client that speaks TLS, so that it prints more than "end of file".
 fn alert(fault: HelloFault) -> &'static [u8] {
     match fault {
-        HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => &[21, 3, 3, 0, 2, 2, 49], // access_denied
+        HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => ACCESS_DENIED,
         HelloFault::Malformed | HelloFault::TooLarge => &[21, 3, 3, 0, 2, 2, 50], // decode_error
         HelloFault::NotTls | HelloFault::Timeout => &[],
     }
@@ -393,16 +402,17 @@ async fn end_with(mut client: Stream, reply: &[u8], record: &mut Record<'_>, cx:
 }
 
 /// The answer to a client that is not listened to.
-pub(crate) fn unheard(refusal: &Refusal, entry: Entry, run: RunId, conn: ConnId) -> Vec<u8> {
+pub(crate) fn unheard(refusal: &Refusal, entry: &Entry, run: RunId, conn: ConnId) -> Vec<u8> {
     match entry {
         Entry::Http => refuse(refusal, run, conn).into_bytes(),
         Entry::Socks5 => socks::unheard(refusal),
+        Entry::Gateway(target) | Entry::Forward(target) => transparent::unheard(refusal, target, run, conn),
     }
 }
 
 /// Answers on a connection for which there is no room.
 pub(crate) async fn too_many(mut client: Stream, entry: Entry, conn: ConnId, cx: &Context) {
-    let reply = unheard(&Refusal::Busy, entry, cx.run(), conn);
+    let reply = unheard(&Refusal::Busy, &entry, cx.run(), conn);
     if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
         client.linger(cx.limits().linger).await;
     }

@@ -93,7 +93,7 @@ impl Forward {
     }
 
     async fn refuse(&self, mut client: Stream, entry: Entry, conn: ConnId, refusal: &Refusal) {
-        let reply = unheard(refusal, entry, self.log.run(), conn);
+        let reply = unheard(refusal, &entry, self.log.run(), conn);
         if client.write_until(&reply, Instant::now() + limits::REPLY).await.is_ok() {
             client.linger(self.room.limits.linger).await;
         }

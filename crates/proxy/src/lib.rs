@@ -10,6 +10,7 @@ mod connect;
 mod denials;
 mod dial;
 mod forward;
+mod gateway;
 mod guard;
 mod head;
 mod hello;
@@ -35,6 +36,7 @@ mod fuzz_seeds;
 mod tests;
 
 pub use forward::{Forward, Lost, forward};
+pub use gateway::{Listen, Sockets, gateway};
 pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};

@@ -17,7 +17,7 @@ use crate::stream::Stream;
 use crate::upstream::through;
 
 /// The port of plain HTTP.
-const HTTP: u16 = 80;
+pub(crate) const HTTP: u16 = 80;
 
 /// A granted target with a connection to it.
 pub(crate) struct Reached {

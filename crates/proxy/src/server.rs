@@ -58,12 +58,16 @@ impl Listener {
 }
 
 /// What the clients of a listener speak: told by the listener, and never by what they send.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Entry {
     /// HTTP: `CONNECT host:port`, and requests for `http://` URLs.
     Http,
     /// SOCKS5 (RFC 1928), without authentication.
     Socks5,
+    /// What they would speak with this target, which is all that they can reach: the gateway's.
+    Gateway(Arc<Target>),
+    /// The same, for a port of the host.
+    Forward(Arc<Target>),
 }
 
 /// The policy of a moment, and what the record calls it: a decision is made, and written, with one and the same.
@@ -327,7 +331,7 @@ pub(crate) async fn accept<S: Service>(
         report.accepted += 1;
         cx.accepted();
         let conn = cx.room().number();
-        let (cx, stop) = (Arc::clone(&cx), stop.clone());
+        let (cx, stop, entry) = (Arc::clone(&cx), stop.clone(), entry.clone());
         if let Ok(slot) = Arc::clone(&cx.room().slots).try_acquire_owned() {
             tasks.spawn(async move {
                 cx.serve(client, entry, conn, &stop).await;

@@ -1,0 +1,42 @@
+//! The gateway's entry, and that of a port of the host: the listener says who is asked for, and no byte is read for it.
+
+use exeat_audit::{ConnId, End, RunId};
+use exeat_policy::{Port, Target};
+
+use super::{ACCESS_DENIED, Opened, end_with, opened};
+use crate::reach::{HTTP, Wanted, reach};
+use crate::record::Record;
+use crate::reply::{Refusal, refuse};
+use crate::server::Context;
+use crate::stream::Stream;
+
+/// Everything before the tunnel. `None`: there is none, and all was said and recorded.
+pub(super) async fn open(
+    client: Stream,
+    target: &Target,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
+    match reach(target, Wanted::Tunnel, record, cx).await {
+        Ok(reached) => opened(client, Vec::new(), target.clone(), reached, record, cx).await,
+        Err(refusal) => {
+            let answer = unheard(&refusal, target, cx.run(), record.conn());
+            if !answer.is_empty() {
+                return end_with(client, &answer, record, cx).await;
+            }
+            // No word of the client's protocol is known: a reset is at least no answer of the origin's.
+            record.close(End::Killed, None);
+            client.will_reset();
+            None
+        }
+    }
+}
+
+/// What a client is told that is not listened to, as far as its port says what it speaks.
+pub(super) fn unheard(refusal: &Refusal, target: &Target, run: RunId, conn: ConnId) -> Vec<u8> {
+    match target.port {
+        port if port.get() == HTTP => refuse(refusal, run, conn).into_bytes(),
+        Port::HTTPS => ACCESS_DENIED.to_vec(),
+        _ => Vec::new(),
+    }
+}

@@ -1,0 +1,91 @@
+//! The gateway: for programs that ignore the proxy variables, and others that no proxy is meant for.
+//!
+//! A name server in the sandbox's network namespace answers for granted names, each with a pair of addresses of its own, and for no
+//! others; a connection to such an address on a granted port is a connection to the name. What is tried besides is seen by a tap, and
+//! recorded. Sockets of that namespace are given to this crate: how they come about is none of its business.
+
+mod attempts;
+mod dns;
+mod names;
+mod resolver;
+mod tap;
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use exeat_policy::Target;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::gateway::attempts::Attempts;
+use crate::gateway::names::Names;
+use crate::server::{Context, Entry, Listener, serve};
+
+/// Makes listeners in the sandbox's network namespace.
+pub trait Listen: Send + Sync + 'static {
+    /// A listener on that address and port. May block, for no longer than a second or so.
+    ///
+    /// # Errors
+    /// What bind(2) and listen(2) say: `AddrInUse` where the stage itself has the port.
+    fn listen(&self, at: SocketAddr) -> io::Result<std::net::TcpListener>;
+}
+
+/// The sockets of a sandbox's network namespace that a gateway works with.
+#[derive(Debug)]
+pub struct Sockets {
+    /// The name server's, for datagrams.
+    pub udp: std::net::UdpSocket,
+    /// The name server's, for streams.
+    pub tcp: std::net::TcpListener,
+    /// A packet socket that sees every attempt to send something (packet(7)), without link-layer headers.
+    pub tap: OwnedFd,
+}
+
+/// A listener, and what a connection to it asks for.
+pub(crate) struct Door {
+    pub(crate) listener: std::net::TcpListener,
+    pub(crate) target: Arc<Target>,
+}
+
+/// Serves the gateway of a run until `stop` is cancelled.
+///
+/// # Errors
+/// Where a socket cannot be taken over, before anything is served.
+pub async fn gateway(
+    sockets: Sockets,
+    listen: Arc<dyn Listen>,
+    cx: Arc<Context>,
+    stop: CancellationToken,
+) -> io::Result<()> {
+    let Sockets { udp, tcp, tap } = sockets;
+    let (new, mut doors) = mpsc::unbounded_channel();
+    let names = Arc::new(Names::new(listen, new));
+    let attempts = Arc::new(Attempts::new(Arc::clone(&cx)));
+    let server = resolver::Server::new(udp, tcp, Arc::clone(&names), Arc::clone(&attempts))?;
+    let tap = tap::Tap::new(tap, names, attempts)?;
+    let mut tasks = JoinSet::new();
+    tasks.spawn(server.serve(Arc::clone(&cx), stop.clone()));
+    tasks.spawn(tap.watch(Arc::clone(&cx), stop.clone()));
+    loop {
+        let door = tokio::select! {
+            biased;
+            () = stop.cancelled() => break,
+            door = doors.recv() => door,
+        };
+        let Some(Door { listener, target }) = door else { break };
+        match Listener::tcp(listener) {
+            Ok(listener) => {
+                let serving = serve(listener, Entry::Gateway(target), Arc::clone(&cx), stop.clone());
+                tasks.spawn(async move { drop(serving.await) });
+            }
+            // Its name was answered for: a client finds a socket that is closed, which refuses it.
+            Err(error) => tracing::warn!(%error, "a listener of the gateway cannot be served"),
+        }
+    }
+    stop.cancelled().await;
+    while tasks.join_next().await.is_some() {}
+    Ok(())
+}
