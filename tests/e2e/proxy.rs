@@ -629,9 +629,11 @@ fn only_one_policy(cx: &Cx) {
         cx.exeat(words).run().exits(2).says(said);
         cx.exeat_plain(["env", "--via", &via].into_iter().chain(flags)).run().exits(2).says(said);
     }
-    for (flags, said) in
-        [(&["--socks5"][..], "--socks5"), (&["--connections-per-host", "3"], "connections to one host")]
-    {
+    for (flags, said) in [
+        (&["--socks5"][..], "--socks5"),
+        (&["--connections-per-host", "3"], "connections to one host"),
+        (&["--transparent", "on"], "the transparent gateway"),
+    ] {
         let words = ["run", "--via", &via].into_iter().chain(flags.iter().copied());
         let words = words.chain(["--", "touch", "started"]);
         cx.exeat(words).run().exits(2).says(said);

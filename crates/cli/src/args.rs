@@ -312,6 +312,11 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "WHEN", help_heading = "Run", hide_possible_values = true)]
     pub(crate) tty: Option<TtyWhen>,
 
+    /// Serve programs that ignore the proxy variables too: auto (default; where this machine allows it), on (or do not
+    /// start) or off
+    #[arg(long, value_name = "WHEN", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) transparent: Option<TransparentWhen>,
+
     /// Go through somebody else's exeat proxy: its policy decides, and its record has the decisions
     #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) via: Option<ViaAt>,
@@ -329,6 +334,17 @@ pub(crate) struct RunArgs {
 pub(crate) enum TtyWhen {
     /// Where standard input and output are one terminal, and exeat is in its foreground.
     Auto,
+    /// Never.
+    Off,
+}
+
+/// `--transparent`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransparentWhen {
+    /// Where the machine allows it.
+    Auto,
+    /// Or nothing starts.
+    On,
     /// Never.
     Off,
 }

@@ -6,13 +6,13 @@ use std::io;
 
 use exeat_policy::Limits;
 use exeat_runner::{
-    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Tty, UnixSockets,
-    View, Work,
+    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Transparent, Tty,
+    UnixSockets, View, Work,
 };
 
 use crate::args::{
-    BridgeKind, CacheKind, EnvArgs, Excess, FsView, LoopbackKind, Output, RunArgs, TtyWhen, UnixSocketsKind,
-    Variable,
+    BridgeKind, CacheKind, EnvArgs, Excess, FsView, LoopbackKind, Output, RunArgs, TransparentWhen, TtyWhen,
+    UnixSocketsKind, Variable,
 };
 use crate::failure::Failure;
 use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
@@ -97,6 +97,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         socks5: args.socks5 || socks5,
         hardening: hardening(args.loopback, args.unix_sockets, args.debuggable),
         tty: tty(args.tty),
+        transparent: transparent(args.transparent),
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: args.stage.or(stage),
@@ -130,6 +131,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         socks5: args.socks5 || socks5,
         hardening: Hardening::default(),
         tty: Tty::default(),
+        transparent: Transparent::default(),
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: None,
@@ -207,6 +209,14 @@ fn tty(when: Option<TtyWhen>) -> Tty {
     match when {
         None | Some(TtyWhen::Auto) => Tty::Auto,
         Some(TtyWhen::Off) => Tty::Off,
+    }
+}
+
+fn transparent(when: Option<TransparentWhen>) -> Transparent {
+    match when {
+        None | Some(TransparentWhen::Auto) => Transparent::Auto,
+        Some(TransparentWhen::On) => Transparent::On,
+        Some(TransparentWhen::Off) => Transparent::Off,
     }
 }
 

@@ -33,7 +33,9 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::lists;
 use crate::plan::{home_of, plan};
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Tty, View};
+use crate::request::{
+    AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Transparent, Tty, View,
+};
 use crate::run::{Ended, Streams, run_here};
 use crate::stopping::GRACE;
 
@@ -337,6 +339,7 @@ impl<'a> Discovery<'a> {
             socks5: false,
             hardening: Hardening::default(),
             tty: Tty::Off,
+            transparent: Transparent::Off,
             via: None,
             upstream: None,
             stage: Some(format!("{PRESET_STAGE}{}", preset.name)),
@@ -640,6 +643,7 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         socks5: false,
         hardening: Hardening::default(),
         tty: Tty::Off,
+        transparent: Transparent::Off,
         via: None,
         upstream: None,
         stage: None,

@@ -246,6 +246,7 @@ mod tests {
             socks5: false,
             hardening: Hardening::default(),
             tty: crate::request::Tty::Off,
+            transparent: crate::request::Transparent::Off,
             via: None,
             upstream: None,
             stage: None,

@@ -158,6 +158,9 @@ pub enum Error {
     /// Something was given that only a proxy of our own could hold.
     #[error("the run goes through somebody else's proxy, so {0} could not be held here")]
     ViaAnd(&'static str),
+    /// Something was asked for that the stage would have to connect to, and it may connect to the proxy alone.
+    #[error("the stage may connect to the proxy alone, which leaves no place for {0}")]
+    LoopbackAnd(&'static str),
     /// The place of somebody else's proxy is no socket.
     #[error("`{}` is no socket, so no proxy listens there", .0.display())]
     ViaNoSocket(PathBuf),
@@ -267,6 +270,7 @@ impl Error {
             | Self::EnvName(_)
             | Self::PolicyAndRules
             | Self::ViaAnd(_)
+            | Self::LoopbackAnd(_)
             | Self::ViaNoSocket(_)
             | Self::ViaInside { .. }
             | Self::NotApproved
@@ -352,6 +356,7 @@ impl Error {
             }
             Self::PolicyAndRules => Some("add the rules to the policy before it is built".into()),
             Self::ViaAnd(_) => Some("give it to that proxy, or let the run have its own".into()),
+            Self::LoopbackAnd(_) => Some("leave one of the two out".into()),
             Self::ViaInside { .. } => {
                 Some("let it listen outside the working directory and every --rw, such as in /run".into())
             }

@@ -108,6 +108,7 @@ impl Plan {
         }
         it.text("bridge", self.bridge.argument(self.socks5));
         it.text("tty", self.tty.as_str());
+        it.text("transparent", self.transparent.as_str());
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),
             // The number is another one each time.

@@ -99,8 +99,8 @@ pub use plan::{Plan, home_of, plan};
 pub use quarantine::{Found, Leftovers};
 pub use reload::{Load, Reloaded, Seen};
 pub use request::{
-    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Tty, UnixSockets,
-    View, WORK, Work,
+    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Transparent, Tty,
+    UnixSockets, View, WORK, Work,
 };
 pub use run::{Ended, Outcome, Through, notice_children, run};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

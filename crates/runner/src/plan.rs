@@ -26,7 +26,9 @@ use crate::limits;
 use crate::lists;
 use crate::names::{joined, true_name};
 use crate::quarantine::Missing;
-use crate::request::{AuditTo, Bridge, Hardening, Loopback, Request, Tty, UnixSockets, WORK, Work};
+use crate::request::{
+    AuditTo, Bridge, Hardening, Loopback, Request, Transparent, Tty, UnixSockets, WORK, Work,
+};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
 use crate::view::{WORK_PATH, cache_in_memory};
@@ -49,6 +51,8 @@ pub struct Plan {
     pub(crate) bridge: BridgeKind,
     pub(crate) socks5: bool,
     pub(crate) tty: Tty,
+    /// `Off` also where the rest of the request leaves no place for it.
+    pub(crate) transparent: Transparent,
     /// The socket of the proxy that decides, where it is somebody else's.
     pub(crate) via: Option<PathBuf>,
     pub(crate) upstream: Option<UpstreamProxy>,
@@ -144,11 +148,20 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         Some(_) if !request.policy.rules().is_empty() => return Err(Error::ViaAnd("a policy")),
         Some(_) if request.socks5 => return Err(Error::ViaAnd("SOCKS5")),
         Some(_) if request.upstream.is_some() => return Err(Error::ViaAnd("an upstream proxy")),
+        Some(_) if request.transparent == Transparent::On => {
+            return Err(Error::ViaAnd("the transparent gateway"));
+        }
         Some(_) if request.limits.connections_per_host.is_some() => {
             return Err(Error::ViaAnd("a limit of connections to one host"));
         }
         Some(socket) => Some(via::find(&cwd.join(socket), &built.writable)?),
         None => None,
+    };
+    let transparent = match (request.transparent, hardening.loopback) {
+        (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),
+        (_, Loopback::Proxy) => Transparent::Off,
+        _ if via.is_some() => Transparent::Off,
+        (asked, Loopback::Own) => asked,
     };
     let net = match &via {
         None => Held::Full,
@@ -172,6 +185,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         },
         socks5: request.socks5,
         tty: request.tty,
+        transparent,
         via,
         upstream: request.upstream,
         identity,
@@ -333,6 +347,7 @@ impl Plan {
         let socks5 = if self.socks5 { ", with SOCKS5" } else { "" };
         let _ = writeln!(out, "bridge       {}{socks5}", self.bridge.as_str());
         let _ = writeln!(out, "tty          {}", self.tty.as_str());
+        let _ = writeln!(out, "transparent  {}", self.transparent.as_str());
         if let Some(socket) = &self.via {
             let _ = writeln!(out, "via          unix:{}", socket.display());
         }
@@ -425,6 +440,7 @@ impl Plan {
             "bridge": self.bridge.as_str(),
             "socks5": self.socks5,
             "tty": self.tty.as_str(),
+            "transparent": self.transparent.as_str(),
             "via": self.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
             "upstream": self.upstream.as_ref().map(|upstream| json!({
                 "proxy": upstream.to_string(), "credentials": upstream.has_credentials(),
@@ -649,6 +665,7 @@ mod tests {
             socks5: false,
             hardening: Hardening::default(),
             tty: Tty::Off,
+            transparent: Transparent::Off,
             via: None,
             upstream: None,
             stage: None,
@@ -676,6 +693,34 @@ mod tests {
         assert!(!is_writable(&dirs.tree) && !is_writable(&dirs.root.join("link")));
         fs::create_dir(dirs.tree.join("exeat")).unwrap();
         assert!(!is_writable(&dirs.root.join("link")));
+    }
+
+    /// Programs that do not ask the proxy: what cannot be is refused where it is demanded, and left out otherwise.
+    #[test]
+    fn the_gateway_is_off_where_there_is_no_place_for_it() {
+        let dirs = Dirs::new("gateway");
+        let socket = dirs.root.join("proxy.sock");
+        let _listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
+        let planned = |transparent, via: Option<&PathBuf>, loopback| {
+            let base = request(&dirs, Vec::new(), &dirs.root);
+            let hardening = Hardening { loopback, ..Hardening::default() };
+            plan(Request { transparent, via: via.cloned(), hardening, ..base }).map(|plan| plan.transparent)
+        };
+        for asked in [Transparent::Auto, Transparent::On, Transparent::Off] {
+            assert_eq!(planned(asked, None, Loopback::Own).unwrap(), asked);
+        }
+        let mut elsewhere = vec![(Some(&socket), Loopback::Own)];
+        // Otherwise the kernel lacks what that loopback takes.
+        if exeat_sandbox::enforce::landlock_abi() >= 4 {
+            elsewhere.push((None, Loopback::Proxy));
+        }
+        for (via, loopback) in elsewhere {
+            for asked in [Transparent::Auto, Transparent::Off] {
+                assert_eq!(planned(asked, via, loopback).unwrap(), Transparent::Off, "{via:?}");
+            }
+            let error = planned(Transparent::On, via, loopback).unwrap_err();
+            assert!(error.code() == 2 && error.to_string().contains("the transparent gateway"), "{error}");
+        }
     }
 
     /// N16: more than bubblewrap reads is refused before it is started.

@@ -38,6 +38,8 @@ pub struct Request {
     pub hardening: Hardening,
     /// What the stage gets of a terminal.
     pub tty: Tty,
+    /// Whether programs are served that do not know of the proxy.
+    pub transparent: Transparent,
     /// The Unix socket of somebody else's proxy: it decides in place of `policy`, which is then empty, and its record has
     /// the decisions.
     pub via: Option<PathBuf>,
@@ -226,6 +228,30 @@ impl Tty {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Auto => "auto",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// Whether the transparent gateway serves the stage's programs that do not ask the proxy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Transparent {
+    /// Where this machine allows it, and nothing in the request speaks against it.
+    #[default]
+    Auto,
+    /// Or the stage does not start.
+    On,
+    /// No.
+    Off,
+}
+
+impl Transparent {
+    /// The word of the flag.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::On => "on",
             Self::Off => "off",
         }
     }

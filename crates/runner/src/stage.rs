@@ -20,7 +20,9 @@ use crate::bounds::Bounds;
 use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, home_of, plan_with};
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Tty, View, Work};
+use crate::request::{
+    AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Transparent, Tty, View, Work,
+};
 use crate::run::{Outcome, Streams, lost_with};
 use crate::signals;
 
@@ -80,6 +82,7 @@ pub struct Stage {
     bridge: Bridge,
     socks5: bool,
     hardening: Hardening,
+    transparent: Transparent,
     via: Option<PathBuf>,
     upstream: Option<UpstreamProxy>,
     backend: Option<Backend>,
@@ -125,6 +128,7 @@ impl Stage {
             bridge: Bridge::default(),
             socks5: false,
             hardening: Hardening::default(),
+            transparent: Transparent::default(),
             via: None,
             upstream: None,
             backend: None,
@@ -360,6 +364,13 @@ impl Stage {
         self
     }
 
+    /// Whether programs that do not ask the proxy are served too. Not [`Transparent::On`] together with
+    /// [`via`](Stage::via), nor with a loopback that has the proxy alone: that is an error at the start.
+    pub fn transparent(&mut self, transparent: Transparent) -> &mut Self {
+        self.transparent = transparent;
+        self
+    }
+
     /// Leaves connections to another HTTP proxy. It looks names up itself: their addresses are not checked here.
     pub fn upstream_proxy(&mut self, proxy: UpstreamProxy) -> &mut Self {
         self.upstream = Some(proxy);
@@ -554,6 +565,7 @@ impl Stage {
             socks5: self.socks5,
             hardening: self.hardening,
             tty: Tty::Off,
+            transparent: self.transparent,
             via: self.via.clone(),
             upstream: self.upstream.clone(),
             stage: self.stage.clone(),

@@ -136,6 +136,7 @@ fn one_case() {
         socks5: false,
         hardening: exeat_runner::Hardening::default(),
         tty: exeat_runner::Tty::Off,
+        transparent: exeat_runner::Transparent::Off,
         via: None,
         upstream: None,
         stage: None,

@@ -69,7 +69,7 @@ fn a_variable_s_name_has_no_space() {
 /// What a later version has is refused here, never taken and ignored.
 #[test]
 fn flags_of_other_versions_are_refused() {
-    for flag in ["--transparent=on", "--backend=bwrap", "--host-port=1", "--unsafe-no-isolation"] {
+    for flag in ["--backend=bwrap", "--host-port=1", "--unsafe-no-isolation"] {
         let error = parse(&["run", flag, "x"]).expect_err(flag);
         assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{flag}");
         assert_eq!(error.exit_code(), 2, "{flag}");

@@ -9,7 +9,7 @@ use exeat_sandbox::Held;
 
 use super::*;
 use crate::plan::plan;
-use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, Tty, View};
+use crate::request::{AuditTo, Bind, Bridge, Cache, EnvRule, Files, Request, Transparent, Tty, View};
 
 /// Changes, each with a word for it.
 type Changes<'a, T> = Vec<(&'static str, Box<dyn FnOnce(&mut T) + 'a>)>;
@@ -43,6 +43,7 @@ impl Dirs {
             socks5: false,
             hardening: crate::request::Hardening::default(),
             tty: Tty::Auto,
+            transparent: Transparent::Off,
             via: None,
             upstream: None,
             stage: None,
@@ -113,6 +114,7 @@ fn a5_each_change_of_a_request_is_another_fingerprint() {
         ("the other bridge", Box::new(|it| it.bridge = Bridge::Relay)),
         ("another way in", Box::new(|it| it.socks5 = true)),
         ("the caller's terminal", Box::new(|it| it.tty = Tty::Off)),
+        ("the gateway", Box::new(|it| it.transparent = Transparent::On)),
         ("a variable more", Box::new(|it| it.env.push(EnvRule::Pass("CI".into())))),
         ("a variable less", Box::new(|it| it.env.push(EnvRule::Remove("SHELL".into())))),
         ("a time limit", Box::new(|it| it.limits.timeout = "1s".parse().ok())),
@@ -140,6 +142,7 @@ fn a5_each_part_of_a_plan_is_in_the_fingerprint() {
         ("the bridge", Box::new(|it| it.bridge = BridgeKind::Relay)),
         ("another way in", Box::new(|it| it.socks5 = true)),
         ("the caller's terminal", Box::new(|it| it.tty = Tty::Off)),
+        ("the gateway", Box::new(|it| it.transparent = Transparent::On)),
         ("the identity", Box::new(|it| become_user(it, 1, 2))),
         ("the identity's numbers", Box::new(|it| become_user(it, 2, 1))),
         ("host sockets", Box::new(|it| it.unix_sockets = !it.unix_sockets)),
