@@ -10,9 +10,10 @@ mod names;
 mod resolver;
 mod tap;
 
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use exeat_policy::Target;
@@ -40,8 +41,18 @@ pub struct Sockets {
     pub udp: std::net::UdpSocket,
     /// The name server's, for streams.
     pub tcp: std::net::TcpListener,
-    /// A packet socket that sees every attempt to send something (packet(7)), without link-layer headers.
-    pub tap: OwnedFd,
+    /// Sees every attempt to send something to elsewhere.
+    pub tap: Box<dyn Packets>,
+}
+
+/// A packet socket without link-layer headers (packet(7)), non-blocking. Its filter lets through what asks for a connection, and
+/// what is sent without one.
+pub trait Packets: AsFd + fmt::Debug + Send + 'static {
+    /// How many packets found no room in its queue since this was asked last.
+    ///
+    /// # Errors
+    /// What getsockopt(2) says.
+    fn missed(&self) -> io::Result<u64>;
 }
 
 /// A listener, and what a connection to it asks for.

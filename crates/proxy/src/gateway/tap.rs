@@ -1,7 +1,7 @@
 //! The tap: reads what the sandbox's loopback was given, and tells of what leads nowhere.
 
+use crate::gateway::Packets;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use tokio_util::sync::CancellationToken;
@@ -12,13 +12,17 @@ use crate::server::Context;
 
 /// The packet socket.
 pub(crate) struct Tap {
-    socket: OwnedFd,
+    socket: Box<dyn Packets>,
     names: Arc<Names>,
     attempts: Arc<Attempts>,
 }
 
 impl Tap {
-    pub(crate) fn new(socket: OwnedFd, names: Arc<Names>, attempts: Arc<Attempts>) -> io::Result<Self> {
+    pub(crate) fn new(
+        socket: Box<dyn Packets>,
+        names: Arc<Names>,
+        attempts: Arc<Attempts>,
+    ) -> io::Result<Self> {
         Ok(Self { socket, names, attempts })
     }
 
