@@ -89,7 +89,7 @@ impl Policy {
     pub fn served_addresses(&self, today: Day) -> Vec<SocketAddr> {
         let mut seen = BTreeSet::new();
         let mut served = Vec::new();
-        let fresh = self.literal_rules(today).flat_map(|net| addresses(net)).filter(|ip| seen.insert(*ip));
+        let fresh = self.literal_rules(today).flat_map(addresses).filter(|ip| seen.insert(*ip));
         for ip in fresh.filter(|ip| unservable(*ip).is_none()) {
             let ports = self.served(&Host::Ip(ip), today);
             let room = MAX_LITERALS.saturating_sub(served.len());
