@@ -90,7 +90,10 @@ pub async fn gateway(
         match Listener::tcp(listener) {
             Ok(listener) => {
                 let serving = serve(listener, Entry::Gateway(target), Arc::clone(&cx), stop.clone());
-                tasks.spawn(async move { drop(serving.await) });
+                tasks.spawn(async move {
+                    let report = serving.await;
+                    tracing::trace!(?report, "a listener of the gateway has stopped");
+                });
             }
             // Its name was answered for: a client finds a socket that is closed, which refuses it.
             Err(error) => tracing::warn!(%error, "a listener of the gateway cannot be served"),

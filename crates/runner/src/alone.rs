@@ -23,7 +23,7 @@ use crate::error::{Error, chain};
 use crate::limits::of_connections;
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
-use crate::run::{Record, turned_away};
+use crate::run::{Record, begin, turned_away};
 use crate::signals::Signals;
 
 /// Told where the proxy listens, and the record's path where it has one.
@@ -128,9 +128,9 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             place: place.as_ref(),
             stage: request.stage,
             policy: Some(&request.policy),
-            sources: &request.sources,
         };
-        let (log, audit) = record.begin(run, start)?;
+        let (log, audit) = record.open(run)?;
+        begin(&log, start, &request.sources)?;
 
         let context = Context::new(request.policy, log.clone(), run);
         let context =

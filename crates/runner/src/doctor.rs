@@ -74,14 +74,12 @@ fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
     let (id, step) = ("sandbox", "a whole sandbox, up to the helper's hello");
     match stand(bwrap, who) {
         Ok(offer) => {
-            let entered = offer.may_enter_network();
-            let (outside, way) = ("network_from_outside", "the sandbox's network, entered from the host");
-            let gateway = match entered {
-                Ok(()) => Finding::held(outside, way, "entered"),
+            let (gateway, way) = ("gateway", "the gateway: the sandbox's network, configured from the host");
+            let gateway = match offer.network() {
+                Ok(_) => Finding::held(gateway, way, "configured"),
                 Err(error) => {
-                    let costs = "nothing in this version: programs that ignore HTTPS_PROXY will need it";
-                    let found = Finding::partial(outside, way, error.to_string(), costs);
-                    Finding { found: Found::Aside, ..found }
+                    let costs = "programs that ignore HTTPS_PROXY reach nothing; --transparent on and --host-port are refused";
+                    Finding::partial(gateway, way, chain(&error), costs)
                 }
             };
             vec![Finding::held(id, step, "made"), gateway]

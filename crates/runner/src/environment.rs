@@ -75,6 +75,8 @@ pub struct Dropped {
 pub struct Environment {
     /// Its variables, by name. A run adds `EXEAT_RUN_ID`.
     pub variables: Vec<Variable>,
+    /// Those that it gets besides, or with another value, in a run whose gateway cannot be had.
+    pub without_gateway: Vec<Variable>,
     /// Variables of the caller's that would lead around the sandbox or into the host. Others are left out unsaid.
     pub dropped: Vec<Dropped>,
     /// What the ceilings left out and what is not the caller's to set, a line each.
@@ -144,13 +146,21 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     }
     // Last, so that nothing above points a client past the proxy. It would reach nothing: there is no other route.
     proxy(&mut env, request.socks5);
+    let java = for_java(env.0.get(OsStr::new(JAVA_OPTIONS)).map(|(given, _)| given.as_os_str()));
+    let java = Variable { name: JAVA_OPTIONS.into(), value: java, why: Why::Proxy };
+    let mut without_gateway = Vec::new();
+    if request.may_have_gateway() {
+        without_gateway.push(java);
+    } else {
+        env.set(JAVA_OPTIONS, java.value, java.why);
+    }
     env.0.remove(OsStr::new(RUN_ID));
     for rule in rules {
         let (EnvRule::Set(name, _) | EnvRule::Pass(name)) = rule else { continue };
         let is_ours = env.0.get(name).is_some_and(|(_, why)| *why == Why::Proxy) || name == RUN_ID;
         // What is given of this one is kept, with ours behind it.
         let line = format!("the variable `{}` stays exeat's own", name.display());
-        if is_ours && name != "JAVA_TOOL_OPTIONS" && !notes.contains(&line) {
+        if is_ours && name != JAVA_OPTIONS && !notes.contains(&line) {
             notes.push(line);
         }
     }
@@ -159,7 +169,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     let dropped = lists::DROPPED.iter().filter(|(name, _)| is_dropped(name));
     let dropped = dropped.map(|(name, why)| Dropped { name, why }).collect();
     let variables = env.0.into_iter().map(|(name, (value, why))| Variable { name, value, why });
-    Environment { variables: variables.collect(), dropped, notes }
+    Environment { variables: variables.collect(), without_gateway, dropped, notes }
 }
 
 /// The name of the run, which only a run can tell.
@@ -209,20 +219,27 @@ fn proxy(env: &mut Variables, socks5: bool) {
     for (name, value) in fixed {
         env.set(name, value, Why::Proxy);
     }
-    // The JVM reads no proxy variable but this one; it says so in a line on standard error.
+}
+
+/// The one variable that tells a JVM of a proxy. It says so in a line on standard error each time, so that it is left alone where the
+/// gateway serves JVMs.
+const JAVA_OPTIONS: &str = "JAVA_TOOL_OPTIONS";
+
+/// Its value, behind what is given of it.
+fn for_java(given: Option<&OsStr>) -> OsString {
     let java = format!(
         "-Dhttp.proxyHost=127.0.0.1 -Dhttp.proxyPort={PROXY_PORT} -Dhttps.proxyHost=127.0.0.1 -Dhttps.proxyPort={PROXY_PORT} \
          -Dhttp.nonProxyHosts=localhost|127.*|[::1]"
     );
-    let value = match env.0.remove(OsStr::new("JAVA_TOOL_OPTIONS")) {
-        Some((mut given, _)) => {
+    match given {
+        Some(given) => {
+            let mut given = given.to_owned();
             given.push(" ");
             given.push(java);
             given
         }
         None => java.into(),
-    };
-    env.set("JAVA_TOOL_OPTIONS", value, Why::Proxy);
+    }
 }
 
 #[cfg(test)]

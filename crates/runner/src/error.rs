@@ -125,6 +125,9 @@ pub enum Error {
     /// The sandbox could not be set up.
     #[error("cannot set up the sandbox")]
     Sandbox(#[source] exeat_sandbox::Error),
+    /// The gateway was demanded, and this machine does not allow it.
+    #[error("the transparent gateway cannot be set up")]
+    Gateway(#[source] exeat_sandbox::Error),
     /// A standard stream is something that would lead out of the sandbox.
     #[error("{stream} is {what}: a stage could use it to leave the sandbox")]
     Stream {

@@ -60,6 +60,7 @@ pub mod doctor;
 mod environment;
 mod error;
 mod fingerprint;
+mod gateway;
 mod identity;
 mod limits;
 pub mod lists;

@@ -48,6 +48,8 @@ pub struct Plan {
     /// Where the stage starts, inside.
     pub(crate) cwd: PathBuf,
     pub(crate) env: BTreeMap<OsString, OsString>,
+    /// What comes to it where the gateway cannot be had.
+    pub(crate) without_gateway: BTreeMap<OsString, OsString>,
     pub(crate) bridge: BridgeKind,
     pub(crate) socks5: bool,
     pub(crate) tty: Tty,
@@ -178,7 +180,8 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         taken,
         staged,
         cwd: built.cwd,
-        env: environment.variables.into_iter().map(|variable| (variable.name, variable.value)).collect(),
+        env: by_name(environment.variables),
+        without_gateway: by_name(environment.without_gateway),
         bridge: match request.bridge {
             Bridge::Handoff => BridgeKind::Handoff,
             Bridge::Relay => BridgeKind::Relay,
@@ -471,6 +474,10 @@ pub(crate) const FILTERS: usize = seccomp::BASE;
 
 fn shown(words: &[OsString]) -> String {
     words.iter().map(|word| shell_word(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+fn by_name(variables: Vec<Variable>) -> BTreeMap<OsString, OsString> {
+    variables.into_iter().map(|variable| (variable.name, variable.value)).collect()
 }
 
 fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {

@@ -245,6 +245,13 @@ pub enum Transparent {
     Off,
 }
 
+impl Request {
+    /// Whether nothing in the request speaks against the gateway.
+    pub(crate) fn may_have_gateway(&self) -> bool {
+        self.transparent != Transparent::Off && self.via.is_none() && self.hardening.loopback == Loopback::Own
+    }
+}
+
 impl Transparent {
     /// The word of the flag.
     #[must_use]

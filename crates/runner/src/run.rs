@@ -3,6 +3,8 @@
 //! Two threads: this one serves the proxy and does what it is asked; the other makes the sandbox and waits for it, which
 //! blocks. What a run does to the process that it is part of is in [`Within`], and nowhere else.
 
+use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter};
@@ -24,7 +26,8 @@ use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, forward, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
-    Bridge, Held, Identity, Launch, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit, seccomp,
+    Bridge, Held, Identity, Launch, Network, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit,
+    seccomp,
 };
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
@@ -44,6 +47,7 @@ use crate::cover::{Covers, Uncovered};
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
+use crate::gateway::{self, Gateway};
 use crate::limits::{self, Reached, Stop};
 use crate::lists::{GIT, GIT_LINK, PROTECTED};
 use crate::output::{Copies, Meter};
@@ -165,13 +169,17 @@ pub(crate) fn run_on(
         };
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
-        let (log, audit) = start_log(&plan, run)?;
+        let (log, audit) = open_log(&plan, run)?;
         // Not above the stage's hard limit, which is set before it starts.
         let descriptors = plan.limits.limits.open_files.map_or(descriptors, u64::from);
-        let this = Run { plan: &plan, run, descriptors, log: log.clone() };
+        let this = Run { plan: &plan, run, descriptors, log: log.clone(), begun: Cell::new(false) };
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
+        if !this.begun.get() {
+            // The sandbox never stood. The log fails closed by itself.
+            let _ = this.begin("off");
+        }
         // As they were for the lines that follow, and for whoever has these streams next.
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
@@ -203,7 +211,8 @@ pub(crate) fn run_on(
             Ok(done) => done,
             Err(error) => return Err(lost_with(error, run, audit, found, notes)),
         };
-        let Done { ended: how, why_not, signal, blind, untold, summary, through, .. } = done;
+        let Done { ended: how, why_not, signal, blind, untold, no_gateway, summary, through, .. } = done;
+        notes.extend(no_gateway);
         if let Err(error) = ended {
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
@@ -331,6 +340,8 @@ struct Done {
     untold: Option<String>,
     /// What the host took away from over it.
     uncovered: Uncovered,
+    /// A line on a gateway that could not be had.
+    no_gateway: Option<String>,
     summary: Summary,
     through: Option<Through>,
 }
@@ -433,31 +444,15 @@ pub(crate) fn turned_away(summary: &Summary) -> Option<Note> {
     Some(note)
 }
 
-/// Opens the record and writes its first line.
-pub(crate) fn start_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
-    let held = &plan.enforcement;
-    let aspects =
-        [("net", &held.net), ("fs", &held.fs), ("syscalls", &held.syscalls), ("identity", &held.identity)];
-    let start = RunStart {
-        version: env!("CARGO_PKG_VERSION").into(),
-        command: plan.command.first().cloned(),
-        backend: Some("bwrap".into()),
-        bridge: Some(plan.bridge.as_str().into()),
-        proxy: plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
-        upstream: plan.upstream.as_ref().map(ToString::to_string),
-        gateway: Some("off".into()),
-        enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
-        limits: plan.limits.lines(),
-        labels: plan.labels.clone(),
-    };
+/// Opens the record.
+fn open_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
     let record = Record {
         audit: &plan.audit,
         place: plan.place.as_ref(),
         stage: plan.stage.clone(),
         policy: plan.via.is_none().then_some(&plan.policy),
-        sources: &plan.sources,
     };
-    record.begin(run, start)
+    record.open(run)
 }
 
 /// What a record begins with, of a run and of a proxy alone.
@@ -467,12 +462,11 @@ pub(crate) struct Record<'a> {
     pub(crate) stage: Option<String>,
     /// `None` where somebody else's decides.
     pub(crate) policy: Option<&'a Policy>,
-    pub(crate) sources: &'a [Source],
 }
 
 impl Record<'_> {
-    /// Opens the record and writes its first lines.
-    pub(crate) fn begin(self, run: RunId, start: RunStart) -> Result<(Log, Option<PathBuf>), Error> {
+    /// Opens the record.
+    pub(crate) fn open(self, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
         let (sink, path) = open_record(self.audit, self.place, run)?;
         let canonical = self.policy.map(Policy::canonical_json);
         // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
@@ -482,13 +476,16 @@ impl Record<'_> {
         let policy_sha256 = canonical.map(|it| sha256_hex(it.as_bytes())).unwrap_or_default();
         let mode = self.policy.map(|policy| policy.terms().mode).unwrap_or_default();
         let header = Header { run, stage: self.stage, policy_sha256, mode };
-        let log = Log::start(sink, header).map_err(Error::Log)?;
-        log.write(Event::RunStart(start)).map_err(Error::Log)?;
-        for source in self.sources {
-            log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
-        }
-        Ok((log, path))
+        Ok((Log::start(sink, header).map_err(Error::Log)?, path))
     }
+}
+
+/// Writes the first lines of a record.
+pub(crate) fn begin(log: &Log, start: RunStart, sources: &[Source]) -> Result<(), Error> {
+    log.write(Event::RunStart(start)).map_err(Error::Log)?;
+    sources
+        .iter()
+        .try_for_each(|source| log.write(Event::Policy(source.clone())).map(drop).map_err(Error::Log))
 }
 
 /// The sink, and its path where it has one.
@@ -555,9 +552,37 @@ struct Run<'a> {
     /// The stage's limit of open descriptors.
     descriptors: u64,
     log: Log,
+    /// The record has its first line.
+    begun: Cell<bool>,
 }
 
 impl Run<'_> {
+    /// Writes the first lines of the record. Before the stage starts, and before anything is decided.
+    fn begin(&self, gateway: &str) -> Result<(), Error> {
+        let Plan { enforcement: held, .. } = self.plan;
+        let aspects = [
+            ("net", &held.net),
+            ("fs", &held.fs),
+            ("syscalls", &held.syscalls),
+            ("identity", &held.identity),
+        ];
+        let start = RunStart {
+            version: env!("CARGO_PKG_VERSION").into(),
+            command: self.plan.command.first().cloned(),
+            backend: Some("bwrap".into()),
+            bridge: Some(self.plan.bridge.as_str().into()),
+            proxy: self.plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
+            upstream: self.plan.upstream.as_ref().map(ToString::to_string),
+            gateway: Some(gateway.into()),
+            enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
+            limits: self.plan.limits.lines(),
+            labels: self.plan.labels.clone(),
+        };
+        // Also where it cannot be written: to begin twice would not mend it.
+        self.begun.set(true);
+        begin(&self.log, start, &self.plan.sources)
+    }
+
     async fn carry_out(
         &self,
         staged: Option<Staged>,
@@ -595,7 +620,10 @@ impl Run<'_> {
         };
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
-        let (bridge, handle) = sandbox.offered(&mut asks).await?;
+        let Offered { bridge, handle, network } = sandbox.offered(&mut asks).await?;
+        let gateway = Gateway::new(self.plan, network)?;
+        self.begin(&gateway.word())?;
+        let no_gateway = gateway.note();
         // All names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
 
@@ -618,12 +646,19 @@ impl Run<'_> {
         }
         let entries = [Some((http, Entry::Http)), socks5.map(|socks5| (socks5, Entry::Socks5))];
         for (listener, entry) in entries.into_iter().flatten() {
-            let serving = server.clone().serve(listener, entry, stop.clone());
+            let serving = server.clone().serve(listener, entry.clone(), stop.clone());
             tasks.spawn(async move {
                 let report = serving.await;
                 tracing::debug!(?entry, ?report, "the proxy has stopped");
             });
         }
+        let is_on = match (gateway, &server) {
+            (Gateway::On(network), Server::Own(context)) => {
+                tasks.spawn(gateway::serve(network, Arc::clone(context), stop.clone()));
+                true
+            }
+            _ => false,
+        };
 
         let on_start = || {
             if let Some(started) = started {
@@ -634,7 +669,7 @@ impl Run<'_> {
             if own_streams { release_streams() } else { Ok(()) }
         };
         let timeout = self.plan.limits.limits.timeout;
-        let ended = sandbox.become_stage(handle, &mut asks, timeout, on_start).await;
+        let ended = sandbox.become_stage(handle, is_on, &mut asks, timeout, on_start).await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
@@ -642,7 +677,7 @@ impl Run<'_> {
         thread.join();
         let Over { ended, why_not, signal, blind, untold, uncovered } = ended?;
         let (summary, through) = server.summary();
-        Ok(Done { ended, why_not, signal, blind, untold, uncovered, summary, through })
+        Ok(Done { ended, why_not, signal, blind, untold, uncovered, no_gateway, summary, through })
     }
 
     /// Starts the thread that owns the sandbox.
@@ -685,13 +720,15 @@ impl Run<'_> {
             cancel: cancelled.into(),
             staging,
         };
-        let go = self.go(terminal.as_ref())?;
+        let mut go = self.go(terminal.as_ref())?;
+        let wants_network = Gateway::is_wanted(self.plan);
+        let without_gateway = self.variables(&self.plan.without_gateway);
         let limits = self.plan.limits;
         let mounts = self.plan.mounts.clone();
         let masked = self.plan.masked.clone();
         let says = stop.clone();
         let (offer_to, offered) = oneshot::channel();
-        let (go_to, may_go) = oneshot::channel();
+        let (go_to, may_go) = oneshot::channel::<bool>();
         let (started_to, started) = oneshot::channel();
         let (status_to, status) = oneshot::channel();
         let body = move || {
@@ -701,8 +738,14 @@ impl Run<'_> {
                 Err(error) => return drop(offer_to.send(Err(error))),
             };
             let Some(bridge) = offer.take_bridge() else { return };
-            if offer_to.send(Ok((bridge, offer.handle()))).is_err() || may_go.blocking_recv().is_err() {
+            let network = wants_network.then(|| offer.network());
+            let offered = Offered { bridge, handle: offer.handle(), network };
+            if offer_to.send(Ok(offered)).is_err() {
                 return;
+            }
+            let Ok(is_on) = may_go.blocking_recv() else { return };
+            if !is_on {
+                go.env = without_gateway;
             }
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
@@ -747,9 +790,15 @@ impl Run<'_> {
         Ok((Thread(Some(thread)), sandbox))
     }
 
+    /// The stage's environment with these besides, as execve(2) takes it.
+    fn variables(&self, more: &BTreeMap<OsString, OsString>) -> Vec<Vec<u8>> {
+        let mut env: BTreeMap<_, _> = self.plan.env.iter().chain(more).collect();
+        let (name, run) = (RUN_ID.into(), self.run.to_string().into());
+        env.insert(&name, &run);
+        env.into_iter().map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat()).collect()
+    }
+
     fn go(&self, terminal: Option<&Terminal>) -> Result<Go, Error> {
-        let mut env = self.plan.env.clone();
-        env.insert(RUN_ID.into(), self.run.to_string().into());
         let filter = if self.plan.unix_sockets {
             Vec::new()
         } else {
@@ -757,10 +806,7 @@ impl Run<'_> {
         };
         Ok(Go {
             argv: self.plan.command.iter().cloned().map(OsString::into_vec).collect(),
-            env: env
-                .into_iter()
-                .map(|(name, value)| [name.as_bytes(), b"=", value.as_bytes()].concat())
-                .collect(),
+            env: self.variables(&BTreeMap::new()),
             cwd: self.plan.cwd.as_os_str().as_bytes().to_vec(),
             filter,
             descriptors: self.descriptors,
@@ -788,14 +834,21 @@ impl Drop for Thread {
     }
 }
 
-type Offered = Result<(Bridge, Handle), exeat_sandbox::Error>;
+/// A sandbox that stands.
+struct Offered {
+    bridge: Bridge,
+    handle: Handle,
+    /// Its network, where that was to be configured.
+    network: Option<Result<Network, exeat_sandbox::Error>>,
+}
 
 /// The other thread, as seen from this one.
 struct Sandbox {
-    offered: Option<oneshot::Receiver<Offered>>,
+    offered: Option<oneshot::Receiver<Result<Offered, exeat_sandbox::Error>>>,
     /// Dropping it gives up a sandbox that does not stand yet.
     cancel: Option<PipeWriter>,
-    go: Option<oneshot::Sender<()>>,
+    /// Whether there is a gateway.
+    go: Option<oneshot::Sender<bool>>,
     /// With the master of the stage's terminal, where it has one of its own.
     started: oneshot::Receiver<Result<Option<OwnedFd>, exeat_sandbox::Error>>,
     /// With what the host took away from over the stage.
@@ -818,7 +871,7 @@ fn lost<T>(_: T) -> Error {
 
 impl Sandbox {
     /// Waits until the sandbox stands. Asked for the end, it is given up: the command is not started at all.
-    async fn offered(&mut self, asks: &mut Asks) -> Result<(Bridge, Handle), Error> {
+    async fn offered(&mut self, asks: &mut Asks) -> Result<Offered, Error> {
         let offered = self.offered.take().ok_or(()).map_err(lost)?;
         tokio::select! {
             offered = offered => offered.map_err(lost)?.map_err(Error::Sandbox),
@@ -833,6 +886,7 @@ impl Sandbox {
     async fn become_stage(
         mut self,
         handle: Handle,
+        has_gateway: bool,
         asks: &mut Asks,
         timeout: Option<Span>,
         on_start: impl FnOnce() -> io::Result<()>,
@@ -843,7 +897,7 @@ impl Sandbox {
             (_, signal) = asks.ending() => return Err(Error::Stopped(signal as i32)),
             () = std::future::ready(()) => {}
         }
-        self.go.take().and_then(|go| go.send(()).ok()).ok_or(()).map_err(lost)?;
+        self.go.take().and_then(|go| go.send(has_gateway).ok()).ok_or(()).map_err(lost)?;
         let mut early = None;
         let started = tokio::select! {
             // What has started is not reported as stopped before it did.

@@ -26,7 +26,7 @@ use crate::inside::Inside;
 use crate::seccomp;
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
-use crate::sys::{self, PidFd};
+use crate::sys::{self, Network, PidFd};
 
 /// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
 const START: Duration = Duration::from_secs(30);
@@ -245,12 +245,14 @@ impl Offer {
         Ok(table)
     }
 
-    /// Whether the sandbox's network could be configured from the host's side.
+    /// Configures the sandbox's network from the host's side: every address there is local then, so that a connection to any is
+    /// accepted by whoever listens there, and refused at once where nobody does. Nothing of it is inside.
     ///
     /// # Errors
-    /// What setns(2) says.
-    pub fn may_enter_network(&self) -> io::Result<()> {
-        sys::may_enter_network_of(self.control.pid)
+    /// [`Error::Network`] with the step that the kernel refuses; the sandbox stands as before.
+    pub fn network(&self) -> Result<Network, Error> {
+        sys::enter_network(self.control.pid, self.identity)
+            .map_err(|(step, source)| Error::Network { step, source })
     }
 
     /// Lets stage2 become the stage, on these standard streams, and waits until it has.

@@ -8,6 +8,7 @@ use exeat_contract::Step;
 use nix::errno::Errno;
 
 use crate::fix::Fix;
+use crate::sys::NetStep;
 
 /// A sandbox could not be set up. Nothing untrusted has run, except after [`Error::Watch`].
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +74,14 @@ pub enum Error {
         step: Step,
         /// The kernel's answer.
         source: Errno,
+    },
+    /// The sandbox's network could not be configured from the host's side.
+    #[error("cannot {}", .step.as_str())]
+    Network {
+        /// The step.
+        step: NetStep,
+        /// The kernel's answer.
+        source: io::Error,
     },
     /// A resource limit could not be set.
     #[error("cannot limit the stage's {what}")]

@@ -1,7 +1,7 @@
 //! System calls that nix does not wrap, or whose result is a raw descriptor. No policy here.
 
 pub mod attempt;
-mod outside;
+mod netns;
 mod start;
 pub mod terminal;
 mod trees;
@@ -21,7 +21,8 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 
 use crate::spec::Identity;
 
-pub(crate) use outside::may_enter_network_of;
+pub(crate) use netns::enter as enter_network;
+pub use netns::{Inside as InsideNetwork, NetStep, Network};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
 pub(crate) use trees::Places;
 pub use trees::{Tree, UserMap};

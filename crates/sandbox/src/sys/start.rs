@@ -219,7 +219,7 @@ fn tell(plan: &Plan, failure: Failure) {
 ///
 /// # Safety
 /// Nothing uses the others any more.
-unsafe fn close_all_but(these: &[RawFd]) {
+pub(super) unsafe fn close_all_but(these: &[RawFd]) {
     let mut next: libc::c_uint = 3;
     for number in these.iter().filter_map(|fd| libc::c_uint::try_from(*fd).ok()) {
         if number > next {

@@ -1,0 +1,645 @@
+//! In a sandbox's network namespace, from the host's side, without a right on the host (setns(2), ioctl_ns(2)).
+//!
+//! A process of ours enters: a copy of this one, since a process with threads may not enter a user namespace. It configures the
+//! namespace once, opens what a gateway needs, and makes listeners for as long as this process asks. No process of the sandbox sees
+//! it or may signal it: it is in the host's other namespaces.
+
+use std::ffi::CString;
+use std::io;
+use std::mem;
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::ptr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use exeat_contract::NAME_SERVER;
+use nix::errno::Errno;
+use nix::libc::{self, c_int};
+use nix::sys::signal::{SigSet, SigmaskHow};
+
+use super::start::close_all_but;
+use crate::spec::Identity;
+
+/// For one answer. The other side makes a few system calls; past this somebody has stopped it.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// `_IO(0xb7, 1)`: the user namespace that owns a namespace (ioctl_ns(2)).
+const NS_GET_USERNS: libc::c_ulong = 0xb701;
+
+/// The index of the loopback interface, in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
+const LOOPBACK: u8 = 1;
+
+/// The name server's port.
+const DNS: u16 = 53;
+
+/// Connections that wait to be accepted; the kernel cuts it to its own bound (somaxconn).
+const BACKLOG: c_int = 1024;
+
+/// What the process does, for "cannot ...".
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum NetStep {
+    /// Taking the stage's user.
+    User = 1,
+    /// Entering the user namespace, and then the network's.
+    Enter,
+    /// Making every address local.
+    Routes,
+    /// Opening the name server's sockets.
+    NameServer,
+    /// Opening the packet socket.
+    Tap,
+    /// Telling this process.
+    Tell,
+}
+
+impl NetStep {
+    const ALL: [Self; 6] = [Self::User, Self::Enter, Self::Routes, Self::NameServer, Self::Tap, Self::Tell];
+
+    /// What the step does, for "cannot ...".
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::User => "become the stage's user",
+            Self::Enter => "enter the sandbox's network namespace",
+            Self::Routes => "set the sandbox's routes",
+            Self::NameServer => "open the sandbox's name server",
+            Self::Tap => "open a packet socket in the sandbox's network",
+            Self::Tell => "hear from the process in the sandbox's network",
+        }
+    }
+}
+
+/// What a gateway works with, in the sandbox's network namespace. Each pins it: to be closed at the end.
+#[derive(Debug)]
+pub struct Network {
+    /// The name server's, for datagrams.
+    pub udp: UdpSocket,
+    /// The name server's, for streams.
+    pub tcp: TcpListener,
+    /// A packet socket (packet(7)): it gets the first 128 bytes of what is sent to open a connection, or without one, to anywhere but
+    /// the loopback addresses; from the IP header on. Non-blocking.
+    pub tap: OwnedFd,
+    /// Makes listeners.
+    pub inside: Inside,
+}
+
+/// The process in the namespace. It ends when this is dropped, and when this process ends in whatever way.
+#[derive(Debug)]
+pub struct Inside {
+    /// `None` after an answer that did not come: the next one would be taken for it.
+    control: Mutex<Option<UnixStream>>,
+    pid: libc::pid_t,
+}
+
+/// The families, as numbers of every width (`AF_INET`, `AF_INET6`).
+const AF_INET: u8 = 2;
+const AF_INET6: u8 = 10;
+
+fn length_of<T>() -> u32 {
+    u32::try_from(mem::size_of::<T>()).unwrap_or(u32::MAX)
+}
+
+/// What is asked of it, as it is sent: a listener on this address.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Ask {
+    /// The kernel's `struct sockaddr_in` or `struct sockaddr_in6`.
+    address: [u8; 28],
+    length: u32,
+}
+
+impl Ask {
+    fn new(at: SocketAddr) -> Self {
+        let mut address = [0; 28];
+        let mut put = |from: usize, bytes: &[u8]| {
+            address.iter_mut().skip(from).zip(bytes).for_each(|(place, byte)| *place = *byte);
+        };
+        put(2, &at.port().to_be_bytes());
+        let (family, length) = match at.ip() {
+            IpAddr::V4(ip) => {
+                put(4, &ip.octets());
+                (AF_INET, length_of::<libc::sockaddr_in>())
+            }
+            IpAddr::V6(ip) => {
+                put(8, &ip.octets());
+                (AF_INET6, length_of::<libc::sockaddr_in6>())
+            }
+        };
+        put(0, &u16::from(family).to_ne_bytes());
+        Self { address, length }
+    }
+
+    fn is_v6(&self) -> bool {
+        self.length == length_of::<libc::sockaddr_in6>()
+    }
+}
+
+impl Inside {
+    /// A listener in the sandbox's network namespace, on an address that need not be anybody's.
+    ///
+    /// # Errors
+    /// What bind(2) and listen(2) say, and `TimedOut` where the process does not answer within two seconds.
+    pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let socket = control.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let answer = ask(socket, Ask::new(at));
+        match answer {
+            Ok(Ok(listener)) => Ok(listener.into()),
+            Ok(Err(errno)) => Err(errno.into()),
+            Err(error) => {
+                *control = None;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // End of file ends it.
+        drop(self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let mut status = 0;
+        // SAFETY: a child of this process that nobody else waits for: it has no signal for its end. Its parent-death signal and end
+        // of file see to it that this is short.
+        while unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) } < 0
+            && Errno::last() == Errno::EINTR
+        {}
+    }
+}
+
+fn ask(socket: &UnixStream, ask: Ask) -> io::Result<Result<OwnedFd, Errno>> {
+    // SAFETY: a live local of that length; its bytes are all initialized.
+    let sent = unsafe {
+        libc::send(socket.as_raw_fd(), (&raw const ask).cast(), mem::size_of::<Ask>(), libc::MSG_NOSIGNAL)
+    };
+    Errno::result(sent)?;
+    let (errno, passed) = hear(socket)?;
+    match (errno, passed.into_iter().next()) {
+        (0, Some(listener)) => Ok(Ok(listener)),
+        (0, None) => Err(io::ErrorKind::InvalidData.into()),
+        (errno, _) => Ok(Err(Errno::from_raw(errno))),
+    }
+}
+
+/// One answer: a number, and descriptors.
+fn hear(socket: &UnixStream) -> io::Result<(i32, Vec<OwnedFd>)> {
+    let mut bytes = [0; 4];
+    let (count, passed) = super::receive_with_descriptors(std::os::fd::AsFd::as_fd(socket), &mut bytes)?;
+    if count != bytes.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok((i32::from_ne_bytes(bytes), passed))
+}
+
+/// Enters the network namespace of a process, whose user is this, and makes every address there local: a connection to any reaches
+/// whoever listens there, and is refused at once where nobody does.
+///
+/// The process waits for this one, so that its number is its own.
+///
+/// # Errors
+/// The step that failed, and what the kernel said.
+pub(crate) fn enter(pid: libc::pid_t, identity: Identity) -> Result<Network, (NetStep, io::Error)> {
+    let other = |error: io::Error| (NetStep::Tell, error);
+    let (ours, its) = pair().map_err(|errno| other(errno.into()))?;
+    let path = CString::new(format!("/proc/{pid}/ns/net")).map_err(|error| other(error.into()))?;
+    let user = match identity {
+        Identity::Other { uid, gid } => Some((uid, gid)),
+        Identity::Caller => None,
+    };
+    // As for the guard: no handler of this process's is to run in the copy.
+    let mask =
+        SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(|errno| other(errno.into()))?;
+    // No signal tells of its end: this process may be somebody else's program, which waits for children of its own.
+    // SAFETY: without a stack and flags this is fork(2), without the C library's handlers: nothing but what follows runs.
+    let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) });
+    if child == Ok(0) {
+        // SAFETY: this is the only thread, every signal is blocked, and nothing of the copy is used again.
+        unsafe { serve(its.as_raw_fd(), &path, user) }
+    }
+    let restored = mask.thread_set_mask();
+    drop(its);
+    let child = child.map_err(|errno| other(errno.into()))?;
+    let pid = libc::pid_t::try_from(child).map_err(|error| other(io::Error::other(error)))?;
+    // From here on an error ends it.
+    let inside = Inside { control: Mutex::new(Some(ours)), pid };
+    restored.map_err(|errno| other(errno.into()))?;
+    let mut sockets = Vec::new();
+    {
+        let control = inside.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let control = control.as_ref().ok_or_else(|| other(io::ErrorKind::NotConnected.into()))?;
+        // Two at a time, as many as an answer has room for.
+        for _ in 0..2 {
+            let (told, passed) = hear(control).map_err(other)?;
+            if told != 0 {
+                return Err(failed(told));
+            }
+            sockets.extend(passed);
+        }
+    }
+    let mut sockets = sockets.into_iter();
+    match (sockets.next(), sockets.next(), sockets.next()) {
+        (Some(udp), Some(tcp), Some(tap)) => Ok(Network { udp: udp.into(), tcp: tcp.into(), tap, inside }),
+        _ => Err(other(io::ErrorKind::InvalidData.into())),
+    }
+}
+
+/// A pair of sockets that keep messages apart.
+fn pair() -> Result<(UnixStream, UnixStream), Errno> {
+    use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+    let (ours, its) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let wait = nix::sys::time::TimeVal::new(i64::try_from(ANSWER.as_secs()).unwrap_or(1), 0);
+    setsockopt(&ours, sockopt::ReceiveTimeout, &wait)?;
+    setsockopt(&ours, sockopt::SendTimeout, &wait)?;
+    Ok((ours.into(), its.into()))
+}
+
+/// A step and an error number, as one number that is not 0.
+fn told(step: NetStep, errno: Errno) -> i32 {
+    (step as i32) << 16 | (errno as i32 & 0xffff).max(1)
+}
+
+fn failed(told: i32) -> (NetStep, io::Error) {
+    let step = NetStep::ALL.into_iter().find(|step| *step as i32 == told >> 16).unwrap_or(NetStep::Tell);
+    (step, io::Error::from_raw_os_error(told & 0xffff))
+}
+
+/// The process inside, to its end.
+///
+/// # Safety
+/// The caller is the only thread of its process, and uses nothing afterwards.
+unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>) -> ! {
+    // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates. The descriptors that
+    // are closed are this process's copies, which nothing here uses again.
+    unsafe {
+        libc::prctl(libc::PR_SET_NAME, c"sandbox-network".as_ptr());
+        libc::setsid();
+        close_all_but(&[control]);
+        match prepare(path, user) {
+            Ok([udp, tcp, tap]) => {
+                answer(control, 0, &[udp, tcp]);
+                answer(control, 0, &[tap]);
+                libc::close(udp);
+                libc::close(tcp);
+                // The last one to close a packet socket waits for all processors (synchronize_net, net/packet/af_packet.c): this
+                // process, so that the end of a run does not.
+            }
+            Err((step, errno)) => {
+                answer(control, told(step, errno), &[]);
+                libc::_exit(1);
+            }
+        }
+        loop {
+            let mut ask: Ask = mem::zeroed();
+            let read = libc::recv(control, (&raw mut ask).cast(), mem::size_of::<Ask>(), 0);
+            if read < 0 && Errno::last() == Errno::EINTR {
+                continue;
+            }
+            if usize::try_from(read) != Ok(mem::size_of::<Ask>()) {
+                libc::_exit(0);
+            }
+            match listener(&ask) {
+                Ok(listener) => {
+                    answer(control, 0, &[listener]);
+                    libc::close(listener);
+                }
+                Err(errno) => answer(control, (errno as i32).max(1), &[]),
+            }
+        }
+    }
+}
+
+/// Sends an answer, with up to two descriptors. There is room for it: nobody asks twice before an answer.
+unsafe fn answer(control: RawFd, number: i32, fds: &[RawFd]) {
+    let bytes = number.to_ne_bytes();
+    // Room for a header and two descriptors, aligned as the header is.
+    let mut space = [0_u64; 8];
+    // SAFETY: the message describes live locals; the control part is within `space`, which holds two descriptors and more.
+    unsafe {
+        let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        let mut message: libc::msghdr = mem::zeroed();
+        message.msg_iov = &raw mut part;
+        message.msg_iovlen = 1;
+        let fds = fds.get(..fds.len().min(2)).unwrap_or_default();
+        if !fds.is_empty() {
+            let length = u32::try_from(mem::size_of_val(fds)).unwrap_or(0);
+            message.msg_control = space.as_mut_ptr().cast();
+            message.msg_controllen = libc::CMSG_SPACE(length) as _;
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            (*header).cmsg_level = libc::SOL_SOCKET;
+            (*header).cmsg_type = libc::SCM_RIGHTS;
+            (*header).cmsg_len = libc::CMSG_LEN(length) as _;
+            ptr::copy_nonoverlapping(
+                fds.as_ptr().cast::<u8>(),
+                libc::CMSG_DATA(header),
+                mem::size_of_val(fds),
+            );
+        }
+        libc::sendmsg(control, &raw const message, libc::MSG_NOSIGNAL);
+    }
+}
+
+/// Everything before the first request: the name server's two sockets, and the tap.
+unsafe fn prepare(path: &CString, user: Option<(u32, u32)>) -> Result<[RawFd; 3], (NetStep, Errno)> {
+    let at = |step: NetStep| move |errno: Errno| (step, errno);
+    if let Some((uid, gid)) = user {
+        // Whose the namespaces are: they give their owner every capability, and root may lack one (user_namespaces(7)).
+        super::take_credentials(uid, gid).map_err(at(NetStep::User))?;
+    }
+    // SAFETY: as in `serve`.
+    unsafe {
+        let network = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        let network = Errno::result(network).map_err(at(NetStep::Enter))?;
+        let owner = Errno::result(libc::ioctl(network, NS_GET_USERNS)).map_err(at(NetStep::Enter))?;
+        Errno::result(libc::setns(owner, libc::CLONE_NEWUSER)).map_err(at(NetStep::Enter))?;
+        Errno::result(libc::setns(network, libc::CLONE_NEWNET)).map_err(at(NetStep::Enter))?;
+        // Nobody of the same uid may look into it.
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::close(owner);
+        libc::close(network);
+        routes().map_err(at(NetStep::Routes))?;
+        let mut address = Ask { address: [0; 28], length: length_of::<libc::sockaddr_in>() };
+        let place = address.address.as_mut_ptr().cast::<libc::sockaddr_in>();
+        ptr::write_unaligned(
+            place,
+            libc::sockaddr_in {
+                sin_family: AF_INET.into(),
+                sin_port: DNS.to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(NAME_SERVER.octets()) },
+                sin_zero: [0; 8],
+            },
+        );
+        let udp = bound(&address, libc::SOCK_DGRAM).map_err(at(NetStep::NameServer))?;
+        let tcp = listener(&address).map_err(at(NetStep::NameServer))?;
+        let tap = tap().map_err(at(NetStep::Tap))?;
+        Ok([udp, tcp, tap])
+    }
+}
+
+/// A socket on an address. `IP_FREEBIND` (ip(7)): it need not be assigned to an interface.
+unsafe fn bound(at: &Ask, kind: c_int) -> Result<RawFd, Errno> {
+    let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let family = c_int::from(if at.is_v6() { AF_INET6 } else { AF_INET });
+    // SAFETY: as in `serve`; the address is of the length given.
+    unsafe {
+        let socket = Errno::result(libc::socket(family, kind | flags, 0))?;
+        let mut set = set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
+        if at.is_v6() {
+            set = set
+                .and_then(|()| self::set(socket, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1))
+                .and_then(|()| self::set(socket, libc::IPPROTO_IPV6, IPV6_FREEBIND, 1));
+        } else {
+            set = set.and_then(|()| self::set(socket, libc::IPPROTO_IP, libc::IP_FREEBIND, 1));
+        }
+        let length = at.length;
+        let bound = set
+            .and_then(|()| Errno::result(libc::bind(socket, at.address.as_ptr().cast(), length)).map(drop));
+        match bound {
+            Ok(()) => Ok(socket),
+            Err(errno) => {
+                libc::close(socket);
+                Err(errno)
+            }
+        }
+    }
+}
+
+/// include/uapi/linux/in6.h; the C library's header has it under another guard.
+const IPV6_FREEBIND: c_int = 78;
+
+unsafe fn listener(at: &Ask) -> Result<RawFd, Errno> {
+    // SAFETY: as in `serve`.
+    unsafe {
+        let socket = bound(at, libc::SOCK_STREAM)?;
+        match Errno::result(libc::listen(socket, BACKLOG)) {
+            Ok(_) => Ok(socket),
+            Err(errno) => {
+                libc::close(socket);
+                Err(errno)
+            }
+        }
+    }
+}
+
+unsafe fn set(socket: RawFd, level: c_int, option: c_int, value: c_int) -> Result<(), Errno> {
+    let length = length_of::<c_int>();
+    // SAFETY: a live local of that length.
+    Errno::result(unsafe { libc::setsockopt(socket, level, option, (&raw const value).cast(), length) })
+        .map(drop)
+}
+
+/// What `ip route add local default dev lo` asks for, in both families (rtnetlink(7)). Where the kernel has no IPv6, in one.
+unsafe fn routes() -> Result<(), Errno> {
+    // SAFETY: as in `serve`.
+    unsafe {
+        let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        let socket = Errno::result(libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE))?;
+        let v4 = route(socket, AF_INET);
+        let v6 = match route(socket, AF_INET6) {
+            Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP) => Ok(()),
+            other => other,
+        };
+        libc::close(socket);
+        v4.and(v6)
+    }
+}
+
+/// `struct nlmsghdr`, `struct rtmsg`, and an attribute of one number.
+#[repr(C)]
+struct RouteRequest {
+    header: libc::nlmsghdr,
+    family: u8,
+    dst_len: u8,
+    src_len: u8,
+    tos: u8,
+    table: u8,
+    protocol: u8,
+    scope: u8,
+    kind: u8,
+    flags: u32,
+    attribute_length: u16,
+    attribute: u16,
+    interface: u32,
+}
+
+unsafe fn route(socket: RawFd, family: u8) -> Result<(), Errno> {
+    const RTPROT_BOOT: u8 = 3;
+    /// NLM_F_REQUEST, NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL (netlink(7)).
+    const FLAGS: u16 = 0x605;
+    let length = mem::size_of::<RouteRequest>();
+    let request = RouteRequest {
+        header: libc::nlmsghdr {
+            nlmsg_len: length_of::<RouteRequest>(),
+            nlmsg_type: libc::RTM_NEWROUTE,
+            nlmsg_flags: FLAGS,
+            nlmsg_seq: 1,
+            nlmsg_pid: 0,
+        },
+        family,
+        dst_len: 0,
+        src_len: 0,
+        tos: 0,
+        table: libc::RT_TABLE_LOCAL,
+        protocol: RTPROT_BOOT,
+        scope: libc::RT_SCOPE_HOST,
+        kind: libc::RTN_LOCAL,
+        flags: 0,
+        // The attribute's header, and the number.
+        attribute_length: 8,
+        attribute: libc::RTA_OIF,
+        interface: LOOPBACK.into(),
+    };
+    /// `struct nlmsgerr` begins with the error; the request follows, and is not read.
+    #[repr(C)]
+    struct Answer {
+        header: libc::nlmsghdr,
+        error: i32,
+        rest: [u8; 128],
+    }
+    // SAFETY: live locals of the lengths given, laid out as the kernel's.
+    unsafe {
+        Errno::result(libc::send(socket, (&raw const request).cast(), length, 0))?;
+        let mut answer: Answer = mem::zeroed();
+        let read = Errno::result(libc::recv(socket, (&raw mut answer).cast(), mem::size_of::<Answer>(), 0))?;
+        let least = mem::size_of::<libc::nlmsghdr>() + mem::size_of::<i32>();
+        if usize::try_from(read).unwrap_or(0) < least
+            || c_int::from(answer.header.nlmsg_type) != libc::NLMSG_ERROR
+        {
+            return Err(Errno::EBADMSG);
+        }
+        match answer.error {
+            0 => Ok(()),
+            error => Err(Errno::from_raw(error.saturating_neg())),
+        }
+    }
+}
+
+/// The packet socket. Its filter is there before it is bound, so that nothing else ever is in its queue.
+unsafe fn tap() -> Result<RawFd, Errno> {
+    const PACKET_IGNORE_OUTGOING: c_int = 23;
+    const AF_PACKET: u8 = 17;
+    const ETH_P_ALL: u16 = 3;
+    // SAFETY: as in `serve`; the program is a constant, and the kernel copies it.
+    unsafe {
+        let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        let socket = Errno::result(libc::socket(AF_PACKET.into(), kind, 0))?;
+        let program = libc::sock_fprog {
+            len: u16::try_from(filter::PROGRAM.len()).unwrap_or(0),
+            filter: filter::PROGRAM.as_ptr().cast_mut().cast(),
+        };
+        let length = length_of::<libc::sock_fprog>();
+        let attached = libc::setsockopt(
+            socket,
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            (&raw const program).cast(),
+            length,
+        );
+        let mut address: libc::sockaddr_ll = mem::zeroed();
+        address.sll_family = AF_PACKET.into();
+        address.sll_protocol = ETH_P_ALL.to_be();
+        address.sll_ifindex = LOOPBACK.into();
+        let length = length_of::<libc::sockaddr_ll>();
+        let made = Errno::result(attached)
+            // On the loopback a packet goes out and comes in: once is enough (Linux 4.20).
+            .and_then(|_| set(socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1))
+            .and_then(|()| Errno::result(libc::bind(socket, (&raw const address).cast(), length)));
+        match made {
+            Ok(_) => Ok(socket),
+            Err(errno) => {
+                libc::close(socket);
+                Err(errno)
+            }
+        }
+    }
+}
+
+/// What the tap lets through.
+mod filter {
+    use nix::libc::sock_filter;
+
+    /// Bytes of a packet that are kept: the headers.
+    const KEPT: u32 = 128;
+    /// The protocol of the link layer (linux/filter.h, SKF_AD_OFF + SKF_AD_PROTOCOL).
+    const PROTOCOL: u32 = -0x1000_i32 as u32;
+    const TCP: u32 = 6;
+    const SYN_AND_ACK: u32 = 0x12;
+    const SYN: u32 = 0x02;
+
+    const fn word(at: u32) -> sock_filter {
+        sock_filter { code: 0x20, jt: 0, jf: 0, k: at }
+    }
+    const fn half(at: u32) -> sock_filter {
+        sock_filter { code: 0x28, jt: 0, jf: 0, k: at }
+    }
+    const fn byte(at: u32) -> sock_filter {
+        sock_filter { code: 0x30, jt: 0, jf: 0, k: at }
+    }
+    /// The byte so far behind the IPv4 header, whose length the index holds.
+    const fn byte_behind(at: u32) -> sock_filter {
+        sock_filter { code: 0x50, jt: 0, jf: 0, k: at }
+    }
+    /// The index becomes the length of the IPv4 header.
+    const fn index_is_header() -> sock_filter {
+        sock_filter { code: 0xb1, jt: 0, jf: 0, k: 0 }
+    }
+    const fn and(mask: u32) -> sock_filter {
+        sock_filter { code: 0x54, jt: 0, jf: 0, k: mask }
+    }
+    /// Skips so many where it is equal, else so many.
+    const fn equal(value: u32, then: u8, or: u8) -> sock_filter {
+        sock_filter { code: 0x15, jt: then, jf: or, k: value }
+    }
+    const fn any_bit(mask: u32, then: u8, or: u8) -> sock_filter {
+        sock_filter { code: 0x45, jt: then, jf: or, k: mask }
+    }
+    const fn give(bytes: u32) -> sock_filter {
+        sock_filter { code: 0x06, jt: 0, jf: 0, k: bytes }
+    }
+
+    /// Goes on so many further down.
+    const fn skip(count: u32) -> sock_filter {
+        sock_filter { code: 0x05, jt: 0, jf: 0, k: count }
+    }
+
+    /// Attempts to open a TCP connection, and all of other protocols than TCP and ICMP, to anywhere but 127.0.0.0/8 and ::1.
+    pub(super) const PROGRAM: [sock_filter; 32] = [
+        word(PROTOCOL),
+        equal(0x0800, 2, 0),
+        equal(0x86dd, 12, 0),
+        give(0),
+        // IPv4: the destination's first byte, whether it is a later fragment, the protocol.
+        byte(16),
+        equal(127, 25, 0),
+        half(6),
+        any_bit(0x1fff, 23, 0),
+        byte(9),
+        equal(TCP, 2, 0),
+        equal(1, 20, 0),
+        give(KEPT),
+        index_is_header(),
+        byte_behind(13),
+        skip(13),
+        // IPv6: the destination, the next header.
+        word(24),
+        equal(0, 0, 6),
+        word(28),
+        equal(0, 0, 4),
+        word(32),
+        equal(0, 0, 2),
+        word(36),
+        equal(1, 8, 0),
+        byte(6),
+        equal(TCP, 2, 0),
+        equal(58, 5, 0),
+        give(KEPT),
+        byte(53),
+        // The flags of TCP, of both.
+        and(SYN_AND_ACK),
+        equal(SYN, 0, 1),
+        give(KEPT),
+        give(0),
+    ];
+}
