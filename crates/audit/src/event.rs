@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use exeat_policy::Mode;
-use exeat_policy::{Reason, Rule, Target, Verdict};
+use exeat_policy::{Host, HostName, Reason, Rule, Target, Verdict};
 use serde::Serialize;
 
 use crate::{ConnId, RunId};
@@ -39,6 +39,7 @@ pub struct Under {
 /// One thing that happened.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
+#[expect(clippy::large_enum_variant, reason = "most are decisions, and each is made, written and dropped")]
 pub enum Event {
     /// The first line: what runs, and what holds.
     RunStart(RunStart),
@@ -46,6 +47,8 @@ pub enum Event {
     Policy(Source),
     /// A verdict, written before it is acted on.
     Decision(Decision),
+    /// A verdict on a question to the sandbox's name server.
+    Dns(Question),
     /// A connection that was let through is over.
     Close(Close),
     /// Something a reader of the record should know.
@@ -161,6 +164,28 @@ pub enum Via {
     Selftest,
 }
 
+/// What is spoken above IP.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub enum Proto {
+    /// TCP, of which nothing is written.
+    #[default]
+    Tcp,
+    /// UDP.
+    Udp,
+    /// Another one, by its number (IANA, "Protocol Numbers").
+    Other(u8),
+}
+
+impl fmt::Display for Proto {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Proto::Tcp => f.write_str("tcp"),
+            Proto::Udp => f.write_str("udp"),
+            Proto::Other(number) => number.fmt(f),
+        }
+    }
+}
+
 /// The rule behind a verdict, as the record tells of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRef {
@@ -192,14 +217,18 @@ impl From<&Rule> for RuleRef {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The connection that asked.
-    pub conn: ConnId,
+    /// The connection that asked; absent for what was tried without one.
+    pub conn: Option<ConnId>,
     /// How it asked.
     pub via: Via,
+    /// What it would have spoken.
+    pub proto: Proto,
     /// The method of a plain HTTP request.
     pub method: Option<String>,
     /// What it asked for; absent when it could not be read.
     pub target: Option<Target>,
+    /// The host that it asked for, where that has no port.
+    pub host: Option<Host>,
     /// The bytes that it sent as a target. Written, escaped and capped, only where they differ from the target.
     pub host_raw: Option<Vec<u8>>,
     /// The addresses that the name led to.
@@ -236,12 +265,14 @@ pub struct Decision {
 
 impl Decision {
     /// A verdict of which nothing else is known yet.
-    pub fn new(conn: ConnId, via: Via, verdict: Verdict, reason: Reason) -> Decision {
+    pub fn new(conn: impl Into<Option<ConnId>>, via: Via, verdict: Verdict, reason: Reason) -> Decision {
         Decision {
-            conn,
+            conn: conn.into(),
             via,
+            proto: Proto::Tcp,
             method: None,
             target: None,
+            host: None,
             host_raw: None,
             ips: Vec::new(),
             dns: None,
@@ -257,6 +288,47 @@ impl Decision {
             sni_ok: None,
             alpn: None,
             ech: false,
+            error: None,
+        }
+    }
+}
+
+/// A verdict on a question to the sandbox's name server. Make it with [`Question::new`] and fill in what is known.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Question {
+    /// The name that was asked for; absent when it is none.
+    pub host: Option<HostName>,
+    /// The bytes that were asked for. Written, escaped and capped, only where they differ from the name.
+    pub host_raw: Option<Vec<u8>>,
+    /// What was decided.
+    pub verdict: Verdict,
+    /// Why.
+    pub reason: Reason,
+    /// The policy that was asked, where it may be another than the header's.
+    pub under: Option<Arc<Under>>,
+    /// The rule that decided, where one did.
+    pub rule: Option<RuleRef>,
+    /// The ceiling that refused, or what the stage declared: no grant would have lifted that.
+    pub refused_by: Option<String>,
+    /// How many equal questions this line stands for, where more than one.
+    pub count: Option<u64>,
+    /// What went wrong, in words, where something did.
+    pub error: Option<String>,
+}
+
+impl Question {
+    /// A verdict of which nothing else is known yet.
+    pub fn new(verdict: Verdict, reason: Reason) -> Question {
+        Question {
+            host: None,
+            host_raw: None,
+            verdict,
+            reason,
+            under: None,
+            rule: None,
+            refused_by: None,
+            count: None,
             error: None,
         }
     }

@@ -30,8 +30,8 @@ mod testing;
 
 pub use escape::{escape, printable};
 pub use event::{
-    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, RuleRef, RunEnd, RunStart, Source,
-    SourceRole, Under, Via, What,
+    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, Proto, Question, RuleRef, RunEnd,
+    RunStart, Source, SourceRole, Under, Via, What,
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use line::{MAX_LINE, SCHEMA, ascii_json};

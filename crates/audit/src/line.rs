@@ -17,7 +17,8 @@ use serde_json::ser::Formatter;
 use crate::escape::{clip, clip_front, escape};
 use crate::event::{Cause, End, Mode, SourceRole, What};
 use crate::{
-    Close, ConnId, Counts, Decision, Event, Header, Note, RuleRef, RunEnd, RunId, RunStart, Source, Via,
+    Close, ConnId, Counts, Decision, Event, Header, Note, Proto, Question, RuleRef, RunEnd, RunId, RunStart,
+    Source, Under, Via,
 };
 
 /// The name of the format. Fields may be added under one name; none changes its meaning.
@@ -61,6 +62,7 @@ pub(crate) fn encode(
         Event::RunStart(start) => run_start(common, header, start),
         Event::Policy(source) => policy(common, source),
         Event::Decision(decision) => self::decision(common, header, decision),
+        Event::Dns(question) => dns(common, header, question),
         Event::Close(close) => self::close(common, close),
         Event::Note(note) => self::note(common, note),
         Event::RunEnd(end) => run_end(common, counts, end),
@@ -127,34 +129,36 @@ fn policy<'a>(common: Line<'a>, source: &'a Source) -> Line<'a> {
 }
 
 fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) -> Line<'a> {
-    let (host, port) = place(decision.target.as_ref());
-    let rule = decision.rule.as_ref();
-    let under = decision.under.as_deref();
+    let (host, port) = match &decision.host {
+        Some(host) if decision.target.is_none() => (Some(bare(host)), None),
+        _ => place(decision.target.as_ref()),
+    };
     // What is left to another proxy is a name, whose addresses nobody here knows, or one address.
     let ips = if decision.upstream.is_some() { 1 } else { max::IPS };
-    let text = |field: fn(&RuleRef) -> Option<&String>, max| rule.and_then(field).map(|text| clip(text, max));
+    let common = judged(common, header, decision.under.as_deref());
+    let common = ruled(common, decision.rule.as_ref(), decision.refused_by.as_deref());
     Line {
         event: "decision",
-        policy_sha256: Some(clip(under.map_or(&header.policy_sha256, |it| &it.policy_sha256), max::DIGEST)),
-        mode: Some(under.map_or(header.mode, |it| it.mode)),
-        conn: Some(decision.conn),
+        conn: decision.conn,
         via: Some(decision.via),
+        proto: match decision.proto {
+            Proto::Tcp => None,
+            proto => Some(proto.to_string()),
+        },
         method: decision.method.as_deref().map(|text| clip(text, max::METHOD)),
         host,
         port,
-        host_raw: decision.host_raw.as_deref().and_then(|raw| host_raw(raw, decision.target.as_ref())),
+        host_raw: decision
+            .host_raw
+            .as_deref()
+            .filter(|raw| !says(raw, decision.target.as_ref()))
+            .map(host_raw),
         ips: decision.ips.get(..ips).unwrap_or(&decision.ips),
         ips_more: decision.ips.len().checked_sub(ips).filter(|more| *more > 0),
         dns_us: decision.dns.map(micros),
         verdict: Some(decision.verdict.as_str()),
         reason: Some(decision.reason.as_str()),
         upstream: decision.upstream.as_deref().map(|text| clip(text, max::UPSTREAM)),
-        rule: text(|rule| Some(&rule.text), max::RULE),
-        rule_src: rule.map(|rule| clip_front(&rule.src, max::RULE_SRC)),
-        refused_by: decision.refused_by.as_deref().map(|text| clip_front(text, max::REFUSED_BY)),
-        approved_by: text(|rule| rule.approved_by.as_ref(), max::APPROVED_BY),
-        why: text(|rule| rule.why.as_ref(), max::WHY),
-        expires: text(|rule| rule.expires.as_ref(), max::DAY),
         count: decision.count,
         ip: decision.ip,
         sni: decision.sni.as_deref().map(|text| clip(text, max::HOST)),
@@ -162,6 +166,46 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
         alpn: decision.alpn.as_deref().map(|text| clip(text, max::ALPN)),
         ech: decision.ech.then_some(true),
         error: decision.error.as_deref().map(error),
+        ..common
+    }
+}
+
+fn dns<'a>(common: Line<'a>, header: &'a Header, question: &'a Question) -> Line<'a> {
+    let common = judged(common, header, question.under.as_deref());
+    let common = ruled(common, question.rule.as_ref(), question.refused_by.as_deref());
+    let is_name = |raw: &&[u8]| question.host.as_ref().is_some_and(|name| name.as_str().as_bytes() == *raw);
+    Line {
+        event: "dns",
+        via: Some(Via::Dns),
+        host: question.host.as_ref().map(|name| clip(name.as_str(), max::HOST)),
+        host_raw: question.host_raw.as_deref().filter(|raw| !is_name(raw)).map(host_raw),
+        verdict: Some(question.verdict.as_str()),
+        reason: Some(question.reason.as_str()),
+        count: question.count,
+        error: question.error.as_deref().map(error),
+        ..common
+    }
+}
+
+/// Under which policy a verdict fell.
+fn judged<'a>(common: Line<'a>, header: &'a Header, under: Option<&'a Under>) -> Line<'a> {
+    Line {
+        policy_sha256: Some(clip(under.map_or(&header.policy_sha256, |it| &it.policy_sha256), max::DIGEST)),
+        mode: Some(under.map_or(header.mode, |it| it.mode)),
+        ..common
+    }
+}
+
+/// Which rule decided, and who refused.
+fn ruled<'a>(common: Line<'a>, rule: Option<&'a RuleRef>, refused_by: Option<&'a str>) -> Line<'a> {
+    let text = |field: fn(&RuleRef) -> Option<&String>, max| rule.and_then(field).map(|text| clip(text, max));
+    Line {
+        rule: text(|rule| Some(&rule.text), max::RULE),
+        rule_src: rule.map(|rule| clip_front(&rule.src, max::RULE_SRC)),
+        refused_by: refused_by.map(|text| clip_front(text, max::REFUSED_BY)),
+        approved_by: text(|rule| rule.approved_by.as_ref(), max::APPROVED_BY),
+        why: text(|rule| rule.why.as_ref(), max::WHY),
+        expires: text(|rule| rule.expires.as_ref(), max::DAY),
         ..common
     }
 }
@@ -220,21 +264,25 @@ fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &'a RunEnd) -> Line<'a> {
 /// The host without brackets, and the port.
 fn place(target: Option<&Target>) -> (Option<Cow<'_, str>>, Option<u16>) {
     let Some(target) = target else { return (None, None) };
-    let host = match &target.host {
-        Host::Name(name) => clip(name.as_str(), max::HOST),
-        Host::Ip(ip) => Cow::Owned(ip.to_string()),
-    };
-    (Some(host), Some(target.port.get()))
+    (Some(bare(&target.host)), Some(target.port.get()))
 }
 
-/// What the client sent, unless it is exactly the target (or the host alone) as we write it.
-fn host_raw<'a>(raw: &[u8], target: Option<&Target>) -> Option<Cow<'a, str>> {
-    if let Some(target) = target
-        && (raw == target.to_string().as_bytes() || raw == target.host.to_string().as_bytes())
-    {
-        return None;
+fn bare(host: &Host) -> Cow<'_, str> {
+    match host {
+        Host::Name(name) => clip(name.as_str(), max::HOST),
+        Host::Ip(ip) => Cow::Owned(ip.to_string()),
     }
-    Some(Cow::Owned(clip(&escape(raw, max::HOST_RAW), max::HOST_RAW).into_owned()))
+}
+
+/// Whether what the client sent is exactly the target (or the host alone) as we write it.
+fn says(raw: &[u8], target: Option<&Target>) -> bool {
+    target.is_some_and(|target| {
+        raw == target.to_string().as_bytes() || raw == target.host.to_string().as_bytes()
+    })
+}
+
+fn host_raw<'a>(raw: &[u8]) -> Cow<'a, str> {
+    Cow::Owned(clip(&escape(raw, max::HOST_RAW), max::HOST_RAW).into_owned())
 }
 
 /// Words about what went wrong, which may quote what a client or an origin sent.
@@ -296,6 +344,8 @@ struct Line<'a> {
     conn: Option<ConnId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     via: Option<Via>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proto: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -42,7 +42,7 @@ struct State {
     line: Vec<u8>,
 }
 
-/// How many attempts got which verdict so far. A decision that stands for several counts as several.
+/// How many attempts got which verdict so far, questions for names included. A line that stands for several counts as several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Verdict `allow`.
@@ -149,9 +149,13 @@ impl State {
 impl Counts {
     fn add(&mut self, event: &Event) {
         self.lines += 1;
-        let Event::Decision(decision) = event else { return };
-        let attempts = decision.count.unwrap_or(1);
-        let count = match decision.verdict {
+        let (verdict, count) = match event {
+            Event::Decision(decision) => (decision.verdict, decision.count),
+            Event::Dns(question) => (question.verdict, question.count),
+            _ => return,
+        };
+        let attempts = count.unwrap_or(1);
+        let count = match verdict {
             Verdict::Allow => &mut self.allowed,
             Verdict::Deny => &mut self.denied,
             Verdict::WouldDeny => &mut self.would_deny,

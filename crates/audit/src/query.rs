@@ -308,6 +308,7 @@ pub struct Record {
     pub what: Option<String>,
     pub conn: Option<u64>,
     pub via: Option<String>,
+    pub proto: Option<String>,
     pub method: Option<String>,
     pub host: Option<String>,
     pub port: Option<u16>,
@@ -360,6 +361,11 @@ impl Record {
         Ok(record)
     }
 
+    /// Whether it is a verdict: on a request, or on a question for a name.
+    pub fn is_decision(&self) -> bool {
+        matches!(self.event, Kind::Decision | Kind::Dns)
+    }
+
     /// The verdict, if it is one that this version knows.
     pub fn verdict(&self) -> Option<Verdict> {
         self.verdict.as_deref()?.parse().ok()
@@ -392,6 +398,8 @@ pub enum Kind {
     Policy,
     /// A verdict.
     Decision,
+    /// A verdict on a question for a name.
+    Dns,
     /// The end of a connection.
     Close,
     /// A remark.
@@ -408,6 +416,7 @@ impl From<String> for Kind {
             "run_start" => Kind::RunStart,
             "policy" => Kind::Policy,
             "decision" => Kind::Decision,
+            "dns" => Kind::Dns,
             "close" => Kind::Close,
             "note" => Kind::Note,
             "run_end" => Kind::RunEnd,
@@ -416,7 +425,7 @@ impl From<String> for Kind {
     }
 }
 
-/// Which decisions to show. An empty list asks for nothing in particular.
+/// Which decisions to show, questions for names among them. An empty list asks for nothing in particular.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// One of these verdicts.

@@ -26,7 +26,7 @@ const MAX_OWED: usize = 4096;
 pub struct Totals {
     /// Decisions that passed the filter.
     pub shown: u64,
-    /// Decisions in the record.
+    /// Decisions in the record, questions for names among them.
     pub decisions: u64,
     /// Things that are wrong with the record, as [`Reader::flaws`] tells them.
     pub flaws: u64,
@@ -53,7 +53,7 @@ pub fn show<R: BufRead>(
             Kind::RunStart => table.run_start(&record)?,
             Kind::Policy if head => table.policy(&record)?,
             Kind::Policy if filter.is_empty() => table.policy_again(&record)?,
-            Kind::Decision => {
+            Kind::Decision | Kind::Dns => {
                 totals.decisions += 1;
                 tally.add(&record);
                 if filter.passes(&record) {
@@ -94,7 +94,7 @@ pub fn show_json<R: BufRead>(
     let mut totals = Totals::default();
     while let Some(record) = reader.next() {
         let record = record?;
-        let decision = record.event == Kind::Decision;
+        let decision = record.is_decision();
         totals.decisions += u64::from(decision);
         if filter.is_empty() || (decision && filter.passes(&record)) {
             totals.shown += u64::from(decision);
@@ -233,8 +233,10 @@ pub fn words(record: &Record) -> String {
             by => format!("; the {} does not allow that address", cell(by)),
         });
     }
-    if record.via.as_deref().is_some_and(|via| via != "connect") {
-        said.push_str(&format!(" [{}]", cell(record.via.as_deref().unwrap_or_default())));
+    let via = record.via.as_deref().filter(|via| *via != "connect");
+    let how: Vec<_> = via.into_iter().chain(record.proto.as_deref()).map(cell).collect();
+    if !how.is_empty() {
+        said.push_str(&format!(" [{}]", how.join(" ")));
     }
     if let Some(upstream) = &record.upstream {
         said.push_str(&format!(", through {}", cell(upstream)));

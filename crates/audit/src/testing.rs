@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use exeat_policy::{Reason, Target, Verdict};
 
 use crate::{
-    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, RuleRef, RunEnd, RunId, Sink, Via,
+    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Question, RuleRef, RunEnd, RunId, Sink,
+    Via,
 };
 
 /// A directory that goes when the test does.
@@ -69,6 +70,12 @@ pub(crate) fn deny(conn: u64, host: &str) -> Decision {
     let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
     decision.target = Some(target(host));
     decision
+}
+
+pub(crate) fn asked(name: &str) -> Question {
+    let mut question = Question::new(Verdict::Deny, Reason::Default);
+    question.host = Some(name.parse().unwrap());
+    question
 }
 
 pub(crate) fn close(conn: u64, host: &str) -> Close {

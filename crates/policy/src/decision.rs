@@ -23,7 +23,7 @@ pub const MAX_ADDRS: usize = 16;
 const MAX_RANGES: usize = 8;
 
 /// The ports on which report mode lets names through: those of the web, where a name is worth something.
-const REPORTED: [u16; 2] = [80, 443];
+pub(crate) const REPORTED: [u16; 2] = [80, 443];
 
 /// The most addresses that a suggested set of flags names.
 const MAX_FLAGS: usize = 8;

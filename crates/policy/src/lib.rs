@@ -31,6 +31,7 @@ mod decision;
 pub mod effect;
 mod escape;
 pub mod file;
+mod gateway;
 mod grammar;
 mod limits;
 mod name;
@@ -52,6 +53,7 @@ pub use decision::{
 };
 pub use effect::{Effect, EffectKind, EffectSet};
 pub use file::{FileError, FileRole, PolicyFile};
+pub use gateway::{MAX_ADDRESSES, MAX_LITERALS, MAX_PORTS, Unserved, WELL_KNOWN};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use ipnet::IpNet;
 pub use limits::{LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant};

@@ -143,6 +143,21 @@ impl Policy {
         self.0.rules.get(layer.places()).unwrap_or_default()
     }
 
+    /// Every rule, of whatever action and layer, by which [`Policy::admit`] could decide about this host; an expired one too.
+    pub(crate) fn about<'a>(&'a self, host: &'a Host) -> Box<dyn Iterator<Item = &'a Rule> + 'a> {
+        let layers = self.0.layers.iter().map(|layer| &layer.allow);
+        let indexes = std::iter::once(&self.0.deny).chain(layers);
+        match host {
+            Host::Name(name) => {
+                Box::new(indexes.flat_map(|index| index.by_name(name)).map(|id| self.rule(id)))
+            }
+            Host::Ip(ip) => Box::new(indexes.flat_map(|index| {
+                let each = std::iter::once(*ip).chain(addr::embedded(*ip).map(IpAddr::from));
+                each.flat_map(|ip| index.by_ip(ip)).map(|id| self.rule(id))
+            })),
+        }
+    }
+
     /// Whether some layer has no allow rule, so that nothing at all is granted.
     pub fn is_empty(&self) -> bool {
         let grants = |layer| self.rules_of(layer).iter().any(|rule: &Rule| rule.action == Action::Allow);

@@ -103,6 +103,16 @@ impl PortSet {
         self.0.is_empty()
     }
 
+    /// How many ports are in it.
+    pub fn len(&self) -> usize {
+        self.0.iter().map(|(first, last)| usize::from(last - first) + 1).sum()
+    }
+
+    /// The ports, in ascending order.
+    pub fn iter(&self) -> impl Iterator<Item = Port> {
+        self.0.iter().flat_map(|&(first, last)| first..=last).filter_map(Port::new)
+    }
+
     /// The single port of the set, if it has one only.
     pub fn single(&self) -> Option<Port> {
         match self.0.as_slice() {

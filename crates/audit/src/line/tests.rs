@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::testing::{HOSTILE, allow, close, end, header, is_plain, rule, target};
+use crate::testing::{HOSTILE, allow, asked, close, deny, end, header, is_plain, rule, target};
 use crate::{Holds, Under, sha256_hex};
 
 const NOW: &str = "2026-11-21T10:20:32.123456Z";
@@ -59,6 +59,11 @@ fn filled(text: &str) -> Vec<Event> {
     (decision.method, decision.ech) = (some(), true);
     let mut through = decision.clone();
     through.upstream = some();
+    decision.proto = Proto::Other(255);
+    let mut question = asked(&name);
+    (question.host_raw, question.rule) = (Some(text.as_bytes().to_vec()), decision.rule.clone());
+    (question.refused_by, question.error, question.count) = (some(), some(), Some(u64::MAX));
+    question.under.clone_from(&decision.under);
     let mut closed = close(u64::MAX, &format!("{name}:65535"));
     closed.ip = Some(ip);
     (closed.sni, closed.sni_ok, closed.alpn, closed.error) = (some(), Some(false), some(), some());
@@ -83,6 +88,7 @@ fn filled(text: &str) -> Vec<Event> {
         Event::RunStart(start(vec![0xff; 600], some())),
         Event::Decision(decision),
         Event::Decision(through),
+        Event::Dns(question),
         Event::Close(closed),
         Event::Note(Note {
             what: What::PolicyReload,
@@ -107,6 +113,49 @@ fn longest(text: &str) -> usize {
 }
 
 /// A line of at most PIPE_BUF is written whole or not at all.
+/// A question has fields of its own, and no port: a name that is asked for alone is not asked for on any.
+#[test]
+fn a_question_tells_name_and_verdict() {
+    let mut question = asked("stats.example.net");
+    question.host_raw = Some(b"stats.example.net".to_vec());
+    let told = value(&Event::Dns(question.clone()));
+    for (key, expect) in [
+        ("event", "dns"),
+        ("via", "dns"),
+        ("host", "stats.example.net"),
+        ("verdict", "deny"),
+        ("reason", "default"),
+        ("mode", "enforce"),
+    ] {
+        assert_eq!(told[key], expect, "{key}");
+    }
+    for absent in ["host_raw", "conn", "port", "count", "rule", "error", "proto"] {
+        assert!(told.get(absent).is_none(), "{absent}");
+    }
+    (question.host, question.host_raw, question.count) = (None, Some(b"a\x01b".to_vec()), Some(7));
+    question.rule = Some(rule());
+    let told = value(&Event::Dns(question));
+    assert_eq!((&told["host_raw"], &told["count"]), (&"a\\x01b".into(), &7.into()));
+    assert_eq!((&told["rule"], &told["rule_src"]), (&"*.example.com".into(), &".exeat.toml:12".into()));
+}
+
+/// What was tried without a connection has none; TCP is not written, and what has no port none.
+#[test]
+fn an_attempt_tells_what_it_spoke() {
+    let mut attempt = deny(1, "192.0.2.7:53");
+    (attempt.conn, attempt.via, attempt.proto) = (None, Via::Direct, Proto::Udp);
+    let told = value(&Event::Decision(attempt.clone()));
+    assert_eq!((&told["host"], &told["port"]), (&"192.0.2.7".into(), &53.into()));
+    assert_eq!((&told["via"], &told["proto"]), (&"direct".into(), &"udp".into()));
+    assert!(told.get("conn").is_none());
+    (attempt.proto, attempt.host, attempt.target) =
+        (Proto::Other(132), attempt.target.map(|target| target.host), None);
+    let told = value(&Event::Decision(attempt));
+    assert_eq!((&told["host"], &told["proto"]), (&"192.0.2.7".into(), &"132".into()));
+    assert!(told.get("port").is_none());
+    assert!(value(&Event::Decision(deny(1, "192.0.2.7:53"))).get("proto").is_none());
+}
+
 #[test]
 fn no_line_is_longer_than_a_pipe_takes_whole() {
     for text in ["x", "\"", "\\", "\0", "\u{7f}", "\u{202e}", "\u{1f512}", "a\u{1f512}"] {

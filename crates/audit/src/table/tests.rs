@@ -2,7 +2,7 @@ use std::io::Cursor;
 
 use super::*;
 use crate::place::Place;
-use crate::testing::{Dir, HOSTILE, allow, close, deny, end, header, is_plain, rule};
+use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, rule};
 use crate::{Event, Header, Holds, Log, Note, RuleRef, RunId, RunStart, Sink, What};
 
 fn record(header: Header, events: Vec<Event>) -> Vec<u8> {
@@ -98,6 +98,44 @@ fn a_filter_leaves_rows_out_and_says_so() {
     assert_eq!((totals.shown, totals.decisions), (1, 2));
 }
 
+/// What the sandbox's name server and the tap tell of is a refusal like others, counted, filtered and with what it spoke.
+#[test]
+fn questions_and_attempts_have_rows() {
+    let mut again = asked("stats.example.net");
+    again.count = Some(3);
+    let mut attempt = deny(1, "192.0.2.7:443");
+    (attempt.conn, attempt.reason) = (None, Reason::Direct);
+    (attempt.via, attempt.proto) = (crate::Via::Direct, crate::Proto::Udp);
+    attempt.error = Some("UDP is never let out".into());
+    let events = vec![
+        Event::Dns(asked("stats.example.net")),
+        Event::Dns(again),
+        Event::Decision(attempt),
+        Event::Note(Note { count: Some(9), ..Note::new(What::TapDrops) }),
+        end(),
+    ];
+    let bytes = record(header(), events);
+    let (text, totals) = shown(&bytes, &Filter::default());
+    assert_eq!(
+        rows(&text),
+        [
+            "deny stats.example.net - - - - no rule allows it [dns]",
+            "deny stats.example.net - - - - no rule allows it [dns] (3x)",
+            "deny 192.0.2.7:443 - - - - an attempt to leave without the proxy; UDP is never let out [direct udp]",
+            "note - - - - - tap drops (9x)",
+        ]
+    );
+    assert!(text.contains("\n0 allowed, 5 denied\n"), "{text}");
+    assert_eq!(totals, Totals { shown: 3, decisions: 3, flaws: 0 });
+    let ended = Reader::new(Cursor::new(&bytes)).last().unwrap().unwrap();
+    assert_eq!((ended.event, ended.denied), (Kind::RunEnd, Some(5)), "each line by its count");
+    let filter = Filter { hosts: vec!["*.example.net".parse().unwrap()], ..Filter::default() };
+    assert_eq!(shown(&bytes, &filter).1.shown, 2);
+    let mut out = Vec::new();
+    show_json(&mut Reader::new(Cursor::new(&bytes)), &filter, &mut out).unwrap();
+    assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 2);
+}
+
 /// A04: what is wrong with a record stands below it.
 #[test]
 fn a04_a_cut_record_says_so() {
@@ -180,7 +218,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
 fn a01_a_forged_record_never_reaches_the_terminal() {
     let text = serde_json::to_string(&HOSTILE).unwrap();
     let mut bytes = Vec::new();
-    for event in ["run_start", "decision", "close", "note", "run_end"] {
+    for event in ["run_start", "decision", "dns", "close", "note", "run_end"] {
         let strings: String = [
             "ts",
             "run",
@@ -195,6 +233,7 @@ fn a01_a_forged_record_never_reaches_the_terminal() {
             "upstream",
             "what",
             "via",
+            "proto",
             "host",
             "host_raw",
             "verdict",
@@ -220,11 +259,11 @@ fn a01_a_forged_record_never_reaches_the_terminal() {
     }
     let (text, totals) = shown(&bytes, &Filter::default());
     assert!(is_plain(text.as_bytes()), "{text}");
-    assert_eq!(totals.decisions, 1);
+    assert_eq!(totals.decisions, 2);
     let mut out = Vec::new();
     show_json(&mut Reader::new(Cursor::new(&bytes)), &Filter::default(), &mut out).unwrap();
     assert!(is_plain(&out));
-    assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 5);
+    assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 6);
 }
 
 /// A01: nor does padding make one row look like two where the terminal wraps it.
