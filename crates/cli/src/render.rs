@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal;
 
+use exeat_audit::Proto;
 use exeat_runner::{DeniedHost, Ended, FailedHost, Summary, Through};
 
 use crate::args::ColorWhen;
@@ -229,7 +230,7 @@ impl Row {
         Self {
             word,
             count: format!("{}x", host.count),
-            target: target(&host.host, host.port),
+            target: spoken(target(&host.host, host.port), host.proto),
             said: cell(&host.said),
             flag: host.flag.as_deref().map(cell).unwrap_or_default(),
         }
@@ -280,9 +281,19 @@ fn most_first<T>(list: &[T], count: fn(&T) -> u64) -> impl Iterator<Item = &T> {
 fn target(host: &str, port: u16) -> String {
     match host {
         "" => "(malformed request)".to_owned(),
+        // A name that was only asked for, or what has no ports.
+        host if port == 0 => cell(host),
         // A v6 literal that comes without its brackets could not be told from its port.
         v6 if v6.contains(':') && !v6.starts_with('[') => format!("[{}]:{port}", cell(v6)),
         host => format!("{}:{port}", cell(host)),
+    }
+}
+
+fn spoken(target: String, proto: Proto) -> String {
+    match proto {
+        Proto::Tcp => target,
+        Proto::Udp => format!("{target} (udp)"),
+        Proto::Other(number) => format!("{target} (protocol {number})"),
     }
 }
 

@@ -7,6 +7,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use exeat_audit::Proto;
 use exeat_runner::{DeniedHost, Ended, Found, Leftovers, Outcome};
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
@@ -65,7 +66,11 @@ pub(crate) struct RunResult<'a> {
 #[derive(Debug, Serialize)]
 struct Denied<'a> {
     host: &'a str,
+    /// 0 for what could not be read, for a name that was only asked for, and for a protocol without ports.
     port: u16,
+    /// `udp`, or a number; absent for TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proto: Option<String>,
     reason: &'static str,
     count: u64,
     allow: Vec<&'a str>,
@@ -97,6 +102,7 @@ impl<'a> Denied<'a> {
         Self {
             host: &host.host,
             port: host.port,
+            proto: (host.proto != Proto::Tcp).then(|| host.proto.to_string()),
             reason: host.reason.as_str(),
             count: host.count,
             allow: rules_of(host.flag.as_deref()),

@@ -5,7 +5,8 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
-use exeat_policy::{Reason, Target};
+use exeat_audit::Proto;
+use exeat_policy::Reason;
 use serde::Serialize;
 
 use crate::limits;
@@ -25,6 +26,9 @@ struct Open {
 #[derive(Serialize)]
 struct Line<'a> {
     target: &'a str,
+    /// Where it is not TCP.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proto: Option<String>,
     reason: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
     flag: Option<&'a str>,
@@ -38,9 +42,9 @@ impl Denials {
     /// `flag` must be what the stage may know: [`Denial::flag_inside`].
     ///
     /// [`Denial::flag_inside`]: exeat_policy::Denial::flag_inside
-    pub(crate) fn write(&self, target: &Target, reason: Reason, flag: Option<&str>) {
-        let target = target.to_string();
-        let line = Line { target: &target, reason: reason.as_str(), flag };
+    pub(crate) fn write(&self, target: &str, proto: Proto, reason: Reason, flag: Option<&str>) {
+        let proto = (proto != Proto::Tcp).then(|| proto.to_string());
+        let line = Line { target, proto, reason: reason.as_str(), flag };
         let Ok(mut line) = serde_json::to_vec(&line) else { return };
         line.push(b'\n');
         let mut open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -68,8 +72,8 @@ mod tests {
         let path = std::env::temp_dir().join(format!("exeat-denials-{}", std::process::id()));
         let denials = Denials::new(File::create(&path).unwrap());
         for number in 0..limits::DENIALS.0 + 5 {
-            let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
-            denials.write(&target, Reason::Default, Some(&format!("--allow h{number}.test")));
+            let flag = format!("--allow h{number}.test");
+            denials.write(&format!("h{number}.test:443"), Proto::Tcp, Reason::Default, Some(&flag));
         }
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::remove_file(&path).unwrap();

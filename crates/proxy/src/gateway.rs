@@ -47,7 +47,7 @@ pub struct Sockets {
 
 /// A packet socket without link-layer headers (packet(7)), non-blocking. Its filter lets through what asks for a connection, and
 /// what is sent without one.
-pub trait Packets: AsFd + fmt::Debug + Send + 'static {
+pub trait Packets: AsFd + fmt::Debug + Send + Sync + 'static {
     /// How many packets found no room in its queue since this was asked last.
     ///
     /// # Errors
@@ -76,10 +76,10 @@ pub async fn gateway(
     let names = Arc::new(Names::new(listen, new));
     let attempts = Arc::new(Attempts::new(Arc::clone(&cx)));
     let server = resolver::Server::new(udp, tcp, Arc::clone(&names), Arc::clone(&attempts))?;
-    let tap = tap::Tap::new(tap, names, attempts)?;
+    let tap = tap::Tap::new(tap, names, Arc::clone(&attempts))?;
     let mut tasks = JoinSet::new();
     tasks.spawn(server.serve(Arc::clone(&cx), stop.clone()));
-    tasks.spawn(tap.watch(Arc::clone(&cx), stop.clone()));
+    tasks.spawn(tap.watch(stop.clone()));
     loop {
         let door = tokio::select! {
             biased;
@@ -101,5 +101,7 @@ pub async fn gateway(
     }
     stop.cancelled().await;
     while tasks.join_next().await.is_some() {}
+    // Whoever counts attempts has ended.
+    attempts.flush();
     Ok(())
 }

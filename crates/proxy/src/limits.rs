@@ -138,6 +138,41 @@ pub const DENIALS: (u64, u64) = (1000, 256 * 1024);
 /// Bytes of attacker-chosen text (raw host, error, SNI) that go into one record, escaped.
 pub const TEXT: usize = 256;
 
+/// Different attempts around the proxy (a place and its protocol, or a name that was asked for) that have lines of their own in a
+/// run's record. A program that honestly leaves the proxy out tries some dozens; what comes later is counted together.
+pub const ATTEMPTS_APART: usize = 1000;
+
+/// How many such may begin at once, and then in each second: a stage that scans a network is not to write the record at its speed.
+pub const ATTEMPTS_RATE: (u64, u64) = (200, 50);
+
+/// How long equal attempts are counted before the next line tells of them, at first and at most: doubled with each line. With
+/// [`ATTEMPTS_APART`] that is less than two lines a second, a day of which is some 100 MB (A08).
+pub const FOLD: (Duration, Duration) = (Duration::from_secs(10), Duration::from_secs(600));
+
+/// Lines for such that are written in one go: about a millisecond.
+pub const FOLDS_AT_ONCE: usize = 100;
+
+/// Bytes of a packet that the tap looks at. IPv4 has 60 bytes of header at most (RFC 791), IPv6 40 and its extensions, which
+/// Linux lets no ordinary program add.
+pub const PACKET: usize = 128;
+
+/// Headers between that of IPv6 and the one that says what is carried. RFC 8200 section 4.1 has each once, one of them twice.
+pub const PACKET_HEADERS: usize = 8;
+
+/// Packets that the tap takes before it lets others run, and how long it then waits when there are more: at most a twentieth of
+/// a processor. Those that find no room meanwhile are counted by the kernel.
+pub const TAP_BURST: usize = 256;
+
+/// See [`TAP_BURST`].
+pub const TAP_PAUSE: Duration = Duration::from_millis(5);
+
+/// Packets that the tap takes at the end of a run. More than the queue of a socket holds (`net.core.rmem_default`, 208 KiB, at
+/// some 700 bytes for each).
+pub const TAP_LAST: usize = 4096;
+
+/// How often the tap asks what it missed, and what is folded is looked at.
+pub const TAP_LOOK: Duration = Duration::from_secs(1);
+
 /// The limits of one run: the defaults are the constants of this module.
 #[derive(Debug, Clone)]
 pub struct Limits {

@@ -121,7 +121,7 @@ async fn judge(admitted: Admitted, record: &mut Record<'_>, cx: &Context) -> Res
     }
 }
 
-fn today() -> Day {
+pub(crate) fn today() -> Day {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Day::from_unix(i64::try_from(since.as_secs()).unwrap_or(i64::MAX))
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exeat_audit::{Close, ConnId, Decision, End, Event, RuleRef, Via, escape};
+use exeat_audit::{Close, ConnId, Decision, End, Event, Proto, RuleRef, Via, escape};
 use exeat_policy::{
     BudgetKey, Decision as Decided, Denial, Entrusted, Reason, Rule, Target, Verdict, Vetted,
 };
@@ -159,7 +159,7 @@ impl<'a> Record<'a> {
             return refusal;
         }
         self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
-        self.cx.deny_inside(target, reason, None);
+        self.deny_inside(target, reason, None);
         told(target.clone())
     }
 
@@ -178,7 +178,7 @@ impl<'a> Record<'a> {
             return refusal;
         }
         self.cx.tally(|tally| tally.denied(&denial));
-        self.cx.deny_inside(denial.target(), denial.reason(), denial.flag_inside().as_deref());
+        self.deny_inside(denial.target(), denial.reason(), denial.flag_inside().as_deref());
         Refusal::Denied(denial)
     }
 
@@ -283,7 +283,7 @@ impl<'a> Record<'a> {
         decision.error = Some(said.clone());
         let _ = self.write(decision); // closed in any case
         self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
-        self.cx.deny_inside(target, reason, None);
+        self.deny_inside(target, reason, None);
     }
 
     /// The end, once: later calls change nothing, and without a decision nothing is written. Where the upload budget ran
@@ -312,6 +312,10 @@ impl<'a> Record<'a> {
         tracing::debug!(conn = %self.conn, ?end, up = close.bytes_up, down = close.bytes_down, "closed");
         // A close that cannot be written takes back nothing; the log refuses every decision from now on.
         let _ = self.cx.log().write(Event::Close(close));
+    }
+
+    fn deny_inside(&self, target: &Target, reason: Reason, flag: Option<&str>) {
+        self.cx.deny_inside(&target.to_string(), Proto::Tcp, reason, flag);
     }
 
     fn decision(&self, verdict: Verdict, reason: Reason) -> Decision {

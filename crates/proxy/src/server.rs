@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use exeat_audit::{ConnId, Header, Log, RunId, Under};
+use exeat_audit::{ConnId, Header, Log, Proto, RunId, Under};
 use exeat_policy::{Policy, Reason, Target};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -71,6 +71,7 @@ pub enum Entry {
 }
 
 /// The policy of a moment, and what the record calls it: a decision is made, and written, with one and the same.
+#[derive(Debug)]
 pub(crate) struct Ruling {
     pub(crate) policy: Policy,
     pub(crate) under: Arc<Under>,
@@ -204,9 +205,9 @@ impl Context {
     }
 
     /// One line for the stage to read; `flag` holds only what it may know.
-    pub(crate) fn deny_inside(&self, target: &Target, reason: Reason, flag: Option<&str>) {
+    pub(crate) fn deny_inside(&self, target: &str, proto: Proto, reason: Reason, flag: Option<&str>) {
         if let Some(denials) = &self.denials {
-            denials.write(target, reason, flag);
+            denials.write(target, proto, reason, flag);
         }
     }
 }

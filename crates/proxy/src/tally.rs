@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 
+use exeat_audit::Proto;
 use exeat_policy::{Denial, Reason, Target};
 
 use crate::limits;
@@ -37,10 +38,12 @@ pub struct Summary {
 /// One denied target, with how often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeniedHost {
-    /// Host as it was matched (lower-case A-labels, or an address); empty for a request that could not be parsed.
+    /// Host as it was matched (lower-case A-labels, or an address, IPv6 in brackets); empty for a request that could not be parsed.
     pub host: String,
-    /// Port; 0 for a request that could not be parsed.
+    /// Port; 0 for a request that could not be parsed, a name that was only asked for, and a protocol without ports.
     pub port: u16,
+    /// What would have been spoken.
+    pub proto: Proto,
     /// Reason, in the words of the record.
     pub reason: Reason,
     /// Why, for people on the host: may name addresses and files.
@@ -67,8 +70,8 @@ pub struct FailedHost {
 /// Counts while the run goes on. It never grows beyond [`limits::TALLY`] and [`limits::TALLY_REACHED`] entries.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
-    denied: Table<(String, u16, Reason, String), DeniedHost>,
-    would_deny: Table<(String, u16, Reason, String), DeniedHost>,
+    denied: Table<DeniedKey, DeniedHost>,
+    would_deny: Table<DeniedKey, DeniedHost>,
     failed: Table<(String, u16, String), FailedHost>,
     /// Hashes of the targets reached: a run may reach many, and only their number is told.
     reached: HashSet<u64>,
@@ -80,6 +83,9 @@ pub(crate) struct Tally {
     would_deny_total: u64,
     would_deny_more: u64,
 }
+
+/// Host, port, protocol, reason, and where one sentence does not speak for all, the sentence.
+type DeniedKey = (String, u16, Proto, Reason, String);
 
 /// Entries in the order of their first appearance, found by key.
 #[derive(Debug)]
@@ -121,17 +127,29 @@ impl Tally {
         said: String,
         flag: Option<String>,
     ) {
-        self.denied_total += 1;
-        if !count(&mut self.denied, target, reason, said, flag) {
-            self.denied_more += 1;
+        self.tried(&DeniedHost::new(target, reason, said, flag), 1);
+    }
+
+    /// Equal attempts.
+    pub(crate) fn tried(&mut self, denied: &DeniedHost, times: u64) {
+        self.denied_total = self.denied_total.saturating_add(times);
+        if !count(&mut self.denied, denied, times) {
+            self.denied_more = self.denied_more.saturating_add(times);
         }
+    }
+
+    /// Attempts of which too many are different.
+    pub(crate) fn tried_besides(&mut self, times: u64) {
+        self.denied_total = self.denied_total.saturating_add(times);
+        self.denied_more = self.denied_more.saturating_add(times);
     }
 
     /// Let through in report mode.
     pub(crate) fn would_deny(&mut self, denial: &Denial) {
         self.would_deny_total += 1;
         let (reason, said) = (denial.reason(), denial.said_outside());
-        if !count(&mut self.would_deny, Some(denial.target()), reason, said, denial.flag()) {
+        let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag());
+        if !count(&mut self.would_deny, &denied, 1) {
             self.would_deny_more += 1;
         }
     }
@@ -150,9 +168,18 @@ impl Tally {
         }
     }
 
+    /// A name that was asked for, and then connected to, stands there once: with the port, which says more.
+    fn listed(&self) -> Vec<DeniedHost> {
+        let entries = || self.denied.entries.iter();
+        let with_port: HashSet<&str> =
+            entries().filter(|it| it.port != 0).map(|it| it.host.as_str()).collect();
+        let only_asked = |it: &&DeniedHost| it.port == 0 && it.proto == Proto::Tcp;
+        entries().filter(|it| !(only_asked(it) && with_port.contains(it.host.as_str()))).cloned().collect()
+    }
+
     pub(crate) fn summary(&self) -> Summary {
         Summary {
-            denied: self.denied.entries.clone(),
+            denied: self.listed(),
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,
             denied_more: self.denied_more,
@@ -163,6 +190,23 @@ impl Tally {
             allowed: self.allowed,
             denied_total: self.denied_total,
             would_deny_total: self.would_deny_total,
+        }
+    }
+}
+
+impl DeniedHost {
+    /// One that is not counted yet. Without a target, of a request that could not be parsed.
+    pub(crate) fn new(target: Option<&Target>, reason: Reason, said: String, flag: Option<String>) -> Self {
+        let (host, port) = target.map_or((String::new(), 0), of);
+        Self { host, port, proto: Proto::Tcp, reason, said, count: 0, flag }
+    }
+
+    /// `HOST:PORT`, or the host alone where there is no port.
+    #[must_use]
+    pub fn target(&self) -> String {
+        match self.port {
+            0 => self.host.clone(),
+            port => format!("{}:{port}", self.host),
         }
     }
 }
@@ -190,20 +234,13 @@ impl<K, V> Default for Table<K, V> {
     }
 }
 
-/// Counts one; whether there was room for it.
-fn count(
-    table: &mut Table<(String, u16, Reason, String), DeniedHost>,
-    target: Option<&Target>,
-    reason: Reason,
-    said: String,
-    flag: Option<String>,
-) -> bool {
-    let (host, port) = target.map_or((String::new(), 0), of);
-    let new = || DeniedHost { host: host.clone(), port, reason, said: said.clone(), count: 0, flag };
+/// Counts equal ones; whether there was room for them.
+fn count(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> bool {
+    let DeniedHost { host, port, proto, reason, said, .. } = denied;
     // What is wrong with a request is one of few sentences; elsewhere the first one speaks for all.
-    let apart = if reason == Reason::Malformed { said.clone() } else { String::new() };
-    let entry = table.entry((host.clone(), port, reason, apart), new);
-    entry.map(|entry| entry.count += 1).is_some()
+    let apart = if *reason == Reason::Malformed { said.clone() } else { String::new() };
+    let entry = table.entry((host.clone(), *port, *proto, *reason, apart), || denied.clone());
+    entry.map(|entry| entry.count = entry.count.saturating_add(times)).is_some()
 }
 
 fn of(target: &Target) -> (String, u16) {

@@ -1,3 +1,4 @@
+use exeat_audit::Proto;
 use exeat_policy::Reason;
 use exeat_runner::Reached;
 
@@ -7,6 +8,7 @@ fn denied(host: &str, port: u16, said: &str, count: u64, flag: Option<&str>) -> 
     DeniedHost {
         host: host.into(),
         port,
+        proto: Proto::Tcp,
         reason: Reason::Default,
         said: said.into(),
         count,
@@ -47,6 +49,32 @@ fn the_summary_of_the_reference() {
       denied   1x  wiki.corp.example:443   resolves to 10.2.3.4 (private)   --allow 10.2.3.4:443
       failed   1x  files.example.org:443   DNS: no such name (not a policy denial)
     exeat: record: exeat audit show 01JD8Z3V5Q
+    ");
+}
+
+/// D11, D10: what left the proxy out, and names that were only asked for.
+#[test]
+fn attempts_without_the_proxy_are_listed() {
+    let spoken = |proto, denied: DeniedHost| DeniedHost { proto, ..denied };
+    let summary = Summary {
+        denied: vec![
+            denied(
+                "stats.example.net",
+                0,
+                "no rule allows it (asked by name)",
+                2,
+                Some("--allow stats.example.net"),
+            ),
+            spoken(Proto::Udp, denied("8.8.8.8", 53, "UDP is never let out", 3, None)),
+            spoken(Proto::Other(132), denied("[2001:db8::1]", 0, "protocol 132 is never let out", 1, None)),
+        ],
+        ..Summary::default()
+    };
+    insta::assert_snapshot!(render(&summary, Some(Ended::Exit(1)), None), @r"
+    exeat: 3 hosts denied, 0 reached; the stage exited 1
+      denied  3x  8.8.8.8:53 (udp)               UDP is never let out
+      denied  2x  stats.example.net              no rule allows it (asked by name)   --allow stats.example.net
+      denied  1x  [2001:db8::1] (protocol 132)   protocol 132 is never let out
     ");
 }
 

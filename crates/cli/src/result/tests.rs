@@ -1,6 +1,6 @@
 use std::fs;
 
-use exeat_audit::RunId;
+use exeat_audit::{Proto, RunId};
 use exeat_policy::Reason;
 use exeat_runner::{DeniedHost, FailedHost, Reached, Summary};
 
@@ -12,6 +12,7 @@ fn outcome(ended: Ended) -> Outcome {
         denied: vec![DeniedHost {
             host: "wiki.corp.example".into(),
             port: 443,
+            proto: Proto::Tcp,
             reason: Reason::PrivateIp,
             said: "resolves to 10.2.3.4 (private)".into(),
             count: 2,
@@ -81,6 +82,17 @@ fn b12_a_run_that_was_lost_tells_what_was_moved() {
     ] {
         assert!(text.contains(part), "{text}");
     }
+}
+
+/// D11: what left the proxy out has its protocol, and what has no port the port 0.
+#[test]
+fn an_attempt_without_the_proxy_has_its_protocol() {
+    let mut outcome = outcome(Ended::Exit(0));
+    for denied in &mut outcome.summary.denied {
+        (denied.port, denied.proto) = (0, Proto::Other(132));
+    }
+    let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
+    assert!(text.contains(r#""host":"wiki.corp.example","port":0,"proto":"132","reason""#), "{text}");
 }
 
 #[test]

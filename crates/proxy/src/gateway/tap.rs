@@ -1,35 +1,200 @@
-//! The tap: reads what the sandbox's loopback was given, and tells of what leads nowhere.
+//! The tap: reads what the sandbox's loopback was given, and tells of what leads nowhere. It holds nothing up and lets nothing
+//! through: a packet that it sees is on its way already, to nobody.
 
-use crate::gateway::Packets;
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
+use exeat_policy::HostName;
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv};
+use tokio::io::Interest;
+use tokio::net::UnixDatagram;
+use tokio::time::{MissedTickBehavior, interval, sleep};
 use tokio_util::sync::CancellationToken;
 
-use crate::gateway::attempts::Attempts;
+use crate::gateway::Packets;
+use crate::gateway::attempts::{Attempts, Proto};
 use crate::gateway::names::Names;
-use crate::server::Context;
+use crate::limits;
+
+/// What is known of an address inside.
+pub(crate) trait Places: Send + Sync {
+    /// Whose synthetic address it is.
+    fn name_at(&self, ip: IpAddr) -> Option<HostName>;
+
+    /// Whether something of the gateway's listens there.
+    fn listens_at(&self, at: SocketAddr) -> bool;
+}
+
+impl Places for Names {
+    fn name_at(&self, ip: IpAddr) -> Option<HostName> {
+        self.name_at(ip)
+    }
+
+    fn listens_at(&self, at: SocketAddr) -> bool {
+        self.listens_at(at)
+    }
+}
 
 /// The packet socket.
 pub(crate) struct Tap {
+    /// A copy of `socket`: to recv(2) one kind of datagrams is as good as another.
+    packets: UnixDatagram,
     socket: Box<dyn Packets>,
-    names: Arc<Names>,
+    places: Arc<dyn Places>,
     attempts: Arc<Attempts>,
 }
 
 impl Tap {
+    /// Takes the socket over. Call it inside a runtime.
     pub(crate) fn new(
         socket: Box<dyn Packets>,
-        names: Arc<Names>,
+        places: Arc<dyn Places>,
         attempts: Arc<Attempts>,
     ) -> io::Result<Self> {
-        Ok(Self { socket, names, attempts })
+        let packets = std::os::unix::net::UnixDatagram::from(socket.as_fd().try_clone_to_owned()?);
+        packets.set_nonblocking(true)?;
+        Ok(Self { packets: UnixDatagram::from_std(packets)?, socket, places, attempts })
     }
 
     /// Watches until `stop` is cancelled, and then looks once more.
-    pub(crate) async fn watch(self, cx: Arc<Context>, stop: CancellationToken) {
-        let _ = (&self.socket, &self.names, cx);
-        stop.cancelled().await;
-        self.attempts.flush();
+    pub(crate) async fn watch(self, stop: CancellationToken) {
+        let mut look = interval(limits::TAP_LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                _ = look.tick() => {
+                    self.ask_what_was_missed();
+                    self.attempts.due();
+                }
+                () = self.look() => {}
+            }
+        }
+        // Whether something is left is of no use to anybody: the stage has ended, and the bound is above what can be there.
+        let _ = self.take(limits::TAP_LAST);
+        self.ask_what_was_missed();
+    }
+
+    /// Takes what is there, within bounds, and waits while there is nothing. Nothing is lost where it is dropped.
+    async fn look(&self) {
+        // What is wrong with it shows when it is read.
+        let _ = self.packets.readable().await;
+        if self.packets.try_io(Interest::READABLE, || self.take(limits::TAP_BURST)).is_ok() {
+            // A stage that floods is not to have this thread, on which the proxy runs.
+            sleep(limits::TAP_PAUSE).await;
+        }
+    }
+
+    /// Takes so many. The error is that nothing is left.
+    fn take(&self, most: usize) -> io::Result<()> {
+        let mut packet = [0; limits::PACKET];
+        for _ in 0..most {
+            match recv(self.packets.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+                Ok(length) => self.saw(packet.get(..length).unwrap_or(&packet)),
+                Err(Errno::EAGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
+                Err(errno) => {
+                    // Such as ENETDOWN, once. Whatever stays is asked again after a pause.
+                    tracing::debug!(%errno, "cannot read what the sandbox sends");
+                    return Ok(());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn saw(&self, packet: &[u8]) {
+        let Some((proto, to)) = parse(packet) else { return };
+        // Such a connection has a decision of its own.
+        if proto == Proto::Tcp && self.places.listens_at(to) {
+            return;
+        }
+        self.attempts.direct(proto, to, self.places.name_at(to.ip()).as_ref());
+    }
+
+    fn ask_what_was_missed(&self) {
+        match self.socket.missed() {
+            Ok(count) => self.attempts.missed(count),
+            Err(error) => tracing::debug!(%error, "cannot ask what the tap missed"),
+        }
     }
 }
+
+/// What a packet tries, and where: with port 0 where it has none that can be seen. `None`: nothing that is told, such as
+/// what follows the first packet of a connection, a later fragment, ICMP, and what stays on the loopback.
+fn parse(packet: &[u8]) -> Option<(Proto, SocketAddr)> {
+    let (number, to, rest) = match packet.first()? >> 4 {
+        4 => ipv4(packet)?,
+        6 => ipv6(packet)?,
+        _ => return None,
+    };
+    let at = |place: usize| rest.get(place).copied();
+    let port = || Some(u16::from_be_bytes([at(2)?, at(3)?]));
+    let port = match number {
+        // The flags of TCP (RFC 9293 section 3.1): where they cannot be seen it counts as an attempt.
+        TCP if at(13).is_some_and(|flags| flags & (SYN | ACK) != SYN) => return None,
+        ICMP if to.is_ipv4() => return None,
+        ICMPV6 if to.is_ipv6() => return None,
+        TCP | UDP => port().unwrap_or(0),
+        _ => 0,
+    };
+    let proto = match number {
+        TCP => Proto::Tcp,
+        UDP => Proto::Udp,
+        other => Proto::Other(other),
+    };
+    (!to.is_loopback()).then_some((proto, SocketAddr::new(to, port)))
+}
+
+/// The protocol, the destination, and what is behind the header (RFC 791 section 3.1).
+fn ipv4(packet: &[u8]) -> Option<(u8, IpAddr, &[u8])> {
+    let (header, _) = packet.split_first_chunk::<20>()?;
+    let words = usize::from(header[0] & 0x0f);
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x1fff;
+    if words < 5 || fragment != 0 {
+        return None;
+    }
+    let to = Ipv4Addr::new(header[16], header[17], header[18], header[19]);
+    Some((header[9], to.into(), packet.get(words * 4..)?))
+}
+
+/// The same (RFC 8200 section 3). Where the headers end is not always to be seen: then it is the one that could not be passed.
+fn ipv6(packet: &[u8]) -> Option<(u8, IpAddr, &[u8])> {
+    let (header, mut rest) = packet.split_first_chunk::<40>()?;
+    let (_, to) = header.split_last_chunk::<16>()?;
+    let to = Ipv6Addr::from(*to).into();
+    let mut next = header[6];
+    for _ in 0..limits::PACKET_HEADERS {
+        let Some((&[following, length, high, low], _)) = rest.split_first_chunk::<4>() else { break };
+        let bytes = match next {
+            HOP_BY_HOP | ROUTING | DESTINATION => (usize::from(length) + 1) * 8,
+            AUTHENTICATION => (usize::from(length) + 2) * 4,
+            FRAGMENT if u16::from_be_bytes([high, low]) >> 3 != 0 => return None,
+            FRAGMENT => 8,
+            _ => break,
+        };
+        let Some(behind) = rest.get(bytes..) else { break };
+        (next, rest) = (following, behind);
+    }
+    Some((next, to, rest))
+}
+
+// IANA, "Protocol Numbers".
+const HOP_BY_HOP: u8 = 0;
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const ICMPV6: u8 = 58;
+const DESTINATION: u8 = 60;
+
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+#[cfg(test)]
+mod tests;
