@@ -3,6 +3,7 @@
 //! Nothing is changed that apt-get does not change: kernel settings are named, with the command that sets them, never set.
 
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use crate::tree;
@@ -18,6 +19,8 @@ pub(crate) enum Needs {
     Test,
     /// Tests, and the toolchain's formatter and linter.
     Ci,
+    /// The trials of clients, with those that are too large for every run.
+    Matrix,
     /// Build the fuzz targets with the fuzzer, which is C++, and run them; no sandbox.
     Fuzz,
 }
@@ -33,11 +36,13 @@ struct Need {
 }
 
 /// Everything that compiles.
-const COMPILED: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci, Needs::Fuzz];
+const COMPILED: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci, Needs::Matrix, Needs::Fuzz];
 /// Everything that runs exeat.
-const RUN: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci];
+const RUN: &[Needs] = &[Needs::Demo, Needs::Bench, Needs::Test, Needs::Ci, Needs::Matrix];
 /// The clients and tools that tests drive.
-const TESTS: &[Needs] = &[Needs::Test, Needs::Ci];
+const TESTS: &[Needs] = &[Needs::Test, Needs::Ci, Needs::Matrix];
+/// The large ones.
+const MATRIX: &[Needs] = &[Needs::Matrix];
 
 const NEEDS: &[Need] = &[
     Need { package: "gcc", present: || on_path("cc"), by: COMPILED },
@@ -63,7 +68,26 @@ const NEEDS: &[Need] = &[
     Need { package: "make", present: || on_path("make"), by: TESTS },
     Need { package: "tmux", present: || on_path("tmux"), by: TESTS },
     Need { package: "default-jdk-headless", present: || on_path("javac"), by: TESTS },
+    Need { package: "wget", present: || on_path("wget"), by: TESTS },
+    Need { package: "golang-go", present: || on_path("go"), by: TESTS },
+    Need { package: "openssh-client", present: || on_path("ssh") && on_path("ssh-keygen"), by: TESTS },
+    Need { package: "postgresql-client", present: || on_path("psql"), by: TESTS },
+    // Redis's server too, by another name; the package of its own name starts it.
+    Need {
+        package: "redis-tools",
+        present: || on_path("redis-cli") && on_path("redis-check-rdb"),
+        by: TESTS,
+    },
+    Need { package: "maven", present: || on_path("mvn"), by: MATRIX },
+    Need { package: "chromium", present: || on_path("chromium"), by: MATRIX },
 ];
+
+/// Servers that tests talk to: a Debian package, and the program of it. To install one would start it, now and whenever the
+/// machine starts, so it is unpacked below [`clients`] where the machine does not have it.
+const SERVERS: &[(&str, &str)] = &[("openssh-server", "sshd"), ("postgresql", "initdb")];
+
+/// Clients that tests drive and Debian does not have: Python's packages, and a file of each.
+const PYTHON_CLIENTS: &[(&str, &str)] = &[("uv", "bin/uv"), ("aiohttp", "aiohttp/__init__.py")];
 
 /// Installs what is missing, or says which command would; then tries to make a sandbox where one is needed.
 pub(crate) fn provide(needs: Needs) -> Result<(), String> {
@@ -75,47 +99,155 @@ pub(crate) fn provide(needs: Needs) -> Result<(), String> {
     if needs == Needs::Ci {
         components()?;
     }
+    if TESTS.contains(&needs) {
+        unpack_servers()?;
+        python_clients()?;
+    }
     if needs == Needs::Fuzz { Ok(()) } else { sandboxes() }
 }
 
 /// Installs packages with apt-get, as root or through a `sudo` that asks for no password.
 fn install(missing: &[&Need]) -> Result<(), String> {
     let packages: Vec<&str> = missing.iter().map(|need| need.package).collect();
+    install_packages(&packages)?;
+    match missing.iter().find(|need| !(need.present)()) {
+        Some(need) => Err(format!("`{}` is installed and still not found", need.package)),
+        None => Ok(()),
+    }
+}
+
+fn install_packages(packages: &[&str]) -> Result<(), String> {
     let by_hand =
         format!("apt-get update && apt-get install -y --no-install-recommends {}", packages.join(" "));
     if !on_path("apt-get") {
         return Err(format!("missing on this machine: {} (names of Debian's packages)", packages.join(", ")));
     }
-    let sudo = if is_root() {
-        false
-    } else if quietly(Command::new("sudo").args(["-n", "true"])) {
-        true
-    } else {
+    if !is_root() && !sudo() {
         return Err(format!("missing packages. Install them with:\n  sudo sh -c '{by_hand}'"));
-    };
+    }
     println!("xtask: installing {} with apt-get", packages.join(" "));
-    let apt = |arguments: &[&str]| -> bool {
-        let mut command = Command::new(if sudo { "sudo" } else { "env" });
-        if sudo {
-            command.args(["-n", "env"]);
-        }
-        command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]);
-        command.args(["-o", "Dpkg::Use-Pty=0"]).args(arguments);
-        // Hundreds of lines about packages; errors and warnings stay.
-        command.stdin(Stdio::null()).stdout(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
     // An update may fail for one source of several: what counts is whether the packages can be had.
     let _ = apt(&["update"]);
     let mut arguments = vec!["install", "-y", "--no-install-recommends"];
-    arguments.extend(&packages);
-    if !apt(&arguments) {
-        return Err(format!("apt-get failed. By hand:\n  {by_hand}"));
+    arguments.extend(packages);
+    if apt(&arguments) { Ok(()) } else { Err(format!("apt-get failed. By hand:\n  {by_hand}")) }
+}
+
+/// Whether `sudo` asks for no password.
+fn sudo() -> bool {
+    quietly(Command::new("sudo").args(["-n", "true"]))
+}
+
+/// apt-get as root; whether it succeeded.
+fn apt(arguments: &[&str]) -> bool {
+    let mut command = Command::new(if is_root() { "env" } else { "sudo" });
+    if !is_root() {
+        command.args(["-n", "env"]);
     }
-    match missing.iter().find(|need| !(need.present)()) {
-        Some(need) => Err(format!("`{}` is installed and still not found", need.package)),
-        None => Ok(()),
+    command.args(["DEBIAN_FRONTEND=noninteractive", "apt-get", "-qq", "-o", "DPkg::Lock::Timeout=120"]);
+    command.args(["-o", "Dpkg::Use-Pty=0"]).args(arguments);
+    // Hundreds of lines about packages; errors and warnings stay.
+    command.stdin(Stdio::null()).stdout(Stdio::null());
+    command.status().is_ok_and(|status| status.success())
+}
+
+/// Where servers and clients are that are no packages of this machine.
+fn clients() -> Result<PathBuf, String> {
+    Ok(tree::target()?.join("clients"))
+}
+
+fn unpack_servers() -> Result<(), String> {
+    let clients = clients()?;
+    let system = clients.join("system");
+    for (package, program) in SERVERS {
+        let there = |usr: &Path| is_file(usr.join("sbin").join(program)) || in_postgresql(usr, program);
+        if !there(Path::new("/usr")) && !there(&system.join("usr")) {
+            unpack(package, &clients, &system)?;
+        }
     }
+    Ok(())
+}
+
+/// PostgreSQL's programs lie in a directory of their version.
+fn in_postgresql(usr: &Path, program: &str) -> bool {
+    let versions = fs::read_dir(usr.join("lib/postgresql")).into_iter().flatten().flatten();
+    versions.into_iter().any(|version| is_file(version.path().join("bin").join(program)))
+}
+
+/// Downloads a package, installs the libraries that it is linked with, and unpacks it.
+fn unpack(package: &str, clients: &Path, system: &Path) -> Result<(), String> {
+    fs::create_dir_all(system).map_err(|error| format!("cannot make {}: {error}", system.display()))?;
+    // A new machine knows no package yet, and an old list may name versions that are gone.
+    if is_root() || sudo() {
+        let _ = apt(&["update"]);
+    }
+    // `postgresql` stands for the version that the distribution has.
+    let known = dependencies(package);
+    let version =
+        known.iter().find(|name| name.strip_prefix(package).is_some_and(|rest| rest.starts_with('-')));
+    let package = version.map_or(package, String::as_str);
+    // PostgreSQL's compiler of queries is loaded where it is there.
+    let known = dependencies(package);
+    let libraries: Vec<&str> = known
+        .iter()
+        .map(String::as_str)
+        .filter(|name| name.starts_with("lib") && !name.starts_with("libllvm") && !installed(name))
+        .collect();
+    if !libraries.is_empty() {
+        install_packages(&libraries)?;
+    }
+    println!("xtask: unpacking {package} into {}", system.display());
+    output(Command::new("apt-get").args(["-qq", "download", package]).current_dir(clients))?;
+    let name = format!("{package}_");
+    let file = fs::read_dir(clients)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| path.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&name)))
+        .ok_or_else(|| format!("apt-get left no {package}"))?;
+    output(Command::new("dpkg-deb").arg("-x").arg(&file).arg(system))?;
+    fs::remove_file(&file).map_err(|error| format!("cannot remove {}: {error}", file.display()))
+}
+
+/// What a package depends on, by name; nothing for one that apt does not know.
+fn dependencies(package: &str) -> Vec<String> {
+    let said = output(Command::new("apt-cache").args(["depends", "--important", package]).env("LC_ALL", "C"));
+    let lines = said.unwrap_or_default();
+    lines.lines().filter_map(|line| line.trim().strip_prefix("Depends: ")).map(str::to_owned).collect()
+}
+
+fn installed(package: &str) -> bool {
+    let status = output(Command::new("dpkg-query").args(["-W", "-f", "${db:Status-Status}\n", package]));
+    status.is_ok_and(|status| status.lines().any(|line| line == "installed"))
+}
+
+/// uv and aiohttp, by the system's own Python: aiohttp is compiled for one version, and trials see the system alone.
+fn python_clients() -> Result<(), String> {
+    let place = clients()?.join("python");
+    let missing: Vec<&str> = PYTHON_CLIENTS
+        .iter()
+        .filter(|(_, file)| !is_file(place.join(file)))
+        .map(|(package, _)| *package)
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    println!("xtask: installing {} into {} with pip", missing.join(" "), place.display());
+    let mut pip = Command::new(if is_file("/usr/bin/python3") { "/usr/bin/python3" } else { "python3" });
+    pip.args(["-m", "pip", "install", "-q", "--disable-pip-version-check", "--upgrade", "--target"]);
+    output(pip.arg(&place).args(&missing)).map(drop)
+}
+
+/// Runs a command to its end; what it printed, or what it complained of.
+fn output(command: &mut Command) -> Result<String, String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let output =
+        command.stdin(Stdio::null()).output().map_err(|error| format!("cannot start {name}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    Err(format!("{name} failed: {}", String::from_utf8_lossy(&output.stderr).trim()))
 }
 
 /// rustfmt and clippy are parts of the toolchain, which is the user's own: they are asked for, not installed.
@@ -185,7 +317,7 @@ fn on_path(program: &str) -> bool {
     tree::program(program).is_some()
 }
 
-fn is_file(path: &str) -> bool {
+fn is_file(path: impl AsRef<Path>) -> bool {
     fs::metadata(path).is_ok_and(|metadata| metadata.is_file())
 }
 
@@ -197,8 +329,12 @@ fn c_library() -> bool {
         .is_ok_and(|output| String::from_utf8_lossy(&output.stdout).trim().starts_with('/'))
 }
 
+/// That of the system too, which trials take; another may come first on PATH.
 fn pip() -> bool {
-    quietly(Command::new("python3").args(["-m", "pip", "--version"]))
+    ["python3", "/usr/bin/python3"]
+        .into_iter()
+        .filter(|python| *python == "python3" || is_file(python))
+        .all(|python| quietly(Command::new(python).args(["-m", "pip", "--version"])))
 }
 
 /// The effective uid, as the kernel tells it.

@@ -83,6 +83,13 @@ pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
     if total.failed == 0 && total.passed > 0 { Ok(()) } else { Err("not every test passed".to_owned()) }
 }
 
+/// Every client of docs/clients.md, those too that only this command installs.
+pub(crate) fn matrix(arguments: &[String]) -> Result<(), String> {
+    let mut cargo = tree::cargo_with_all_signals();
+    cargo.args(["test", "-p", "e2e", "--test", "e2e", "--", "clients::"]).args(arguments);
+    finish(cargo.env("E2E_STRICT", "1").env("E2E_NIGHTLY", "1"), "the matrix")
+}
+
 /// The steps live in `.ci/run`, in the order in which CI takes them.
 pub(crate) fn ci() -> Result<(), String> {
     finish(Command::new("bash").arg(".ci/run").current_dir(tree::root()).stdin(Stdio::null()), "CI")
