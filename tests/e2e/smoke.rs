@@ -77,7 +77,7 @@ asyncio.run(main())
 /// A whole database: shared memory, semaphores, a socket in `/tmp`, and one on loopback.
 fn postgresql(cx: &Cx) {
     let bin = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().next();
-    // Where it is installed: its package starts a server, so the set-up does not bring it.
+    // Where it is installed: its package starts a server, so the set-up only unpacks it, which is for `clients`.
     let Some(bin) = bin.map(|dir| dir.path().join("bin")) else { return };
     let script = format!(
         "export PATH={}:$PATH
@@ -189,11 +189,8 @@ fn cargo_build(cx: &Cx) {
     cx.sh(&[], script).env("PATH", &path).run().exits(0).prints("42\n42\n");
 }
 
-/// Where Go is installed: it is large, so the set-up does not bring it.
 fn go_build(cx: &Cx) {
-    if !Path::new("/usr/bin/go").exists() {
-        return;
-    }
+    needs(cx, &["/usr/bin/go"]);
     cx.write("main.go", "package main\nimport \"fmt\"\nfunc main() { fmt.Println(6 * 7) }\n");
     cx.write("go.mod", "module app\ngo 1.19\n");
     cx.sh(&[], "go build -o app . && ./app").run().exits(0).prints("42\n");

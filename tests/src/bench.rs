@@ -7,6 +7,7 @@
 
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,6 +27,10 @@ pub const OWN4: Ipv4Addr = Ipv4Addr::new(93, 184, 200, 1);
 pub const OWN6: Ipv6Addr = Ipv6Addr::new(0x2606, 0x2800, 0x200, 0, 0, 0, 0, 1);
 /// Where the harness keeps binaries and homes: a private bind mount on `/home`.
 pub const HOME: &str = "/home";
+/// Clients that are no packages of the system, where the set-up put them: `cargo xtask` installs into `target/clients`.
+pub const CLIENTS: &str = "/home/clients";
+/// The Rust toolchain that runs the tests.
+pub const TOOLCHAIN: &str = "/home/toolchain";
 /// An ordinary user that exists nowhere: no passwd entry, so nothing can depend on one.
 pub const ORDINARY: u32 = 54321;
 /// The search path that every run of a trial gets: system directories alone, whatever the developer has.
@@ -78,7 +83,12 @@ impl Bench {
 
         let powers = enter_namespaces();
         nix::sys::prctl::set_child_subreaper(true).expect("PR_SET_CHILD_SUBREAPER");
+        let tools = tools();
         let scratch = private_mounts();
+        for (place, directory) in tools {
+            fs::create_dir(place).expect("a place for tools");
+            bind(&PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd())), Path::new(place));
+        }
         let bin = PathBuf::from(HOME).join("bin");
         fs::create_dir(&bin).expect("bin directory");
         install(&bin.join("exeat"), &exeat);
@@ -130,6 +140,20 @@ impl Bench {
         let _ = nix::mount::umount2(HOME, nix::mount::MntFlags::MNT_DETACH);
         let _ = fs::remove_dir_all(&self.scratch);
     }
+}
+
+/// Directories of programs that trials drive: opened before anything is mounted over them, and after the namespaces, as
+/// only a mount of one's own namespace can be bound elsewhere. What is not there is left out.
+fn tools() -> Vec<(&'static str, fs::File)> {
+    // target/debug/deps/e2e-HASH, and target/debug/bench.
+    let program = std::env::current_exe().expect("this program");
+    let clients = program.ancestors().map(|above| above.join("clients")).find(|place| place.is_dir());
+    let cargo = std::env::var_os("CARGO").map(PathBuf::from);
+    let toolchain = cargo.and_then(|cargo| Some(cargo.parent()?.parent()?.to_path_buf()));
+    [(CLIENTS, clients), (TOOLCHAIN, toolchain)]
+        .into_iter()
+        .filter_map(|(place, directory)| Some((place, fs::File::open(directory?).ok()?)))
+        .collect()
 }
 
 fn install(path: &Path, bytes: &[u8]) {

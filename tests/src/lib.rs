@@ -14,6 +14,7 @@ pub mod leftover;
 pub mod origin;
 pub mod run;
 pub mod screen;
+pub mod services;
 
 use std::time::{Duration, Instant};
 

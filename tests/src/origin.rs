@@ -7,14 +7,17 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::net::UnixStream as Pair;
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, UnixStream};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
@@ -40,8 +43,17 @@ pub const COUNTS: u16 = 9003;
 pub const RESETS: u16 = 9004;
 /// Reads nothing, and keeps the connection.
 pub const NEVER_READS: u16 = 9005;
+/// Ports with a real server behind them, once [`Internet::open`] named it: SSH, PostgreSQL, Redis.
+pub const SSH: u16 = 22;
+/// Beside [`SERVER_FIRST`], which has PostgreSQL's usual port.
+pub const POSTGRES: u16 = 5433;
+/// See [`SSH`].
+pub const REDIS: u16 = 6379;
 /// What the greeting is.
 pub const GREETING: &[u8] = b"220 origin ready\r\n";
+
+/// The media type of what is served byte for byte.
+pub const BYTES: &str = "application/octet-stream";
 
 /// Bytes of one connection that are kept; more are only counted.
 const KEPT: usize = 256 * 1024;
@@ -82,13 +94,52 @@ impl Visit {
     }
 }
 
-/// The log of every origin.
+/// What stands behind a port of a real server.
+#[derive(Clone)]
+pub enum Server {
+    /// It listens on this Unix socket.
+    Socket(PathBuf),
+    /// One process for each connection, which is its input and output.
+    PerConnection(Vec<String>),
+}
+
+/// The log of every origin, and what origins serve beside their usual answers.
 #[derive(Clone, Default)]
 pub struct Internet {
     visits: Arc<Mutex<Vec<Arc<Visit>>>>,
+    files: Arc<Mutex<HashMap<String, File>>>,
+    servers: Arc<Mutex<HashMap<u16, Server>>>,
 }
 
+/// Media type and content of a path that is served as a file.
+type File = (&'static str, Vec<u8>);
+
 impl Internet {
+    /// Serves this content at this path of every host; `{host}` in a text is the host that was asked.
+    pub fn publish(&self, path: &str, kind: &'static str, content: impl Into<Vec<u8>>) {
+        self.files.lock().expect("files").insert(path.to_string(), (kind, content.into()));
+    }
+
+    /// Puts a real server behind its port, on every address.
+    pub fn open(&self, port: u16, server: Server) {
+        self.servers.lock().expect("servers").insert(port, server);
+    }
+
+    /// What is published at this path; `Some(None)` is nothing, in a directory where something is.
+    fn file(&self, path: &str, host: &str) -> Option<Option<File>> {
+        // apt asks for `/./` in the middle.
+        let path = path.split('?').next().unwrap_or(path).replace("/./", "/");
+        let files = self.files.lock().expect("files");
+        let Some((kind, content)) = files.get(&path).cloned() else {
+            let top = path.split_inclusive('/').take(2).collect::<String>();
+            return files.keys().any(|known| top.len() > 1 && known.starts_with(&top)).then_some(None);
+        };
+        if kind == BYTES {
+            return Some(Some((kind, content)));
+        }
+        Some(Some((kind, String::from_utf8_lossy(&content).replace("{host}", host).into_bytes())))
+    }
+
     /// The connections that were made to an address, oldest first.
     pub fn visits(&self, addr: IpAddr) -> Vec<Arc<Visit>> {
         let visits = self.visits.lock().expect("visits");
@@ -189,10 +240,20 @@ pub fn serve(ca: Ca, ready: impl FnOnce(Internet)) {
             .with_cert_resolver(mint);
         let acceptor = TlsAcceptor::from(Arc::new(config));
         for port in TLS {
-            let acceptor = acceptor.clone();
-            listen(&internet, port, move |stream, visit| tls(acceptor.clone(), stream, visit)).await;
+            let (acceptor, files) = (acceptor.clone(), internet.clone());
+            listen(&internet, port, move |stream, visit| tls(acceptor.clone(), stream, visit, files.clone()))
+                .await;
         }
-        listen(&internet, HTTP, http).await;
+        let files = internet.clone();
+        listen(&internet, HTTP, move |stream, visit| http(stream, visit, files.clone())).await;
+        for port in [SSH, POSTGRES, REDIS] {
+            let servers = internet.servers.clone();
+            listen(&internet, port, move |stream, _| {
+                let server = servers.lock().expect("servers").get(&port).cloned();
+                real_server(stream, server)
+            })
+            .await;
+        }
         listen(&internet, ECHO, echo).await;
         listen(&internet, SERVER_FIRST, server_first).await;
         listen(&internet, BULK, bulk).await;
@@ -221,14 +282,19 @@ where
     });
 }
 
-async fn tls(acceptor: TlsAcceptor, stream: Logged, visit: Arc<Visit>) -> io::Result<()> {
+async fn tls(acceptor: TlsAcceptor, stream: Logged, visit: Arc<Visit>, files: Internet) -> io::Result<()> {
     let stream = acceptor.accept(stream).await?;
     visit.state.lock().expect("visit").sni = stream.get_ref().1.server_name().map(str::to_string);
-    http(stream, visit).await
+    http(stream, visit, files).await
 }
 
-/// HTTP/1.1, kept alive: `/bytes/N` sends N bytes, everything else a line that names host, method and body length.
-async fn http(mut stream: impl AsyncRead + AsyncWrite + Unpin, visit: Arc<Visit>) -> io::Result<()> {
+/// HTTP/1.1, kept alive: a published path sends its file, `/bytes/N` N bytes, everything else a line that names host,
+/// method and body length.
+async fn http(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    visit: Arc<Visit>,
+    files: Internet,
+) -> io::Result<()> {
     let mut pending = Vec::new();
     loop {
         let Some(head) = read_until(&mut stream, &mut pending, b"\r\n\r\n").await? else { return Ok(()) };
@@ -238,13 +304,21 @@ async fn http(mut stream: impl AsyncRead + AsyncWrite + Unpin, visit: Arc<Visit>
         let mut words = head.split(' ');
         let (method, path) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let close = field(&head, "connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
-        let answer = match path.rsplit_once("/bytes/").and_then(|(_, count)| count.parse().ok()) {
-            Some(count) => vec![b'x'; count],
-            None => format!("hello from {}: {method} {body}\n", field(&head, "host").unwrap_or("nobody"))
-                .into_bytes(),
+        let host = field(&head, "host").unwrap_or("nobody");
+        let count = path.rsplit_once("/bytes/").and_then(|(_, count)| count.parse().ok());
+        let hello = || format!("hello from {host}: {method} {body}\n").into_bytes();
+        let (status, kind, answer) = match (files.file(path, host), count) {
+            (Some(Some((kind, content))), _) => ("200 OK", kind, content),
+            (Some(None), _) => ("404 Not Found", BYTES, Vec::new()),
+            (None, Some(count)) => ("200 OK", BYTES, vec![b'x'; count]),
+            (None, None) => ("200 OK", "text/plain", hello()),
         };
         let connection = if close { "Connection: close\r\n" } else { "" };
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n{connection}\r\n", answer.len());
+        let length = answer.len();
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Length: {length}\r\nContent-Type: {kind}\r\n{connection}\r\n"
+        );
+        let answer = if method == "HEAD" { Vec::new() } else { answer };
         stream.write_all(&[head.as_bytes(), &answer].concat()).await?;
         stream.flush().await?;
         if close {
@@ -353,6 +427,28 @@ async fn resets(mut stream: Logged, _: Arc<Visit>) -> io::Result<()> {
 async fn never_reads(stream: Logged, _: Arc<Visit>) -> io::Result<()> {
     let _kept = stream;
     std::future::pending().await
+}
+
+/// Both ways between a client and a real server; a port without one is closed at once.
+async fn real_server(mut client: Logged, server: Option<Server>) -> io::Result<()> {
+    let mut server = match server {
+        None => return Ok(()),
+        Some(Server::Socket(path)) => UnixStream::connect(path).await?,
+        Some(Server::PerConnection(words)) => {
+            let (ours, theirs) = Pair::pair()?;
+            let mut child = Command::new(&words[0])
+                .args(&words[1..])
+                .stdin(Stdio::from(std::os::fd::OwnedFd::from(theirs.try_clone()?)))
+                .stdout(Stdio::from(std::os::fd::OwnedFd::from(theirs)))
+                .stderr(Stdio::null())
+                .spawn()?;
+            std::thread::spawn(move || child.wait());
+            ours.set_nonblocking(true)?;
+            UnixStream::from_std(ours)?
+        }
+    };
+    tokio::io::copy_bidirectional(&mut client, &mut server).await?;
+    Ok(())
 }
 
 async fn read_to_end(stream: &mut Logged) -> io::Result<u64> {
