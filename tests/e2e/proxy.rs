@@ -633,6 +633,7 @@ fn only_one_policy(cx: &Cx) {
         (&["--socks5"][..], "--socks5"),
         (&["--connections-per-host", "3"], "connections to one host"),
         (&["--transparent", "on"], "the transparent gateway"),
+        (&["--host-port", "5432"], "`--host-port` says nothing with `--via`"),
     ] {
         let words = ["run", "--via", &via].into_iter().chain(flags.iter().copied());
         let words = words.chain(["--", "touch", "started"]);

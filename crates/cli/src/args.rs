@@ -10,7 +10,7 @@ use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
-use exeat_policy::{Ech, EffectKind, Limits, MAX_CONNECTIONS, Mode, Reason, Size, Span, Verdict};
+use exeat_policy::{Ech, EffectKind, HostPort, Limits, MAX_CONNECTIONS, Mode, Reason, Size, Span, Verdict};
 
 pub(crate) mod unread;
 
@@ -149,6 +149,10 @@ pub(crate) struct PolicyArgs {
     /// Allow a target without checking the TLS server name, for servers that speak first
     #[arg(long, value_name = "RULE")]
     pub(crate) tls_off: Vec<String>,
+
+    /// Put a service of this machine, 127.0.0.1:PORT, on the stage's own loopback, at INNER if given
+    #[arg(long, value_name = "PORT[:INNER]")]
+    pub(crate) host_port: Vec<HostPort>,
 
     /// Allow what a preset names, such as npm or python (see exeat preset); auto: what the files here call for
     #[arg(short, long, value_name = "NAME")]

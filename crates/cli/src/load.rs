@@ -11,17 +11,16 @@ use exeat_audit::{Source, SourceRole, sha256_hex};
 use exeat_policy::file::{self, BindSpec, MAX_FILE_BYTES, PolicyFile, Work};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
-    Action, Ech, EffectKind, EffectSet, FileError, FileRole, Layers, Limits, Mode, Note, Origin, Policy,
-    PolicyBuilder, Role, RuleError, Terms, TlsCheck,
+    Action, Ech, EffectKind, EffectSet, FileError, FileRole, HostPort, Layers, Limits, Mode, Note, Origin,
+    Policy, PolicyBuilder, Role, RuleError, Terms, TlsCheck,
 };
 use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
-use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
+use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View, today};
 use nix::unistd::geteuid;
 
 use self::project::Found;
 pub(crate) use self::upstream::NextHop;
 use crate::args::{Excess, PolicyArgs};
-use crate::clock::today;
 use crate::failure::Failure;
 use crate::machine::{Machine, PlaceError};
 use crate::render::{printable, shell_word};
@@ -85,6 +84,8 @@ pub(crate) struct Said {
     pub(crate) limits: Limits,
     pub(crate) work: Option<WorkAt>,
     pub(crate) socks5: bool,
+    /// Those of flags as well.
+    pub(crate) host_ports: Vec<HostPort>,
     /// Where a file names a path of the host, and by which key.
     places: Vec<(PathBuf, &'static str, String)>,
     /// Which file said what may be said once only.
@@ -106,14 +107,18 @@ impl Loaded {
 
     /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
     pub(crate) fn note_without_stage(&self) -> Option<String> {
-        let Said { view, ro, rw, mask, env, limits, socks5, .. } = &self.said;
-        let network = *socks5;
+        let Said { view, ro, rw, mask, env, limits, socks5, host_ports, .. } = &self.said;
         let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
         // Those of connections are for both.
         let of_stage = Limits { connections: None, connections_per_host: None, ..*limits };
         let limits = of_stage != Limits::default();
-        let parts =
-            [("[network] socks5", network), ("[fs]", fs), ("[env]", !env.is_empty()), ("[limits]", limits)];
+        let parts = [
+            ("[network] socks5", *socks5),
+            ("[network] host_port", !host_ports.is_empty()),
+            ("[fs]", fs),
+            ("[env]", !env.is_empty()),
+            ("[limits]", limits),
+        ];
         let parts: Vec<_> = parts.iter().filter(|(_, said)| *said).map(|(name, _)| *name).collect();
         (!parts.is_empty())
             .then(|| format!("{} of the policy: for exeat run; not used here", parts.join(", ")))
@@ -167,7 +172,11 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     rules(args, &mut grants, &mut reading)?;
     let mut names: Vec<(String, Option<Origin>)> =
         args.preset.iter().map(|name| (name.clone(), None)).collect();
-    let granted = !(args.allow.is_empty() && args.tls_off.is_empty() && files.is_empty() && names.is_empty());
+    let granted = !(args.allow.is_empty()
+        && args.tls_off.is_empty()
+        && args.host_port.is_empty()
+        && files.is_empty()
+        && names.is_empty());
     for Named { mut file, base, shown, weak } in files {
         if weak {
             file.stage = file.stage.filter(|_| said.stage.is_none());
@@ -183,6 +192,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     said.ro.extend(flags.ro);
     said.rw.extend(flags.rw);
     said.mask.extend(flags.mask);
+    said.host_ports.extend(&args.host_port);
     let mut declared = Declared::default();
     if let Some(effects) = &effects {
         // Alone they are declared as well, so that who refuses is named as it is: no flag would help.
@@ -564,7 +574,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// `--allow`, `--deny` and `--tls-off`.
+/// `--allow`, `--deny`, `--tls-off` and `--host-port`.
 fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_>) -> Result<(), Failure> {
     for rule in &args.tls_off {
         if rule.starts_with(['!', '@']) {
@@ -572,6 +582,9 @@ fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_
         }
         let note = Note { tls: TlsCheck::Off, ..Note::default() };
         add(grants, "--tls-off", rule, Action::Allow, note)?;
+    }
+    for port in &args.host_port {
+        port.grant(grants, port.flag());
     }
     for (flag, action, rules) in
         [("--allow", Action::Allow, &args.allow), ("--deny", Action::Deny, &args.deny)]
@@ -775,6 +788,7 @@ impl Said {
         }
         self.allow_git_config |= file.fs.allow_git_config == Some(true);
         self.socks5 |= file.socks5 == Some(true);
+        self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
         self.env
             .extend(file.env.set.into_iter().map(|(name, value)| EnvRule::Set(name.into(), value.into())));

@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 mod args;
-mod clock;
 mod commands;
 mod env_vars;
 mod exit;

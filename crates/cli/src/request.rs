@@ -53,8 +53,10 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         policy, next_hop, said, mut bounds, ceiling_limits, declared, llm, sources, mut notes, ..
     } = load::load(&args.policy, flags, &machine)?;
     let missing = said.missing();
-    let Said { stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, socks5, .. } = said;
-    notes.extend(loopback::note(&policy).filter(|_| args.via.is_none()));
+    let Said {
+        stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, socks5, host_ports, ..
+    } = said;
+    notes.extend(loopback::note(&policy, &host_ports).filter(|_| args.via.is_none()));
     let declared = match declared {
         None => None,
         Some(effects) => {
@@ -98,6 +100,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         hardening: hardening(args.loopback, args.unix_sockets, args.debuggable),
         tty: tty(args.tty),
         transparent: transparent(args.transparent),
+        host_ports,
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: args.stage.or(stage),
@@ -132,6 +135,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         hardening: Hardening::default(),
         tty: Tty::default(),
         transparent: Transparent::default(),
+        host_ports: Vec::new(),
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: None,

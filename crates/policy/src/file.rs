@@ -5,6 +5,7 @@
 //! ignoring a limit would be the worst way to honour it.
 
 use crate::grammar::{Allowances, RuleSpec};
+use crate::host_port::HostPort;
 use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
 use crate::rule::{Action, Note, Origin};
@@ -68,6 +69,8 @@ pub struct PolicyFile {
     pub ech: Option<Ech>,
     /// Only a policy: whether SOCKS5 is offered as well.
     pub socks5: Option<bool>,
+    /// Only a policy: services of this machine that the stage finds on its own loopback, with their lines. Each is a rule.
+    pub host_ports: Vec<(HostPort, Origin)>,
     /// `[network.upstream]`. Of a ceiling: every connection goes there.
     pub upstream: Option<UpstreamSection>,
     /// Only a ceiling: `false` forbids report mode.
@@ -191,14 +194,17 @@ impl PolicyFile {
                 reader.document(document, &mut file);
             }
         }
-        reader.counted(file.rules.len());
+        reader.counted(file.rules.len() + file.host_ports.len());
         reader.finish(file)
     }
 
-    /// Adds the rules of the file to a layer of a policy. Its presets are for whoever knows what they hold.
+    /// Adds the rules of the file, also those of its `host_port`, to a layer of a policy. Its presets are for whoever knows what they hold.
     pub fn apply(&self, builder: &mut PolicyBuilder) {
         for rule in &self.rules {
             rule.apply(builder);
+        }
+        for (port, origin) in &self.host_ports {
+            port.grant(builder, origin.clone());
         }
     }
 }

@@ -107,6 +107,10 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Flag => json!({"type": "boolean"}),
         Shape::Day => json!({"type": "string", "format": "date"}),
         Shape::Rules => list("rule"),
+        Shape::HostPorts => json!({"type": "array", "items": {"anyOf": [
+            {"type": "integer", "minimum": 1, "maximum": u16::MAX},
+            {"type": "string", "pattern": "^[1-9][0-9]{0,4}(:[1-9][0-9]{0,4})?$"},
+        ]}}),
         Shape::Presets => json!({"type": "array", "items": {"type": "string"}}),
         Shape::Binds => list("bind"),
         Shape::Paths => list("path"),

@@ -264,6 +264,7 @@ mod tests {
             hardening: Hardening::default(),
             tty: crate::request::Tty::Off,
             transparent: crate::request::Transparent::Off,
+            host_ports: Vec::new(),
             via: None,
             upstream: None,
             stage: None,

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
-use exeat_policy::{LEAST_MEMORY, Size, memory_meant};
+use exeat_policy::{HostPort, LEAST_MEMORY, Size, memory_meant};
 
 use crate::discover::Unasked;
 use crate::quarantine::Leftovers;
@@ -164,6 +164,40 @@ pub enum Error {
     /// Something was asked for that the stage would have to connect to, and it may connect to the proxy alone.
     #[error("the stage may connect to the proxy alone, which leaves no place for {0}")]
     LoopbackAnd(&'static str),
+    /// A service of this machine is asked for where exeat is itself.
+    #[error("no service of this machine can be at port {} inside: {by}", .port.inner)]
+    HostPortTaken {
+        /// Which one.
+        port: HostPort,
+        /// What is there.
+        by: &'static str,
+    },
+    /// Two services of this machine are asked for at one place.
+    #[error("port {} inside is asked for twice: by `{other}` and by `{port}`", .port.inner)]
+    HostPortTwice {
+        /// The later one.
+        port: HostPort,
+        /// The one before it.
+        other: HostPort,
+    },
+    /// The policy does not grant a service of this machine that is asked for.
+    #[error("{rule_src}: {}: {why}", .port.target())]
+    HostPortDenied {
+        /// Which one.
+        port: HostPort,
+        /// Where it was asked for.
+        rule_src: String,
+        /// What stands against it.
+        why: String,
+    },
+    /// More services of this machine are asked for than are offered.
+    #[error("{asked} services of this machine are asked for; at most {most} are offered")]
+    HostPorts {
+        /// How many.
+        asked: usize,
+        /// How many there may be.
+        most: usize,
+    },
     /// The place of somebody else's proxy is no socket.
     #[error("`{}` is no socket, so no proxy listens there", .0.display())]
     ViaNoSocket(PathBuf),
@@ -274,6 +308,10 @@ impl Error {
             | Self::PolicyAndRules
             | Self::ViaAnd(_)
             | Self::LoopbackAnd(_)
+            | Self::HostPortTaken { .. }
+            | Self::HostPortTwice { .. }
+            | Self::HostPortDenied { .. }
+            | Self::HostPorts { .. }
             | Self::ViaNoSocket(_)
             | Self::ViaInside { .. }
             | Self::NotApproved
@@ -292,7 +330,7 @@ impl Error {
         match self {
             Self::RunLost(lost) => lost.error.cause_word(),
             Self::Stopped(_) => "signal",
-            Self::Ungranted { .. } => "policy",
+            Self::Ungranted { .. } | Self::HostPortDenied { .. } => "policy",
             _ => "setup",
         }
     }
@@ -359,6 +397,9 @@ impl Error {
             }
             Self::PolicyAndRules => Some("add the rules to the policy before it is built".into()),
             Self::ViaAnd(_) => Some("give it to that proxy, or let the run have its own".into()),
+            Self::HostPortTaken { port, .. } | Self::HostPortTwice { port, .. } => {
+                Some(format!("another port inside: `{}:INNER`", port.port))
+            }
             Self::LoopbackAnd(_) => Some("leave one of the two out".into()),
             Self::ViaInside { .. } => {
                 Some("let it listen outside the working directory and every --rw, such as in /run".into())

@@ -109,6 +109,10 @@ impl Plan {
         it.text("bridge", self.bridge.argument(self.socks5));
         it.text("tty", self.tty.as_str());
         it.text("transparent", self.transparent.as_str());
+        it.number("host ports", length(self.host_ports.len()));
+        for port in &self.host_ports {
+            it.text("host port", &port.to_string());
+        }
         match self.identity {
             Identity::Caller => it.text("identity", "caller"),
             // The number is another one each time.

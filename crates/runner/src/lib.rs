@@ -53,6 +53,7 @@ mod alone;
 mod backend;
 mod bounds;
 mod cache;
+mod clock;
 mod cover;
 mod dirs;
 pub mod discover;
@@ -61,6 +62,7 @@ mod environment;
 mod error;
 mod fingerprint;
 mod gateway;
+mod host_ports;
 mod identity;
 mod limits;
 pub mod lists;
@@ -84,10 +86,11 @@ mod view;
 pub use alone::{Listen, ProxyRequest, Ready, Told, check_addresses, serve_alone};
 pub use backend::{Backend, BackendError, Report};
 pub use bounds::Bounds;
+pub use clock::today;
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};
 pub use exeat_audit::{self as audit, RunId};
-pub use exeat_policy::{self as policy, EffectSet, Limits, Policy, RuleError, Size, Span};
+pub use exeat_policy::{self as policy, EffectSet, HostPort, Limits, Policy, RuleError, Size, Span};
 pub use exeat_proxy::{
     Credentials, CredentialsError, DeniedHost, FailedHost, Lost, Summary, Unchecked, UpstreamProxy,
 };

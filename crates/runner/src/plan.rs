@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use exeat_audit::Source;
 use exeat_audit::place::Place;
 use exeat_contract::{BridgeKind, CACHE, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
-use exeat_policy::{Action, Effective, Policy, Rule};
+use exeat_policy::{Action, Effective, HostPort, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp, shell_word};
@@ -19,6 +19,7 @@ use nix::unistd::geteuid;
 use serde_json::json;
 
 use crate::cache::{self, Steps};
+use crate::clock::today;
 use crate::environment::{Environment, Variable, Why};
 use crate::error::Error;
 use crate::identity::{Base, Seen, Who};
@@ -32,7 +33,7 @@ use crate::request::{
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
 use crate::view::{WORK_PATH, cache_in_memory};
-use crate::{environment, via};
+use crate::{environment, host_ports, via};
 
 /// What one run will do.
 #[derive(Debug)]
@@ -53,6 +54,8 @@ pub struct Plan {
     pub(crate) bridge: BridgeKind,
     pub(crate) socks5: bool,
     pub(crate) tty: Tty,
+    /// What of this machine is to be had on the stage's loopback; each is granted.
+    pub(crate) host_ports: Vec<HostPort>,
     /// `Off` also where the rest of the request leaves no place for it.
     pub(crate) transparent: Transparent,
     /// The socket of the proxy that decides, where it is somebody else's.
@@ -147,6 +150,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         unix_sockets(hardening.unix_sockets, is_bounded, built.sockets_exposed, built.held, &mut notes);
     can_harden(hardening)?;
     let via = match &request.via {
+        Some(_) if !request.host_ports.is_empty() => return Err(Error::ViaAnd("a port of this machine")),
         Some(_) if !request.policy.rules().is_empty() => return Err(Error::ViaAnd("a policy")),
         Some(_) if request.socks5 => return Err(Error::ViaAnd("SOCKS5")),
         Some(_) if request.upstream.is_some() => return Err(Error::ViaAnd("an upstream proxy")),
@@ -159,6 +163,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         Some(socket) => Some(via::find(&cwd.join(socket), &built.writable)?),
         None => None,
     };
+    let host_ports = host_ports::checked(&request.host_ports, request.socks5, &request.policy, today())?;
     let transparent = match (request.transparent, hardening.loopback) {
         (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),
         (_, Loopback::Proxy) => Transparent::Off,
@@ -188,6 +193,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         },
         socks5: request.socks5,
         tty: request.tty,
+        host_ports,
         transparent,
         via,
         upstream: request.upstream,
@@ -304,7 +310,9 @@ impl Plan {
     /// The TCP ports that the stage may connect to, where not all of them.
     pub(crate) fn ports(&self) -> Option<Vec<u16>> {
         let socks5 = self.socks5.then_some(SOCKS5_PORT);
-        (self.loopback == Loopback::Proxy).then(|| [PROXY_PORT].into_iter().chain(socks5).collect())
+        let host_ports = self.host_ports.iter().map(|port| port.inner.get());
+        let all = [PROXY_PORT].into_iter().chain(socks5).chain(host_ports);
+        (self.loopback == Loopback::Proxy).then(|| all.collect())
     }
 
     /// Whether SOCKS5 has a socket: a relay reaches the host side through it, where a handoff passes the listener itself.
@@ -351,6 +359,14 @@ impl Plan {
         let _ = writeln!(out, "bridge       {}{socks5}", self.bridge.as_str());
         let _ = writeln!(out, "tty          {}", self.tty.as_str());
         let _ = writeln!(out, "transparent  {}", self.transparent.as_str());
+        for port in &self.host_ports {
+            let _ = writeln!(
+                out,
+                "host port    127.0.0.1:{} inside is this machine's {}",
+                port.inner,
+                port.target()
+            );
+        }
         if let Some(socket) = &self.via {
             let _ = writeln!(out, "via          unix:{}", socket.display());
         }
@@ -444,6 +460,7 @@ impl Plan {
             "socks5": self.socks5,
             "tty": self.tty.as_str(),
             "transparent": self.transparent.as_str(),
+            "host_ports": self.host_ports.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "via": self.via.as_ref().map(|socket| format!("unix:{}", socket.display())),
             "upstream": self.upstream.as_ref().map(|upstream| json!({
                 "proxy": upstream.to_string(), "credentials": upstream.has_credentials(),
@@ -673,6 +690,7 @@ mod tests {
             hardening: Hardening::default(),
             tty: Tty::Off,
             transparent: Transparent::Off,
+            host_ports: Vec::new(),
             via: None,
             upstream: None,
             stage: None,

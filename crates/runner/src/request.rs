@@ -8,7 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use exeat_audit::Source;
-use exeat_policy::{Limits, Policy};
+use exeat_policy::{HostPort, Limits, Policy};
 use exeat_proxy::UpstreamProxy;
 
 use crate::bounds::Bounds;
@@ -38,6 +38,8 @@ pub struct Request {
     pub hardening: Hardening,
     /// What the stage gets of a terminal.
     pub tty: Tty,
+    /// Services of this machine that the stage finds on its own loopback. The policy has to grant each: see [`HostPort::grant`].
+    pub host_ports: Vec<HostPort>,
     /// Whether programs are served that do not know of the proxy.
     pub transparent: Transparent,
     /// The Unix socket of somebody else's proxy: it decides in place of `policy`, which is then empty, and its record has

@@ -12,7 +12,9 @@ use std::thread;
 use std::time::Duration;
 
 use exeat_policy::file::PathSpec;
-use exeat_policy::{Action, EffectSet, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, Span};
+use exeat_policy::{
+    Action, EffectSet, HostPort, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, Span,
+};
 use exeat_proxy::UpstreamProxy;
 
 use crate::backend::Backend;
@@ -83,6 +85,7 @@ pub struct Stage {
     socks5: bool,
     hardening: Hardening,
     transparent: Transparent,
+    host_ports: Vec<HostPort>,
     via: Option<PathBuf>,
     upstream: Option<UpstreamProxy>,
     backend: Option<Backend>,
@@ -129,6 +132,7 @@ impl Stage {
             socks5: false,
             hardening: Hardening::default(),
             transparent: Transparent::default(),
+            host_ports: Vec::new(),
             via: None,
             upstream: None,
             backend: None,
@@ -364,6 +368,14 @@ impl Stage {
         self
     }
 
+    /// Gives the stage a service of this machine: `127.0.0.1` at one port, on the stage's own loopback. It is granted by a rule;
+    /// a whole [`policy`](Stage::policy) has to grant it itself, as by [`HostPort::grant`]. What is not granted, and a port
+    /// inside that is taken, is an error at the start.
+    pub fn host_port(&mut self, port: HostPort) -> &mut Self {
+        self.host_ports.push(port);
+        self
+    }
+
     /// Whether programs that do not ask the proxy are served too. Not [`Transparent::On`] together with
     /// [`via`](Stage::via), nor with a loopback that has the proxy alone: that is an error at the start.
     pub fn transparent(&mut self, transparent: Transparent) -> &mut Self {
@@ -525,7 +537,11 @@ impl Stage {
         let policy = match &self.policy {
             Some(_) if self.ruled => return Err(Error::PolicyAndRules),
             Some(policy) => policy.clone(),
-            None => self.rules.clone().build(),
+            None => {
+                let mut rules = self.rules.clone();
+                self.host_ports.iter().for_each(|port| port.grant(&mut rules, port.flag()));
+                rules.build()
+            }
         };
         let here = || {
             let what = "the working directory";
@@ -566,6 +582,7 @@ impl Stage {
             hardening: self.hardening,
             tty: Tty::Off,
             transparent: self.transparent,
+            host_ports: self.host_ports.clone(),
             via: self.via.clone(),
             upstream: self.upstream.clone(),
             stage: self.stage.clone(),

@@ -137,6 +137,7 @@ fn one_case() {
         hardening: exeat_runner::Hardening::default(),
         tty: exeat_runner::Tty::Off,
         transparent: exeat_runner::Transparent::Off,
+        host_ports: Vec::new(),
         via: None,
         upstream: None,
         stage: None,

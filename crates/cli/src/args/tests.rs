@@ -69,7 +69,7 @@ fn a_variable_s_name_has_no_space() {
 /// What a later version has is refused here, never taken and ignored.
 #[test]
 fn flags_of_other_versions_are_refused() {
-    for flag in ["--backend=bwrap", "--host-port=1", "--unsafe-no-isolation"] {
+    for flag in ["--backend=bwrap", "--unsafe-no-isolation"] {
         let error = parse(&["run", flag, "x"]).expect_err(flag);
         assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{flag}");
         assert_eq!(error.exit_code(), 2, "{flag}");
@@ -157,6 +157,18 @@ fn terms() {
     let error = parse(&["check", "--mode", "learn", "x"]).unwrap_err().to_string();
     assert!(error.contains("one of enforce, report"), "{error}");
     assert!(parse(&["check", "--socks5", "x"]).is_err(), "there is no stage to offer it to");
+}
+
+#[test]
+fn ports_of_this_machine() {
+    let args = run(&["--host-port", "5432", "--host-port=11434:80", "x"]);
+    let ports: Vec<_> = args.policy.host_port.iter().map(ToString::to_string).collect();
+    assert_eq!(ports, ["5432", "11434:80"]);
+    for text in ["", "0", "127.0.0.1:5432", "80-81", "1:2:3"] {
+        let error = parse(&["run", "--host-port", text, "x"]).unwrap_err();
+        assert!(error.to_string().contains("it is PORT or PORT:INNER") || text.is_empty(), "{error}");
+        assert_eq!(error.exit_code(), 2, "{text}");
+    }
 }
 
 #[test]

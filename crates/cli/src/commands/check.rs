@@ -6,11 +6,10 @@ use std::net::Ipv6Addr;
 use exeat_policy::{
     Admitted, Day, Denial, Host, Layer, Policy, Port, Rule, Size, Target, TargetError, Vetted,
 };
-use exeat_runner::{Unchecked, check_addresses};
+use exeat_runner::{Unchecked, check_addresses, today};
 use serde::Serialize;
 
 use crate::args::CheckArgs;
-use crate::clock::today;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::load::{self, FileFlags};

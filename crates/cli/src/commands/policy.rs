@@ -9,11 +9,10 @@ use exeat_policy::{
     Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
     Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, Terms, TlsCheck, preset, schema,
 };
-use exeat_runner::{Bind, Bounds, EnvRule};
+use exeat_runner::{Bind, Bounds, EnvRule, today};
 use serde_json::{Value, json};
 
 use crate::args::{PolicyArgs, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf};
-use crate::clock::today;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
@@ -255,6 +254,9 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
     if let Some(hop) = &loaded.next_hop {
         let _ = writeln!(text, "  through the upstream proxy {}", printable(&hop.shown()));
     }
+    for port in &said.host_ports {
+        let _ = writeln!(text, "  127.0.0.1:{} inside is this machine's {}", port.inner, port.target());
+    }
     if said.socks5 {
         let _ = writeln!(text, "  SOCKS5 is offered");
     }
@@ -328,6 +330,7 @@ fn shown_json(loaded: &Loaded) -> Value {
         "nat64": policy.terms().nat64,
         "ech": policy.terms().ech,
         "socks5": said.socks5,
+        "host_ports": said.host_ports.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "upstream": loaded.next_hop.as_ref().map(NextHop::shown),
         "policy_sha256": sha256_hex(policy.canonical_json().as_bytes()),
         "sources": sources.iter().map(|source| json!({
@@ -480,7 +483,7 @@ impl Side {
 
     fn keys(&self) -> Vec<(String, String)> {
         let PolicyFile { stage, presets, rules, fs, env, limits, work, .. } = &self.file;
-        let PolicyFile { mode, nat64, ech, socks5, upstream, .. } = &self.file;
+        let PolicyFile { mode, nat64, ech, socks5, host_ports, upstream, .. } = &self.file;
         let mut keys: Vec<(String, String)> = Vec::new();
         let mut put = |key: &str, value: String| keys.push((key.to_owned(), value));
         if let Some(stage) = stage {
@@ -510,6 +513,9 @@ impl Side {
             if *said == Some(true) {
                 put(key, "true".into());
             }
+        }
+        for (port, _) in host_ports {
+            put("network.host_port", port.to_string());
         }
         // That a rule ends later, or never, opens nothing today.
         for rule in rules {

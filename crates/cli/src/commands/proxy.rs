@@ -32,6 +32,12 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         .hint("--listen-anywhere serves whoever reaches it; tcp:127.0.0.1:PORT or unix:PATH does not")),
         ListenAt::Tcp(addr) => Ok(Listen::Tcp(*addr)),
     };
+    if let Some(port) = args.policy.host_port.first() {
+        return Err(Failure::input(
+            "`--host-port` is about a stage's own loopback, and no stage is started here",
+        )
+        .hint(format!("to let clients ask for it: --tls-off {}", port.target())));
+    }
     let listen_socks5 = args.listen_socks5.as_ref().map(listen).transpose()?;
     let listen = listen(&args.listen)?;
     request::inherited(&[("--audit", args.audit.as_ref())])?;

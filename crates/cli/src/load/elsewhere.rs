@@ -12,6 +12,7 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         allow,
         deny,
         tls_off,
+        host_port,
         preset,
         policy: _,  // its hosts: `files`
         ceiling: _, // the same
@@ -23,6 +24,11 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         ech,
         upstream: UpstreamArgs { upstream_proxy, upstream_auth, upstream_bypass },
     } = args;
+    if !host_port.is_empty() {
+        let why = "the other proxy's policy holds, and it would dial its own machine";
+        return Err(Failure::input(format!("`--host-port` says nothing with `--via`: {why}"))
+            .hint("a run without --via, or without --host-port"));
+    }
     let about_hosts = [
         ("--allow", !allow.is_empty()),
         ("--deny", !deny.is_empty()),

@@ -90,6 +90,10 @@ pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(filled(&file.fs.rw), speaks(|ceiling| ceiling.fs.rw.is_some()), "fs.rw") {
         file.fs.rw = None;
     }
+    // What listens on this machine's loopback trusts whoever reaches it.
+    if drop_if(!file.host_ports.is_empty(), false, "network.host_port") {
+        file.host_ports.clear();
+    }
     // No ceiling can allow it.
     if drop_if(file.fs.allow_git_config == Some(true), false, "fs.allow_git_config") {
         file.fs.allow_git_config = None;

@@ -2,13 +2,13 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use exeat_policy::{Action, HostPattern, Pattern, Policy, Role, Rule};
+use exeat_policy::{Action, HostPattern, HostPort, Pattern, Policy, Role, Rule};
 
 /// What to say of them before a stage starts; `None` where there is nothing to say.
 ///
 /// An address is also what a name needs that leads there: where a rule for a name has one of the same ports, that is taken to be
 /// what was meant.
-pub(super) fn note(policy: &Policy) -> Option<String> {
+pub(super) fn note(policy: &Policy, host_ports: &[HostPort]) -> Option<String> {
     let grants = policy.layers().iter().filter(|layer| layer.role() == Role::Grants);
     let rules: Vec<&Rule> =
         grants.flat_map(|layer| policy.rules_of(layer)).filter(|rule| rule.action == Action::Allow).collect();
@@ -17,7 +17,12 @@ pub(super) fn note(policy: &Policy) -> Option<String> {
             matches!(rule.pattern, Pattern::Name(_)) && !is_loopback(rule) && rule.ports.meets(&address.ports)
         })
     };
-    let found = |rule: &&&Rule| is_loopback(rule) && (rule.pattern.net().is_none() || !is_for_a_name(rule));
+    let is_offered = |rule: &Rule| {
+        rule.ports.single().is_some_and(|port| host_ports.iter().any(|offered| offered.port == port))
+    };
+    let found = |rule: &&&Rule| {
+        is_loopback(rule) && !is_offered(rule) && (rule.pattern.net().is_none() || !is_for_a_name(rule))
+    };
     let rule = &rules.iter().find(found)?.text;
     Some(format!(
         "`{rule}`: NO_PROXY has loopback, so clients look for it on the stage's own, not on this machine's; \
@@ -44,13 +49,17 @@ mod tests {
     use super::*;
 
     fn said(rules: &[&str]) -> Option<String> {
+        beside(rules, &[])
+    }
+
+    fn beside(rules: &[&str], host_ports: &[HostPort]) -> Option<String> {
         let mut builder = PolicyBuilder::new();
         for rule in rules {
             builder
                 .add(rule, Action::Allow, Origin::Flag { flag: "--allow".into() }, Note::default())
                 .unwrap();
         }
-        note(&builder.build())
+        note(&builder.build(), host_ports)
     }
 
     #[test]
@@ -76,5 +85,14 @@ mod tests {
         ] {
             assert_eq!(said(rules), None, "{rules:?}");
         }
+    }
+
+    /// On the stage's own loopback it is what is meant.
+    #[test]
+    fn a_service_of_this_machine_is_where_clients_look() {
+        let offered: [HostPort; 1] = ["8765:80".parse().unwrap()];
+        assert_eq!(beside(&["127.0.0.1:8765", "localhost:8765"], &offered), None);
+        assert!(beside(&["127.0.0.1:80"], &offered).is_some());
+        assert!(beside(&["127.0.0.1:8765-8766"], &offered).is_some());
     }
 }

@@ -98,6 +98,51 @@ fn rules_keep_their_origins() {
     );
 }
 
+/// What flags and files ask for of this machine is a rule and a place inside; the plan refuses what has no place.
+#[test]
+fn services_of_this_machine() {
+    let place = Place::new();
+    place.file("ports.toml", "[network]\nallow = [\"a.example\"]\nhost_port = [5432,\n  \"11434:80\"]");
+    place.file(".exeat.toml", "[network]\nallow = [\"b.example\"]\nhost_port = [6379]");
+    place.file("site.toml", "[network]\nallow = [\"a.example\", \"b.example\", \"127.0.0.1:5432\"]");
+    let ports =
+        |request: &Request| request.host_ports.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+
+    let request = place.request(&["--policy", "ports.toml", "--host-port", "8765:8000"]);
+    assert_eq!(ports(&request), "5432 11434:80 8765:8000");
+    assert_eq!(
+        rules(&request),
+        [
+            "127.0.0.1:8765 --host-port 8765:8000",
+            "a.example:443 ports.toml:2",
+            "127.0.0.1:5432 ports.toml:3",
+            "127.0.0.1:11434 ports.toml:4",
+        ]
+    );
+    assert!(
+        request.policy.rules().iter().all(|rule| (rule.note.tls == TlsCheck::Off) == (rule.id.get() != 1))
+    );
+    // Nothing is said of NO_PROXY: it is what clients look for.
+    assert_eq!(place.asked(&["--host-port", "8765"]).notes.len(), 1, "the project's own file is not used");
+
+    assert_eq!(ports(&place.request(&["--policy", ".exeat.toml"])), "6379");
+    let asked = place.asked(&["--ceiling", "site.toml", "--host-port", "5432"]);
+    assert_eq!(ports(&asked.request), "5432", "an unnamed file has no say in it");
+    assert!(rules(&asked.request).iter().any(|rule| rule.starts_with("b.example")));
+    assert!(
+        asked.notes.iter().any(|note| note.contains("bounds it: network.host_port;")),
+        "{:?}",
+        asked.notes
+    );
+
+    let declared = r#"[{"effect": "NetworkHosts", "hosts": ["127.0.0.1:5432"]}]"#;
+    assert_eq!(ports(&place.request(&["--effects", declared, "--host-port", "5432"])), "5432");
+    insta::assert_snapshot!(place.report(&["--via", "unix:/run/x.sock", "--host-port", "5432"]), @r"
+    exeat: error: `--host-port` says nothing with `--via`: the other proxy's policy holds, and it would dial its own machine
+      hint: a run without --via, or without --host-port
+    ");
+}
+
 /// One file is enough for report mode and NAT64, a flag says the last word, and a ceiling has the very last.
 #[test]
 fn what_holds_for_all_rules() {

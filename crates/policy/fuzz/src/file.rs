@@ -20,7 +20,7 @@ pub fn check(data: &[u8]) {
                 // A union: once more adds nothing.
                 assert_eq!(self::policy(&file, 2).canonical_json(), canonical);
                 // What it says can be written down, read again, and is the same policy.
-                let written = rewritten(&file.rules);
+                let written = rewritten(&file);
                 let again = parse(&written, FileRole::Policy).unwrap_or_else(|error| panic!("{error}"));
                 assert_eq!(self::policy(&again, 1).canonical_json(), canonical, "{written}");
             }
@@ -104,7 +104,7 @@ fn count_lines(text: &str) -> usize {
 }
 
 /// The rules as a JSON policy file, each in its canonical spelling.
-fn rewritten(rules: &[FileRule]) -> String {
+fn rewritten(file: &PolicyFile) -> String {
     let rule = |rule: &FileRule| {
         // A prohibition keeps its mark: the list of grants takes both.
         let mut table = serde_json::Map::new();
@@ -123,6 +123,7 @@ fn rewritten(rules: &[FileRule]) -> String {
         put("tls", tls.map(str::to_owned));
         Value::Object(table)
     };
-    let rules: Vec<Value> = rules.iter().map(rule).collect();
-    json!({ "network": { "allow_any": true, "allow_shared_suffix": true, "rule": rules } }).to_string()
+    let rules: Vec<Value> = file.rules.iter().map(rule).collect();
+    let ports: Vec<_> = file.host_ports.iter().map(|(port, _)| port.to_string()).collect();
+    json!({ "network": { "allow_any": true, "allow_shared_suffix": true, "rule": rules, "host_port": ports } }).to_string()
 }

@@ -44,6 +44,8 @@ pub(crate) enum Shape {
     Day,
     /// Rules.
     Rules,
+    /// Ports of this machine, as numbers or as `PORT:INNER`.
+    HostPorts,
     /// Names of presets.
     Presets,
     /// `HOST[:DEST]`.
@@ -114,6 +116,12 @@ pub(crate) const KEYS: &[Key] = &[
         "whether a TLS hello with an encrypted one inside is recorded or refused",
     ),
     policy("network", "socks5", Shape::Flag, "offers the stage SOCKS5 as well"),
+    policy(
+        "network",
+        "host_port",
+        Shape::HostPorts,
+        "services on 127.0.0.1 of this machine that the stage finds on its own loopback: PORT or PORT:INNER",
+    ),
     key("network", "presets", Shape::Presets, "named sets of hosts"),
     key("network", "allow", Shape::Rules, "hosts that are allowed; port 443 where none is given"),
     key(

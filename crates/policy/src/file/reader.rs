@@ -180,6 +180,11 @@ impl<'a> Reader<'a> {
                 }
                 Some(Key { only: Some(role), .. }) if *role != self.role => {
                     let message = match role {
+                        // What it grants has another spelling here.
+                        FileRole::Policy if entry.key == "host_port" => {
+                            "`host_port` belongs in a policy; a ceiling allows `127.0.0.1:PORT` by an ordinary rule"
+                                .to_owned()
+                        }
                         FileRole::Policy => format!("`{}` belongs in a policy; this is a ceiling", entry.key),
                         FileRole::Ceiling => {
                             format!("`{}` belongs in a ceiling; this is a policy", entry.key)

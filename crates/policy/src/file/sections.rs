@@ -6,7 +6,9 @@ use std::str::FromStr;
 use crate::day::Day;
 use crate::escape::visible;
 use crate::grammar::Allowances;
+use crate::host_port::HostPort;
 use crate::limits::{LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant};
+use crate::port::Port;
 use crate::rule::{Action, Note, TlsCheck};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
@@ -108,6 +110,7 @@ impl Reader<'_> {
                 "ech" => file.ech = self.word("ech", entry.node, &Ech::ALL.map(|ech| (ech.as_str(), ech))),
                 "nat64" => file.nat64 = self.flag(&entry),
                 "socks5" => file.socks5 = self.flag(&entry),
+                "host_port" => self.host_ports(entry, file),
                 "upstream" => file.upstream = self.upstream(entry),
                 "presets" => self.presets(entry, file),
                 "allow" => self.rules(entry, Action::Allow, allowances, &bare, &mut file.rules),
@@ -127,6 +130,38 @@ impl Reader<'_> {
                     }
                 },
                 _ => {}
+            }
+        }
+    }
+
+    fn host_ports(&mut self, entry: Entry, file: &mut PolicyFile) {
+        let what = "`host_port` is a list of ports, such as 5432 or \"11434:80\"";
+        let port = |number: i128| u16::try_from(number).ok().and_then(Port::new).map(HostPort::same);
+        let Value::Array(items) = entry.node.value else {
+            let meant = match &entry.node.value {
+                Value::Int(number) => port(*number).map(|port| format!("[{port}]")),
+                Value::Str(text) => text.parse::<HostPort>().ok().map(|port| format!("[\"{port}\"]")),
+                _ => None,
+            };
+            return self.wrong(entry.node.at, what, &entry.node.value, meant);
+        };
+        for Node { at, value } in items {
+            let read = match &value {
+                Value::Int(number) => port(*number),
+                Value::Str(text) => text.parse().ok(),
+                other => {
+                    self.wrong(at, what, other, None);
+                    continue;
+                }
+            };
+            match read {
+                Some(port) => {
+                    let origin = self.origin(at.start);
+                    file.host_ports.push((port, origin));
+                }
+                None => {
+                    self.fault(at, "a port of this machine: PORT or \"PORT:INNER\", from 1 to 65535", None)
+                }
             }
         }
     }

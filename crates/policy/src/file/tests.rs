@@ -51,9 +51,9 @@ fn a_whole_file() {
             ".exeat.toml:10 *.cdn.example.com:443 Auto",
             ".exeat.toml:11 archive.example.org:80,443 Auto",
             ".exeat.toml:13 !telemetry.example.com:* Auto",
-            ".exeat.toml:19 db.corp.example:5432 Off",
-            ".exeat.toml:19 10.20.0.0/16:5432 Off",
-            ".exeat.toml:20 !10.20.0.13:* Auto",
+            ".exeat.toml:20 db.corp.example:5432 Off",
+            ".exeat.toml:20 10.20.0.0/16:5432 Off",
+            ".exeat.toml:21 !10.20.0.13:* Auto",
         ]
     );
     let noted = &file.rules[4].note;
@@ -121,6 +121,9 @@ fn json_says_the_same() {
     assert_eq!(bare(&toml), bare(&json));
     assert_eq!((&toml.stage, &toml.fs, &toml.env), (&json.stage, &json.fs, &json.env));
     assert_eq!(toml.limits, json.limits);
+    let ports =
+        |file: &PolicyFile| file.host_ports.iter().map(|(port, _)| port.to_string()).collect::<Vec<_>>();
+    assert_eq!((ports(&toml), ports(&json)), (vec!["5432".into(), "11434:80".into()], ports(&toml)));
     let terms = |file: &PolicyFile| (file.mode, file.nat64, file.ech, file.socks5);
     assert_eq!(terms(&toml), (Some(Mode::Enforce), Some(true), Some(Ech::Refuse), Some(true)));
     assert_eq!(terms(&toml), terms(&json));
@@ -136,7 +139,7 @@ fn a_policy_made_of_a_file() {
     let policy = builder.build();
     let today = "2027-03-30".parse().unwrap();
     let admitted = policy.admit("db.corp.example:5432".parse::<Target>().unwrap(), today).unwrap();
-    assert_eq!(admitted.rule().unwrap().origin.to_string(), ".exeat.toml:19");
+    assert_eq!(admitted.rule().unwrap().origin.to_string(), ".exeat.toml:20");
 }
 
 #[test]
@@ -226,6 +229,36 @@ fn two_letters_in_each_other_s_place_are_one_slip() {
     for (typed, expect) in [("nmp", Some("npm")), ("npn", Some("npm")), ("pnm", Some("npm")), ("mpn", None)] {
         assert_eq!(super::keys::nearest(typed, ["npm", "go"]), expect, "{typed}");
     }
+}
+
+#[test]
+fn ports_of_this_machine() {
+    let fault = "a port of this machine: PORT or \"PORT:INNER\", from 1 to 65535";
+    let list = "`host_port` is a list of ports, such as 5432 or \"11434:80\"";
+    for (value, expect) in [
+        ("[5432, 0]", format!("2:20 {fault}")),
+        ("[65536]", format!("2:14 {fault}")),
+        ("[-1]", format!("2:14 {fault}")),
+        ("[\"localhost:80\"]", format!("2:14 {fault}")),
+        ("[\"80-90\"]", format!("2:14 {fault}")),
+        ("[true]", format!("2:14 {list}, not true or false")),
+        ("5432", format!("2:13 {list}, not a number = [5432]")),
+        ("\"80:81\"", format!("2:13 {list}, not a string = [\"80:81\"]")),
+    ] {
+        check_faults(&format!("[network]\nhost_port = {value}"), &[&expect]);
+    }
+    let file = parse("[network]\nhost_port = [5432,\n \"11434:80\"]").unwrap();
+    let ports: Vec<_> = file.host_ports.iter().map(|(port, origin)| format!("{port} {origin}")).collect();
+    assert_eq!(ports, ["5432 .exeat.toml:2", "11434:80 .exeat.toml:3"]);
+    let mut builder = PolicyBuilder::new();
+    file.apply(&mut builder);
+    let policy = builder.build();
+    let rules: Vec<_> = policy.rules().iter().map(|rule| format!("{rule} {}", rule.origin)).collect();
+    assert_eq!(rules, ["127.0.0.1:5432 .exeat.toml:2", "127.0.0.1:11434 .exeat.toml:3"]);
+    let ceiling =
+        PolicyFile::parse("[network]\nhost_port = []", "c", FileRole::Ceiling, &Vec::new).unwrap_err();
+    let said = "`host_port` belongs in a policy; a ceiling allows `127.0.0.1:PORT` by an ordinary rule";
+    assert_eq!(ceiling.problems()[0].message, said);
 }
 
 /// N23.

@@ -53,6 +53,8 @@ pub enum Lint {
     RangeAllPorts,
     /// A net so wide that it opens no special-use address, though it holds some.
     NetOpensNothing,
+    /// A service on the loopback of the machine that exeat runs on.
+    OwnMachine,
     /// The TLS server name is not checked on port 443.
     TlsOff,
     /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it takes the place of one that does.
@@ -73,6 +75,7 @@ impl Lint {
             Self::RangeWithoutPort => "range_without_port",
             Self::RangeAllPorts => "range_all_ports",
             Self::NetOpensNothing => "net_opens_nothing",
+            Self::OwnMachine => "own_machine",
             Self::TlsOff => "tls_off",
             Self::Shadowed => "shadowed",
         }
@@ -110,6 +113,7 @@ impl fmt::Display for Finding<'_> {
             Lint::Shadowed => {
                 f.write_str("its `max_upload` and `tls` do not hold where a nearer rule counts")?
             }
+            Lint::OwnMachine => f.write_str("it opens what listens for you alone on this machine")?,
             Lint::TlsOff => f.write_str("on port 443 a tunnel without the check can carry any host")?,
         }
         match self.by {
@@ -236,6 +240,9 @@ impl Policy {
                 }
             }
             _ => {}
+        }
+        if wide && rule.pattern.net().is_some_and(|net| net.addr().to_canonical().is_loopback()) {
+            say(Lint::OwnMachine, None);
         }
         if rule.note.tls == TlsCheck::Off && rule.ports.contains(crate::port::Port::HTTPS) {
             say(Lint::TlsOff, None);

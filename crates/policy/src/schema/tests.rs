@@ -123,6 +123,7 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Flag => (json!([true, false]), json!("true")),
         Shape::Day => (json!(["2027-03-31"]), json!(2027)),
         Shape::Rules => (json!([[], ["a.test", "*.a.test:80"]]), json!("a.test")),
+        Shape::HostPorts => (json!([[], [1, 65535, "5432", "11434:80"]]), json!([0])),
         Shape::Presets => (json!([[], ["code"]]), json!([1])),
         Shape::Binds => (json!([[], ["a", "~/b", "/c"]]), json!("a")),
         Shape::Paths => (json!([[], ["a", "~/b", "/c"]]), json!([""])),

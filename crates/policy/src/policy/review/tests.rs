@@ -171,6 +171,21 @@ fn a_change_of_what_may_be_sent() {
 }
 
 #[test]
+fn a_service_of_the_own_machine_is_found() {
+    for rule in ["127.0.0.1:5432", "127.0.0.0/8:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
+        assert!(found(&plain(&[rule])).contains(&format!("{rule}: own_machine")), "{rule}");
+    }
+    for rule in ["10.0.0.1:80", "a.example.com", "localhost:80", "!127.0.0.1"] {
+        assert!(found(&plain(&[rule])).is_empty(), "{rule}");
+    }
+    // An upper bound is wide on purpose.
+    let ceilings = vec![("site.toml".to_owned(), builder(&[("127.0.0.1:5432", Note::default())]))];
+    let grants = builder(&[("127.0.0.1:5432", Note::default())]);
+    let both = Layers { grants, ceilings, ..Layers::default() }.build();
+    assert_eq!(found(&both), ["127.0.0.1:5432: own_machine"]);
+}
+
+#[test]
 fn a_list_beside_a_bare_network_has_no_effect() {
     let mut declared = PolicyBuilder::new();
     declared.allow_any(true);

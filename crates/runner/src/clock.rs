@@ -5,7 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use exeat_policy::Day;
 
 /// Today, in UTC.
-pub(crate) fn today() -> Day {
+#[must_use]
+pub fn today() -> Day {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Day::from_unix(i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
 }
