@@ -4,7 +4,8 @@
 use std::net::Ipv6Addr;
 
 use exeat_policy::{
-    Admitted, Day, Denial, Host, Layer, Policy, Port, Rule, Size, Target, TargetError, Vetted,
+    Admitted, Day, Denial, Host, HostPort, Layer, Policy, Port, Rule, Size, Target, TargetError, Unserved,
+    Vetted,
 };
 use exeat_runner::{Unchecked, check_addresses, today};
 use serde::Serialize;
@@ -31,7 +32,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         .map(|target| {
             // There is nothing to look up here: the upstream proxy does.
             let through = loaded.next_hop.as_ref().is_some_and(|hop| hop.takes(&target));
-            answer(&loaded.policy, target, today, args.resolve && !through)
+            answer(&loaded.policy, &loaded.said.host_ports, target, today, args.resolve && !through)
         })
         .collect();
 
@@ -69,6 +70,36 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
 struct Answer {
     target: String,
     said: Said,
+    without_proxy: Without,
+}
+
+/// What a program reaches that ignores the proxy's variables.
+enum Without {
+    /// The target, through the gateway.
+    Gateway,
+    /// The target, as a service of this machine at this port inside.
+    HostPort(Port),
+    /// Not the target.
+    Nothing(Unserved),
+}
+
+impl Without {
+    fn of(policy: &Policy, host_ports: &[HostPort], target: &Target, today: Day) -> Self {
+        match host_ports.iter().find(|offered| offered.target() == *target) {
+            Some(offered) => Self::HostPort(offered.inner),
+            None => policy.unserved(target, today).map_or(Self::Gateway, Self::Nothing),
+        }
+    }
+
+    fn said(&self) -> String {
+        match self {
+            Self::Gateway => "programs that ignore HTTPS_PROXY reach it too".into(),
+            Self::HostPort(inner) => {
+                format!("programs that ignore HTTPS_PROXY reach it too, at 127.0.0.1:{inner}")
+            }
+            Self::Nothing(why) => format!("programs that ignore HTTPS_PROXY do not reach it: {why}"),
+        }
+    }
 }
 
 enum Said {
@@ -89,6 +120,10 @@ impl Said {
             Self::Denied(_) => "deny",
             Self::Failed(_) => "error",
         }
+    }
+
+    fn passes(&self) -> bool {
+        matches!(self, Self::Granted(_) | Self::Vetted(_))
     }
 
     /// The grant, and what else had to allow it.
@@ -122,8 +157,9 @@ impl Said {
     }
 }
 
-fn answer(policy: &Policy, target: Target, today: Day, resolve: bool) -> Answer {
+fn answer(policy: &Policy, host_ports: &[HostPort], target: Target, today: Day, resolve: bool) -> Answer {
     let shown = target.to_string();
+    let without_proxy = Without::of(policy, host_ports, &target, today);
     let said = match policy.admit(target, today) {
         Err(denial) => Said::Denied(denial),
         // A literal is its own address: nothing has to be looked up to judge it.
@@ -134,7 +170,7 @@ fn answer(policy: &Policy, target: Target, today: Day, resolve: bool) -> Answer 
         },
         Ok(admitted) => Said::Granted(admitted),
     };
-    Answer { target: shown, said }
+    Answer { target: shown, said, without_proxy }
 }
 
 fn text(answers: &[Answer], paint: Paint) -> String {
@@ -142,7 +178,7 @@ fn text(answers: &[Answer], paint: Paint) -> String {
     let verdicts = answers.iter().map(|answer| answer.said.verdict().len());
     let column = verdicts.max().unwrap_or(0).max("allow".len());
     let mut out = String::new();
-    for Answer { target, said } in answers {
+    for Answer { target, said, without_proxy } in answers {
         let verdict = said.verdict();
         let refused = |denial: &Denial| {
             let flag = denial.flag().map(|flag| format!("  {}", paint.strong(&flag))).unwrap_or_default();
@@ -171,6 +207,10 @@ fn text(answers: &[Answer], paint: Paint) -> String {
         }
         let pad = " ".repeat(column.saturating_sub(verdict.len()));
         out.push_str(&format!("{painted}{pad}  {target:width$}  {why}\n"));
+        // The usual case needs no line.
+        if said.passes() && !matches!(without_proxy, Without::Gateway) {
+            out.push_str(&format!("{:1$}  {2}\n", "", column, without_proxy.said()));
+        }
         if let Some(also) = also(said) {
             out.push_str(&format!("{:1$}  also opens {also}\n", "", column));
         }
@@ -213,6 +253,12 @@ struct Line<'a> {
     /// The rules of ceilings, and of what is declared, that allowed it too.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     within: Vec<String>,
+    /// Whether a program that ignores the proxy's variables reaches it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_proxy: Option<bool>,
+    /// The same in words, and why not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    without_proxy_said: Option<String>,
     /// What else the rule opens.
     #[serde(skip_serializing_if = "Option::is_none")]
     also: Option<String>,
@@ -231,7 +277,7 @@ struct Line<'a> {
 
 fn json(answers: &[Answer]) -> Result<String, Failure> {
     let mut out = String::new();
-    for Answer { target, said } in answers {
+    for Answer { target, said, without_proxy } in answers {
         let line = Line {
             target,
             verdict: said.verdict(),
@@ -239,6 +285,8 @@ fn json(answers: &[Answer]) -> Result<String, Failure> {
             rule: None,
             rule_src: None,
             within: Vec::new(),
+            without_proxy: said.passes().then_some(!matches!(without_proxy, Without::Nothing(_))),
+            without_proxy_said: said.passes().then(|| without_proxy.said()),
             also: also(said),
             said: None,
             flag: None,

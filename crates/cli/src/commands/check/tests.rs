@@ -12,7 +12,7 @@ fn policy(rules: &[&str]) -> Policy {
 
 fn answers(rules: &[&str], targets: &[&str]) -> Vec<Answer> {
     let policy = policy(rules);
-    targets.iter().map(|text| answer(&policy, target(text).unwrap(), Day::from_unix(0), false)).collect()
+    targets.iter().map(|text| answer(&policy, &[], target(text).unwrap(), Day::from_unix(0), false)).collect()
 }
 
 #[test]
@@ -75,6 +75,37 @@ fn answers_for_people() {
     "#);
 }
 
+/// A program that ignores the proxy's variables: what it reaches, what it does not, and why.
+#[test]
+fn answers_say_who_reaches_it() {
+    let offered: HostPort = "5432:80".parse().unwrap();
+    let policy = policy(&["a.example.com:*", "10.0.0.0/8:22", "127.0.0.1:5432", "127.0.0.1:8765"]);
+    let said = |asked: &str| {
+        let answers = [answer(&policy, &[offered], target(asked).unwrap(), Day::from_unix(0), false)];
+        let line = json(&answers).unwrap();
+        let line: serde_json::Value = serde_json::from_str(&line).unwrap();
+        let shown = text(&answers, Paint::PLAIN);
+        let said = line["without_proxy_said"].as_str().unwrap_or_default();
+        assert_eq!(line["without_proxy"].is_boolean(), !said.is_empty(), "{line}");
+        let is_usual = said.is_empty() || said.ends_with("too");
+        assert_eq!(shown.contains("HTTPS_PROXY"), !is_usual, "{shown}");
+        assert!(is_usual || shown.contains(said), "{shown}");
+        format!("{} {said}", line["without_proxy"]).replace("programs that ignore HTTPS_PROXY ", "")
+    };
+    assert_eq!(said("a.example.com"), "true reach it too");
+    assert_eq!(
+        said("a.example.com:9999"),
+        "false do not reach it: of a rule with more than 64 ports, the gateway serves the well-known ones"
+    );
+    assert_eq!(
+        said("10.2.3.4:22"),
+        "false do not reach it: the gateway serves address rules of at most 16 addresses"
+    );
+    assert_eq!(said("127.0.0.1:5432"), "true reach it too, at 127.0.0.1:80");
+    assert_eq!(said("127.0.0.1:8765"), "false do not reach it: the sandbox has a loopback of its own");
+    assert_eq!(said("b.example.com"), "null ");
+}
+
 /// In report mode what would pass is told from what is allowed, and from what is refused all the same.
 #[test]
 fn answers_in_report_mode() {
@@ -84,7 +115,7 @@ fn answers_in_report_mode() {
     let terms = Terms { mode: Mode::Report, ..Terms::default() };
     let policy = Layers { grants, terms, ..Layers::default() }.build();
     let answers: Vec<_> = ["a.example.com", "b.example.com", "a.example.com:80", "b.example.com:22"]
-        .map(|text| answer(&policy, target(text).unwrap(), Day::from_unix(0), false))
+        .map(|text| answer(&policy, &[], target(text).unwrap(), Day::from_unix(0), false))
         .into();
     insta::assert_snapshot!(text(&answers, Paint::PLAIN), @r"
     allow       a.example.com:443  a.example.com (--allow)
@@ -94,8 +125,8 @@ fn answers_in_report_mode() {
     deny        b.example.com:22   no rule allows it  --allow b.example.com:22
     ");
     insta::assert_snapshot!(json(&answers[..2]).unwrap(), @r#"
-    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"a.example.com","rule_src":"--allow","max_upload":10000000,"addresses_checked":false}
-    {"target":"b.example.com:443","verdict":"would_deny","reason":"default","said":"no rule allows it","flag":"--allow b.example.com","addresses_checked":false}
+    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"a.example.com","rule_src":"--allow","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","max_upload":10000000,"addresses_checked":false}
+    {"target":"b.example.com:443","verdict":"would_deny","reason":"default","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","said":"no rule allows it","flag":"--allow b.example.com","addresses_checked":false}
     "#);
 }
 
@@ -106,7 +137,7 @@ fn answers_for_programs() {
         &["a.example.com", "example.com", "stats.example.com:80"],
     );
     insta::assert_snapshot!(json(&answers).unwrap(), @r#"
-    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"*.example.com","rule_src":"--allow","also":"every other name below example.com, on 443","addresses_checked":false}
+    {"target":"a.example.com:443","verdict":"allow","reason":"rule","rule":"*.example.com","rule_src":"--allow","without_proxy":true,"without_proxy_said":"programs that ignore HTTPS_PROXY reach it too","also":"every other name below example.com, on 443","addresses_checked":false}
     {"target":"example.com:443","verdict":"deny","reason":"default","said":"no rule allows it","flag":"--allow example.com","addresses_checked":false}
     {"target":"stats.example.com:80","verdict":"deny","reason":"deny_rule","rule":"!stats.example.com","rule_src":"--allow","said":"denied by --allow","addresses_checked":false}
     "#);
