@@ -8,6 +8,7 @@ use rustls::server::Acceptor;
 
 use exeat_policy::{Ech, Host, Reason, Target};
 
+use crate::cursor::Cursor;
 use crate::limits;
 
 /// Reads a hello that arrives in any pieces.
@@ -204,28 +205,6 @@ fn extensions(hello: &[u8]) -> Option<Cursor<'_>> {
     }
     let extensions = body.prefixed(2)?;
     body.0.is_empty().then_some(Cursor(extensions))
-}
-
-/// What is left to read.
-struct Cursor<'a>(&'a [u8]);
-
-impl<'a> Cursor<'a> {
-    fn take(&mut self, count: usize) -> Option<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(count)?;
-        self.0 = rest;
-        Some(taken)
-    }
-
-    /// A big-endian number of up to 3 bytes.
-    fn number(&mut self, bytes: usize) -> Option<usize> {
-        Some(self.take(bytes)?.iter().fold(0, |number, &byte| (number << 8) | usize::from(byte)))
-    }
-
-    /// Bytes behind their count, which has `width` bytes itself.
-    fn prefixed(&mut self, width: usize) -> Option<&'a [u8]> {
-        let count = self.number(width)?;
-        self.take(count)
-    }
 }
 
 #[cfg(test)]

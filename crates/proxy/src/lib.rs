@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod connect;
+mod cursor;
 mod denials;
 mod dial;
 mod forward;

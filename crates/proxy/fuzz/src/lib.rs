@@ -2,6 +2,8 @@
 //! nothing of it is opened for this.
 #![allow(dead_code, reason = "a part of the proxy, without what uses it")]
 
+#[path = "../../src/cursor.rs"]
+mod cursor;
 #[path = "../../src/head.rs"]
 mod head;
 #[path = "../../src/hello.rs"]
