@@ -5,7 +5,7 @@
 //! recorded. Sockets of that namespace are given to this crate: how they come about is none of its business.
 
 mod attempts;
-mod dns;
+pub(crate) mod dns;
 mod names;
 mod resolver;
 mod tap;
@@ -73,7 +73,7 @@ pub async fn gateway(
 ) -> io::Result<()> {
     let Sockets { udp, tcp, tap } = sockets;
     let (new, mut doors) = mpsc::unbounded_channel();
-    let names = Arc::new(Names::new(listen, new));
+    let names = Arc::new(Names::new(listen, new, cx.limits().listeners));
     let attempts = Arc::new(Attempts::new(Arc::clone(&cx)));
     let server = resolver::Server::new(udp, tcp, Arc::clone(&names), Arc::clone(&attempts))?;
     let tap = tap::Tap::new(tap, names, Arc::clone(&attempts))?;

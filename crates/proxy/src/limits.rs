@@ -122,7 +122,7 @@ pub const BUFFER: usize = 64 * 1024;
 /// Tunnel buffers that are kept for reuse (16 x 64 KiB = 1 MiB).
 pub const BUFFERS_KEPT: usize = 16;
 
-/// Reads that one direction of a tunnel does before it lets other tasks run.
+/// Reads that one direction of a tunnel, or the gateway's name server, does before it lets other tasks run.
 pub const BURST: usize = 16;
 
 /// Distinct denied (and, apart, failed) `host:port:reason` lines that the summary keeps. What comes later is counted
@@ -173,6 +173,37 @@ pub const TAP_LAST: usize = 4096;
 /// How often the tap asks what it missed, and what is folded is looked at.
 pub const TAP_LOOK: Duration = Duration::from_secs(1);
 
+/// Bytes of a question to the gateway's name server: header, one name and what EDNS adds are under 400, and a client that pads
+/// (RFC 8467) does so on encrypted connections alone. A longer one is malformed, and ends a connection.
+pub const QUESTION_BYTES: usize = QUESTION_SIZE as usize;
+
+/// The same as a number of 16 bits, which is told to clients that speak EDNS.
+pub(crate) const QUESTION_SIZE: u16 = 1024;
+
+/// Bytes of an answer of the name server, at most: what any client takes in a datagram (RFC 1035 section 2.3.4). The longest name and
+/// everything that may follow it are 326, the name of an address 368.
+pub const ANSWER_BYTES: usize = 512;
+
+/// Names in a run that the gateway gives addresses to, at most. Below a granted wildcard a stage may ask for as many as it likes,
+/// and an entry stays for as long as the run does.
+pub const NAMES: usize = 4096;
+
+/// Listeners of the gateway, at most: two for each port of each name. Each is a descriptor of the host's, of which there are often 4096;
+/// connections need them too.
+pub const LISTENERS: usize = 2048;
+
+/// Time for all listeners of one name. A client waits five seconds for an answer (resolv.conf(5)).
+pub const LISTEN: Duration = Duration::from_secs(3);
+
+/// Questions that wait for listeners at once. Real stages begin with a handful of names; over it a client is told to ask again.
+pub const LISTENING: usize = 32;
+
+/// Connections to the name server at once; others wait to be accepted. Clients use them when told that an answer was cut off, which none is.
+pub const NAME_CONNECTIONS: usize = 16;
+
+/// Time in which a client of such a connection asks the next question. RFC 7766 section 6.2.3 wants seconds.
+pub const NAME_IDLE: Duration = Duration::from_secs(10);
+
 /// The limits of one run: the defaults are the constants of this module.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -198,6 +229,8 @@ pub struct Limits {
     pub connections: usize,
     /// See [`PER_HOST`].
     pub per_host: usize,
+    /// See [`LISTENERS`].
+    pub listeners: usize,
 }
 
 impl Default for Limits {
@@ -214,6 +247,7 @@ impl Default for Limits {
             linger: LINGER,
             connections: CONNECTIONS,
             per_host: PER_HOST,
+            listeners: LISTENERS,
         }
     }
 }

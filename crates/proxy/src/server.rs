@@ -371,22 +371,22 @@ async fn drain(mut tasks: JoinSet<()>, limit: Duration, hurried: impl Future<Out
     left
 }
 
-/// A panic ends its own connection and nothing else; it is a bug all the same.
-fn note_panic(ended: Result<(), tokio::task::JoinError>) {
+/// A panic ends its own task and nothing else; it is a bug all the same.
+pub(crate) fn note_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!(%error, "a connection's task panicked");
+        tracing::error!(%error, "a task panicked");
     }
 }
 
 /// Errors of `accept` that belong to the connection that was about to be accepted, and not to the listener (accept(2)).
-fn concerns_one_connection(error: &io::Error) -> bool {
+pub(crate) fn concerns_one_connection(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::Interrupted)
 }
 
 /// Pauses between failed accepts, so that a full descriptor table does not make the loop spin (R01).
-struct Backoff(Duration);
+pub(crate) struct Backoff(Duration);
 
 impl Default for Backoff {
     fn default() -> Self {
@@ -395,7 +395,7 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    fn next(&mut self) -> Duration {
+    pub(crate) fn next(&mut self) -> Duration {
         let pause = self.0;
         self.0 = (pause * 2).min(limits::ACCEPT_BACKOFF.1);
         pause

@@ -10,13 +10,17 @@
     reason = "a check fails loudly, and is called from another crate or from a test of this one"
 )]
 
+use std::net::IpAddr;
+
 use http_desync_guardian::RequestSafetyTier;
 use http_desync_guardian::request_analyzer::HttpRequestData;
 use hyper::Uri;
 use hyper::http::uri::PathAndQuery;
 
-use exeat_policy::{Ech, Host, Target};
+use exeat_policy::{Ech, Host, HostName, Target};
+use simple_dns::{Packet, PacketFlag, QTYPE};
 
+use crate::gateway::dns::{self, Answer, Asks, Code, Message, Pair, Question};
 use crate::head::{Head, Parsed, Parser, Version};
 use crate::hello::{Hello, HelloFault, Reader};
 use crate::hosts;
@@ -26,8 +30,14 @@ use crate::socks;
 pub type Check = fn(&[u8]);
 
 /// Every target by the name of its program and its seeds.
-pub const TARGETS: &[(&str, Check)] =
-    &[("absolute", absolute), ("head", head), ("hello", hello), ("hosts", hosts), ("socks", socks)];
+pub const TARGETS: &[(&str, Check)] = &[
+    ("absolute", absolute),
+    ("dns", dns),
+    ("head", head),
+    ("hello", hello),
+    ("hosts", hosts),
+    ("socks", socks),
+];
 
 /// `data` is what a client sends before it gets an answer.
 pub fn head(data: &[u8]) {
@@ -342,4 +352,133 @@ fn requested(data: &[u8], target: &Target) {
     // CONNECT reads the same host in it, and so does the record's reader.
     assert_eq!(Target::parse(format!("{text}:{}", target.port).as_bytes()).as_ref(), Ok(target));
     assert_eq!(Target::parse(target.to_string().as_bytes()).as_ref(), Ok(target));
+}
+
+/// `data` is a datagram to the gateway's name server.
+pub fn dns(data: &[u8]) {
+    match dns::read(data) {
+        // No whole header, or an answer.
+        Message::Mute => assert!(data.len() < 12 || data[2] & 0x80 != 0),
+        Message::Refused(answer) => {
+            answered(data, &answer);
+            assert_eq!(answer[6..10], [0; 4], "no answer and no authority");
+        }
+        Message::Question(question) => questioned(data, &question),
+    }
+}
+
+/// Another reader finds the same question, and can read every answer.
+fn questioned(data: &[u8], question: &Question) {
+    let section = section(data).unwrap();
+    let alone = legible(data, section);
+    // What it cannot read of further records is no part of the question.
+    let edns = Packet::parse(&legible(data, data.len())).ok().map(|packet| packet.opt().is_some());
+    let theirs = Packet::parse(&alone).unwrap();
+    let [asked] = &theirs.questions[..] else { panic!("{:?}", theirs.questions) };
+    assert!(theirs.answers.is_empty() && theirs.name_servers.is_empty());
+    let labels: Vec<&[u8]> = asked.qname.iter().map(AsRef::as_ref).collect();
+    assert_eq!(question.is_root(), labels.is_empty());
+    let kind = u16::from(data[section - 4]) << 8 | u16::from(data[section - 3]);
+    assert_eq!(
+        question.asks(),
+        match kind {
+            1 => Asks::V4,
+            28 => Asks::V6,
+            255 => Asks::Both,
+            12 => Asks::Name,
+            _ => Asks::Other,
+        }
+    );
+    let joined = labels.join(&b'.');
+    let name = std::str::from_utf8(&joined).ok();
+    if let Some(host) = question.host() {
+        assert_eq!(host.labels().count(), labels.len());
+        assert!(name.unwrap().eq_ignore_ascii_case(host.as_str()));
+        assert_eq!(question.host_below(), Some(host));
+        assert_eq!(question.text(), joined);
+    } else {
+        // The only other reason for a "no": a dot that divides nothing.
+        let dotted = labels.iter().any(|label| label.contains(&b'.'));
+        let parsed = name.and_then(|name| name.parse::<HostName>().ok());
+        assert!(dotted || parsed.is_none(), "{name:?}");
+    }
+    if let Some(ip) = question.reverse() {
+        let name = name.unwrap().to_ascii_lowercase();
+        let (digits, suffix) = match ip {
+            IpAddr::V4(ip) => (ip.octets().map(|byte| byte.to_string()).to_vec(), "in-addr.arpa"),
+            IpAddr::V6(ip) => {
+                (format!("{:032x}", ip.to_bits()).chars().map(String::from).collect(), "ip6.arpa")
+            }
+        };
+        let digits: Vec<String> = digits.into_iter().rev().collect();
+        assert_eq!(name, format!("{}.{suffix}", digits.join(".")));
+    }
+
+    let pair = Pair { v4: [198, 18, 0, 1].into(), v6: 1.into() };
+    let said = |answer| {
+        let bytes = question.answer(answer);
+        assert_eq!(bytes[12..section], data[12..section], "the question, byte for byte");
+        answered(data, &bytes);
+        let bytes = legible(&bytes, bytes.len());
+        let packet = Packet::parse(&bytes).unwrap();
+        assert_eq!(packet.opt().is_some(), edns.unwrap_or(packet.opt().is_some()));
+        let kinds: Vec<u16> = packet.answers.iter().map(|record| record.rdata.type_code().into()).collect();
+        assert!(packet.answers.iter().all(|record| record.name == asked.qname));
+        (kinds, packet.name_servers.len())
+    };
+    let addresses = match kind {
+        1 | 28 => vec![kind],
+        255 => vec![1, 28],
+        _ => Vec::new(),
+    };
+    let negative = usize::from(addresses.is_empty());
+    assert_eq!(said(Answer::At(pair)), (addresses, negative));
+    assert_eq!(said(Answer::Nothing), (Vec::new(), 1));
+    assert_eq!(said(Answer::Code(Code::NoSuchName)), (Vec::new(), 1));
+    assert_eq!(said(Answer::Code(Code::Failed)), (Vec::new(), 0));
+    if question.reverse().is_some() {
+        let host = "a.test".parse().unwrap();
+        let name = if kind == 12 { (vec![12], 0) } else { (Vec::new(), 1) };
+        assert_eq!(said(Answer::Name(&host)), name);
+    }
+}
+
+/// What holds for every answer to `data`, whatever it says.
+fn answered(data: &[u8], answer: &[u8]) {
+    assert!(answer.len() <= crate::limits::ANSWER_BYTES, "{} bytes", answer.len());
+    assert_eq!(answer[..2], data[..2]);
+    // A response to the same kind of question, whole; recursion and checking as they were, nothing authentic.
+    assert_eq!(answer[2], 0x80 | data[2] & 0x79);
+    assert_eq!(answer[3] & 0xf0, 0x80 | data[3] & 0x10);
+    let answer = legible(answer, answer.len());
+    let packet = Packet::parse(&answer).unwrap();
+    assert!(packet.has_flags(PacketFlag::RESPONSE));
+    assert!(packet.additional_records.is_empty(), "but for OPT");
+}
+
+/// Where the one question of a message ends.
+fn section(message: &[u8]) -> Option<usize> {
+    let mut at = 12;
+    while *message.get(at)? != 0 {
+        at += 1 + usize::from(message[at]);
+    }
+    (message[5] == 1 && message.len() >= at + 5).then_some(at + 5)
+}
+
+/// The first `len` bytes of a message, with TXT and IN in the place of types and classes that the other reader does not know, and without
+/// the bit that nobody should set, and we do not mind.
+fn legible(message: &[u8], len: usize) -> Vec<u8> {
+    let mut message = message.to_vec();
+    message[3] &= 0xbf;
+    if let Some(end) = section(&message) {
+        if QTYPE::try_from(u16::from_be_bytes([message[end - 4], message[end - 3]])).is_err() {
+            message[end - 4..end - 2].copy_from_slice(&[0, 16]);
+        }
+        message[end - 2..end].copy_from_slice(&[0, 1]);
+        if len == end {
+            message[10..12].fill(0);
+        }
+    }
+    message.truncate(len);
+    message
 }

@@ -4,6 +4,8 @@
 
 #[path = "../../src/cursor.rs"]
 mod cursor;
+#[path = "../../src/gateway/dns.rs"]
+mod dns;
 #[path = "../../src/head.rs"]
 mod head;
 #[path = "../../src/hello.rs"]
@@ -16,3 +18,8 @@ mod limits;
 mod socks;
 
 pub mod checks;
+
+/// As the proxy has it.
+mod gateway {
+    pub(crate) use super::dns;
+}

@@ -14,6 +14,7 @@ use exeat_audit::{Decision, Event, Note, Question, RuleRef, Via, What};
 use exeat_policy::{Admitted, Denial, Host, HostName, Policy, Port, Reason, Target, Verdict};
 use tokio::time::Instant;
 
+use crate::gateway::names::Unserved;
 use crate::limits;
 use crate::reach::today;
 use crate::server::{Context, Ruling};
@@ -59,6 +60,8 @@ enum Key {
     Name(HostName),
     /// A question for something else.
     Raw(Vec<u8>),
+    /// A question for a name that is granted and cannot be served, and why.
+    Unserved(HostName, String),
     /// All those that were refused for this and have no line of their own.
     Rest(Reason),
     /// What the tap has not seen.
@@ -118,6 +121,11 @@ impl Attempts {
     /// A question for something that is no host name.
     pub(crate) fn name_malformed(&self, raw: &[u8]) {
         self.count(Key::Raw(raw.iter().take(limits::TEXT).copied().collect()), 1);
+    }
+
+    /// A question for a granted name that has no listeners.
+    pub(crate) fn unserved(&self, name: &HostName, why: &Unserved) {
+        self.count(Key::Unserved(name.clone(), why.to_string()), 1);
     }
 
     /// A packet that asked for a connection, or carried something, to a place where nothing of ours listens. `name`: whose
@@ -207,6 +215,7 @@ impl Key {
             Self::Direct(..) => Reason::Direct,
             Self::Name(name) => name_refused(policy, name).map_or(Reason::Default, |denial| denial.reason()),
             Self::Raw(_) => Reason::Malformed,
+            Self::Unserved(..) => Reason::ResolveError,
             Self::Rest(reason) => *reason,
             Self::Missed => Reason::Default,
         }
@@ -274,6 +283,13 @@ impl Told {
                 let end = AtTheEnd::Listed(DeniedHost::new(None, Reason::Malformed, said, None));
                 Self { event: Event::Dns(question), end, flag_inside: None }
             }
+            Key::Unserved(name, why) => {
+                let mut question = question(Reason::ResolveError, ruling);
+                question.host = Some(name.clone());
+                question.error = Some(why.clone());
+                // It was not refused.
+                Self { event: Event::Dns(question), end: AtTheEnd::Nowhere, flag_inside: None }
+            }
             Key::Rest(reason) => {
                 let error = Some("too many different ones for lines of their own".to_owned());
                 let event = match reason {
@@ -288,7 +304,9 @@ impl Told {
                         Event::Dns(question)
                     }
                 };
-                Self { event, end: AtTheEnd::Counted, flag_inside: None }
+                let refused = *reason != Reason::ResolveError;
+                let end = if refused { AtTheEnd::Counted } else { AtTheEnd::Nowhere };
+                Self { event, end, flag_inside: None }
             }
             Key::Missed => {
                 let mut note = Note::new(What::TapDrops);
@@ -342,7 +360,8 @@ impl Told {
 }
 
 fn question(reason: Reason, ruling: &Ruling) -> Question {
-    let mut question = Question::new(Verdict::Deny, reason);
+    let verdict = if reason == Reason::ResolveError { Verdict::Error } else { Verdict::Deny };
+    let mut question = Question::new(verdict, reason);
     question.under = Some(Arc::clone(&ruling.under));
     question
 }

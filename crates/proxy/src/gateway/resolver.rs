@@ -1,31 +1,318 @@
-//! The name server's sockets.
+//! The name server: its sockets, and what is said to whom. It looks nothing up, here or anywhere: a name has the addresses that this run gives
+//! it, or none.
 
 use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
+use exeat_policy::{HostName, Port};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::{JoinSet, yield_now};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::gateway::attempts::Attempts;
+use crate::gateway::dns::{self, Answer, Asks, Code, Message, Pair, Question};
 use crate::gateway::names::Names;
-use crate::server::Context;
+use crate::limits;
+use crate::reach::today;
+use crate::server::{Backoff, Context, concerns_one_connection, note_panic};
 
 /// The name server.
-pub(crate) struct Server {}
+pub(crate) struct Server {
+    udp: UdpSocket,
+    tcp: TcpListener,
+    names: Arc<Names>,
+    attempts: Arc<Attempts>,
+    /// A permit per question that waits for listeners.
+    waiting: Arc<Semaphore>,
+}
+
+/// What is to be done about a message.
+enum Step {
+    Answer(Vec<u8>),
+    /// The name has no listeners yet.
+    Open(Opening),
+    /// It gets no answer.
+    Drop,
+}
+
+/// A question that waits.
+struct Opening {
+    question: Question,
+    name: HostName,
+    ports: Vec<Port>,
+    room: OwnedSemaphorePermit,
+}
 
 impl Server {
+    /// Takes the sockets over. Call it inside a runtime.
     pub(crate) fn new(
         udp: std::net::UdpSocket,
         tcp: std::net::TcpListener,
         names: Arc<Names>,
         attempts: Arc<Attempts>,
     ) -> io::Result<Self> {
-        let _ = (udp, tcp, names, attempts);
-        Ok(Self {})
+        udp.set_nonblocking(true)?;
+        tcp.set_nonblocking(true)?;
+        Ok(Self {
+            udp: UdpSocket::from_std(udp)?,
+            tcp: TcpListener::from_std(tcp)?,
+            names,
+            attempts,
+            waiting: Arc::new(Semaphore::new(limits::LISTENING)),
+        })
     }
 
-    /// Answers until `stop` is cancelled.
+    /// Answers until `stop` is cancelled. Granted addresses have their listeners before anything is answered.
+    ///
+    /// Dropping the future ends every connection at once, and loses nothing else.
     pub(crate) async fn serve(self, cx: Arc<Context>, stop: CancellationToken) {
-        let _ = cx;
-        stop.cancelled().await;
+        let addresses = cx.ruling().policy.served_addresses(today());
+        if !addresses.is_empty() {
+            let opening = self.names.open_addresses(addresses, |at, why| {
+                tracing::warn!(%at, %why, "a granted address is not served");
+            });
+            if stop.run_until_cancelled(opening).await.is_none() {
+                return;
+            }
+        }
+        let server = Arc::new(self);
+        let mut tasks = JoinSet::new();
+        let datagrams = |tasks: &mut JoinSet<()>| {
+            let (server, cx) = (Arc::clone(&server), Arc::clone(&cx));
+            tasks.spawn(async move { server.datagrams(&cx).await })
+        };
+        let streams = |tasks: &mut JoinSet<()>| {
+            let (server, cx) = (Arc::clone(&server), Arc::clone(&cx));
+            tasks.spawn(async move { server.streams(&cx).await })
+        };
+        let mut by_datagram = datagrams(&mut tasks).id();
+        streams(&mut tasks);
+        // Neither ends by itself. One that panics is begun anew: a client that finds the way to a panic gets no answer, and others do.
+        while let Some(Some(ended)) = stop.run_until_cancelled(tasks.join_next_with_id()).await {
+            let id = ended.as_ref().map_or_else(tokio::task::JoinError::id, |(id, ())| *id);
+            note_panic(ended.map(drop));
+            if id == by_datagram {
+                by_datagram = datagrams(&mut tasks).id();
+            } else {
+                streams(&mut tasks);
+            }
+        }
+        tasks.shutdown().await;
+    }
+
+    /// Answers datagrams.
+    async fn datagrams(self: &Arc<Self>, cx: &Context) {
+        // One byte more than a question may have: a longer one is seen to be longer.
+        let mut buffer = [0; limits::QUESTION_BYTES + 1];
+        let mut waiting = JoinSet::new();
+        let mut backoff = Backoff::default();
+        let mut answered = 0;
+        loop {
+            let received = tokio::select! {
+                biased;
+                Some(ended) = waiting.join_next() => {
+                    note_panic(ended);
+                    continue;
+                }
+                received = self.udp.recv_from(&mut buffer) => received,
+            };
+            let (len, from) = match received {
+                Ok(received) => received,
+                Err(error) => {
+                    tracing::debug!(%error, "the name server cannot receive");
+                    sleep(backoff.next()).await;
+                    continue;
+                }
+            };
+            backoff = Backoff::default();
+            match self.hear(buffer.get(..len).unwrap_or_default(), cx) {
+                Step::Answer(answer) => self.send(&answer, from),
+                Step::Open(opening) => {
+                    let server = Arc::clone(self);
+                    waiting.spawn(async move {
+                        let answer = server.open(opening).await;
+                        server.send(&answer, from);
+                    });
+                }
+                Step::Drop => {}
+            }
+            // Whoever asks without a pause gets answers in bursts, and everybody else a turn between them.
+            answered = (answered + 1) % limits::BURST;
+            if answered == 0 {
+                yield_now().await;
+            }
+        }
+    }
+
+    /// A datagram for which there is no room is lost, as datagrams are.
+    fn send(&self, answer: &[u8], to: SocketAddr) {
+        if let Err(error) = self.udp.try_send_to(answer, to) {
+            tracing::debug!(%error, "an answer is lost");
+        }
+    }
+
+    /// Accepts connections (RFC 7766), each in a task of its own.
+    async fn streams(self: &Arc<Self>, cx: &Arc<Context>) {
+        let slots = Arc::new(Semaphore::new(limits::NAME_CONNECTIONS));
+        let mut tasks = JoinSet::new();
+        let mut backoff = Backoff::default();
+        loop {
+            // More than there is room for wait in the kernel's queue.
+            let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
+            while let Some(ended) = tasks.try_join_next() {
+                note_panic(ended);
+            }
+            match self.tcp.accept().await {
+                Ok((client, _)) => {
+                    backoff = Backoff::default();
+                    let (server, cx) = (Arc::clone(self), Arc::clone(cx));
+                    tasks.spawn(async move {
+                        let ended = server.stream(client, &cx).await;
+                        tracing::trace!(?ended, "a connection to the name server");
+                        drop(slot);
+                    });
+                }
+                Err(error) if concerns_one_connection(&error) => {}
+                Err(error) => {
+                    tracing::debug!(%error, "accept failed");
+                    sleep(backoff.next()).await;
+                }
+            }
+        }
+    }
+
+    /// One connection: a question behind its length, its answer behind its own, and again.
+    async fn stream(&self, mut client: TcpStream, cx: &Context) -> io::Result<()> {
+        // Without it an answer waits for the acknowledgement of the one before (Nagle).
+        client.set_nodelay(true)?;
+        let mut buffer = [0; limits::QUESTION_BYTES];
+        loop {
+            let message = timeout(limits::NAME_IDLE, receive(&mut client, &mut buffer)).await??;
+            let Some(message) = message else { return Ok(()) };
+            let answer = match self.hear(message, cx) {
+                Step::Answer(answer) => answer,
+                Step::Open(opening) => self.open(opening).await,
+                Step::Drop => return Ok(()),
+            };
+            let mut framed = Vec::with_capacity(2 + answer.len());
+            // INVARIANT: an answer has at most `limits::ANSWER_BYTES`.
+            framed.extend(u16::try_from(answer.len()).unwrap_or_default().to_be_bytes());
+            framed.extend(answer);
+            timeout(limits::REPLY, client.write_all(&framed)).await??;
+            // Whoever sends many questions at once gives way to others between them.
+            yield_now().await;
+        }
+    }
+
+    /// What is said to a message, as far as it can be said at once.
+    fn hear(&self, message: &[u8], cx: &Context) -> Step {
+        let question = match dns::read(message) {
+            Message::Question(question) => question,
+            Message::Refused(answer) => return Step::Answer(answer),
+            Message::Mute => return Step::Drop,
+        };
+        match self.judge(&question, cx) {
+            Judged::Say(answer) => Step::Answer(question.answer(answer)),
+            Judged::Named(name) => Step::Answer(question.answer(Answer::Name(&name))),
+            Judged::Open(name, ports) => match Arc::clone(&self.waiting).try_acquire_owned() {
+                Ok(room) => Step::Open(Opening { question, name, ports, room }),
+                Err(_) => Step::Answer(question.answer(Answer::Code(Code::Failed))),
+            },
+        }
+    }
+
+    fn judge(&self, question: &Question, cx: &Context) -> Judged {
+        const UNKNOWN: Judged = Judged::Say(Answer::Code(Code::NoSuchName));
+        const NOTHING: Judged = Judged::Say(Answer::Nothing);
+        if let Some(ip) = question.reverse() {
+            return self.name_of(ip).map_or(UNKNOWN, Judged::Named);
+        }
+        let address = matches!(question.asks(), Asks::V4 | Asks::V6 | Asks::Both);
+        let Some(name) = question.host() else {
+            let service = || question.host_below().is_some_and(|host| is_local(&host) || granted(&host, cx));
+            if question.is_root() || !address && service() {
+                return NOTHING;
+            }
+            self.attempts.name_malformed(&question.text());
+            return UNKNOWN;
+        };
+        if is_local(&name) {
+            return Judged::Say(Answer::At(LOOPBACK));
+        }
+        let ports = served_ports(&name, cx);
+        if ports.is_empty() {
+            self.attempts.name_denied(&name);
+            return UNKNOWN;
+        }
+        if !address {
+            return NOTHING;
+        }
+        match self.names.known(&name) {
+            Some(pair) => Judged::Say(Answer::At(pair)),
+            None => Judged::Open(name, ports),
+        }
+    }
+
+    /// The answer to a question that waits for listeners.
+    async fn open(&self, opening: Opening) -> Vec<u8> {
+        let Opening { question, name, ports, room } = opening;
+        match self.names.open(&name, ports, room).await {
+            Ok(pair) => question.answer(Answer::At(pair)),
+            Err(why) => {
+                tracing::debug!(%name, %why, "not served");
+                self.attempts.unserved(&name, &why);
+                question.answer(Answer::Code(Code::Failed))
+            }
+        }
+    }
+
+    /// The name of an address. What is no synthetic one in use has none here, and is nobody's business.
+    fn name_of(&self, ip: IpAddr) -> Option<HostName> {
+        if ip == LOOPBACK.v4 || ip == LOOPBACK.v6 {
+            return LOCALHOST.parse().ok();
+        }
+        self.names.name_at(ip)
     }
 }
+
+/// What is said to a question.
+enum Judged {
+    Say(Answer<'static>),
+    /// The name of an address.
+    Named(HostName),
+    /// The addresses of this name, once something listens there on these ports.
+    Open(HostName, Vec<Port>),
+}
+
+/// Reads one message behind its length. `None`: there is no further one, or it is too long to be read.
+async fn receive<'a>(client: &mut TcpStream, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+    let Ok(len) = client.read_u16().await else { return Ok(None) };
+    let Some(message) = buffer.get_mut(..usize::from(len)) else { return Ok(None) };
+    client.read_exact(message).await?;
+    Ok(Some(message))
+}
+
+/// The name of the sandbox itself (RFC 6761 section 6.3), which no policy is asked about.
+const LOCALHOST: &str = "localhost";
+
+const LOOPBACK: Pair = Pair { v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
+
+fn is_local(name: &HostName) -> bool {
+    name.labels().next_back() == Some(LOCALHOST)
+}
+
+fn granted(name: &HostName, cx: &Context) -> bool {
+    !served_ports(name, cx).is_empty()
+}
+
+/// The ports on which a name is served, by the policy of this moment.
+fn served_ports(name: &HostName, cx: &Context) -> Vec<Port> {
+    cx.ruling().policy.served_ports(name, today())
+}
+
+#[cfg(test)]
+mod tests;

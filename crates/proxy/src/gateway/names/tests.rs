@@ -1,0 +1,271 @@
+use std::net::TcpListener;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::*;
+
+/// Listens on an ordinary port of loopback in the place of each address, as a sandbox would in its own network.
+#[derive(Default)]
+pub(crate) struct Loopback {
+    /// What was asked for.
+    pub(crate) asked: Mutex<Vec<SocketAddr>>,
+    /// A port on which it fails, and how.
+    pub(crate) failing: Mutex<Option<(u16, io::ErrorKind)>>,
+    /// Nothing is made while this is set.
+    pub(crate) shut: AtomicBool,
+    /// Listeners that panic before one that does not.
+    panics: AtomicUsize,
+}
+
+impl Listen for Loopback {
+    fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
+        while self.shut.load(Ordering::Relaxed) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        self.asked.lock().unwrap().push(at);
+        if self.panics.load(Ordering::Relaxed) > 0 {
+            self.panics.fetch_sub(1, Ordering::Relaxed);
+            panic!("as it was told to");
+        }
+        match *self.failing.lock().unwrap() {
+            Some((port, kind)) if port == at.port() => Err(kind.into()),
+            _ => TcpListener::bind("127.0.0.1:0"),
+        }
+    }
+}
+
+struct Setup {
+    names: Arc<Names>,
+    listen: Arc<Loopback>,
+    doors: UnboundedReceiver<Door>,
+    room: Arc<Semaphore>,
+}
+
+fn setup(most: usize) -> Setup {
+    let listen = Arc::new(Loopback::default());
+    let (new, doors) = unbounded_channel();
+    let names = Arc::new(Names::new(Arc::clone(&listen) as Arc<dyn Listen>, new, most));
+    Setup { names, listen, doors, room: Arc::new(Semaphore::new(100)) }
+}
+
+fn ports(ports: &[u16]) -> Vec<Port> {
+    ports.iter().map(|port| Port::new(*port).unwrap()).collect()
+}
+
+impl Setup {
+    async fn open(&self, name: &str, on: &[u16]) -> Result<Pair, Unserved> {
+        let room = Arc::clone(&self.room).try_acquire_owned().unwrap();
+        self.names.open(&name.parse().unwrap(), ports(on), room).await
+    }
+
+    fn targets(&mut self) -> Vec<String> {
+        std::iter::from_fn(|| self.doors.try_recv().ok()).map(|door| door.target.to_string()).collect()
+    }
+
+    fn asked(&self) -> usize {
+        self.listen.asked.lock().unwrap().len()
+    }
+}
+
+fn host(name: &str) -> HostName {
+    name.parse().unwrap()
+}
+
+/// Every name has a pair of its own that leads back to it, and none of it looks like a network's address.
+#[test]
+fn addresses_are_of_one_name_each() {
+    let mut seen = HashSet::new();
+    for index in 0..limits::NAMES {
+        let Pair { v4, v6 } = pair(index);
+        assert!(!matches!(v4.octets()[3], 0 | 255), "{v4}");
+        assert_ne!(v6, V6);
+        for ip in [IpAddr::from(v4), v6.into()] {
+            assert!(synthetic(ip) && seen.insert(ip), "{ip}");
+            assert_eq!(index_of(ip), Some(index), "{ip}");
+        }
+    }
+    let last = pair(limits::NAMES - 1);
+    assert_eq!(last.v4, Ipv4Addr::new(198, 18, 16, 32));
+    for none in [
+        "198.18.0.0",
+        "198.18.0.255",
+        "198.18.1.0",
+        "198.18.16.33",
+        "198.19.0.1",
+        "198.17.255.255",
+        "127.0.0.1",
+    ] {
+        assert_eq!(index_of(none.parse().unwrap()), None, "{none}");
+    }
+    for none in
+        ["fd65:7865:6174::", "fd65:7865:6174::1001", "fd65:7865:6174:1::1", "fd65:7865:6173::1", "::1"]
+    {
+        assert_eq!(index_of(none.parse().unwrap()), None, "{none}");
+    }
+    for (ip, is) in [
+        ("198.19.255.255", true),
+        ("198.20.0.0", false),
+        ("198.17.255.255", false),
+        ("fd65:7865:6174:0:ffff::", true),
+        ("fd65:7865:6174:1::", false),
+    ] {
+        assert_eq!(synthetic(ip.parse().unwrap()), is, "{ip}");
+    }
+}
+
+#[tokio::test]
+async fn a_name_gets_its_listeners_once() {
+    let mut setup = setup(100);
+    assert_eq!(setup.names.known(&host("a.test")), None);
+    let first = setup.open("a.test", &[80, 443]).await.unwrap();
+    assert_eq!(first, pair(0));
+    assert_eq!(setup.targets(), ["a.test:80", "a.test:80", "a.test:443", "a.test:443"]);
+    let at = |ip: IpAddr, port| SocketAddr::new(ip, port);
+    let made = [
+        at(first.v4.into(), 80),
+        at(first.v6.into(), 80),
+        at(first.v4.into(), 443),
+        at(first.v6.into(), 443),
+    ];
+    assert_eq!(*setup.listen.asked.lock().unwrap(), made);
+    assert!(made.iter().all(|at| setup.names.listens_at(*at)));
+    assert!(!setup.names.listens_at(at(first.v4.into(), 8080)));
+    assert!(!setup.names.listens_at(at(pair(1).v4.into(), 80)));
+    assert_eq!(setup.names.known(&host("a.test")), Some(first));
+    // Again, and in other letters: the same.
+    assert_eq!(setup.open("A.TEST", &[80, 443]).await, Ok(first));
+    assert_eq!((setup.targets().len(), setup.asked()), (0, 4));
+    assert_eq!(setup.open("b.test", &[443]).await, Ok(pair(1)));
+    for (ip, name) in [(IpAddr::from(first.v6), "a.test"), (pair(1).v4.into(), "b.test")] {
+        assert_eq!(setup.names.name_at(ip), Some(host(name)));
+    }
+    assert_eq!(setup.names.name_at(pair(2).v4.into()), None);
+    assert_eq!(setup.room.available_permits(), 100);
+}
+
+/// Many questions for one name at once are one set of listeners; and the others get what the first one got.
+#[tokio::test]
+async fn questions_for_one_name_wait_for_one_another() {
+    let mut setup = setup(100);
+    setup.listen.shut.store(true, Ordering::Relaxed);
+    let mut tasks = JoinSet::new();
+    for _ in 0..20 {
+        let (names, room) = (Arc::clone(&setup.names), Arc::clone(&setup.room).try_acquire_owned().unwrap());
+        tasks.spawn(async move { names.open(&host("a.test"), ports(&[443]), room).await });
+    }
+    tokio::task::yield_now().await;
+    assert!(timeout(Duration::from_millis(50), tasks.join_next()).await.is_err(), "they wait");
+    setup.listen.shut.store(false, Ordering::Relaxed);
+    while let Some(ended) = tasks.join_next().await {
+        assert_eq!(ended.unwrap(), Ok(pair(0)));
+    }
+    assert_eq!((setup.targets().len(), setup.asked()), (2, 2));
+}
+
+/// A port that the stage has already is said to be that; what was made before it is closed, and a later question tries again.
+#[tokio::test]
+async fn a_port_of_the_stages_own_fails_the_name_for_now() {
+    let mut setup = setup(4);
+    for (kind, said) in [
+        (io::ErrorKind::AddrInUse, "the stage itself listens on port 443, so that the gateway cannot"),
+        (io::ErrorKind::PermissionDenied, "the gateway cannot listen on port 443: permission denied"),
+    ] {
+        *setup.listen.failing.lock().unwrap() = Some((443, kind));
+        assert_eq!(setup.open("a.test", &[80, 443]).await.unwrap_err().to_string(), said);
+        assert_eq!(setup.targets(), [""; 0]);
+        assert!(!setup.names.listens_at(SocketAddr::new(pair(0).v4.into(), 80)));
+        assert_eq!(setup.names.known(&host("a.test")), None);
+    }
+    *setup.listen.failing.lock().unwrap() = None;
+    assert_eq!(
+        setup.open("a.test", &[80, 443]).await,
+        Ok(pair(0)),
+        "with the address that it had, and all of the room"
+    );
+    assert_eq!(setup.targets().len(), 4);
+}
+
+#[tokio::test]
+async fn a_panic_fails_one_question() {
+    let setup = setup(2);
+    setup.listen.panics.store(1, Ordering::Relaxed);
+    assert_eq!(setup.open("a.test", &[443]).await, Err(Unserved::Late));
+    assert_eq!(setup.open("a.test", &[443]).await, Ok(pair(0)));
+    assert_eq!(setup.room.available_permits(), 100);
+}
+
+/// R01: a stage below a granted wildcard gets names and listeners up to the bounds, and keeps those it has.
+#[tokio::test]
+async fn r01_names_and_listeners_are_bounded() {
+    let setup = setup(5);
+    assert_eq!(setup.open("a.test", &[80, 443]).await, Ok(pair(0)));
+    assert_eq!(setup.open("b.test", &[443]).await, Err(Unserved::Listeners(5)));
+    assert_eq!(setup.names.name_at(pair(1).v4.into()), None, "it takes no place");
+    assert_eq!(setup.open("a.test", &[80, 443]).await, Ok(pair(0)));
+    setup.names.open_addresses(vec!["192.0.2.1:443".parse().unwrap()], |_, why| panic!("{why}")).await;
+    let (tell, told) = mpsc::channel();
+    let tell = move |at, why: &Unserved| tell.send((at, why.clone())).unwrap();
+    setup.names.open_addresses(vec!["192.0.2.2:443".parse().unwrap()], tell).await;
+    assert_eq!(told.recv().unwrap().1, Unserved::Listeners(5));
+
+    let setup = super::tests::setup(usize::MAX);
+    setup.names.table().names = vec![host("x.test"); limits::NAMES];
+    assert_eq!(setup.open("a.test", &[443]).await, Err(Unserved::Names));
+    assert_eq!(setup.asked(), 0);
+}
+
+/// A listener that takes too long fails the question in time, and later ones until it is there.
+#[tokio::test(start_paused = true)]
+async fn listeners_have_a_deadline() {
+    let setup = setup(100);
+    setup.listen.shut.store(true, Ordering::Relaxed);
+    let start = Instant::now();
+    // A thread at work keeps a paused clock from going on by itself.
+    let advance = async {
+        tokio::task::yield_now().await;
+        tokio::time::advance(limits::LISTEN).await;
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        biased;
+        answer = setup.open("a.test", &[443]) => assert_eq!(answer, Err(Unserved::Late)),
+        () = advance => {}
+    }
+    assert!(start.elapsed() <= 2 * limits::LISTEN);
+    assert_eq!(setup.room.available_permits(), 99, "a thread is still at it");
+    setup.listen.shut.store(false, Ordering::Relaxed);
+    while setup.room.available_permits() < 100 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(setup.open("a.test", &[443]).await, Ok(pair(0)));
+}
+
+/// Addresses that are granted as such: each that can have a listener gets one, and each other is told of.
+#[tokio::test]
+async fn granted_addresses_get_listeners() {
+    let mut setup = setup(100);
+    *setup.listen.failing.lock().unwrap() = Some((25, io::ErrorKind::AddrInUse));
+    let addresses =
+        ["192.0.2.1:443", "192.0.2.1:25", "[2001:db8::1]:443", "198.18.0.1:443", "[fd65:7865:6174::7]:80"];
+    let (tell, told) = mpsc::channel();
+    let tell = move |at, why: &Unserved| tell.send(format!("{at}: {why}")).unwrap();
+    setup.names.open_addresses(addresses.iter().map(|at| at.parse().unwrap()).collect(), tell).await;
+    assert_eq!(setup.targets(), ["192.0.2.1:443", "[2001:db8::1]:443"]);
+    assert!(setup.names.listens_at("[2001:db8::1]:443".parse().unwrap()));
+    assert!(!setup.names.listens_at("192.0.2.1:25".parse().unwrap()));
+    let synthetic = "its address is one of those that the gateway gives to names";
+    assert_eq!(
+        told.iter().collect::<Vec<_>>(),
+        [
+            "192.0.2.1:25: the stage itself listens on port 25, so that the gateway cannot".to_owned(),
+            format!("198.18.0.1:443: {synthetic}"),
+            format!("[fd65:7865:6174::7]:80: {synthetic}"),
+        ]
+    );
+}
