@@ -59,7 +59,7 @@ pub struct DeniedHost {
 pub struct FailedHost {
     /// Host as it was matched.
     pub host: String,
-    /// Port.
+    /// Port; 0 for a name that was only asked for.
     pub port: u16,
     /// What went wrong, for people on the host.
     pub said: String,
@@ -156,15 +156,14 @@ impl Tally {
 
     pub(crate) fn failed(&mut self, target: &Target, said: &str) {
         let (host, port) = of(target);
-        let said = said.to_owned();
-        let entry = self.failed.entry((host.clone(), port, said.clone()), || FailedHost {
-            host,
-            port,
-            said,
-            count: 0,
-        });
-        if let Some(entry) = entry {
-            entry.count += 1;
+        self.unreached(&FailedHost { host, port, said: said.to_owned(), count: 0 }, 1);
+    }
+
+    /// Equal failures.
+    pub(crate) fn unreached(&mut self, failed: &FailedHost, times: u64) {
+        let key = (failed.host.clone(), failed.port, failed.said.clone());
+        if let Some(entry) = self.failed.entry(key, || failed.clone()) {
+            entry.count = entry.count.saturating_add(times);
         }
     }
 

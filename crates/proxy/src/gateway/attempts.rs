@@ -18,7 +18,7 @@ use crate::gateway::names::Unserved;
 use crate::limits;
 use crate::reach::today;
 use crate::server::{Context, Ruling};
-use crate::tally::DeniedHost;
+use crate::tally::{DeniedHost, FailedHost};
 
 pub(crate) use exeat_audit::Proto;
 
@@ -96,9 +96,11 @@ struct Told {
 enum AtTheEnd {
     /// On a line.
     Listed(DeniedHost),
+    /// On a line of what failed.
+    Failed(FailedHost),
     /// Among those that are counted together.
     Counted,
-    /// It is no attempt.
+    /// It is no attempt, or too many failed.
     Nowhere,
 }
 
@@ -260,6 +262,7 @@ impl Fold {
                     );
                 }
             }
+            AtTheEnd::Failed(failed) => cx.tally(|tally| tally.unreached(failed, times)),
             AtTheEnd::Counted => cx.tally(|tally| tally.tried_besides(times)),
             AtTheEnd::Nowhere => {}
         }
@@ -287,8 +290,8 @@ impl Told {
                 let mut question = question(Reason::ResolveError, ruling);
                 question.host = Some(name.clone());
                 question.error = Some(why.clone());
-                // It was not refused.
-                Self { event: Event::Dns(question), end: AtTheEnd::Nowhere, flag_inside: None }
+                let failed = FailedHost { host: name.to_string(), port: 0, said: why.clone(), count: 0 };
+                Self { event: Event::Dns(question), end: AtTheEnd::Failed(failed), flag_inside: None }
             }
             Key::Rest(reason) => {
                 let error = Some("too many different ones for lines of their own".to_owned());

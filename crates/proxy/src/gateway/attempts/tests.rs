@@ -8,6 +8,7 @@ use serde_json::Value;
 use tokio::time::advance;
 
 use super::*;
+use crate::Summary;
 
 /// A context with its record and its denials file, in a directory that goes with it.
 struct Run {
@@ -213,6 +214,26 @@ async fn a01_a_question_for_no_name_is_escaped() {
     assert!(run.read("denials.jsonl").is_empty());
 }
 
+/// What is granted and not served has failed, and was not denied.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_served_has_failed() {
+    let run = Run::new(&["api.example.com"]);
+    let attempts = run.attempts();
+    (0..3).for_each(|_| attempts.unserved(&name("api.example.com"), &Unserved::Listeners(7)));
+    attempts.flush();
+    let lines = run.lines();
+    assert_eq!((lines.len(), told(&lines)), (2, 3));
+    for line in &lines {
+        assert_eq!((&line["event"], &line["host"]), (&"dns".into(), &"api.example.com".into()));
+        assert_eq!((&line["verdict"], &line["reason"]), (&"error".into(), &"resolve_error".into()));
+        assert_eq!(line["error"], Unserved::Listeners(7).to_string());
+    }
+    let Summary { denied_total, denied, failed, .. } = run.cx.summary();
+    assert_eq!((denied_total, denied.len(), failed.len()), (0, 0, 1));
+    assert_eq!((failed[0].host.as_str(), failed[0].port, failed[0].count), ("api.example.com", 0, 3));
+    assert!(run.read("denials.jsonl").is_empty());
+}
+
 /// A name that was asked for and connected to is listed once, with its port.
 #[tokio::test(start_paused = true)]
 async fn a_name_is_listed_once() {
@@ -338,6 +359,7 @@ enum Step {
     Direct(u8, u8),
     Name(u8),
     Raw(u8),
+    Unserved(u8),
     Missed(u64),
     Wait(u64),
     Reload,
@@ -348,6 +370,7 @@ fn step() -> impl Strategy<Value = Step> {
         6 => (0..12_u8, 0..3_u8).prop_map(|(host, proto)| Step::Direct(host, proto)),
         6 => (0..12_u8).prop_map(Step::Name),
         2 => (0..6_u8).prop_map(Step::Raw),
+        1 => (0..6_u8).prop_map(Step::Unserved),
         1 => (0..1000_u64).prop_map(Step::Missed),
         3 => (0..40_000_u64).prop_map(Step::Wait),
         1 => Just(Step::Reload),
@@ -365,7 +388,7 @@ proptest! {
         runtime.block_on(async {
             let run = Run::new(&["n1.example:22", "!n2.example"]);
             let attempts = Attempts::with_bounds(Arc::clone(&run.cx), Bounds { most, burst, rate: 1 });
-            let (mut direct, mut asked, mut missed) = (0, 0, 0);
+            let (mut direct, mut asked, mut failed, mut missed) = (0, 0, 0, 0);
             for step in &steps {
                 match step {
                     Step::Direct(host, proto) => {
@@ -381,6 +404,10 @@ proptest! {
                     Step::Raw(number) => {
                         attempts.name_malformed(&[*number]);
                         asked += 1;
+                    }
+                    Step::Unserved(number) => {
+                        attempts.unserved(&name(&format!("n{number}.example")), &Unserved::Late);
+                        failed += 1;
                     }
                     Step::Missed(count) => {
                         attempts.missed(*count);
@@ -399,9 +426,10 @@ proptest! {
             attempts.flush();
             let lines = run.lines();
             let of = |event: &str| told(lines.iter().filter(|line| line["event"] == event));
-            prop_assert_eq!((of("decision"), of("dns"), of("note")), (direct, asked, missed));
+            prop_assert_eq!((of("decision"), of("dns"), of("note")), (direct, asked + failed, missed));
             prop_assert_eq!(run.cx.summary().denied_total, direct + asked);
-            prop_assert_eq!(run.cx.log().counts().denied, direct + asked);
+            let counts = run.cx.log().counts();
+            prop_assert_eq!((counts.denied, counts.errors), (direct + asked, failed));
             let state = attempts.lock();
             let own = state.folds.keys().filter(|key| !matches!(key, Key::Rest(_) | Key::Missed)).count();
             prop_assert!(own == state.own && own <= most, "{} of {}", own, most);
