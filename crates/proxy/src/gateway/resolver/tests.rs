@@ -467,3 +467,14 @@ fn r01_a_flood_of_questions_leaves_tunnels_their_turns() {
         (0..50).any(|_| client.send(&ask("a.test", 1)).is_ok() && client.recv(&mut [0; 100]).is_ok());
     assert!(answered, "it serves on");
 }
+
+#[test]
+fn what_this_machine_is_called_is_loopback_and_no_attempt() {
+    // A machine may be called what is no host name.
+    let Some(own) = own_name() else { return };
+    let served = start(&[], None);
+    assert_eq!(served.names(own.as_str(), 1), (RCODE::NoError, vec!["127.0.0.1".to_owned()]));
+    assert_eq!(served.names(own.as_str(), 28), (RCODE::NoError, vec!["::1".to_owned()]));
+    assert_eq!(served.names(&format!("a.{own}"), 1).0, RCODE::NameError);
+    assert_eq!(served.recorded(), [format!("deny:default a.{own}")]);
+}
