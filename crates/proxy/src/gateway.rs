@@ -41,13 +41,18 @@ pub struct Sockets {
     pub udp: std::net::UdpSocket,
     /// The name server's, for streams.
     pub tcp: std::net::TcpListener,
-    /// Sees every attempt to send something to elsewhere.
-    pub tap: Box<dyn Packets>,
+    /// See every attempt to send something to elsewhere.
+    pub taps: Vec<Box<dyn Packets>>,
 }
 
-/// A packet socket without link-layer headers (packet(7)), non-blocking. Its filter lets through what asks for a connection, and
-/// what is sent without one.
+/// A raw socket (raw(7)), non-blocking. Its filter lets through what asks for a connection, and what is sent without one.
 pub trait Packets: AsFd + fmt::Debug + Send + Sync + 'static {
+    /// The next packet, from its IP header on, or as much of it as there is room for.
+    ///
+    /// # Errors
+    /// `WouldBlock` where there is none.
+    fn read(&self, packet: &mut [u8]) -> io::Result<usize>;
+
     /// How many packets found no room in its queue since this was asked last.
     ///
     /// # Errors
@@ -71,15 +76,18 @@ pub async fn gateway(
     cx: Arc<Context>,
     stop: CancellationToken,
 ) -> io::Result<()> {
-    let Sockets { udp, tcp, tap } = sockets;
+    let Sockets { udp, tcp, taps } = sockets;
     let (new, mut doors) = mpsc::unbounded_channel();
     let names = Arc::new(Names::new(listen, new, cx.limits().listeners));
     let attempts = Arc::new(Attempts::new(Arc::clone(&cx)));
     let server = resolver::Server::new(udp, tcp, Arc::clone(&names), Arc::clone(&attempts))?;
-    let tap = tap::Tap::new(tap, names, Arc::clone(&attempts))?;
+    let tap = |packets| tap::Tap::new(packets, Arc::clone(&names) as _, Arc::clone(&attempts));
+    let taps = taps.into_iter().map(tap).collect::<io::Result<Vec<_>>>()?;
     let mut tasks = JoinSet::new();
     tasks.spawn(server.serve(Arc::clone(&cx), stop.clone()));
-    tasks.spawn(tap.watch(stop.clone()));
+    for tap in taps {
+        tasks.spawn(tap.watch(stop.clone()));
+    }
     loop {
         let door = tokio::select! {
             biased;

@@ -125,9 +125,23 @@ pub enum Error {
     /// The sandbox could not be set up.
     #[error("cannot set up the sandbox")]
     Sandbox(#[source] exeat_sandbox::Error),
-    /// The gateway was demanded, and this machine does not allow it.
-    #[error("the transparent gateway cannot be set up")]
-    Gateway(#[source] exeat_sandbox::Error),
+    /// Something was demanded that takes a way into the sandbox's network, and there is none on this machine.
+    #[error("{flag} cannot be had on this machine")]
+    Gateway {
+        /// What demands it.
+        flag: &'static str,
+        /// The cause.
+        #[source]
+        source: exeat_sandbox::Error,
+    },
+    /// No listener for a port of this machine could be made.
+    #[error("cannot listen on port {inner} of the sandbox's loopback")]
+    HostPort {
+        /// The port.
+        inner: u16,
+        /// The cause.
+        source: io::Error,
+    },
     /// A standard stream is something that would lead out of the sandbox.
     #[error("{stream} is {what}: a stage could use it to leave the sandbox")]
     Stream {

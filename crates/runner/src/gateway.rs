@@ -1,63 +1,106 @@
-//! The gateway of a run: what the sandbox crate opens in the stage's network, given to the proxy crate to serve.
+//! The gateway of a run, and ports of this machine: what the sandbox crate opens in the stage's network, given to the proxy crate to
+//! serve.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use exeat_policy::Target;
 use exeat_proxy::{Context, Listen, Packets, Sockets, gateway};
-use exeat_sandbox::{InsideNetwork, Network, packets_missed};
+use exeat_sandbox::{InsideNetwork, Network, OpenNetwork};
+use nix::libc;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain};
 use crate::plan::Plan;
 use crate::request::Transparent;
 
-/// What became of the gateway, before the stage starts.
-#[derive(Debug)]
-pub(crate) enum Gateway {
-    /// It was not asked for.
-    Off,
-    /// This machine does not allow it, and the run goes on without.
-    Unavailable(exeat_sandbox::Error),
-    /// It stands.
-    On(Network),
+/// Ways out of the stage's network besides the proxy's listener, before the stage starts.
+#[derive(Default)]
+pub(crate) struct Ways {
+    /// Why there is no gateway, although one was asked for.
+    unavailable: Option<exeat_sandbox::Error>,
+    /// What a gateway works with.
+    open: Option<(OpenNetwork, Arc<dyn Listen>)>,
+    /// Listeners for ports of this machine, with what each leads to.
+    pub(crate) forwards: Vec<(TcpListener, Arc<Target>)>,
 }
 
-impl Gateway {
-    /// Whether the sandbox's network is to be configured.
-    pub(crate) fn is_wanted(plan: &Plan) -> bool {
-        plan.transparent != Transparent::Off
+impl Ways {
+    /// Whether the sandbox's network is to be entered, and with it whether it is to be open.
+    pub(crate) fn wanted(plan: &Plan) -> Option<bool> {
+        let gateway = plan.transparent != Transparent::Off;
+        (gateway || !plan.host_ports.is_empty()).then_some(gateway)
     }
 
     /// # Errors
-    /// Where it was demanded and is not to be had.
+    /// Where something was demanded and is not to be had.
     pub(crate) fn new(
         plan: &Plan,
         network: Option<Result<Network, exeat_sandbox::Error>>,
     ) -> Result<Self, Error> {
-        match network {
-            None => Ok(Self::Off),
-            Some(Ok(network)) => Ok(Self::On(network)),
-            Some(Err(error)) if plan.transparent == Transparent::On => Err(Error::Gateway(error)),
-            Some(Err(error)) => Ok(Self::Unavailable(error)),
+        let demanded = match (plan.transparent, plan.host_ports.first()) {
+            (Transparent::On, _) => Some("--transparent on"),
+            (_, Some(_)) => Some("--host-port"),
+            _ => None,
+        };
+        let Network { open, inside } = match (network, demanded) {
+            (None, _) => return Ok(Self::default()),
+            (Some(Ok(network)), _) => network,
+            (Some(Err(source)), Some(flag)) => return Err(Error::Gateway { flag, source }),
+            (Some(Err(error)), None) => return Ok(Self { unavailable: Some(error), ..Self::default() }),
+        };
+        let mut forwards = Vec::new();
+        for port in &plan.host_ports {
+            let (target, inner) = (Arc::new(port.target()), port.inner.get());
+            let at = |ip: IpAddr| inside.listen(SocketAddr::new(ip, inner));
+            let refused = |source| Error::HostPort { inner, source };
+            forwards.push((at(Ipv4Addr::LOCALHOST.into()).map_err(refused)?, Arc::clone(&target)));
+            match at(Ipv6Addr::LOCALHOST.into()) {
+                Ok(listener) => forwards.push((listener, target)),
+                // A kernel without IPv6.
+                Err(error) if is_absent(&error) => {}
+                Err(error) => return Err(refused(error)),
+            }
         }
+        let inside: Arc<dyn Listen> = Arc::new(Doors(inside));
+        Ok(Self { unavailable: None, open: open.map(|open| (open, inside)), forwards })
     }
 
-    /// The word for the record.
+    /// Whether there is a gateway.
+    pub(crate) fn has_gateway(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// The gateway, for the record.
     pub(crate) fn word(&self) -> String {
-        match self {
-            Self::Off => "off".into(),
-            Self::Unavailable(error) => format!("off: {}", chain(error)),
-            Self::On(_) => "on".into(),
+        match (&self.open, &self.unavailable) {
+            (Some(_), _) => "on".into(),
+            (None, Some(error)) => format!("off: {}", chain(error)),
+            (None, None) => "off".into(),
         }
     }
 
     /// A line for the caller, where something was left out.
     pub(crate) fn note(&self) -> Option<String> {
-        let Self::Unavailable(error) = self else { return None };
-        Some(format!("programs that ignore HTTPS_PROXY reach nothing in this run: {}", chain(error)))
+        let why = chain(self.unavailable.as_ref()?);
+        Some(format!("programs that ignore HTTPS_PROXY reach nothing in this run: {why}"))
     }
+
+    /// Serves the gateway, where there is one, until `stop` is cancelled.
+    pub(crate) async fn serve(self, cx: Arc<Context>, stop: CancellationToken) {
+        let Some((OpenNetwork { udp, tcp, taps }, listen)) = self.open else { return };
+        let taps = taps.into_iter().map(|tap| Box::new(Tap(tap)) as Box<dyn Packets>).collect();
+        if let Err(error) = gateway(Sockets { udp, tcp, taps }, listen, cx, stop).await {
+            tracing::error!(%error, "the gateway ended");
+        }
+    }
+}
+
+/// Whether the kernel has no such family, or no such address.
+fn is_absent(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(libc::EAFNOSUPPORT)
 }
 
 /// The process in the stage's network, as the proxy crate asks for it.
@@ -69,9 +112,9 @@ impl Listen for Doors {
     }
 }
 
-/// The packet socket, as the proxy crate reads it.
+/// A raw socket, as the proxy crate reads it.
 #[derive(Debug)]
-struct Tap(OwnedFd);
+struct Tap(exeat_sandbox::Packets);
 
 impl AsFd for Tap {
     fn as_fd(&self) -> BorrowedFd<'_> {
@@ -80,16 +123,11 @@ impl AsFd for Tap {
 }
 
 impl Packets for Tap {
-    fn missed(&self) -> io::Result<u64> {
-        packets_missed(self)
+    fn read(&self, packet: &mut [u8]) -> io::Result<usize> {
+        self.0.read(packet)
     }
-}
 
-/// Serves it until `stop` is cancelled.
-pub(crate) async fn serve(network: Network, cx: Arc<Context>, stop: CancellationToken) {
-    let Network { udp, tcp, tap, inside } = network;
-    let listen: Arc<dyn Listen> = Arc::new(Doors(inside));
-    if let Err(error) = gateway(Sockets { udp, tcp, tap: Box::new(Tap(tap)) }, listen, cx, stop).await {
-        tracing::error!(%error, "the gateway ended");
+    fn missed(&self) -> io::Result<u64> {
+        self.0.missed()
     }
 }

@@ -47,7 +47,7 @@ use crate::cover::{Covers, Uncovered};
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
-use crate::gateway::{self, Gateway};
+use crate::gateway::Ways;
 use crate::limits::{self, Reached, Stop};
 use crate::lists::{GIT, GIT_LINK, PROTECTED};
 use crate::output::{Copies, Meter};
@@ -621,9 +621,9 @@ impl Run<'_> {
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
         let Offered { bridge, handle, network } = sandbox.offered(&mut asks).await?;
-        let gateway = Gateway::new(self.plan, network)?;
-        self.begin(&gateway.word())?;
-        let no_gateway = gateway.note();
+        let mut ways = Ways::new(self.plan, network)?;
+        self.begin(&ways.word())?;
+        let no_gateway = ways.note();
         // All names are mounted now: nothing is left on the host from here on, whatever happens.
         drop(dir);
 
@@ -652,13 +652,15 @@ impl Run<'_> {
                 tracing::debug!(?entry, ?report, "the proxy has stopped");
             });
         }
-        let is_on = match (gateway, &server) {
-            (Gateway::On(network), Server::Own(context)) => {
-                tasks.spawn(gateway::serve(network, Arc::clone(context), stop.clone()));
-                true
-            }
-            _ => false,
-        };
+        for (listener, target) in mem::take(&mut ways.forwards) {
+            let listener = Listener::tcp(listener).map_err(prepare("the listener of a host port"))?;
+            let serving = server.clone().serve(listener, Entry::Forward(target), stop.clone());
+            tasks.spawn(async move { drop(serving.await) });
+        }
+        let has_gateway = ways.has_gateway();
+        if let Server::Own(context) = &server {
+            tasks.spawn(ways.serve(Arc::clone(context), stop.clone()));
+        }
 
         let on_start = || {
             if let Some(started) = started {
@@ -669,7 +671,7 @@ impl Run<'_> {
             if own_streams { release_streams() } else { Ok(()) }
         };
         let timeout = self.plan.limits.limits.timeout;
-        let ended = sandbox.become_stage(handle, is_on, &mut asks, timeout, on_start).await;
+        let ended = sandbox.become_stage(handle, has_gateway, &mut asks, timeout, on_start).await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
@@ -721,7 +723,7 @@ impl Run<'_> {
             staging,
         };
         let mut go = self.go(terminal.as_ref())?;
-        let wants_network = Gateway::is_wanted(self.plan);
+        let wants_network = Ways::wanted(self.plan);
         let without_gateway = self.variables(&self.plan.without_gateway);
         let limits = self.plan.limits;
         let mounts = self.plan.mounts.clone();
@@ -738,13 +740,13 @@ impl Run<'_> {
                 Err(error) => return drop(offer_to.send(Err(error))),
             };
             let Some(bridge) = offer.take_bridge() else { return };
-            let network = wants_network.then(|| offer.network());
+            let network = wants_network.map(|open| offer.network(open));
             let offered = Offered { bridge, handle: offer.handle(), network };
             if offer_to.send(Ok(offered)).is_err() {
                 return;
             }
-            let Ok(is_on) = may_go.blocking_recv() else { return };
-            if !is_on {
+            let Ok(has_gateway) = may_go.blocking_recv() else { return };
+            if !has_gateway {
                 go.env = without_gateway;
             }
             // The handle is known before the stage can write.

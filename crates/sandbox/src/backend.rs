@@ -245,13 +245,13 @@ impl Offer {
         Ok(table)
     }
 
-    /// Configures the sandbox's network from the host's side: every address there is local then, so that a connection to any is
-    /// accepted by whoever listens there, and refused at once where nobody does. Nothing of it is inside.
+    /// Enters the sandbox's network from the host's side. Where it is to be `open`, every address there is local afterwards, so that a
+    /// connection to any is accepted by whoever listens there, and refused at once where nobody does. Nothing of it is inside.
     ///
     /// # Errors
     /// [`Error::Network`] with the step that the kernel refuses; the sandbox stands as before.
-    pub fn network(&self) -> Result<Network, Error> {
-        sys::enter_network(self.control.pid, self.identity)
+    pub fn network(&self, open: bool) -> Result<Network, Error> {
+        sys::enter_network(self.control.pid, self.identity, open)
             .map_err(|(step, source)| Error::Network { step, source })
     }
 

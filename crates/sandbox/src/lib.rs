@@ -31,8 +31,9 @@ pub use staging::Staging;
 pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
-    InsideNetwork, NetStep, Network, Tree, UserMap, descriptor_limit, ignores, notice_children,
-    open_files_as, packets_missed, prefer_this_thread, raise_descriptor_limit, suspend_this_process, take_fd,
+    InsideNetwork, NetStep, Network, OpenNetwork, Packets, Tree, UserMap, descriptor_limit, ignores,
+    notice_children, open_files_as, prefer_this_thread, raise_descriptor_limit, suspend_this_process,
+    take_fd,
 };
 
 /// The static helper, as built with this library.

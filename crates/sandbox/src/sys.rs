@@ -22,7 +22,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 use crate::spec::Identity;
 
 pub(crate) use netns::enter as enter_network;
-pub use netns::{Inside as InsideNetwork, NetStep, Network};
+pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
 pub(crate) use trees::Places;
 pub use trees::{Tree, UserMap};
@@ -370,29 +370,6 @@ pub(crate) fn landlock_abi() -> u32 {
     u32::try_from(abi).unwrap_or(0)
 }
 
-/// How many packets found no room in a packet socket's queue since it was asked last (PACKET_STATISTICS, packet(7)). What its filter
-/// does not let through is no part of it.
-///
-/// # Errors
-/// What getsockopt(2) says.
-pub fn packets_missed(socket: impl AsFd) -> io::Result<u64> {
-    let mut statistics = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
-    let size = mem::size_of::<libc::tpacket_stats>();
-    let mut length = libc::socklen_t::try_from(size).map_err(io::Error::other)?;
-    // SAFETY: a live local of the length given, which any bytes of the kernel's make a value of.
-    let told = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_STATISTICS,
-            (&raw mut statistics).cast(),
-            &raw mut length,
-        )
-    };
-    Errno::result(told)?;
-    Ok(statistics.tp_drops.into())
-}
-
 /// An anonymous file that holds `bytes`, read from its start, under a descriptor above the standard ones.
 pub(crate) fn file_of(bytes: &[u8]) -> io::Result<File> {
     let fd = nix::sys::memfd::memfd_create(c"exeat", nix::sys::memfd::MFdFlags::MFD_CLOEXEC)?;
@@ -404,57 +381,12 @@ pub(crate) fn file_of(bytes: &[u8]) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{Ipv4Addr, UdpSocket};
     use std::os::unix::fs::MetadataExt;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::time::{Duration, Instant};
 
     use super::*;
     use crate::backend::{Change, change};
-
-    /// A08: what a tap misses is counted exactly, and once.
-    #[test]
-    fn a08_missed_packets_are_counted() {
-        const SENT: u64 = 5000;
-        std::thread::spawn(|| {
-            // SAFETY: takes a number; this thread alone moves.
-            if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
-                // An ordinary user's threads may not. The end-to-end tests are run as both.
-                return;
-            }
-            // SAFETY: numbers and live locals of the lengths given; `SIOCSIFFLAGS` with `IFF_UP` brings the loopback up (netdevice(7)).
-            let tap = unsafe {
-                let kind = libc::SOCK_DGRAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
-                let protocol = libc::c_int::from(0x0800_u16.to_be());
-                let tap = Errno::result(libc::socket(libc::AF_PACKET, kind, protocol)).unwrap();
-                let tap = OwnedFd::from_raw_fd(tap);
-                let mut request: libc::ifreq = mem::zeroed();
-                request.ifr_name[0] = b'l' as libc::c_char;
-                request.ifr_name[1] = b'o' as libc::c_char;
-                request.ifr_ifru.ifru_flags = 1;
-                let up = libc::ioctl(tap.as_raw_fd(), libc::SIOCSIFFLAGS, &raw const request);
-                Errno::result(up).unwrap();
-                tap
-            };
-            let [socket, sink] =
-                [1, 2].map(|last| UdpSocket::bind((Ipv4Addr::new(127, 0, 0, last), 9)).unwrap());
-            let to = sink.local_addr().unwrap();
-            for _ in 0..SENT {
-                socket.send_to(b"x", to).unwrap();
-            }
-            let mut read = 0;
-            while nix::unistd::read(&tap, &mut [0; 64]).is_ok() {
-                read += 1;
-            }
-            let missed = packets_missed(&tap).unwrap();
-            assert!(read > 0 && missed > 0, "{read} {missed}");
-            assert_eq!(read + missed, SENT);
-            assert_eq!(packets_missed(&tap).unwrap(), 0, "each was counted already");
-            assert!(packets_missed(&socket).is_err());
-        })
-        .join()
-        .unwrap();
-    }
 
     /// B11: a host program's own signals do not put off the look at the mounts.
     #[test]

@@ -3,12 +3,9 @@
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::AsRawFd as _;
 use std::sync::Arc;
 
 use exeat_policy::HostName;
-use nix::errno::Errno;
-use nix::sys::socket::{MsgFlags, recv};
 use tokio::io::Interest;
 use tokio::net::UnixDatagram;
 use tokio::time::{MissedTickBehavior, interval, sleep};
@@ -38,9 +35,9 @@ impl Places for Names {
     }
 }
 
-/// The packet socket.
+/// One of the raw sockets.
 pub(crate) struct Tap {
-    /// A copy of `socket`: to recv(2) one kind of datagrams is as good as another.
+    /// A copy of `socket`, to be waited for: to poll(2) one kind of datagrams is as good as another.
     packets: UnixDatagram,
     socket: Box<dyn Packets>,
     places: Arc<dyn Places>,
@@ -93,12 +90,12 @@ impl Tap {
     fn take(&self, most: usize) -> io::Result<()> {
         let mut packet = [0; limits::PACKET];
         for _ in 0..most {
-            match recv(self.packets.as_raw_fd(), &mut packet, MsgFlags::MSG_DONTWAIT) {
+            match self.socket.read(&mut packet) {
                 Ok(length) => self.saw(packet.get(..length).unwrap_or(&packet)),
-                Err(Errno::EAGAIN) => return Err(io::ErrorKind::WouldBlock.into()),
-                Err(errno) => {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+                Err(error) => {
                     // Such as ENETDOWN, once. Whatever stays is asked again after a pause.
-                    tracing::debug!(%errno, "cannot read what the sandbox sends");
+                    tracing::debug!(%error, "cannot read what the sandbox sends");
                     return Ok(());
                 }
             }

@@ -1,11 +1,12 @@
 use std::io::Write as _;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use exeat_audit::{Header, Log, Mode, RunId, Sink};
 use exeat_policy::PolicyBuilder;
+use nix::sys::socket::MsgFlags;
 use proptest::prelude::*;
 use serde_json::Value;
 use tokio::time::{Instant, timeout};
@@ -149,6 +150,10 @@ impl AsFd for Queue {
 }
 
 impl Packets for Queue {
+    fn read(&self, packet: &mut [u8]) -> io::Result<usize> {
+        Ok(nix::sys::socket::recv(self.as_fd().as_raw_fd(), packet, MsgFlags::MSG_DONTWAIT)?)
+    }
+
     fn missed(&self) -> io::Result<u64> {
         Ok(self.1.swap(0, Ordering::Relaxed))
     }
