@@ -145,6 +145,9 @@ const SHOWN: &[(&str, Without)] = &[
     ("tcp-v6", Without::Sandbox),
     ("udp-v4", Without::Sandbox),
     ("udp-v6", Without::Sandbox),
+    ("gateway-name", Without::Other(with_an_open_name_server)),
+    ("gateway-port", Without::Other(with_an_open_name_server)),
+    ("dns-tunnel", Without::Other(with_an_open_name_server)),
     ("host-tcp-v4", Without::Sandbox),
     ("host-tcp-v6", Without::Sandbox),
     ("host-udp-v4", Without::Sandbox),
@@ -250,6 +253,16 @@ fn every_attempt_can_fail(cx: &Cx) {
             show(cx);
         }
     }
+}
+
+/// A name server that answers for every name, and addresses that answer on every port.
+fn with_an_open_name_server(cx: &Cx) {
+    let (v4, v6) = cx.good_addrs();
+    for name in ["granted.exeat-gateway.invalid", "denied.exeat-gateway.invalid"] {
+        cx.bench().dns.set(name, Answer::Addrs(vec![v4, v6]));
+    }
+    let ids = ["gateway-name", "gateway-port", "dns-tunnel"];
+    got_out(&cx.outside(inside(cx, &json!({}), &ids)).run(), &ids);
 }
 
 const TOKEN: &str = "a-word-that-nobody-knows";

@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) mod canary;
 mod files;
+mod gateway;
 pub(crate) mod host;
 pub(crate) mod inside;
 mod kernel;
@@ -121,9 +122,9 @@ pub(crate) enum Saw {
 /// Every attempt, in the order in which they are made.
 pub(crate) fn attempts() -> impl Iterator<Item = &'static Attempt> {
     // The last one would end the others if it succeeded.
-    [net::ATTEMPTS, sockets::ATTEMPTS, proxy::ATTEMPTS, secrets::ATTEMPTS, files::ATTEMPTS]
+    [net::ATTEMPTS, gateway::ATTEMPTS, sockets::ATTEMPTS, proxy::ATTEMPTS, secrets::ATTEMPTS]
         .into_iter()
-        .chain([kernel::ATTEMPTS, processes::ATTEMPTS])
+        .chain([files::ATTEMPTS, kernel::ATTEMPTS, processes::ATTEMPTS])
         .flatten()
 }
 

@@ -10,6 +10,7 @@ use exeat_runner::{RunId, attempt};
 use nix::sys::signal::{Signal, kill};
 
 use super::canary::{Canaries, Files};
+use super::gateway::GRANTED;
 use super::inside::Line;
 use super::scratch::{Scratch, resolver, sockets_of_runs};
 use super::{Attempt, INSIDE, Node, Other, Spec, survive};
@@ -241,10 +242,11 @@ impl Host {
         run
     }
 
-    /// A name that leads to the host's loopback is allowed on two ports; the addresses behind it on one.
+    /// A name that nobody connects to is allowed, and one that leads to the host's loopback on two ports; the addresses behind that on
+    /// one.
     fn rules(&self) -> Vec<String> {
         let port = |name: &str| self.spec.sockets.get(name).map(|addr| addr.port());
-        let mut rules = Vec::new();
+        let mut rules = vec![GRANTED.to_owned()];
         rules.extend(port("tcp4").map(|port| format!("localhost:{port}")));
         if let Some(port) = port("origin4") {
             rules.extend(["localhost", "127.0.0.1", "[::1]"].map(|host| format!("{host}:{port}")));

@@ -10,12 +10,15 @@ use nix::libc;
 use super::{Attempt, Saw, Spec, answer, name, several};
 
 /// For an answer that comes at once or not at all.
-const PATIENCE: Duration = Duration::from_millis(700);
+pub(super) const PATIENCE: Duration = Duration::from_millis(700);
 /// A name that is reserved and that every name server answers for (RFC 2606).
 const NAME: &str = "example.com";
 /// Public addresses that belong to nobody and are routed like any other (RFC 5737, RFC 3849).
 const NOBODY4: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
 const NOBODY6: IpAddr = IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1));
+
+/// The sandbox's name server. Many hosts have one of their own at the same place.
+pub(super) const NAME_SERVER: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(127, 0, 0, 53)), 53);
 
 pub(super) const ATTEMPTS: &[Attempt] = &[
     Attempt::new("tcp-v4", "TCP to a public IPv4 address", &["P24", "D16"], |_| public_tcp(NOBODY4))
@@ -46,9 +49,9 @@ pub(super) const ATTEMPTS: &[Attempt] = &[
     })
     .controlled()
     .watched(&["udp6"]),
-    Attempt::new("dns-udp", "asking a name server, UDP", &["D11", "D10"], |spec| asked(spec, dns_udp))
+    Attempt::new("dns-udp", "asking a name server, UDP", &["D11", "D10"], |spec| asked(spec, ask_udp))
         .controlled(),
-    Attempt::new("dns-tcp", "asking a name server, TCP", &["D11", "D10"], |spec| asked(spec, dns_tcp))
+    Attempt::new("dns-tcp", "asking a name server, TCP", &["D11", "D10"], |spec| asked(spec, ask_tcp))
         .controlled(),
     Attempt::new("lookup", "a name through the C library", &["D11", "D12"], |_| lookup()).controlled(),
     Attempt::new("protocols", "internet sockets but TCP, UDP and ping", &["B05"], |_| protocols())
@@ -66,7 +69,20 @@ fn public_tcp(to: IpAddr) -> Saw {
 }
 
 fn public_udp(to: IpAddr) -> Saw {
-    answer(socket_for(to).and_then(|socket| socket.send_to(b"exeat", (to, 443))), &format!("sent to {to}"))
+    let sent = socket_for(to).and_then(|socket| {
+        socket.connect((to, 443))?;
+        let from = socket.local_addr()?.ip();
+        let own = from == to || from.is_loopback();
+        socket.send(b"exeat")?;
+        match socket.recv(&mut [0; 8]) {
+            // The gateway makes every address the sandbox's own, and what is sent there comes from there, or from the loopback: it goes no
+            // further. Elsewhere a refusal has come from
+            // somewhere, and silence is a packet that went there.
+            Err(error) if own => Err(error),
+            _ => Ok(()),
+        }
+    });
+    answer(sent, &format!("sent to {to}"))
 }
 
 /// Whether there is a way to an address. Connecting a UDP socket sends nothing.
@@ -126,9 +142,13 @@ pub(super) fn no_listener(canary: &str) -> String {
     format!("no {family} on this machine's loopback")
 }
 
-fn asked(spec: &Spec, ask: fn(SocketAddr) -> io::Result<usize>) -> Saw {
+type Ask = fn(SocketAddr, &str, u16) -> io::Result<Reply>;
+
+fn asked(spec: &Spec, ask: Ask) -> Saw {
     match spec.resolver {
-        Some(server) => match ask(server) {
+        Some(server) => match ask(server, NAME, 1) {
+            // The sandbox's own, which says so of every name that is not granted.
+            Ok(Reply { records: 0, code }) if server == NAME_SERVER => Saw::Refused(code.into()),
             Ok(_) => Saw::Out(format!("{server} answered")),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Saw::Refused("no answer".into()),
             Err(error) => Saw::Refused(name(&error)),
@@ -137,33 +157,62 @@ fn asked(spec: &Spec, ask: fn(SocketAddr) -> io::Result<usize>) -> Saw {
     }
 }
 
-fn dns_udp(server: SocketAddr) -> io::Result<usize> {
-    let socket = socket_for(server.ip())?;
-    socket.connect(server)?;
-    socket.send(&question())?;
-    socket.recv(&mut [0; 512])
+/// What a name server said.
+pub(super) struct Reply {
+    /// The word for its code (RFC 1035, section 4.1.1).
+    pub(super) code: &'static str,
+    /// Records in the answer.
+    pub(super) records: u16,
 }
 
-fn dns_tcp(server: SocketAddr) -> io::Result<usize> {
-    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let question = question();
-    let length = u16::try_from(question.len()).map_err(io::Error::other)?;
-    stream.write_all(&[&length.to_be_bytes()[..], &question].concat())?;
-    match stream.read(&mut [0; 512])? {
-        0 => Err(io::ErrorKind::UnexpectedEof.into()),
-        count => Ok(count),
+impl Reply {
+    fn read(bytes: &[u8]) -> io::Result<Self> {
+        let Some([_, _, _, code, _, _, a, b]) = bytes.first_chunk() else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        let code = match code & 0x0f {
+            0 => "no record",
+            2 => "SERVFAIL",
+            3 => "NXDOMAIN",
+            5 => "REFUSED",
+            _ => "an error",
+        };
+        Ok(Self { code, records: u16::from_be_bytes([*a, *b]) })
     }
 }
 
-/// A query for the name's A record (RFC 1035, section 4.1).
-fn question() -> Vec<u8> {
+/// Asks over UDP.
+pub(super) fn ask_udp(server: SocketAddr, name: &str, kind: u16) -> io::Result<Reply> {
+    let socket = socket_for(server.ip())?;
+    socket.connect(server)?;
+    socket.send(&question(name, kind))?;
+    let mut reply = [0; 512];
+    let count = socket.recv(&mut reply)?;
+    Reply::read(reply.get(..count).unwrap_or_default())
+}
+
+/// Asks over TCP.
+pub(super) fn ask_tcp(server: SocketAddr, name: &str, kind: u16) -> io::Result<Reply> {
+    let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let question = question(name, kind);
+    let length = u16::try_from(question.len()).map_err(io::Error::other)?;
+    stream.write_all(&[&length.to_be_bytes()[..], &question].concat())?;
+    let mut reply = [0; 14];
+    stream.read_exact(&mut reply)?;
+    Reply::read(reply.get(2..).unwrap_or_default())
+}
+
+/// A query for a record of a name (RFC 1035, section 4.1).
+fn question(name: &str, kind: u16) -> Vec<u8> {
     let mut bytes = vec![0x65, 0x78, 0x01, 0x00, 0, 1, 0, 0, 0, 0, 0, 0];
-    for label in NAME.split('.') {
+    for label in name.split('.') {
         bytes.push(u8::try_from(label.len()).unwrap_or(0));
         bytes.extend_from_slice(label.as_bytes());
     }
-    bytes.extend_from_slice(&[0, 0, 1, 0, 1]);
+    bytes.push(0);
+    bytes.extend(kind.to_be_bytes());
+    bytes.extend_from_slice(&[0, 1]);
     bytes
 }
 
