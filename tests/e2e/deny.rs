@@ -73,22 +73,23 @@ fn literal(cx: &Cx) {
     }
 }
 
-/// N22, D16: the namespace has no route, no resolver and no datagrams, of either family.
+/// N22, D16: nobody is reached and no resolver answers for what is not granted, of either family; without a gateway there is
+/// no route at all.
 fn direct_attempts(cx: &Cx) {
     let (v4, v6) = cx.good_addrs();
-    let attempts = [
-        (format!("tcp {v4}:443"), "ENETUNREACH"),
-        (format!("tcp [{v6}]:443"), "ENETUNREACH"),
-        (format!("udp {v4}:443"), "ENETUNREACH"),
-        (format!("udp [{v6}]:443"), "ENETUNREACH"),
-        (format!("dns-udp {v4}:53 {}", cx.evil()), "ENETUNREACH"),
-        (format!("dns-tcp {v4}:53 {}", cx.evil()), "ENETUNREACH"),
-        ("dns-udp 8.8.8.8:53 anything.test".into(), "ENETUNREACH"),
-        (format!("dns-udp 127.0.0.53:53 {}", cx.evil()), "ECONNREFUSED"),
-        (format!("dns-tcp 127.0.0.53:53 {}", cx.evil()), "ECONNREFUSED"),
+    let own = ["dns-udp 127.0.0.53:53", "dns-tcp 127.0.0.53:53"].map(|it| format!("{it} {}", cx.evil()));
+    let elsewhere = [
+        format!("tcp {v4}:443"),
+        format!("tcp [{v6}]:443"),
+        format!("udp {v4}:443"),
+        format!("udp [{v6}]:443"),
+        format!("dns-udp {v4}:53 {}", cx.evil()),
+        format!("dns-tcp {v4}:53 {}", cx.evil()),
+        "dns-udp 8.8.8.8:53 anything.test".into(),
     ];
     let probe = cx.probe();
-    let script: String = attempts.iter().map(|(words, _)| format!("{probe} {words}\n")).collect();
+    let attempts = elsewhere.iter().chain(&own);
+    let script: String = attempts.map(|words| format!("{probe} {words}\n")).collect();
     let outside = cx
         .outside(["sh", "-c", &format!("{probe} tcp {v4}:443; {probe} dns-udp 127.0.0.53:53 x.test")])
         .run();
@@ -97,9 +98,18 @@ fn direct_attempts(cx: &Cx) {
     let visits = || cx.bench().internet.visits(v4).len();
     wait_for(Duration::from_secs(5), "the visit from outside", || (visits() == 1).then_some(()));
 
-    let done = cx.sh(&[&cx.good()], &script).run();
-    let expected: Vec<&str> = attempts.iter().map(|(_, errno)| *errno).collect();
-    done.exits(0).prints(&format!("{}\n", expected.join("\n")));
+    for (gateway, refusal, answer) in
+        [("on", "ECONNREFUSED", "ok: code 3"), ("off", "ENETUNREACH", "ECONNREFUSED")]
+    {
+        let good = cx.good();
+        let words = ["run", "--transparent", gateway, "--allow", &good, "--", "sh", "-c", &script];
+        let done = cx.exeat(words).run();
+        let said = done.exits(0).stdout();
+        let lines: Vec<&str> = said.lines().collect();
+        let (out, asked) = lines.split_at(elsewhere.len());
+        assert!(out.iter().all(|line| *line == refusal), "{done:?}");
+        assert!(asked.len() == own.len() && asked.iter().all(|line| line.starts_with(answer)), "{done:?}");
+    }
     assert_eq!(visits(), 1);
     assert!(cx.bench().internet.visits(v6).is_empty());
 }
@@ -115,7 +125,7 @@ fn proxy_ignored(cx: &Cx) {
         cx.outside(direct).run().exits(0);
         cx.run(&[&good], direct).run().exits(7);
     }
-    cx.sh(&[&good], &format!("unset HTTPS_PROXY https_proxy; curl -sS {}", cx.good_url())).run().exits(6);
+    cx.sh(&[&good], &format!("unset HTTPS_PROXY https_proxy; curl -sS {}", cx.evil_url())).run().exits(6);
 }
 
 /// P22.

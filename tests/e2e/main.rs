@@ -19,6 +19,7 @@ mod dns;
 mod doctor;
 mod escape;
 mod exit;
+mod gateway;
 mod http;
 mod life;
 mod limits;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
     tls::cases(&mut cases);
     upstream::cases(&mut cases);
     exit::cases(&mut cases);
+    gateway::cases(&mut cases);
     http::cases(&mut cases);
     life::cases(&mut cases);
     limits::cases(&mut cases);

@@ -20,19 +20,25 @@ pub(crate) fn tcp(addr: &str) -> Said {
     Ok("ok".into())
 }
 
-/// Sends one datagram.
+/// Sends one datagram. A refusal comes at once, if one comes.
 pub(crate) fn udp(addr: &str) -> Said {
     let addr = address(addr)?;
     let socket = UdpSocket::bind(if addr.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
-    socket.send_to(b"hello", addr)?;
-    Ok("ok".into())
+    socket.set_read_timeout(Some(Duration::from_millis(500)))?;
+    socket.connect(addr)?;
+    socket.send(b"hello")?;
+    match socket.recv(&mut [0; 8]) {
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+        _ => Ok("ok".into()),
+    }
 }
 
 /// Asks a resolver for an address.
 pub(crate) fn dns_udp(server: &str, name: &str) -> Said {
-    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let server = address(server)?;
+    let socket = UdpSocket::bind(if server.is_ipv4() { "0.0.0.0:0" } else { "[::]:0" })?;
     socket.set_read_timeout(Some(PATIENCE))?;
-    socket.connect(address(server)?)?;
+    socket.connect(server)?;
     socket.send(&question(name))?;
     let mut reply = [0; 512];
     let count = socket.recv(&mut reply)?;
