@@ -14,6 +14,7 @@ use e2e::case::{BENCH, Cases, quiet_panics};
 mod allow;
 mod audit;
 mod cli;
+mod clients;
 mod deny;
 mod dns;
 mod doctor;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
     limits::cases(&mut cases);
     audit::cases(&mut cases);
     cli::cases(&mut cases);
+    clients::cases(&mut cases);
     prove::cases(&mut cases);
     proxy::cases(&mut cases);
     doctor::cases(&mut cases);

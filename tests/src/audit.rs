@@ -56,6 +56,11 @@ impl AuditLog {
         self.events("decision").into_iter().filter(|record| record["host"] == host).collect()
     }
 
+    /// The questions for one name that were refused.
+    pub fn questions(&self, host: &str) -> Vec<&Value> {
+        self.events("dns").into_iter().filter(|record| record["host"] == host).collect()
+    }
+
     /// The only decision about a host.
     pub fn decision(&self, host: &str) -> &Value {
         let decisions = self.decisions(host);

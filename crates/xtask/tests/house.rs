@@ -257,6 +257,23 @@ fn the_threats_page_has_every_row_once_and_names_tests_that_are_there() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// What the cells say is held by the trials themselves, which read them (tests/e2e/clients.rs).
+#[test]
+fn the_clients_page_has_a_row_for_each_trial_and_a_trial_for_each_row() {
+    let tests = tests();
+    let trials: BTreeSet<String> =
+        tests.keys().filter(|name| name.starts_with("clients::")).cloned().collect();
+    assert!(trials.len() > 15, "the trials are no longer where this test looks for them");
+    let page = read("docs/clients.md");
+    let mut rows = BTreeSet::new();
+    for line in page.lines().filter(|line| line.starts_with('|') && line.contains("`clients::")) {
+        let name = line.rsplit('`').nth(1).unwrap().to_owned();
+        assert!(line.matches("`clients::").count() == 1 && rows.insert(name), "twice in the table: {line}");
+    }
+    let difference: Vec<_> = trials.symmetric_difference(&rows).collect();
+    assert!(difference.is_empty(), "a row without a trial, or a trial without a row: {difference:?}");
+}
+
 /// The rows of a page's tables with the tests that each names in its last cell; and what is wrong with them: a test that is
 /// not there, and a row that has neither a test nor one of the words that stand for none.
 fn rows_of(
