@@ -134,7 +134,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
 
         let context = Context::new(request.policy, log.clone(), run);
         let context =
-            context.with_limits(of_connections(&request.limits, room)).with_upstream(request.upstream);
+            context.with_limits(of_connections(&request.limits, room, false)).with_upstream(request.upstream);
         let context = Arc::new(context);
         let stop = CancellationToken::new();
         let entries = [Some((listener, Entry::Http)), socks5.map(|listener| (listener, Entry::Socks5))];

@@ -214,8 +214,9 @@ impl Held {
 const DESCRIPTORS_KEPT: u64 = 256;
 
 /// The limits that the proxy holds, the others as it has them. There are no more connections than `descriptors` are enough
-/// for, two for each, so that the one too many is told so and does not wait for a descriptor.
-pub(crate) fn of_connections(limits: &Limits, descriptors: u64) -> exeat_proxy::Limits {
+/// for, two for each, so that the one too many is told so and does not wait for a descriptor. With a gateway a quarter of these is
+/// for its listeners, so that neither has the other's.
+pub(crate) fn of_connections(limits: &Limits, descriptors: u64, has_gateway: bool) -> exeat_proxy::Limits {
     let mut of_proxy = exeat_proxy::Limits::default();
     let number = |limit: Option<u32>| limit.and_then(|limit| usize::try_from(limit).ok());
     if let Some(connections) = number(limits.connections) {
@@ -224,8 +225,10 @@ pub(crate) fn of_connections(limits: &Limits, descriptors: u64) -> exeat_proxy::
     if let Some(per_host) = number(limits.connections_per_host) {
         of_proxy.per_host = per_host;
     }
-    let room = descriptors.saturating_sub(DESCRIPTORS_KEPT.min(descriptors / 2)) / 2;
-    of_proxy.connections = of_proxy.connections.min(usize::try_from(room).unwrap_or(usize::MAX)).max(1);
+    let room = descriptors.saturating_sub(DESCRIPTORS_KEPT.min(descriptors / 2));
+    let room = usize::try_from(room).unwrap_or(usize::MAX);
+    of_proxy.listeners = if has_gateway { of_proxy.listeners.min(room / 4) } else { 0 };
+    of_proxy.connections = of_proxy.connections.min((room - of_proxy.listeners) / 2).max(1);
     of_proxy
 }
 
@@ -417,14 +420,22 @@ mod tests {
             connections: Some(512),
             connections_per_host: Some(64),
         };
-        let of_proxy = of_connections(&limits, 1 << 20);
+        let of_proxy = of_connections(&limits, 1 << 20, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (512, 64));
         let usual = exeat_proxy::Limits::default();
-        let of_proxy = of_connections(&Limits::default(), u64::MAX);
+        let of_proxy = of_connections(&Limits::default(), u64::MAX, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
         // R01: no more than there are descriptors for.
-        for (descriptors, connections) in [(20_000, 8192), (4096, 1920), (1024, 384), (64, 16), (0, 1)] {
-            assert_eq!(of_connections(&Limits::default(), descriptors).connections, connections);
+        for (descriptors, alone, beside, listeners) in [
+            (20_000, 8192, 8192, 2048),
+            (4096, 1920, 1440, 960),
+            (1024, 384, 288, 192),
+            (64, 16, 12, 8),
+            (0, 1, 1, 0),
+        ] {
+            let of = |gateway| of_connections(&Limits::default(), descriptors, gateway);
+            assert_eq!((of(false).connections, of(false).listeners), (alone, 0));
+            assert_eq!((of(true).connections, of(true).listeners), (beside, listeners));
         }
         let lines = |root| Held::new(limits, root).unwrap().lines().join(", ");
         let expect = "timeout=10m (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \

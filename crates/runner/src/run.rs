@@ -605,7 +605,8 @@ impl Run<'_> {
             _ => {}
         }
         let room = descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
-        let limits = limits::of_connections(&self.plan.limits.limits, room);
+        let limits =
+            limits::of_connections(&self.plan.limits.limits, room, Ways::wanted(self.plan) == Some(true));
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
@@ -645,17 +646,17 @@ impl Run<'_> {
             tasks.spawn(async move { drop(watch.await) });
         }
         let entries = [Some((http, Entry::Http)), socks5.map(|socks5| (socks5, Entry::Socks5))];
-        for (listener, entry) in entries.into_iter().flatten() {
+        let forwards = mem::take(&mut ways.forwards).into_iter().map(|(listener, target)| {
+            let listener = Listener::tcp(listener).map_err(prepare("the listener of a host port"))?;
+            Ok((listener, Entry::Forward(target)))
+        });
+        let forwards = forwards.collect::<Result<Vec<_>, Error>>()?;
+        for (listener, entry) in entries.into_iter().flatten().chain(forwards) {
             let serving = server.clone().serve(listener, entry.clone(), stop.clone());
             tasks.spawn(async move {
                 let report = serving.await;
                 tracing::debug!(?entry, ?report, "the proxy has stopped");
             });
-        }
-        for (listener, target) in mem::take(&mut ways.forwards) {
-            let listener = Listener::tcp(listener).map_err(prepare("the listener of a host port"))?;
-            let serving = server.clone().serve(listener, Entry::Forward(target), stop.clone());
-            tasks.spawn(async move { drop(serving.await) });
         }
         let has_gateway = ways.has_gateway();
         if let Server::Own(context) = &server {
