@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 
 use e2e::case::{Cases, Cx};
 use e2e::leftover::{Leftover, descendants};
+use e2e::run::Live;
 use e2e::wait_for;
 
 pub(crate) fn cases(list: &mut Cases) {
@@ -118,6 +119,11 @@ fn refused_signals(cx: &Cx) {
 /// One that leaves SIGTSTP alone, one that catches it and goes on, and one that ignores it.
 fn suspend_and_continue(cx: &Cx) {
     let loops = "echo ready; while :; do sleep 0.05; done";
+    // A child that was stopped before it became `sleep` is one of them.
+    let stopped = |live: &Live<'_>| {
+        let states = live.states("sh");
+        !states.is_empty() && states.iter().all(|state| *state == 'T')
+    };
     for (script, said) in [
         (format!("trap 'echo cont' CONT; {loops}"), "ready\ncont\n"),
         (format!("trap 'echo tstp' TSTP; {loops}"), "ready\ntstp\n"),
@@ -125,11 +131,9 @@ fn suspend_and_continue(cx: &Cx) {
     ] {
         let mut live = cx.sh(&[], &script).own_group().start();
         live.until_prints("ready").signal(Signal::SIGTSTP).until_stopped(true);
-        wait_for(Duration::from_secs(5), "the stage to be stopped", || {
-            (live.states("sh") == ['T']).then_some(())
-        });
+        wait_for(Duration::from_secs(5), "the stage to be stopped", || stopped(&live).then_some(()));
         live.signal(Signal::SIGCONT).until_stopped(false);
-        wait_for(Duration::from_secs(5), "the stage to go on", || (live.states("sh") != ['T']).then_some(()));
+        wait_for(Duration::from_secs(5), "the stage to go on", || (!stopped(&live)).then_some(()));
         live.until_prints(said.lines().last().expect("a line"));
         // Once is enough: a signal that continues both is not passed on a second time.
         thread::sleep(Duration::from_millis(200));
