@@ -1,13 +1,14 @@
 //! The client: a process of its own, so that it can also run as a stage, inside the sandbox. Takes orders on stdin, one a
 //! line, and answers each with one line of numbers.
 //!
-//! `bench client ORIGIN` connects directly; `bench client ORIGIN PROXY` asks PROXY for a tunnel; with `env` for PROXY it
-//! takes the proxy from HTTPS_PROXY, as any client would.
+//! `bench client ORIGIN` connects to what ORIGIN resolves to; `bench client ORIGIN PROXY` asks PROXY for a tunnel; with `env` for
+//! PROXY it takes the proxy from HTTPS_PROXY, as any client would.
 
 use std::env;
 use std::io::{self, BufRead, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::process::ExitCode;
+use std::thread;
 use std::time::Instant;
 
 use crate::machine;
@@ -16,10 +17,11 @@ use crate::server::{BULK, IDLE, IDLE_BYTES, ONCE, PING, PING_BYTES};
 /// Serves orders until stdin ends.
 pub(crate) fn main(arguments: &[String]) -> ExitCode {
     let way = match arguments {
-        [origin] => Way { origin: origin.clone(), proxy: None },
-        [origin, proxy] => Way { origin: origin.clone(), proxy: Some(proxy_address(proxy)) },
+        [origin] => Way::direct(origin),
+        [origin, proxy] => Ok(Way::through(origin, proxy_address(proxy))),
         _ => return ExitCode::from(2),
     };
+    let way = way.expect("the origin's addresses");
     machine::raise_open_files();
     let mut idle = Vec::new();
     for line in io::stdin().lock().lines() {
@@ -31,8 +33,10 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
         let start = Instant::now();
         let result = match order {
             "bulk" => way.bulk(number),
+            "several" => way.several(number),
             "ping" => way.ping(number),
             "once" => way.once(number),
+            "ask" => way.ask(number),
             "idle" => way.idle(number).map(|streams| {
                 idle = streams;
                 0
@@ -53,15 +57,29 @@ pub(crate) fn main(arguments: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Downloads at a time in `several`.
+const SEVERAL: usize = 4;
+
 struct Way {
     origin: String,
+    /// What the origin resolved to, where the client connects to it.
+    known: Vec<SocketAddr>,
     proxy: Option<SocketAddr>,
 }
 
 impl Way {
+    fn direct(origin: &str) -> io::Result<Self> {
+        let known = origin.to_socket_addrs()?.collect();
+        Ok(Self { origin: origin.to_owned(), known, proxy: None })
+    }
+
+    fn through(origin: &str, proxy: SocketAddr) -> Self {
+        Self { origin: origin.to_owned(), known: Vec::new(), proxy: Some(proxy) }
+    }
+
     fn connect(&self, wish: u8) -> io::Result<TcpStream> {
         let mut stream = match self.proxy {
-            None => TcpStream::connect(&self.origin)?,
+            None => TcpStream::connect(&self.known[..])?,
             Some(proxy) => {
                 let mut stream = TcpStream::connect(proxy)?;
                 stream.set_nodelay(true)?;
@@ -92,6 +110,14 @@ impl Way {
         Ok(0)
     }
 
+    /// Downloads so many bytes in all, in several streams at a time.
+    fn several(&self, bytes: usize) -> io::Result<u64> {
+        thread::scope(|scope| {
+            let streams: Vec<_> = (0..SEVERAL).map(|_| scope.spawn(|| self.bulk(bytes / SEVERAL))).collect();
+            streams.into_iter().try_fold(0, |_, stream| stream.join().expect("a download does not panic"))
+        })
+    }
+
     /// So many round trips of 64 bytes; their median in nanoseconds.
     fn ping(&self, trips: usize) -> io::Result<u64> {
         let mut stream = self.connect(PING)?;
@@ -112,6 +138,18 @@ impl Way {
         for _ in 0..connections {
             let mut stream = self.connect(ONCE)?;
             stream.read_exact(&mut [0])?;
+        }
+        Ok(0)
+    }
+
+    /// The same, and for each the name is resolved anew, as a client does that remembers nothing.
+    fn ask(&self, connections: usize) -> io::Result<u64> {
+        for _ in 0..connections {
+            let way = match self.proxy {
+                None => Self::direct(&self.origin)?,
+                Some(proxy) => Self::through(&self.origin, proxy),
+            };
+            way.once(1)?;
         }
         Ok(0)
     }

@@ -61,6 +61,18 @@ impl Report {
         self.figures.push(figure);
     }
 
+    /// Adds a line for two ways that were measured in turns. Its number is the middle of the rounds' ratios: two that stand beside
+    /// each other had the same machine.
+    pub(crate) fn beside(&mut self, name: &str, unit: &str, ours: &[f64], theirs: &[f64], aim: Aim) {
+        let told = |values| match median(values) {
+            value if value < 1.0 => format!("{value:.3} {unit}"),
+            value if value < 100.0 => format!("{value:.2} {unit}"),
+            value => format!("{value:.0} {unit}"),
+        };
+        let number = median_of(ours, theirs, |ours, theirs| ours / theirs);
+        self.add(Figure { name: name.into(), value: told(ours), base: told(theirs), number, aim });
+    }
+
     /// Adds a sentence below the table.
     pub(crate) fn note(&mut self, note: String) {
         self.notes.push(note);
@@ -124,6 +136,12 @@ impl Report {
             eprintln!("bench: cannot write {}: {error}", file.display());
         }
     }
+}
+
+/// The middle of what the pairs of a list give.
+pub(crate) fn median_of(ours: &[f64], theirs: &[f64], compare: impl Fn(f64, f64) -> f64) -> f64 {
+    let compared: Vec<f64> = ours.iter().zip(theirs).map(|(ours, theirs)| compare(*ours, *theirs)).collect();
+    median(&compared)
 }
 
 /// The value in the middle.

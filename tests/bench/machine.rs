@@ -1,13 +1,16 @@
 //! The machine: what it is, and what a measuring process asks of it.
 
 use std::fs;
+use std::io;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, CpuSet, sched_getaffinity, sched_setaffinity, unshare};
 use nix::sys::resource::{Resource, UsageWho, getrlimit, getrusage, setrlimit};
 use nix::time::{ClockId, clock_getcpuclockid, clock_gettime};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, getgid, getuid};
 
 /// The CPUs that this process may use.
 pub(crate) fn cpus() -> CpuSet {
@@ -27,6 +30,34 @@ pub(crate) fn pin() {
     let mut one = CpuSet::new();
     one.set(first).expect("a CPU number");
     use_cpus(&one);
+}
+
+/// The hosts file as it was, beside the one with the name.
+pub(crate) const HOSTS_WITHOUT: &str = "hosts.without";
+
+/// From here on this name is a loopback address to this process and what it starts: they see a hosts file of their own. Must be
+/// called while there is one thread.
+pub(crate) fn name_loopback(name: &str, directory: &Path) -> io::Result<()> {
+    let (uid, gid) = (getuid(), getgid());
+    if unshare(CloneFlags::CLONE_NEWNS).is_err() {
+        unshare(CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUSER)?;
+        fs::write("/proc/self/setgroups", "deny")?;
+        fs::write("/proc/self/uid_map", format!("{uid} {uid} 1"))?;
+        fs::write("/proc/self/gid_map", format!("{gid} {gid} 1"))?;
+    }
+    let none: Option<&str> = None;
+    mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
+    let place = fs::canonicalize("/etc/hosts")?;
+    let (hosts, before) = (directory.join("hosts"), fs::read_to_string(&place)?);
+    fs::write(directory.join(HOSTS_WITHOUT), &before)?;
+    fs::write(&hosts, format!("{before}\n127.0.0.1 {name}\n"))?;
+    mount(Some(&hosts), &place, none, MsFlags::MS_BIND, none)?;
+    Ok(())
+}
+
+/// The clock that every process of the machine shares.
+pub(crate) fn now() -> Duration {
+    clock_gettime(ClockId::CLOCK_MONOTONIC).map(Duration::from).expect("the monotonic clock")
 }
 
 /// Thousands of tunnels need thousands of descriptors.

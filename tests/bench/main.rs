@@ -1,15 +1,16 @@
-//! What exeat costs: start-up, one stream, one round trip, one CONNECT, one idle tunnel, itself at rest.
+//! What exeat costs: start-up, one stream, one round trip, one CONNECT, one idle tunnel, itself at rest; and the gateway beside CONNECT.
 //!
 //! Every figure stands beside the same work done without exeat, by the same client and the same server, in turns and in
 //! one run, with every process on one CPU. A mark says whether the aim is met. `--gate` looks at CPU time and memory only,
 //! because wall time on a shared machine measures the neighbours. Run it with `cargo xtask bench`.
 //!
-//! `bench [--rounds N] [--start] [--gate]`; `--start` measures start-up alone, `--gate` fails when such
-//! an aim is missed. (`bench client ...` is the client that it starts.)
+//! `bench [--rounds N] [--start] [--gateway] [--gate]`; `--start` measures starts and ends alone, `--gateway` the gateway's way alone,
+//! `--gate` fails when such an aim is missed. (`bench client ...` is the client that it starts, and `bench stamp` a stage that ends.)
 #![forbid(unsafe_code)]
 
 mod client;
 mod figures;
+mod gateway;
 mod machine;
 mod paths;
 mod server;
@@ -26,9 +27,14 @@ fn main() -> ExitCode {
     if let Some(("client", rest)) = arguments.split_first().map(|(first, rest)| (first.as_str(), rest)) {
         return client::main(rest);
     }
+    if arguments == ["stamp"] {
+        println!("{}", machine::now().as_nanos());
+        return ExitCode::SUCCESS;
+    }
     let mut rounds = 7;
     let mut gate = false;
     let mut only_start = false;
+    let mut only_gateway = false;
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         match word.as_str() {
@@ -37,11 +43,12 @@ fn main() -> ExitCode {
             }
             "--gate" => gate = true,
             "--start" => only_start = true,
+            "--gateway" => only_gateway = true,
             // For `cargo xtask bench --quick`, which leaves criterion out.
             "--quick" => rounds = 5,
             other => {
                 eprintln!(
-                    "bench: `{other}` is not an option; there are --rounds N, --start, --quick and --gate"
+                    "bench: `{other}` is not an option; there are --rounds N, --start, --gateway, --quick and --gate"
                 );
                 return ExitCode::from(2);
             }
@@ -55,15 +62,29 @@ fn main() -> ExitCode {
     println!("medians of {rounds} interleaved rounds, every process on one CPU (`free`: on any)\n");
 
     let mut report = Report::default();
-    startup::measure(&under_test, rounds * 3, &mut report);
+    if !only_gateway {
+        startup::measure(&under_test, rounds * 3, &mut report);
+    }
     if !only_start {
-        paths::measure(&under_test, rounds, &mut report);
-        machine::use_cpus(&cpus);
-        paths::measure_free(&under_test, rounds, &mut report);
+        // Before there is a second thread, and after start-up: it is not to be measured inside further namespaces.
+        let named = machine::name_loopback(gateway::NAME, &under_test.directory);
+        if !only_gateway {
+            paths::measure(&under_test, rounds, &mut report);
+        }
+        match named {
+            Ok(()) => gateway::measure(&under_test, rounds, &mut report),
+            Err(error) => {
+                report.note(format!("\nthe gateway was left out, for want of a hosts file: {error}"))
+            }
+        }
+        if !only_gateway {
+            machine::use_cpus(&cpus);
+            paths::measure_free(&under_test, rounds, &mut report);
+        }
     }
     report.print();
     let met = report.met();
-    if only_start {
+    if only_start || only_gateway {
         return ExitCode::SUCCESS;
     }
     report.save(&under_test.directory.join("last.json"));

@@ -1,10 +1,11 @@
-//! Start-up: `exeat run -- true` against the same bubblewrap run without exeat, in turns.
+//! Start-up: `exeat run -- true` against the same bubblewrap run without exeat, in turns; the gateway's part in it; and the end of
+//! a run.
 //!
 //! The options come from `exeat run --dry-run --json`. What belongs to a run of exeat (its socket, its seccomp program,
 //! its report) is put in place by a file of the same size, or left out; every mount stays.
 
 use std::fs::{self, File};
-use std::io::{Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -15,7 +16,7 @@ use nix::sys::prctl::set_child_subreaper;
 use nix::sys::wait::wait;
 use serde_json::Value;
 
-use crate::figures::{Aim, Figure, Report, median};
+use crate::figures::{Aim, Figure, Report, median, median_of};
 use crate::machine;
 use crate::under_test::UnderTest;
 
@@ -66,11 +67,60 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
         aim: Aim::None,
     });
     let budget = bare.mounts as f64 * PER_MOUNT;
+    gateway(under_test, rounds, report);
     set_child_subreaper(false).expect("PR_SET_CHILD_SUBREAPER");
     report.note(format!(
         "\nmount budget of the default view: {} mounts, about {budget:.1} ms at {PER_MOUNT} ms each, in both columns",
         bare.mounts
     ));
+}
+
+/// The same run with the gateway and without, in turns.
+fn gateway(under_test: &UnderTest, rounds: usize, report: &mut Report) {
+    let run = |transparent: &str, stage: &[&str]| {
+        let mut command = under_test.exeat();
+        command.args(["run", "--quiet", "--transparent", transparent, "--"]).args(stage);
+        command
+    };
+    let ways = ["on", "off"];
+    let mut starts = [Times::default(), Times::default()];
+    let mut ends = [vec![], vec![]];
+    for _ in 0..rounds {
+        for (way, (start, end)) in ways.iter().zip(starts.iter_mut().zip(&mut ends)) {
+            start.add(timed(&mut run(way, &["true"])));
+            end.push(ending(&mut run(way, &["./client", "stamp"])));
+        }
+    }
+    let [with, without] = starts;
+    let [end, bare_end] = ends;
+    let mut line = |name: &str, with: &[f64], without: &[f64], most: Option<f64>| {
+        report.beside(name, "ms", with, without, Aim::None);
+        let added = median_of(with, without, |with, without| with - without);
+        report.add(Figure {
+            name: format!("{name}, added"),
+            value: format!("{added:.2} ms"),
+            base: String::new(),
+            number: added,
+            aim: most.map_or(Aim::None, |most| Aim::AtMost(most, "ms")),
+        });
+    };
+    line("gateway at start, CPU", &with.cpu, &without.cpu, Some(2.0));
+    line("gateway at start, wall", &with.wall, &without.wall, None);
+    line("gateway at the end, wall", &end, &bare_end, Some(1.0));
+}
+
+/// Milliseconds from the last that the stage does to the end of exeat.
+fn ending(command: &mut Command) -> f64 {
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+    let mut child = command.spawn().expect("the command starts");
+    let status = child.wait().expect("its end");
+    let end = machine::now();
+    let mut said = String::new();
+    child.stdout.take().expect("a pipe").read_to_string(&mut said).expect("what the stage said");
+    while wait().is_ok() {}
+    assert!(status.success(), "{command:?}: {status}");
+    let stamp = Duration::from_nanos(said.trim().parse().expect("a time"));
+    (end - stamp).as_secs_f64() * 1e3
 }
 
 #[derive(Default)]

@@ -65,20 +65,29 @@ impl UnderTest {
 
     /// A client inside a sandbox. Its process is `exeat run` itself.
     pub(crate) fn inside(&self, origin: SocketAddr, bridge: &str) -> Client {
-        let mut command = self.exeat();
-        command.args([
-            "run",
-            "--quiet",
-            "--bridge",
-            bridge,
-            "--connections-per-host",
-            "20000",
-            "--allow",
-            &origin.to_string(),
-            "--",
-        ]);
-        command.args(["./client", "client", &origin.to_string(), "env"]);
+        let mut command = self.run(&["--bridge", bridge], &[&origin.to_string()]);
+        command.args(["client", &origin.to_string(), "env"]);
         Client::start(command)
+    }
+
+    /// A client inside a sandbox that asks for the origin by this name, through the proxy or with the gateway.
+    pub(crate) fn named(&self, origin: SocketAddr, name: &str, transparent: &str, proxy: bool) -> Client {
+        let named = format!("{name}:{}", origin.port());
+        // A stage sees the hosts file: with the name in it, it would ask nobody for it.
+        let hosts = format!("{}:/etc/hosts", self.directory.join(machine::HOSTS_WITHOUT).display());
+        let options = ["--transparent", transparent, "--ro", &hosts];
+        // The name leads to a loopback address, so that needs a rule of its own.
+        let mut command = self.run(&options, &[&named, &origin.to_string()]);
+        command.args(["client", &named]).args(proxy.then_some("env"));
+        Client::start(command)
+    }
+
+    /// `exeat run` with the client as its stage, up to the client's arguments.
+    fn run(&self, options: &[&str], rules: &[&str]) -> Command {
+        let mut command = self.exeat();
+        command.args(["run", "--quiet", "--connections-per-host", "20000"]).args(options);
+        command.args(rules.iter().flat_map(|rule| ["--allow", rule])).args(["--", "./client"]);
+        command
     }
 
     /// `exeat proxy` on a free port of loopback.
