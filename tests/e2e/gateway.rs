@@ -26,6 +26,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::t01_another_name_in_the_hello", other_hello);
     list.users("gateway::plain_http", plain_http);
     list.users("gateway::d01_a_name_that_leads_to_a_private_place", private);
+    list.users("gateway::an_outage_is_no_denial", outage);
     list.users("gateway::the_server_may_speak_first", server_first);
     list.users("gateway::literals_by_ip_rules", literal);
     list.users("gateway::a_stage_may_serve_on_a_granted_port", own_server);
@@ -246,6 +247,19 @@ fn private(cx: &Cx) {
     let decisions = log.events("decision");
     assert_eq!(decisions.len(), 3, "{decisions:?}");
     assert!(decisions.iter().all(|line| line["reason"] == "private_ip" && line["via"] == "transparent"));
+}
+
+/// The client hears of it at once, and in other words than of a refusal.
+fn outage(cx: &Cx) {
+    let name = cx.name("gone", Answer::NxDomain);
+    let urls = [format!("https://{name}/"), format!("http://{name}/")];
+    let script = urls.map(|url| curl("-k", &url)).join("; ");
+    let start = Instant::now();
+    let done = bare(cx, &[&format!("{name}:443,80")], &script).run();
+    assert!(start.elapsed() < Duration::from_secs(8), "at once");
+    done.says("alert internal error").shows("exeat could not reach").says("not a policy denial");
+    let log = done.record();
+    assert!(log.decisions(&name).iter().all(|line| line["verdict"] == "error"), "{:?}", log.records());
 }
 
 fn server_first(cx: &Cx) {

@@ -18,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use exeat_contract::{CACHE, NOBODY, STAGE2};
+use exeat_contract::{CACHE, NAME_SERVER, NOBODY, STAGE2};
 use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
@@ -524,7 +524,9 @@ impl<'a> Builder<'a> {
         let group = format!("root:x:0:\nnogroup:x:{NOBODY}:\n");
         self.cover("/etc/passwd".into(), passwd);
         self.cover("/etc/group".into(), group);
-        let resolver = "# exeat: names are resolved by the proxy, outside.\nnameserver 127.0.0.53\noptions attempts:1 timeout:1\n";
+        let resolver = format!(
+            "# exeat: answers for what the rules grant, and asks nobody.\nnameserver {NAME_SERVER}\n"
+        );
         if let Some(at) = resolved_place(Path::new("/etc/resolv.conf")) {
             self.cover(at, resolver.into());
         }

@@ -10,6 +10,9 @@ use crate::reply::{Refusal, refuse};
 use crate::server::Context;
 use crate::stream::Stream;
 
+/// The fatal alert internal_error (RFC 8446 section 6.2).
+const INTERNAL_ERROR: &[u8] = &[21, 3, 3, 0, 2, 2, 80];
+
 /// Everything before the tunnel. `None`: there is none, and all was said and recorded.
 pub(super) async fn open(
     client: Stream,
@@ -36,7 +39,11 @@ pub(super) async fn open(
 pub(super) fn unheard(refusal: &Refusal, target: &Target, run: RunId, conn: ConnId) -> Vec<u8> {
     match target.port {
         port if port.get() == HTTP => refuse(refusal, run, conn).into_bytes(),
-        Port::HTTPS => ACCESS_DENIED.to_vec(),
+        Port::HTTPS => match refusal {
+            Refusal::Denied(_) | Refusal::OnlyTls(_) | Refusal::UsedUp(_) => ACCESS_DENIED.to_vec(),
+            // An outage is no policy, also where there is no room for words.
+            _ => INTERNAL_ERROR.to_vec(),
+        },
         _ => Vec::new(),
     }
 }
