@@ -10,6 +10,7 @@ use e2e::case::{Cases, Cx};
 use e2e::dns::Answer;
 use e2e::leftover::living;
 use e2e::run::{Done, Run};
+use e2e::services;
 use e2e::wait_for;
 use nix::sys::signal::Signal;
 use serde_json::Value;
@@ -33,6 +34,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::off_is_off", off);
     list.users("gateway::nothing_is_left", nothing_left);
     list.matrix("gateway::host_port", host_port);
+    list.users("gateway::a_database_and_a_model_of_the_host", database_and_model);
     list.users("gateway::b30_host_ports_that_are_not_granted", other_host_ports);
     list.users("gateway::a08_a_flood_is_folded_exactly", flood);
 }
@@ -368,6 +370,37 @@ fn host_port(cx: &Cx) {
             assert!(decision["rule_src"].to_string().contains("--host-port"), "{decision}");
         }
     }
+}
+
+/// What `--host-port` is for: a PostgreSQL and a model server that listen on the host's loopback.
+fn database_and_model(cx: &Cx) {
+    if services::program("psql").is_none() {
+        cx.cannot("psql is not installed");
+    }
+    services::postgresql(cx.bench());
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let model = format!("{}:11434", listener.local_addr().expect("bound").port());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let mut asked = [0; 2048];
+            let count = stream.read(&mut asked).unwrap_or(0);
+            let is_it = String::from_utf8_lossy(&asked[..count]).starts_with("POST /api/generate HTTP/1.1");
+            let answer = if is_it { "{\"response\":\"four\"}" } else { "{}" };
+            let head =
+                format!("HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: {}\r\n\r\n", answer.len());
+            let _ = stream.write_all((head + answer).as_bytes());
+        }
+    });
+    let script = format!(
+        "psql -h localhost -U {LOGIN} -d postgres -Atc 'select 2 + 2'\n\
+         curl -sS --max-time 10 -d '{{\"prompt\":\"two and two\"}}' http://localhost:11434/api/generate",
+        LOGIN = services::LOGIN
+    );
+    let words = ["run", "--host-port", "5432", "--host-port", &model, "--", "sh", "-c", &script];
+    let done = cx.exeat(words).run();
+    done.exits(0).prints("4\n{\"response\":\"four\"}");
+    let log = done.record();
+    assert!(log.events("decision").iter().all(|line| line["via"] == "forward" && line["verdict"] == "allow"));
 }
 
 fn other_host_ports(cx: &Cx) {

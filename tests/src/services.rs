@@ -1,7 +1,7 @@
 //! What real clients talk to: an OpenSSH, a PostgreSQL and a Redis server behind their ports of the internet, and one tiny
 //! package of each kind at every web origin. Made once, by the first trial that asks.
 //!
-//! The servers run as an ordinary user on the "host" and listen on Unix sockets alone: the origins' ports lead to them
+//! The servers run as an ordinary user on the "host" and listen on Unix sockets: the origins' ports lead to them
 //! (`origin`), so that every address of the internet has them and every connection is logged.
 
 use std::fs;
@@ -115,14 +115,16 @@ pub fn ssh(bench: &Bench) -> &'static str {
     })
 }
 
-/// A real PostgreSQL behind [`POSTGRES`], with the user [`LOGIN`] and no password.
+/// A real PostgreSQL behind [`POSTGRES`], with the user [`LOGIN`] and no password. It also listens on the host's own loopback, on its
+/// usual port, 5432.
 pub fn postgresql(bench: &Bench) {
     static STARTED: OnceLock<()> = OnceLock::new();
     STARTED.get_or_init(|| {
         let bin = |name: &str| program(name).expect("PostgreSQL").display().to_string();
         let data = place("postgresql").display().to_string();
         run(bench, &[&bin("initdb"), "-D", &data, "-U", LOGIN, "--auth=trust", "--no-sync", "--no-locale"]);
-        let settings = ["listen_addresses=", "fsync=off", "autovacuum=off", "unix_socket_directories="];
+        let settings =
+            ["listen_addresses=127.0.0.1", "fsync=off", "autovacuum=off", "unix_socket_directories="];
         let directory = format!("{}{}", settings[3], place("").display());
         let postgres = bin("postgres");
         let mut words = vec![postgres.as_str(), "-D", &data];
