@@ -23,6 +23,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::p24_no_proxy_games_change_nothing", no_proxy_games);
     list.users("gateway::both_families", both_families);
     list.users("gateway::h18_another_port_of_a_granted_name", another_port);
+    list.users("gateway::a_rule_with_more_ports_than_are_served", many_ports);
     list.users("gateway::wildcards_at_the_first_question", wildcard);
     list.users("gateway::t01_another_name_in_the_hello", other_hello);
     list.users("gateway::plain_http", plain_http);
@@ -190,6 +191,23 @@ fn another_port(cx: &Cx) {
     let seen = direct(&done);
     assert!(seen.iter().all(|line| line["host"] == good.as_str() && line["port"] == 8443), "{seen:?}");
     assert!(!seen.is_empty());
+}
+
+/// Of all ports those that are well known, and the others through the proxy alone: `exeat check` says so before.
+fn many_ports(cx: &Cx) {
+    let good = cx.good();
+    let rule = format!("{good}:*");
+    let urls = [8443, 7].map(|port| curl("-k", &format!("https://{good}:{port}/")));
+    let done = bare(cx, &[&rule], &urls.join("; ")).run();
+    done.exits(7).prints(&format!("hello from {good}:8443: GET 0\n")).says("through the proxy");
+    assert!(direct(&done).iter().all(|line| line["host"] == good.as_str() && line["port"] == 7));
+    cx.probing(&[&rule], &format!("echo {good}:7 10")).run().exits(0).prints("ok: 10\n");
+    let check =
+        |target: &str| cx.exeat_plain(["check", "--json", "--allow", &rule, target]).run().exits(0).json();
+    for (port, served) in [(8443, true), (7, false)] {
+        let said = check(&format!("{good}:{port}"));
+        assert!(said.to_string().contains(&format!("\"without_proxy\":{served}")), "{said}");
+    }
 }
 
 fn wildcard(cx: &Cx) {
