@@ -31,6 +31,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::an_outage_is_no_denial", outage);
     list.users("gateway::the_server_may_speak_first", server_first);
     list.users("gateway::literals_by_ip_rules", literal);
+    list.users("gateway::what_the_stage_closes_ends", closed_output);
     list.users("gateway::a_stage_may_serve_on_a_granted_port", own_server);
     list.users("gateway::off_is_off", off);
     list.users("gateway::nothing_is_left", nothing_left);
@@ -296,6 +297,15 @@ fn literal(cx: &Cx) {
         done.exits(0).prints(&format!("hello from {target}: GET 0\n"));
         assert_eq!(done.record().events("decision")[0]["via"], "transparent");
     }
+}
+
+/// Whoever reads the stage's output sees its end when the stage closes it: nothing of exeat's keeps it open.
+fn closed_output(cx: &Cx) {
+    let exeat = cx.exeat(["run", "--transparent", "on", "--", "sh", "-c", "exec >&-; cat >/dev/null"]);
+    let mut live = exeat.under(["sh", "-c", "\"$@\" | { cat; echo closed; }", "sh"]).stdin_open().start();
+    live.until_prints("closed");
+    assert!(!live.pids("sandbox-network").is_empty(), "it goes on");
+    live.wait().exits(0);
 }
 
 /// On its own loopback, on a port on which a name is granted and asked for.

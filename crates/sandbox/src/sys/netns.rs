@@ -397,7 +397,8 @@ unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: 
     unsafe {
         libc::prctl(libc::PR_SET_NAME, c"sandbox-network".as_ptr());
         libc::setsid();
-        close_all_but(&[control]);
+        // The standard streams too: whoever reads the stage's output is to see its end when the stage closes it.
+        close_all_but(0, &[control]);
         match prepare(path, user, open) {
             Ok(None) => answer(control, 0, &[]),
             Ok(Some(Opened { names, v4, v6 })) => {

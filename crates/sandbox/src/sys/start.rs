@@ -172,7 +172,7 @@ fn guard(plan: &Plan) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"sandbox-guard".as_ptr());
         libc::setsid();
         // The other end of the lifeline among them, and the pipe by which `Command` waits.
-        close_all_but(&plan.open);
+        close_all_but(3, &plan.open);
         let own = nix::unistd::getpid();
         let started = take_real_uid(plan.real_uid).and_then(|()| {
             // With SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
@@ -194,7 +194,7 @@ fn guard(plan: &Plan) -> ! {
         let watched = RawFd::try_from(watched).unwrap_or(-1);
         let mut left = [lifeline, watched];
         left.sort_unstable();
-        close_all_but(&left);
+        close_all_but(3, &left);
         libc::_exit(watch(program, lifeline, watched))
     }
 }
@@ -215,12 +215,12 @@ fn tell(plan: &Plan, failure: Failure) {
     unsafe { libc::write(plan.start.told.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
 }
 
-/// Closes every descriptor from 3 on that is not among these, which are in order.
+/// Closes every descriptor from `first` on that is not among these, which are in order.
 ///
 /// # Safety
 /// Nothing uses the others any more.
-pub(super) unsafe fn close_all_but(these: &[RawFd]) {
-    let mut next: libc::c_uint = 3;
+pub(super) unsafe fn close_all_but(first: libc::c_uint, these: &[RawFd]) {
+    let mut next = first;
     for number in these.iter().filter_map(|fd| libc::c_uint::try_from(*fd).ok()) {
         if number > next {
             let _ = close_range(next, number - 1, 0);
