@@ -267,14 +267,17 @@ impl Inside {
 
 impl Drop for Inside {
     fn drop(&mut self) {
-        // End of file ends it.
+        // End of file ends it, where it is another user's and this process may not signal those (CAP_KILL).
         drop(self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         let mut status = 0;
-        // SAFETY: a child of this process that nobody else waits for: it has no signal for its end. It reads until the end of file, and
-        // nothing that it does takes time.
-        while unsafe { libc::waitpid(self.pid, &raw mut status, libc::__WALL) } < 0
-            && Errno::last() == Errno::EINTR
-        {}
+        // SAFETY: a child of this process that nobody else waits for, as it has no signal for its end: so the number is still its own. The
+        // signal is for one that somebody has stopped, for which the wait would be without an end.
+        unsafe {
+            libc::kill(self.pid, libc::SIGKILL);
+            while libc::waitpid(self.pid, &raw mut status, libc::__WALL) < 0 && Errno::last() == Errno::EINTR
+            {
+            }
+        }
     }
 }
 
@@ -863,6 +866,32 @@ mod tests {
             let counts: Vec<usize> = taps.iter().map(|tap| drained(tap).len()).collect();
             assert_eq!(counts, [1, 0, 0, 0], "the one to the address that is not the loopback's");
         });
+    }
+
+    /// A process in whose place this thread answers, or nobody.
+    fn inside(pid: libc::pid_t) -> (Inside, UnixStream) {
+        let (ours, its) = pair().unwrap();
+        (Inside { control: Mutex::new(Some(ours)), pid }, its)
+    }
+
+    /// Somebody has stopped it: the end does not wait for it to go on.
+    #[test]
+    fn a_process_that_is_stopped_is_ended() {
+        // SAFETY: the child makes system calls only.
+        let pid = match unsafe { libc::fork() } {
+            0 => loop {
+                // SAFETY: takes a number.
+                unsafe { libc::raise(libc::SIGSTOP) };
+            },
+            pid => pid,
+        };
+        let (inside, _its) = inside(pid);
+        let (over_to, over) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            drop(inside);
+            over_to.send(())
+        });
+        over.recv_timeout(Duration::from_secs(20)).unwrap();
     }
 
     /// A08: what a tap misses is counted exactly, and once.
