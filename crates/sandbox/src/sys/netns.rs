@@ -287,7 +287,11 @@ fn ask(socket: &UnixStream, ask: Ask) -> io::Result<Result<OwnedFd, Errno>> {
         libc::send(socket.as_raw_fd(), (&raw const ask).cast(), mem::size_of::<Ask>(), libc::MSG_NOSIGNAL)
     };
     Errno::result(sent)?;
-    let (errno, passed) = hear(socket)?;
+    let (errno, passed) = match hear(socket) {
+        // An answer has come, and no descriptor is free for what came with it (MSG_CTRUNC): the next one may find one.
+        Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Err(Errno::EMFILE)),
+        heard => heard?,
+    };
     match (errno, passed.into_iter().next()) {
         (0, Some(listener)) => Ok(Ok(listener)),
         (0, None) => Err(io::ErrorKind::InvalidData.into()),
@@ -872,6 +876,26 @@ mod tests {
     fn inside(pid: libc::pid_t) -> (Inside, UnixStream) {
         let (ours, its) = pair().unwrap();
         (Inside { control: Mutex::new(Some(ours)), pid }, its)
+    }
+
+    /// R01: a moment without descriptors is over with that moment.
+    #[test]
+    fn r01_an_answer_whose_descriptor_finds_no_room_is_not_the_last() {
+        // SAFETY: what it does in the child is allowed after fork(2): it ends.
+        let pid = match unsafe { libc::fork() } {
+            // SAFETY: ends the child.
+            0 => unsafe { libc::_exit(0) },
+            pid => pid,
+        };
+        let (inside, its) = inside(pid);
+        let file = std::fs::File::open("/dev/null").unwrap();
+        // One more than there is room for, which is what the kernel says of none at all too.
+        for fds in [&[file.as_fd(); 3][..], &[file.as_fd()]] {
+            crate::sys::send_with_descriptors(its.as_fd(), &0_i32.to_ne_bytes(), fds).unwrap();
+        }
+        let at = "127.0.0.1:1".parse().unwrap();
+        assert_eq!(inside.listen(at).unwrap_err().raw_os_error(), Some(libc::EMFILE));
+        inside.listen(at).unwrap();
     }
 
     /// Somebody has stopped it: the end does not wait for it to go on.
