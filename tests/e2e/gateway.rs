@@ -31,6 +31,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::an_outage_is_no_denial", outage);
     list.users("gateway::the_server_may_speak_first", server_first);
     list.users("gateway::literals_by_ip_rules", literal);
+    list.users("gateway::literals_from_the_first_moment_on", literal_at_once);
     list.users("gateway::what_the_stage_closes_ends", closed_output);
     list.users("gateway::a_stage_may_serve_on_a_granted_port", own_server);
     list.users("gateway::off_is_off", off);
@@ -297,6 +298,16 @@ fn literal(cx: &Cx) {
         done.exits(0).prints(&format!("hello from {target}: GET 0\n"));
         assert_eq!(done.record().events("decision")[0]["via"], "transparent");
     }
+}
+
+/// As many as are served, and the last one of them by a stage that does nothing before.
+fn literal_at_once(cx: &Cx) {
+    let (v4, _) = cx.good_addrs();
+    let many = "198.51.100.0/28:7000-7014".to_string();
+    let last = format!("{v4}:443");
+    let script = format!("exec {} tcp {last}", cx.probe());
+    let done = bare(cx, &[&many, &last], &script).run();
+    done.exits(0).prints("ok\n");
 }
 
 /// Whoever reads the stage's output sees its end when the stage closes it: nothing of exeat's keeps it open.

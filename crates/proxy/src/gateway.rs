@@ -17,13 +17,14 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use exeat_policy::Target;
-use tokio::sync::mpsc;
+use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::gateway::attempts::Attempts;
 use crate::gateway::names::Names;
-use crate::server::{Context, Entry, Listener, serve};
+use crate::reach::today;
+use crate::server::{Context, Entry, Listener, note_panic, serve};
 
 /// Makes listeners in the sandbox's network namespace.
 pub trait Listen: Send + Sync + 'static {
@@ -66,50 +67,72 @@ pub(crate) struct Door {
     pub(crate) target: Arc<Target>,
 }
 
-/// Serves the gateway of a run until `stop` is cancelled.
-///
-/// # Errors
-/// Where a socket cannot be taken over, before anything is served.
-pub async fn gateway(
-    sockets: Sockets,
-    listen: Arc<dyn Listen>,
+/// The gateway of a run, before anybody is served.
+pub struct Gateway {
     cx: Arc<Context>,
-    stop: CancellationToken,
-) -> io::Result<()> {
-    let Sockets { udp, tcp, taps } = sockets;
-    let (new, mut doors) = mpsc::unbounded_channel();
-    let names = Arc::new(Names::new(listen, new, cx.limits().listeners));
-    let attempts = Arc::new(Attempts::new(Arc::clone(&cx)));
-    let server = resolver::Server::new(udp, tcp, Arc::clone(&names), Arc::clone(&attempts))?;
-    let tap = |packets| tap::Tap::new(packets, Arc::clone(&names) as _, Arc::clone(&attempts));
-    let taps = taps.into_iter().map(tap).collect::<io::Result<Vec<_>>>()?;
-    let mut tasks = JoinSet::new();
-    tasks.spawn(server.serve(Arc::clone(&cx), stop.clone()));
-    for tap in taps {
-        tasks.spawn(tap.watch(stop.clone()));
-    }
-    loop {
-        let door = tokio::select! {
-            biased;
-            () = stop.cancelled() => break,
-            door = doors.recv() => door,
-        };
-        let Some(Door { listener, target }) = door else { break };
-        match Listener::tcp(listener) {
-            Ok(listener) => {
-                let serving = serve(listener, Entry::Gateway(target), Arc::clone(&cx), stop.clone());
-                tasks.spawn(async move {
-                    let report = serving.await;
-                    tracing::trace!(?report, "a listener of the gateway has stopped");
-                });
-            }
-            // Its name was answered for: a client finds a socket that is closed, which refuses it.
-            Err(error) => tracing::warn!(%error, "a listener of the gateway cannot be served"),
-        }
-    }
-    stop.cancelled().await;
-    while tasks.join_next().await.is_some() {}
-    // Whoever counts attempts has ended.
-    attempts.flush();
-    Ok(())
+    attempts: Arc<Attempts>,
+    server: resolver::Server,
+    taps: Vec<tap::Tap>,
+    doors: UnboundedReceiver<Door>,
 }
+
+impl Gateway {
+    /// Takes the sockets over, and makes the listeners of the addresses that are granted as such: a stage that starts after this
+    /// finds them there. Call it inside a runtime. Dropping the future closes everything.
+    ///
+    /// # Errors
+    /// Where a socket cannot be taken over.
+    pub async fn new(sockets: Sockets, listen: Arc<dyn Listen>, cx: Arc<Context>) -> io::Result<Self> {
+        let Sockets { udp, tcp, taps } = sockets;
+        let (new, doors) = mpsc::unbounded_channel();
+        let names = Arc::new(Names::new(listen, new, cx.limits().listeners));
+        let attempts = Arc::new(Attempts::new(Arc::clone(&cx)));
+        let server = resolver::Server::new(udp, tcp, Arc::clone(&names), Arc::clone(&attempts))?;
+        let tap = |packets| tap::Tap::new(packets, Arc::clone(&names) as _, Arc::clone(&attempts));
+        let taps = taps.into_iter().map(tap).collect::<io::Result<Vec<_>>>()?;
+        let addresses = cx.ruling().policy.served_addresses(today());
+        if !addresses.is_empty() {
+            let unserved = |at, why: &_| tracing::warn!(%at, %why, "a granted address is not served");
+            names.open_addresses(addresses, unserved).await;
+        }
+        Ok(Self { cx, attempts, server, taps, doors })
+    }
+
+    /// Serves until `stop` is cancelled, and then for as long as connections are given at the end of a run.
+    pub async fn serve(self, stop: CancellationToken) {
+        let Self { cx, attempts, server, taps, mut doors } = self;
+        let mut tasks = JoinSet::new();
+        tasks.spawn(server.serve(Arc::clone(&cx), stop.clone()));
+        for tap in taps {
+            tasks.spawn(tap.watch(stop.clone()));
+        }
+        loop {
+            let door = tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                door = doors.recv() => door,
+            };
+            let Some(Door { listener, target }) = door else { break };
+            match Listener::tcp(listener) {
+                Ok(listener) => {
+                    let serving = serve(listener, Entry::Gateway(target), Arc::clone(&cx), stop.clone());
+                    tasks.spawn(async move {
+                        let report = serving.await;
+                        tracing::trace!(?report, "a listener of the gateway has stopped");
+                    });
+                }
+                // Its name was answered for: a client finds a socket that is closed, which refuses it.
+                Err(error) => tracing::warn!(%error, "a listener of the gateway cannot be served"),
+            }
+        }
+        stop.cancelled().await;
+        while let Some(ended) = tasks.join_next().await {
+            note_panic(ended);
+        }
+        // Whoever counts attempts has ended.
+        attempts.flush();
+    }
+}
+
+#[cfg(test)]
+mod tests;

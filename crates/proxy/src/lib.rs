@@ -37,7 +37,7 @@ mod fuzz_seeds;
 mod tests;
 
 pub use forward::{Forward, Lost, forward};
-pub use gateway::{Listen, Packets, Sockets, gateway};
+pub use gateway::{Gateway, Listen, Packets, Sockets};
 pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};

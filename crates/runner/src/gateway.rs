@@ -7,10 +7,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
 use exeat_policy::Target;
-use exeat_proxy::{Context, Listen, Packets, Sockets, gateway};
+use exeat_proxy::{Context, Gateway, Listen, Packets, Sockets};
 use exeat_sandbox::{InsideNetwork, Network, OpenNetwork};
 use nix::libc;
-use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain};
 use crate::plan::Plan;
@@ -88,13 +87,14 @@ impl Ways {
         Some(format!("programs that ignore HTTPS_PROXY reach nothing in this run: {why}"))
     }
 
-    /// Serves the gateway, where there is one, until `stop` is cancelled.
-    pub(crate) async fn serve(self, cx: Arc<Context>, stop: CancellationToken) {
-        let Some((OpenNetwork { udp, tcp, taps }, listen)) = self.open else { return };
+    /// The gateway, where there is one, with whatever a stage may connect to at once.
+    ///
+    /// # Errors
+    /// Where a socket cannot be taken over.
+    pub(crate) async fn gateway(self, cx: &Arc<Context>) -> io::Result<Option<Gateway>> {
+        let Some((OpenNetwork { udp, tcp, taps }, listen)) = self.open else { return Ok(None) };
         let taps = taps.into_iter().map(|tap| Box::new(Tap(tap)) as Box<dyn Packets>).collect();
-        if let Err(error) = gateway(Sockets { udp, tcp, taps }, listen, cx, stop).await {
-            tracing::error!(%error, "the gateway ended");
-        }
+        Gateway::new(Sockets { udp, tcp, taps }, listen, Arc::clone(cx)).await.map(Some)
     }
 }
 

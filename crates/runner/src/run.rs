@@ -659,8 +659,10 @@ impl Run<'_> {
             });
         }
         let has_gateway = ways.has_gateway();
-        if let Server::Own(context) = &server {
-            tasks.spawn(ways.serve(Arc::clone(context), stop.clone()));
+        if let Server::Own(context) = &server
+            && let Some(gateway) = ways.gateway(context).await.map_err(prepare("the gateway's sockets"))?
+        {
+            tasks.spawn(gateway.serve(stop.clone()));
         }
 
         let on_start = || {

@@ -70,19 +70,10 @@ impl Server {
         })
     }
 
-    /// Answers until `stop` is cancelled. Granted addresses have their listeners before anything is answered.
+    /// Answers until `stop` is cancelled.
     ///
     /// Dropping the future ends every connection at once, and loses nothing else.
     pub(crate) async fn serve(self, cx: Arc<Context>, stop: CancellationToken) {
-        let addresses = cx.ruling().policy.served_addresses(today());
-        if !addresses.is_empty() {
-            let opening = self.names.open_addresses(addresses, |at, why| {
-                tracing::warn!(%at, %why, "a granted address is not served");
-            });
-            if stop.run_until_cancelled(opening).await.is_none() {
-                return;
-            }
-        }
         let server = Arc::new(self);
         let mut tasks = JoinSet::new();
         let datagrams = |tasks: &mut JoinSet<()>| {
@@ -327,4 +318,4 @@ fn served_ports(name: &HostName, cx: &Context) -> Vec<Port> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -21,7 +21,6 @@ use crate::server::{Entry, Listener, serve};
 struct Served {
     cx: Arc<Context>,
     listen: Arc<Loopback>,
-    names: Arc<Names>,
     doors: UnboundedReceiver<Door>,
     udp: SocketAddr,
     tcp: SocketAddr,
@@ -41,16 +40,21 @@ fn policy(rules: &[String]) -> Policy {
     builder.build()
 }
 
-fn start(rules: &[&str], tunnel: Option<SocketAddr>) -> Served {
+/// What asks these rules, and where it records.
+pub(crate) fn context(rules: &[String]) -> (Arc<Context>, PathBuf) {
     static NUMBER: AtomicU64 = AtomicU64::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
     let record = std::env::temp_dir().join(format!("exeat-names-{}-{number}", std::process::id()));
     let run = RunId::new();
     let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
     let log = Log::start(Sink::create_file(&record).unwrap(), header).unwrap();
+    (Arc::new(Context::new(policy(rules), log, run)), record)
+}
+
+fn start(rules: &[&str], tunnel: Option<SocketAddr>) -> Served {
     let mut rules: Vec<String> = rules.iter().map(|rule| (*rule).to_owned()).collect();
     rules.extend(tunnel.map(|to| to.to_string()));
-    let cx = Arc::new(Context::new(policy(&rules), log, run));
+    let (cx, record) = context(&rules);
     let listen = Arc::new(Loopback::default());
     let (new, doors) = unbounded_channel();
     let names = Arc::new(Names::new(Arc::clone(&listen) as Arc<dyn Listen>, new, limits::LISTENERS));
@@ -60,7 +64,7 @@ fn start(rules: &[&str], tunnel: Option<SocketAddr>) -> Served {
     let beside = tunnel.map(|to| (StdListener::bind("127.0.0.1:0").unwrap(), to));
     let tunnel = beside.as_ref().map(|(listener, _)| listener.local_addr().unwrap());
     let thread = thread::spawn({
-        let (cx, names, stop) = (Arc::clone(&cx), Arc::clone(&names), stop.clone());
+        let (cx, stop) = (Arc::clone(&cx), stop.clone());
         move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
@@ -82,7 +86,7 @@ fn start(rules: &[&str], tunnel: Option<SocketAddr>) -> Served {
             });
         }
     });
-    Served { cx, listen, names, doors, udp: at_udp, tcp: at_tcp, tunnel, stop, thread: Some(thread), record }
+    Served { cx, listen, doors, udp: at_udp, tcp: at_tcp, tunnel, stop, thread: Some(thread), record }
 }
 
 impl Drop for Served {
@@ -286,16 +290,6 @@ fn a_name_that_cannot_be_served_is_no_unknown_name() {
     assert_eq!(served.names("a.test", 1), (RCODE::NoError, vec![V4.to_owned()]));
     let why = "the stage itself listens on port 443, so that the gateway cannot";
     assert_eq!(served.recorded(), [format!("error:resolve_error a.test {why}")]);
-}
-
-/// Granted addresses have their listeners before the first answer.
-#[test]
-fn granted_addresses_are_served_before_anything_is_answered() {
-    let served = start(&["a.test", "192.0.2.1:443", "[2001:db8::1]:443"], None);
-    assert_eq!(served.names("localhost", 1).0, RCODE::NoError);
-    for at in ["192.0.2.1:443", "[2001:db8::1]:443"] {
-        assert!(served.names.listens_at(at.parse().unwrap()), "{at}");
-    }
 }
 
 /// R01: questions that wait for listeners are bounded; who comes later is told to ask again, and names that are known, or denied, are
