@@ -528,7 +528,7 @@ impl<'a> Builder<'a> {
             "# exeat: answers for what the rules grant, and asks nobody.\nnameserver {NAME_SERVER}\n"
         );
         if let Some(at) = resolved_place(Path::new("/etc/resolv.conf")) {
-            self.cover(at, resolver.into());
+            self.cover(at, resolver);
         }
         if self.files.cache == Cache::Private {
             match self.facts.cache {
