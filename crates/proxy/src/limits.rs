@@ -166,8 +166,8 @@ pub const TAP_BURST: usize = 256;
 /// See [`TAP_BURST`].
 pub const TAP_PAUSE: Duration = Duration::from_millis(5);
 
-/// Packets that the tap takes at the end of a run. More than the queue of a socket holds (`net.core.rmem_default`, 208 KiB, at
-/// some 700 bytes for each).
+/// Packets that the tap takes at the end of a run. More than the queue of a socket holds: 2 MiB at most, as the kernel doubles what
+/// it is asked for (socket(7)), at some 700 bytes for each.
 pub const TAP_LAST: usize = 4096;
 
 /// How often the tap asks what it missed, and what is folded is looked at.

@@ -76,8 +76,7 @@ fn public_udp(to: IpAddr) -> Saw {
         socket.send(b"exeat")?;
         match socket.recv(&mut [0; 8]) {
             // The gateway makes every address the sandbox's own, and what is sent there comes from there, or from the loopback: it goes no
-            // further. Elsewhere a refusal has come from
-            // somewhere, and silence is a packet that went there.
+            // further. Elsewhere a refusal has come from somewhere, and silence is a packet that went there.
             Err(error) if own => Err(error),
             _ => Ok(()),
         }

@@ -90,7 +90,7 @@ pub struct Open {
     pub udp: UdpSocket,
     /// The name server's, for streams.
     pub tcp: TcpListener,
-    /// What sees attempts: TCP and UDP, in each family that the kernel has. The filter lets nothing else through (socket(2)) to be used.
+    /// What sees attempts: TCP and UDP, in each family that the kernel has.
     pub taps: Vec<Packets>,
 }
 
