@@ -26,6 +26,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::a_rule_with_more_ports_than_are_served", many_ports);
     list.users("gateway::wildcards_at_the_first_question", wildcard);
     list.users("gateway::t01_another_name_in_the_hello", other_hello);
+    list.users("gateway::names_of_the_hosts_file", hosts_file);
     list.users("gateway::plain_http", plain_http);
     list.users("gateway::d01_a_name_that_leads_to_a_private_place", private);
     list.users("gateway::an_outage_is_no_denial", outage);
@@ -236,6 +237,14 @@ fn other_hello(cx: &Cx) {
     }
 }
 
+/// A name in the host's own hosts file is found where that file says, and the stage does not see it.
+fn hosts_file(cx: &Cx) {
+    let script = "grep -c hosts-file /etc/hosts; getent hosts localhost | head -n 1; curl -sS --max-time 2 telnet://hosts-file.test:5432 </dev/null";
+    let done = bare(cx, &["hosts-file.test:5432"], script).run();
+    done.shows("0\n").shows("localhost").shows("220 origin ready");
+    assert_eq!(done.record().decision("hosts-file.test")["via"], "transparent");
+}
+
 fn plain_http(cx: &Cx) {
     let good = cx.good();
     let rule = format!("{good}:80");
@@ -286,7 +295,7 @@ fn outage(cx: &Cx) {
 
 fn server_first(cx: &Cx) {
     let good = cx.good();
-    let script = format!("curl -sS --max-time 20 telnet://{good}:5432 </dev/null");
+    let script = format!("curl -sS --max-time 2 telnet://{good}:5432 </dev/null");
     let done = bare(cx, &[&format!("{good}:5432")], &script).run();
     done.shows("220 origin ready");
 }

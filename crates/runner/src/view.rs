@@ -19,6 +19,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_contract::{CACHE, NAME_SERVER, NOBODY, STAGE2};
+use exeat_policy::HostName;
 use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
@@ -524,6 +525,7 @@ impl<'a> Builder<'a> {
         let group = format!("root:x:0:\nnogroup:x:{NOBODY}:\n");
         self.cover("/etc/passwd".into(), passwd);
         self.cover("/etc/group".into(), group);
+        self.cover("/etc/hosts".into(), hosts());
         let resolver = format!(
             "# exeat: answers for what the rules grant, and asks nobody.\nnameserver {NAME_SERVER}\n"
         );
@@ -1226,6 +1228,17 @@ fn toolchain_roots(dir: &Path, home: &Path) -> Vec<PathBuf> {
 }
 
 /// Where a file is written that is to be read at `path`: links are followed by their words, since inside they may dangle.
+/// The names of the loopback. What else is in the machine's own file would lead clients to an address where they are refused, past the
+/// name server and the proxy, which both know that file.
+fn hosts() -> String {
+    let own = nix::sys::utsname::uname().ok();
+    let own = own.and_then(|it| it.nodename().to_str()?.parse::<HostName>().ok());
+    let own = own.map(|name| format!("127.0.0.1 {name}\n")).unwrap_or_default();
+    format!(
+        "127.0.0.1 localhost\n{own}::1 localhost ip6-localhost ip6-loopback\nff02::1 ip6-allnodes\nff02::2 ip6-allrouters\n"
+    )
+}
+
 fn resolved_place(path: &Path) -> Option<PathBuf> {
     /// As many links as the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;
