@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use exeat_policy::{Host, HostName, Port, Target};
+use nix::errno::Errno;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::spawn_blocking;
@@ -232,8 +233,12 @@ impl Reserved {
                     return Err(Unserved::Late);
                 }
                 let at = SocketAddr::new(ip, port.get());
-                let listener = self.names.listen.listen(at).map_err(|error| Unserved::on(port, &error))?;
-                doors.push((at, Door { listener, target: Arc::clone(&target) }));
+                match self.names.listen.listen(at) {
+                    Ok(listener) => doors.push((at, Door { listener, target: Arc::clone(&target) })),
+                    // A kernel without IPv6: a program there has no socket that would get as far as this address.
+                    Err(error) if at.is_ipv6() && is_no_family(&error) => {}
+                    Err(error) => return Err(Unserved::on(port, &error)),
+                }
             }
         }
         self.give(doors, Some(name));
@@ -267,6 +272,11 @@ impl Unserved {
             _ => Self::Failed { port, error: error.to_string() },
         }
     }
+}
+
+/// Whether the kernel has no sockets of that family.
+fn is_no_family(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::EAFNOSUPPORT as i32)
 }
 
 /// The first 48 bits of every IPv6 address of a name, and 16 more, 0. A prefix of one's own is drawn by lot (RFC 4193 section 3.2); this one is

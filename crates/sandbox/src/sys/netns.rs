@@ -589,7 +589,8 @@ unsafe fn routes() -> Result<(), Errno> {
         let socket = Errno::result(libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE))?;
         let v4 = route(socket, AF_INET);
         let v6 = match route(socket, AF_INET6) {
-            Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP) => Ok(()),
+            // EACCES: it is turned off (net.ipv6.conf.*.disable_ipv6), and every IPv6 address is refused as it is.
+            Err(Errno::EAFNOSUPPORT | Errno::EOPNOTSUPP | Errno::EACCES) => Ok(()),
             other => other,
         };
         libc::close(socket);
@@ -794,11 +795,20 @@ mod tests {
     /// In a thread with an empty network namespace, routed as a sandbox's, with its taps. An ordinary user's threads may not; the
     /// end-to-end tests are run as both.
     fn in_network(body: impl FnOnce(Vec<Packets>) + Send + 'static) {
+        in_network_after(|| {}, body);
+    }
+
+    /// The same, where something comes before the routes.
+    fn in_network_after(
+        before: impl FnOnce() + Send + 'static,
+        body: impl FnOnce(Vec<Packets>) + Send + 'static,
+    ) {
         let body = || {
             // SAFETY: takes a number; this thread alone moves.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
                 return;
             }
+            before();
             // SAFETY: live locals of the lengths given; `SIOCSIFFLAGS` with `IFF_UP` brings the loopback up (netdevice(7)). What `tap`
             // returns nothing else owns.
             let taps = unsafe {
@@ -916,6 +926,25 @@ mod tests {
             over_to.send(())
         });
         over.recv_timeout(Duration::from_secs(20)).unwrap();
+    }
+
+    /// Where IPv6 is turned off, the other family has its routes.
+    #[test]
+    fn without_ipv6_there_are_routes_for_ipv4() {
+        let off = || {
+            for which in ["all", "default", "lo"] {
+                let path = format!("/proc/sys/net/ipv6/conf/{which}/disable_ipv6");
+                std::fs::write(path, "1").unwrap();
+            }
+        };
+        in_network_after(off, |_| {
+            let places: [SocketAddr; 2] =
+                ["198.51.100.7:443".parse().unwrap(), "[2001:db8::7]:443".parse().unwrap()];
+            let [v4, v6] =
+                places.map(|to| TcpStream::connect_timeout(&to, Duration::from_secs(5)).unwrap_err());
+            assert_eq!(v4.kind(), io::ErrorKind::ConnectionRefused);
+            assert!(v6.kind() != io::ErrorKind::TimedOut, "{v6}");
+        });
     }
 
     /// A08: what a tap misses is counted exactly, and once.

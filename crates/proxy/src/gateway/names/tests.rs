@@ -19,6 +19,8 @@ pub(crate) struct Loopback {
     pub(crate) failing: Mutex<Option<(u16, io::ErrorKind)>>,
     /// Nothing is made while this is set.
     pub(crate) shut: AtomicBool,
+    /// The kernel has no IPv6.
+    v4_only: AtomicBool,
     /// Listeners that panic before one that does not.
     panics: AtomicUsize,
 }
@@ -32,6 +34,9 @@ impl Listen for Loopback {
         if self.panics.load(Ordering::Relaxed) > 0 {
             self.panics.fetch_sub(1, Ordering::Relaxed);
             panic!("as it was told to");
+        }
+        if at.is_ipv6() && self.v4_only.load(Ordering::Relaxed) {
+            return Err(Errno::EAFNOSUPPORT.into());
         }
         match *self.failing.lock().unwrap() {
             Some((port, kind)) if port == at.port() => Err(kind.into()),
@@ -268,4 +273,16 @@ async fn granted_addresses_get_listeners() {
             format!("[fd65:7865:6174::7]:80: {synthetic}"),
         ]
     );
+}
+
+/// On a machine without IPv6 a name is served on its other address.
+#[tokio::test]
+async fn without_ipv6_a_name_has_listeners() {
+    let mut setup = setup(100);
+    setup.listen.v4_only.store(true, Ordering::Relaxed);
+    let pair = setup.open("a.test", &[80, 443]).await.unwrap();
+    assert_eq!(setup.targets(), ["a.test:80", "a.test:443"]);
+    let at = |ip: IpAddr| SocketAddr::new(ip, 443);
+    assert!(setup.names.listens_at(at(pair.v4.into())) && !setup.names.listens_at(at(pair.v6.into())));
+    assert_eq!(setup.names.known(&host("a.test")), Some(pair));
 }
