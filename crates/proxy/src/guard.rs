@@ -18,6 +18,7 @@ use crate::dial::is_out_of_descriptors;
 use crate::hosts::{self, Hosts};
 use crate::limits;
 use crate::reply::Failure;
+use crate::thread;
 use crate::upstream::UpstreamProxy;
 
 /// Where the addresses of an admitted name come from. Called on a thread that may block.
@@ -139,11 +140,17 @@ impl Guard {
         }
         let slot = Arc::clone(&self.slots).acquire_owned().await.map_err(|_| Failure::Resolver)?;
         let resolver = Arc::clone(&self.resolver);
-        let answer = tokio::task::spawn_blocking(move || {
+        let answer = thread::start("lookup", move || {
             let _slot = slot; // getaddrinfo cannot be cancelled: the slot is free when it is done, not when we give up
             resolver.resolve(&name)
         });
-        answer.await.unwrap_or(Err(Failure::Resolver))
+        match answer {
+            Ok(answer) => answer.await.unwrap_or(Err(Failure::Resolver)),
+            Err(error) => {
+                tracing::warn!(%error, "no thread for a lookup");
+                Err(Failure::Resolver)
+            }
+        }
     }
 
     /// The host's interface addresses, at most [`limits::OWN_ADDRESSES`] old.

@@ -27,6 +27,7 @@ mod server;
 mod socks;
 mod stream;
 mod tally;
+mod thread;
 mod tunnel;
 mod upload;
 mod upstream;

@@ -10,12 +10,12 @@ use exeat_policy::{Host, HostName, Port, Target};
 use nix::errno::Errno;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::task::spawn_blocking;
 use tokio::time::{Instant, timeout_at};
 
 use crate::gateway::dns::Pair;
 use crate::gateway::{Door, Listen};
 use crate::limits;
+use crate::thread;
 
 /// The names of a run.
 pub(crate) struct Names {
@@ -58,6 +58,8 @@ pub(crate) enum Unserved {
     Failed { port: Port, error: String },
     #[error("its listeners were not ready in time")]
     Late,
+    #[error("no thread could be had for its listeners: {0}")]
+    Thread(String),
     #[error("its address is one of those that the gateway gives to names")]
     Synthetic,
 }
@@ -126,13 +128,14 @@ impl Names {
             Begun::First { index, reserved, tell, outcome } => {
                 let name = name.clone();
                 // Owned by nobody, as it cannot be stopped: it ends by itself.
-                drop(spawn_blocking(move || {
+                let making = thread::start("listeners", move || {
                     let made = {
                         let _room = room;
                         reserved.make(&name, index, &ports, by)
                     };
                     tell.send_replace(Some(made));
-                }));
+                });
+                drop(making.map_err(|error| Unserved::Thread(error.to_string()))?);
                 (index, outcome)
             }
         };
@@ -145,18 +148,27 @@ impl Names {
     pub(crate) async fn open_addresses(
         self: &Arc<Self>,
         addresses: Vec<SocketAddr>,
-        unserved: impl Fn(SocketAddr, &Unserved) + Send + 'static,
+        unserved: impl Fn(SocketAddr, &Unserved) + Send + Sync + 'static,
     ) {
-        let names = Arc::clone(self);
-        let making = spawn_blocking(move || {
+        let (names, all, unserved) = (Arc::clone(self), addresses.clone(), Arc::new(unserved));
+        let tell = Arc::clone(&unserved);
+        let making = thread::start("listeners", move || {
             for at in addresses {
                 if let Err(why) = names.open_address(at) {
-                    unserved(at, &why);
+                    tell(at, &why);
                 }
             }
         });
-        if let Err(error) = making.await {
-            tracing::error!(%error, "the listeners of granted addresses");
+        match making {
+            Ok(made) => {
+                if made.await.is_err() {
+                    tracing::error!("the listeners of granted addresses were not all made");
+                }
+            }
+            Err(error) => {
+                let why = Unserved::Thread(error.to_string());
+                all.into_iter().for_each(|at| unserved(at, &why));
+            }
         }
     }
 
