@@ -13,7 +13,7 @@ use std::os::unix::net::UnixStream;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exeat_contract::NAME_SERVER;
 use nix::errno::Errno;
@@ -21,7 +21,9 @@ use nix::libc::{self, c_int};
 use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
+use super::PidFd;
 use super::start::close_all_but;
+use crate::control::wait;
 use crate::spec::Identity;
 
 /// For one answer. The other side makes a few system calls; past this somebody has stopped it.
@@ -271,12 +273,14 @@ impl Drop for Inside {
         drop(self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take());
         let mut status = 0;
         // SAFETY: a child of this process that nobody else waits for, as it has no signal for its end: so the number is still its own. The
-        // signal is for one that somebody has stopped, for which the wait would be without an end.
+        // signal is for one that somebody has stopped. Where it is refused, what was stopped is left.
         unsafe {
+            let watched = PidFd::open(self.pid);
             libc::kill(self.pid, libc::SIGKILL);
-            while libc::waitpid(self.pid, &raw mut status, libc::__WALL) < 0 && Errno::last() == Errno::EINTR
-            {
+            if let Ok(process) = &watched {
+                let _ = wait(process.as_fd(), process.as_fd(), None, Instant::now() + ANSWER);
             }
+            libc::waitpid(self.pid, &raw mut status, libc::__WALL | libc::WNOHANG);
         }
     }
 }
