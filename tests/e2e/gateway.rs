@@ -36,6 +36,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("gateway::what_the_stage_closes_ends", closed_output);
     list.users("gateway::a_stage_may_serve_on_a_granted_port", own_server);
     list.users("gateway::off_is_off", off);
+    list.users("gateway::where_it_cannot_be", unavailable);
     list.users("gateway::nothing_is_left", nothing_left);
     list.matrix("gateway::host_port", host_port);
     list.users("gateway::a_database_and_a_model_of_the_host", database_and_model);
@@ -364,6 +365,35 @@ fn off(cx: &Cx) {
     ])
     .run()
     .exits(0);
+}
+
+/// Never in silence: the run goes on with the proxy alone and says so, or does not start.
+fn unavailable(cx: &Cx) {
+    let (probe, good) = (cx.dir().join(cx.probe()).display().to_string(), cx.good());
+    let run = |options: &[&str], script: &str| {
+        let words = ["run", "--allow", &good].into_iter().chain(options.iter().copied());
+        cx.exeat(words.chain(["--", "sh", "-c", script])).under([probe.as_str(), "without-setns"]).run()
+    };
+    let script = format!("{}; echo \"$JAVA_TOOL_OPTIONS\"", curl("", &cx.good_url()));
+    let done = run(&[], &script);
+    done.exits(0).shows(&format!("hello from {good}")).shows("-Dhttps.proxyHost");
+    done.says("programs that ignore HTTPS_PROXY reach nothing in this run: cannot enter the sandbox's network namespace");
+    let log = done.record();
+    assert!(log.records()[0]["gateway"].to_string().contains("off: cannot enter"), "{}", log.records()[0]);
+    for flag in [["--transparent", "on"], ["--host-port", "5432"]] {
+        let done = run(&flag, "touch ran");
+        done.exits(125)
+            .says("cannot be had on this machine")
+            .says("cannot enter the sandbox's network namespace");
+        assert!(!cx.dir().join("ran").exists());
+        let log = done.record();
+        assert!(
+            log.records()[0]["gateway"].to_string().contains("off: cannot enter"),
+            "{}",
+            log.records()[0]
+        );
+        assert_eq!(log.events("run_end")[0]["cause"], "setup");
+    }
 }
 
 /// B32, R09: the process that makes listeners is no process of the stage, and ends with the run, and with exeat.

@@ -71,6 +71,7 @@ fn main() -> ExitCode {
         ["x32"] => kernel::x32(),
         ["tiocsti"] => kernel::tiocsti(),
         ["without-mount", command @ ..] => kernel::without(nix::libc::SYS_mount, command),
+        ["without-setns", command @ ..] => kernel::without(nix::libc::SYS_setns, command),
         ["without-move-mount", command @ ..] => kernel::without(nix::libc::SYS_move_mount, command),
         ["terminal-request", name, fd] => kernel::terminal_request(name, fd),
         ["userns"] => kernel::userns(),

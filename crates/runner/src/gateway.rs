@@ -8,12 +8,49 @@ use std::sync::Arc;
 
 use exeat_policy::Target;
 use exeat_proxy::{Context, Gateway, Listen, Packets, Sockets};
-use exeat_sandbox::{InsideNetwork, Network, OpenNetwork};
+use exeat_sandbox::{InsideNetwork, Network, Offer, OpenNetwork};
 use nix::libc;
 
 use crate::error::{Error, chain};
 use crate::plan::Plan;
 use crate::request::Transparent;
+
+/// What a run wants of the sandbox's network.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Wanted {
+    gateway: Transparent,
+    host_ports: bool,
+}
+
+/// What became of that.
+pub(crate) struct Entered {
+    network: Result<Network, exeat_sandbox::Error>,
+    /// Why it was entered without a gateway, although one was asked for.
+    unavailable: Option<exeat_sandbox::Error>,
+}
+
+impl Wanted {
+    /// `None`: it is left alone.
+    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+        let wanted = Self { gateway: plan.transparent, host_ports: !plan.host_ports.is_empty() };
+        (wanted.has_gateway() || wanted.host_ports).then_some(wanted)
+    }
+
+    /// Whether a gateway is asked for.
+    pub(crate) fn has_gateway(self) -> bool {
+        self.gateway != Transparent::Off
+    }
+
+    /// Enters it. Ports of this machine take less than a gateway, and are not lost with it.
+    pub(crate) fn enter(self, offer: &Offer) -> Entered {
+        match offer.network(self.has_gateway()) {
+            Err(error) if self.gateway == Transparent::Auto && self.host_ports => {
+                Entered { network: offer.network(false), unavailable: Some(error) }
+            }
+            network => Entered { network, unavailable: None },
+        }
+    }
+}
 
 /// Ways out of the stage's network besides the proxy's listener, before the stage starts.
 #[derive(Default)]
@@ -27,28 +64,23 @@ pub(crate) struct Ways {
 }
 
 impl Ways {
-    /// Whether the sandbox's network is to be entered, and with it whether it is to be open.
-    pub(crate) fn wanted(plan: &Plan) -> Option<bool> {
-        let gateway = plan.transparent != Transparent::Off;
-        (gateway || !plan.host_ports.is_empty()).then_some(gateway)
-    }
-
     /// # Errors
     /// Where something was demanded and is not to be had.
-    pub(crate) fn new(
-        plan: &Plan,
-        network: Option<Result<Network, exeat_sandbox::Error>>,
-    ) -> Result<Self, Error> {
+    pub(crate) fn new(plan: &Plan, entered: Option<Entered>) -> Result<Self, Error> {
         let demanded = match (plan.transparent, plan.host_ports.first()) {
             (Transparent::On, _) => Some("--transparent on"),
             (_, Some(_)) => Some("--host-port"),
             _ => None,
         };
-        let Network { open, inside } = match (network, demanded) {
+        let (Network { open, inside }, unavailable) = match (entered, demanded) {
             (None, _) => return Ok(Self::default()),
-            (Some(Ok(network)), _) => network,
-            (Some(Err(source)), Some(flag)) => return Err(Error::Gateway { flag, source }),
-            (Some(Err(error)), None) => return Ok(Self { unavailable: Some(error), ..Self::default() }),
+            (Some(Entered { network: Ok(network), unavailable }), _) => (network, unavailable),
+            (Some(Entered { network: Err(source), .. }), Some(flag)) => {
+                return Err(Error::Gateway { flag, source });
+            }
+            (Some(Entered { network: Err(error), .. }), None) => {
+                return Ok(Self { unavailable: Some(error), ..Self::default() });
+            }
         };
         let mut forwards = Vec::new();
         for port in &plan.host_ports {
@@ -64,7 +96,7 @@ impl Ways {
             }
         }
         let inside: Arc<dyn Listen> = Arc::new(Doors(inside));
-        Ok(Self { unavailable: None, open: open.map(|open| (open, inside)), forwards })
+        Ok(Self { unavailable, open: open.map(|open| (open, inside)), forwards })
     }
 
     /// Whether there is a gateway.
@@ -74,11 +106,7 @@ impl Ways {
 
     /// The gateway, for the record.
     pub(crate) fn word(&self) -> String {
-        match (&self.open, &self.unavailable) {
-            (Some(_), _) => "on".into(),
-            (None, Some(error)) => format!("off: {}", chain(error)),
-            (None, None) => "off".into(),
-        }
+        if self.open.is_some() { "on".into() } else { off(self.unavailable.as_ref()) }
     }
 
     /// A line for the caller, where something was left out.
@@ -96,6 +124,11 @@ impl Ways {
         let taps = taps.into_iter().map(|tap| Box::new(Tap(tap)) as Box<dyn Packets>).collect();
         Gateway::new(Sockets { udp, tcp, taps }, listen, Arc::clone(cx)).await.map(Some)
     }
+}
+
+/// That there is no gateway, and why, for the record.
+pub(crate) fn off(why: Option<&exeat_sandbox::Error>) -> String {
+    why.map_or_else(|| "off".into(), |error| format!("off: {}", chain(error)))
 }
 
 /// Whether the kernel has no such family, or no such address.

@@ -26,8 +26,7 @@ use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, forward, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
-    Bridge, Held, Identity, Launch, Network, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit,
-    seccomp,
+    Bridge, Held, Identity, Launch, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit, seccomp,
 };
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
@@ -47,7 +46,7 @@ use crate::cover::{Covers, Uncovered};
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
-use crate::gateway::Ways;
+use crate::gateway::{Entered, Wanted, Ways, off};
 use crate::limits::{self, Reached, Stop};
 use crate::lists::{GIT, GIT_LINK, PROTECTED};
 use crate::output::{Copies, Meter};
@@ -177,8 +176,12 @@ pub(crate) fn run_on(
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
         if !this.begun.get() {
-            // The sandbox never stood. The log fails closed by itself.
-            let _ = this.begin("off");
+            // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
+            let why = match &outcome {
+                Err(Error::Gateway { source, .. }) => Some(source),
+                _ => None,
+            };
+            let _ = this.begin(&off(why));
         }
         // As they were for the lines that follow, and for whoever has these streams next.
         drop(flags);
@@ -605,8 +608,11 @@ impl Run<'_> {
             _ => {}
         }
         let room = descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
-        let limits =
-            limits::of_connections(&self.plan.limits.limits, room, Ways::wanted(self.plan) == Some(true));
+        let limits = limits::of_connections(
+            &self.plan.limits.limits,
+            room,
+            Wanted::of(self.plan).is_some_and(Wanted::has_gateway),
+        );
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
@@ -726,7 +732,7 @@ impl Run<'_> {
             staging,
         };
         let mut go = self.go(terminal.as_ref())?;
-        let wants_network = Ways::wanted(self.plan);
+        let wanted = Wanted::of(self.plan);
         let without_gateway = self.variables(&self.plan.without_gateway);
         let limits = self.plan.limits;
         let mounts = self.plan.mounts.clone();
@@ -743,7 +749,7 @@ impl Run<'_> {
                 Err(error) => return drop(offer_to.send(Err(error))),
             };
             let Some(bridge) = offer.take_bridge() else { return };
-            let network = wants_network.map(|open| offer.network(open));
+            let network = wanted.map(|wanted| wanted.enter(&offer));
             let offered = Offered { bridge, handle: offer.handle(), network };
             if offer_to.send(Ok(offered)).is_err() {
                 return;
@@ -844,7 +850,7 @@ struct Offered {
     bridge: Bridge,
     handle: Handle,
     /// Its network, where that was to be configured.
-    network: Option<Result<Network, exeat_sandbox::Error>>,
+    network: Option<Entered>,
 }
 
 /// The other thread, as seen from this one.
