@@ -124,6 +124,10 @@ impl Server {
                 }
             };
             backoff = Backoff::default();
+            // An answer to anywhere else would be another attempt to leave, and nobody's who asks in earnest.
+            if !from.ip().is_loopback() {
+                continue;
+            }
             match self.hear(buffer.get(..len).unwrap_or_default(), cx) {
                 Step::Answer(answer) => self.send(&answer, from),
                 Step::Open(opening) => {
@@ -224,7 +228,7 @@ impl Server {
         const UNKNOWN: Judged = Judged::Say(Answer::Code(Code::NoSuchName));
         const NOTHING: Judged = Judged::Say(Answer::Nothing);
         if let Some(ip) = question.reverse() {
-            return self.name_of(ip).map_or(UNKNOWN, Judged::Named);
+            return self.name_of(ip).map_or(NOTHING, Judged::Named);
         }
         let address = matches!(question.asks(), Asks::V4 | Asks::V6 | Asks::Both);
         let Some(name) = question.host() else {
