@@ -134,7 +134,7 @@ impl Bench {
 
     /// Ends what trials left running, and removes what the bench made outside its namespaces: one directory.
     pub fn tear_down(&self) {
-        for pid in crate::leftover::living() {
+        for pid in crate::leftover::everything() {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGKILL);
         }
         let _ = nix::mount::umount2(HOME, nix::mount::MntFlags::MNT_DETACH);

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use nix::unistd::Pid;
 
@@ -36,18 +37,39 @@ impl Leftover {
     }
 }
 
-/// Living descendants of this process, orphans among them.
-pub fn living() -> Vec<Pid> {
-    descendants().iter().filter_map(|line| line.split(' ').next()?.parse().ok()).map(Pid::from_raw).collect()
+/// Servers of the machine, which are there until its end: no trial's.
+static SERVICES: Mutex<BTreeSet<u32>> = Mutex::new(BTreeSet::new());
+
+/// From here on this process is one of them, with all that it starts.
+pub(crate) fn is_service(pid: u32) {
+    SERVICES.lock().expect("services").insert(pid);
 }
 
-/// Living descendants of this process, as `pid name`.
+/// Living descendants of this process, the machine's servers among them.
+pub(crate) fn everything() -> Vec<Pid> {
+    pids(&under(std::process::id(), &BTreeSet::new()))
+}
+
+fn pids(lines: &BTreeSet<String>) -> Vec<Pid> {
+    lines.iter().filter_map(|line| line.split(' ').next()?.parse().ok()).map(Pid::from_raw).collect()
+}
+
+/// Living descendants of this process, orphans among them, and not the machine's servers.
+pub fn living() -> Vec<Pid> {
+    pids(&descendants())
+}
+
+/// The same, as `pid name`.
 pub fn descendants() -> BTreeSet<String> {
     below(std::process::id())
 }
 
-/// Living descendants of a process, as `pid name`.
+/// Living descendants of a process, as `pid name`, without the machine's servers.
 pub fn below(root: u32) -> BTreeSet<String> {
+    under(root, &SERVICES.lock().expect("services"))
+}
+
+fn under(root: u32, left_out: &BTreeSet<u32>) -> BTreeSet<String> {
     let mut parents = Vec::new();
     for entry in fs::read_dir("/proc").expect("/proc").flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -65,7 +87,8 @@ pub fn below(root: u32) -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     let mut at = 0;
     while let Some(&parent) = ours.get(at) {
-        for (pid, _, alive, name) in parents.iter().filter(|(_, of, _, _)| *of == parent) {
+        let children = parents.iter().filter(|(pid, of, ..)| *of == parent && !left_out.contains(pid));
+        for (pid, _, alive, name) in children {
             ours.push(*pid);
             if *alive {
                 names.insert(format!("{pid} {name}"));

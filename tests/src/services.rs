@@ -74,6 +74,7 @@ fn start(bench: &Bench, words: &[&str]) {
     command.args(&all[1..]).env_clear().env("PATH", PATH).env("LANG", "C.UTF-8").current_dir(place(""));
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("a server");
+    crate::leftover::is_service(child.id());
     std::thread::spawn(move || child.wait());
 }
 
