@@ -32,9 +32,6 @@ pub(crate) fn pin() {
     use_cpus(&one);
 }
 
-/// The hosts file as it was, beside the one with the name.
-pub(crate) const HOSTS_WITHOUT: &str = "hosts.without";
-
 /// From here on this name is a loopback address to this process and what it starts: they see a hosts file of their own. Must be
 /// called while there is one thread.
 pub(crate) fn name_loopback(name: &str, directory: &Path) -> io::Result<()> {
@@ -49,7 +46,6 @@ pub(crate) fn name_loopback(name: &str, directory: &Path) -> io::Result<()> {
     mount(none, "/", none, MsFlags::MS_REC | MsFlags::MS_PRIVATE, none)?;
     let place = fs::canonicalize("/etc/hosts")?;
     let (hosts, before) = (directory.join("hosts"), fs::read_to_string(&place)?);
-    fs::write(directory.join(HOSTS_WITHOUT), &before)?;
     fs::write(&hosts, format!("{before}\n127.0.0.1 {name}\n"))?;
     mount(Some(&hosts), &place, none, MsFlags::MS_BIND, none)?;
     Ok(())

@@ -73,9 +73,8 @@ impl UnderTest {
     /// A client inside a sandbox that asks for the origin by this name, through the proxy or with the gateway.
     pub(crate) fn named(&self, origin: SocketAddr, name: &str, transparent: &str, proxy: bool) -> Client {
         let named = format!("{name}:{}", origin.port());
-        // A stage sees the hosts file: with the name in it, it would ask nobody for it.
-        let hosts = format!("{}:/etc/hosts", self.directory.join(machine::HOSTS_WITHOUT).display());
-        let options = ["--transparent", transparent, "--ro", &hosts];
+        // The stage has a hosts file of exeat's own, without the name.
+        let options = ["--transparent", transparent];
         // The name leads to a loopback address, so that needs a rule of its own.
         let mut command = self.run(&options, &[&named, &origin.to_string()]);
         command.args(["client", &named]).args(proxy.then_some("env"));
