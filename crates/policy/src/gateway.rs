@@ -76,7 +76,7 @@ impl Policy {
     ///
     /// Names of the loopback have none: they never leave the sandbox.
     pub fn served_ports(&self, name: &HostName, today: Day) -> Vec<Port> {
-        if is_local(name) {
+        if name.is_local() {
             return Vec::new();
         }
         self.served(&Host::Name(name.clone()), today)
@@ -104,7 +104,7 @@ impl Policy {
     /// Why the gateway does not serve this target, which the policy admits. `None`: it does.
     pub fn unserved(&self, target: &Target, today: Day) -> Option<Unserved> {
         match &target.host {
-            Host::Name(name) if is_local(name) => Some(Unserved::Loopback),
+            Host::Name(name) if name.is_local() => Some(Unserved::Loopback),
             Host::Name(name) => {
                 (!self.served_ports(name, today).contains(&target.port)).then_some(Unserved::Ports)
             }
@@ -172,11 +172,6 @@ impl Policy {
             |net: &&IpNet| u32::from(net.max_prefix_len() - net.prefix_len()) <= MAX_ADDRESSES.ilog2();
         live.filter_map(|rule| rule.pattern.net()).filter(small)
     }
-}
-
-/// `localhost` and what lies below it (RFC 6761 section 6.3).
-fn is_local(name: &HostName) -> bool {
-    name.labels().next_back() == Some("localhost")
 }
 
 /// Why no listener of the gateway has this address, whatever the rules say.

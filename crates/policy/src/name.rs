@@ -26,6 +26,11 @@ impl HostName {
         &self.0
     }
 
+    /// Whether it is `localhost`, or lies below it: a name of the loopback (RFC 6761 section 6.3).
+    pub fn is_local(&self) -> bool {
+        self.labels().next_back() == Some("localhost")
+    }
+
     /// Labels from left to right; at least one.
     pub fn labels(&self) -> impl DoubleEndedIterator<Item = &str> {
         self.0.split('.')

@@ -232,14 +232,14 @@ impl Server {
         }
         let address = matches!(question.asks(), Asks::V4 | Asks::V6 | Asks::Both);
         let Some(name) = question.host() else {
-            let service = || question.host_below().is_some_and(|host| is_local(&host) || granted(&host, cx));
+            let service = || question.host_below().is_some_and(|host| host.is_local() || granted(&host, cx));
             if question.is_root() || !address && service() {
                 return NOTHING;
             }
             self.attempts.name_malformed(&question.text());
             return UNKNOWN;
         };
-        if is_local(&name) {
+        if name.is_local() {
             return Judged::Say(Answer::At(LOOPBACK));
         }
         let ports = served_ports(&name, cx);
@@ -302,10 +302,6 @@ async fn receive<'a>(client: &mut TcpStream, buffer: &'a mut [u8]) -> io::Result
 const LOCALHOST: &str = "localhost";
 
 const LOOPBACK: Pair = Pair { v4: Ipv4Addr::LOCALHOST, v6: Ipv6Addr::LOCALHOST };
-
-fn is_local(name: &HostName) -> bool {
-    name.labels().next_back() == Some(LOCALHOST)
-}
 
 /// What this machine is called, where that is a host name (proc_sys_kernel(5)).
 fn own_name() -> Option<HostName> {

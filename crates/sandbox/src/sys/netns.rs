@@ -510,17 +510,7 @@ unsafe fn prepare(
             return Ok(None);
         }
         routes().map_err(at(NetStep::Routes))?;
-        let mut address = Ask { address: [0; 28], length: length_of::<libc::sockaddr_in>() };
-        let place = address.address.as_mut_ptr().cast::<libc::sockaddr_in>();
-        ptr::write_unaligned(
-            place,
-            libc::sockaddr_in {
-                sin_family: AF_INET.into(),
-                sin_port: DNS.to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(NAME_SERVER.octets()) },
-                sin_zero: [0; 8],
-            },
-        );
+        let address = Ask::new(SocketAddr::new(IpAddr::V4(NAME_SERVER), DNS));
         let udp = bound(&address, libc::SOCK_DGRAM).map_err(at(NetStep::NameServer))?;
         let tcp = listener(&address).map_err(at(NetStep::NameServer))?;
         let [tcp4, udp4, tcp6, udp6] = KINDS.map(|kind| tap(kind));
