@@ -8,11 +8,13 @@ use std::str::FromStr;
 
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
-use exeat_audit::query::HostFilter;
 use exeat_policy::file::{BindSpec, PathSpec};
-use exeat_policy::{Ech, EffectKind, HostPort, Limits, MAX_CONNECTIONS, Mode, Reason, Size, Span, Verdict};
+use exeat_policy::{Ech, EffectKind, HostPort, Limits, MAX_CONNECTIONS, Mode, Size, Span};
 
+pub(crate) mod audit;
 pub(crate) mod unread;
+
+use audit::AuditCommand;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -665,53 +667,6 @@ pub(crate) struct EnvArgs {
     pub(crate) json: bool,
 }
 
-/// `exeat audit ...`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum AuditCommand {
-    /// Show what a run tried to reach, and what became of it
-    Show(AuditShowArgs),
-    /// List the recorded runs, the newest first
-    List(AuditListArgs),
-}
-
-/// `exeat audit show`.
-#[derive(Debug, Args)]
-#[command(after_help = AUDIT_SHOW_EXAMPLES)]
-pub(crate) struct AuditShowArgs {
-    /// A record, or a run by the first letters of its name; otherwise the last run
-    #[arg(value_name = "FILE|RUN", value_hint = ValueHint::FilePath)]
-    pub(crate) run: Option<PathBuf>,
-
-    /// The last run
-    #[arg(long, conflicts_with = "run")]
-    pub(crate) last: bool,
-
-    /// Only this verdict: allow, deny, would_deny or error
-    #[arg(long, value_name = "VERDICT", help_heading = "Filter", value_parser = parse_verdict)]
-    pub(crate) verdict: Vec<Verdict>,
-
-    /// Only this host, or every host below a domain: *.example.com
-    #[arg(long, value_name = "HOST", help_heading = "Filter")]
-    pub(crate) host: Vec<HostFilter>,
-
-    /// Only this reason, such as default, port, deny_rule or private_ip
-    #[arg(long, value_name = "REASON", help_heading = "Filter", value_parser = parse_reason)]
-    pub(crate) reason: Vec<Reason>,
-
-    /// The records as they stand, one JSON object a line
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
-/// `exeat audit list`.
-#[derive(Debug, Args)]
-#[command(after_help = AUDIT_LIST_EXAMPLES)]
-pub(crate) struct AuditListArgs {
-    /// As one JSON array
-    #[arg(long)]
-    pub(crate) json: bool,
-}
-
 /// `--fs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FsView {
@@ -916,14 +871,6 @@ fn parse_ech(text: &str) -> Result<Ech, String> {
     text.parse().map_err(|_| words(&Ech::ALL))
 }
 
-fn parse_verdict(text: &str) -> Result<Verdict, String> {
-    text.parse().map_err(|_| words(&Verdict::ALL))
-}
-
-fn parse_reason(text: &str) -> Result<Reason, String> {
-    text.parse().map_err(|_| words(&Reason::ALL))
-}
-
 fn words(all: &[impl ToString]) -> String {
     let all: Vec<_> = all.iter().map(ToString::to_string).collect();
     format!("one of {}", all.join(", "))
@@ -1059,19 +1006,6 @@ example.com. Nothing of it stays.
 
 Exit codes: 0 everything that could be tried held, 1 something did not, 2 bad input, 125 could not
 tell.";
-
-const AUDIT_SHOW_EXAMPLES: &str = "\
-Examples:
-  exeat audit show
-  exeat audit show 01JD8Z3V5Q --verdict deny
-  exeat audit show run.jsonl --host '*.example.com' --json
-
-Exit codes: 0 the record is whole so far, 1 it is damaged, 2 bad input.";
-
-const AUDIT_LIST_EXAMPLES: &str = "\
-Examples:
-  exeat audit list
-  exeat audit list --json | jq -r '.[].run'";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

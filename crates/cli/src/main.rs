@@ -20,7 +20,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use args::{AuditCommand, Cli, Command, PolicyCommand};
+use args::audit::AuditCommand;
+use args::{Cli, Command, PolicyCommand};
 use commands::{audit, check, doctor, env, generate, policy, preset, prove as proof, proxy, run};
 use exit::Exit;
 use render::Paint;
@@ -61,8 +62,10 @@ fn main() -> ExitCode {
         Command::Prove(args) => proof::run(&args, out),
         Command::Env(args) => env::run(args),
         Command::Doctor(args) => doctor::run(&args, out),
-        Command::Audit { command: AuditCommand::Show(args) } => audit::show(&args, out),
-        Command::Audit { command: AuditCommand::List(args) } => audit::list(&args, out),
+        Command::Audit { command } => match command {
+            AuditCommand::Show(args) => audit::show::run(&args, out),
+            AuditCommand::List(args) => audit::list::run(&args, out),
+        },
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),
     };

@@ -1,55 +1,92 @@
-//! `exeat audit`: finds a record and has it shown. What a record says and how it reads is `exeat-audit`'s.
+//! `exeat audit`: finds records and has them read. What a record says and how it reads is `exeat-audit`'s.
+
+pub(crate) mod list;
+pub(crate) mod show;
 
 use std::ffi::{OsStr, OsString};
-use std::io::{self, BufWriter, Write};
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
 use exeat_audit::place::{self, Place, RunSummary};
-use exeat_audit::query::{self, Filter, Flaw};
-use exeat_audit::table;
+use exeat_audit::query::Reader;
 use exeat_policy::file::PRESET_STAGE;
 
-use crate::args::{AuditListArgs, AuditShowArgs};
+use crate::args::audit::Records;
 use crate::env_vars;
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
-use crate::render::Paint;
 
-/// Shows one record.
-pub(crate) fn show(args: &AuditShowArgs, paint: Paint) -> Result<Exit, Failure> {
-    let machine = Machine::here()?;
-    let path = match &args.run {
-        None => last(&place_of(&machine)?)?,
-        // A path needs no state directory; what has no `/` and no `.` may be a run as well.
-        Some(name) => match name.to_str() {
-            Some(text) => place_of(&machine)?.find(text).map_err(bad_place)?,
-            None => name.clone(),
-        },
-    };
-    let bad = |error| Failure::input(format!("cannot read `{}`", path.display())).because(error);
-    let mut reader = query::read(&path).map_err(bad)?;
-    let filter =
-        Filter { verdicts: args.verdict.clone(), hosts: args.host.clone(), reasons: args.reason.clone() };
-    let mut out = Out::new();
-    let shown = if args.json {
-        table::show_json(&mut reader, &filter, &mut out)
-    } else {
-        table::show(&mut reader, &filter, &mut out, paint.is_on())
-    };
-    out.finish(shown).map_err(|error| match error {
-        Stopped::Reading(error) => bad(error),
-        Stopped::Writing(error) => Failure::Stdout(error),
-    })?;
-    if args.json {
-        for flaw in reader.flaws() {
-            crate::stdio::line("note", &flaw.to_string());
+/// A record to read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Source {
+    /// A file.
+    File(PathBuf),
+    /// Standard input.
+    Stdin,
+}
+
+impl Source {
+    /// Opens it.
+    pub(crate) fn open(&self) -> Result<Reader<Box<dyn BufRead>>, Failure> {
+        /// Bytes that are read at once.
+        const ROOM: usize = 256 * 1024;
+        let input: Box<dyn BufRead> = match self {
+            Self::File(path) => {
+                let file = File::open(path).map_err(|error| self.unreadable(error))?;
+                Box::new(BufReader::with_capacity(ROOM, file))
+            }
+            Self::Stdin => Box::new(BufReader::with_capacity(ROOM, io::stdin())),
+        };
+        Ok(Reader::new(input))
+    }
+
+    /// The file, where it is one.
+    #[expect(dead_code, reason = "what stands beside a record is read by commands to come")]
+    pub(crate) fn path(&self) -> Option<&Path> {
+        match self {
+            Self::File(path) => Some(path),
+            Self::Stdin => None,
         }
     }
-    // A run that still goes on has no end yet.
-    let damaged = reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
-    Ok(if damaged || reader.more_flaws() > 0 { Exit::No } else { Exit::Yes })
+
+    /// It cannot be read.
+    pub(crate) fn unreadable(&self, error: io::Error) -> Failure {
+        Failure::input(format!("cannot read {self}")).because(error)
+    }
+
+    /// Its name on a line of its own, above what is shown of it.
+    pub(crate) fn headline(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "{}:", exeat_audit::printable(&self.to_string()))
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::File(path) => write!(f, "`{}`", path.display()),
+            Self::Stdin => f.write_str("standard input"),
+        }
+    }
+}
+
+/// The records that were named; without any the last run's.
+pub(crate) fn sources(records: &Records) -> Result<Vec<Source>, Failure> {
+    let machine = Machine::here()?;
+    if records.runs.is_empty() {
+        return Ok(vec![Source::File(last(&place_of(&machine)?)?)]);
+    }
+    let source = |name: &PathBuf| match name.to_str() {
+        Some("-") => Ok(Source::Stdin),
+        // A path needs no state directory; what has no `/` and no `.` may be a run as well.
+        Some(text) if !text.contains(['/', '.']) => {
+            place_of(&machine)?.find(text).map(Source::File).map_err(bad_place)
+        }
+        _ => Ok(Source::File(name.clone())),
+    };
+    records.runs.iter().map(source).collect()
 }
 
 /// The last run of the user's. What a preset asked a package manager is a run too, and not what they look for.
@@ -62,24 +99,6 @@ fn last(place: &Place) -> Result<PathBuf, Failure> {
         Some(run) => Ok(place.path_for(run.run)),
         None => place.last().map_err(bad_place),
     }
-}
-
-/// Lists the runs of the state directory.
-pub(crate) fn list(args: &AuditListArgs, paint: Paint) -> Result<Exit, Failure> {
-    let place = place_of(&Machine::here()?)?;
-    let runs = place.list(usize::MAX).map_err(bad_place)?;
-    let mut out = Out::new();
-    let shown = if args.json {
-        table::list_json(&runs, &mut out)
-    } else {
-        table::list(&runs, &mut out, paint.is_on())
-    };
-    out.finish(shown)
-        .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
-    if runs.is_empty() && !args.json {
-        crate::stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
-    }
-    Ok(Exit::Yes)
 }
 
 /// Where the records of this user are kept.
@@ -122,22 +141,25 @@ fn bad_place(error: place::Error) -> Failure {
 }
 
 /// Stdout, which knows whether an error was its own or the record's.
-struct Out {
+pub(crate) struct Out {
     inner: BufWriter<io::StdoutLock<'static>>,
     failed: bool,
 }
 
-enum Stopped {
+/// Why it stopped.
+pub(crate) enum Stopped {
+    /// The record could not be read on.
     Reading(io::Error),
+    /// Nobody takes what was read.
     Writing(io::Error),
 }
 
 impl Out {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { inner: BufWriter::new(io::stdout().lock()), failed: false }
     }
 
-    fn finish<T>(mut self, shown: io::Result<T>) -> Result<T, Stopped> {
+    pub(crate) fn finish<T>(mut self, shown: io::Result<T>) -> Result<T, Stopped> {
         match shown {
             Err(error) if self.failed => Err(Stopped::Writing(error)),
             // What was read so far is worth having.

@@ -1,0 +1,44 @@
+//! `exeat audit show`: records, as a person or a program reads them.
+
+use exeat_audit::query::{Filter, Flaw};
+use exeat_audit::table;
+
+use super::{Out, Stopped};
+use crate::args::audit::ShowArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::Paint;
+
+/// Shows records, one after the other.
+pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
+    let filter =
+        Filter { verdicts: args.verdict.clone(), hosts: args.host.clone(), reasons: args.reason.clone() };
+    let sources = super::sources(&args.records)?;
+    let mut damaged = false;
+    for source in &sources {
+        let mut reader = source.open()?;
+        let mut out = Out::new();
+        let shown = match sources.len() {
+            1 => Ok(()),
+            _ if args.json => Ok(()),
+            _ => source.headline(&mut out),
+        };
+        let shown = shown.and_then(|()| match args.json {
+            true => table::show_json(&mut reader, &filter, &mut out),
+            false => table::show(&mut reader, &filter, &mut out, paint.is_on()),
+        });
+        out.finish(shown).map_err(|error| match error {
+            Stopped::Reading(error) => source.unreadable(error),
+            Stopped::Writing(error) => Failure::Stdout(error),
+        })?;
+        if args.json {
+            for flaw in reader.flaws() {
+                crate::stdio::line("note", &flaw.to_string());
+            }
+        }
+        // A run that still goes on has no end yet.
+        damaged |= reader.more_flaws() > 0
+            || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
+    }
+    Ok(if damaged { Exit::No } else { Exit::Yes })
+}
