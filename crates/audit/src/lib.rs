@@ -16,9 +16,11 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod checkpoint;
 mod escape;
 mod event;
 mod id;
+pub mod key;
 mod line;
 mod log;
 pub mod place;
@@ -27,6 +29,8 @@ mod sink;
 pub mod table;
 #[cfg(test)]
 mod testing;
+mod tree;
+pub mod verify;
 
 pub use escape::{escape, printable};
 pub use event::{
@@ -34,6 +38,7 @@ pub use event::{
     RunStart, Source, SourceRole, Under, Via, What,
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
+pub use key::{KeyError, SigningKey, VerifyingKey};
 pub use line::{MAX_LINE, SCHEMA, ascii_json};
 pub use log::{Counts, Error, Fault, Log};
 pub use sink::{OpenError, Sink};

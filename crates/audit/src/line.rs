@@ -14,11 +14,13 @@ use exeat_policy::{Host, Target};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
+use crate::checkpoint::{Checkpoint, Signed};
 use crate::escape::{clip, clip_front, escape};
 use crate::event::{Cause, End, Mode, SourceRole, What};
+use crate::tree::Tree;
 use crate::{
     Close, ConnId, Counts, Decision, Event, Header, Note, Proto, Question, RuleRef, RunEnd, RunId, RunStart,
-    Source, Under, Via,
+    SigningKey, Source, Under, Via, hex,
 };
 
 /// The name of the format. Fields may be added under one name; none changes its meaning.
@@ -48,16 +50,7 @@ pub(crate) fn encode(
     counts: &Counts,
     event: &Event,
 ) -> serde_json::Result<()> {
-    let common = Line {
-        schema: SCHEMA,
-        seq: at.seq,
-        ts: at.ts,
-        mono_us: at.mono_us,
-        run: Some(header.run),
-        stage: header.stage.as_deref().map(|text| clip(text, max::STAGE)),
-        prev: at.prev,
-        ..Line::default()
-    };
+    let common = common(header, at);
     let line = match event {
         Event::RunStart(start) => run_start(common, header, start),
         Event::Policy(source) => policy(common, source),
@@ -70,6 +63,56 @@ pub(crate) fn encode(
     line.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, Ascii))?;
     out.push(b'\n');
     Ok(())
+}
+
+/// Appends the line of a checkpoint over the lines before it, its line feed included.
+pub(crate) fn encode_checkpoint(
+    out: &mut Vec<u8>,
+    header: &Header,
+    at: &Position<'_>,
+    tree: &Tree,
+    key: &SigningKey,
+) -> serde_json::Result<()> {
+    let root = tree.root();
+    let line = Line {
+        event: "checkpoint",
+        n: Some(tree.len()),
+        root: Some(hex(&root)),
+        key_id: Some(key.verifying().key_id()),
+        ..common(header, at)
+    };
+    let begin = out.len();
+    line.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, Ascii))?;
+    // What is signed has a digest of this line too, up to here: `ts` and the like could be changed otherwise.
+    out.truncate(out.len() - 1);
+    let own = out.get(begin..).unwrap_or_default();
+    let signed = Checkpoint::new(header.run, tree.len(), root, own).sign(key);
+    out.extend(signature_fields(&signed)?);
+    Ok(())
+}
+
+/// The end of a checkpoint's line, from behind its last field on.
+pub(crate) fn signature_fields(signed: &Signed) -> serde_json::Result<Vec<u8>> {
+    let mut out = br#","sig":""#.to_vec();
+    out.extend(signed.sig.as_bytes());
+    out.extend(br#"","signed_note":"#);
+    signed.note.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Ascii))?;
+    out.extend(b"}\n");
+    Ok(out)
+}
+
+/// What every line has.
+fn common<'a>(header: &'a Header, at: &Position<'a>) -> Line<'a> {
+    Line {
+        schema: SCHEMA,
+        seq: at.seq,
+        ts: at.ts,
+        mono_us: at.mono_us,
+        run: Some(header.run),
+        stage: header.stage.as_deref().map(|text| clip(text, max::STAGE)),
+        prev: at.prev,
+        ..Line::default()
+    }
 }
 
 fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> Line<'a> {
@@ -420,6 +463,12 @@ struct Line<'a> {
     connections: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     error: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    n: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    root: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_id: Option<String>,
     prev: &'a str,
 }
 

@@ -5,14 +5,21 @@
 //! that it wanted to record.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use exeat_policy::Verdict;
 use jiff::Timestamp;
 
 use crate::line::{self, MAX_LINE, Position};
 use crate::sink::{Sink, WriteError};
-use crate::{Event, Header, RunId, sha256_hex};
+use crate::tree::Tree;
+use crate::{Event, Header, RunId, SigningKey, sha256_hex};
+
+/// Lines after which a checkpoint is written. One takes some 20 microseconds, and as much room as two decisions.
+pub const CHECKPOINT_EVERY: u64 = 128;
+
+/// A line that comes later than this after the last checkpoint is followed by one.
+const CHECKPOINT_AFTER: Duration = Duration::from_secs(300);
 
 /// The record of one run. Clones write to the same record.
 #[derive(Debug, Clone)]
@@ -24,6 +31,7 @@ pub struct Log {
 struct Shared {
     header: Header,
     started: Instant,
+    key: Option<SigningKey>,
     state: Mutex<State>,
 }
 
@@ -38,6 +46,10 @@ struct State {
     /// What the first failure was; nothing is written after it.
     failed: Option<Arc<str>>,
     ended: bool,
+    /// Stands for all lines, where they are signed.
+    tree: Tree,
+    /// How many lines the last checkpoint was written after, and when.
+    signed: (u64, Instant),
     /// The line being made; kept so that a line costs no allocation.
     line: Vec<u8>,
 }
@@ -58,8 +70,19 @@ pub struct Counts {
 }
 
 impl Log {
-    /// Begins a record. The clock of `mono_us` starts here; the first event should be [`Event::RunStart`].
+    /// Begins a record without checkpoints. The clock of `mono_us` starts here; the first event should be
+    /// [`Event::RunStart`].
     pub fn start(sink: Sink, header: Header) -> Result<Log, Error> {
+        Log::begin(sink, header, None)
+    }
+
+    /// The same with a signed checkpoint after every [`CHECKPOINT_EVERY`] lines, and behind the last.
+    pub fn start_signed(sink: Sink, header: Header, key: SigningKey) -> Result<Log, Error> {
+        Log::begin(sink, header, Some(key))
+    }
+
+    fn begin(sink: Sink, header: Header, key: Option<SigningKey>) -> Result<Log, Error> {
+        let started = Instant::now();
         let state = State {
             sink,
             seq: 0,
@@ -67,9 +90,11 @@ impl Log {
             counts: Counts::default(),
             failed: None,
             ended: false,
+            tree: Tree::default(),
+            signed: (0, started),
             line: Vec::with_capacity(MAX_LINE),
         };
-        Ok(Log { shared: Arc::new(Shared { header, started: Instant::now(), state: Mutex::new(state) }) })
+        Ok(Log { shared: Arc::new(Shared { header, started, key, state: Mutex::new(state) }) })
     }
 
     /// Writes one event with one write(2), and gives the number of its line.
@@ -90,6 +115,15 @@ impl Log {
             Ok(seq) => {
                 state.counts = counts;
                 state.ended = matches!(event, Event::RunEnd(_));
+                match state.seal(&self.shared) {
+                    // The event itself is on record; the next one hears of it.
+                    Err(error) if !state.ended => state.failed = Some(error.to_string().into()),
+                    Err(error) => {
+                        state.failed = Some(error.to_string().into());
+                        return Err(Error::Write(Fault(error)));
+                    }
+                    Ok(()) => {}
+                }
                 Ok(seq)
             }
             Err(error) => {
@@ -131,16 +165,40 @@ impl Log {
 
 impl State {
     fn append(&mut self, shared: &Shared, counts: &Counts, event: &Event) -> Result<u64, FaultKind> {
+        self.put(shared, |out, at, _| line::encode(out, &shared.header, at, counts, event))
+    }
+
+    /// Writes a checkpoint where one is due.
+    fn seal(&mut self, shared: &Shared) -> Result<(), FaultKind> {
+        let Some(key) = &shared.key else { return Ok(()) };
+        let (lines, at) = self.signed;
+        let due = self.seq - lines >= CHECKPOINT_EVERY || at.elapsed() >= CHECKPOINT_AFTER;
+        if due || self.ended {
+            self.put(shared, |out, at, tree| line::encode_checkpoint(out, &shared.header, at, tree, key))?;
+            self.counts.lines += 1;
+            self.signed = (self.seq, Instant::now());
+        }
+        Ok(())
+    }
+
+    fn put(
+        &mut self,
+        shared: &Shared,
+        encode: impl FnOnce(&mut Vec<u8>, &Position<'_>, &Tree) -> serde_json::Result<()>,
+    ) -> Result<u64, FaultKind> {
         let ts = format!("{:.6}", Timestamp::now());
         let mono_us = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
         let at = Position { seq: self.seq, ts: &ts, mono_us, prev: &self.prev };
         self.line.clear();
-        line::encode(&mut self.line, &shared.header, &at, counts, event)?;
+        encode(&mut self.line, &at, &self.tree)?;
         if self.line.len() > MAX_LINE {
             return Err(FaultKind::TooLong { bytes: self.line.len() });
         }
         self.sink.write_line(&self.line)?;
         self.prev = sha256_hex(&self.line);
+        if shared.key.is_some() {
+            self.tree.push(&self.line);
+        }
         self.seq += 1;
         Ok(self.seq - 1)
     }

@@ -158,8 +158,7 @@ pub fn store_policy(record: &Path, canonical_json: &str) -> Result<PathBuf, Erro
 /// Stores a policy that was read again beside its record, in a file of its own: `run.policy-DIGEST.json`, with the first
 /// [`DIGITS`] digits of the policy's digest. One that is there already is the same.
 pub fn store_reloaded(record: &Path, policy_sha256: &str, canonical_json: &str) -> Result<PathBuf, Error> {
-    let digits = policy_sha256.get(..DIGITS).unwrap_or(policy_sha256);
-    let path = policy_path(record).with_extension("").with_extension(format!("policy-{digits}.json"));
+    let path = reloaded_path(record, policy_sha256);
     let at = |source| Error::Io { path: path.clone(), source };
     match new_file(&path, |mut file| file.write_all(canonical_json.as_bytes())) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -169,6 +168,12 @@ pub fn store_reloaded(record: &Path, policy_sha256: &str, canonical_json: &str) 
         }
         stored => stored.map_err(at).map(|()| path.clone()),
     }
+}
+
+/// Where a policy that was read again stands: `run.policy-DIGEST.json` beside `run.jsonl`.
+pub fn reloaded_path(record: &Path, policy_sha256: &str) -> PathBuf {
+    let digits = policy_sha256.get(..DIGITS).unwrap_or(policy_sha256);
+    policy_path(record).with_extension("").with_extension(format!("policy-{digits}.json"))
 }
 
 /// A new file for its owner alone, whole or not at all: a part of a policy, left by a full disk, would stand in the way of the
@@ -235,29 +240,29 @@ impl RunSummary {
             self.stage = record.stage;
             self.command = record.command;
         }
-        if let Some(line) = last_line(&mut file, meta.len())?
-            && let Ok(record) = Record::parse(&line)
-            && record.event == Kind::RunEnd
-        {
-            self.end = Some(Box::new(record));
-        }
+        // The end of a run is the last line, or the one before its checkpoint.
+        let last = last_lines(&mut file, meta.len())?.into_iter().map(|line| Record::parse(&line));
+        self.end = match &last.collect::<Vec<_>>()[..] {
+            [.., Ok(end)] if end.event == Kind::RunEnd => Some(Box::new(end.clone())),
+            [Ok(end), Ok(seal)] if end.event == Kind::RunEnd && seal.event == Kind::Checkpoint => {
+                Some(Box::new(end.clone()))
+            }
+            _ => None,
+        };
         Ok(())
     }
 }
 
-/// The last whole line, without its line feed.
-fn last_line(file: &mut File, len: u64) -> io::Result<Option<Vec<u8>>> {
+/// The last two lines, without their line feeds; none where the file ends in the middle of one.
+fn last_lines(file: &mut File, len: u64) -> io::Result<Vec<Vec<u8>>> {
     file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
     let mut tail = Vec::new();
     file.take(TAIL).read_to_end(&mut tail)?;
-    let Some(end) = tail.iter().rposition(|&byte| byte == b'\n') else { return Ok(None) };
     // What follows the last line feed was cut off: then the run has no end either.
-    if end + 1 != tail.len() {
-        return Ok(None);
-    }
-    tail.truncate(end);
-    let start = tail.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-    Ok(Some(tail.split_off(start)))
+    let Some(whole) = tail.strip_suffix(b"\n") else { return Ok(Vec::new()) };
+    let mut lines: Vec<Vec<u8>> = whole.rsplit(|&byte| byte == b'\n').take(2).map(<[u8]>::to_vec).collect();
+    lines.reverse();
+    Ok(lines)
 }
 
 /// A directory that was there before us: nobody but us and root may replace what we make in it.

@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::escape::{escape, printable};
 use crate::log::NOTHING_BEFORE;
+use crate::tree::{self, Tree};
 use crate::{SCHEMA, hex};
 
 /// Bytes of a line that are kept. Ours have 4096 at most; another version may write more.
@@ -41,10 +42,17 @@ pub struct Reader<R> {
     run: Option<String>,
     next_seq: u64,
     prev: String,
+    /// The run's last line was read.
     ended: bool,
+    /// And the checkpoint behind it.
+    sealed: bool,
     done: bool,
     flaws: Vec<Flaw>,
     more_flaws: u64,
+    /// Stands for the lines before the last one, where that is wanted.
+    tree: Option<Tree>,
+    /// The last one's part in it.
+    leaf: Option<Sha256>,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -58,10 +66,28 @@ impl<R: BufRead> Reader<R> {
             next_seq: 0,
             prev: NOTHING_BEFORE.to_owned(),
             ended: false,
+            sealed: false,
             done: false,
             flaws: Vec::new(),
             more_flaws: 0,
+            tree: None,
+            leaf: None,
         }
+    }
+
+    /// The same, and keeps the Merkle tree over the lines.
+    pub(crate) fn with_tree(input: R) -> Reader<R> {
+        Reader { tree: Some(Tree::default()), ..Reader::new(input) }
+    }
+
+    /// The tree over all lines before the record that was given last.
+    pub(crate) fn tree(&self) -> Option<&Tree> {
+        self.tree.as_ref()
+    }
+
+    /// The line of that record with its line feed, if it has one.
+    pub(crate) fn whole_line(&self) -> &[u8] {
+        &self.raw
     }
 
     /// The line of the record that was given last, without its line feed.
@@ -87,6 +113,10 @@ impl<R: BufRead> Reader<R> {
     /// Reads one line and gives its digest and whether it ended in a line feed; `None` at the end of the input.
     fn read_line(&mut self) -> io::Result<Option<(Line, String)>> {
         self.raw.clear();
+        let mut leaf = self.tree.as_mut().map(|tree| {
+            self.leaf.take().into_iter().for_each(|leaf| tree.push_leaf(leaf));
+            tree::leaf()
+        });
         let mut digest = Sha256::new();
         let mut line = Line { whole: false, fits: true };
         let mut read = false;
@@ -104,6 +134,9 @@ impl<R: BufRead> Reader<R> {
             let taken = end.map_or(piece.len(), |at| at + 1);
             let piece = piece.get(..taken).unwrap_or(piece);
             digest.update(piece);
+            if let Some(leaf) = &mut leaf {
+                leaf.update(piece);
+            }
             line.whole = end.is_some();
             if self.raw.len() + taken <= MAX_READ {
                 self.raw.extend_from_slice(piece);
@@ -112,6 +145,7 @@ impl<R: BufRead> Reader<R> {
             }
             self.input.consume(taken);
         }
+        self.leaf = leaf.filter(|_| read);
         Ok(read.then(|| (line, hex(&digest.finalize()))))
     }
 
@@ -125,12 +159,13 @@ impl<R: BufRead> Reader<R> {
             }
             self.next_seq = 0;
             self.prev = NOTHING_BEFORE.to_owned();
-            self.ended = false;
+            (self.ended, self.sealed) = (false, false);
         }
         if self.run.as_ref() != Some(&record.run) {
             self.run = Some(record.run.clone());
         }
-        if self.ended {
+        // The last line of all signs the end of the run as well.
+        if self.ended && (record.event != Kind::Checkpoint || self.sealed) {
             self.flaw(Flaw::AfterEnd { line });
         }
         if record.seq != self.next_seq {
@@ -140,7 +175,8 @@ impl<R: BufRead> Reader<R> {
             self.flaw(Flaw::Chain { line });
         }
         self.next_seq = record.seq.wrapping_add(1);
-        self.ended = record.event == Kind::RunEnd;
+        self.sealed = self.ended && record.event == Kind::Checkpoint;
+        self.ended = self.sealed || record.event == Kind::RunEnd;
     }
 
     fn flaw(&mut self, flaw: Flaw) {
@@ -151,6 +187,9 @@ impl<R: BufRead> Reader<R> {
         }
     }
 }
+
+/// How every line begins.
+const BEGIN: &[u8] = br#"{"schema":"egress/1","seq":"#;
 
 /// How a line came in.
 struct Line {
@@ -193,7 +232,10 @@ impl<R: BufRead> Iterator for Reader<R> {
                     self.prev = digest;
                     return Some(Ok(record));
                 }
-                Err(_) if !line.whole => {} // told above
+                Err(_)
+                    if !line.whole
+                        && line.fits
+                        && (self.raw.starts_with(BEGIN) || BEGIN.starts_with(&self.raw)) => {} // told above
                 Err(why) => self.flaw(Flaw::Malformed { line: number, why }),
             }
             self.next_seq = self.next_seq.wrapping_add(1);
@@ -347,6 +389,11 @@ pub struct Record {
     pub dropped: Option<u64>,
     pub connections: Option<u64>,
     pub error: Option<String>,
+    pub n: Option<u64>,
+    pub root: Option<String>,
+    pub key_id: Option<String>,
+    pub sig: Option<String>,
+    pub signed_note: Option<String>,
     pub prev: Option<String>,
 }
 
@@ -404,6 +451,8 @@ pub enum Kind {
     Close,
     /// A remark.
     Note,
+    /// What stands for all lines before, signed.
+    Checkpoint,
     /// The end of a run.
     RunEnd,
     /// Something that this version does not know.
@@ -419,6 +468,7 @@ impl From<String> for Kind {
             "dns" => Kind::Dns,
             "close" => Kind::Close,
             "note" => Kind::Note,
+            "checkpoint" => Kind::Checkpoint,
             "run_end" => Kind::RunEnd,
             _ => Kind::Other(word),
         }

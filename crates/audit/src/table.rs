@@ -64,7 +64,7 @@ pub fn show<R: BufRead>(
             Kind::Close => table.close(&record)?,
             Kind::Note if filter.is_empty() => table.note(&record)?,
             Kind::RunEnd => end = Some(record),
-            Kind::Policy | Kind::Note | Kind::Other(_) => {}
+            Kind::Policy | Kind::Note | Kind::Checkpoint | Kind::Other(_) => {}
         }
     }
     table.finish()?;

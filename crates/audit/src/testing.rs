@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use exeat_policy::{Reason, Target, Verdict};
 
 use crate::{
-    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Question, RuleRef, RunEnd, RunId, Sink,
-    Via,
+    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Question, RuleRef, RunEnd, RunId,
+    SigningKey, Sink, Via,
 };
 
 /// A directory that goes when the test does.
@@ -37,6 +37,17 @@ impl Drop for Dir {
 
 pub(crate) fn header() -> Header {
     Header { run: RunId::new(), stage: None, policy_sha256: "ab".repeat(32), mode: Mode::Enforce }
+}
+
+/// A key that is the same each time.
+pub(crate) fn key(seed: u8) -> SigningKey {
+    use base64::Engine as _;
+    let mut der =
+        vec![0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+    der.extend([seed; 32]);
+    let text = base64::engine::general_purpose::STANDARD.encode(der);
+    SigningKey::from_pem(&format!("-----BEGIN PRIVATE KEY-----\n{text}\n-----END PRIVATE KEY-----\n"))
+        .unwrap()
 }
 
 /// A log in a new file.

@@ -1,0 +1,279 @@
+//! The keys that sign a record's checkpoints, and those that check them: Ed25519 (RFC 8032).
+//!
+//! Says nothing about what is signed. A private key is PKCS#8 in PEM (RFC 8410), which `openssl genpkey -algorithm ed25519`
+//! makes as well; a public one is a *vkey*, as C2SP's signed notes write it: `NAME+ID+KEY`.
+
+use std::fmt;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use nix::fcntl::OFlag;
+use nix::unistd::geteuid;
+use ring::rand::{SecureRandom as _, SystemRandom};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
+use rustls_pki_types::PrivatePkcs8KeyDer;
+use rustls_pki_types::pem::PemObject as _;
+use sha2::{Digest as _, Sha256};
+
+use crate::hex;
+
+/// The name of exeat's keys in signed notes.
+pub const KEY_NAME: &str = "exeat-audit";
+
+/// The kind of a key that is Ed25519, in signed notes.
+const ED25519_KIND: u8 = 1;
+
+/// PKCS#8 of an Ed25519 key, up to its 32 bytes (RFC 8410 section 7).
+const PKCS8: [u8; 16] =
+    [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
+
+/// SubjectPublicKeyInfo of an Ed25519 key, up to its 32 bytes (RFC 8410 section 4).
+const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
+
+/// Bytes of a key's text at most: one that is longer is something else.
+const MAX_KEY: u64 = 16 * 1024;
+
+/// A key that signs. Its private part is never printed.
+pub struct SigningKey {
+    pair: Ed25519KeyPair,
+    public: VerifyingKey,
+}
+
+impl fmt::Debug for SigningKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SigningKey({})", self.public)
+    }
+}
+
+impl SigningKey {
+    /// Reads a key: PKCS#8 in PEM.
+    ///
+    /// # Errors
+    /// [`KeyError::NotAKey`] for anything else. No part of the text is in the error.
+    pub fn from_pem(text: &str) -> Result<SigningKey, KeyError> {
+        let der = PrivatePkcs8KeyDer::from_pem_slice(text.as_bytes()).map_err(|_| KeyError::NotAKey)?;
+        SigningKey::from_der(der.secret_pkcs8_der())
+    }
+
+    fn from_der(der: &[u8]) -> Result<SigningKey, KeyError> {
+        let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| KeyError::NotAKey)?;
+        let public = pair.public_key().as_ref().try_into().map_err(|_| KeyError::NotAKey)?;
+        Ok(SigningKey { pair, public: VerifyingKey { name: KEY_NAME.into(), public } })
+    }
+
+    /// A new key, and its text.
+    fn generate() -> Result<(SigningKey, String), KeyError> {
+        let mut der = [0; 48];
+        let (head, seed) = der.split_at_mut(PKCS8.len());
+        head.copy_from_slice(&PKCS8);
+        SystemRandom::new().fill(seed).map_err(|_| KeyError::NoRandomness)?;
+        let key = SigningKey::from_der(&der)?;
+        let pem = format!("-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----\n", BASE64.encode(der));
+        Ok((key, pem))
+    }
+
+    /// Reads the key in a file: ours or root's, and for its owner's eyes alone.
+    ///
+    /// # Errors
+    /// Where it cannot be read, is no key, or others may read or replace it.
+    pub fn load(path: &Path) -> Result<SigningKey, KeyError> {
+        let at = |source| KeyError::Io { path: path.to_owned(), source };
+        let file =
+            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
+        let meta = file.metadata().map_err(at)?;
+        if meta.is_file() {
+            let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
+            if !owned || meta.mode() & 0o077 != 0 {
+                return Err(KeyError::Open { path: path.to_owned() });
+            }
+        }
+        let mut text = String::new();
+        file.take(MAX_KEY).read_to_string(&mut text).map_err(at)?;
+        SigningKey::from_pem(&text).map_err(|_| KeyError::NotAKeyAt { path: path.to_owned() })
+    }
+
+    /// Reads the key in a file, or makes one there, of mode 0600, with its vkey beside it (`.pub`). Of two that make it at one
+    /// time, both have the first one's.
+    ///
+    /// # Errors
+    /// As [`SigningKey::load`], and where it cannot be written.
+    pub fn load_or_make(path: &Path) -> Result<SigningKey, KeyError> {
+        match SigningKey::load(path) {
+            Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
+            loaded => return loaded,
+        }
+        let (key, pem) = SigningKey::generate()?;
+        let at = |source| KeyError::Io { path: path.to_owned(), source };
+        // Whole or not at all, and never over another one: written beside it, then linked to its name.
+        let draft = path.with_extension(format!("new-{:016x}", crate::random_number()));
+        let made = write_new(&draft, 0o600, pem.as_bytes()).and_then(|()| fs::hard_link(&draft, path));
+        // What is left over is no key of anybody's.
+        let _ = fs::remove_file(&draft);
+        match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return SigningKey::load(path),
+            made => made.map_err(at)?,
+        }
+        // For whoever is to check records elsewhere; `exeat audit key` prints the same.
+        let _ = write_new(&path.with_extension("pub"), 0o644, format!("{}\n", key.public).as_bytes());
+        Ok(key)
+    }
+
+    /// The key that checks what this one signs.
+    pub fn verifying(&self) -> &VerifyingKey {
+        &self.public
+    }
+
+    pub(crate) fn sign(&self, text: &[u8]) -> [u8; 64] {
+        let mut bytes = [0; 64];
+        for (to, from) in bytes.iter_mut().zip(self.pair.sign(text).as_ref()) {
+            *to = *from;
+        }
+        bytes
+    }
+}
+
+fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new()
+        .write(true)
+        .create_new(true)
+        .mode(mode)
+        .custom_flags(OFlag::O_NOFOLLOW.bits())
+        .open(path)?;
+    file.write_all(bytes)?;
+    file.sync_data()
+}
+
+/// A key that checks signatures; as text a vkey.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VerifyingKey {
+    name: String,
+    public: [u8; 32],
+}
+
+impl VerifyingKey {
+    /// The four bytes by which a signed note tells keys apart: the beginning of SHA-256 over the name, a line feed, the kind
+    /// and the key.
+    pub(crate) fn id(&self) -> [u8; 4] {
+        let digest: [u8; 32] = Sha256::new()
+            .chain_update(&self.name)
+            .chain_update([b'\n', ED25519_KIND])
+            .chain_update(self.public)
+            .finalize()
+            .into();
+        let [a, b, c, d, ..] = digest;
+        [a, b, c, d]
+    }
+
+    /// The same as eight hexadecimal digits.
+    pub fn key_id(&self) -> String {
+        hex(&self.id())
+    }
+
+    /// The name under which it signs.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Whether the other half of this key has signed `text`.
+    pub(crate) fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
+        UnparsedPublicKey::new(&ED25519, self.public).verify(text, signature).is_ok()
+    }
+
+    /// Every key in a text: vkeys, one a line (`#` begins a comment), or one public key in PEM, as `openssl pkey -pubout` writes it.
+    ///
+    /// # Errors
+    /// [`KeyError::NotAVerifyingKey`] at the first line that is none, and where there is none at all.
+    pub fn all_in(text: &str) -> Result<Vec<VerifyingKey>, KeyError> {
+        if text.trim_start().starts_with("-----BEGIN PUBLIC KEY-----") {
+            let body: String =
+                text.lines().map(str::trim).filter(|line| !line.starts_with("-----")).collect();
+            let der = BASE64.decode(body).map_err(|_| KeyError::NotAVerifyingKey)?;
+            let public = der.strip_prefix(&SPKI).and_then(|key| key.try_into().ok());
+            let public = public.ok_or(KeyError::NotAVerifyingKey)?;
+            return Ok(vec![VerifyingKey { name: KEY_NAME.into(), public }]);
+        }
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let keys = lines.map(str::parse).collect::<Result<Vec<_>, _>>()?;
+        if keys.is_empty() { Err(KeyError::NotAVerifyingKey) } else { Ok(keys) }
+    }
+
+    /// The keys in a file, which may hold several.
+    ///
+    /// # Errors
+    /// Where it cannot be read, or is something else.
+    pub fn load(path: &Path) -> Result<Vec<VerifyingKey>, KeyError> {
+        let at = |source| KeyError::Io { path: path.to_owned(), source };
+        let mut text = String::new();
+        let file =
+            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
+        file.take(MAX_KEY).read_to_string(&mut text).map_err(at)?;
+        VerifyingKey::all_in(&text)
+    }
+}
+
+impl fmt::Display for VerifyingKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut key = vec![ED25519_KIND];
+        key.extend(self.public);
+        write!(f, "{}+{}+{}", self.name, self.key_id(), BASE64.encode(key))
+    }
+}
+
+impl FromStr for VerifyingKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<VerifyingKey, KeyError> {
+        let parts = || {
+            let (name, rest) = text.split_once('+')?;
+            let (id, key) = rest.split_once('+')?;
+            let [ED25519_KIND, public @ ..] = &BASE64.decode(key).ok()?[..] else { return None };
+            let named = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_graphic());
+            let key = VerifyingKey { name: name.to_owned(), public: public.try_into().ok()? };
+            (named && key.key_id() == id).then_some(key)
+        };
+        parts().ok_or(KeyError::NotAVerifyingKey)
+    }
+}
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The kernel refused.
+    #[error("cannot use the key `{}`", .path.display())]
+    Io {
+        /// The key's file.
+        path: PathBuf,
+        /// What the kernel said.
+        source: io::Error,
+    },
+    /// Somebody else can read the key, or put another in its place.
+    #[error("the key `{}` is not for its owner alone: it must be yours, with mode 0600", .path.display())]
+    Open {
+        /// The key's file.
+        path: PathBuf,
+    },
+    /// The text is no key.
+    #[error("not a private Ed25519 key in PEM (`openssl genpkey -algorithm ed25519`)")]
+    NotAKey,
+    /// The file holds no key.
+    #[error("`{}` is not a private Ed25519 key in PEM (`openssl genpkey -algorithm ed25519`)", .path.display())]
+    NotAKeyAt {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The text is no public key.
+    #[error("not a vkey (NAME+ID+KEY), nor a public Ed25519 key in PEM: `exeat audit key` prints yours")]
+    NotAVerifyingKey,
+    /// The kernel gave no random bytes.
+    #[error("the kernel gives no random bytes")]
+    NoRandomness,
+}
+
+#[cfg(test)]
+mod tests;

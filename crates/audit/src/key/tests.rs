@@ -1,0 +1,86 @@
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::*;
+use crate::testing::Dir;
+
+#[test]
+fn a_key_is_made_once_and_for_us_alone() {
+    let dir = Dir::new();
+    let path = dir.join("audit.key");
+    let made = SigningKey::load_or_make(&path).unwrap();
+    assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    let again = SigningKey::load_or_make(&path).unwrap();
+    assert_eq!(made.verifying(), again.verifying());
+    let public = VerifyingKey::load(&dir.join("audit.pub")).unwrap();
+    assert_eq!(&public, &[made.verifying().clone()]);
+    let names: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|it| it.unwrap().file_name()).collect();
+    assert_eq!(names.len(), 2, "{names:?}");
+    assert!(!format!("{made:?}").contains("PRIVATE"));
+}
+
+#[test]
+fn two_that_make_it_at_once_have_one_key() {
+    let dir = Dir::new();
+    let path = dir.join("audit.key");
+    let makers: Vec<_> = (0..8)
+        .map(|_| {
+            let path = path.clone();
+            std::thread::spawn(move || SigningKey::load_or_make(&path).unwrap().verifying().clone())
+        })
+        .collect();
+    let keys: Vec<_> = makers.into_iter().map(|it| it.join().unwrap()).collect();
+    assert!(keys.iter().all(|key| *key == keys[0]), "{keys:?}");
+}
+
+#[test]
+fn a_key_that_others_can_read_is_refused() {
+    let dir = Dir::new();
+    let path = dir.join("audit.key");
+    SigningKey::load_or_make(&path).unwrap();
+    for mode in [0o640, 0o604, 0o620] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        assert!(matches!(SigningKey::load_or_make(&path), Err(KeyError::Open { .. })), "{mode:o}");
+    }
+}
+
+#[test]
+fn what_is_no_key_is_refused_and_left_alone() {
+    let dir = Dir::new();
+    let path = dir.join("audit.key");
+    for text in ["", "secret", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let error = SigningKey::load_or_make(&path).unwrap_err();
+        assert!(matches!(error, KeyError::NotAKeyAt { .. }), "{error}");
+        assert_eq!(fs::read_to_string(&path).unwrap(), text);
+    }
+}
+
+/// Made with OpenSSL 3.0: `openssl genpkey -algorithm ed25519`, and `openssl pkey -pubout` of it.
+#[test]
+fn keys_of_openssl_are_read() {
+    let private = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIELjMlRJQAFl5Zu0kNQnJuCo6Ijj4OQkBj7XaErHaPk2\n-----END PRIVATE KEY-----\n";
+    let public = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAPUeAGhTjMp7TJenv0jy9diSRBint9pp3dYquMUp/mEI=\n-----END PUBLIC KEY-----\n";
+    let key = SigningKey::from_pem(private).unwrap();
+    assert_eq!(VerifyingKey::all_in(public).unwrap(), [key.verifying().clone()]);
+}
+
+#[test]
+fn a_vkey_reads_as_it_is_written() {
+    let key = crate::testing::key(3).verifying().clone();
+    let text = key.to_string();
+    assert_eq!(text.parse::<VerifyingKey>().unwrap(), key);
+    let id = key.key_id();
+    for bad in [
+        text.replace(&id, "00000000"),
+        text.replace("exeat-audit", "exeat audit"),
+        text.replace("exeat-audit", ""),
+        format!("{text}A"),
+        String::new(),
+    ] {
+        assert!(bad.parse::<VerifyingKey>().is_err(), "{bad}");
+    }
+    let two = format!("# ours\n{text}\n\n{}\n", crate::testing::key(4).verifying());
+    assert_eq!(VerifyingKey::all_in(&two).unwrap().len(), 2);
+    assert!(VerifyingKey::all_in("# none\n").is_err());
+}

@@ -1,0 +1,446 @@
+//! Whether a record is whole: every line as it was written, none missing, signed to its end.
+//!
+//! Trusts nothing in the record, and no key but those it is given. Reads in constant memory. What a hash chain alone cannot see (a
+//! cut end, a chain that was made anew) the signed checkpoints show.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::OpenOptions;
+use std::io::{self, BufRead, Read as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use exeat_policy::Verdict;
+use nix::fcntl::OFlag;
+use sha2::{Digest as _, Sha256};
+
+use crate::checkpoint::{Checked, check, origin};
+use crate::escape::escape;
+use crate::line::signature_fields;
+use crate::place::{policy_path, reloaded_path};
+use crate::query::{Flaw, Kind, Reader, Record};
+use crate::{Counts, VerifyingKey, hex, sha256_hex};
+
+/// Findings that are told one by one; the rest is counted.
+const MAX_FINDINGS: usize = 32;
+
+/// Policies of one record that are looked at: those that a proxy read again, and the first.
+const MAX_POLICIES: usize = 256;
+
+/// Bytes of a stored policy at most.
+const MAX_POLICY: u64 = 64 * 1024 * 1024;
+
+/// What came of looking at one record.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The run, as the first line says; printable.
+    pub run: Option<String>,
+    /// Lines in the file, one that was cut among them.
+    pub lines: u64,
+    /// Lines, from the first on, that a good checkpoint covers, itself included.
+    pub covered: u64,
+    /// Good checkpoints.
+    pub checkpoints: u64,
+    /// The key that signed the last good one.
+    pub key: Option<VerifyingKey>,
+    /// The ids of keys that were not given, as the record names them.
+    pub unknown_keys: BTreeSet<String>,
+    /// When the first line was written, and the last; as the record has it, printable.
+    pub span: Option<(String, String)>,
+    /// The policies that decided, in the order in which they came to hold.
+    pub policies: Vec<Stored>,
+    /// What is wrong.
+    pub findings: Vec<Finding>,
+    /// Findings beyond these.
+    pub more: u64,
+    /// How the file ends.
+    pub ending: Ending,
+}
+
+/// A policy that a record was made under.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stored {
+    /// Its digest, as the record has it; printable.
+    pub sha256: String,
+    /// What stands beside the record.
+    pub beside: Beside,
+}
+
+/// What is known of a stored policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Beside {
+    /// It has the digest of the record.
+    Same,
+    /// It is another one.
+    Differs,
+    /// There is none, or it was not to be looked for.
+    Missing,
+}
+
+/// How a record ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// With the end of the run and a good checkpoint behind it.
+    Sealed,
+    /// With the end of the run, and no good checkpoint behind it.
+    Unsealed,
+    /// Before the end of the run: it still goes on, was killed, or the file was cut between two lines.
+    Unfinished,
+    /// In the middle of a line: its writer was stopped in it, or the file was cut there.
+    MidLine,
+}
+
+/// What can be said of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// Whole and signed to its end.
+    Whole,
+    /// Nothing is wrong with what is there, but it is not signed to its end.
+    Unfinished,
+    /// Nothing is wrong with what is there, but none of the keys has signed it.
+    UnknownKey,
+    /// Changed after it was written.
+    Tampered,
+}
+
+impl Report {
+    /// What can be said of it.
+    pub fn standing(&self) -> Standing {
+        if !self.findings.is_empty() || self.more > 0 {
+            Standing::Tampered
+        } else if self.ending == Ending::Sealed && self.covered == self.lines {
+            Standing::Whole
+        } else if !self.unknown_keys.is_empty() {
+            Standing::UnknownKey
+        } else {
+            Standing::Unfinished
+        }
+    }
+
+    fn find(&mut self, finding: Finding) {
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(finding);
+        } else {
+            self.more += 1;
+        }
+    }
+}
+
+/// Something that is wrong. Lines count from 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Finding {
+    /// There is no line at all.
+    Empty,
+    /// A line that is no record, or stands where it does not belong.
+    Line(Flaw),
+    /// The line before is not the one after which this one was written.
+    Changed {
+        /// This one.
+        line: u64,
+    },
+    /// A checkpoint that its key did not sign as it stands.
+    Signature {
+        /// Its line.
+        line: u64,
+    },
+    /// A good signature over other lines than those before it.
+    OtherLines {
+        /// The first line that no earlier checkpoint covers.
+        from: u64,
+        /// The line of the checkpoint.
+        line: u64,
+    },
+    /// The end of the run tells another number than its lines.
+    Counts {
+        /// Its line.
+        line: u64,
+        /// The field.
+        what: &'static str,
+        /// What it says.
+        said: u64,
+        /// What was counted.
+        counted: u64,
+    },
+    /// Attempts are not in the record, as it says itself.
+    Dropped {
+        /// The line that says so.
+        line: u64,
+        /// How many.
+        count: u64,
+    },
+    /// A decision under a policy that the record does not have.
+    UnknownPolicy {
+        /// The decision's line.
+        line: u64,
+    },
+    /// The policy that is stored beside the record is another one.
+    Policy {
+        /// The digest in the record; printable.
+        sha256: String,
+    },
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Finding::Empty => f.write_str("there is no line"),
+            Finding::Line(flaw) => flaw.fmt(f),
+            Finding::Changed { line } => write!(
+                f,
+                "line {} was changed, or lines are missing or were put in between it and line {line}",
+                line - 1
+            ),
+            Finding::Signature { line } => {
+                write!(f, "line {line}: this checkpoint was not signed as it stands there")
+            }
+            Finding::OtherLines { from, line } => write!(
+                f,
+                "line {line}: what was signed here are other lines than {from} to {}",
+                line.saturating_sub(1)
+            ),
+            Finding::Counts { line, what, said, counted } => {
+                write!(f, "line {line}: `{what}` is {said}, and the lines before say {counted}")
+            }
+            Finding::Dropped { line, count } => {
+                write!(f, "line {line}: {count} attempts are in no line (`dropped`)")
+            }
+            Finding::UnknownPolicy { line } => {
+                write!(f, "line {line}: decided under a policy that did not hold in this run")
+            }
+            Finding::Policy { sha256 } => {
+                write!(
+                    f,
+                    "the policy that is stored beside the record is not the one with the digest {sha256}"
+                )
+            }
+        }
+    }
+}
+
+/// Looks at a record. With `path` the policies beside it are compared as well.
+///
+/// # Errors
+/// Those of reading. Whatever is wrong with the record is in the report.
+pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -> io::Result<Report> {
+    let mut reader = Reader::with_tree(input);
+    let mut it = Verifier {
+        keys,
+        report: Report {
+            run: None,
+            lines: 0,
+            covered: 0,
+            checkpoints: 0,
+            key: None,
+            unknown_keys: BTreeSet::new(),
+            span: None,
+            policies: Vec::new(),
+            findings: Vec::new(),
+            more: 0,
+            ending: Ending::Unfinished,
+        },
+        counts: Counts::default(),
+        told: 0,
+        policies: Vec::new(),
+    };
+    while let Some(record) = reader.next() {
+        let record = record?;
+        it.flaws(&reader);
+        it.record(&reader, &record);
+    }
+    it.flaws(&reader);
+    Ok(it.finish(reader.number(), path))
+}
+
+struct Verifier<'a> {
+    keys: &'a [VerifyingKey],
+    report: Report,
+    counts: Counts,
+    /// Flaws of the reader's that were told.
+    told: usize,
+    /// The digests of the policies that came to hold.
+    policies: Vec<String>,
+}
+
+impl Verifier<'_> {
+    /// What the reader has found since.
+    fn flaws<R: BufRead>(&mut self, reader: &Reader<R>) {
+        for flaw in reader.flaws().get(self.told..).unwrap_or_default() {
+            match flaw {
+                Flaw::Cut { .. } => self.report.ending = Ending::MidLine,
+                Flaw::Unfinished { .. } => {}
+                Flaw::Chain { line } => self.report.find(Finding::Changed { line: *line }),
+                flaw => self.report.find(Finding::Line(flaw.clone())),
+            }
+        }
+        self.told = reader.flaws().len();
+        self.report.more = self.report.more.max(reader.more_flaws());
+    }
+
+    fn record<R: BufRead>(&mut self, reader: &Reader<R>, record: &Record) {
+        let line = reader.number();
+        let ts = escape(record.ts.as_bytes(), 64);
+        match &mut self.report.span {
+            Some((_, last)) => *last = ts,
+            none => *none = Some((ts.clone(), ts)),
+        }
+        self.report.run.get_or_insert_with(|| escape(record.run.as_bytes(), 64));
+        let unsealed = self.report.ending == Ending::Unsealed;
+        self.report.ending = Ending::Unfinished;
+        match record.event {
+            Kind::RunStart => self.policies.extend(record.policy_sha256.clone()),
+            Kind::Note if record.what.as_deref() == Some("policy_reload") && record.error.is_none() => {
+                if self.policies.len() < MAX_POLICIES {
+                    self.policies.extend(record.policy_sha256.clone());
+                }
+            }
+            Kind::Decision | Kind::Dns => self.decided(line, record),
+            Kind::RunEnd => {
+                self.report.ending = Ending::Unsealed;
+                self.ended(line, record);
+            }
+            Kind::Checkpoint => {
+                let good = self.checkpoint(reader, record, line);
+                if unsealed {
+                    self.report.ending = if good { Ending::Sealed } else { Ending::Unsealed };
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn decided(&mut self, line: u64, record: &Record) {
+        let count = record.count.unwrap_or(1);
+        let of = match record.verdict() {
+            Some(Verdict::Allow) => &mut self.counts.allowed,
+            Some(Verdict::Deny) => &mut self.counts.denied,
+            Some(Verdict::WouldDeny) => &mut self.counts.would_deny,
+            Some(Verdict::Error) => &mut self.counts.errors,
+            None => return,
+        };
+        *of = of.saturating_add(count);
+        // The policies of a proxy that reads its own ever again are not all kept.
+        let known = record.policy_sha256.as_ref().is_none_or(|digest| self.policies.contains(digest));
+        if !known && self.policies.len() < MAX_POLICIES {
+            self.report.find(Finding::UnknownPolicy { line });
+        }
+    }
+
+    fn ended(&mut self, line: u64, record: &Record) {
+        let counts = self.counts;
+        for (what, said, counted) in [
+            ("allowed", record.allowed, counts.allowed),
+            ("denied", record.denied, counts.denied),
+            ("would_deny", record.would_deny, counts.would_deny),
+            ("errors", record.errors, counts.errors),
+        ] {
+            let said = said.unwrap_or(0);
+            if said != counted {
+                self.report.find(Finding::Counts { line, what, said, counted });
+            }
+        }
+        if let Some(count) = record.dropped.filter(|count| *count > 0) {
+            self.report.find(Finding::Dropped { line, count });
+        }
+    }
+
+    /// Whether a checkpoint is good: its key has signed just this line, over just the lines before.
+    fn checkpoint<R: BufRead>(&mut self, reader: &Reader<R>, record: &Record, line: u64) -> bool {
+        let note = record.signed_note.as_deref().unwrap_or_default();
+        let (key, checkpoint, signed) = match check(note, self.keys) {
+            Checked::Good { key, checkpoint, signed } => (key, checkpoint, signed),
+            Checked::UnknownKey => {
+                let id = escape(record.key_id.as_deref().unwrap_or("none").as_bytes(), 16);
+                if self.report.unknown_keys.len() < MAX_FINDINGS {
+                    self.report.unknown_keys.insert(id);
+                }
+                return false;
+            }
+            Checked::BadSignature | Checked::Malformed => {
+                self.report.find(Finding::Signature { line });
+                return false;
+            }
+        };
+        let raw = reader.whole_line();
+        let own = raw.windows(SIG.len()).position(|part| part == SIG).and_then(|at| raw.split_at_checked(at));
+        let as_written = own.is_some_and(|(own, rest)| {
+            sha256_hex(own) == checkpoint.line && signature_fields(&signed).is_ok_and(|fields| fields == rest)
+        });
+        let says = record.n == Some(checkpoint.n)
+            && record.root == Some(hex(&checkpoint.root))
+            && record.key_id.as_deref() == self.keys.get(key).map(VerifyingKey::key_id).as_deref();
+        if !(as_written && says) {
+            self.report.find(Finding::Signature { line });
+            return false;
+        }
+        let same_lines =
+            reader.tree().is_some_and(|tree| tree.len() == checkpoint.n && tree.root() == checkpoint.root);
+        if !same_lines || checkpoint.origin != origin(&record.run) {
+            self.report.find(Finding::OtherLines { from: self.report.covered + 1, line });
+            return false;
+        }
+        self.report.covered = line;
+        self.report.checkpoints += 1;
+        self.report.key = self.keys.get(key).cloned();
+        true
+    }
+
+    fn finish(mut self, lines: u64, path: Option<&Path>) -> Report {
+        self.report.lines = lines;
+        if lines == 0 {
+            self.report.find(Finding::Empty);
+        }
+        let mut seen = BTreeSet::new();
+        for (at, digest) in self.policies.iter().enumerate() {
+            if !seen.insert(digest) {
+                continue;
+            }
+            let sha256 = escape(digest.as_bytes(), 64);
+            let beside = path.map_or(Beside::Missing, |path| match at {
+                0 => compare(&policy_path(path), digest),
+                _ => compare(&reloaded_path(path, digest), digest),
+            });
+            if beside == Beside::Differs {
+                self.report.find(Finding::Policy { sha256: sha256.clone() });
+            }
+            self.report.policies.push(Stored { sha256, beside });
+        }
+        self.report
+    }
+}
+
+/// What begins the end of a checkpoint's line. No text in the line has a bare quotation mark.
+const SIG: &[u8] = br#","sig":""#;
+
+/// A file that is there and cannot be read is another one than the record needs.
+fn compare(path: &Path, digest: &str) -> Beside {
+    // The record's own words: no part of a path may come from there.
+    if digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Beside::Differs;
+    }
+    match digest_of(path) {
+        Ok(found) if found == digest => Beside::Same,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Beside::Missing,
+        _ => Beside::Differs,
+    }
+}
+
+fn digest_of(path: &Path) -> io::Result<String> {
+    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let mut hash = Sha256::new();
+    let mut room = vec![0; 64 * 1024];
+    let mut left = MAX_POLICY;
+    while left > 0 {
+        let read = file.read(&mut room)?;
+        if read == 0 {
+            return Ok(hex(&hash.finalize()));
+        }
+        hash.update(room.get(..read).unwrap_or_default());
+        left = left.saturating_sub(read as u64);
+    }
+    Err(io::ErrorKind::FileTooLarge.into())
+}
+
+#[cfg(test)]
+mod tests;

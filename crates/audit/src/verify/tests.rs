@@ -1,0 +1,197 @@
+use std::fs;
+
+use super::*;
+use crate::testing::{Dir, allow, close, deny, end, header, key};
+use crate::{Event, Header, Log, Note, RunEnd, RunStart, Sink, What};
+
+/// A record with a line of each kind, `more` decisions, and its end.
+fn record(dir: &Dir, more: u64) -> Vec<u8> {
+    let path = dir.join("run.jsonl");
+    let _ = fs::remove_file(&path);
+    let policy = "{\"policy\":1}";
+    let header = Header { policy_sha256: sha256_hex(policy.as_bytes()), ..header() };
+    fs::write(dir.join("run.policy.json"), policy).unwrap();
+    let log = Log::start_signed(Sink::create_file(&path).unwrap(), header, key(1)).unwrap();
+    log.write(Event::RunStart(RunStart { version: "0".into(), ..RunStart::default() })).unwrap();
+    for conn in 0..more {
+        log.write(Event::Decision(deny(conn, &format!("h{conn}.example:443")))).unwrap();
+    }
+    log.write(Event::Decision(allow(more, "a.example.com:443"))).unwrap();
+    log.write(Event::Close(close(more, "a.example.com:443"))).unwrap();
+    log.write(Event::Note(Note::new(What::BridgeLost))).unwrap();
+    let Event::RunEnd(run_end) = end() else { unreachable!() };
+    log.write(Event::RunEnd(RunEnd { connections: more + 1, ..run_end })).unwrap();
+    fs::read(path).unwrap()
+}
+
+fn look(bytes: &[u8]) -> Report {
+    verify(bytes, None, &[key(1).verifying().clone()]).unwrap()
+}
+
+fn lines(bytes: &[u8]) -> Vec<Vec<u8>> {
+    bytes.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect()
+}
+
+/// The chain made anew, as somebody would who has changed a line.
+fn rechained(lines: &[Vec<u8>]) -> Vec<u8> {
+    let mut prev = "0".repeat(64);
+    let mut all = Vec::new();
+    for (seq, line) in lines.iter().enumerate() {
+        let text = String::from_utf8(line.clone()).unwrap();
+        let at = text.find("\"prev\":\"").unwrap() + 8;
+        let mut text = format!("{}{prev}{}", &text[..at], &text[at + 64..]);
+        let (from, to) = (text.find("\"seq\":").unwrap() + 6, text.find(",\"ts\"").unwrap());
+        text.replace_range(from..to, &seq.to_string());
+        prev = sha256_hex(text.as_bytes());
+        all.extend(text.into_bytes());
+    }
+    all
+}
+
+#[test]
+fn a_record_is_whole_as_it_was_written() {
+    let dir = Dir::new();
+    for more in [0, 5, 127, 128, 300] {
+        let bytes = record(&dir, more);
+        let report = look(&bytes);
+        assert_eq!(report.standing(), Standing::Whole, "{report:#?}");
+        assert_eq!((report.covered, report.lines), (lines(&bytes).len() as u64, lines(&bytes).len() as u64));
+        assert_eq!(report.checkpoints, 1 + report.lines / 129, "{more} more");
+    }
+}
+
+/// A06: every bit of a short record, one at a time.
+#[test]
+fn a06_every_changed_bit_is_found() {
+    let dir = Dir::new();
+    let bytes = record(&dir, 1);
+    for at in 0..bytes.len() {
+        // Each byte with one of its bits, and each bit of the last line, which has none after it.
+        let last = bytes[at..].iter().filter(|byte| **byte == b'\n').count() < 2;
+        for bit in if last { 0..8 } else { at % 8..at % 8 + 1 } {
+            let mut changed = bytes.clone();
+            changed[at] ^= 1 << bit;
+            assert_ne!(look(&changed).standing(), Standing::Whole, "byte {at}, bit {bit}");
+        }
+    }
+}
+
+/// A06: each line of a longer record changed, taken out, doubled, moved, put in, cut; with its chain as it was and made anew.
+#[test]
+fn a06_every_edited_line_is_found() {
+    let dir = Dir::new();
+    let whole = lines(&record(&dir, 140));
+    let found = |edited: &[Vec<u8>], what: &str, line: usize| {
+        for bytes in [edited.concat(), rechained(edited)] {
+            let report = look(&bytes);
+            assert_ne!(report.standing(), Standing::Whole, "{what} line {line}");
+            let tampered = report.standing() == Standing::Tampered;
+            assert!(tampered || what == "cut after", "{what} line {line}: {report:#?}");
+        }
+    };
+    for at in 0..whole.len() {
+        let mut edited = whole.clone();
+        let text = String::from_utf8(edited[at].clone()).unwrap();
+        edited[at] = text.replacen("\"mono_us\":", "\"mono_us\":1", 1).into_bytes();
+        found(&edited, "changed", at);
+        let mut edited = whole.clone();
+        edited.remove(at);
+        if at + 1 < whole.len() {
+            found(&edited, "removed", at);
+        }
+        let mut edited = whole.clone();
+        edited.insert(at, whole[at].clone());
+        found(&edited, "doubled", at);
+        if at + 1 < whole.len() {
+            let mut edited = whole.clone();
+            edited.swap(at, at + 1);
+            found(&edited, "swapped", at);
+            found(&whole[..=at], "cut after", at);
+        }
+    }
+}
+
+/// The line that is said to be wrong is the one that was changed.
+#[test]
+fn the_line_is_named() {
+    let dir = Dir::new();
+    let mut edited = lines(&record(&dir, 5));
+    let text = String::from_utf8(edited[3].clone()).unwrap();
+    edited[3] = text.replace("deny", "allow").into_bytes();
+    let report = look(&edited.concat());
+    assert_eq!(report.findings[0], Finding::Changed { line: 5 });
+    assert!(report.findings[0].to_string().starts_with("line 4 was changed"), "{}", report.findings[0]);
+    let report = look(&rechained(&edited));
+    assert!(
+        report.findings.iter().any(|it| matches!(it, Finding::Counts { .. } | Finding::Signature { .. })),
+        "{report:#?}"
+    );
+}
+
+/// A04: a crash in the middle of a line is no tampering, and says how far the record was signed.
+#[test]
+fn a04_a_crash_is_told_from_tampering() {
+    let dir = Dir::new();
+    let bytes = record(&dir, 300);
+    let all = lines(&bytes);
+    for (kept, half) in [(3, 40), (200, 7), (260, 100)] {
+        let mut cut = all[..kept].concat();
+        cut.extend(&all[kept][..half]);
+        let report = look(&cut);
+        assert_eq!(report.standing(), Standing::Unfinished, "{report:#?}");
+        assert_eq!(report.ending, Ending::MidLine);
+        assert_eq!(report.covered, (kept as u64 / 129) * 129, "{report:#?}");
+        // The same with a line that was changed before the cut.
+        cut[700] ^= 1;
+        assert_eq!(look(&cut).standing(), Standing::Tampered);
+    }
+}
+
+#[test]
+fn a_key_that_nobody_knows_proves_nothing() {
+    let dir = Dir::new();
+    let bytes = record(&dir, 3);
+    let report = verify(&bytes[..], None, &[key(2).verifying().clone()]).unwrap();
+    assert_eq!(report.standing(), Standing::UnknownKey, "{report:#?}");
+    assert_eq!(report.unknown_keys.into_iter().collect::<Vec<_>>(), [key(1).verifying().key_id()]);
+    // Written anew, and signed with a key of somebody else's.
+    assert_eq!(verify(&bytes[..], None, &[]).unwrap().standing(), Standing::UnknownKey);
+}
+
+#[test]
+fn a_checkpoint_of_another_run_is_none() {
+    let dir = Dir::new();
+    let (one, other) = (lines(&record(&dir, 3)), lines(&record(&dir, 3)));
+    let mut mixed = one.clone();
+    *mixed.last_mut().unwrap() = other.last().unwrap().clone();
+    assert_eq!(look(&mixed.concat()).standing(), Standing::Tampered);
+    assert_eq!(look(&rechained(&mixed)).standing(), Standing::Tampered);
+}
+
+#[test]
+fn a_policy_beside_the_record_is_compared() {
+    let dir = Dir::new();
+    let bytes = record(&dir, 1);
+    let path = dir.join("run.jsonl");
+    let keys = [key(1).verifying().clone()];
+    let report = verify(&bytes[..], Some(&path), &keys).unwrap();
+    assert_eq!((report.standing(), report.policies[0].beside), (Standing::Whole, Beside::Same));
+    fs::write(dir.join("run.policy.json"), "{\"policy\":2}").unwrap();
+    let report = verify(&bytes[..], Some(&path), &keys).unwrap();
+    assert!(matches!(report.findings[..], [Finding::Policy { .. }]), "{report:#?}");
+    fs::remove_file(dir.join("run.policy.json")).unwrap();
+    let report = verify(&bytes[..], Some(&path), &keys).unwrap();
+    assert_eq!((report.standing(), report.policies[0].beside), (Standing::Whole, Beside::Missing));
+}
+
+#[test]
+fn no_part_of_a_path_comes_from_the_record() {
+    assert_eq!(compare(Path::new("/etc/passwd"), "../../../etc/passwd"), Beside::Differs);
+}
+
+#[test]
+fn nothing_is_no_record() {
+    assert_eq!(look(b"").standing(), Standing::Tampered);
+    assert_eq!(look(b"{}\n").standing(), Standing::Tampered);
+    assert_eq!(look(&[0xff; 100_000]).standing(), Standing::Tampered);
+}
