@@ -20,6 +20,7 @@ mod dns;
 mod doctor;
 mod escape;
 mod exit;
+mod export;
 mod gateway;
 mod http;
 mod life;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
     life::cases(&mut cases);
     limits::cases(&mut cases);
     audit::cases(&mut cases);
+    export::cases(&mut cases);
     cli::cases(&mut cases);
     clients::cases(&mut cases);
     prove::cases(&mut cases);

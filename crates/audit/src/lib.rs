@@ -19,6 +19,7 @@
 mod checkpoint;
 mod escape;
 mod event;
+pub mod export;
 mod id;
 pub mod key;
 mod line;

@@ -65,6 +65,7 @@ fn main() -> ExitCode {
         Command::Audit { command } => match command {
             AuditCommand::Show(args) => audit::show::run(&args, out),
             AuditCommand::List(args) => audit::list::run(&args, out),
+            AuditCommand::Export(args) => audit::export::run(&args),
         },
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),

@@ -291,6 +291,7 @@ fn manual_pages_are_clean() {
     assert_eq!(
         names,
         [
+            "exeat-audit-export.1",
             "exeat-audit-list.1",
             "exeat-audit-show.1",
             "exeat-audit.1",

@@ -86,8 +86,15 @@ const NEEDS: &[Need] = &[
 /// machine starts, so it is unpacked below [`clients`] where the machine does not have it.
 const SERVERS: &[(&str, &str)] = &[("openssh-server", "sshd"), ("postgresql", "initdb")];
 
-/// Clients that tests drive and Debian does not have: Python's packages, and a file of each.
-const PYTHON_CLIENTS: &[(&str, &str)] = &[("uv", "bin/uv"), ("aiohttp", "aiohttp/__init__.py")];
+/// Clients and checkers that tests drive and Debian does not have: Python's packages, and a file of each.
+const PYTHON_CLIENTS: &[(&str, &str)] = &[
+    ("uv", "bin/uv"),
+    ("aiohttp", "aiohttp/__init__.py"),
+    // OCSF as it is published, made into JSON Schemas, and what holds events against those. Pinned: another release may
+    // read the same schema another way.
+    ("ocsf-json-schema==1.2.0", "ocsf_json_schema-1.2.0.dist-info/METADATA"),
+    ("jsonschema==4.26.0", "jsonschema-4.26.0.dist-info/METADATA"),
+];
 
 /// Installs what is missing, or says which command would; then tries to make a sandbox where one is needed.
 pub(crate) fn provide(needs: Needs) -> Result<(), String> {
@@ -222,7 +229,7 @@ fn installed(package: &str) -> bool {
     status.is_ok_and(|status| status.lines().any(|line| line == "installed"))
 }
 
-/// uv and aiohttp, by the system's own Python: aiohttp is compiled for one version, and trials see the system alone.
+/// Installed by the system's own Python: some are compiled for one version, and trials see the system alone.
 fn python_clients() -> Result<(), String> {
     let place = clients()?.join("python");
     let missing: Vec<&str> = PYTHON_CLIENTS

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Subcommand, ValueHint};
+use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use exeat_audit::export::ocsf;
 use exeat_audit::query::HostFilter;
 use exeat_policy::{Reason, Verdict};
 
@@ -15,6 +16,8 @@ pub(crate) enum AuditCommand {
     Show(ShowArgs),
     /// List the recorded runs, the newest first
     List(ListArgs),
+    /// Write records in the words of another schema, for a SIEM
+    Export(ExportArgs),
 }
 
 /// Which records are read.
@@ -62,6 +65,32 @@ pub(crate) struct ListArgs {
     pub(crate) json: bool,
 }
 
+/// `exeat audit export`.
+#[derive(Debug, Args)]
+#[command(after_help = EXPORT_EXAMPLES)]
+pub(crate) struct ExportArgs {
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// What to write: ocsf (default), or jsonl: the lines as they stand
+    #[arg(long, value_name = "FORMAT", default_value = "ocsf", hide_default_value = true)]
+    #[arg(hide_possible_values = true)]
+    pub(crate) format: ExportFormat,
+
+    /// Version of OCSF: 1.1, 1.3 (default), 1.5 or 1.8
+    #[arg(long, value_name = "VERSION", default_value = "1.3", hide_default_value = true)]
+    pub(crate) ocsf: ocsf::Version,
+}
+
+/// A schema that records can be written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ExportFormat {
+    /// Open Cybersecurity Schema Framework.
+    Ocsf,
+    /// The record's own.
+    Jsonl,
+}
+
 fn parse_verdict(text: &str) -> Result<Verdict, String> {
     text.parse().map_err(|_| words(&Verdict::ALL))
 }
@@ -82,3 +111,11 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   exeat audit list
   exeat audit list --json | jq -r '.[].run'";
+
+const EXPORT_EXAMPLES: &str = "\
+Examples:
+  exeat audit export > events.jsonl
+  exeat audit export --ocsf 1.1 01JD8Z3V5Q run.jsonl
+  tail -c +1 -f run.jsonl | exeat audit export - | send-to-siem
+
+Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";

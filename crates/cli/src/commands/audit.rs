@@ -1,5 +1,6 @@
 //! `exeat audit`: finds records and has them read. What a record says and how it reads is `exeat-audit`'s.
 
+pub(crate) mod export;
 pub(crate) mod list;
 pub(crate) mod show;
 

@@ -1,0 +1,104 @@
+//! The record for other tools: the same lines, in the words of somebody else's schema.
+//!
+//! Does not judge, repair or add up. What is exported is what a line says; a line that the other schema has no place for
+//! is passed over and counted. The record stays the evidence: chain and signatures do not survive a change of words.
+//!
+//! Another schema is one file beside `ocsf.rs` with its own [`Exporter`], and one more [`Format`].
+
+use std::io::{self, BufRead, Write};
+
+use serde_json::Value;
+
+use crate::line::ascii_json;
+use crate::query::{Reader, Record};
+
+pub mod ocsf;
+
+/// What to write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// The lines of the record as they stand.
+    Jsonl,
+    /// Events of the Open Cybersecurity Schema Framework, one JSON object a line.
+    Ocsf(ocsf::Version),
+}
+
+impl Format {
+    /// Makes what writes it. One exporter takes any number of records, one after the other.
+    pub fn exporter(self) -> Box<dyn Exporter> {
+        match self {
+            Format::Jsonl => Box::new(Jsonl),
+            Format::Ocsf(version) => Box::new(ocsf::Ocsf::new(version)),
+        }
+    }
+}
+
+/// Turns lines of a record into something else.
+///
+/// It sees every line, in the order of the file, since one may say what others need: the first one has what holds for
+/// the run. What it keeps must not grow with the record.
+pub trait Exporter {
+    /// Writes what a line becomes, its line feed included; `false` where there is no place for it.
+    ///
+    /// `raw` is the line as it stands, without its line feed.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    fn line(&mut self, record: &Record, raw: &[u8], out: &mut dyn Write) -> io::Result<bool>;
+}
+
+/// How much was exported.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Exported {
+    /// Lines that were written.
+    pub written: u64,
+    /// Lines of the record that the schema has no place for.
+    pub passed_over: u64,
+}
+
+/// Exports what is left of a record; `live` hands each line on before the next one is read. What is wrong with it is in [`Reader::flaws`] afterwards.
+///
+/// # Errors
+///
+/// Those of reading the record and of the writer.
+pub fn export<R: BufRead>(
+    reader: &mut Reader<R>,
+    exporter: &mut dyn Exporter,
+    out: &mut dyn Write,
+    live: bool,
+) -> io::Result<Exported> {
+    let mut exported = Exported::default();
+    while let Some(record) = reader.next() {
+        if exporter.line(&record?, reader.raw(), out)? {
+            exported.written += 1;
+            if live {
+                out.flush()?;
+            }
+        } else {
+            exported.passed_over += 1;
+        }
+    }
+    Ok(exported)
+}
+
+/// The lines themselves.
+struct Jsonl;
+
+impl Exporter for Jsonl {
+    fn line(&mut self, _: &Record, raw: &[u8], out: &mut dyn Write) -> io::Result<bool> {
+        out.write_all(raw)?;
+        out.write_all(b"\n")?;
+        Ok(true)
+    }
+}
+
+/// Writes one JSON value as a line of printable ASCII.
+fn json_line(value: &Value, out: &mut dyn Write) -> io::Result<()> {
+    ascii_json(out, &value.to_string())?;
+    out.write_all(b"\n")
+}
+
+#[cfg(test)]
+mod tests;

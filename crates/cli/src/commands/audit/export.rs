@@ -1,0 +1,37 @@
+//! `exeat audit export`: records in the words of another schema.
+
+use exeat_audit::export::{self, Format};
+use exeat_audit::query::Flaw;
+
+use super::{Out, Source, Stopped};
+use crate::args::audit::{ExportArgs, ExportFormat};
+use crate::exit::Exit;
+use crate::failure::Failure;
+
+/// Writes records to stdout, one after the other.
+pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
+    let format = match args.format {
+        ExportFormat::Ocsf => Format::Ocsf(args.ocsf),
+        ExportFormat::Jsonl => Format::Jsonl,
+    };
+    let mut exporter = format.exporter();
+    let mut damaged = false;
+    for source in super::sources(&args.records)? {
+        let mut reader = source.open()?;
+        let mut out = Out::new();
+        // What comes through a pipe may come from a run that goes on.
+        let live = source == Source::Stdin;
+        let done = export::export(&mut reader, &mut *exporter, &mut out, live);
+        out.finish(done).map_err(|error| match error {
+            Stopped::Reading(error) => source.unreadable(error),
+            Stopped::Writing(error) => Failure::Stdout(error),
+        })?;
+        for flaw in reader.flaws() {
+            crate::stdio::line("note", &flaw.to_string());
+        }
+        // A run that still goes on has no end yet.
+        damaged |= reader.more_flaws() > 0
+            || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
+    }
+    Ok(if damaged { Exit::No } else { Exit::Yes })
+}

@@ -1,0 +1,196 @@
+//! The record in other people's words: what is exported, held against the schemas that those people publish.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use e2e::audit::sha256_hex;
+use e2e::bench::CLIENTS;
+use e2e::case::{Cases, Cx};
+use serde_json::{Value, json};
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.once("export::ocsf_of_a_real_run", real_run);
+    list.once("export::ocsf_of_every_kind_of_line", every_kind);
+    list.once("export::ocsf_check_sees_what_is_wrong", check_bites);
+    list.once("export::a_damaged_record", damaged);
+}
+
+const VERSIONS: [&str; 4] = ["1.1", "1.3", "1.5", "1.8"];
+const KINDS: &str = include_str!("../fixtures/ocsf/kinds.jsonl");
+const CHECK: &str = include_str!("../fixtures/ocsf/check.py");
+
+/// What the published schema of a version says of events: whether it takes them, and its words.
+fn checked(cx: &Cx, version: &str, events: &str) -> (bool, String) {
+    let packages = Path::new(CLIENTS).join("python");
+    if !packages.join("ocsf_json_schema").is_dir() {
+        cx.cannot("ocsf-json-schema is not under target/clients: `cargo xtask setup` puts it there");
+    }
+    let mut python = Command::new("/usr/bin/python3");
+    python.args(["-c", CHECK, version]).env("PYTHONPATH", packages).env("PYTHONDONTWRITEBYTECODE", "1");
+    let python = python.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut python = python.expect("python3");
+    // It reads all before it prints much.
+    python.stdin.take().expect("a pipe").write_all(events.as_bytes()).expect("events");
+    let done = python.wait_with_output().expect("python3");
+    let said = [done.stdout, done.stderr].concat();
+    (done.status.success(), String::from_utf8_lossy(&said).into_owned())
+}
+
+fn events(text: &str) -> Vec<Value> {
+    text.lines().map(|line| serde_json::from_str(line).expect("an event")).collect()
+}
+
+/// A tunnel, a request, and refusals of each, a question and packets past the proxy.
+fn real_run(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    cx.write("targets", &format!("{good}:443\n{evil}:443\n%:1\n"));
+    let probe = cx.probe();
+    let script = format!(
+        "{probe} ask-all targets
+         curl -sS --cacert ca.pem https://{good}/
+         curl -sS http://{good}/; curl -sS http://{evil}/
+         unset HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROXY no_proxy
+         curl -sS --max-time 5 https://{evil}/ || curl -sS --max-time 5 https://192.0.2.1/ || true"
+    );
+    let port = format!("{good}:80");
+    let words = ["run", "--transparent", "on", "--stage", "import", "--label", "team=data"];
+    let words = words.into_iter().chain(["--allow", &good, "--allow", &port, "--", "sh", "-c", &script]);
+    cx.exeat_plain(words).run().exits(0);
+    for version in VERSIONS {
+        let done = cx.exeat_plain(["audit", "export", "--ocsf", version]).run();
+        done.exits(0).silent();
+        let (fits, said) = checked(cx, version, &done.stdout());
+        assert!(fits, "OCSF {version}: {said}");
+        let events = events(&done.stdout());
+        let of = |class: u32, host: &str, action: u32| {
+            let at = |event: &Value, pointer| event.pointer(pointer).cloned() == Some(host.into());
+            let named = |event: &&Value| {
+                at(event, "/dst_endpoint/hostname")
+                    || at(event, "/query/hostname")
+                    || at(event, "/dst_endpoint/ip")
+            };
+            let of = |event: &&Value| event["class_uid"] == class && event["action_id"] == action;
+            events.iter().filter(of).filter(named).count()
+        };
+        let http = if matches!(version, "1.1" | "1.3") { 4001 } else { 4002 };
+        for (class, host, action) in [
+            (4001, &*good, 1),
+            (4001, &evil, 2),
+            (http, &good, 1),
+            (http, &evil, 2),
+            (4003, &evil, 2),
+            (4001, "192.0.2.1", 2),
+        ] {
+            assert!(
+                of(class, host, action) > 0,
+                "{version}: no {class} of {host} with action {action}: {events:#?}"
+            );
+        }
+        let bytes = events.iter().filter_map(|event| event.pointer("/traffic/bytes_in")?.as_u64()).max();
+        assert!(bytes.is_some_and(|bytes| bytes > 20), "{version}: {bytes:?}");
+        let run = &events[0]["metadata"]["correlation_uid"];
+        assert!(events.iter().all(|event| event["metadata"]["correlation_uid"] == *run), "{events:#?}");
+        assert!(
+            events.iter().all(|event| event["metadata"]["labels"] == json!(["team=data"])),
+            "{events:#?}"
+        );
+    }
+    let raw = cx.exeat_plain(["audit", "export", "--format", "jsonl", "--last"]).run();
+    let file = cx.home().join(".local/state/exeat/runs");
+    let file = std::fs::read_dir(file).expect("the place").flatten().map(|entry| entry.path());
+    let file = file.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).next();
+    raw.exits(0).prints(&std::fs::read_to_string(file.expect("a record")).expect("the record"));
+}
+
+/// A record with every line of the fixture, chained.
+fn kinds() -> String {
+    let mut text = String::new();
+    let mut prev = "0".repeat(64);
+    for (seq, line) in KINDS.lines().enumerate() {
+        let mut record = json!({
+            "schema": "egress/1", "seq": seq, "ts": format!("2026-11-21T10:20:{:02}.123456Z", seq % 60),
+            "mono_us": seq * 1000, "run": "01JD8Z3V5QABCDEFGHJKMNPQRS", "policy_sha256": "ab".repeat(32),
+            "mode": "enforce", "prev": prev,
+        });
+        let fields: Value = serde_json::from_str(line).expect("a line");
+        for (key, value) in fields.as_object().expect("an object") {
+            record[key] = value.clone();
+        }
+        let line = format!("{record}\n");
+        prev = sha256_hex(line.as_bytes());
+        text.push_str(&line);
+    }
+    text
+}
+
+fn every_kind(cx: &Cx) {
+    for version in VERSIONS {
+        let done = cx.exeat_plain(["audit", "export", "--ocsf", version, "-"]).stdin(kinds()).run();
+        done.exits(0).silent();
+        let (fits, said) = checked(cx, version, &done.stdout());
+        assert!(fits, "OCSF {version}: {said}");
+        let has = |event: &str| {
+            KINDS.lines().filter(|line| line.contains(&format!("\"event\":\"{event}\""))).count()
+        };
+        let expected = has("decision") + has("close") + has("dns");
+        assert_eq!(events(&done.stdout()).len(), expected, "{version}");
+    }
+}
+
+/// The check must not pass what it cannot see.
+fn check_bites(cx: &Cx) {
+    let exported =
+        |version| cx.exeat_plain(["audit", "export", "--ocsf", version, "-"]).stdin(kinds()).run().stdout();
+    let first = events(&exported("1.3")).swap_remove(0);
+    let wrong = [
+        ("an id that is none", "/action_id", json!(55)),
+        ("a severity that is none", "/severity_id", json!(7)),
+        ("a caption of another id", "/disposition", json!("Blocked")),
+        ("a type of another activity", "/type_uid", json!(400_105)),
+        ("a number as text", "/time", json!("1795256402123")),
+        ("a port beyond all", "/dst_endpoint/port", json!(65_536)),
+        ("a name that is no host name", "/dst_endpoint/hostname", json!("_a.example")),
+        ("an observable of something else", "/observables/0/value", json!("b.example")),
+        (
+            "an unknown profile",
+            "/metadata/profiles",
+            json!(["security_control", "network_proxy", "ai_operation"]),
+        ),
+        ("attributes without their profile", "/metadata/profiles", json!(["network_proxy"])),
+        ("another version", "/metadata/version", json!("1.5.0")),
+        ("a missing required attribute", "/time", Value::Null),
+        ("a missing direction", "/connection_info/direction_id", Value::Null),
+        ("a nameless product", "/metadata/product/name", Value::Null),
+    ];
+    let mut text = String::new();
+    for (_, pointer, value) in &wrong {
+        let mut event = first.clone();
+        let (above, key) = pointer.rsplit_once('/').expect("a pointer");
+        let above = event.pointer_mut(above).and_then(Value::as_object_mut).expect("an object");
+        assert!(above.remove(key).is_some(), "{pointer}");
+        if !value.is_null() {
+            above.insert(key.to_string(), value.clone());
+        }
+        text.push_str(&format!("{event}\n"));
+    }
+    let (fits, said) = checked(cx, "1.3", &format!("{text}{first}\n"));
+    let told = |number: usize| said.lines().any(|line| line.starts_with(&format!("event {number}: ")));
+    assert!(!fits && !told(wrong.len() + 1), "{said}");
+    for (number, (what, ..)) in wrong.iter().enumerate() {
+        assert!(told(number + 1), "{what}: {said}");
+    }
+    // What a later version has, an earlier one has not.
+    let (fits, said) = checked(cx, "1.3", &exported("1.8").replace("\"1.8.0\"", "\"1.3.0\""));
+    assert!(!fits && said.contains("'policy' was unexpected"), "{said}");
+}
+
+fn damaged(cx: &Cx) {
+    let record = kinds().replace("stats.example.net", "stats.example.org");
+    let done = cx.exeat_plain(["audit", "export", "-"]).stdin(record).run();
+    done.exits(1).says("was not written after the line that stands before it").shows("stats.example.org");
+    let cut = kinds();
+    let done = cx.exeat_plain(["audit", "export", "-"]).stdin(&cut[..cut.len() / 2]).run();
+    done.exits(1).says("was cut off").shows("4001");
+    cx.exeat_plain(["audit", "export", "--ocsf", "1.2"]).run().exits(2).says("1.1, 1.3, 1.5, 1.8");
+}
