@@ -18,6 +18,7 @@ mod clients;
 mod deny;
 mod dns;
 mod doctor;
+mod durable;
 mod escape;
 mod exit;
 mod export;
@@ -71,6 +72,7 @@ fn main() -> ExitCode {
     limits::cases(&mut cases);
     audit::cases(&mut cases);
     export::cases(&mut cases);
+    durable::cases(&mut cases);
     cli::cases(&mut cases);
     clients::cases(&mut cases);
     prove::cases(&mut cases);

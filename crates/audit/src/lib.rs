@@ -42,7 +42,7 @@ pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};
 pub use line::{MAX_LINE, SCHEMA, ascii_json};
 pub use log::{Counts, Error, Fault, Log};
-pub use sink::{OpenError, Sink};
+pub use sink::{OpenError, Sink, is_being_written};
 
 use sha2::{Digest, Sha256};
 

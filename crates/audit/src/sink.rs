@@ -1,21 +1,23 @@
 //! Where lines go: a file, or a descriptor that somebody opened for us.
 //!
-//! Knows nothing of what a line says. Never blocks for longer than [`DEADLINE`], never truncates, and never goes on
-//! after part of a line: the log above stops at the first error.
+//! Knows nothing of what a line says. Never waits for a reader longer than [`DEADLINE`], never truncates, and never goes on
+//! after part of a line: the log above stops at the first error. It does not open a file a second time: one that was renamed
+//! or replaced ends the record.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
-use std::path::{Component, Path, PathBuf};
+use std::path::{self, Component, Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use nix::fcntl::{FcntlArg, Flock, FlockArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::socket::{MsgFlags, send};
-use nix::unistd::geteuid;
+use nix::unistd::{Whence, geteuid, lseek};
 
 /// How long a reader may leave a pipe full, or a named pipe unopened, before the log is given up.
 const DEADLINE: Duration = Duration::from_secs(5);
@@ -23,22 +25,53 @@ const DEADLINE: Duration = Duration::from_secs(5);
 /// Pause between two tries of something that the kernel cannot wait for.
 const PAUSE: Duration = Duration::from_millis(5);
 
+/// How often a file that is locked is tried again, a [`PAUSE`] apart: [`is_being_written`] holds it for some microseconds.
+const LOCK_TRIES: u32 = 10;
+
 /// Where the lines of one run go.
 #[derive(Debug)]
 pub struct Sink {
     file: File,
     kind: Kind,
     deadline: Duration,
+    /// Each line is on the disk when it is written.
+    sync: bool,
+    /// Tells readers that more lines may come. It goes with the last process that has it; no program that is executed does.
+    _lock: Option<Flock<File>>,
 }
 
 #[derive(Debug)]
 enum Kind {
-    /// A regular file. `linked`: it had a name when we got it. `expect`: its size, where only we write to it.
-    Regular { linked: bool, expect: Option<u64> },
+    /// A regular file.
+    Regular(Regular),
     /// A pipe, terminal or device: polled, and written to until the line is whole.
     Stream,
     /// A socket: the same, with a flag instead of a mode so that other holders of the descriptor see no change.
     Socket,
+}
+
+/// A regular file.
+#[derive(Debug)]
+struct Regular {
+    /// It had a name when we got it.
+    linked: bool,
+    /// Where only we write to it.
+    ours: Option<Ours>,
+    /// The limit on the size of files, in bytes, as it was when we got it (`ulimit -f`).
+    limit: Option<u64>,
+    /// Each write goes to its end.
+    appends: bool,
+}
+
+/// A file that we opened by its name.
+#[derive(Debug)]
+struct Ours {
+    /// Its place, absolute.
+    path: PathBuf,
+    /// Its device and inode.
+    id: (u64, u64),
+    /// Its size.
+    size: u64,
 }
 
 impl Sink {
@@ -51,7 +84,7 @@ impl Sink {
         match standard_stream(path) {
             Some(fd) => return Sink::from_fd(fd.map_err(|source| OpenError::io(path, source))?),
             None => match open(path, |options| options.create_new(true).mode(0o600)) {
-                Ok(file) => return Sink::regular(file, true).map_err(|source| OpenError::io(path, source)),
+                Ok(file) => return Sink::ours(file, path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(OpenError::io(path, source)),
             },
@@ -73,7 +106,7 @@ impl Sink {
         if meta.len() > 0 {
             return Err(OpenError::Exists { path: path.to_owned() });
         }
-        Sink::regular(file, true).map_err(|source| OpenError::io(path, source))
+        Sink::ours(file, path)
     }
 
     /// A descriptor that somebody opened for us: a file, pipe, socket or terminal.
@@ -89,10 +122,16 @@ impl Sink {
         let file = File::from(fd.try_clone().map_err(bad)?);
         let kind = file.metadata().map_err(bad)?.file_type();
         if kind.is_file() {
-            return Sink::regular(file, false).map_err(bad);
+            let linked = file.metadata().map_err(bad)?.nlink() > 0;
+            // A lock on what was opened elsewhere would be held by whoever opened it, after us too: ours is on an open file
+            // of our own. Where there can be none, nobody is told.
+            let own = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+            let lock = own.ok().and_then(|own| Flock::lock(own, FlockArg::LockExclusiveNonblock).ok());
+            let regular = Regular::new(&file, linked, None).map_err(bad)?;
+            return Ok(Sink::of(file, Kind::Regular(regular), lock));
         }
         if kind.is_socket() {
-            return Ok(Sink { file, kind: Kind::Socket, deadline: DEADLINE });
+            return Ok(Sink::of(file, Kind::Socket, None));
         }
         let own = OpenOptions::new()
             .write(true)
@@ -100,27 +139,46 @@ impl Sink {
             .open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         // What may not be opened anew is used as it is: a blocking pipe that somebody else fills between our poll
         // and our write is the one case in which a write can still wait.
-        Ok(Sink { file: own.unwrap_or(file), kind: Kind::Stream, deadline: DEADLINE })
+        Ok(Sink::of(own.unwrap_or(file), Kind::Stream, None))
     }
 
-    fn regular(file: File, only_ours: bool) -> io::Result<Sink> {
-        let meta = file.metadata()?;
-        let kind = Kind::Regular { linked: meta.nlink() > 0, expect: only_ours.then_some(meta.len()) };
-        Ok(Sink { file, kind, deadline: DEADLINE })
+    /// Has each line on the disk before it counts as written (fdatasync(2)), and the name of the file there from here on.
+    ///
+    /// # Errors
+    /// [`OpenError::NoSync`] for what is no file on a disk: a pipe, a socket, a terminal.
+    pub fn synced(mut self) -> Result<Sink, OpenError> {
+        self.file.sync_data().map_err(|source| OpenError::NoSync { source })?;
+        if let Kind::Regular(Regular { ours: Some(Ours { path, .. }), .. }) = &self.kind
+            && let Some(directory) = path.parent()
+        {
+            let synced = File::open(directory).and_then(|directory| directory.sync_all());
+            synced.map_err(|source| OpenError::io(directory, source))?;
+        }
+        self.sync = true;
+        Ok(self)
+    }
+
+    fn of(file: File, kind: Kind, lock: Option<Flock<File>>) -> Sink {
+        Sink { file, kind, deadline: DEADLINE, sync: false, _lock: lock }
+    }
+
+    /// A file that stands at `path`.
+    fn ours(file: File, path: &Path) -> Result<Sink, OpenError> {
+        let at = |source| OpenError::io(path, source);
+        let meta = file.metadata().map_err(at)?;
+        let lock = lock(file.try_clone().map_err(at)?, path)?;
+        let path = path::absolute(path).map_err(at)?;
+        let ours = Ours { path, id: id(&meta), size: meta.len() };
+        let regular = Regular::new(&file, meta.nlink() > 0, Some(ours)).map_err(at)?;
+        Ok(Sink::of(file, Kind::Regular(regular), lock))
     }
 
     /// Writes one whole line, or fails.
     pub(crate) fn write_line(&mut self, line: &[u8]) -> Result<(), WriteError> {
-        let Kind::Regular { linked, expect } = &mut self.kind else {
+        let Kind::Regular(regular) = &mut self.kind else {
             return self.write_stream(line);
         };
-        let meta = self.file.metadata()?;
-        if *linked && meta.nlink() == 0 {
-            return Err(WriteError::Removed);
-        }
-        if expect.is_some_and(|size| size != meta.len()) {
-            return Err(WriteError::Changed);
-        }
+        regular.check(&self.file, line.len())?;
         let wrote = loop {
             match (&self.file).write(line) {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -130,8 +188,11 @@ impl Sink {
         if wrote != line.len() {
             return Err(WriteError::Short { wrote, of: line.len() });
         }
-        if let Some(size) = expect {
-            *size += wrote as u64;
+        if let Some(ours) = &mut regular.ours {
+            ours.size += wrote as u64;
+        }
+        if self.sync {
+            self.file.sync_data().map_err(WriteError::Sync)?;
         }
         Ok(())
     }
@@ -169,7 +230,7 @@ impl Sink {
                 let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL;
                 Ok(send(self.file.as_raw_fd(), bytes, flags)?)
             }
-            Kind::Stream | Kind::Regular { .. } => (&self.file).write(bytes),
+            Kind::Stream | Kind::Regular(_) => (&self.file).write(bytes),
         }
     }
 
@@ -178,6 +239,87 @@ impl Sink {
         self.deadline = deadline;
         self
     }
+}
+
+impl Regular {
+    fn new(file: &File, linked: bool, ours: Option<Ours>) -> io::Result<Regular> {
+        let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
+        let limit = (limit != RLIM_INFINITY).then_some(limit);
+        let appends = fcntl(file, FcntlArg::F_GETFL)? & OFlag::O_APPEND.bits() != 0;
+        Ok(Regular { linked, ours, limit, appends })
+    }
+
+    /// Whether what is written next stands where the record is looked for, behind what was written before.
+    fn check(&self, file: &File, line: usize) -> Result<(), WriteError> {
+        let size = match &self.ours {
+            Some(ours) => ours.check(file)?,
+            None => {
+                let meta = file.metadata()?;
+                if self.linked && meta.nlink() == 0 {
+                    return Err(WriteError::Removed);
+                }
+                meta.len()
+            }
+        };
+        // Asked before, because the kernel's answer is a signal, which ends a program that does not expect it (setrlimit(2)).
+        let Some(limit) = self.limit else { return Ok(()) };
+        let at = match self.appends {
+            true => size,
+            false => u64::try_from(lseek(file, 0, Whence::SeekCur).map_err(io::Error::from)?).unwrap_or(size),
+        };
+        if at.saturating_add(line as u64) > limit {
+            return Err(WriteError::Limit { bytes: limit });
+        }
+        Ok(())
+    }
+}
+
+impl Ours {
+    /// One call of the kernel's for all of it: the size too is that of what stands at the path.
+    fn check(&self, file: &File) -> Result<u64, WriteError> {
+        match fs::symlink_metadata(&self.path) {
+            Ok(there) if id(&there) != self.id => Err(WriteError::Replaced),
+            Ok(there) if there.len() != self.size => Err(WriteError::Changed),
+            Ok(there) => Ok(there.len()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(if file.metadata()?.nlink() == 0 { WriteError::Removed } else { WriteError::Renamed })
+            }
+            Err(source) => Err(WriteError::Unseen(source)),
+        }
+    }
+}
+
+/// Whether some process has the record open for writing: more lines may come. `false` for what is no regular file, and for a
+/// file on a file system that has no locks (flock(2)).
+///
+/// A run holds the lock until exeat and what it forked of itself are gone; after a `kill -9` that is some milliseconds.
+///
+/// # Errors
+/// Where the file cannot be opened for reading.
+pub fn is_being_written(record: &Path) -> io::Result<bool> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(record)?;
+    if !file.metadata()?.file_type().is_file() {
+        return Ok(false);
+    }
+    Ok(matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK))))
+}
+
+/// Takes the lock of a record's writer. `None`: there are no locks here.
+fn lock(mut file: File, path: &Path) -> Result<Option<Flock<File>>, OpenError> {
+    for _ in 0..LOCK_TRIES {
+        match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => return Ok(Some(lock)),
+            Err((unlocked, Errno::EWOULDBLOCK)) => file = unlocked,
+            Err(_) => return Ok(None),
+        }
+        thread::sleep(PAUSE);
+    }
+    Err(OpenError::InUse { path: path.to_owned() })
+}
+
+fn id(meta: &Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
 }
 
 /// Why a record could not be opened.
@@ -195,6 +337,18 @@ pub enum OpenError {
     NotOurs {
         /// The file.
         path: PathBuf,
+    },
+    /// Another run writes to the file.
+    #[error("`{}` is the record of another run that is not over: name a new file", .path.display())]
+    InUse {
+        /// The file.
+        path: PathBuf,
+    },
+    /// What was asked to be on the disk after each line is not on one.
+    #[error("each line is to be synced to the disk, and this is a pipe, a socket or a terminal")]
+    NoSync {
+        /// What the kernel said.
+        source: io::Error,
     },
     /// The path is a symbolic link, which may lead anywhere.
     #[error("`{}` is a symbolic link: name the file that it leads to", .path.display())]
@@ -243,6 +397,16 @@ pub(crate) enum WriteError {
     Stuck { after: Duration },
     #[error("the file was removed")]
     Removed,
+    #[error("the file was renamed")]
+    Renamed,
+    #[error("the file was renamed or removed, and another one is in its place")]
+    Replaced,
+    #[error("the file cannot be looked for where it was: {0}")]
+    Unseen(io::Error),
+    #[error("the line is not known to be on the disk: {0}")]
+    Sync(io::Error),
+    #[error("the file may not be larger than {bytes} bytes (`ulimit -f`)")]
+    Limit { bytes: u64 },
     #[error("something else wrote to the file or truncated it")]
     Changed,
 }

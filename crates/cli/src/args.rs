@@ -269,6 +269,10 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit: Option<Output>,
 
+    /// Have each line of the record on the disk before anything is dialled or answered: slower
+    #[arg(long, help_heading = "Run")]
+    pub(crate) audit_sync: bool,
+
     /// Write one JSON object about the run here at its end, or about why it did not start
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) result: Option<Output>,
@@ -517,6 +521,10 @@ pub(crate) struct ProxyArgs {
     /// Where the record goes; otherwise a file in the state directory
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit: Option<Output>,
+
+    /// Have each line of the record on the disk before anything is dialled or answered: slower
+    #[arg(long, help_heading = "Run")]
+    pub(crate) audit_sync: bool,
 
     /// A name for the stage, in every line of the record
     #[arg(long, value_name = "NAME", help_heading = "Run", value_parser = parse_stage)]

@@ -23,7 +23,7 @@ use crate::error::{Error, chain};
 use crate::limits::of_connections;
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
-use crate::run::{Record, begin, turned_away};
+use crate::run::{Record, begin, survive_file_limit, turned_away};
 use crate::signals::Signals;
 
 /// Told where the proxy listens, and the record's path where it has one.
@@ -57,6 +57,8 @@ pub struct ProxyRequest {
     pub limits: Limits,
     /// Where the record goes.
     pub audit: AuditTo,
+    /// Each line of the record is on the disk (fdatasync(2)) before what it tells of is done.
+    pub audit_sync: bool,
     /// A name in every record.
     pub stage: Option<String>,
     /// The caller's environment.
@@ -95,6 +97,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             return Err(Error::ListenAnywhere(*address));
         }
     }
+    survive_file_limit()?;
     let room = raise_descriptor_limit().and_then(|_| descriptor_limit());
     let room = room.map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -125,6 +128,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         };
         let record = Record {
             audit: &request.audit,
+            sync: request.audit_sync,
             place: place.as_ref(),
             stage: request.stage,
             policy: Some(&request.policy),

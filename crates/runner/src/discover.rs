@@ -347,6 +347,7 @@ impl<'a> Discovery<'a> {
             sources: Vec::new(),
             labels: Vec::new(),
             audit: AuditTo::Default,
+            audit_sync: false,
             limits: self.limits(limit),
         };
         let plan = plan(request)?;
@@ -652,6 +653,7 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         sources: Vec::new(),
         labels: Vec::new(),
         audit: AuditTo::Default,
+        audit_sync: false,
         limits: Limits::default(),
     })?;
     let writable = plan.mounts.iter().filter_map(|mount| match mount {

@@ -271,6 +271,7 @@ mod tests {
             sources: Vec::new(),
             labels: Vec::new(),
             audit: AuditTo::default(),
+            audit_sync: false,
             limits: Limits::default(),
         }
     }

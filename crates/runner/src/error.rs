@@ -332,7 +332,11 @@ impl Error {
             | Self::LimitTooSmall { .. }
             | Self::MemoryTooSmall(_)
             | Self::Stream { .. } => 2,
-            Self::Record(exeat_audit::OpenError::Exists { .. }) => 2,
+            Self::Record(
+                exeat_audit::OpenError::Exists { .. }
+                | exeat_audit::OpenError::InUse { .. }
+                | exeat_audit::OpenError::NoSync { .. },
+            ) => 2,
             Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),
             _ => 125,
         }
@@ -396,6 +400,9 @@ impl Error {
             }
             Self::Place(exeat_audit::place::Error::Io { .. }) => {
                 Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
+            }
+            Self::Record(exeat_audit::OpenError::NoSync { .. }) => {
+                Some("name a file: --audit FILE; or leave --audit-sync out".into())
             }
             Self::Stream { .. } => {
                 Some("put a pipe between: `cat |` before exeat, or `| cat` behind it".into())

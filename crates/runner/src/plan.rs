@@ -78,6 +78,7 @@ pub struct Plan {
     /// Where the run directory is made.
     pub(crate) run_base: PathBuf,
     pub(crate) audit: AuditTo,
+    pub(crate) audit_sync: bool,
     pub(crate) place: Option<Place>,
     pub(crate) stage: Option<String>,
     pub(crate) sources: Vec<Source>,
@@ -214,6 +215,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         cache_maker,
         run_base,
         audit: request.audit,
+        audit_sync: request.audit_sync,
         place,
         stage: request.stage,
         sources: request.sources,
@@ -696,6 +698,7 @@ mod tests {
             stage: None,
             labels: Vec::new(),
             audit: AuditTo::Default,
+            audit_sync: false,
             limits: exeat_policy::Limits::default(),
         }
     }

@@ -53,6 +53,9 @@ pub struct Request {
     pub labels: Vec<(String, String)>,
     /// Where the audit record goes.
     pub audit: AuditTo,
+    /// Each line of the record is on the disk (fdatasync(2)) before what it tells of is done. A record that is no file is
+    /// refused.
+    pub audit_sync: bool,
     /// What the stage may use. A stage that is stopped for it ends as [`Ended::Timeout`](crate::Ended::Timeout) or
     /// [`Ended::Limit`](crate::Ended::Limit).
     pub limits: Limits,

@@ -128,6 +128,7 @@ pub fn run(plan: Plan) -> Result<Outcome, Error> {
 /// The same on any streams; also tells the first signal that came while the stage ran, whatever the stage made of it.
 pub(crate) fn run_here(plan: Plan, streams: Streams) -> Result<(Outcome, Option<Signal>), Error> {
     notice_children()?;
+    survive_file_limit()?;
     run_on(plan, RunId::new(), streams, Within::Exeat)
 }
 
@@ -137,6 +138,12 @@ pub(crate) fn run_here(plan: Plan, streams: Streams) -> Result<(Outcome, Option<
 /// [`Error::Prepare`] with what sigaction(2) says.
 pub fn notice_children() -> Result<(), Error> {
     exeat_sandbox::notice_children().map_err(|source| Error::Prepare { what: "the signal handlers", source })
+}
+
+/// Has a file that reached the size limit (`ulimit -f`) end what is written to it, and not this process.
+pub(crate) fn survive_file_limit() -> Result<(), Error> {
+    exeat_sandbox::survive_file_limit()
+        .map_err(|source| Error::Prepare { what: "the signal handlers", source })
 }
 
 /// Carries a plan out on any streams, in whatever process this is. The signal is the first that was asked for.
@@ -451,6 +458,7 @@ pub(crate) fn turned_away(summary: &Summary) -> Option<Note> {
 fn open_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
     let record = Record {
         audit: &plan.audit,
+        sync: plan.audit_sync,
         place: plan.place.as_ref(),
         stage: plan.stage.clone(),
         policy: plan.via.is_none().then_some(&plan.policy),
@@ -461,6 +469,8 @@ fn open_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
 /// What a record begins with, of a run and of a proxy alone.
 pub(crate) struct Record<'a> {
     pub(crate) audit: &'a AuditTo,
+    /// Each line is on the disk before what it tells of is done.
+    pub(crate) sync: bool,
     pub(crate) place: Option<&'a exeat_audit::place::Place>,
     pub(crate) stage: Option<String>,
     /// `None` where somebody else's decides.
@@ -470,7 +480,10 @@ pub(crate) struct Record<'a> {
 impl Record<'_> {
     /// Opens the record.
     pub(crate) fn open(self, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
-        let (sink, path) = open_record(self.audit, self.place, run)?;
+        let (mut sink, path) = open_record(self.audit, self.place, run)?;
+        if self.sync {
+            sink = sink.synced().map_err(Error::Record)?;
+        }
         let canonical = self.policy.map(Policy::canonical_json);
         // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
         if let (AuditTo::Default, Some(path), Some(canonical)) = (self.audit, &path, &canonical) {

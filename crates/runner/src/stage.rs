@@ -94,6 +94,7 @@ pub struct Stage {
     labels: Vec<(String, String)>,
     approved: Option<Fingerprint>,
     audit: AuditTo,
+    audit_sync: bool,
     limits: Limits,
     stdin: Option<Stdio>,
     stdout: Option<Stdio>,
@@ -141,6 +142,7 @@ impl Stage {
             labels: Vec::new(),
             approved: None,
             audit: AuditTo::Default,
+            audit_sync: false,
             limits: Limits::default(),
             stdin: None,
             stdout: None,
@@ -441,6 +443,13 @@ impl Stage {
         self
     }
 
+    /// Whether each line of the record is on the disk (fdatasync(2)) before what it tells of is done. A record that is a pipe
+    /// or a socket is refused then. Without it a line is with the kernel, which a crash of the machine can lose.
+    pub fn audit_sync(&mut self, on: bool) -> &mut Self {
+        self.audit_sync = on;
+        self
+    }
+
     /// What a start would do; changes nothing, and starts nothing.
     ///
     /// # Errors
@@ -596,6 +605,7 @@ impl Stage {
                     AuditTo::Fd(fd.try_clone().map_err(|source| Error::Prepare { what, source })?)
                 }
             },
+            audit_sync: self.audit_sync,
             limits: self.limits,
             cwd,
         })

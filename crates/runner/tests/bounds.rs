@@ -144,6 +144,7 @@ fn one_case() {
         sources: Vec::new(),
         labels: Vec::new(),
         audit: AuditTo::File(root.join("record.jsonl")),
+        audit_sync: false,
         limits: Limits { timeout: "30s".parse().ok(), ..Limits::default() },
     };
     println!("stage:");

@@ -32,8 +32,8 @@ pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
     InsideNetwork, NetStep, Network, OpenNetwork, Packets, Tree, UserMap, descriptor_limit, ignores,
-    notice_children, open_files_as, prefer_this_thread, raise_descriptor_limit, suspend_this_process,
-    take_fd,
+    notice_children, open_files_as, prefer_this_thread, raise_descriptor_limit, survive_file_limit,
+    suspend_this_process, take_fd,
 };
 
 /// The static helper, as built with this library.

@@ -89,6 +89,21 @@ pub fn notice_children() -> io::Result<()> {
     Ok(())
 }
 
+/// Has a write beyond the limit on the size of files (`ulimit -f`) fail with `EFBIG`: the default action of its signal ends
+/// the process without a word (setrlimit(2)). A program that is executed has the default again.
+///
+/// # Errors
+/// What sigaction(2) says.
+pub fn survive_file_limit() -> io::Result<()> {
+    use nix::sys::signal::{SigHandler, Signal, signal};
+    extern "C" fn nothing(_: libc::c_int) {}
+    if !ignores(Signal::SIGXFSZ) {
+        // SAFETY: the handler does nothing, which is async-signal-safe (signal-safety(7)).
+        unsafe { signal(Signal::SIGXFSZ, SigHandler::Handler(nothing)) }?;
+    }
+    Ok(())
+}
+
 /// Whether this process ignores a signal. No where the kernel does not tell.
 #[must_use]
 pub fn ignores(signal: nix::sys::signal::Signal) -> bool {

@@ -95,15 +95,106 @@ fn a_named_pipe_waits_for_its_reader() {
     assert_eq!(reading.join().unwrap(), LINE);
 }
 
-/// A06: a file that was removed would take its lines with it.
+/// A06: a file that was removed would take its lines with it, and nobody would look for them in one that was moved.
 #[test]
-fn a06_a_removed_file_is_noticed() {
+fn a06_a_file_that_is_not_where_it_was_is_noticed() {
+    let there = |path: &Path| path.with_extension("1");
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 6] = [
+        ("the file was removed", |path| fs::remove_file(path).unwrap()),
+        ("the file was renamed", |path| fs::rename(path, path.with_extension("1")).unwrap()),
+        ("the file was renamed", |path| {
+            fs::rename(path.parent().unwrap(), path.parent().unwrap().with_extension("moved")).unwrap();
+        }),
+        ("the file was renamed or removed, and another one is in its place", |path| {
+            fs::rename(path, path.with_extension("1")).unwrap();
+            fs::copy(path.with_extension("1"), path).unwrap();
+        }),
+        ("the file was renamed or removed, and another one is in its place", |path| {
+            fs::remove_file(path).unwrap();
+            fs::write(path, "").unwrap();
+        }),
+        ("the file was renamed or removed, and another one is in its place", |path| {
+            fs::rename(path, path.with_extension("1")).unwrap();
+            symlink(path.with_extension("1"), path).unwrap();
+        }),
+    ];
+    for (words, change) in changes {
+        let dir = Dir::new();
+        let inner = dir.join("inner");
+        fs::create_dir(&inner).unwrap();
+        let path = inner.join("run.jsonl");
+        let mut sink = Sink::create_file(&path).unwrap();
+        sink.write_line(LINE).unwrap();
+        change(&path);
+        assert_eq!(sink.write_line(LINE).unwrap_err().to_string(), words);
+        for left in [&path, &there(&path)] {
+            let left = fs::read(left).unwrap_or_default();
+            assert!(left.is_empty() || left == LINE, "a line after the change");
+        }
+    }
+}
+
+/// A06: a second name of the file, and a directory whose name leads there, change nothing.
+#[test]
+fn a06_a_file_that_is_still_there_goes_on() {
     let dir = Dir::new();
-    let path = dir.join("run.jsonl");
+    fs::create_dir(dir.join("real")).unwrap();
+    symlink(dir.join("real"), dir.join("link")).unwrap();
+    let path = dir.join("link").join("run.jsonl");
     let mut sink = Sink::create_file(&path).unwrap();
     sink.write_line(LINE).unwrap();
-    fs::remove_file(&path).unwrap();
-    assert!(matches!(sink.write_line(LINE), Err(WriteError::Removed)));
+    fs::hard_link(&path, dir.join("other")).unwrap();
+    sink.write_line(LINE).unwrap();
+    assert_eq!(fs::read(dir.join("other")).unwrap(), LINE.repeat(2));
+}
+
+/// A06: whoever reads a record can tell whether more may come, and no second run writes to it.
+#[test]
+fn a06_a_record_has_one_writer_at_a_time() {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let sink = Sink::create_file(&path).unwrap();
+    assert!(is_being_written(&path).unwrap());
+    assert!(matches!(Sink::create_file(&path), Err(OpenError::InUse { .. })));
+    drop(sink);
+    assert!(!is_being_written(&path).unwrap());
+    Sink::create_file(&path).unwrap();
+}
+
+/// The lock goes with us, also where the caller keeps the descriptor that it gave.
+#[test]
+fn a_descriptor_is_locked_for_as_long_as_we_write() {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let file = File::create(&path).unwrap();
+    let sink = Sink::from_fd(file.try_clone().unwrap().into()).unwrap();
+    assert!(is_being_written(&path).unwrap());
+    // Two runs that share one descriptor were told to.
+    let second = Sink::from_fd(file.try_clone().unwrap().into()).unwrap();
+    drop(sink);
+    assert!(!is_being_written(&path).unwrap());
+    drop((second, file));
+    assert!(is_being_written(Path::new("/dev/null")).is_ok_and(|written| !written));
+    assert!(is_being_written(&dir.join("none")).is_err());
+}
+
+#[test]
+fn what_is_on_no_disk_cannot_be_synced() {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let mut sink = Sink::create_file(&path).unwrap().synced().unwrap();
+    sink.write_line(LINE).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), LINE);
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let (socket, _other) = UnixStream::pair().unwrap();
+    for fd in [OwnedFd::from(writer), socket.into()] {
+        assert!(matches!(Sink::from_fd(fd).unwrap().synced(), Err(OpenError::NoSync { .. })));
+    }
+    assert!(matches!(
+        Sink::create_file(Path::new("/dev/null")).unwrap().synced(),
+        Err(OpenError::NoSync { .. })
+    ));
 }
 
 /// A02, A06: nobody else writes to our file, and nobody shortens it.

@@ -92,6 +92,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
             }
         }),
         audit: to,
+        audit_sync: args.audit_sync,
         stage: args.stage.or(loaded.said.stage),
         host_env: machine.env,
         ready: Box::new(move |at: &str, record: Option<&Path>| {

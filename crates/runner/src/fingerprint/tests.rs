@@ -51,6 +51,7 @@ impl Dirs {
             sources: Vec::new(),
             labels: Vec::new(),
             audit: AuditTo::Default,
+            audit_sync: false,
             limits: Limits::default(),
         }
     }

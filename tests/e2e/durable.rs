@@ -1,0 +1,203 @@
+//! The record on its disk: what cannot be written is not dialled, and what was answered is not lost.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use e2e::audit::AuditLog;
+use e2e::case::{Cases, Cx};
+use e2e::run::{Done, Run};
+use e2e::wait_for;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::Signal;
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.bridges("durable::a06_a_record_that_is_not_where_it_was_ends", moved_record);
+    list.users("durable::a05_a_size_limit_ends_the_record_and_not_exeat", size_limit);
+    list.root("durable::a05_a_disk_that_becomes_read_only", read_only);
+    list.once("durable::each_line_is_on_the_disk_where_that_is_asked_for", synced);
+    list.users("durable::a06_the_lock_goes_with_a_run_that_is_killed", killed_writer);
+}
+
+/// A stage that asks for the granted name once, waits, and asks for three more, one of them not granted.
+fn two_parts<'a>(cx: &'a Cx, record: &Path) -> Run<'a> {
+    let good = cx.good();
+    cx.write("before", &format!("{good}:7\n"));
+    cx.write("after", &format!("{good}:7\n{}:7\n{good}:7\n", cx.evil()));
+    let script = "./probe ask-all before; until test -e go; do sleep 0.02; done; ./probe ask-all after";
+    cx.probe();
+    let rule = format!("{good}:7");
+    let record = record.display().to_string();
+    cx.exeat(["run", "--audit", &record, "--allow", &rule, "--", "sh", "-c", script])
+}
+
+/// Starts it, has something done to its record between the parts, and gives what came of it.
+fn interrupted(cx: &Cx, run: Run<'_>, change: impl FnOnce(u32)) -> Done {
+    let _ = fs::remove_file(cx.dir().join("go"));
+    let before = cx.bench().internet.count();
+    let mut live = run.start();
+    live.until_prints("200");
+    change(live.pid().as_raw().cast_unsigned());
+    cx.write("go", "");
+    let done = live.wait();
+    // Refused is what is granted, and what is not; the run itself is its stage's.
+    done.exits(0).prints("200\n503\n503\n503\n");
+    let (v4, v6) = cx.good_addrs();
+    let visits = cx.bench().internet.since(before);
+    let dialled = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
+    assert_eq!(dialled, 1, "{visits:?}");
+    done
+}
+
+/// Rotated, removed, replaced, emptied, written to: from there on nothing is dialled, and the end of the run says why.
+fn moved_record(cx: &Cx) {
+    type Change = fn(&Path);
+    let aside = |path: &Path| path.with_extension("jsonl.1");
+    let in_its_place =
+        "the record stopped earlier: the file was renamed or removed, and another one is in its place";
+    let changes: [(&str, Change); 6] = [
+        ("the record stopped earlier: the file was renamed", |path| {
+            fs::rename(path, path.with_extension("jsonl.1")).expect("rename");
+        }),
+        ("the record stopped earlier: the file was removed", |path| fs::remove_file(path).expect("remove")),
+        (in_its_place, |path| {
+            fs::rename(path, path.with_extension("jsonl.1")).expect("rename");
+            fs::write(path, "").expect("a new file");
+        }),
+        (in_its_place, |path| {
+            // As an editor saves: a new file with the same lines.
+            let copy = path.with_extension("new");
+            fs::copy(path, &copy).expect("copy");
+            fs::rename(copy, path).expect("rename");
+        }),
+        ("something else wrote to the file or truncated it", |path| {
+            fs::copy(path, path.with_extension("jsonl.1")).expect("copy");
+            OpenOptions::new().write(true).truncate(true).open(path).expect("copytruncate");
+        }),
+        ("something else wrote to the file or truncated it", |path| {
+            let mut file = OpenOptions::new().append(true).open(path).expect("open");
+            file.write_all(b"{}\n").expect("append");
+        }),
+    ];
+    for (number, (words, change)) in changes.into_iter().enumerate() {
+        let record = cx.home().join(format!("record-{number}.jsonl"));
+        let mut whole = Vec::new();
+        let done = interrupted(cx, two_parts(cx, &record), |_| {
+            // The close of the first connection is the last line for now.
+            wait_for(Duration::from_secs(5), "the close", || {
+                whole = fs::read(&record).expect("the record");
+                whole.windows(7).any(|it| it == b"\"close\"").then_some(())
+            });
+            change(&record);
+        });
+        done.says(words);
+        for left in [&record, &aside(&record)] {
+            let left = fs::read(left).unwrap_or_default();
+            assert!(left.len() <= whole.len() + 3, "lines after the change: {words}");
+        }
+    }
+}
+
+/// A limit on the size of files (`ulimit -f`, in blocks of 512 bytes): its signal would end exeat without a word.
+fn size_limit(cx: &Cx) {
+    let good = cx.good();
+    cx.write("targets", &format!("{good}:7\n").repeat(200));
+    let before = cx.bench().internet.count();
+    let run = cx.probing(&[&format!("{good}:7")], "ask-all targets");
+    let done = run.under(["sh", "-c", "ulimit -f 256; exec \"$@\"", "sh"]).run();
+    done.exits(0).says("the file may not be larger than 131072 bytes");
+    let said = done.stdout();
+    let answers: Vec<&str> = said.lines().collect();
+    let served = answers.iter().take_while(|answer| **answer == "200").count();
+    assert!(served > 0 && answers[served..].iter().all(|answer| *answer == "503"), "{answers:?}");
+    let (v4, v6) = cx.good_addrs();
+    let visits = cx.bench().internet.since(before);
+    let dialled = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
+    assert!(served < 200 && dialled <= served, "{dialled} connections for {answers:?}");
+    // Not a part of a line: none was begun that had no room.
+    let text = fs::read(done.record_path().expect("a record")).expect("the record");
+    assert!(text.len() <= 131_072 && text.ends_with(b"\n"), "{} bytes", text.len());
+    assert_eq!(done.record_so_far().events("decision").len(), served);
+    // So small that no sandbox can be made: said, too.
+    let run = cx.probing(&[], "ask-all targets").under(["sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"]);
+    run.run().exits(125).says("file too large");
+}
+
+/// While a record is written its disk cannot be made read-only; where the kernel does it after an error, that is a record
+/// that cannot be written.
+fn read_only(cx: &Cx) {
+    let (image, place) = (cx.home().join("image"), cx.home().join("disk"));
+    fs::create_dir(&place).expect("a mount point");
+    fs::write(&image, "").expect("image");
+    fs::File::options().write(true).open(&image).expect("image").set_len(8 << 20).expect("8 MiB");
+    let made = Command::new("mkfs.ext4").arg("-q").arg(&image).status();
+    if !made.is_ok_and(|status| status.success()) {
+        cx.cannot("there is no mkfs.ext4");
+    }
+    let mount = format!("mount -o loop,errors=remount-ro {} {}", image.display(), place.display());
+    let tried = Command::new("unshare").args(["--mount", "sh", "-c"]).arg(&mount).status();
+    if !tried.is_ok_and(|status| status.success()) {
+        cx.cannot("there are no loop devices");
+    }
+    let record = place.join("record.jsonl");
+    let done = interrupted(cx, two_parts(cx, &record).in_mounts(&mount), |pid| {
+        let script = format!(
+            "mount -o remount,ro {place} && exit 1
+            device=$(findmnt -no SOURCE {place})
+            echo 1 >/sys/fs/ext4/${{device#/dev/}}/trigger_fs_error",
+            place = place.display()
+        );
+        let target = pid.to_string();
+        let done = Command::new("nsenter").args(["-m", "-t", &target, "sh", "-c", &script]).output();
+        assert!(done.as_ref().is_ok_and(|done| done.status.success()), "{done:?}");
+    });
+    done.says("Read-only file system");
+}
+
+fn synced(cx: &Cx) {
+    let good = cx.good();
+    cx.write("targets", &format!("{good}:7\n").repeat(5));
+    let rule = format!("{good}:7");
+    let words = ["run", "--audit-sync", "--allow", &rule, "--", cx.probe(), "ask-all", "targets"];
+    let done = cx.exeat(words).run();
+    done.exits(0).prints(&"200\n".repeat(5));
+    assert_eq!(done.record().events("decision").len(), 5);
+
+    let mut words = words.to_vec();
+    words.splice(1..1, ["--audit", "fd:3"]);
+    let refused = cx.exeat(words).redirect("3>&1 | cat").run();
+    refused.says("each line is to be synced to the disk").says("leave --audit-sync out");
+    assert!(!refused.stdout().contains("200"), "{refused:?}");
+    let refused = cx.exeat(["run", "--audit-sync", "--audit", "/dev/null", "--", "true"]).run();
+    refused.exits(2);
+    let proxy = ["proxy", "--audit-sync", "--audit", "/dev/null", "--listen", "unix:listening"];
+    cx.exeat(proxy).run().exits(2).says("each line is to be synced to the disk");
+}
+
+/// A reader can tell a run that goes on from one that was killed.
+fn killed_writer(cx: &Cx) {
+    for round in 0..5 {
+        let record = cx.home().join(format!("record-{round}.jsonl"));
+        let path = record.display().to_string();
+        let mut live =
+            cx.exeat(["run", "--audit", &path, "--", "sh", "-c", "echo on; exec sleep 100"]).start();
+        live.until_prints("on");
+        assert!(is_locked(&record), "nobody is seen to write");
+        live.signal(Signal::SIGKILL);
+        let killed = Instant::now();
+        wait_for(Duration::from_secs(5), "the lock to go", || (!is_locked(&record)).then_some(()));
+        assert!(killed.elapsed() < Duration::from_secs(2), "{:?}", killed.elapsed());
+        assert_eq!(AuditLog::read(&record).events("run_end").len(), 0);
+    }
+    let over = cx.home().join("over.jsonl");
+    cx.exeat(["run", "--audit", &over.display().to_string(), "--", "true"]).run().exits(0);
+    assert!(!is_locked(&over));
+}
+
+/// As `exeat_audit::is_being_written` asks.
+fn is_locked(record: &PathBuf) -> bool {
+    let file = fs::File::open(record).expect("the record");
+    Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
+}
