@@ -13,6 +13,7 @@ use e2e::case::{BENCH, Cases, quiet_panics};
 
 mod allow;
 mod audit;
+mod audit_read;
 mod cli;
 mod clients;
 mod deny;
@@ -73,6 +74,7 @@ fn main() -> ExitCode {
     audit::cases(&mut cases);
     export::cases(&mut cases);
     durable::cases(&mut cases);
+    audit_read::cases(&mut cases);
     cli::cases(&mut cases);
     clients::cases(&mut cases);
     prove::cases(&mut cases);

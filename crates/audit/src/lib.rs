@@ -24,9 +24,11 @@ mod id;
 pub mod key;
 mod line;
 mod log;
+mod moment;
 pub mod place;
 pub mod query;
 mod sink;
+pub mod summary;
 pub mod table;
 #[cfg(test)]
 mod testing;
@@ -42,6 +44,8 @@ pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};
 pub use line::{MAX_LINE, SCHEMA, ascii_json};
 pub use log::{Counts, Error, Fault, Log};
+pub use moment::{Moment, MomentError};
+pub use sink::{OpenError, Sink};
 pub use sink::{OpenError, Sink, is_being_written};
 
 use sha2::{Digest, Sha256};

@@ -147,6 +147,46 @@ pub fn policy_path(record: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
+/// The policies that stand beside a record: the one that its run began with, then those that were read again, by name.
+pub fn stored_policies(record: &Path) -> io::Result<Vec<PathBuf>> {
+    let first = policy_path(record);
+    let dir = first.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let name = first.file_name().unwrap_or_default().to_string_lossy();
+    let stem = name.strip_suffix(".json").unwrap_or(&name);
+    let is_ours = |other: &str| {
+        let digits = other.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(".json")?;
+        (digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(())
+    };
+    let mut again = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().to_str().and_then(is_ours).is_some() {
+            again.push(first.with_file_name(entry.file_name()));
+        }
+    }
+    again.sort_unstable();
+    let found = fs::symlink_metadata(&first).is_ok().then_some(first);
+    Ok(found.into_iter().chain(again).collect())
+}
+
+/// Reads a policy that stands beside a record. One that is not there is `None`.
+pub fn read_policy(path: &Path) -> io::Result<Option<String>> {
+    /// A policy of ten thousand rules has one or two megabytes.
+    const MOST: u64 = 64 * 1024 * 1024;
+    let file = match OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.len() > MOST {
+        return Err(io::Error::other("not a file of at most 64 MiB"));
+    }
+    let mut text = String::new();
+    file.take(MOST).read_to_string(&mut text)?;
+    Ok(Some(text))
+}
+
 /// Stores the canonical effective policy beside its record, in a new file of mode 0600.
 pub fn store_policy(record: &Path, canonical_json: &str) -> Result<PathBuf, Error> {
     let path = policy_path(record);

@@ -16,6 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::escape::{escape, printable};
 use crate::log::NOTHING_BEFORE;
+use crate::moment::Moment;
 use crate::tree::{self, Tree};
 use crate::{SCHEMA, hex};
 
@@ -475,7 +476,7 @@ impl From<String> for Kind {
     }
 }
 
-/// Which decisions to show, questions for names among them. An empty list asks for nothing in particular.
+/// Which lines to show. An empty list asks for nothing in particular.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
     /// One of these verdicts.
@@ -484,21 +485,53 @@ pub struct Filter {
     pub hosts: Vec<HostFilter>,
     /// One of these reasons.
     pub reasons: Vec<Reason>,
+    /// It came in by one of these ways, in the words of the record.
+    pub vias: Vec<String>,
+    /// In a run of one of these stages.
+    pub stages: Vec<String>,
+    /// Not before this.
+    pub since: Option<Moment>,
+    /// Not after this.
+    pub until: Option<Moment>,
 }
 
 impl Filter {
-    /// Whether every decision passes.
+    /// Whether every line passes.
     pub fn is_empty(&self) -> bool {
-        self.verdicts.is_empty() && self.hosts.is_empty() && self.reasons.is_empty()
+        self.wants_all_decisions() && self.stages.is_empty() && self.since.is_none() && self.until.is_none()
     }
 
-    /// Whether a decision passes.
+    /// Whether a line passes. A filter that asks for certain decisions passes no other line.
     pub fn passes(&self, record: &Record) -> bool {
-        let verdict = record.verdict();
-        let reason = record.reason();
-        (self.verdicts.is_empty() || self.verdicts.iter().any(|wanted| Some(*wanted) == verdict))
-            && (self.reasons.is_empty() || self.reasons.iter().any(|wanted| Some(*wanted) == reason))
-            && (self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted.passes(record)))
+        self.covers(record)
+            && (self.wants_all_decisions() || (record.is_decision() && self.passes_decision(record)))
+    }
+
+    /// Whether a line is of the time and of a stage that are asked for, whatever it says.
+    pub fn covers(&self, record: &Record) -> bool {
+        let stage = record.stage.as_deref();
+        (self.stages.is_empty() || self.stages.iter().any(|wanted| Some(wanted.as_str()) == stage))
+            && ((self.since.is_none() && self.until.is_none())
+                || Moment::of(&record.ts).is_some_and(|at| {
+                    self.since.is_none_or(|since| since <= at) && self.until.is_none_or(|until| at <= until)
+                }))
+    }
+
+    /// Whether a line tells of a host that is asked for.
+    pub fn names(&self, record: &Record) -> bool {
+        self.hosts.is_empty() || self.hosts.iter().any(|wanted| wanted.passes(record))
+    }
+
+    fn wants_all_decisions(&self) -> bool {
+        self.verdicts.is_empty() && self.hosts.is_empty() && self.reasons.is_empty() && self.vias.is_empty()
+    }
+
+    fn passes_decision(&self, record: &Record) -> bool {
+        let via = record.via.as_deref();
+        (self.verdicts.is_empty() || record.verdict().is_some_and(|it| self.verdicts.contains(&it)))
+            && (self.reasons.is_empty() || record.reason().is_some_and(|it| self.reasons.contains(&it)))
+            && (self.vias.is_empty() || self.vias.iter().any(|wanted| Some(wanted.as_str()) == via))
+            && self.names(record)
     }
 }
 

@@ -14,6 +14,7 @@ use crate::escape::printable;
 use crate::line::ascii_json;
 use crate::place::RunSummary;
 use crate::query::{Filter, Kind, Reader, Record};
+use crate::summary::Tally;
 
 /// Rows that wait for the end of their connection. The oldest is shown without it when there are more.
 const MAX_WAITING: usize = 1024;
@@ -52,7 +53,7 @@ pub fn show<R: BufRead>(
         match record.event {
             Kind::RunStart => table.run_start(&record)?,
             Kind::Policy if head => table.policy(&record)?,
-            Kind::Policy if filter.is_empty() => table.policy_again(&record)?,
+            Kind::Policy if filter.passes(&record) => table.policy_again(&record)?,
             Kind::Decision | Kind::Dns => {
                 totals.decisions += 1;
                 tally.add(&record);
@@ -62,14 +63,14 @@ pub fn show<R: BufRead>(
                 }
             }
             Kind::Close => table.close(&record)?,
-            Kind::Note if filter.is_empty() => table.note(&record)?,
+            Kind::Note if filter.passes(&record) => table.note(&record)?,
             Kind::RunEnd => end = Some(record),
             Kind::Policy | Kind::Note | Kind::Checkpoint | Kind::Other(_) => {}
         }
     }
     table.finish()?;
     totals.flaws = reader.flaws().len() as u64 + reader.more_flaws();
-    writeln!(out, "{}", tally.words())?;
+    writeln!(out, "{tally}")?;
     if !filter.is_empty() {
         writeln!(out, "{} of {} decisions shown", totals.shown, totals.decisions)?;
     }
@@ -96,7 +97,7 @@ pub fn show_json<R: BufRead>(
         let record = record?;
         let decision = record.is_decision();
         totals.decisions += u64::from(decision);
-        if filter.is_empty() || (decision && filter.passes(&record)) {
+        if filter.passes(&record) {
             totals.shown += u64::from(decision);
             // It was read as JSON, so it is UTF-8.
             ascii_json(out, str::from_utf8(reader.raw()).unwrap_or_default().trim())?;
@@ -515,39 +516,6 @@ impl Row {
     }
 }
 
-/// Verdicts as they are counted on the way.
-#[derive(Default)]
-struct Tally {
-    allowed: u64,
-    denied: u64,
-    would_deny: u64,
-    errors: u64,
-}
-
-impl Tally {
-    fn add(&mut self, record: &Record) {
-        let count = match record.verdict() {
-            Some(Verdict::Allow) => &mut self.allowed,
-            Some(Verdict::Deny) => &mut self.denied,
-            Some(Verdict::WouldDeny) => &mut self.would_deny,
-            Some(Verdict::Error) => &mut self.errors,
-            None => return,
-        };
-        *count = count.saturating_add(record.count.unwrap_or(1));
-    }
-
-    fn words(&self) -> String {
-        let mut text = format!("{} allowed, {} denied", self.allowed, self.denied);
-        if self.would_deny > 0 {
-            text.push_str(&format!(", {} would be denied", self.would_deny));
-        }
-        if self.errors > 0 {
-            text.push_str(&format!(", {} failed", self.errors));
-        }
-        text
-    }
-}
-
 /// The last line of a run in words.
 fn ended(end: &Record) -> String {
     let mut text = format!("ended {} UTC: {}", day_and_time(&end.ts), short_end(end));
@@ -581,11 +549,11 @@ fn columns(cells: [&str; 8], second: &str, style: Option<&str>, colour: bool) ->
 }
 
 /// SGR 31, 32, 33 (ECMA-48 section 8.3.117).
-const RED: &str = "\x1b[31m";
-const GREEN: &str = "\x1b[32m";
-const YELLOW: &str = "\x1b[33m";
+pub(crate) const RED: &str = "\x1b[31m";
+pub(crate) const GREEN: &str = "\x1b[32m";
+pub(crate) const YELLOW: &str = "\x1b[33m";
 
-fn paint(text: &str, style: Option<&str>, colour: bool) -> String {
+pub(crate) fn paint(text: &str, style: Option<&str>, colour: bool) -> String {
     match style {
         Some(style) if colour => format!("{style}{text}\x1b[0m"),
         _ => text.to_owned(),
@@ -594,7 +562,7 @@ fn paint(text: &str, style: Option<&str>, colour: bool) -> String {
 
 /// Text in a row: printable, and no two spaces side by side, so that a line that the terminal wraps cannot be made to
 /// look like two rows.
-fn cell(text: &str) -> Cow<'_, str> {
+pub(crate) fn cell(text: &str) -> Cow<'_, str> {
     let text = printable(text);
     if !text.contains("  ") {
         return text;
@@ -608,12 +576,12 @@ fn time(ts: &str) -> String {
 }
 
 /// `2026-11-21T10:20:32.123456Z` as `2026-11-21 10:20:32`; any other text as it is.
-fn day_and_time(ts: &str) -> String {
+pub(crate) fn day_and_time(ts: &str) -> String {
     printable(ts.get(..19).unwrap_or(ts)).replace('T', " ")
 }
 
 /// Bytes in the units of SI, three digits at most before the unit.
-fn bytes(count: u64) -> String {
+pub(crate) fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if count < 1000 {
         return format!("{count} B");

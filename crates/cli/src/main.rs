@@ -64,6 +64,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args, out),
         Command::Audit { command } => match command {
             AuditCommand::Show(args) => audit::show::run(&args, out),
+            AuditCommand::Summary(args) => audit::summary::run(&args, out),
             AuditCommand::List(args) => audit::list::run(&args, out),
             AuditCommand::Export(args) => audit::export::run(&args),
         },

@@ -195,3 +195,24 @@ fn a_run_is_found_by_name_prefix_and_path() {
     assert!(matches!(found("01ZZ"), Err(Error::NotFound { .. })));
     assert!(matches!(found(""), Err(Error::NotFound { .. })));
 }
+
+#[test]
+fn what_stands_beside_a_record_is_found() {
+    let dir = Dir::new();
+    let record = dir.join("run.jsonl");
+    assert_eq!(stored_policies(&record).unwrap(), Vec::<PathBuf>::new());
+    assert_eq!(read_policy(&policy_path(&record)).unwrap(), None);
+    let first = store_policy(&record, "{}").unwrap();
+    let again = store_reloaded(&record, &"ab".repeat(32), "{\"x\":1}").unwrap();
+    for other in [
+        "run.policy-short.json",
+        "run.policy-abababababababab.json.x",
+        "run2.policy.json",
+        "run.policyx.json",
+    ] {
+        fs::write(dir.join(other), "").unwrap();
+    }
+    assert_eq!(stored_policies(&record).unwrap(), [first.clone(), again]);
+    assert_eq!(read_policy(&first).unwrap().as_deref(), Some("{}"));
+    assert!(read_policy(dir.path()).is_err(), "a directory");
+}

@@ -222,3 +222,26 @@ proptest! {
         prop_assert!(!read_all(&bytes).1.is_empty());
     }
 }
+
+/// A time and a stage are asked of every line; what only a decision has is asked of decisions alone.
+#[test]
+fn lines_are_filtered_by_time_stage_and_way() {
+    let (records, _) = read_all(&sample());
+    let count = |filter: &Filter| records.iter().filter(|record| filter.passes(record)).count();
+    let third = Moment::of(&records[2].ts).unwrap();
+    let (before, after) = records.split_at(3);
+    let is_before = |record: &&Record| Moment::of(&record.ts).unwrap() <= third;
+    assert!(before.iter().all(|record| is_before(&record)));
+    assert_eq!(
+        count(&Filter { until: Some(third), ..Filter::default() }),
+        3 + after.iter().filter(is_before).count()
+    );
+    let since = Filter { since: Some(third), until: Some(third), ..Filter::default() };
+    assert!((1..7).contains(&count(&since)));
+    assert_eq!(count(&Filter { stages: vec!["x".into()], ..Filter::default() }), 0);
+    assert_eq!(count(&Filter { vias: vec!["connect".into()], ..Filter::default() }), 4);
+    assert_eq!(count(&Filter { vias: vec!["dns".into()], ..Filter::default() }), 0);
+    let never = Moment::of("9000-01-01T00:00:00Z");
+    assert_eq!(count(&Filter { since: never, ..Filter::default() }), 0);
+    assert!(!Filter { since: never, ..Filter::default() }.is_empty());
+}

@@ -1,8 +1,10 @@
 //! What was typed behind `exeat audit`.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
+use exeat_audit::Moment;
 use exeat_audit::export::ocsf;
 use exeat_audit::query::HostFilter;
 use exeat_policy::{Reason, Verdict};
@@ -14,6 +16,8 @@ use super::words;
 pub(crate) enum AuditCommand {
     /// Show what a run tried to reach, and what became of it
     Show(ShowArgs),
+    /// Show what many runs reached together: per host who was let through, who was not, and which rules did it
+    Summary(SummaryArgs),
     /// List the recorded runs, the newest first
     List(ListArgs),
     /// Write records in the words of another schema, for a SIEM
@@ -30,6 +34,20 @@ pub(crate) struct Records {
     /// The last run
     #[arg(long, conflicts_with = "runs")]
     pub(crate) last: bool,
+}
+
+/// Of which time.
+#[derive(Debug, Args)]
+pub(crate) struct TimeArgs {
+    /// Not before this time: 2026-11-21, '2026-11-21 10:20', RFC 3339 (all UTC), or back from now: 2h, 7d
+    #[arg(long, value_name = "TIME", help_heading = "Filter", value_parser = parse_moment)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) since: Option<Moment>,
+
+    /// Not after this time
+    #[arg(long, value_name = "TIME", help_heading = "Filter", value_parser = parse_moment)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) until: Option<Moment>,
 }
 
 /// `exeat audit show`.
@@ -51,9 +69,53 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "REASON", help_heading = "Filter", value_parser = parse_reason)]
     pub(crate) reason: Vec<Reason>,
 
+    /// Only what came in this way: connect, http, socks5, transparent, forward, dns or direct
+    #[arg(long, value_name = "WAY", help_heading = "Filter", value_parser = parse_via)]
+    pub(crate) via: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) time: TimeArgs,
+
     /// The records as they stand, one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `exeat audit summary`.
+#[derive(Debug, Args)]
+#[command(after_help = SUMMARY_EXAMPLES)]
+pub(crate) struct SummaryArgs {
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// Only this host, or every host below a domain: *.example.com
+    #[arg(long, value_name = "HOST", help_heading = "Filter")]
+    pub(crate) host: Vec<HostFilter>,
+
+    /// Only runs of this stage
+    #[arg(long, value_name = "NAME", help_heading = "Filter")]
+    pub(crate) stage: Vec<String>,
+
+    #[command(flatten)]
+    pub(crate) time: TimeArgs,
+
+    /// text (default), json, markdown, or github: for $GITHUB_STEP_SUMMARY
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: SummaryFormat,
+}
+
+/// `--format` of a summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SummaryFormat {
+    /// For a terminal.
+    Text,
+    /// One JSON object.
+    Json,
+    /// Tables.
+    Markdown,
+    /// Tables as a job of GitHub shows them.
+    Github,
 }
 
 /// `exeat audit list`.
@@ -99,13 +161,32 @@ fn parse_reason(text: &str) -> Result<Reason, String> {
     text.parse().map_err(|_| words(&Reason::ALL))
 }
 
+fn parse_moment(text: &str) -> Result<Moment, String> {
+    Moment::typed(text, SystemTime::now()).map_err(|error| error.to_string())
+}
+
+fn parse_via(text: &str) -> Result<String, String> {
+    const WAYS: [&str; 7] = ["connect", "http", "socks5", "transparent", "forward", "dns", "direct"];
+    if WAYS.contains(&text) { Ok(text.to_owned()) } else { Err(words(&WAYS)) }
+}
+
 const SHOW_EXAMPLES: &str = "\
 Examples:
   exeat audit show
   exeat audit show 01JD8Z3V5Q --verdict deny
   exeat audit show run.jsonl --host '*.example.com' --json
+  exeat audit show --last --since 2h --via direct
 
 Exit codes: 0 the record is whole so far, 1 it is damaged, 2 bad input.";
+
+const SUMMARY_EXAMPLES: &str = "\
+Examples:
+  exeat audit summary
+  exeat audit summary records/*.jsonl --since 7d
+  exeat audit summary run.jsonl --format github >> \"$GITHUB_STEP_SUMMARY\"
+  exeat audit summary --format json | jq -r '.unused_rules[]'
+
+Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:

@@ -3,6 +3,7 @@
 pub(crate) mod export;
 pub(crate) mod list;
 pub(crate) mod show;
+pub(crate) mod summary;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
 use exeat_audit::place::{self, Place, RunSummary};
-use exeat_audit::query::Reader;
+use exeat_audit::query::{Flaw, Reader};
 use exeat_policy::file::PRESET_STAGE;
 
 use crate::args::audit::Records;
@@ -45,7 +46,6 @@ impl Source {
     }
 
     /// The file, where it is one.
-    #[expect(dead_code, reason = "what stands beside a record is read by commands to come")]
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -88,6 +88,11 @@ pub(crate) fn sources(records: &Records) -> Result<Vec<Source>, Failure> {
         _ => Ok(Source::File(name.clone())),
     };
     records.runs.iter().map(source).collect()
+}
+
+/// Whether something is wrong with a record beyond that it has no end: a run that still goes on has none yet.
+pub(crate) fn is_damaged<R: BufRead>(reader: &Reader<R>) -> bool {
+    reader.more_flaws() > 0 || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }))
 }
 
 /// The last run of the user's. What a preset asked a package manager is a run too, and not what they look for.

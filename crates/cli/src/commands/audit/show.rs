@@ -1,6 +1,6 @@
 //! `exeat audit show`: records, as a person or a program reads them.
 
-use exeat_audit::query::{Filter, Flaw};
+use exeat_audit::query::Filter;
 use exeat_audit::table;
 
 use super::{Out, Stopped};
@@ -11,8 +11,15 @@ use crate::render::Paint;
 
 /// Shows records, one after the other.
 pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
-    let filter =
-        Filter { verdicts: args.verdict.clone(), hosts: args.host.clone(), reasons: args.reason.clone() };
+    let filter = Filter {
+        verdicts: args.verdict.clone(),
+        hosts: args.host.clone(),
+        reasons: args.reason.clone(),
+        vias: args.via.clone(),
+        since: args.time.since,
+        until: args.time.until,
+        ..Filter::default()
+    };
     let sources = super::sources(&args.records)?;
     let mut damaged = false;
     for source in &sources {
@@ -36,9 +43,7 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
                 crate::stdio::line("note", &flaw.to_string());
             }
         }
-        // A run that still goes on has no end yet.
-        damaged |= reader.more_flaws() > 0
-            || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
+        damaged |= super::is_damaged(&reader);
     }
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }

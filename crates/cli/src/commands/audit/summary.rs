@@ -1,0 +1,68 @@
+//! `exeat audit summary`: records together, a line for each host.
+
+use std::path::Path;
+
+use exeat_audit::place;
+use exeat_audit::query::Filter;
+use exeat_audit::summary::{self, Form, Summary};
+
+use super::{Out, Stopped};
+use crate::args::audit::{SummaryArgs, SummaryFormat};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::Paint;
+
+/// Reads records and shows what they say together.
+pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
+    let filter = Filter {
+        hosts: args.host.clone(),
+        stages: args.stage.clone(),
+        since: args.time.since,
+        until: args.time.until,
+        ..Filter::default()
+    };
+    let mut summary = Summary::default();
+    let mut damaged = false;
+    for source in super::sources(&args.records)? {
+        let (runs, reloads) = (summary.runs, summary.reloads);
+        let mut reader = source.open()?;
+        summary.read(&mut reader, &filter).map_err(|error| source.unreadable(error))?;
+        for flaw in reader.flaws() {
+            crate::stdio::line("note", &format!("{source}: {flaw}"));
+        }
+        damaged |= super::is_damaged(&reader);
+        if let Some(record) = source.path().filter(|_| summary.runs > runs) {
+            let reloaded = summary.reloads > reloads;
+            add_policies(&mut summary, record, reloaded);
+        }
+    }
+    let form = match args.format {
+        SummaryFormat::Text => Form::Text { colour: paint.is_on() },
+        SummaryFormat::Json => Form::Json,
+        SummaryFormat::Markdown => Form::Markdown,
+        SummaryFormat::Github => Form::GitHub,
+    };
+    let mut out = Out::new();
+    let shown = summary::write(&summary, form, &mut out);
+    out.finish(shown)
+        .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
+    Ok(if damaged { Exit::No } else { Exit::Yes })
+}
+
+/// Adds the policies that stand beside a record. A record without one is whole: only its rules are not known.
+fn add_policies(summary: &mut Summary, record: &Path, reloaded: bool) {
+    let paths = match reloaded {
+        // The directory of all runs can be large, and few of them have read a policy again.
+        true => place::stored_policies(record).unwrap_or_default(),
+        false => vec![place::policy_path(record)],
+    };
+    for path in paths {
+        let added = place::read_policy(&path).and_then(|text| match text {
+            Some(text) => Ok(summary.add_policy(&text)?),
+            None => Ok(()),
+        });
+        if let Err(error) = added {
+            crate::stdio::line("note", &format!("`{}` is passed over: {error}", path.display()));
+        }
+    }
+}
