@@ -45,7 +45,6 @@ pub use key::{KeyError, SigningKey, VerifyingKey};
 pub use line::{MAX_LINE, SCHEMA, ascii_json};
 pub use log::{Counts, Error, Fault, Log};
 pub use moment::{Moment, MomentError};
-pub use sink::{OpenError, Sink};
 pub use sink::{OpenError, Sink, is_being_written};
 
 use sha2::{Digest, Sha256};
