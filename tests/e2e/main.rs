@@ -25,6 +25,7 @@ mod exit;
 mod export;
 mod gateway;
 mod http;
+mod learn;
 mod life;
 mod limits;
 mod load;
@@ -69,6 +70,7 @@ fn main() -> ExitCode {
     exit::cases(&mut cases);
     gateway::cases(&mut cases);
     http::cases(&mut cases);
+    learn::cases(&mut cases);
     life::cases(&mut cases);
     limits::cases(&mut cases);
     audit::cases(&mut cases);

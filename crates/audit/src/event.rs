@@ -5,11 +5,12 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub use exeat_policy::Mode;
-use exeat_policy::{Host, HostName, Reason, Rule, Target, Verdict};
+use exeat_policy::{Host, HostName, Reason, Rule, Target, Verdict, WordError};
 use serde::Serialize;
 
 use crate::{ConnId, RunId};
@@ -106,6 +107,8 @@ pub enum SourceRole {
     Effects,
     /// Rules, one a line.
     Rules,
+    /// What the stage reached before, beyond which it reaches nothing.
+    Lock,
 }
 
 impl SourceRole {
@@ -116,6 +119,7 @@ impl SourceRole {
             Self::Ceiling => "ceiling",
             Self::Effects => "effects",
             Self::Rules => "rules",
+            Self::Lock => "lock",
         }
     }
 }
@@ -142,7 +146,7 @@ impl fmt::Display for Holds {
 }
 
 /// How a request came in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Via {
@@ -162,6 +166,48 @@ pub enum Via {
     Forward,
     /// exeat trying its own walls.
     Selftest,
+}
+
+impl Via {
+    /// Every way.
+    pub const ALL: [Via; 8] = [
+        Via::Connect,
+        Via::Http,
+        Via::Transparent,
+        Via::Socks5,
+        Via::Dns,
+        Via::Direct,
+        Via::Forward,
+        Via::Selftest,
+    ];
+
+    /// The word in the record.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Via::Connect => "connect",
+            Via::Http => "http",
+            Via::Transparent => "transparent",
+            Via::Socks5 => "socks5",
+            Via::Dns => "dns",
+            Via::Direct => "direct",
+            Via::Forward => "forward",
+            Via::Selftest => "selftest",
+        }
+    }
+}
+
+impl fmt::Display for Via {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+impl FromStr for Via {
+    type Err = WordError;
+
+    fn from_str(text: &str) -> Result<Via, WordError> {
+        Via::ALL.into_iter().find(|via| via.as_str() == text).ok_or(WordError)
+    }
 }
 
 /// What is spoken above IP.

@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod attempt;
 mod checkpoint;
 mod escape;
 mod event;
@@ -23,6 +24,7 @@ pub mod export;
 mod id;
 pub mod key;
 mod line;
+pub mod lock;
 mod log;
 mod moment;
 pub mod place;
@@ -35,6 +37,7 @@ mod testing;
 mod tree;
 pub mod verify;
 
+pub use attempt::Attempt;
 pub use escape::{escape, printable};
 pub use event::{
     Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, Proto, Question, RuleRef, RunEnd,

@@ -505,9 +505,9 @@ pub fn ascii_json<W: ?Sized + io::Write>(out: &mut W, text: &str) -> io::Result<
 ///
 /// INVARIANT: with the names of the fields, the numbers and the punctuation, they add up to less than `MAX_LINE`
 /// for every event. The test `no_line_is_longer_than_a_pipe_takes_whole` fills all of them.
-mod max {
+pub(crate) mod max {
     /// A name somebody gave to the stage.
-    pub(super) const STAGE: usize = 96;
+    pub(crate) const STAGE: usize = 96;
     /// A SHA-256 in hexadecimal.
     pub(super) const DIGEST: usize = 64;
     /// A host name has at most 253 characters (RFC 1035 section 2.3.4).

@@ -331,6 +331,14 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) via: Option<ViaAt>,
 
+    /// Reach nothing that the stage's list in egress.lock does not have (see exeat audit lock)
+    #[arg(long, help_heading = "Run", conflicts_with = "via")]
+    pub(crate) locked: bool,
+
+    /// With --locked: this file in the place of egress.lock
+    #[arg(long, value_name = "FILE", requires = "locked", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) lock_file: Option<PathBuf>,
+
     /// No summary at the end
     #[arg(long, help_heading = "Run")]
     pub(crate) quiet: bool,

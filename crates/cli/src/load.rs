@@ -7,6 +7,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use exeat_audit::lock::{self, Lock};
 use exeat_audit::{Source, SourceRole, sha256_hex};
 use exeat_policy::file::{self, BindSpec, MAX_FILE_BYTES, PolicyFile, Work};
 use exeat_policy::preset::{self, PresetError};
@@ -135,6 +136,17 @@ pub(crate) struct FileFlags {
     pub(crate) via: bool,
     /// Nothing is said while a package manager takes its time.
     pub(crate) quiet: bool,
+    /// What the stage reached before is all that it may reach.
+    pub(crate) lock: Option<LockAt>,
+}
+
+/// `--locked`.
+#[derive(Debug)]
+pub(crate) struct LockAt {
+    /// The file that was named.
+    pub(crate) file: Option<PathBuf>,
+    /// The stage, where a flag names it.
+    pub(crate) stage: Option<String>,
 }
 
 /// Reads and joins the policy of a command line.
@@ -212,7 +224,8 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
     let above = Above { declared: declared.hosts, ceilings: &ceilings, terms };
     reading.presets(&names, &mut grants, &above, &said, &bounds, ceiling_limits)?;
-    let policy = above.over(grants, terms.mode)?;
+    let lock = flags.lock.map(|at| reading.lock(&at, said.stage.as_deref())).transpose()?;
+    let policy = above.over(grants, lock, terms.mode)?;
     if let Some(effects) = &effects {
         reading.excess(&policy, args.on_excess, effects)?;
     }
@@ -246,7 +259,12 @@ struct Above<'a> {
 }
 
 impl Above<'_> {
-    fn over(&self, grants: PolicyBuilder, mode: Mode) -> Result<Policy, Failure> {
+    fn over(
+        &self,
+        grants: PolicyBuilder,
+        lock: Option<(String, PolicyBuilder)>,
+        mode: Mode,
+    ) -> Result<Policy, Failure> {
         let declared = self.declared.map(|effects| {
             let mut rules = PolicyBuilder::new();
             rules.add_effects(effects);
@@ -269,7 +287,7 @@ impl Above<'_> {
             }
             ceilings.push((shown.clone(), rules));
         }
-        Ok(Layers { grants, declared, ceilings, terms: Terms { mode, ..self.terms } }.build())
+        Ok(Layers { grants, declared, ceilings, lock, terms: Terms { mode, ..self.terms } }.build())
     }
 }
 
@@ -418,6 +436,35 @@ impl<'a> Reading<'a> {
         Ok(Named { file, base, shown, weak: false })
     }
 
+    /// `--locked`: what the lock has of the stage, as the rules of a layer.
+    fn lock(&mut self, at: &LockAt, of_file: Option<&str>) -> Result<(String, PolicyBuilder), Failure> {
+        let path = at.file.as_deref().unwrap_or(Path::new(lock::FILE));
+        let shown = path.display().to_string();
+        let stage = at.stage.as_deref().or(of_file);
+        self.look(path);
+        let (text, lock) = read_lock(&self.machine.cwd.join(path), &shown)
+            .map_err(|failure| failure.hint(write_it(&shown)))?;
+        let Some(lock) = lock.filter(|lock| lock.has(stage)) else {
+            let of = match stage {
+                Some(stage) => format!("the stage `{}`", printable(stage)),
+                None => "a stage without a name".to_owned(),
+            };
+            return Err(
+                Failure::input(format!("`{}` has nothing of {of}", printable(&shown))).hint(write_it(&shown))
+            );
+        };
+        let mut rules = PolicyBuilder::new();
+        for entry in lock.of(stage) {
+            let text = entry.target.to_string();
+            let origin = Origin::File { path: shown.clone(), line: entry.line };
+            rules
+                .add(&text, Action::Allow, origin, Note::default())
+                .map_err(|error| Failure::input(format!("{shown}:{}: {error}", entry.line)))?;
+        }
+        self.read(SourceRole::Lock, &shown, &text);
+        Ok((shown, rules))
+    }
+
     /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
     fn effects(&mut self, argument: &str) -> Result<EffectSet, Failure> {
         let (text, shown) = if argument.trim_start().starts_with(['[', '{']) {
@@ -470,7 +517,7 @@ impl<'a> Reading<'a> {
         let own = grants.clone().build();
         // A client is asked for its hosts by what is granted, whatever a run may do besides.
         let finish = |grants: PolicyBuilder| {
-            above.over(grants, Mode::Enforce).unwrap_or_else(|_| PolicyBuilder::new().build())
+            above.over(grants, None, Mode::Enforce).unwrap_or_else(|_| PolicyBuilder::new().build())
         };
         let ask = Ask {
             cwd: self.machine.cwd.clone(),
@@ -881,6 +928,29 @@ fn of_the_caller(ceiling: &Path) -> Result<(), Failure> {
     }
     // What cannot be looked at cannot be read either, which is told there.
     Ok(())
+}
+
+/// The text of a lock file and what it says; no lock where there is no file.
+pub(crate) fn read_lock(path: &Path, shown: &str) -> Result<(String, Option<Lock>), Failure> {
+    let shown = printable(shown);
+    let bad = |error: io::Error| Failure::input(format!("cannot read `{shown}`")).because(error);
+    let file = match File::open(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((String::new(), None)),
+        file => file.map_err(bad)?,
+    };
+    let most = u64::try_from(lock::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let mut text = String::new();
+    file.take(most).read_to_string(&mut text).map_err(bad)?;
+    match Lock::parse(&text) {
+        Ok(lock) => Ok((text, Some(lock))),
+        Err(error) if error.line() == 0 => Err(Failure::input(format!("`{shown}` is no lock: {error}"))),
+        Err(error) => Err(Failure::input(format!("{shown}:{}: {error}", error.line()))),
+    }
+}
+
+/// How a lock is made.
+fn write_it(shown: &str) -> String {
+    format!("after a run without --locked: exeat audit lock --last -o {}", shell_word(shown))
 }
 
 fn is_stdin(path: &Path) -> bool {

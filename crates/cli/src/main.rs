@@ -14,6 +14,7 @@ mod request;
 mod result;
 mod stdio;
 mod trace;
+mod whole_file;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -67,6 +68,7 @@ fn main() -> ExitCode {
             AuditCommand::Summary(args) => audit::summary::run(&args, out),
             AuditCommand::List(args) => audit::list::run(&args, out),
             AuditCommand::Export(args) => audit::export::run(&args),
+            AuditCommand::Lock(args) => audit::lock::run(&args),
         },
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),

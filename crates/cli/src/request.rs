@@ -15,7 +15,7 @@ use crate::args::{
     UnixSocketsKind, Variable,
 };
 use crate::failure::Failure;
-use crate::load::{self, FileFlags, Loaded, NextHop, Said, WorkAt};
+use crate::load::{self, FileFlags, Loaded, LockAt, NextHop, Said, WorkAt};
 use crate::machine::Machine;
 
 mod loopback;
@@ -39,7 +39,8 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
-    let mut flags = FileFlags { via: args.via.is_some(), quiet: args.quiet, ..FileFlags::default() };
+    let lock = args.locked.then(|| LockAt { file: args.lock_file, stage: args.stage.clone() });
+    let mut flags = FileFlags { via: args.via.is_some(), quiet: args.quiet, lock, ..FileFlags::default() };
     for bind in &args.ro {
         flags.ro.push(machine.place_bind(bind, &machine.cwd).map_err(here("--ro"))?);
     }

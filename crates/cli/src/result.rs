@@ -3,21 +3,18 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
 
 use exeat_audit::Proto;
 use exeat_runner::{DeniedHost, Ended, Found, Leftovers, Outcome};
-use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::fcntl::OFlag;
 use serde::Serialize;
 
 use crate::args::Output;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::request;
+use crate::whole_file::WholeFile;
 
 /// What `--result` says. Hosts and addresses are plain text; `allow` holds the rules that would let the host through.
 #[derive(Debug, Serialize)]
@@ -210,16 +207,12 @@ fn rules_of(flags: Option<&str>) -> Vec<&str> {
 }
 
 /// Where the result goes, opened before the stage runs.
-///
-/// A file is written beside its place and renamed into it after the stage has ended, below a directory that was opened
-/// before it began: whatever the stage made of the place, nothing outside that directory is written, and what is read
-/// there afterwards is ours.
 #[derive(Debug)]
 pub(crate) enum Sink {
     /// A pipe, a terminal, a device: written as it stands.
     Open(File),
-    /// A file below this directory.
-    Below(OwnedFd, PathBuf),
+    /// A file.
+    Whole(WholeFile),
 }
 
 impl Sink {
@@ -243,38 +236,17 @@ impl Sink {
             Failure::input(format!("cannot write the result to `{}`", path.display())).because(error)
         };
         match path.metadata() {
-            Ok(meta) if meta.is_dir() => return Err(bad(io::ErrorKind::IsADirectory.into())),
-            Ok(meta) if !meta.is_file() => {
+            Ok(meta) if !meta.is_file() && !meta.is_dir() => {
                 // Opening a pipe for writing waits for its reader, as a shell's `>` does.
                 let mut options = OpenOptions::new();
                 options.write(true).custom_flags(flags.bits());
-                return options.open(path).map(Self::Open).map_err(bad);
+                options.open(path).map(Self::Open).map_err(bad)
             }
-            _ => {}
-        }
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(bad(io::ErrorKind::IsADirectory.into()));
-        };
-        let directory = if directory == Path::new("") { Path::new(".") } else { directory };
-        let directory = OpenOptions::new()
-            .read(true)
-            .custom_flags(OFlag::O_DIRECTORY.bits())
-            .open(directory)
-            .map_err(bad)?;
-        let sink = Self::Below(directory.into(), name.into());
-        sink.prove().map_err(bad)?;
-        Ok(sink)
-    }
-
-    /// Whether a file can be made there, found out before the stage runs.
-    fn prove(&self) -> io::Result<()> {
-        let Self::Below(directory, name) = self else { return Ok(()) };
-        let draft = draft(name);
-        create(directory, &draft)?;
-        unlinkat(directory, &draft, UnlinkatFlags::NoRemoveDir)?;
-        match unlinkat(directory, name.as_path(), UnlinkatFlags::NoRemoveDir) {
-            Ok(()) | Err(nix::Error::ENOENT) => Ok(()),
-            Err(error) => Err(error.into()),
+            _ => {
+                let file = WholeFile::at(path).map_err(bad)?;
+                file.remove().map_err(bad)?;
+                Ok(Self::Whole(file))
+            }
         }
     }
 
@@ -284,25 +256,9 @@ impl Sink {
         line.push(b'\n');
         match self {
             Self::Open(mut file) => file.write_all(&line),
-            Self::Below(directory, name) => {
-                let draft = draft(&name);
-                create(&directory, &draft)?.write_all(&line)?;
-                Ok(renameat(&directory, &draft, &directory, name.as_path())?)
-            }
+            Self::Whole(file) => file.write(&line),
         }
     }
-}
-
-fn create(directory: &OwnedFd, name: &Path) -> io::Result<File> {
-    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
-    // A stage of an earlier run may have left something at the draft's name; it is no one's.
-    let _ = unlinkat(directory, name, UnlinkatFlags::NoRemoveDir);
-    Ok(openat(directory, name, flags, Mode::from_bits_truncate(0o666))?.into())
-}
-
-/// The name under which a result is written before it is moved to its place.
-fn draft(name: &Path) -> PathBuf {
-    PathBuf::from(format!(".{}.exeat-{}", name.display(), std::process::id()))
 }
 
 #[cfg(test)]

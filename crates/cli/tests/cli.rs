@@ -293,6 +293,7 @@ fn manual_pages_are_clean() {
         [
             "exeat-audit-export.1",
             "exeat-audit-list.1",
+            "exeat-audit-lock.1",
             "exeat-audit-show.1",
             "exeat-audit-summary.1",
             "exeat-audit.1",

@@ -624,7 +624,7 @@ impl Denial {
         }
     }
 
-    /// The layer above the grants that refused: a ceiling, or what the stage declared. No grant lifts that.
+    /// The layer above the grants that refused: a ceiling, what the stage declared, or a lock. No grant lifts that.
     pub fn above(&self) -> Option<&Layer> {
         let layer = self.0.policy.layers().get(self.0.layer?)?;
         (layer.role() != Role::Grants).then_some(layer)
@@ -635,6 +635,7 @@ impl Denial {
         match self.above().map(Layer::role) {
             Some(Role::Ceiling) => "no rule of a ceiling",
             Some(Role::Declared) => "no declared effect",
+            Some(Role::Lock) => "no entry of the lock",
             Some(Role::Grants) | None => "no rule",
         }
     }
@@ -713,6 +714,7 @@ impl Denial {
         let Some(layer) = self.above() else { return said };
         let who = match (layer.role(), layer.name()) {
             (Role::Declared, _) => "the stage does not declare".to_owned(),
+            (Role::Lock, file) => format!("the lock {} does not have", printable(file.unwrap_or_default())),
             (_, Some(file)) => format!("the ceiling {} does not allow", printable(file)),
             (_, None) => "the ceiling does not allow".to_owned(),
         };

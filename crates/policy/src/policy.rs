@@ -31,14 +31,14 @@ pub use review::{Change, ChangeKind, Finding, Lint};
 /// Rules, ready to be asked. A clone is another handle to the same policy.
 ///
 /// A policy has layers, and a target is granted when every one of them grants it: the grants, what the stage
-/// declared, and each ceiling. A deny rule of any layer wins over all of them. An empty policy refuses everything.
+/// declared, what it is locked to, and each ceiling. A deny rule of any layer wins over all of them. An empty policy refuses everything.
 #[derive(Debug, Clone)]
 pub struct Policy(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     rules: Vec<Rule>,
-    /// Ceilings, then what is declared, then the grants: what the caller cannot lift is asked, and named, first.
+    /// Ceilings, then what is declared, then a lock, then the grants: what the caller cannot lift is asked, and named, first.
     layers: Vec<Layer>,
     /// The deny rules of all layers.
     deny: Index,
@@ -133,7 +133,7 @@ impl Policy {
         &self.0.rules
     }
 
-    /// The layers in the order in which they are asked: ceilings, what is declared, grants.
+    /// The layers in the order in which they are asked: ceilings, what is declared, a lock, grants.
     pub fn layers(&self) -> &[Layer] {
         &self.0.layers
     }
@@ -208,7 +208,7 @@ impl Policy {
     ///
     /// Each rule stands once in its canonical spelling with its note; rules are sorted. Where a rule was
     /// written, how it was spelled and in which order changes nothing, so equal policies have equal digests.
-    /// Layers besides the grants stand beside them: `declared`, and `ceilings`, sorted too. What holds for all rules is there
+    /// Layers besides the grants stand beside them: `declared`, `lock`, and `ceilings`, sorted too. What holds for all rules is there
     /// where it is not the usual: `mode`, `nat64`, `ech`.
     pub fn canonical_json(&self) -> String {
         let of = |role| {
@@ -229,6 +229,9 @@ impl Policy {
         let Terms { mode, nat64, ech } = self.0.terms;
         if ech != Ech::default() {
             json.push_str(&format!(r#""ech":"{ech}","#));
+        }
+        if let Some(lock) = of(Role::Lock).first() {
+            json.push_str(&format!(r#""lock":{lock},"#));
         }
         if mode != Mode::default() {
             json.push_str(&format!(r#""mode":"{mode}","#));
@@ -270,7 +273,9 @@ impl Policy {
         let mut opened_by = None;
         let mut closed: Vec<(IpAddr, Shut, usize)> = Vec::new();
         for ip in answers {
-            for (at, layer) in self.0.layers.iter().enumerate() {
+            // A lock is about what is asked for: where a name leads may change with every answer.
+            let judging = self.0.layers.iter().enumerate().filter(|(_, layer)| layer.role() != Role::Lock);
+            for (at, layer) in judging {
                 match self.opened(layer, *ip, target.port, own, today) {
                     // The last layer is the grants: its rule is the one that the caller wrote.
                     Ok(rule) if layer.role() == Role::Grants => opened_by = opened_by.or(rule),

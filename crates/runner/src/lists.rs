@@ -288,6 +288,7 @@ pub(crate) const PROTECTED: &[&str] = &[
     // Shells and their helpers.
     ".envrc",
     ".exeat.toml",
+    "egress.lock",
     ".bashrc",
     ".bash_profile",
     ".bash_login",

@@ -22,6 +22,8 @@ pub(crate) enum AuditCommand {
     List(ListArgs),
     /// Write records in the words of another schema, for a SIEM
     Export(ExportArgs),
+    /// Write down what each stage reached, for exeat run --locked
+    Lock(LockArgs),
 }
 
 /// Which records are read.
@@ -153,6 +155,22 @@ pub(crate) enum ExportFormat {
     Jsonl,
 }
 
+/// `exeat audit lock`.
+#[derive(Debug, Args)]
+#[command(after_help = LOCK_EXAMPLES)]
+pub(crate) struct LockArgs {
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// Write this file in the place of stdout; lists of stages that are in no record here stay in it
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// With --output: add to the lists of the stages, and take nothing out of them
+    #[arg(long, requires = "output")]
+    pub(crate) update: bool,
+}
+
 fn parse_verdict(text: &str) -> Result<Verdict, String> {
     text.parse().map_err(|_| words(&Verdict::ALL))
 }
@@ -187,6 +205,15 @@ Examples:
   exeat audit summary --format json | jq -r '.unused_rules[]'
 
 Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
+
+const LOCK_EXAMPLES: &str = "\
+Examples:
+  exeat audit lock
+  exeat audit lock --last -o egress.lock
+  exeat audit lock monday.jsonl tuesday.jsonl --update -o egress.lock
+  exeat run --locked --policy .exeat.toml -- npm ci
+
+Exit codes: 0 done, 1 a record is damaged (what could be read of it is used), 2 bad input.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:

@@ -77,6 +77,7 @@ fn flags_of_other_versions_are_refused() {
     let error = parse(&["learn"]).expect_err("learn");
     assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);
     for command in ["verify", "replay", "report", "prune"] {
+    for command in ["summary", "replay", "report", "prune"] {
         let error = parse(&["audit", command]).expect_err(command);
         assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand, "{command}");
     }
@@ -253,6 +254,7 @@ fn errors_show_what_was_typed_on_one_line() {
 #[test]
 fn help() {
     let commands: [&[&str]; 19] = [
+    let commands: &[&[&str]] = &[
         &[],
         &["run"],
         &["check"],
@@ -263,6 +265,7 @@ fn help() {
         &["audit", "summary"],
         &["audit", "list"],
         &["audit", "export"],
+        &["audit", "lock"],
         &["policy"],
         &["policy", "show"],
         &["policy", "lint"],

@@ -2,6 +2,7 @@
 
 pub(crate) mod export;
 pub(crate) mod list;
+pub(crate) mod lock;
 pub(crate) mod show;
 pub(crate) mod summary;
 
@@ -13,11 +14,12 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
 use exeat_audit::place::{self, Place, RunSummary};
-use exeat_audit::query::{Flaw, Reader};
+use exeat_audit::query::{Flaw, Reader, Record};
 use exeat_policy::file::PRESET_STAGE;
 
 use crate::args::audit::Records;
 use crate::env_vars;
+use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
 
@@ -93,6 +95,26 @@ pub(crate) fn sources(records: &Records) -> Result<Vec<Source>, Failure> {
 /// Whether something is wrong with a record beyond that it has no end: a run that still goes on has none yet.
 pub(crate) fn is_damaged<R: BufRead>(reader: &Reader<R>) -> bool {
     reader.more_flaws() > 0 || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }))
+}
+
+/// Takes in every line of the records that were named. What is wrong with one is said, and is a no: what could be read of it
+/// was taken in.
+pub(crate) fn each(
+    records: &Records,
+    mut take: impl FnMut(&Record) -> Result<(), Failure>,
+) -> Result<Exit, Failure> {
+    let mut damaged = false;
+    for source in sources(records)? {
+        let mut reader = source.open()?;
+        for record in reader.by_ref() {
+            take(&record.map_err(|error| source.unreadable(error))?)?;
+        }
+        for flaw in reader.flaws() {
+            crate::stdio::line("note", &format!("{source}: {flaw}"));
+        }
+        damaged |= is_damaged(&reader);
+    }
+    Ok(if damaged { Exit::No } else { Exit::Yes })
 }
 
 /// The last run of the user's. What a preset asked a package manager is a run too, and not what they look for.

@@ -1,10 +1,12 @@
 use std::fs;
+use std::path::{Path, PathBuf};
 
 use exeat_audit::{Proto, RunId};
 use exeat_policy::Reason;
 use exeat_runner::{DeniedHost, FailedHost, Reached, Summary};
 
 use super::*;
+use crate::whole_file::draft;
 
 fn outcome(ended: Ended) -> Outcome {
     let run: RunId = "01JD8Z3V5QABCDEFGHJKMNPQRS".parse().unwrap();

@@ -38,7 +38,7 @@ pub fn check(data: &[u8]) {
     assert_eq!(policy.canonical_json(), other.canonical_json());
     let stack = |terms| {
         let ceilings = layers[1..].iter().map(|rules| ("ceiling".to_owned(), load(rules).0)).collect();
-        Layers { grants: load(layers[0]).0, declared: None, ceilings, terms }.build()
+        Layers { grants: load(layers[0]).0, declared: None, ceilings, lock: None, terms }.build()
     };
     let stacks = [
         Terms::default(),

@@ -27,7 +27,7 @@ fn policy(terms: Terms, layers: &str) -> Policy {
     });
     let grants = layers.next().unwrap();
     let ceilings = layers.map(|ceiling| ("site.toml".into(), ceiling)).collect();
-    Layers { grants, declared: None, ceilings, terms }.build()
+    Layers { grants, declared: None, ceilings, lock: None, terms }.build()
 }
 
 fn ports(terms: Terms, layers: &str, name: &str) -> String {

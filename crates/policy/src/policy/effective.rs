@@ -95,8 +95,11 @@ impl EffectiveRule {
         {
             return None;
         }
-        // What a stage declares cannot speak of the TLS check.
-        let tls = if role == Role::Declared { self.tls } else { self.tls.strictest(rule.note.tls) };
+        // What a stage declares, or has reached, cannot speak of the TLS check.
+        let tls = match role {
+            Role::Declared | Role::Lock => self.tls,
+            Role::Ceiling | Role::Grants => self.tls.strictest(rule.note.tls),
+        };
         let expires = least(self.expires, rule.note.expires);
         let max_upload = least(self.max_upload, rule.note.max_upload);
         let mut from = vec![rule.clone()];
@@ -179,7 +182,9 @@ impl Policy {
         let declared = self.layers().iter().filter(|layer| layer.role() == Role::Declared);
         let rules = declared.flat_map(|layer| self.rules_of(layer));
         let mut excess = Vec::new();
-        let others = self.layers().iter().filter(|layer| layer.role() != Role::Declared);
+        // A stage may declare what it has not reached yet.
+        let others =
+            self.layers().iter().filter(|layer| !matches!(layer.role(), Role::Declared | Role::Lock));
         let mut others: Vec<_> = others.map(|layer| Granted::new(self, layer, today)).collect();
         for rule in rules.filter(|rule| rule.action == Action::Allow) {
             if let Some(deny) = self.forbidden(rule) {

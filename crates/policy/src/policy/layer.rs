@@ -17,6 +17,8 @@ pub enum Role {
     Ceiling,
     /// What the stage says that it needs.
     Declared,
+    /// What the stage reached before. It bounds which hosts and ports are asked for, not where a name leads.
+    Lock,
     /// What the caller allows.
     Grants,
 }
@@ -36,9 +38,14 @@ impl Layer {
         self.role
     }
 
-    /// The file of a ceiling, as it was named.
+    /// The file of a ceiling or a lock, as it was named.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
+    }
+
+    /// Whether its rules can say how a connection is checked and bounded, besides which targets they allow.
+    pub(super) fn speaks_of_checks(&self) -> bool {
+        matches!(self.role, Role::Ceiling | Role::Grants)
     }
 
     /// Where its rules stand in [`Policy::rules`].
@@ -47,13 +54,15 @@ impl Layer {
     }
 }
 
-/// As the record names it: `ceiling FILE`, `declared`, `grants`.
+/// As the record names it: `ceiling FILE`, `declared`, `lock FILE`, `grants`.
 impl fmt::Display for Layer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.role, &self.name) {
             (Role::Ceiling, Some(file)) => write!(f, "ceiling {file}"),
             (Role::Ceiling, None) => f.write_str("ceiling"),
             (Role::Declared, _) => f.write_str("declared"),
+            (Role::Lock, Some(file)) => write!(f, "lock {file}"),
+            (Role::Lock, None) => f.write_str("lock"),
             (Role::Grants, _) => f.write_str("grants"),
         }
     }
@@ -68,6 +77,8 @@ pub struct Layers {
     pub declared: Option<PolicyBuilder>,
     /// Upper bounds, each with the name of its file. An empty one allows nothing.
     pub ceilings: Vec<(String, PolicyBuilder)>,
+    /// What the stage reached before, with the name of its file; `None` is everything, an empty one nothing.
+    pub lock: Option<(String, PolicyBuilder)>,
     /// What holds for all rules.
     pub terms: Terms,
 }
@@ -75,13 +86,14 @@ pub struct Layers {
 impl Layers {
     /// Makes the policy.
     pub fn build(self) -> Policy {
-        let Self { grants, declared, ceilings, terms } = self;
+        let Self { grants, declared, ceilings, lock, terms } = self;
         let declared = declared.map(|rules| (Role::Declared, None, rules));
         let ceilings = ceilings.into_iter().map(|(name, rules)| (Role::Ceiling, Some(name), rules));
+        let lock = lock.map(|(name, rules)| (Role::Lock, Some(name), rules));
         let mut rules: Vec<Rule> = Vec::new();
         let mut layers = Vec::new();
         for (role, name, added) in
-            std::iter::once((Role::Grants, None, grants)).chain(declared).chain(ceilings)
+            std::iter::once((Role::Grants, None, grants)).chain(declared).chain(lock).chain(ceilings)
         {
             let start = rules.len();
             rules.extend(added.rules);

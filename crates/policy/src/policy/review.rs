@@ -216,7 +216,7 @@ impl Policy {
         let mut say = |lint, by| findings.push(Finding { rule, lint, by });
         let effect = matches!(&rule.origin, Origin::Effect { effect } if effect == "Network");
         // An upper bound is wide on purpose, and so is a bare `Network`, which is said when it is read.
-        let wide = layer.role() != Role::Ceiling && !effect;
+        let wide = !matches!(layer.role(), Role::Ceiling | Role::Lock) && !effect;
         match &rule.pattern {
             Pattern::Name(HostPattern::Any) if wide => say(Lint::Any, None),
             Pattern::Net(net) if wide && net.prefix_len() == 0 => say(Lint::Any, None),
@@ -333,7 +333,7 @@ impl Policy {
     /// smallest.
     fn budgets(&self, rule: &Rule, today: Day) -> Vec<(PortSet, u64)> {
         let mut parts = vec![(rule.ports.clone(), u64::MAX)];
-        for layer in self.layers().iter().filter(|layer| layer.role() != Role::Declared) {
+        for layer in self.layers().iter().filter(|layer| layer.speaks_of_checks()) {
             let mut left = rule.ports.clone();
             for near in layer.allow.covering(&rule.pattern).map(|id| self.rule(id)) {
                 let here = left.intersection(&near.ports);
@@ -356,7 +356,7 @@ impl Policy {
 
     /// Whether no rule here that covers all that another one covers has the TLS name checked on these ports.
     fn leaves_unchecked(&self, rule: &Rule, ports: &PortSet, today: Day) -> bool {
-        self.layers().iter().filter(|layer| layer.role() != Role::Declared).all(|layer| {
+        self.layers().iter().filter(|layer| layer.speaks_of_checks()).all(|layer| {
             let covering = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
             let live = covering.filter(|other| other.is_live(today) && other.ports.meets(ports));
             let (mut left, mut checked) = (ports.clone(), false);

@@ -303,7 +303,8 @@ fn within(grants: &[&str], ceiling: &[&str]) -> Policy {
         builder
     };
     let ceilings = vec![("/etc/exeat/policy.toml".to_owned(), add(ceiling))];
-    Layers { terms: crate::Terms::default(), grants: add(grants), declared: None, ceilings }.build()
+    Layers { terms: crate::Terms::default(), grants: add(grants), declared: None, ceilings, lock: None }
+        .build()
 }
 
 /// K13: a flag cannot lift what a ceiling holds, so none is offered.
@@ -383,6 +384,7 @@ fn a_deny_rule_of_a_ceiling_wins_and_the_strictest_tls_check_holds() {
             grants: one(grant),
             declared,
             ceilings: vec![("c".into(), one(ceiling))],
+            lock: Some(("egress.lock".into(), one(TlsCheck::Auto))),
         }
         .build();
         policy.admit("a.example.com:443".parse().unwrap(), today()).unwrap().tls()
@@ -399,4 +401,87 @@ fn canonical_json_holds_the_layers() {
         policy.canonical_json(),
         r#"{"ceilings":[[{"rule":"*.example.com:443"}]],"rules":[{"rule":"a.example.com:443"}],"schema":1}"#,
     );
+}
+
+fn locked(grants: &[&str], lock: &[&str], mode: Mode) -> Policy {
+    let add = |texts: &[&str]| {
+        let mut builder = PolicyBuilder::new();
+        texts.iter().for_each(|text| builder.add(text, Action::Allow, flag(), Note::default()).unwrap());
+        builder
+    };
+    let lock = Some(("egress.lock".to_owned(), add(lock)));
+    let terms = crate::Terms { mode, ..crate::Terms::default() };
+    Layers { terms, grants: add(grants), lock, ..Layers::default() }.build()
+}
+
+/// What a rule grants and the lock has not is new: no flag lifts that, and report mode lets it through no more than a ceiling does.
+#[test]
+fn a_lock_refuses_what_is_new() {
+    for mode in Mode::ALL {
+        let policy = locked(&["*.example.com:*"], &["a.example.com:443"], mode);
+        let ask = |target: &str| policy.admit(target.parse().unwrap(), today());
+        assert!(ask("a.example.com:443").is_ok());
+        for (target, reason, inside, outside) in [
+            (
+                "b.example.com:443",
+                Reason::Default,
+                "no entry of the lock allows it",
+                "the lock egress.lock does not have it",
+            ),
+            (
+                "a.example.com:80",
+                Reason::Port,
+                "this host is allowed on port 443 only",
+                "allowed on 443 only; the lock egress.lock does not have this port",
+            ),
+        ] {
+            let denial = ask(target).unwrap_err();
+            assert_eq!((denial.reason(), denial.flag(), denial.is_reportable()), (reason, None, false));
+            assert_eq!(
+                (denial.said_inside(), denial.said_outside()),
+                (inside.to_owned(), outside.to_owned())
+            );
+            assert_eq!(denial.above().map(ToString::to_string).as_deref(), Some("lock egress.lock"));
+        }
+    }
+    // It grants nothing by itself.
+    let policy = locked(&[], &["a.example.com:443"], Mode::Enforce);
+    let denial = policy.admit("a.example.com:443".parse().unwrap(), today()).unwrap_err();
+    assert_eq!(denial.flag().as_deref(), Some("--allow a.example.com"));
+    // And an empty one leaves nothing.
+    assert!(
+        locked(&["*.example.com"], &[], Mode::Report)
+            .admit("a.example.com:443".parse().unwrap(), today())
+            .is_err()
+    );
+}
+
+/// A lock says what may be asked for. Where that leads is judged by the grants and the ceilings alone.
+#[test]
+fn a_lock_neither_opens_nor_closes_an_address() {
+    let vet = |grants: &[&str], lock: &[&str]| {
+        let policy = locked(grants, lock, Mode::Enforce);
+        let admitted = policy.admit("db.corp.example:443".parse().unwrap(), today()).unwrap();
+        admitted.vet(&["10.2.3.4".parse().unwrap()], &OwnAddrs::default()).is_ok()
+    };
+    assert!(vet(&["db.corp.example", "10.2.3.4"], &["db.corp.example"]));
+    assert!(!vet(&["db.corp.example"], &["db.corp.example", "10.2.3.4"]));
+}
+
+#[test]
+fn a_lock_is_part_of_the_policy_and_bounds_no_declaration() {
+    let policy = locked(&["a.example.com"], &["b.example.com"], Mode::Enforce);
+    assert_eq!(
+        policy.canonical_json(),
+        r#"{"lock":[{"rule":"b.example.com:443"}],"rules":[{"rule":"a.example.com:443"}],"schema":1}"#,
+    );
+    let rules = || {
+        let mut builder = PolicyBuilder::new();
+        builder.add("a.example.com", Action::Allow, flag(), Note::default()).unwrap();
+        builder
+    };
+    let declared = Some(rules());
+    let lock = Some(("egress.lock".to_owned(), PolicyBuilder::new()));
+    let policy = Layers { grants: rules(), declared, lock, ..Layers::default() }.build();
+    assert!(policy.excess(today()).is_empty());
 }

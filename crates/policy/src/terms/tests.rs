@@ -37,7 +37,7 @@ fn policy(terms: Terms, text: &str) -> Policy {
     let mut layers = text.split('|');
     let grants = rules(layers.next().unwrap_or_default());
     let ceilings = layers.next().map(|text| ("c".to_owned(), rules(text))).into_iter().collect();
-    Layers { grants, ceilings, declared: layers.next().map(rules), terms }.build()
+    Layers { lock: None, grants, ceilings, declared: layers.next().map(rules), terms }.build()
 }
 
 fn own() -> OwnAddrs {

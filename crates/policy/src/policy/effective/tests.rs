@@ -20,6 +20,7 @@ fn stack(grants: &[&str], declared: Option<&[&str]>, ceilings: &[&[&str]]) -> Po
         grants: rules(grants),
         declared: declared.map(rules),
         ceilings: ceilings.iter().map(|texts| ("site.toml".to_owned(), rules(texts))).collect(),
+        lock: None,
     }
     .build()
 }
@@ -109,6 +110,7 @@ fn an_expired_grant_covers_no_declaration() {
     let note = Note { expires: "2026-11-21".parse().ok(), ..Note::default() };
     grants.add("a.example.com", Action::Allow, Origin::Flag { flag: "--allow".into() }, note).unwrap();
     let policy = Layers {
+        lock: None,
         terms: crate::Terms::default(),
         grants,
         declared: Some(rules(&["a.example.com"])),

@@ -202,6 +202,7 @@ fn an_upper_bound_may_be_wide() {
     let ceiling = builder(&[("*:*", Note::default()), ("*.github.io", Note::default())]);
     let grants = builder(&[("a.github.io", Note::default())]);
     let policy = Layers {
+        lock: None,
         terms: crate::Terms::default(),
         grants,
         declared: None,
@@ -267,6 +268,7 @@ fn a_ceiling_closes() {
     let grants = || builder(&[("*.example.com:*", Note::default())]);
     let ceiling = builder(&[("*.example.com", Note::default())]);
     let within = Layers {
+        lock: None,
         terms: crate::Terms::default(),
         grants: grants(),
         declared: None,
@@ -295,6 +297,7 @@ fn large_policies_are_reviewed_in_time() {
         };
         let start = std::time::Instant::now();
         let layers = Layers {
+            lock: None,
             terms: crate::Terms::default(),
             grants: many(),
             declared: Some(many()),
@@ -327,6 +330,7 @@ fn what_no_ceiling_leaves_is_unreachable_and_a_wide_net_is_no_double() {
         builder(&[("a.example.com", note()), ("*.example.com:80", note()), ("b.example.org", note())]);
     let ceiling = builder(&[("*.example.com", note())]);
     let policy = Layers {
+        lock: None,
         terms: crate::Terms::default(),
         grants,
         declared: None,
