@@ -259,6 +259,18 @@ impl From<&Rule> for RuleRef {
     }
 }
 
+/// The process behind a connection, as it was seen when the connection came in. Nothing is decided by it: it may have the connection
+/// from another process, and may be another program by now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its number on the host.
+    pub pid: u32,
+    /// That of its parent, where it was told.
+    pub ppid: Option<u32>,
+    /// The file that it executes, by its path inside the sandbox, where it was told; never its arguments, which can hold secrets.
+    pub exe: Option<OsString>,
+}
+
 /// A verdict on one request. Make it with [`Decision::new`] and fill in what is known.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -271,6 +283,8 @@ pub struct Decision {
     pub proto: Proto,
     /// The method of a plain HTTP request.
     pub method: Option<String>,
+    /// The process that made the connection, where it was found.
+    pub process: Option<Process>,
     /// What it asked for; absent when it could not be read.
     pub target: Option<Target>,
     /// The host that it asked for, where that has no port.
@@ -317,6 +331,7 @@ impl Decision {
             via,
             proto: Proto::Tcp,
             method: None,
+            process: None,
             target: None,
             host: None,
             host_raw: None,

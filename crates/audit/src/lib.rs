@@ -40,7 +40,7 @@ pub mod verify;
 pub use attempt::Attempt;
 pub use escape::{escape, printable};
 pub use event::{
-    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, Proto, Question, RuleRef, RunEnd,
+    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, Process, Proto, Question, RuleRef, RunEnd,
     RunStart, Source, SourceRole, Under, Via, What,
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};

@@ -5,6 +5,7 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::io;
 use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -141,12 +142,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         policy_sha256: own.then(|| clip(&header.policy_sha256, max::DIGEST)),
         mode: own.then_some(header.mode),
         version: Some(clip(&start.version, max::WORD)),
-        command: start.command.as_ref().map(|command| match command.to_str() {
-            Some(text) => clip_front(text, max::COMMAND),
-            None => {
-                Cow::Owned(clip_front(&escape(command.as_bytes(), usize::MAX), max::COMMAND).into_owned())
-            }
-        }),
+        command: start.command.as_deref().map(|command| program(command, max::COMMAND)),
         backend: start.backend.as_deref().map(|text| clip(text, max::WORD)),
         bridge: start.bridge.as_deref().map(|text| clip(text, max::WORD)),
         proxy: start.proxy.as_deref().map(|text| clip_front(text, max::PROXY)),
@@ -178,6 +174,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
     };
     // What is left to another proxy is a name, whose addresses nobody here knows, or one address.
     let ips = if decision.upstream.is_some() { 1 } else { max::IPS };
+    let process = decision.process.as_ref();
     let common = judged(common, header, decision.under.as_deref());
     let common = ruled(common, decision.rule.as_ref(), decision.refused_by.as_deref());
     Line {
@@ -189,6 +186,9 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
             proto => Some(proto.to_string()),
         },
         method: decision.method.as_deref().map(|text| clip(text, max::METHOD)),
+        exe: process.and_then(|process| process.exe.as_deref()).map(|exe| program(exe, max::EXE)),
+        pid: process.map(|process| process.pid),
+        ppid: process.and_then(|process| process.ppid),
         host,
         port,
         host_raw: decision
@@ -324,6 +324,14 @@ fn says(raw: &[u8], target: Option<&Target>) -> bool {
     })
 }
 
+/// The path of a program, whose end says most.
+fn program(path: &OsStr, max: usize) -> Cow<'_, str> {
+    match path.to_str() {
+        Some(text) => clip_front(text, max),
+        None => Cow::Owned(clip_front(&escape(path.as_bytes(), usize::MAX), max).into_owned()),
+    }
+}
+
 fn host_raw<'a>(raw: &[u8]) -> Cow<'a, str> {
     Cow::Owned(clip(&escape(raw, max::HOST_RAW), max::HOST_RAW).into_owned())
 }
@@ -391,6 +399,12 @@ struct Line<'a> {
     proto: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     method: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exe: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pid: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ppid: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     host: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -514,7 +528,7 @@ pub(crate) mod max {
     pub(super) const HOST: usize = 253;
     pub(super) const HOST_RAW: usize = 256;
     /// Addresses of one name; the rest is counted.
-    pub(super) const IPS: usize = 16;
+    pub(super) const IPS: usize = 12;
     pub(super) const RULE: usize = 300;
     pub(super) const RULE_SRC: usize = 256;
     pub(super) const REFUSED_BY: usize = 128;
@@ -526,6 +540,7 @@ pub(crate) mod max {
     pub(super) const ALPN: usize = 32;
     /// The longest registered one has 17 bytes.
     pub(super) const METHOD: usize = 24;
+    pub(super) const EXE: usize = 256;
     pub(super) const ERROR: usize = 256;
     pub(super) const COMMAND: usize = 256;
     pub(super) const WORD: usize = 32;

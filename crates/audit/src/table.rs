@@ -242,10 +242,25 @@ pub fn words(record: &Record) -> String {
     if let Some(upstream) = &record.upstream {
         said.push_str(&format!(", through {}", cell(upstream)));
     }
+    if let Some(program) = record.exe.as_deref().and_then(program_name) {
+        said.push_str(&format!(", from {program}"));
+    }
     if let Some(count) = record.count.filter(|count| *count > 1) {
         said.push_str(&format!(" ({count}x)"));
     }
     said
+}
+
+/// The last part of a program's path. The stage chooses it: what could be read as words of ours is left out.
+fn program_name(exe: &str) -> Option<String> {
+    const LONGEST: usize = 32;
+    let name = exe.rsplit('/').next().filter(|name| !name.is_empty())?;
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '?' };
+    let mut shown: String = name.chars().take(LONGEST).map(plain).collect();
+    if name.chars().nth(LONGEST).is_some() {
+        shown.push_str("...");
+    }
+    Some(shown)
 }
 
 /// The table while it is written.

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::*;
 use crate::testing::{HOSTILE, allow, asked, close, deny, end, header, is_plain, rule, target};
-use crate::{Holds, Under, sha256_hex};
+use crate::{Holds, Process, Under, sha256_hex};
 
 const NOW: &str = "2026-11-21T10:20:32.123456Z";
 
@@ -57,9 +57,16 @@ fn filled(text: &str) -> Vec<Event> {
     decision.count = Some(u64::MAX);
     (decision.sni, decision.sni_ok, decision.alpn, decision.error) = (some(), Some(false), some(), some());
     (decision.method, decision.ech) = (some(), true);
+    decision.process = Some(Process { pid: u32::MAX, ppid: Some(u32::MAX), exe: Some(text.into()) });
     let mut through = decision.clone();
     through.upstream = some();
     decision.proto = Proto::Other(255);
+    let mut unread = decision.clone();
+    unread.process = Some(Process {
+        pid: u32::MAX,
+        ppid: Some(u32::MAX),
+        exe: Some(std::ffi::OsString::from_vec(vec![0xff; 600])),
+    });
     let mut question = asked(&name);
     (question.host_raw, question.rule) = (Some(text.as_bytes().to_vec()), decision.rule.clone());
     (question.refused_by, question.error, question.count) = (some(), some(), Some(u64::MAX));
@@ -88,6 +95,7 @@ fn filled(text: &str) -> Vec<Event> {
         Event::RunStart(start(vec![0xff; 600], some())),
         Event::Decision(decision),
         Event::Decision(through),
+        Event::Decision(unread),
         Event::Dns(question),
         Event::Close(closed),
         Event::Note(Note {
@@ -236,6 +244,27 @@ fn a11_a_decision_tells_name_rule_and_address() {
     assert!(value.get("error").is_none() && value.get("count").is_none());
 }
 
+/// A03: the program is told, and what it was started with has no field.
+#[test]
+fn a_decision_tells_who_asked_where_that_is_known() {
+    let mut decision = allow(1, "a.example:443");
+    let exe = |text: &str| Some(std::ffi::OsString::from(text));
+    decision.process = Some(Process { pid: 42, ppid: Some(7), exe: exe("/usr/bin/curl") });
+    let told = value(&Event::Decision(decision.clone()));
+    assert_eq!((&told["exe"], &told["pid"], &told["ppid"]), (&"/usr/bin/curl".into(), &42.into(), &7.into()));
+    decision.process = Some(Process { pid: 42, ppid: None, exe: None });
+    let told = value(&Event::Decision(decision.clone()));
+    assert_eq!((told.get("exe"), &told["pid"], told.get("ppid")), (None, &42.into(), None));
+    let long = format!("/{}/curl (deleted)", "d".repeat(4000));
+    decision.process = Some(Process { pid: 42, ppid: None, exe: exe(&long) });
+    let told = value(&Event::Decision(decision.clone()));
+    let text = told["exe"].as_str().unwrap();
+    assert!(text.len() == 256 && text.starts_with("...d") && text.ends_with("/curl (deleted)"), "{text}");
+    decision.process = None;
+    let told = value(&Event::Decision(decision));
+    assert!(["exe", "pid", "ppid"].iter().all(|key| told.get(key).is_none()), "{told}");
+}
+
 #[test]
 fn what_was_sent_is_told_only_where_it_differs() {
     let raw = |raw: &[u8]| {
@@ -253,8 +282,8 @@ fn long_lists_say_how_much_is_missing() {
     let mut decision = allow(1, "a.example:443");
     decision.ips = vec!["192.0.2.1".parse().unwrap(); 20];
     let value = value(&Event::Decision(decision));
-    assert_eq!(value["ips"].as_array().unwrap().len(), 16);
-    assert_eq!(value["ips_more"], 4);
+    assert_eq!(value["ips"].as_array().unwrap().len(), 12);
+    assert_eq!(value["ips_more"], 8);
 }
 
 #[test]

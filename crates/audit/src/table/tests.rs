@@ -3,7 +3,7 @@ use std::io::Cursor;
 use super::*;
 use crate::place::Place;
 use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, rule};
-use crate::{Event, Header, Holds, Log, Note, RuleRef, RunId, RunStart, Sink, What};
+use crate::{Event, Header, Holds, Log, Note, Process, RuleRef, RunId, RunStart, Sink, What};
 
 fn record(header: Header, events: Vec<Event>) -> Vec<u8> {
     let dir = Dir::new();
@@ -313,6 +313,27 @@ fn colour_is_the_only_thing_that_colour_adds() {
         text = text.replace(code, "");
     }
     assert_eq!(text, shown(&bytes, &Filter::default()).0);
+}
+
+/// A01: the name of a program is the stage's choice, and says nothing in our words.
+#[test]
+fn a01_a_row_tells_the_program_and_no_more_of_its_name_than_is_plain() {
+    let row = |exe: Option<&str>| {
+        let mut decision = allow(1, "a.example:443");
+        decision.process = Some(Process { pid: 7, ppid: None, exe: exe.map(Into::into) });
+        rows(&shown(&record(header(), vec![Event::Decision(decision), end()]), &Filter::default()).0)
+            .remove(0)
+    };
+    assert!(
+        row(Some("/usr/bin/python3.12")).ends_with(", from python3.12"),
+        "{}",
+        row(Some("/usr/bin/python3.12"))
+    );
+    assert!(row(Some("/tmp/a; approved by root")).ends_with(", from a??approved?by?root"));
+    assert!(row(Some("/tmp/\u{202e}x\n")).ends_with(", from ?x?"));
+    assert!(row(Some(&"n".repeat(40))).ends_with(&format!(", from {}...", "n".repeat(32))));
+    assert_eq!(row(None), row(Some("/")));
+    assert!(!row(None).contains("from"));
 }
 
 #[test]
