@@ -27,6 +27,7 @@ use crate::seccomp;
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
 use crate::sys::{self, Network, PidFd};
+use crate::who::Finder;
 
 /// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
 const START: Duration = Duration::from_secs(30);
@@ -253,6 +254,16 @@ impl Offer {
     pub fn network(&self, open: bool) -> Result<Network, Error> {
         sys::enter_network(self.control.pid, self.identity, open)
             .map_err(|(step, source)| Error::Network { step, source })
+    }
+
+    /// What finds the process behind a connection in the sandbox's network. To be taken before anything untrusted runs.
+    ///
+    /// # Errors
+    /// [`Error::Watch`] where the sandbox's `/proc` cannot be opened, or the kernel does not tell of sockets.
+    pub fn finder(&self, network: &mut Network) -> Result<Finder, Error> {
+        let absent = || Error::Watch(io::ErrorKind::Unsupported.into());
+        let diag = network.diag.take().ok_or_else(absent)?;
+        Ok(Finder::new(diag, self.inside(&[])?, self.identity))
     }
 
     /// Lets stage2 become the stage, on these standard streams, and waits until it has.

@@ -145,12 +145,17 @@ pub(crate) struct Stat {
 
 /// `None` where there is no such process, or `/proc` does not tell.
 pub(crate) fn stat_of(pid: i32) -> Option<Stat> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is a name in parentheses that may itself hold spaces and parentheses.
-    let (_, rest) = stat.rsplit_once(')')?;
-    let mut fields = rest.split_whitespace();
-    let state = fields.next()?.chars().next()?;
-    Some(Stat { state, parent: fields.next()?.parse().ok()? })
+    Stat::parse(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+impl Stat {
+    pub(crate) fn parse(stat: &str) -> Option<Self> {
+        // The second field is a name in parentheses that may itself hold spaces and parentheses.
+        let (_, rest) = stat.rsplit_once(')')?;
+        let mut fields = rest.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        Some(Self { state, parent: fields.next()?.parse().ok()? })
+    }
 }
 
 /// Whether a process neither catches nor ignores nor blocks a signal (proc_pid_status(5)).

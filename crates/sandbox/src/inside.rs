@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -17,6 +17,7 @@ use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, TMPFS_MAGIC, fstatfs};
 
+use crate::control::Stat;
 use crate::sys;
 
 /// Bytes of a process's `status` or `smaps_rollup` that are read: the line of supplementary groups can be long.
@@ -31,6 +32,10 @@ pub struct Inside {
     tmpfs: Vec<OwnedFd>,
     /// What `/proc/PID/ns/pid` of its processes says.
     namespace: PathBuf,
+    /// Its pid namespace.
+    pids: OwnedFd,
+    /// Its pid 1, as the host sees it, for as long as there is any other process in it.
+    init: i32,
 }
 
 /// What the processes of a sandbox use at one moment.
@@ -68,8 +73,10 @@ impl Inside {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the sandbox's /proc is something else"));
         }
         let tmpfs = tmpfs.iter().map(|path| open(path)).collect::<io::Result<Vec<_>>>()?;
-        let namespace = fs::read_link(format!("/proc/{init}/ns/pid"))?;
-        Ok(Self { proc, tmpfs, namespace })
+        let pids = format!("/proc/{init}/ns/pid");
+        let namespace = fs::read_link(&pids)?;
+        let pids = File::open(pids)?.into();
+        Ok(Self { proc, tmpfs, namespace, pids, init })
     }
 
     /// What is in use now. What forked processes share is counted once for each: see [`Inside::memory`].
@@ -155,7 +162,30 @@ impl Inside {
         })
     }
 
-    fn pids(&self) -> io::Result<Vec<i32>> {
+    /// The sandbox's `/proc`.
+    pub(crate) fn proc(&self) -> BorrowedFd<'_> {
+        self.proc.as_fd()
+    }
+
+    /// The number on the host of one of the sandbox's processes. The caller makes sure that it lived until after this call.
+    pub(crate) fn on_host(&self, pid: i32) -> Option<i32> {
+        sys::pid_here(self.pids.as_fd(), pid).ok().or_else(|| self.by_descent(pid))
+    }
+
+    /// The same from what the kernel tells of parents and children, step by step from pid 1.
+    fn by_descent(&self, pid: i32) -> Option<i32> {
+        /// Generations at most.
+        const DEPTH: usize = 64;
+        let parent = |&pid: &i32| {
+            let parent = Stat::parse(&self.read(pid, "stat").ok()??)?.parent;
+            (parent > 0).then_some(parent)
+        };
+        let mut line: Vec<i32> = std::iter::successors(Some(pid), parent).take(DEPTH).collect();
+        (line.pop()? == 1).then_some(())?;
+        line.into_iter().rev().try_fold(self.init, child)
+    }
+
+    pub(crate) fn pids(&self) -> io::Result<Vec<i32>> {
         let mut pids = Vec::new();
         for entry in self.entries()?.iter() {
             pids.extend(number_of(&entry?));
@@ -239,6 +269,21 @@ impl Process {
     }
 }
 
+/// The child of a process that has this number in its own pid namespace.
+fn child(of: i32, wanted: i32) -> Option<i32> {
+    let tasks = fs::read_dir(format!("/proc/{of}/task")).ok()?;
+    let children = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
+    children.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>()).find(
+        |child| {
+            let status = fs::read_to_string(format!("/proc/{child}/status")).ok();
+            let inside = status
+                .as_deref()
+                .and_then(|text| line(text, "NSpid:")?.split_whitespace().last()?.parse().ok());
+            inside == Some(wanted)
+        },
+    )
+}
+
 /// The process behind an entry of `/proc`.
 fn number_of(entry: &Entry) -> Option<i32> {
     entry.file_name().to_str().ok()?.parse().ok()
@@ -271,5 +316,39 @@ mod tests {
         assert_eq!((zombie.tasks, zombie.anonymous), (1, 0));
         let usage = Usage { processes: vec![process, zombie], stored: 100 };
         assert_eq!((usage.tasks(), usage.memory_at_most()), (4, 100 + (16 << 10)));
+    }
+
+    /// Before Linux 6.11 the kernel does not translate: parents and children lead to the same number.
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "starts a child and a grandchild to look for")]
+    fn descent_leads_to_the_number_that_the_kernel_gives() {
+        // This machine as if it were a sandbox.
+        let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
+        let inside = Inside {
+            proc: open("/proc"),
+            tmpfs: Vec::new(),
+            namespace: PathBuf::new(),
+            pids: open("/proc/self/ns/pid"),
+            init: 1,
+        };
+        let mut shell = std::process::Command::new("sh");
+        let shell = shell.args(["-c", "sleep 20 & read x; kill $!"]);
+        let mut shell = shell.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let pid = i32::try_from(shell.id()).unwrap();
+        let by = Instant::now() + std::time::Duration::from_secs(10);
+        let sleep = loop {
+            let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap();
+            match children.split_whitespace().next() {
+                Some(child) => break child.parse().unwrap(),
+                None => assert!(Instant::now() < by, "no child of {pid}"),
+            }
+        };
+        for pid in [pid, sleep] {
+            assert_eq!(inside.on_host(pid), Some(pid));
+            assert_eq!(inside.by_descent(pid), Some(pid));
+        }
+        assert_eq!(inside.by_descent(i32::MAX), None);
+        drop(shell.stdin.take());
+        shell.wait().unwrap();
     }
 }

@@ -17,6 +17,7 @@ pub mod spec;
 pub mod staging;
 #[expect(unsafe_code, reason = "system calls that no library wraps, each behind a safe function")]
 mod sys;
+pub mod who;
 
 pub use backend::{Bridge, Change, Launch, Offer, Rlimit, Running, Status};
 pub use bwrap::probe::is_nested;
@@ -35,6 +36,7 @@ pub use sys::{
     notice_children, open_files_as, prefer_this_thread, raise_descriptor_limit, survive_file_limit,
     suspend_this_process, take_fd,
 };
+pub use who::{Finder, Process};
 
 /// The static helper, as built with this library.
 pub const STAGE2_IMAGE: &[u8] = include_bytes!(env!("EXEAT_STAGE2"));

@@ -142,7 +142,7 @@ pub fn suspend_this_process(whole_group: bool) -> io::Result<bool> {
 /// Takes another user's credentials, for good, and no groups besides: in this thread alone. To the kernel credentials are a
 /// thread's own (credentials(7), "C library/kernel differences"); the C library, which has them changed in all threads and takes
 /// a lock for it, is not asked.
-fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
+pub(crate) fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
     leave_groups()?;
     // SAFETY: these take numbers only.
     unsafe {
@@ -154,8 +154,23 @@ fn take_credentials(uid: u32, gid: u32) -> nix::Result<()> {
 
 /// Whether this thread may signal processes of other users (CAP_KILL, capabilities(7)). No where the kernel does not tell.
 fn may_signal_others() -> bool {
-    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
     const CAP_KILL: u32 = 5;
+    capabilities() & (1 << CAP_KILL) != 0
+}
+
+/// Whether this thread may see what processes of other users have open (CAP_DAC_OVERRIDE or CAP_DAC_READ_SEARCH, and
+/// CAP_SYS_PTRACE). No where the kernel does not tell.
+pub(crate) fn may_look_at_others() -> bool {
+    const CAP_DAC_OVERRIDE: u32 = 1;
+    const CAP_DAC_READ_SEARCH: u32 = 2;
+    const CAP_SYS_PTRACE: u32 = 19;
+    let has = capabilities();
+    has & (1 << CAP_SYS_PTRACE) != 0 && has & (1 << CAP_DAC_OVERRIDE | 1 << CAP_DAC_READ_SEARCH) != 0
+}
+
+/// This thread's first 32 effective capabilities, a bit each. None where the kernel does not tell.
+fn capabilities() -> u32 {
+    const LINUX_CAPABILITY_VERSION_3: u32 = 0x2008_0522;
     let this_thread = [LINUX_CAPABILITY_VERSION_3, 0];
     // Effective, permitted and inheritable ones, of 32 capabilities each time.
     let mut sets = [[0_u32; 3]; 2];
@@ -163,7 +178,18 @@ fn may_signal_others() -> bool {
     // live here.
     let told = unsafe { libc::syscall(libc::SYS_capget, this_thread.as_ptr(), sets.as_mut_ptr()) };
     let [[effective, ..], _] = sets;
-    told == 0 && effective & (1 << CAP_KILL) != 0
+    if told == 0 { effective } else { 0 }
+}
+
+/// The number, in this process's pid namespace, of the process that has this number in that one (`NS_GET_PID_FROM_PIDNS`,
+/// ioctl_nsfs(2); since Linux 6.11).
+///
+/// # Errors
+/// `ENOTTY` before that, `ESRCH` where there is none.
+pub(crate) fn pid_here(namespace: BorrowedFd<'_>, pid: libc::pid_t) -> io::Result<libc::pid_t> {
+    let request = nix::request_code_read!(0xb7, 6, mem::size_of::<libc::c_int>());
+    // SAFETY: takes a number, in spite of how the request is written.
+    Ok(Errno::result(unsafe { libc::ioctl(namespace.as_raw_fd(), request, pid) })?)
 }
 
 /// Gives up supplementary groups: in this thread alone, as above.

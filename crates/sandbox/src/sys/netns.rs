@@ -83,6 +83,8 @@ pub struct Network {
     pub open: Option<Open>,
     /// Makes listeners.
     pub inside: Inside,
+    /// Tells of the sockets there (sock_diag(7)), which no process of the sandbox may ask. `None` where the kernel has no such thing.
+    pub(crate) diag: Option<OwnedFd>,
 }
 
 /// What a gateway works with.
@@ -349,17 +351,19 @@ pub(crate) fn enter(
     // From here on an error ends it.
     let inside = Inside { control: Mutex::new(Some(ours)), pid };
     restored.map_err(|errno| other(errno.into()))?;
+    let diag;
     let mut sockets = {
         let control = inside.control.lock().unwrap_or_else(PoisonError::into_inner);
         let control = control.as_ref().ok_or_else(|| other(io::ErrorKind::NotConnected.into()))?;
+        let next = || match hear(control).map_err(other)? {
+            (0, passed) => Ok(passed),
+            (told, _) => Err(failed(told)),
+        };
+        diag = next()?.pop();
         let mut sockets = Vec::new();
         // Two at a time, as many as an answer has room for.
-        for _ in 0..if open { ANSWERS } else { 1 } {
-            let (told, passed) = hear(control).map_err(other)?;
-            if told != 0 {
-                return Err(failed(told));
-            }
-            sockets.extend(passed);
+        for _ in 0..if open { ANSWERS } else { 0 } {
+            sockets.extend(next()?);
         }
         sockets.into_iter()
     };
@@ -372,10 +376,11 @@ pub(crate) fn enter(
         (None, _) if !open => None,
         _ => return Err(other(io::ErrorKind::InvalidData.into())),
     };
-    Ok(Network { open, inside })
+    Ok(Network { open, inside, diag })
 }
 
-/// Answers before the first request: the name server's sockets, and the raw ones of each family.
+/// Answers before the first request, behind that with the socket that tells of others: the name server's sockets, and the raw ones of
+/// each family.
 const ANSWERS: usize = 3;
 
 /// A pair of sockets that keep messages apart.
@@ -411,12 +416,17 @@ unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: 
         // The standard streams too: whoever reads the stage's output is to see its end when the stage closes it.
         close_all_but(0, &[control]);
         match prepare(path, user, open) {
-            Ok(None) => answer(control, 0, &[]),
-            Ok(Some(Opened { names, v4, v6 })) => {
-                let v6 = v6.as_ref().map_or(&[][..], |v6| &v6[..]);
-                for sockets in [&names[..], &v4, v6] {
+            Ok((diag, opened)) => {
+                let (names, v4, v6) = match &opened {
+                    Some(Opened { names, v4, v6 }) => {
+                        (&names[..], &v4[..], v6.as_ref().map_or(&[][..], |v6| v6))
+                    }
+                    None => (&[][..], &[][..], &[][..]),
+                };
+                let answers = [diag.as_slice(), names, v4, v6];
+                for sockets in answers.iter().take(if opened.is_some() { 1 + ANSWERS } else { 1 }) {
                     answer(control, 0, sockets);
-                    for socket in sockets {
+                    for socket in *sockets {
                         libc::close(*socket);
                     }
                 }
@@ -484,12 +494,15 @@ struct Opened {
     v6: Option<[RawFd; 2]>,
 }
 
+/// include/uapi/linux/netlink.h.
+const NETLINK_SOCK_DIAG: c_int = 4;
+
 /// Everything before the first request.
 unsafe fn prepare(
     path: &CString,
     user: Option<(u32, u32)>,
     open: bool,
-) -> Result<Option<Opened>, (NetStep, Errno)> {
+) -> Result<(Option<RawFd>, Option<Opened>), (NetStep, Errno)> {
     let at = |step: NetStep| move |errno: Errno| (step, errno);
     if let Some((uid, gid)) = user {
         // Whose the namespaces are: they give their owner every capability, and root may lack one (user_namespaces(7)).
@@ -506,8 +519,11 @@ unsafe fn prepare(
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::close(owner);
         libc::close(network);
+        let how = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+        // Where it is not to be had, something is not told, and nothing else is different.
+        let diag = Errno::result(libc::socket(libc::AF_NETLINK, how, NETLINK_SOCK_DIAG)).ok();
         if !open {
-            return Ok(None);
+            return Ok((diag, None));
         }
         routes().map_err(at(NetStep::Routes))?;
         let address = Ask::new(SocketAddr::new(IpAddr::V4(NAME_SERVER), DNS));
@@ -519,7 +535,8 @@ unsafe fn prepare(
             (Err(Errno::EAFNOSUPPORT), _) => None,
             (tcp, udp) => Some([tcp.map_err(at_tap)?, udp.map_err(at_tap)?]),
         };
-        Ok(Some(Opened { names: [udp, tcp], v4: [tcp4.map_err(at_tap)?, udp4.map_err(at_tap)?], v6 }))
+        let v4 = [tcp4.map_err(at_tap)?, udp4.map_err(at_tap)?];
+        Ok((diag, Some(Opened { names: [udp, tcp], v4, v6 })))
     }
 }
 
