@@ -40,6 +40,7 @@ mod terms;
 mod tls;
 mod upstream;
 mod vectors;
+mod who;
 
 /// Trials wait more than they compute, so a few per processor.
 const PER_CPU: usize = 2;
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
     escape::cases(&mut cases);
     vectors::cases(&mut cases);
     load::cases(&mut cases);
+    who::cases(&mut cases);
 
     quiet_panics();
     let conclusion = libtest_mimic::run(&args, cases.into_trials());

@@ -26,6 +26,7 @@ use crate::reply::{ESTABLISHED, Refusal, refuse};
 use crate::server::{Context, Entry};
 use crate::stream::Stream;
 use crate::tunnel::{self, Early};
+use crate::who::Asked;
 
 /// Serves one client connection to its end.
 ///
@@ -43,7 +44,7 @@ pub(crate) async fn serve(
         Entry::Gateway(_) => Via::Transparent,
         Entry::Forward(_) => Via::Forward,
     };
-    let mut record = Record::new(cx, conn, via);
+    let mut record = Record::new(cx, conn, via, Asked::of(&client, cx.who()));
     // Boxed, so that what only the opening needs is gone while the tunnel lives.
     let opening = Box::pin(async {
         match &entry {
@@ -124,6 +125,7 @@ async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<O
             Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })))
         }
         Arrived::Fault(fault) => {
+            record.asked.settle().await;
             record.malformed(fault, &bytes);
             say_no(client, &Refusal::Malformed(fault), record, cx).await
         }

@@ -31,6 +31,7 @@ mod thread;
 mod tunnel;
 mod upload;
 mod upstream;
+mod who;
 
 #[cfg(test)]
 mod fuzz_seeds;
@@ -44,3 +45,4 @@ pub use limits::Limits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};
 pub use tally::{DeniedHost, FailedHost, Summary};
 pub use upstream::{Credentials, CredentialsError, MAX_CREDENTIALS, UpstreamProxy};
+pub use who::Who;

@@ -17,6 +17,11 @@ pub const HEAD_BYTES: usize = 32 * 1024;
 /// Fields in one head. The bound of Apache (`LimitRequestFields 100`) and of hyper. Over it: 431.
 pub const FIELDS: usize = 100;
 
+/// Wait for the process behind a connection, from when its request was read. A look takes a tenth of a millisecond and is begun when the
+/// connection is accepted; a thread that gets no processor for longer than this holds nobody up. Without an answer the record says
+/// nothing.
+pub const WHO: Duration = Duration::from_millis(20);
+
 /// Time for one name lookup, hosts file included. glibc's own worst case is 5 s x 2 attempts a server
 /// (resolv.conf(5)); the client waits for us, and most give up after 30 s.
 pub const DNS: Duration = Duration::from_secs(10);

@@ -67,6 +67,8 @@ pub(crate) async fn reach(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Result<Reached, Refusal> {
+    // Asked for when the connection came in.
+    record.asked.settle().await;
     let admitted = match record.ruling().policy.admit(target.clone(), today()) {
         Ok(admitted) => admitted,
         Err(denial) => return Err(record.denied(denial, Vec::new(), None)),

@@ -22,6 +22,7 @@ use crate::socks;
 use crate::tunnel::Moved;
 use crate::upload::Budget;
 use crate::upstream::UpstreamProxy;
+use crate::who::Asked;
 
 /// The record of one connection.
 ///
@@ -33,6 +34,8 @@ pub(crate) struct Record<'a> {
     pub(crate) via: Via,
     /// The method of a plain HTTP request.
     pub(crate) method: Option<String>,
+    /// The process behind the connection.
+    pub(crate) asked: Asked,
     start: Instant,
     state: State,
     target: Option<Target>,
@@ -59,12 +62,13 @@ enum State {
 pub(crate) struct NotWritten;
 
 impl<'a> Record<'a> {
-    pub(crate) fn new(cx: &'a Context, conn: ConnId, via: Via) -> Self {
+    pub(crate) fn new(cx: &'a Context, conn: ConnId, via: Via, asked: Asked) -> Self {
         Self {
             cx,
             conn,
             via,
             method: None,
+            asked,
             start: Instant::now(),
             state: State::Undecided,
             target: None,
@@ -321,6 +325,7 @@ impl<'a> Record<'a> {
     fn decision(&self, verdict: Verdict, reason: Reason) -> Decision {
         let mut decision = Decision::new(self.conn, self.via, verdict, reason);
         decision.method.clone_from(&self.method);
+        decision.process = self.asked.process().cloned();
         decision.target.clone_from(&self.target);
         decision.upstream.clone_from(&self.through);
         decision

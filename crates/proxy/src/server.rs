@@ -22,6 +22,7 @@ use crate::tally::{Summary, Tally};
 use crate::tunnel::Pool;
 use crate::upload::Uploads;
 use crate::upstream::UpstreamProxy;
+use crate::who::Who;
 
 /// Where connections come from: both kinds get the same service and the same verdicts.
 #[derive(Debug)]
@@ -86,6 +87,7 @@ pub struct Context {
     denials: Option<Denials>,
     guard: Guard,
     upstream: Option<UpstreamProxy>,
+    who: Option<Arc<dyn Who>>,
     tally: Mutex<Tally>,
     /// The connections to each host.
     per_host: PerHost,
@@ -109,6 +111,7 @@ impl Context {
             denials: None,
             guard: Guard::new(Arc::new(System::of_this_host())),
             upstream: None,
+            who: None,
             tally: Mutex::default(),
             per_host: PerHost::default(),
             uploads: Uploads::default(),
@@ -127,6 +130,13 @@ impl Context {
     #[must_use]
     pub fn with_upstream(mut self, proxy: Option<UpstreamProxy>) -> Self {
         self.upstream = proxy;
+        self
+    }
+
+    /// Tells the record of the processes behind connections, as far as they are found.
+    #[must_use]
+    pub fn with_who(mut self, who: Option<Arc<dyn Who>>) -> Self {
+        self.who = who;
         self
     }
 
@@ -186,6 +196,10 @@ impl Context {
     /// The proxy that a target is left to, where it is not reached directly.
     pub(crate) fn next_hop(&self, target: &Target) -> Option<&UpstreamProxy> {
         self.upstream.as_ref().filter(|proxy| proxy.takes(target))
+    }
+
+    pub(crate) fn who(&self) -> Option<&dyn Who> {
+        self.who.as_deref()
     }
 
     pub(crate) fn pool(&self) -> &Pool {

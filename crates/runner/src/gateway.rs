@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use exeat_contract::BridgeKind;
 use exeat_policy::Target;
 use exeat_proxy::{Context, Gateway, Listen, Packets, Sockets};
-use exeat_sandbox::{InsideNetwork, Network, Offer, OpenNetwork};
+use exeat_sandbox::{Finder, InsideNetwork, Network, Offer, OpenNetwork};
 use nix::libc;
 
 use crate::error::{Error, chain};
@@ -20,6 +21,15 @@ use crate::request::Transparent;
 pub(crate) struct Wanted {
     gateway: Transparent,
     host_ports: bool,
+    /// The proxy accepts the stage's connections in it.
+    handoff: bool,
+}
+
+impl Entered {
+    /// What finds the processes behind connections; once.
+    pub(crate) fn take_finder(&mut self) -> Option<Finder> {
+        self.finder.take()
+    }
 }
 
 /// What became of that.
@@ -27,13 +37,17 @@ pub(crate) struct Entered {
     network: Result<Network, exeat_sandbox::Error>,
     /// Why it was entered without a gateway, although one was asked for.
     unavailable: Option<exeat_sandbox::Error>,
+    /// Finds the processes behind connections.
+    finder: Option<Finder>,
 }
 
 impl Wanted {
     /// `None`: it is left alone.
     pub(crate) fn of(plan: &Plan) -> Option<Self> {
-        let wanted = Self { gateway: plan.transparent, host_ports: !plan.host_ports.is_empty() };
-        (wanted.has_gateway() || wanted.host_ports).then_some(wanted)
+        // Who asks is for our own record: with somebody else's proxy there are no decisions in it.
+        let handoff = plan.bridge == BridgeKind::Handoff && plan.via.is_none();
+        let wanted = Self { gateway: plan.transparent, host_ports: !plan.host_ports.is_empty(), handoff };
+        (wanted.has_gateway() || wanted.host_ports || wanted.handoff).then_some(wanted)
     }
 
     /// Whether a gateway is asked for.
@@ -43,12 +57,20 @@ impl Wanted {
 
     /// Enters it. Ports of this machine take less than a gateway, and are not lost with it.
     pub(crate) fn enter(self, offer: &Offer) -> Entered {
-        match offer.network(self.has_gateway()) {
-            Err(error) if self.gateway == Transparent::Auto && self.host_ports => {
-                Entered { network: offer.network(false), unavailable: Some(error) }
+        let (mut network, unavailable) = match offer.network(self.has_gateway()) {
+            Err(error) if self.gateway == Transparent::Auto && (self.host_ports || self.handoff) => {
+                (offer.network(false), Some(error))
             }
-            network => Entered { network, unavailable: None },
-        }
+            network => (network, None),
+        };
+        let finder = network.as_mut().ok().and_then(|network| match offer.finder(network) {
+            Ok(finder) => Some(finder),
+            Err(error) => {
+                tracing::debug!(error = chain(&error), "the record will not say who connects");
+                None
+            }
+        });
+        Entered { network, unavailable, finder }
     }
 }
 
@@ -72,14 +94,16 @@ impl Ways {
             (_, Some(_)) => Some("--host-port"),
             _ => None,
         };
-        let (Network { open, inside }, unavailable) = match (entered, demanded) {
+        let (Network { open, inside, .. }, unavailable) = match (entered, demanded) {
             (None, _) => return Ok(Self::default()),
-            (Some(Entered { network: Ok(network), unavailable }), _) => (network, unavailable),
+            (Some(Entered { network: Ok(network), unavailable, .. }), _) => (network, unavailable),
             (Some(Entered { network: Err(source), .. }), Some(flag)) => {
                 return Err(Error::Gateway { flag, source });
             }
             (Some(Entered { network: Err(error), .. }), None) => {
-                return Ok(Self { unavailable: Some(error), ..Self::default() });
+                // Who connects was all that was wanted, besides.
+                let unavailable = Some(error).filter(|_| plan.transparent != Transparent::Off);
+                return Ok(Self { unavailable, ..Self::default() });
             }
         };
         let mut forwards = Vec::new();

@@ -82,6 +82,7 @@ mod uids;
 mod upstream;
 mod via;
 mod view;
+mod who;
 
 pub use alone::{Listen, ProxyRequest, Ready, Told, check_addresses, serve_alone};
 pub use backend::{Backend, BackendError, Report};

@@ -23,7 +23,7 @@ use exeat_audit::{
 };
 use exeat_contract::Go;
 use exeat_policy::{Policy, Span};
-use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, forward, serve};
+use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
     Bridge, Held, Identity, Launch, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit, seccomp,
@@ -57,6 +57,7 @@ use crate::signals::{Ask, Asks, Signals, may_suspend};
 use crate::staged::Staged;
 use crate::stopping::{GRACE, Stopping};
 use crate::terminal::Terminal;
+use crate::who::Looking;
 
 /// From a signal to the word that the command has started, which is on its way when it has.
 const STARTING: Duration = Duration::from_secs(1);
@@ -626,10 +627,15 @@ impl Run<'_> {
             room,
             Wanted::of(self.plan).is_some_and(Wanted::has_gateway),
         );
+        let own_streams = streams.own;
+        let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
+        let Offered { bridge, handle, mut network } = sandbox.offered(&mut asks).await?;
+        let finder = network.as_mut().and_then(Entered::take_finder);
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
-                let context = context.with_upstream(self.plan.upstream.clone());
+                let who = finder.and_then(Looking::start).map(|looking| Arc::new(looking) as Arc<dyn Who>);
+                let context = context.with_upstream(self.plan.upstream.clone()).with_who(who);
                 Server::Own(Arc::new(context.with_denials(denials).with_limits(limits)))
             }
             // Who was denied is for that proxy to say, in its answers.
@@ -638,9 +644,6 @@ impl Run<'_> {
                 Server::Through(Arc::new(forwarder), socket.clone())
             }
         };
-        let own_streams = streams.own;
-        let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
-        let Offered { bridge, handle, network } = sandbox.offered(&mut asks).await?;
         let mut ways = Ways::new(self.plan, network)?;
         self.begin(&ways.word())?;
         let no_gateway = ways.note();

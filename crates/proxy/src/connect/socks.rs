@@ -27,6 +27,7 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
     let (target, len) = match read_request(&mut client, &mut parser, &mut bytes, cx).await {
         Arrived::Request { target, len } => (target, len),
         Arrived::Fault(fault) => {
+            record.asked.settle().await;
             record.malformed_socks(fault, parser.name(&bytes));
             let answer: &[u8] = match fault {
                 Fault::Methods => &NO_METHOD,
