@@ -59,3 +59,6 @@ impl Asked {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+use std::sync::Mutex;
+
+use tokio::net::{TcpListener, TcpSocket, UnixStream};
+use tokio::time::Instant;
+
+use super::*;
+
+/// Answers what it is given, and keeps whom it was asked about. Without an answer it keeps the question open.
+#[derive(Default)]
+struct Table {
+    answer: Option<Process>,
+    asked: Mutex<Vec<(SocketAddr, SocketAddr)>>,
+    open: Mutex<Vec<oneshot::Sender<Process>>>,
+}
+
+impl Who for Table {
+    fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>> {
+        self.asked.lock().unwrap().push((client, server));
+        let (to, from) = oneshot::channel();
+        match &self.answer {
+            Some(process) => to.send(process.clone()).unwrap(),
+            None => self.open.lock().unwrap().push(to),
+        }
+        Some(from)
+    }
+}
+
+async fn accepted() -> (Stream, SocketAddr, SocketAddr, tokio::net::TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let server = listener.local_addr().unwrap();
+    let client = TcpSocket::new_v4().unwrap().connect(server).await.unwrap();
+    let (stream, peer) = listener.accept().await.unwrap();
+    (Stream::Tcp(stream), peer, server, client)
+}
+
+#[tokio::test]
+async fn the_answer_is_kept() {
+    let process = Process { pid: 7, ppid: Some(1), exe: Some("/bin/x".into()) };
+    let table = Table { answer: Some(process.clone()), ..Table::default() };
+    let (stream, peer, server, _client) = accepted().await;
+    let mut asked = Asked::of(&stream, Some(&table));
+    assert_eq!(*table.asked.lock().unwrap(), [(peer, server)]);
+    for _ in 0..2 {
+        asked.settle().await;
+        assert_eq!(asked.process(), Some(&process));
+    }
+}
+
+/// Nobody waits longer than a moment for it, and what comes too late is nothing.
+#[tokio::test]
+async fn an_answer_that_does_not_come_is_not_waited_for() {
+    let table = Table::default();
+    let (stream, ..) = accepted().await;
+    let mut asked = Asked::of(&stream, Some(&table));
+    let start = Instant::now();
+    asked.settle().await;
+    assert!(start.elapsed() >= limits::WHO && start.elapsed() < limits::WHO * 100, "{:?}", start.elapsed());
+    let late = table.open.lock().unwrap().pop().unwrap();
+    assert!(late.is_closed() && asked.process().is_none());
+    // Whoever looks has ended.
+    let mut asked = Asked::of(&stream, Some(&table));
+    table.open.lock().unwrap().clear();
+    asked.settle().await;
+    assert!(asked.process().is_none());
+}
+
+#[tokio::test]
+async fn of_a_unix_socket_nobody_is_asked() {
+    let table = Table::default();
+    let (one, _other) = UnixStream::pair().unwrap();
+    let mut asked = Asked::of(&Stream::Unix(one), Some(&table));
+    asked.settle().await;
+    assert!(asked.process().is_none() && table.asked.lock().unwrap().is_empty());
+}
