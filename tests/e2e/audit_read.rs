@@ -1,14 +1,22 @@
 //! Reading records: through the real binary, from records of real runs and from hostile ones.
 
-use std::fs;
+use std::fs::{self, File, FileTimes};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
 
 use e2e::case::{Cases, Cx};
+use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 pub(crate) fn cases(list: &mut Cases) {
     list.once("audit_read::summary_of_many_runs", summary);
     list.once("audit_read::a01_hostile_records_stay_in_their_cells", hostile);
     list.once("audit_read::show_by_time_and_way", filters);
+    list.once("audit_read::follow_shows_lines_as_they_come", follow);
+    list.once("audit_read::follow_ends_with_its_writer", follow_killed);
+    list.once("audit_read::diff_against_a_baseline", diff);
+    list.once("audit_read::list_by_stage_time_and_end", list_filters);
+    list.users("audit_read::prune_removes_old_whole_records", prune);
 }
 
 /// Runs that ask for a granted and for another host, with a rule that nothing asks for.
@@ -116,4 +124,190 @@ fn filters(cx: &Cx) {
     cx.exeat_plain(["audit", "show", "--via", "connect"]).run().exits(0).shows(&evil);
     cx.exeat_plain(["audit", "show", "--via", "direct"]).run().exits(0).shows("0 of 2 decisions shown");
     cx.exeat_plain(["audit", "show", "--since", "soon"]).run().exits(2).says("a time is written");
+}
+
+/// A stage that asks for a granted host, waits for the end of its standard input, and asks for another one.
+fn waiting<'a>(cx: &'a Cx, record: &Path) -> e2e::run::Live<'a> {
+    let (good, evil) = (cx.good(), cx.evil());
+    let probe = cx.probe();
+    let script = format!("{probe} ask {good}:443; echo first; cat; {probe} ask {evil}:443");
+    let words =
+        ["run", "--audit", record.to_str().expect("ASCII"), "--allow", &good, "--", "sh", "-c", &script];
+    let mut live = cx.exeat_plain(words).stdin_open().start();
+    live.until_prints("first");
+    live
+}
+
+fn follow(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let record = cx.home().join("live.jsonl");
+    let path = record.to_str().expect("ASCII");
+    cx.exeat_plain(["audit", "show", "-f", path]).run().exits(2).says("cannot read");
+    let live = waiting(cx, &record);
+    let mut table = cx.exeat_plain(["audit", "show", "--follow", path]).start();
+    let mut json = cx.exeat_plain(["audit", "show", "-f", "--json", "--verdict", "deny", path]).start();
+    let stopped = cx.exeat_plain(["audit", "show", "-f", path]).start();
+    table.until_prints(&format!("{good}:443"));
+    assert!(
+        !table.printed().contains(&evil) && !json.printed().contains(&good),
+        "what is to come is not there"
+    );
+    stopped.signal(Signal::SIGINT);
+    assert_eq!(stopped.wait().signal, Some(2), "as tail(1)");
+    // A reader that goes away while nothing comes ends it too.
+    let left = cx.outside(["sh", "-c", &format!("\"$0\" audit show -f {path} | head -1"), &exeat(cx)]).run();
+    left.exits(0).shows("run ");
+    assert!(left.took < Duration::from_secs(5), "{left:?}");
+    live.wait().exits(0);
+    let table = table.wait();
+    table.exits(0).shows(&format!("{evil}:443")).shows("1 allowed, 1 denied").shows(": exit 0,");
+    assert!(!table.stdout().contains('!'), "nothing is wrong with it: {table:?}");
+    let json = json.wait();
+    json.exits(0);
+    assert_eq!(json.json()["host"], evil);
+    cx.exeat_plain(["audit", "show", "-f", path]).run().exits(0).shows(&evil);
+    cx.exeat_plain(["audit", "show", "-f", path, path]).run().exits(2).says("one record");
+    let piped =
+        cx.exeat_plain(["audit", "show", "-f", "-"]).stdin(fs::read(&record).expect("a record")).run();
+    piped.exits(0).shows(&evil);
+}
+
+fn exeat(cx: &Cx) -> String {
+    cx.bench().bin.join("exeat").display().to_string()
+}
+
+fn follow_killed(cx: &Cx) {
+    let record = cx.home().join("live.jsonl");
+    let live = waiting(cx, &record);
+    let mut table = cx.exeat_plain(["audit", "show", "-f", record.to_str().expect("ASCII")]).start();
+    table.until_prints(&cx.good());
+    live.signal(Signal::SIGKILL);
+    table.wait().exits(0).shows("unfinished: no `run_end`");
+    drop(live);
+}
+
+fn diff(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let ask = |name: &str, targets: &str, allow: &str| {
+        cx.write("targets", targets);
+        let path = cx.home().join(name).display().to_string();
+        let words = ["run", "--audit", &path, "--allow", allow, "--", cx.probe(), "ask-all", "targets"];
+        cx.exeat_plain(words).run().exits(0);
+        path
+    };
+    let before = ask("before.jsonl", &format!("{good}:443\n{evil}:7\n"), &good);
+    let same = ask("same.jsonl", &format!("{good}:443\n{good}:443\n"), &good);
+    let more = ask("more.jsonl", &format!("{good}:7\n{good}:443\n"), &format!("{good}:7"));
+    let diff = |words: &[&str]| cx.exeat_plain([&["audit", "diff"], words].concat()).run();
+    let nothing = diff(&[&before, &same]);
+    nothing.exits(0).shows("nothing new: 1 target as before\n").shows(&format!("- {evil}:7"));
+    let new = diff(&[&before, &more]);
+    new.exits(1)
+        .shows(&format!("+ {good}:7"))
+        .shows(&format!("~ {good}:443"))
+        .shows("deny, before only allow");
+    let value = diff(&[&before, &same, &more, "--format", "json"]).json();
+    assert_eq!((&value["new"][0]["port"], &value["changed"][0]["host"]), (&7.into(), &good.clone().into()));
+    diff(&[&before, &more, "--format", "markdown"]).exits(1).shows(&format!("| new | `{good}:7` |"));
+    diff(&["nothing.jsonl", &more]).exits(2);
+    diff(&[]).exits(2);
+    let text = fs::read_to_string(&more).expect("a record");
+    cx.write("damaged.jsonl", &text.replacen("\"deny\"", "\"allow\"", 1));
+    diff(&[&before, "damaged.jsonl"]).exits(2).says("is damaged");
+}
+
+fn list_filters(cx: &Cx) {
+    let runs = |words: &[&str]| {
+        let done = cx.exeat_plain([&["audit", "list", "--json"], words].concat()).run();
+        done.exits(0);
+        let stages: Vec<_> =
+            done.json().as_array().expect("a list").iter().map(|run| run["stage"].clone()).collect();
+        stages
+    };
+    two_runs(cx);
+    cx.exeat_plain(["run", "--stage", "broken", "--", "sh", "-c", "exit 3"]).run().exits(3);
+    assert_eq!(runs(&[]), ["broken", "nightly", "import"]);
+    assert_eq!(runs(&["--stage", "import"]), ["import"]);
+    assert_eq!(runs(&["--failed"]), ["broken"]);
+    assert_eq!(runs(&["--denied"]), ["nightly", "import"]);
+    assert_eq!(runs(&["--since", "1h"]).len(), 3);
+    assert_eq!(runs(&["--until", "1h"]).len(), 0);
+    let none = cx.exeat_plain(["audit", "list", "--until", "1h"]).run();
+    none.exits(0).silent();
+    let mut live =
+        cx.exeat_plain(["run", "--stage", "live", "--", "sh", "-c", "echo up; cat"]).stdin_open().start();
+    live.until_prints("up");
+    cx.exeat_plain(["audit", "list"]).run().exits(0).shows("  running   ");
+    assert_eq!(runs(&["--failed"]), ["broken"], "what still goes on has not failed");
+    live.wait().exits(0);
+}
+
+/// Makes a record of the default place as old as it says.
+fn age(path: &Path, days: u64) {
+    let then = SystemTime::now() - Duration::from_secs(days * 86_400);
+    let file = File::options().append(true).open(path).expect("a record");
+    file.set_times(FileTimes::new().set_modified(then)).expect("times");
+}
+
+/// The record of a run that began so many days ago, under a name of that time, with its policy.
+fn old(cx: &Cx, record: &Path, days: u64, change: impl Fn(String) -> String) -> PathBuf {
+    const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
+    let then = SystemTime::now() - Duration::from_secs(days * 86_400);
+    let mut millis = then.duration_since(SystemTime::UNIX_EPOCH).expect("after 1970").as_millis();
+    let mut time = [b'0'; 10];
+    for digit in time.iter_mut().rev() {
+        *digit = DIGITS[(millis % 32) as usize];
+        millis /= 32;
+    }
+    let name = String::from_utf8_lossy(&time).into_owned() + "0000000000000000";
+    let path = record.with_file_name(format!("{name}.jsonl"));
+    fs::write(&path, change(fs::read_to_string(record).expect("a record"))).expect("a record");
+    let policy = path.with_extension("policy.json");
+    fs::copy(record.with_extension("policy.json"), &policy).expect("a policy");
+    cx.bench().give(&path, cx.is_root());
+    cx.bench().give(&policy, cx.is_root());
+    age(&path, days);
+    path
+}
+
+fn prune(cx: &Cx) {
+    two_runs(cx);
+    let kept = PathBuf::from(&records(cx)[0]);
+    let gone = old(cx, &kept, 200, |text| text);
+    let changed = old(cx, &kept, 201, |text| text.replacen("\"deny\"", "\"allow\"", 1));
+    let cut = old(cx, &kept, 202, |text| text.lines().take(3).map(|line| format!("{line}\n")).collect());
+    let young = old(cx, &kept, 100, |text| text);
+    // It began long ago, and something was written to it since.
+    let long = old(cx, &kept, 203, |text| text);
+    age(&long, 1);
+    let written = old(cx, &kept, 204, |text| text);
+    let lock =
+        nix::fcntl::Flock::lock(File::open(&written).expect("a record"), nix::fcntl::FlockArg::LockExclusive)
+            .map_err(|(_, error)| error)
+            .expect("a lock");
+    let prune =
+        |words: &[&str]| cx.exeat_plain([&["audit", "prune", "--older-than", "180d"], words].concat()).run();
+    let name = |path: &Path| path.file_stem().expect("a name").to_string_lossy().into_owned();
+    let dry = prune(&["--dry-run"]);
+    assert_eq!(dry.stdout().lines().count(), 2, "{dry:?}");
+    dry.exits(1).shows(&format!("would remove {} (", name(&gone))).shows("1 record would be removed, ");
+    assert!(gone.exists() && gone.with_extension("policy.json").exists());
+    let done = prune(&[]);
+    done.exits(1).shows(&format!("removed {} (", name(&gone))).shows("1 record removed, ");
+    done.says(&format!("{} is kept: it is damaged: ", name(&changed)));
+    done.says(&format!("{} is kept: it has no end", name(&cut)));
+    done.says(&format!("{} is still being written", name(&written)));
+    assert!(!gone.exists() && !gone.with_extension("policy.json").exists());
+    for path in [&kept, &changed, &cut, &young, &long, &written] {
+        assert!(path.exists() && path.with_extension("policy.json").exists(), "{path:?}");
+    }
+    prune(&["--force"]).exits(0).shows("2 records removed, ");
+    drop(lock);
+    prune(&[]).exits(0).shows("1 record removed, ");
+    for path in [&changed, &cut, &written] {
+        assert!(!path.exists() && !path.with_extension("policy.json").exists(), "{path:?}");
+    }
+    assert!(kept.exists() && young.exists() && long.exists());
+    prune(&[]).exits(0).prints("0 records removed, 0 B\n");
+    cx.exeat_plain(["audit", "prune"]).run().exits(2);
 }

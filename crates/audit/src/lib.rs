@@ -18,9 +18,11 @@
 
 mod attempt;
 mod checkpoint;
+pub mod diff;
 mod escape;
 mod event;
 pub mod export;
+pub mod follow;
 mod id;
 pub mod key;
 mod line;

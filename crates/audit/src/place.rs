@@ -7,13 +7,14 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 
 use crate::query::{Kind, Record};
 use crate::sink::OpenError;
-use crate::{RunId, Sink};
+use crate::{RunId, Sink, is_being_written};
 
 /// Bytes at the end of a record in which its last line is looked for.
 const TAIL: u64 = 16 * 1024;
@@ -115,6 +116,38 @@ impl Place {
         }
     }
 
+    /// What is kept here of each run, the oldest first: its record, and what stands beside that.
+    pub fn kept(&self) -> Result<Vec<Kept>, Error> {
+        let at = |source| Error::Io { path: self.dir.clone(), source };
+        let mut kept: Vec<Kept> = self
+            .runs()?
+            .into_iter()
+            .rev()
+            .map(|run| Kept { run, path: self.path_for(run), beside: Vec::new() })
+            .collect();
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(_) if kept.is_empty() => return Ok(kept),
+            Err(error) => return Err(at(error)),
+        };
+        for entry in entries {
+            let name = entry.map_err(at)?.file_name();
+            let run = name.to_str().and_then(|name| {
+                let (run, rest) = name.split_once('.')?;
+                let rest = rest.strip_suffix(".json")?;
+                (rest == "policy" || is_reloaded(rest.strip_prefix("policy-")?))
+                    .then_some(run)?
+                    .parse::<RunId>()
+                    .ok()
+            });
+            let at = run.and_then(|run| kept.binary_search_by_key(&run, |kept| kept.run).ok());
+            if let Some(kept) = at.and_then(|at| kept.get_mut(at)) {
+                kept.beside.push(self.dir.join(name));
+            }
+        }
+        Ok(kept)
+    }
+
     /// The names of all runs, the newest first. A directory that does not exist has none.
     fn runs(&self) -> Result<Vec<RunId>, Error> {
         let at = |source| Error::Io { path: self.dir.clone(), source };
@@ -155,7 +188,7 @@ pub fn stored_policies(record: &Path) -> io::Result<Vec<PathBuf>> {
     let stem = name.strip_suffix(".json").unwrap_or(&name);
     let is_ours = |other: &str| {
         let digits = other.strip_prefix(stem)?.strip_prefix('-')?.strip_suffix(".json")?;
-        (digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(())
+        is_reloaded(digits).then_some(())
     };
     let mut again = Vec::new();
     for entry in fs::read_dir(dir)? {
@@ -234,6 +267,43 @@ fn new_file(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Res
 /// Digits of a digest that tell the policies of one record apart.
 pub const DIGITS: usize = 16;
 
+fn is_reloaded(digits: &str) -> bool {
+    digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// What is kept of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Kept {
+    /// The run.
+    pub run: RunId,
+    /// Its record.
+    pub path: PathBuf,
+    /// The policies that stand beside it.
+    pub beside: Vec<PathBuf>,
+}
+
+impl Kept {
+    /// When something was last written to the record, or when the run was begun, whichever is later.
+    pub fn last_written(&self) -> io::Result<SystemTime> {
+        Ok(fs::symlink_metadata(&self.path)?.modified()?.max(self.run.made()))
+    }
+
+    /// Bytes of the record and of what stands beside it.
+    pub fn bytes(&self) -> u64 {
+        let len = |path: &PathBuf| fs::symlink_metadata(path).map_or(0, |meta| meta.len());
+        self.beside.iter().chain([&self.path]).map(len).sum()
+    }
+
+    /// Removes it, the record last: what is left where that is broken off is found again.
+    pub fn remove(&self) -> io::Result<()> {
+        self.beside.iter().chain([&self.path]).try_for_each(|path| match fs::remove_file(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        })
+    }
+}
+
 /// What a list of runs says of one. Every string is as the record has it.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -250,18 +320,34 @@ pub struct RunSummary {
     pub command: Option<String>,
     /// The last record, if it is a `run_end`; a run without one is unfinished.
     pub end: Option<Box<Record>>,
+    /// It has no end, and its writer is still there.
+    pub running: bool,
     /// Why the record could not be read, if it could not.
     pub problem: Option<String>,
 }
 
 impl RunSummary {
     fn of(run: RunId, path: PathBuf) -> RunSummary {
-        let mut summary =
-            RunSummary { run, path, started: None, stage: None, command: None, end: None, problem: None };
+        let mut summary = RunSummary {
+            run,
+            path,
+            started: None,
+            stage: None,
+            command: None,
+            end: None,
+            running: false,
+            problem: None,
+        };
         if let Err(error) = summary.fill() {
             summary.problem = Some(error.to_string());
         }
+        summary.running = summary.end.is_none() && is_being_written(&summary.path).unwrap_or(false);
         summary
+    }
+
+    /// Whether it is over, and not with exit code 0.
+    pub fn failed(&self) -> bool {
+        !self.running && self.end.as_ref().is_none_or(|end| end.exit != Some(0))
     }
 
     /// Reads the first line and the last, whatever stands between them.
@@ -280,17 +366,28 @@ impl RunSummary {
             self.stage = record.stage;
             self.command = record.command;
         }
-        // The end of a run is the last line, or the one before its checkpoint.
-        let last = last_lines(&mut file, meta.len())?.into_iter().map(|line| Record::parse(&line));
-        self.end = match &last.collect::<Vec<_>>()[..] {
-            [.., Ok(end)] if end.event == Kind::RunEnd => Some(Box::new(end.clone())),
-            [Ok(end), Ok(seal)] if end.event == Kind::RunEnd && seal.event == Kind::Checkpoint => {
-                Some(Box::new(end.clone()))
-            }
-            _ => None,
-        };
+        self.end = end_of(&mut file, meta.len())?.map(Box::new);
         Ok(())
     }
+}
+
+/// Whether the run of a record has ended in it.
+pub(crate) fn has_ended(record: &Path) -> io::Result<bool> {
+    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(record)?;
+    let len = file.metadata()?.len();
+    Ok(end_of(&mut file, len)?.is_some())
+}
+
+/// The end of a run: the last line, or the one before its checkpoint.
+fn end_of(file: &mut File, len: u64) -> io::Result<Option<Record>> {
+    let last = last_lines(file, len)?.into_iter().map(|line| Record::parse(&line));
+    Ok(match &last.collect::<Vec<_>>()[..] {
+        [.., Ok(end)] if end.event == Kind::RunEnd => Some(end.clone()),
+        [Ok(end), Ok(seal)] if end.event == Kind::RunEnd && seal.event == Kind::Checkpoint => {
+            Some(end.clone())
+        }
+        _ => None,
+    })
 }
 
 /// The last two lines, without their line feeds; none where the file ends in the middle of one.

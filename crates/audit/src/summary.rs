@@ -16,6 +16,7 @@ use crate::{Moment, Proto};
 mod write;
 
 pub use write::{Form, write};
+pub(crate) use write::{code, list, target};
 
 /// Hosts, each with its port and protocol, that are told apart where the caller asks for no other number.
 pub const MAX_HOSTS: usize = 10_000;

@@ -41,7 +41,24 @@ pub fn show<R: BufRead>(
     out: &mut dyn Write,
     colour: bool,
 ) -> io::Result<Totals> {
-    let mut table = Table { out, colour, rows: Rows::default(), headed: false, gap: false };
+    let table =
+        Table { out, colour, rows: Rows::default(), headed: false, gap: false, most_waiting: MAX_WAITING };
+    show_in(table, reader, filter)
+}
+
+/// The same for a record that still grows: a row is written at its decision, and the end of its connection has a row of
+/// its own.
+pub fn show_live<R: BufRead>(
+    reader: &mut Reader<R>,
+    filter: &Filter,
+    out: &mut dyn Write,
+    colour: bool,
+) -> io::Result<Totals> {
+    let table = Table { out, colour, rows: Rows::default(), headed: false, gap: false, most_waiting: 0 };
+    show_in(table, reader, filter)
+}
+
+fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Filter) -> io::Result<Totals> {
     let mut tally = Tally::default();
     let mut totals = Totals::default();
     let mut end = None;
@@ -69,6 +86,7 @@ pub fn show<R: BufRead>(
         }
     }
     table.finish()?;
+    let Table { out, colour, .. } = table;
     totals.flaws = reader.flaws().len() as u64 + reader.more_flaws();
     writeln!(out, "{tally}")?;
     if !filter.is_empty() {
@@ -122,17 +140,19 @@ pub fn list(runs: &[RunSummary], out: &mut dyn Write, colour: bool) -> io::Resul
         let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
         let (end, style) = match (&run.end, &run.problem) {
             (_, Some(_)) => ("unreadable".to_owned(), Some(RED)),
+            (None, None) if run.running => ("running".to_owned(), Some(GREEN)),
             (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
             (Some(end), None) => (short_end(end), None),
         };
+        let denied = run.end.as_ref().and_then(|end| end.denied);
         writeln!(
             out,
-            "{:<26}  {:<19}  {}  {:>7}  {:>6}  {:<16}  {}",
+            "{:<26}  {:<19}  {}  {:>7}  {}  {:<16}  {}",
             run.run.to_string(),
             run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time),
             paint(&format!("{end:<10}"), style, colour),
             count(run.end.as_ref().and_then(|end| end.allowed)),
-            count(run.end.as_ref().and_then(|end| end.denied)),
+            paint(&format!("{:>6}", count(denied)), denied.filter(|denied| *denied > 0).map(|_| RED), colour),
             run.stage.as_deref().map_or("-".into(), printable),
             run.command.as_deref().map_or("-".into(), printable),
         )?;
@@ -152,6 +172,7 @@ pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
             "stage": run.stage,
             "command": run.command,
             "finished": end.is_some(),
+            "running": run.running,
             "cause": end.and_then(|end| end.cause.as_deref()),
             "exit": end.and_then(|end| end.exit),
             "limit": end.and_then(|end| end.limit.as_deref()),
@@ -271,6 +292,8 @@ struct Table<'a> {
     headed: bool,
     /// An empty line is owed between what runs and what it did.
     gap: bool,
+    /// Rows that wait at most.
+    most_waiting: usize,
 }
 
 /// Rows in the order of their decisions, some of which wait for the end of their connection.
@@ -455,7 +478,7 @@ impl Table<'_> {
             self.rows.open.insert(conn, self.rows.first + self.rows.waiting.len() as u64);
         }
         self.rows.waiting.push_back(row);
-        self.flush(MAX_WAITING)?;
+        self.flush(self.most_waiting)?;
         self.advance()
     }
 
@@ -595,8 +618,8 @@ pub(crate) fn day_and_time(ts: &str) -> String {
     printable(ts.get(..19).unwrap_or(ts)).replace('T', " ")
 }
 
-/// Bytes in the units of SI, three digits at most before the unit.
-pub(crate) fn bytes(count: u64) -> String {
+/// Bytes in the units of SI for people, three digits at most before the unit: `45 kB`.
+pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["kB", "MB", "GB", "TB", "PB", "EB"];
     if count < 1000 {
         return format!("{count} B");

@@ -66,6 +66,8 @@ fn main() -> ExitCode {
         Command::Audit { command } => match command {
             AuditCommand::Show(args) => audit::show::run(&args, out),
             AuditCommand::Summary(args) => audit::summary::run(&args, out),
+            AuditCommand::Diff(args) => audit::diff::run(&args, out),
+            AuditCommand::Prune(args) => audit::prune::run(&args),
             AuditCommand::List(args) => audit::list::run(&args, out),
             AuditCommand::Export(args) => audit::export::run(&args),
             AuditCommand::Lock(args) => audit::lock::run(&args),

@@ -291,9 +291,11 @@ fn manual_pages_are_clean() {
     assert_eq!(
         names,
         [
+            "exeat-audit-diff.1",
             "exeat-audit-export.1",
             "exeat-audit-list.1",
             "exeat-audit-lock.1",
+            "exeat-audit-prune.1",
             "exeat-audit-show.1",
             "exeat-audit-summary.1",
             "exeat-audit.1",

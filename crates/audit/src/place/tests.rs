@@ -216,3 +216,34 @@ fn what_stands_beside_a_record_is_found() {
     assert_eq!(read_policy(&first).unwrap().as_deref(), Some("{}"));
     assert!(read_policy(dir.path()).is_err(), "a directory");
 }
+
+/// The record goes last: what is left where that is broken off is found again, and a policy alone is not.
+#[test]
+fn what_is_kept_of_a_run_goes_together() {
+    let dir = Dir::new();
+    let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
+    let run = RunId::new();
+    let (sink, record) = place.create(run).unwrap();
+    drop(sink);
+    fs::write(&record, "12345").unwrap();
+    let policy = store_policy(&record, "{}").unwrap();
+    let again = store_reloaded(&record, &"ab".repeat(32), "{}").unwrap();
+    let stray = place.dir().join("01JD8Z3V5Q0000000000000000.policy.json");
+    fs::write(&stray, "").unwrap();
+    fs::write(place.dir().join(format!("{run}.notes.json")), "").unwrap();
+    let [kept] = &place.kept().unwrap()[..] else { panic!("one run") };
+    assert_eq!((kept.run, &kept.path, kept.bytes()), (run, &record, 9));
+    let mut beside = kept.beside.clone();
+    beside.sort();
+    assert_eq!(beside, [again.clone(), policy.clone()]);
+    assert!(kept.last_written().unwrap() >= run.made());
+    // A policy that cannot go keeps the record.
+    fs::remove_file(&again).unwrap();
+    fs::create_dir(&again).unwrap();
+    assert!(kept.remove().is_err() && record.exists());
+    fs::remove_dir(&again).unwrap();
+    kept.remove().unwrap();
+    assert!(!record.exists() && !policy.exists() && stray.exists());
+    kept.remove().unwrap();
+    assert_eq!(place.kept().unwrap(), []);
+}

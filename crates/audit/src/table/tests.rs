@@ -136,6 +136,23 @@ fn questions_and_attempts_have_rows() {
     assert_eq!(out.iter().filter(|&&byte| byte == b'\n').count(), 2);
 }
 
+/// A row of a record that grows is there at its decision; what comes of it has a row of its own.
+#[test]
+fn a_live_row_waits_for_nothing() {
+    let mut events = sample();
+    events.truncate(3);
+    let bytes = record(header(), events);
+    let mut out = Vec::new();
+    show_live(&mut Reader::new(Cursor::new(&bytes)), &Filter::default(), &mut out, false).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert!(rows(&text)[0].starts_with("allow api.example.com:443 93.184.216.34 - - - allowed by"), "{text}");
+    let mut out = Vec::new();
+    let bytes = record(header(), sample());
+    show_live(&mut Reader::new(Cursor::new(&bytes)), &Filter::default(), &mut out, false).unwrap();
+    let text = String::from_utf8(out).unwrap();
+    assert_eq!(rows(&text)[2], "close api.example.com:443 - 1.2 kB 45 kB 0 us connection 1");
+}
+
 /// A04: what is wrong with a record stands below it.
 #[test]
 fn a04_a_cut_record_says_so() {

@@ -1,15 +1,15 @@
 //! What was typed behind `exeat audit`.
 
 use std::path::PathBuf;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::Moment;
 use exeat_audit::export::ocsf;
 use exeat_audit::query::HostFilter;
-use exeat_policy::{Reason, Verdict};
+use exeat_policy::{Reason, Span, Verdict};
 
-use super::words;
+use super::{digits, words};
 
 /// `exeat audit ...`.
 #[derive(Debug, Subcommand)]
@@ -18,8 +18,12 @@ pub(crate) enum AuditCommand {
     Show(ShowArgs),
     /// Show what many runs reached together: per host who was let through, who was not, and which rules did it
     Summary(SummaryArgs),
+    /// Show what records reach that others did not: hosts, ways and verdicts
+    Diff(DiffArgs),
     /// List the recorded runs, the newest first
     List(ListArgs),
+    /// Remove the records of runs that are older than a span; nothing else ever does
+    Prune(PruneArgs),
     /// Write records in the words of another schema, for a SIEM
     Export(ExportArgs),
     /// Write down what each stage reached, for exeat run --locked
@@ -78,6 +82,10 @@ pub(crate) struct ShowArgs {
     #[command(flatten)]
     pub(crate) time: TimeArgs,
 
+    /// Show each line as it comes, until the run is over
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+
     /// The records as they stand, one JSON object a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -120,10 +128,71 @@ pub(crate) enum SummaryFormat {
     Github,
 }
 
+/// `exeat audit diff`.
+#[derive(Debug, Args)]
+#[command(after_help = DIFF_EXAMPLES)]
+pub(crate) struct DiffArgs {
+    /// What was reached before: a record, or a run by the first letters of its name; - is standard input
+    #[arg(value_name = "BASELINE", value_hint = ValueHint::FilePath)]
+    pub(crate) baseline: PathBuf,
+
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// text (default), json or markdown
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: DiffFormat,
+}
+
+/// `--format` of a comparison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DiffFormat {
+    /// For a terminal.
+    Text,
+    /// One JSON object.
+    Json,
+    /// A table.
+    Markdown,
+}
+
+/// `exeat audit prune`.
+#[derive(Debug, Args)]
+#[command(after_help = PRUNE_EXAMPLES)]
+pub(crate) struct PruneArgs {
+    /// Runs whose record was last written to longer ago than this: 180d, 2y
+    #[arg(long, value_name = "SPAN", value_parser = parse_age)]
+    pub(crate) older_than: Duration,
+
+    /// Say what would be removed, and remove nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+
+    /// Remove records that are damaged or have no end, too
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
 /// `exeat audit list`.
 #[derive(Debug, Args)]
 #[command(after_help = LIST_EXAMPLES)]
 pub(crate) struct ListArgs {
+    /// Only runs of this stage
+    #[arg(long, value_name = "NAME", help_heading = "Filter")]
+    pub(crate) stage: Vec<String>,
+
+    /// Only runs that are over and did not end with exit code 0
+    #[arg(long, help_heading = "Filter")]
+    pub(crate) failed: bool,
+
+    /// Only runs in which something was denied; of those without an end it is not known
+    #[arg(long, help_heading = "Filter")]
+    pub(crate) denied: bool,
+
+    /// The times are those of the start
+    #[command(flatten)]
+    pub(crate) time: TimeArgs,
+
     /// As one JSON array
     #[arg(long)]
     pub(crate) json: bool,
@@ -183,6 +252,19 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
     Moment::typed(text, SystemTime::now()).map_err(|error| error.to_string())
 }
 
+/// Days and years of any number, or a span.
+fn parse_age(text: &str) -> Result<Duration, String> {
+    const DAY: u64 = 24 * 60 * 60;
+    let of = |unit: char, days: u64| {
+        let seconds = digits(text.strip_suffix(unit)?)?.checked_mul(days * DAY)?;
+        (seconds > 0).then(|| Duration::from_secs(seconds))
+    };
+    match of('d', 1).or_else(|| of('y', 366)) {
+        Some(age) => Ok(age),
+        None => text.parse().map(Span::get).map_err(|error| error.to_string()),
+    }
+}
+
 fn parse_via(text: &str) -> Result<String, String> {
     const WAYS: [&str; 7] = ["connect", "http", "socks5", "transparent", "forward", "dns", "direct"];
     if WAYS.contains(&text) { Ok(text.to_owned()) } else { Err(words(&WAYS)) }
@@ -194,6 +276,7 @@ Examples:
   exeat audit show 01JD8Z3V5Q --verdict deny
   exeat audit show run.jsonl --host '*.example.com' --json
   exeat audit show --last --since 2h --via direct
+  exeat audit show --follow --verdict deny
 
 Exit codes: 0 the record is whole so far, 1 it is damaged, 2 bad input.";
 
@@ -218,7 +301,22 @@ Exit codes: 0 done, 1 a record is damaged (what could be read of it is used), 2 
 const LIST_EXAMPLES: &str = "\
 Examples:
   exeat audit list
+  exeat audit list --since 7d --failed
   exeat audit list --json | jq -r '.[].run'";
+
+const DIFF_EXAMPLES: &str = "\
+Examples:
+  exeat audit diff last-release.jsonl
+  exeat audit diff 01JD8Z3V5Q 01JE0 --format markdown
+
+Exit codes: 0 nothing new, 1 something new, 2 bad input, 125 there are too many hosts to tell.";
+
+const PRUNE_EXAMPLES: &str = "\
+Examples:
+  exeat audit prune --older-than 180d --dry-run
+  exeat audit prune --older-than 2y
+
+Exit codes: 0 done, 1 a record was kept because it is damaged or has no end, 2 bad input.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:

@@ -76,7 +76,7 @@ fn flags_of_other_versions_are_refused() {
     }
     let error = parse(&["learn"]).expect_err("learn");
     assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);
-    for command in ["verify", "replay", "report", "prune"] {
+    for command in ["verify", "replay", "report"] {
         let error = parse(&["audit", command]).expect_err(command);
         assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand, "{command}");
     }
@@ -108,6 +108,27 @@ fn limits() {
         let accepted = parse(&[&["run"], &words[..], &["x"]].concat()).is_ok();
         // Bytes have no unit.
         assert_eq!(accepted, words == ["--memory", "2"], "{words:?}");
+    }
+}
+
+/// Records are kept for years where somebody must.
+#[test]
+fn ages_of_records() {
+    let age = |text: &str| match parse(&["audit", "prune", "--older-than", text]).map(|cli| cli.command) {
+        Ok(Command::Audit { command: AuditCommand::Prune(args) }) => Some(args.older_than.as_secs() / 3600),
+        _ => None,
+    };
+    for (text, hours) in [
+        ("180d", Some(4320)),
+        ("3650d", Some(87_600)),
+        ("2y", Some(17_568)),
+        ("36h", Some(36)),
+        ("1d12h", Some(36)),
+    ] {
+        assert_eq!(age(text), hours, "{text}");
+    }
+    for text in ["", "0d", "-1d", "180", "d", "1w", "99999999999999999999d", "18446744073709551615y"] {
+        assert_eq!(age(text), None, "{text}");
     }
 }
 
@@ -261,7 +282,9 @@ fn help() {
         &["audit"],
         &["audit", "show"],
         &["audit", "summary"],
+        &["audit", "diff"],
         &["audit", "list"],
+        &["audit", "prune"],
         &["audit", "export"],
         &["audit", "lock"],
         &["policy"],

@@ -1,8 +1,11 @@
 //! `exeat audit`: finds records and has them read. What a record says and how it reads is `exeat-audit`'s.
 
+pub(crate) mod diff;
 pub(crate) mod export;
+mod follow;
 pub(crate) mod list;
 pub(crate) mod lock;
+pub(crate) mod prune;
 pub(crate) mod show;
 pub(crate) mod summary;
 
@@ -77,19 +80,22 @@ impl fmt::Display for Source {
 
 /// The records that were named; without any the last run's.
 pub(crate) fn sources(records: &Records) -> Result<Vec<Source>, Failure> {
-    let machine = Machine::here()?;
     if records.runs.is_empty() {
-        return Ok(vec![Source::File(last(&place_of(&machine)?)?)]);
+        return Ok(vec![Source::File(last(&place_of(&Machine::here()?)?)?)]);
     }
-    let source = |name: &PathBuf| match name.to_str() {
+    records.runs.iter().map(|name| source(name)).collect()
+}
+
+/// The record that was named.
+pub(crate) fn source(name: &Path) -> Result<Source, Failure> {
+    match name.to_str() {
         Some("-") => Ok(Source::Stdin),
         // A path needs no state directory; what has no `/` and no `.` may be a run as well.
         Some(text) if !text.contains(['/', '.']) => {
-            place_of(&machine)?.find(text).map(Source::File).map_err(bad_place)
+            place_of(&Machine::here()?)?.find(text).map(Source::File).map_err(bad_place)
         }
-        _ => Ok(Source::File(name.clone())),
-    };
-    records.runs.iter().map(source).collect()
+        _ => Ok(Source::File(name.to_owned())),
+    }
 }
 
 /// Whether something is wrong with a record beyond that it has no end: a run that still goes on has none yet.
@@ -172,6 +178,8 @@ fn bad_place(error: place::Error) -> Failure {
 pub(crate) struct Out {
     inner: BufWriter<io::StdoutLock<'static>>,
     failed: bool,
+    /// Each line goes out at its end.
+    by_line: bool,
 }
 
 /// Why it stopped.
@@ -184,7 +192,12 @@ pub(crate) enum Stopped {
 
 impl Out {
     pub(crate) fn new() -> Self {
-        Self { inner: BufWriter::new(io::stdout().lock()), failed: false }
+        Self { inner: BufWriter::new(io::stdout().lock()), failed: false, by_line: false }
+    }
+
+    /// For lines that somebody waits for.
+    pub(crate) fn by_line() -> Self {
+        Self { by_line: true, ..Self::new() }
     }
 
     pub(crate) fn finish<T>(mut self, shown: io::Result<T>) -> Result<T, Stopped> {
@@ -204,7 +217,12 @@ impl Out {
 
 impl Write for Out {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let done = self.inner.write(bytes);
+        let done = match self.inner.write(bytes) {
+            Ok(count) if self.by_line && bytes.get(..count).is_some_and(|it| it.ends_with(b"\n")) => {
+                self.inner.flush().map(|()| count)
+            }
+            done => done,
+        };
         self.noting(done)
     }
 

@@ -21,6 +21,9 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         ..Filter::default()
     };
     let sources = super::sources(&args.records)?;
+    if args.follow {
+        return super::follow::run(args, &filter, &sources, paint);
+    }
     let mut damaged = false;
     for source in &sources {
         let mut reader = source.open()?;

@@ -1,0 +1,91 @@
+//! `exeat audit prune`: removes old records. Nothing else of exeat ever removes one.
+
+use std::fs::File;
+use std::io::{self, BufReader, Write as _};
+use std::path::Path;
+use std::time::SystemTime;
+
+use exeat_audit::place::Kept;
+use exeat_audit::verify::{Ending, Standing, verify};
+use exeat_audit::{is_being_written, table};
+
+use super::{Out, Stopped, bad_place, place_of};
+use crate::args::audit::PruneArgs;
+use crate::exit::Exit;
+use crate::failure::{Failure, in_house};
+use crate::machine::Machine;
+
+/// What became of the records that are old enough.
+#[derive(Default)]
+struct Done {
+    removed: u64,
+    bytes: u64,
+    refused: u64,
+}
+
+/// Removes them, the oldest first, and says each.
+pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
+    let place = place_of(&Machine::here()?)?;
+    let Some(before) = SystemTime::now().checked_sub(args.older_than) else {
+        return Err(Failure::input("that is before all time"));
+    };
+    let mut done = Done::default();
+    let mut out = Out::by_line();
+    let shown = place.kept().map_err(bad_place)?.iter().try_for_each(|kept| {
+        // A run that is not there any more was removed by another.
+        if kept.last_written().is_ok_and(|last| last < before) {
+            prune(args, kept, &mut done, &mut out)
+        } else {
+            Ok(())
+        }
+    });
+    let said = shown.and_then(|()| {
+        let what = if args.dry_run { "would be removed" } else { "removed" };
+        let plural = if done.removed == 1 { "" } else { "s" };
+        writeln!(out, "{} record{plural} {what}, {}", done.removed, table::bytes(done.bytes))
+    });
+    out.finish(said).map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
+    Ok(if done.refused > 0 { Exit::No } else { Exit::Yes })
+}
+
+/// Removes one record, or says why it stays.
+fn prune(args: &PruneArgs, kept: &Kept, done: &mut Done, out: &mut Out) -> io::Result<()> {
+    if is_being_written(&kept.path).unwrap_or(false) {
+        crate::stdio::line("note", &format!("{} is still being written", kept.run));
+        return Ok(());
+    }
+    if !args.force
+        && let Err(why) = whole(&kept.path)
+    {
+        done.refused += 1;
+        crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", kept.run));
+        return Ok(());
+    }
+    let bytes = kept.bytes();
+    if !args.dry_run
+        && let Err(error) = kept.remove()
+    {
+        done.refused += 1;
+        crate::stdio::line("warning", &format!("{} is kept: {}", kept.run, in_house(&error.to_string())));
+        return Ok(());
+    }
+    done.removed += 1;
+    done.bytes += bytes;
+    let word = if args.dry_run { "would remove" } else { "removed" };
+    writeln!(out, "{word} {} ({})", kept.run, table::bytes(bytes))
+}
+
+/// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
+fn whole(path: &Path) -> Result<(), String> {
+    let said = |error: io::Error| in_house(&error.to_string());
+    let report = verify(BufReader::new(File::open(path).map_err(said)?), Some(path), &[]).map_err(said)?;
+    if report.standing() == Standing::Tampered {
+        let first = report.findings.first().map(ToString::to_string).unwrap_or_default();
+        return Err(format!("it is damaged: {first}"));
+    }
+    match report.ending {
+        Ending::MidLine => Err("its last line is cut".into()),
+        Ending::Unfinished => Err("it has no end: its writer was killed, or it was cut".into()),
+        _ => Ok(()),
+    }
+}
