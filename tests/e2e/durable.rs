@@ -18,6 +18,9 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("durable::a05_a_size_limit_ends_the_record_and_not_exeat", size_limit);
     list.root("durable::a05_a_disk_that_becomes_read_only", read_only);
     list.once("durable::each_line_is_on_the_disk_where_that_is_asked_for", synced);
+    list.bridges("durable::a08_a_flood_of_refusals_is_folded_exactly", flood);
+    list.once("durable::a05_a_flood_without_a_record_is_refused_as_such", flood_without_record);
+    list.users("durable::a07_nothing_that_was_answered_is_lost_by_kill_9", kill_in_a_loop);
     list.users("durable::a06_the_lock_goes_with_a_run_that_is_killed", killed_writer);
 }
 
@@ -200,4 +203,127 @@ fn killed_writer(cx: &Cx) {
 fn is_locked(record: &PathBuf) -> bool {
     let file = fs::File::open(record).expect("the record");
     Flock::lock(file, FlockArg::LockSharedNonblock).is_err()
+}
+
+/// Refused for some reasons, in a stage that asks as fast as it can: the first thousand have lines of their own, what is granted
+/// always has, and the counts of all lines are exact.
+fn flood(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let mut targets = String::new();
+    for number in 0..1500 {
+        targets += &format!("{evil}:443\n%:1\n{good}:8080\nh{number}.{evil}:443\n");
+        if number % 100 == 99 {
+            targets += &format!("{good}:7\n");
+        }
+    }
+    cx.write("targets", &targets);
+    let result = cx.home().join("result.json");
+    let _ = fs::remove_file(&result);
+    let (path, rule) = (result.display().to_string(), format!("{good}:7"));
+    let words = ["run", "--result", &path, "--allow", &rule, "--", cx.probe(), "ask-all", "targets"];
+    let done = cx.exeat(words).deadline(Duration::from_secs(120)).run();
+    done.exits(0);
+    let said = done.stdout();
+    let answered = |status: &str| said.lines().filter(|line| *line == status).count() as u64;
+    let refused = answered("403") + answered("400");
+    assert_eq!((answered("200"), refused), (15, 6000));
+
+    // The sums of the lines are those of `run_end`, too.
+    let log = done.record();
+    let end = log.events("run_end")[0];
+    assert_eq!((&end["denied"], &end["allowed"]), (&6000.into(), &15.into()));
+    let folded: Vec<_> = log.events("decision").into_iter().filter(|it| it.get("conn").is_none()).collect();
+    let counted: u64 = folded.iter().map(|it| it["count"].as_u64().unwrap_or(1)).sum();
+    assert!((4900..=5000).contains(&counted), "{counted} folded");
+    let of = |reason: &str| -> u64 {
+        let all = log.events("decision").into_iter().filter(|it| it["reason"] == reason);
+        all.map(|it| it["count"].as_u64().unwrap_or(1)).sum()
+    };
+    assert_eq!((of("default"), of("malformed"), of("port"), of("rule")), (3000, 1500, 1500, 15));
+    let size = fs::metadata(done.record_path().expect("a record")).expect("the record").len();
+    assert!(size < 2_000_000, "{size} bytes");
+    let text = fs::read_to_string(&result).expect("the result");
+    let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    // Which has so many entries at most, and their counts are exact whatever was folded.
+    let most: Vec<u64> =
+        result["denied"].as_array().into_iter().flatten().filter_map(|it| it["count"].as_u64()).collect();
+    assert_eq!((most.len(), most[..4].to_vec()), (1024, vec![1500, 1500, 1500, 1]), "{text}");
+}
+
+/// The record goes away in the middle of a flood: a second later every answer is 503.
+fn flood_without_record(cx: &Cx) {
+    let record = cx.home().join("flood.jsonl");
+    cx.write("targets", &format!("{}:443\n", cx.evil()).repeat(100));
+    cx.probe();
+    let script =
+        "until test -e go; do ./probe ask-all targets; done; echo gone; sleep 1.2; ./probe ask-all targets";
+    let path = record.display().to_string();
+    let mut live = cx.exeat(["run", "--audit", &path, "--", "sh", "-c", script]).start();
+    let mut printed = String::new();
+    wait_for(Duration::from_secs(30), "a flood", || {
+        printed = live.printed();
+        (printed.lines().count() > 1500).then_some(())
+    });
+    assert!(printed.lines().all(|line| line == "403"), "{printed}");
+    fs::remove_file(&record).expect("remove");
+    std::thread::sleep(Duration::from_millis(1200));
+    cx.write("go", "");
+    let done = live.wait();
+    done.exits(0).says("the file was removed");
+    let said = done.stdout();
+    let after: Vec<&str> = said.lines().skip_while(|line| *line != "gone").skip(1).collect();
+    assert!(after.len() == 100 && after.iter().all(|line| *line == "503"), "{after:?}");
+}
+
+/// Killed at some moment while its stage asks: what the stage had an answer for is on record, and so is what an origin saw. At
+/// most the last line is cut.
+fn kill_in_a_loop(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let (v4, v6) = cx.good_addrs();
+    cx.write("targets", &format!("{good}:7\n{evil}:443\n").repeat(400));
+    cx.probe();
+    // Each answer is out before the next question.
+    let script = "while read -r target; do echo \"$target\" >one; echo \"$(./probe ask-all one) $target\"; done <targets";
+    let rule = format!("{good}:7");
+    let (mut answers, mut cut) = (0, 0);
+    for round in 0..20_u64 {
+        let record = cx.home().join(format!("killed-{round}.jsonl"));
+        let path = record.display().to_string();
+        let before = cx.bench().internet.count();
+        let mut live =
+            cx.exeat(["run", "--audit", &path, "--allow", &rule, "--", "sh", "-c", script]).start();
+        live.until_prints("403");
+        // Of no even spread, and of no pattern that the stage has.
+        std::thread::sleep(Duration::from_micros(round * round * 977 % 90_000));
+        live.signal(Signal::SIGKILL);
+        let done = live.wait();
+        let said = done.stdout();
+        let has = |status: &str, target: &str| {
+            said.lines().filter(|line| *line == format!("{status} {target}")).count()
+        };
+        let (served, refused) = (has("200", &rule), has("403", &format!("{evil}:443")));
+        assert!(served > 0 && refused > 0, "{done:?}");
+        let mut text = fs::read(&record).expect("the record");
+        if !text.ends_with(b"\n") {
+            cut += 1;
+            let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
+            text.truncate(whole);
+        }
+        let log = AuditLog::parse(&text);
+        let decided = |host: &str, verdict: &str| {
+            log.decisions(host).into_iter().filter(|it| it["verdict"] == verdict).count()
+        };
+        let (allowed, denied) = (decided(&good, "allow"), decided(&evil, "deny"));
+        assert!(
+            allowed >= served && denied >= refused,
+            "{allowed} >= {served}, {denied} >= {refused}: {done:?}"
+        );
+        let visits = cx.bench().internet.since(before);
+        let seen = visits.iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
+        assert!(allowed >= seen, "{seen} connections, {allowed} decisions");
+        let shown = cx.exeat_plain(["audit", "show", &path]).run();
+        shown.exits(0);
+        answers += served + refused;
+    }
+    assert!(answers > 40, "{answers} answers in 20 rounds, {cut} cut lines");
 }

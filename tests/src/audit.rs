@@ -128,6 +128,10 @@ impl AuditLog {
             match record["event"].as_str() {
                 // Nobody accepted it: there is nothing to close.
                 Some("decision") if record["via"] == "direct" => assert_eq!(conn, None, "{record}"),
+                // Of a flood of refusals.
+                Some("decision") if conn.is_none() => {
+                    assert!(record["verdict"] == "deny" || record["verdict"] == "error", "{record}");
+                }
                 Some("decision") => {
                     let conn = conn.unwrap_or_else(|| panic!("no conn in {record}"));
                     assert_ne!(open.get(&conn), Some(&true), "decided after its close: {record}");

@@ -143,6 +143,19 @@ pub const DENIALS: (u64, u64) = (1000, 256 * 1024);
 /// Bytes of attacker-chosen text (raw host, error, SNI) that go into one record, escaped.
 pub const TEXT: usize = 256;
 
+/// Refused requests that have lines of their own: so many at once, and so many more in each second. A stage that is refused what it
+/// needs tries some dozens of times; the lines of a thousand are about 1 MB. What is beyond it is counted ([`FOLD_REFUSALS`]).
+pub const REFUSALS: (u64, u64) = (1000, 1);
+
+/// How long equal refusals of a flood are counted before a line tells of them: what `kill -9` can lose of their counts.
+pub const FOLD_REFUSALS: Duration = Duration::from_secs(1);
+
+/// Lines that tell of a flood, in each such time; where there is more to tell, the oldest comes first. A day of it is 450 MB at most.
+pub const FOLDED_LINES: usize = 8;
+
+/// Those of them that name a host; what else is refused is counted by its reason.
+pub const FOLDED_APART: usize = 4;
+
 /// Different attempts around the proxy (a place and its protocol, or a name that was asked for) that have lines of their own in a
 /// run's record. A program that honestly leaves the proxy out tries some dozens; what comes later is counted together.
 pub const ATTEMPTS_APART: usize = 1000;

@@ -16,6 +16,7 @@ use crate::head::Fault;
 use crate::hello::Hello;
 use crate::limits;
 use crate::per_host::Permit;
+use crate::refusals::Told;
 use crate::reply::{Failure, Refusal};
 use crate::server::{Context, Ruling};
 use crate::socks;
@@ -55,6 +56,7 @@ pub(crate) struct Record<'a> {
 enum State {
     Undecided,
     Decided,
+    /// Or refused in a flood, which has no close.
     Closed,
 }
 
@@ -342,9 +344,15 @@ impl<'a> Record<'a> {
         decision.under = Some(Arc::clone(&self.ruling().under));
         let (verdict, reason) = (decision.verdict, decision.reason);
         tracing::debug!(conn = %self.conn, %verdict, %reason, target = ?decision.target, "decided");
-        match self.cx.log().write(Event::Decision(decision)) {
-            Ok(_) => {
-                self.state = State::Decided;
+        // What was let out before has lines of its own whatever comes.
+        let is_refusal = self.state == State::Undecided && matches!(verdict, Verdict::Deny | Verdict::Error);
+        let told = match is_refusal {
+            true => self.cx.refuse(decision),
+            false => self.cx.log().write(Event::Decision(decision)).map(|_| Told::Alone),
+        };
+        match told {
+            Ok(told) => {
+                self.state = if told == Told::Alone { State::Decided } else { State::Closed };
                 Ok(())
             }
             Err(error) => {

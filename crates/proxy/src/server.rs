@@ -5,7 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use exeat_audit::{ConnId, Header, Log, Proto, RunId, Under};
+use exeat_audit::{ConnId, Decision, Header, Log, Proto, RunId, Under};
 use exeat_policy::{Policy, Reason, Target};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
@@ -16,6 +16,7 @@ use crate::denials::Denials;
 use crate::guard::{Guard, System};
 use crate::limits::{self, Limits};
 use crate::per_host::PerHost;
+use crate::refusals::{Refusals, Told};
 use crate::room::Room;
 use crate::stream::Stream;
 use crate::tally::{Summary, Tally};
@@ -89,6 +90,7 @@ pub struct Context {
     upstream: Option<UpstreamProxy>,
     who: Option<Arc<dyn Who>>,
     tally: Mutex<Tally>,
+    refusals: Refusals,
     /// The connections to each host.
     per_host: PerHost,
     /// What went up under each budget.
@@ -113,6 +115,7 @@ impl Context {
             upstream: None,
             who: None,
             tally: Mutex::default(),
+            refusals: Refusals::new(),
             per_host: PerHost::default(),
             uploads: Uploads::default(),
             cut: CancellationToken::new(),
@@ -153,9 +156,10 @@ impl Context {
         self
     }
 
-    /// What has happened so far.
+    /// What has happened so far; all of it is in the record then.
     #[must_use]
     pub fn summary(&self) -> Summary {
+        self.refusals.flush(&self.log);
         self.tally(|tally| tally.summary())
     }
 
@@ -179,6 +183,11 @@ impl Context {
 
     pub(crate) fn log(&self) -> &Log {
         &self.log
+    }
+
+    /// Has a refusal on record: of nothing that was let out before.
+    pub(crate) fn refuse(&self, decision: Decision) -> Result<Told, exeat_audit::Error> {
+        self.refusals.write(&self.log, decision)
     }
 
     pub(crate) fn run(&self) -> RunId {
@@ -263,6 +272,14 @@ pub(crate) trait Service: Send + Sync + 'static {
         std::future::pending()
     }
 
+    /// What is to be done while connections are waited for. Does not end, and is dropped at any moment.
+    fn tend(&self) -> impl Future<Output = ()> + Send {
+        std::future::pending()
+    }
+
+    /// No connection of a listener is left.
+    fn finished(&self) {}
+
     /// Counts a connection.
     fn accepted(&self) {}
 
@@ -289,6 +306,14 @@ impl Service for Context {
 
     async fn hurried(&self) {
         self.cut.cancelled().await;
+    }
+
+    async fn tend(&self) {
+        self.refusals.tend(&self.log).await;
+    }
+
+    fn finished(&self) {
+        self.refusals.flush(&self.log);
     }
 
     fn accepted(&self) {
@@ -327,6 +352,7 @@ pub(crate) async fn accept<S: Service>(
                 continue;
             }
             accepted = listener.accept() => accepted,
+            () = cx.tend() => continue,
         };
         let client = match accepted {
             Ok(client) => client,
@@ -365,6 +391,7 @@ pub(crate) async fn accept<S: Service>(
     }
     drop(listener);
     report.aborted = drain(tasks, cx.room().limits.drain + limits::CLOSING, cx.hurried()).await;
+    cx.finished();
     report
 }
 

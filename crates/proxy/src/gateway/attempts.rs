@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use exeat_audit::{Decision, Event, Note, Question, RuleRef, Via, What};
 use exeat_policy::{Admitted, Denial, Host, HostName, Policy, Port, Reason, Target, Verdict};
 use tokio::time::Instant;
 
+use crate::fold::{Bucket, Fold};
 use crate::gateway::names::Unserved;
 use crate::limits;
 use crate::reach::today;
@@ -25,30 +25,18 @@ pub(crate) use exeat_audit::Proto;
 /// Records them.
 pub(crate) struct Attempts {
     cx: Arc<Context>,
-    bounds: Bounds,
-    state: Mutex<State>,
-}
-
-/// How many different attempts have lines of their own.
-#[derive(Debug, Clone, Copy)]
-struct Bounds {
-    /// In a run.
+    /// How many different ones have lines of their own.
     most: usize,
-    /// At once.
-    burst: u64,
-    /// And in each second.
-    rate: u64,
+    state: Mutex<State>,
 }
 
 #[derive(Debug)]
 struct State {
-    folds: BTreeMap<Key, Fold>,
+    folds: BTreeMap<Key, Equal>,
     /// Those of them that are for one place, or one name.
     own: usize,
     /// New ones that there is room for at this moment.
-    tokens: u64,
-    /// Up to when these were counted.
-    filled: Instant,
+    bucket: Bucket,
 }
 
 /// What is told in one line.
@@ -70,16 +58,13 @@ enum Key {
 
 /// Equal attempts.
 #[derive(Debug)]
-struct Fold {
-    told: Told,
-    /// The policy that `told` is of.
+struct Equal {
+    fold: Fold,
+    end: AtTheEnd,
+    /// The flag that the stage may know of.
+    flag_inside: Option<String>,
+    /// The policy that these are of.
     ruling: Arc<Ruling>,
-    /// How many are in no line yet.
-    pending: u64,
-    /// When the last line was written. `None`: there is none.
-    last: Option<Instant>,
-    /// How long the next one waits.
-    pause: Duration,
 }
 
 /// A line of the record without its count, and what is told besides.
@@ -106,13 +91,12 @@ enum AtTheEnd {
 
 impl Attempts {
     pub(crate) fn new(cx: Arc<Context>) -> Self {
-        let (burst, rate) = limits::ATTEMPTS_RATE;
-        Self::with_bounds(cx, Bounds { most: limits::ATTEMPTS_APART, burst, rate })
+        Self::with_bounds(cx, limits::ATTEMPTS_APART, limits::ATTEMPTS_RATE)
     }
 
-    fn with_bounds(cx: Arc<Context>, bounds: Bounds) -> Self {
-        let state = State { folds: BTreeMap::new(), own: 0, tokens: bounds.burst, filled: Instant::now() };
-        Self { cx, bounds, state: Mutex::new(state) }
+    fn with_bounds(cx: Arc<Context>, most: usize, rate: (u64, u64)) -> Self {
+        let state = State { folds: BTreeMap::new(), own: 0, bucket: Bucket::new(rate) };
+        Self { cx, most, state: Mutex::new(state) }
     }
 
     /// A question for a name that no rule grants.
@@ -148,42 +132,42 @@ impl Attempts {
     pub(crate) fn due(&self) {
         let now = Instant::now();
         let mut state = self.lock();
-        let due = state.folds.values_mut().filter(|fold| fold.is_due(now));
-        due.take(limits::FOLDS_AT_ONCE).for_each(|fold| fold.write(&self.cx, now));
+        let due = state.folds.values_mut().filter(|equal| equal.fold.is_due(now));
+        due.take(limits::FOLDS_AT_ONCE).for_each(|equal| equal.write(&self.cx, now));
     }
 
     /// Writes what is folded and not yet written. The last thing that is called.
     pub(crate) fn flush(&self) {
         let now = Instant::now();
-        self.lock().folds.values_mut().for_each(|fold| fold.write(&self.cx, now));
+        self.lock().folds.values_mut().for_each(|equal| equal.write(&self.cx, now));
     }
 
     fn count(&self, key: Key, times: u64) {
         let ruling = self.cx.ruling();
         let now = Instant::now();
         let mut state = self.lock();
-        let apart = state.folds.contains_key(&key) || key == Key::Missed || state.takes(self.bounds, now);
+        let apart = state.folds.contains_key(&key) || key == Key::Missed || state.takes(self.most, now);
         let key = if apart { key } else { Key::Rest(key.reason(&ruling.policy)) };
-        let fold = match state.folds.entry(key) {
+        let equal = match state.folds.entry(key) {
             Entry::Vacant(place) => {
                 let told = Told::of(place.key(), &ruling);
-                place.insert(Fold::new(told, ruling))
+                place.insert(Equal::new(told, ruling))
             }
             Entry::Occupied(place) => {
                 let told =
                     (!Arc::ptr_eq(&place.get().ruling, &ruling)).then(|| Told::of(place.key(), &ruling));
-                let fold = place.into_mut();
+                let equal = place.into_mut();
                 if let Some(told) = told {
                     // What was tried under another policy is told under that one.
-                    fold.write(&self.cx, now);
-                    *fold = Fold::new(told, ruling);
+                    equal.write(&self.cx, now);
+                    *equal = Equal::new(told, ruling);
                 }
-                fold
+                equal
             }
         };
-        fold.pending = fold.pending.saturating_add(times);
-        if fold.last.is_none() {
-            fold.write(&self.cx, now);
+        equal.fold.count(times);
+        if equal.fold.is_new() {
+            equal.write(&self.cx, now);
         }
     }
 
@@ -194,19 +178,10 @@ impl Attempts {
 
 impl State {
     /// Whether there is room for one more with lines of its own, which then is taken.
-    fn takes(&mut self, bounds: Bounds, now: Instant) -> bool {
-        let since = u64::try_from(now.duration_since(self.filled).as_millis()).unwrap_or(u64::MAX);
-        let more = since.saturating_mul(bounds.rate) / 1000;
-        if more > 0 {
-            self.tokens = self.tokens.saturating_add(more).min(bounds.burst);
-            self.filled = now;
-        }
-        if self.own >= bounds.most || self.tokens == 0 {
-            return false;
-        }
-        self.tokens -= 1;
-        self.own += 1;
-        true
+    fn takes(&mut self, most: usize, now: Instant) -> bool {
+        let room = self.own < most && self.bucket.take(now);
+        self.own += usize::from(room);
+        room
     }
 }
 
@@ -224,41 +199,28 @@ impl Key {
     }
 }
 
-impl Fold {
+impl Equal {
     fn new(told: Told, ruling: Arc<Ruling>) -> Self {
-        Self { told, ruling, pending: 0, last: None, pause: limits::FOLD.0 }
-    }
-
-    fn is_due(&self, now: Instant) -> bool {
-        self.pending > 0 && self.last.is_none_or(|last| now.duration_since(last) >= self.pause)
+        let Told { event, end, flag_inside } = told;
+        Self { fold: Fold::new(event, limits::FOLD.0), end, flag_inside, ruling }
     }
 
     /// Writes a line for all that are in none yet.
     fn write(&mut self, cx: &Context, now: Instant) {
-        let times = std::mem::take(&mut self.pending);
+        let is_first = self.fold.is_new();
+        let times = self.fold.write(cx.log(), now, limits::FOLD.1);
         if times == 0 {
             return;
         }
-        let mut event = self.told.event.clone();
-        let count = Some(times).filter(|times| *times > 1);
-        match &mut event {
-            Event::Decision(decision) => decision.count = count,
-            Event::Dns(question) => question.count = count,
-            Event::Note(note) => note.count = Some(times),
-            _ => {}
-        }
-        tracing::debug!(?event, "an attempt that leads nowhere");
-        // Nothing is let out whether it is on record or not; the log refuses every decision from a failure on.
-        let _ = cx.log().write(event);
-        match &self.told.end {
+        match &self.end {
             AtTheEnd::Listed(denied) => {
                 cx.tally(|tally| tally.tried(denied, times));
-                if self.last.is_none() && !denied.host.is_empty() {
+                if is_first && !denied.host.is_empty() {
                     cx.deny_inside(
                         &denied.target(),
                         denied.proto,
                         denied.reason,
-                        self.told.flag_inside.as_deref(),
+                        self.flag_inside.as_deref(),
                     );
                 }
             }
@@ -266,11 +228,6 @@ impl Fold {
             AtTheEnd::Counted => cx.tally(|tally| tally.tried_besides(times)),
             AtTheEnd::Nowhere => {}
         }
-        // One that does not end is told more and more seldom, so that no number of them fills a disk.
-        if self.last.is_some() {
-            self.pause = (self.pause * 2).min(limits::FOLD.1);
-        }
-        self.last = Some(now);
     }
 }
 

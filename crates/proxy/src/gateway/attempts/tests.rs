@@ -1,5 +1,6 @@
 use std::fs::File;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use exeat_audit::{Header, Log, Mode, RunId, Sink, Under};
 use exeat_policy::{Action, Note as RuleNote, Origin, PolicyBuilder};
@@ -387,7 +388,7 @@ proptest! {
             tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let run = Run::new(&["n1.example:22", "!n2.example"]);
-            let attempts = Attempts::with_bounds(Arc::clone(&run.cx), Bounds { most, burst, rate: 1 });
+            let attempts = Attempts::with_bounds(Arc::clone(&run.cx), most, (burst, 1));
             let (mut direct, mut asked, mut failed, mut missed) = (0, 0, 0, 0);
             for step in &steps {
                 match step {

@@ -1,0 +1,158 @@
+use std::path::PathBuf;
+use std::time::Duration;
+
+use exeat_audit::{ConnId, Header, Mode, RunId, Sink};
+use serde_json::Value;
+
+use super::*;
+
+struct Run {
+    log: Log,
+    dir: PathBuf,
+}
+
+impl Run {
+    fn new() -> Self {
+        let run = RunId::new();
+        let dir = std::env::temp_dir().join(format!("exeat-refusals-{run}"));
+        std::fs::create_dir(&dir).unwrap();
+        let header = Header { run, stage: None, policy_sha256: "ab".repeat(32), mode: Mode::Enforce };
+        let log = Log::start(Sink::create_file(&dir.join("run.jsonl")).unwrap(), header).unwrap();
+        Self { log, dir }
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        let text = std::fs::read_to_string(self.dir.join("run.jsonl")).unwrap();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn refusal(conn: u64, target: &str, reason: Reason) -> Decision {
+    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, reason);
+    decision.target = Some(Target::parse(target.as_bytes()).unwrap());
+    decision
+}
+
+fn told<'a>(lines: impl IntoIterator<Item = &'a Value>) -> u64 {
+    lines.into_iter().map(|line| line["count"].as_u64().unwrap_or(1)).sum()
+}
+
+/// A08: in ordinary use each has its own line; a flood is counted to the last one, in a bounded number of lines.
+#[tokio::test(start_paused = true)]
+async fn a08_a_flood_of_refusals_is_counted_exactly() {
+    let run = Run::new();
+    let refusals = Refusals::new();
+    let mut alone = 0;
+    let mut asked = 0;
+    for second in 0..20 {
+        for number in 0..500_u64 {
+            asked += 1;
+            // All different, or all the same, or by some few reasons.
+            let (host, reason) = match number % 4 {
+                0 => (format!("h{asked}.test:443"), Reason::Default),
+                1 => ("evil.test:443".to_owned(), Reason::DenyRule),
+                2 => ("granted.test:8443".to_owned(), Reason::Port),
+                _ => (format!("x{}.test:443", number % 20), Reason::Expired),
+            };
+            let told = refusals.write(&run.log, refusal(asked, &host, reason)).unwrap();
+            alone += u64::from(told == Told::Alone);
+        }
+        if second < 2 {
+            assert_eq!(run.lines().len(), asked as usize, "each has a line");
+        }
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    refusals.flush(&run.log);
+    let lines = run.lines();
+    assert_eq!(told(&lines), asked);
+    assert_eq!(run.log.counts().denied, asked);
+    assert!((1000..1030).contains(&alone), "{alone}");
+    assert!(lines.len() < 1200, "{} lines", lines.len());
+    let folded: Vec<_> = lines.iter().filter(|line| line.get("conn").is_none()).collect();
+    assert_eq!(told(folded.iter().copied()), asked - alone);
+    // By its reason each, also where the host is not told.
+    for reason in ["default", "deny_rule", "port", "expired"] {
+        assert_eq!(told(lines.iter().filter(|line| line["reason"] == reason)), asked / 4, "{reason}");
+    }
+    assert!(folded.iter().any(|line| line["host"] == "evil.test"));
+    assert!(folded.iter().any(|line| line.get("host").is_none()));
+    refusals.flush(&run.log);
+    assert_eq!(run.lines().len(), lines.len(), "told once");
+}
+
+/// A08: what `kill -9` can lose is a second of counts, also when the flood has ended.
+#[tokio::test(start_paused = true)]
+async fn a08_what_is_counted_is_told_within_a_second() {
+    let run = Run::new();
+    let refusals = Refusals::new();
+    for number in 0..1010 {
+        refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
+    }
+    assert_eq!(run.lines().len(), 1000);
+    for _ in 0..3 {
+        // As the loop of a listener drops it, and begins anew.
+        let _ = tokio::time::timeout(Duration::from_millis(300), refusals.tend(&run.log)).await;
+        assert_eq!(run.lines().len(), 1000);
+    }
+    let _ = tokio::time::timeout(Duration::from_millis(200), refusals.tend(&run.log)).await;
+    let lines = run.lines();
+    assert_eq!((lines.len(), &lines[1000]["count"]), (1001, &10.into()));
+    // And again, from the next one on.
+    for number in 0..5 {
+        refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
+    }
+    let _ = tokio::time::timeout(Duration::from_secs(2), refusals.tend(&run.log)).await;
+    assert_eq!(told(&run.lines()), 1015);
+}
+
+/// A08: however many kinds there are, so many lines in a second; the oldest come first and none is forgotten.
+#[tokio::test(start_paused = true)]
+async fn a08_the_lines_of_a_flood_are_bounded() {
+    let run = Run::new();
+    let refusals = Refusals::new();
+    for number in 0..1000 {
+        refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
+    }
+    let reasons =
+        [Reason::Default, Reason::DenyRule, Reason::Port, Reason::Expired, Reason::NotTls, Reason::IpLiteral];
+    for via in [Via::Connect, Via::Http, Via::Socks5, Via::Transparent] {
+        for (number, reason) in reasons.into_iter().enumerate() {
+            for host in 0..3 {
+                let mut decision = refusal(0, &format!("h{number}-{host}.test:443"), reason);
+                decision.via = via;
+                refusals.write(&run.log, decision).unwrap();
+            }
+        }
+    }
+    let mut before = 1000;
+    for _ in 0..8 {
+        let _ = tokio::time::timeout(Duration::from_millis(1001), refusals.tend(&run.log)).await;
+        let now = run.lines().len();
+        assert!(now - before <= limits::FOLDED_LINES + 1, "{} lines in a second", now - before);
+        before = now;
+    }
+    assert_eq!(told(&run.lines()), 1000 + 4 * 6 * 3);
+}
+
+/// A05, A08: a refusal that would only be counted is an error too where the record cannot be written.
+#[tokio::test(start_paused = true)]
+async fn a05_a_flood_without_a_record_is_an_error() {
+    let run = Run::new();
+    let refusals = Refusals::new();
+    for number in 0..1005 {
+        refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
+    }
+    std::fs::remove_file(run.dir.join("run.jsonl")).unwrap();
+    // Noticed with the next line.
+    tokio::time::advance(Duration::from_secs(1)).await;
+    for number in 0..3 {
+        let refused = refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default));
+        assert!(refused.is_err());
+    }
+}
