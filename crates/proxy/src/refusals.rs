@@ -120,7 +120,8 @@ impl State {
             return fold.count(1);
         }
         // What the first one had, and others need not have.
-        (decision.conn, decision.method, decision.host_raw) = (None, None, None);
+        (decision.conn, decision.process) = (None, None);
+        (decision.method, decision.host_raw) = (None, None);
         (decision.ips, decision.dns) = (Vec::new(), None);
         if self.folds.iter().filter(|(known, _)| known.what.is_some()).count() >= limits::FOLDED_APART {
             key.what = None;
