@@ -1,6 +1,7 @@
 //! The record in other people's words: what is exported, held against the schemas that those people publish.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -14,6 +15,11 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("export::ocsf_of_every_kind_of_line", every_kind);
     list.once("export::ocsf_check_sees_what_is_wrong", check_bites);
     list.once("export::a_damaged_record", damaged);
+    list.once("export::report_of_a_real_run", report);
+    // `cargo xtask matrix` takes what has `clients::` in its name, and installs what that needs.
+    if std::env::var_os("E2E_NIGHTLY").is_some() {
+        list.once("export::clients::a_report_in_chromium", chromium);
+    }
 }
 
 const VERSIONS: [&str; 4] = ["1.1", "1.3", "1.5", "1.8"];
@@ -98,8 +104,8 @@ fn real_run(cx: &Cx) {
     }
     let raw = cx.exeat_plain(["audit", "export", "--format", "jsonl", "--last"]).run();
     let file = cx.home().join(".local/state/exeat/runs");
-    let file = std::fs::read_dir(file).expect("the place").flatten().map(|entry| entry.path());
-    let file = file.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).next();
+    let mut file = std::fs::read_dir(file).expect("the place").flatten().map(|entry| entry.path());
+    let file = file.find(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
     raw.exits(0).prints(&std::fs::read_to_string(file.expect("a record")).expect("the record"));
 }
 
@@ -193,4 +199,91 @@ fn damaged(cx: &Cx) {
     let done = cx.exeat_plain(["audit", "export", "-"]).stdin(&cut[..cut.len() / 2]).run();
     done.exits(1).says("was cut off").shows("4001");
     cx.exeat_plain(["audit", "export", "--ocsf", "1.2"]).run().exits(2).says("1.1, 1.3, 1.5, 1.8");
+}
+
+fn report(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    cx.write("targets", &format!("{good}:443\n{evil}:443\n%<script>:1\n"));
+    let words = ["run", "--stage", "import", "--allow", &good, "--", cx.probe(), "ask-all", "targets"];
+    cx.exeat_plain(words).run().exits(0);
+    let place = cx.home().join("report.html");
+    let output = place.to_str().expect("ASCII");
+    cx.exeat_plain(["audit", "report", "-o", output]).run().exits(0).silent();
+    let page = std::fs::read_to_string(&place).expect("the page");
+    for words in [
+        "Network access of import",
+        &format!("{evil}:443"),
+        &format!("{good}:443"),
+        "no rule allows this host",
+    ] {
+        assert!(page.contains(words), "{words} in {page}");
+    }
+    assert!(page.contains("The record is"), "what was found of it: {page}");
+    assert!(page.contains("&quot;rules&quot;"), "the stored policy: {page}");
+    assert!(!page.contains("<script"), "{page}");
+    let mode = std::fs::metadata(&place).expect("the page").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    // It takes the place of what is there, through no link, and leaves nothing beside it.
+    let kept = cx.write("kept", "mine");
+    std::fs::remove_file(&place).expect("remove");
+    std::os::unix::fs::symlink(&kept, &place).expect("link");
+    cx.exeat_plain(["audit", "report", "-o", output, "--last"]).run().exits(0);
+    assert_eq!(std::fs::read_to_string(&kept).expect("kept"), "mine");
+    let beside = std::fs::read_dir(cx.home()).expect("home").flatten();
+    assert_eq!(beside.filter(|entry| entry.file_name().to_string_lossy().contains(".new-")).count(), 0);
+    let edited = kinds().replace("stats.example.net", "stats.example.org");
+    let file = cx.write("edited.jsonl", &edited);
+    let done = cx.exeat_plain(["audit", "report", "-o", "-", file.to_str().expect("ASCII")]).run();
+    done.exits(1).shows("was changed after it was written");
+    let done = cx.exeat_plain(["audit", "report", "-o", "-", "-"]).stdin(kinds()).run();
+    done.exits(0).shows("was not checked");
+    cx.exeat_plain(["audit", "report", "-o", "/nowhere/report.html"]).run().exits(2).says("cannot write");
+}
+
+/// A browser shows the page, asks for nothing, and complains of nothing, whatever the record says.
+fn chromium(cx: &Cx) {
+    let evil = cx.evil();
+    let markup = format!("</td><img src=http://{evil}/><script src=http://{evil}/></script><b onclick=x>");
+    let hostile = kinds().replace("stats.example.net", &markup);
+    let page = cx.exeat_plain(["audit", "report", "-o", "-", "-"]).stdin(hostile).run().stdout();
+    let (dom, said) = rendered(cx, &page);
+    assert!(dom.contains("Denied, and why") && dom.contains("&lt;img src=http"), "{dom}");
+    assert!(!dom.contains("<img") && !dom.contains("<script"), "{dom}");
+    assert!(!said.contains("CONSOLE"), "{said}");
+    // What the page's own policy is for, and that this test would see it.
+    let broken = page.replace("<h2>Hosts</h2>", &format!("<img src=http://{evil}/>"));
+    let (dom, said) = rendered(cx, &broken);
+    assert!(
+        dom.contains("<img") && said.contains("CONSOLE") && said.contains("Content Security Policy"),
+        "{said}"
+    );
+    assert!(cx.bench().internet.visits(cx.evil_addrs().0).is_empty());
+}
+
+/// The document as Chromium has it once it is loaded, and what Chromium says meanwhile.
+fn rendered(cx: &Cx, page: &str) -> (String, String) {
+    let place = cx.write("page.html", page);
+    let done = Command::new("timeout")
+        .args([
+            "60",
+            "chromium",
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--no-first-run",
+            "--disable-sync",
+        ])
+        .args([
+            "--disable-background-networking",
+            "--disable-component-update",
+            "--enable-logging=stderr",
+            "--dump-dom",
+        ])
+        .arg(format!("--user-data-dir={}", cx.home().join("chromium").display()))
+        .arg(format!("file://{}", place.display()))
+        .stdin(Stdio::null())
+        .output();
+    let Ok(done) = done else { cx.cannot("chromium is not installed") };
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&done.stdout), text(&done.stderr))
 }

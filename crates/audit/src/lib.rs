@@ -31,6 +31,7 @@ mod log;
 mod moment;
 pub mod place;
 pub mod query;
+pub mod report;
 mod sink;
 pub mod summary;
 pub mod table;

@@ -130,6 +130,15 @@ struct Rules {
     last: Option<usize>,
 }
 
+/// A record that is being added line by line.
+#[derive(Debug, Default)]
+pub struct Reading {
+    /// The run that the last line belonged to.
+    run: String,
+    /// It has not ended.
+    open: bool,
+}
+
 impl Default for Summary {
     fn default() -> Summary {
         Summary::new(MAX_HOSTS)
@@ -167,26 +176,35 @@ impl Summary {
     ///
     /// A connection's bytes are counted where its end is within the filter.
     pub fn read<R: BufRead>(&mut self, reader: &mut Reader<R>, filter: &Filter) -> io::Result<()> {
-        let mut run = String::new();
-        let mut open = false;
+        let mut reading = Reading::default();
         for record in reader.by_ref() {
-            let record = record?;
-            // The end of a run is its end whether or not its time is asked for.
-            open &= record.event != Kind::RunEnd || run != record.run;
-            if !filter.covers(&record) {
-                continue;
-            }
-            if run != record.run {
-                self.unfinished += u64::from(open);
-                self.begin(&record);
-                run.clone_from(&record.run);
-                open = record.event != Kind::RunEnd;
-            }
-            self.add(&record, filter);
+            self.take(&mut reading, &record?, filter);
         }
-        self.unfinished += u64::from(open);
-        self.flaws += reader.flaws().len() as u64 + reader.more_flaws();
+        self.end(reading, reader);
         Ok(())
+    }
+
+    /// Adds one line, for whoever looks at each line too. `reading` is the record's own, and goes to [`Summary::end`].
+    pub fn take(&mut self, reading: &mut Reading, record: &Record, filter: &Filter) {
+        let Reading { run, open } = reading;
+        // The end of a run is its end whether or not its time is asked for.
+        *open &= record.event != Kind::RunEnd || *run != record.run;
+        if !filter.covers(record) {
+            return;
+        }
+        if *run != record.run {
+            self.unfinished += u64::from(*open);
+            self.begin(record);
+            run.clone_from(&record.run);
+            *open = record.event != Kind::RunEnd;
+        }
+        self.add(record, filter);
+    }
+
+    /// The record is at its end.
+    pub fn end<R: BufRead>(&mut self, reading: Reading, reader: &Reader<R>) {
+        self.unfinished += u64::from(reading.open);
+        self.flaws += reader.flaws().len() as u64 + reader.more_flaws();
     }
 
     /// Adds an effective policy as it is stored beside a record, so that the rules can be named which decided nothing.

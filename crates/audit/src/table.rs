@@ -638,7 +638,7 @@ pub fn bytes(count: u64) -> String {
 }
 
 /// Microseconds in the unit that fits.
-fn duration(us: u64) -> String {
+pub(crate) fn duration(us: u64) -> String {
     match us {
         0..1_000 => format!("{us} us"),
         1_000..1_000_000 => format!("{} ms", us / 1_000),

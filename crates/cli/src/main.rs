@@ -71,6 +71,7 @@ fn main() -> ExitCode {
             AuditCommand::List(args) => audit::list::run(&args, out),
             AuditCommand::Export(args) => audit::export::run(&args),
             AuditCommand::Lock(args) => audit::lock::run(&args),
+            AuditCommand::Report(args) => audit::report::run(&args),
         },
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),

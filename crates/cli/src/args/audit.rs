@@ -28,6 +28,8 @@ pub(crate) enum AuditCommand {
     Export(ExportArgs),
     /// Write down what each stage reached, for exeat run --locked
     Lock(LockArgs),
+    /// Write one page for people: what ran, what it reached, what was denied and why
+    Report(ReportArgs),
 }
 
 /// Which records are read.
@@ -215,6 +217,22 @@ pub(crate) struct ExportArgs {
     pub(crate) ocsf: ocsf::Version,
 }
 
+/// `exeat audit report`.
+#[derive(Debug, Args)]
+#[command(after_help = REPORT_EXAMPLES)]
+pub(crate) struct ReportArgs {
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// Where the page goes, in place of what is there; - is standard output
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: PathBuf,
+
+    /// Whose signatures count: a file with vkeys, or a public key in PEM
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) key: Vec<PathBuf>,
+}
+
 /// A schema that records can be written in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
@@ -325,3 +343,10 @@ Examples:
   tail -c +1 -f run.jsonl | exeat audit export - | send-to-siem
 
 Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
+
+const REPORT_EXAMPLES: &str = "\
+Examples:
+  exeat audit report -o report.html
+  exeat audit report -o - 01JD8Z3V5Q run.jsonl > report.html
+
+Exit codes: 0 the records are whole so far, 1 one is damaged (the page says so), 2 bad input.";

@@ -6,6 +6,7 @@ mod follow;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod prune;
+pub(crate) mod report;
 pub(crate) mod show;
 pub(crate) mod summary;
 

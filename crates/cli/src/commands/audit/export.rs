@@ -1,7 +1,6 @@
 //! `exeat audit export`: records in the words of another schema.
 
 use exeat_audit::export::{self, Format};
-use exeat_audit::query::Flaw;
 
 use super::{Out, Source, Stopped};
 use crate::args::audit::{ExportArgs, ExportFormat};
@@ -29,9 +28,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         for flaw in reader.flaws() {
             crate::stdio::line("note", &flaw.to_string());
         }
-        // A run that still goes on has no end yet.
-        damaged |= reader.more_flaws() > 0
-            || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }));
+        damaged |= super::is_damaged(&reader);
     }
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }

@@ -1,0 +1,862 @@
+//! The page itself.
+//!
+//! Knows no policy and counts nothing. Text of a record gets into the page through [`text`] alone: printable ASCII, and none of
+//! the characters that mean something to HTML.
+
+use std::fmt::{self, Write as _};
+use std::io;
+
+use exeat_policy::{Reason, Verdict};
+
+use super::{MAX_DENIED, MAX_ROWS, Policy, Report, Run, Said, Source, Stored};
+use crate::Proto;
+use crate::escape::printable;
+use crate::query::Record;
+use crate::summary::{HostSummary, Tally, Traffic};
+use crate::table::{bytes, day_and_time, duration};
+use crate::verify::{self, Ending, Standing};
+
+const STYLE: &str = include_str!("page.css");
+
+/// What a browser may do with the page: apply its style. Whatever stood in it, nothing would be loaded and nothing run.
+const CSP: &str = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'";
+
+/// Records whose standing is told one by one at the top.
+const FEW: usize = 3;
+
+/// Digits of a digest that name a policy.
+const DIGITS: usize = 12;
+
+pub(super) fn write(report: &Report, out: &mut dyn io::Write) -> io::Result<()> {
+    let page = page(report).map_err(|_| io::Error::other("a page cannot be put together"))?;
+    out.write_all(page.as_bytes())
+}
+
+/// A record's words as text of a page, or of an attribute in double quotation marks.
+pub(super) fn text(text: &str) -> impl fmt::Display + '_ {
+    struct Text<'a>(&'a str);
+    impl fmt::Display for Text<'_> {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            for c in printable(self.0).chars() {
+                match c {
+                    '&' => f.write_str("&amp;")?,
+                    '<' => f.write_str("&lt;")?,
+                    '>' => f.write_str("&gt;")?,
+                    '"' => f.write_str("&quot;")?,
+                    '\'' => f.write_str("&#39;")?,
+                    c => f.write_char(c)?,
+                }
+            }
+            Ok(())
+        }
+    }
+    Text(text)
+}
+
+fn code(words: &str) -> String {
+    format!("<code>{}</code>", text(words))
+}
+
+/// What was asked for, as it may be printed.
+pub(super) fn target(record: &Record) -> String {
+    let raw = || record.host_raw.as_deref().map(|raw| printable(raw).into_owned());
+    let target = record.target().or_else(raw).unwrap_or_else(|| "(no readable name)".to_owned());
+    match record.proto.as_deref() {
+        Some("udp") => format!("{target} (UDP)"),
+        Some(number) => format!("{target} (protocol {})", printable(number)),
+        None => target,
+    }
+}
+
+/// What a note says, as it may be printed.
+pub(super) fn note(record: &Record) -> String {
+    let what = record.what.as_deref().unwrap_or("-");
+    let mut said = match what {
+        "bridge_lost" => "the way from the sandbox to the proxy was lost".to_owned(),
+        "tap_drops" => "packets of the stage were not looked at".to_owned(),
+        "turned_away" => "connections found too many open, and have no line of their own".to_owned(),
+        "quarantined" => "a protected file that the stage made was moved aside".to_owned(),
+        "not_quarantined" => "a protected file that the stage made could not be moved aside".to_owned(),
+        "uncovered" => {
+            "what was hidden or read-only was changed on the host, and the stage was ended".to_owned()
+        }
+        "policy_reload" if record.error.is_some() => {
+            "another policy could not be read; the old one stays".to_owned()
+        }
+        "policy_reload" => "another policy holds from here on".to_owned(),
+        "proxy_lost" => "the proxy that decides was not there for a connection".to_owned(),
+        other => printable(other).replace('_', " "),
+    };
+    if let Some(count) = record.count {
+        let _ = write!(said, " ({count})");
+    }
+    if let Some(error) = &record.error {
+        let _ = write!(said, ": {}", printable(error));
+    }
+    said
+}
+
+/// Why, in a sentence for people who never saw a policy.
+fn plain(reason: Reason) -> &'static str {
+    match reason {
+        Reason::Rule => "a rule allows it",
+        Reason::Default => "no rule allows this host",
+        Reason::DenyRule => "a rule denies it",
+        Reason::Port => "the host is allowed, but on other ports",
+        Reason::Scheme => "this kind of request is not served",
+        Reason::IpLiteral => "a bare address was asked for, and no rule allows it",
+        Reason::PrivateIp => "it leads to an address that is not public",
+        Reason::MetadataIp => "it leads to a cloud's metadata service",
+        Reason::DnsEmpty => "the name has no address",
+        Reason::SniMissing => "the encrypted connection did not name its host",
+        Reason::SniMismatch => "the encrypted connection named another host",
+        Reason::HostMismatch => "the request named another host",
+        Reason::NotTls => "it was not encrypted where it must be",
+        Reason::Malformed => "the request could not be read",
+        Reason::BudgetBytes => "all that may be sent there was sent",
+        Reason::BudgetConns => "too many connections at once",
+        Reason::Expired => "the rule that allowed it has expired",
+        Reason::AuditUnavailable => "it could not be recorded",
+        Reason::HelloTimeout | Reason::HelloMalformed | Reason::HelloTooLarge => {
+            "the beginning of the encrypted connection could not be read"
+        }
+        Reason::Ech => "the encrypted connection may hide its host",
+        Reason::Direct => "it went past the proxy, where nothing is let out",
+        Reason::ResolveError => "the name could not be looked up",
+        Reason::ConnectError => "the host did not answer",
+        Reason::TlsError => "the encrypted connection failed",
+        Reason::Timeout => "it took too long",
+        other => other.as_str(),
+    }
+}
+
+fn verdict(verdict: Verdict) -> (&'static str, &'static str) {
+    match verdict {
+        Verdict::Allow => ("allowed", "good"),
+        Verdict::Deny => ("denied", "bad"),
+        Verdict::WouldDeny => ("would be denied", "warn"),
+        Verdict::Error => ("failed", ""),
+    }
+}
+
+/// A number with its digits in threes, and a word for one or many.
+fn many(count: u64, one: &str, more: &str) -> String {
+    format!("{} {}", number(count), if count == 1 { one } else { more })
+}
+
+fn number(count: u64) -> String {
+    let digits = count.to_string();
+    let mut shown = String::with_capacity(digits.len() * 2);
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            shown.push(' ');
+        }
+        shown.push(digit);
+    }
+    shown
+}
+
+/// One row after the other, under a head.
+struct Table<'a> {
+    heads: &'a [&'a str],
+    body: String,
+}
+
+/// A cell: its class, and what stands in it as HTML.
+type Cell = (&'static str, String);
+
+impl<'a> Table<'a> {
+    fn new(heads: &'a [&'a str]) -> Table<'a> {
+        Table { heads, body: String::new() }
+    }
+
+    fn row(&mut self, cells: &[Cell]) {
+        self.body.push_str("<tr>");
+        for ((class, cell), head) in cells.iter().zip(self.heads) {
+            let class = if class.is_empty() { String::new() } else { format!(" class=\"{class}\"") };
+            let _ = match cell.as_str() {
+                "" => write!(self.body, "<td{class}></td>"),
+                cell => write!(self.body, "<td{class} data-l=\"{head}\">{cell}</td>"),
+            };
+        }
+        self.body.push_str("</tr>\n");
+    }
+
+    /// Nothing where there is no row. `left` rows are not there.
+    fn finish(self, left: u64, out: &mut String) {
+        if self.body.is_empty() {
+            return;
+        }
+        out.push_str("<table><thead><tr>");
+        for head in self.heads {
+            let numeric = matches!(*head, "Attempts" | "Allowed" | "Denied" | "Sent" | "Received" | "Times");
+            let _ = write!(out, "<th{}>{head}</th>", if numeric { " class=\"n\"" } else { "" });
+        }
+        let _ = write!(out, "</tr></thead>\n<tbody>\n{}</tbody></table>\n", self.body);
+        if left > 0 {
+            let _ = writeln!(out, "<p class=\"left\">and {} more, not listed here</p>", number(left));
+        }
+    }
+}
+
+fn count(class: &'static str, count: u64) -> Cell {
+    match count {
+        0 => ("n", "<span class=\"soft\">0</span>".to_owned()),
+        count if class.is_empty() => ("n", number(count)),
+        count => ("n", format!("<b class=\"{class}\">{}</b>", number(count))),
+    }
+}
+
+fn page(report: &Report) -> Result<String, fmt::Error> {
+    let mut out = String::new();
+    let title = title(report);
+    write!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{CSP}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"referrer\" content=\"no-referrer\">\n\
+         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n",
+    )?;
+    head(report, &title, &mut out)?;
+    denied(report, &mut out)?;
+    if let [run] = report.runs.as_slice() {
+        out.push_str("<h2>Over time</h2>\n");
+        timeline(run, &mut out)?;
+    }
+    hosts(report, &mut out)?;
+    rules(report, &mut out)?;
+    for (at, it) in report.runs.iter().enumerate() {
+        run(report, it, at, &mut out)?;
+    }
+    if report.more_runs > 0 {
+        writeln!(
+            out,
+            "<p class=\"left\">{} counted above and without a section here.</p>",
+            many(report.more_runs, "more run is", "more runs are")
+        )?;
+    }
+    write!(
+        out,
+        "<footer><p>Made by exeat {} from the record, which has more: this page leaves out what it does not list. Times are UTC. \
+         Sent is from the sandbox to the network. The record names neither paths nor contents of what was sent.</p></footer>\n\
+         </main>\n</body>\n</html>\n",
+        env!("CARGO_PKG_VERSION")
+    )?;
+    Ok(out)
+}
+
+fn title(report: &Report) -> String {
+    let [run] = report.runs.as_slice() else {
+        let runs = report.runs.len() as u64 + report.more_runs;
+        return format!("Network access of {}", many(runs, "run", "runs"));
+    };
+    let command = run.start.as_ref().and_then(|start| start.command.as_deref());
+    let what = run.stage.as_deref().or(command).unwrap_or(&run.name);
+    format!("Network access of {}", text(what))
+}
+
+fn head(report: &Report, title: &str, out: &mut String) -> fmt::Result {
+    let total = &report.summary.total;
+    writeln!(out, "<header>\n<p class=\"soft\">exeat report</p>\n<h1>{title}</h1>")?;
+    writeln!(
+        out,
+        "<p class=\"soft\">Programs ran in a sandbox that has no network of its own. Each attempt to reach another machine was \
+         held against the rules before it was answered. This page shows what was recorded of that.</p>\n</header>"
+    )?;
+    let Tally { allowed, denied, would_deny, errors } = total.tally;
+    let told = |count: u64, word: &str| (count > 0).then(|| format!("{} {word}", number(count)));
+    let rest: Vec<String> = [
+        told(would_deny, "would have been denied, and passed, since the policy only reports"),
+        told(allowed, "allowed"),
+        told(errors, "failed for other reasons than the policy"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let rest = if rest.is_empty() { String::new() } else { format!(" {}.", rest.join(", ")) };
+    match (denied, would_deny) {
+        (0, 0) => writeln!(out, "<div class=\"box good\"><p><b>Nothing was denied.</b>{rest}</p></div>")?,
+        (0, _) => writeln!(out, "<div class=\"box warn\"><p><b>Nothing was denied.</b>{rest}</p></div>")?,
+        _ => writeln!(
+            out,
+            "<div class=\"box bad\"><p><b>{} denied.</b>{rest}</p></div>",
+            many(denied, "attempt was", "attempts were")
+        )?,
+    }
+    match report.files.as_slice() {
+        files if files.len() <= FEW => {
+            for source in files {
+                standing(source, files.len() > 1, out)?;
+            }
+        }
+        files => standings(files, out)?,
+    }
+    let unrecorded = report.summary.unrecorded;
+    if unrecorded > 0 {
+        writeln!(
+            out,
+            "<div class=\"box bad\"><p>No line tells of {}, as the record says itself.</p></div>",
+            many(unrecorded, "attempt", "attempts")
+        )?;
+    }
+    if report.summary.unseen > 0 {
+        writeln!(
+            out,
+            "<div class=\"box warn\"><p>{} not looked at, and not let out.</p></div>",
+            many(report.summary.unseen, "packet or connection was", "packets or connections were")
+        )?;
+    }
+    out.push_str("<ul class=\"tiles\">\n");
+    let mut tile = |class: &str, value: String, words: &str| {
+        writeln!(out, "<li class=\"{class}\"><b>{value}</b> <span>{words}</span></li>")
+    };
+    tile(if denied > 0 { "bad" } else { "" }, number(denied), "denied")?;
+    if would_deny > 0 {
+        tile("warn", number(would_deny), "would be denied")?;
+    }
+    tile(if allowed > 0 { "good" } else { "" }, number(allowed), "allowed")?;
+    if errors > 0 {
+        tile("", number(errors), "failed")?;
+    }
+    tile("", bytes(total.bytes_up), "sent")?;
+    tile("", bytes(total.bytes_down), "received")?;
+    out.push_str("</ul>\n");
+    if report.runs.len() > 1 {
+        out.push_str("<h2>Runs</h2>\n");
+        let mut table = Table::new(&["Began", "Run", "What", "Denied", "Allowed", "Sent", "Received"]);
+        for (at, run) in report.runs.iter().enumerate() {
+            let command = run.start.as_ref().and_then(|start| start.command.as_deref());
+            let what = run.stage.as_deref().or(command).unwrap_or("-");
+            table.row(&[
+                ("t", text(&day_and_time(&run.first)).to_string()),
+                ("", format!("<a href=\"#run-{at}\">{}</a>", code(&run.name))),
+                ("", text(what).to_string()),
+                count("bad", run.tally.denied),
+                count("", run.tally.allowed),
+                ("n", bytes(run.bytes_up)),
+                ("n", bytes(run.bytes_down)),
+            ]);
+        }
+        table.finish(report.more_runs, out);
+    }
+    Ok(())
+}
+
+/// The same of many records: how many of each, and the worst by name. Each stands with its run too.
+fn standings(files: &[Source], out: &mut String) -> fmt::Result {
+    /// Names that are listed.
+    const LISTED: usize = 20;
+    let of = |source: &Source| source.verified.as_ref().map(verify::Report::standing);
+    let every = |wanted: Option<Standing>| files.iter().filter(move |source| of(source) == wanted);
+    for (class, wanted, what) in [
+        ("bad", Some(Standing::Tampered), "changed after being written. Do not rely on this page"),
+        ("warn", None, "not checked"),
+        ("warn", Some(Standing::UnknownKey), "signed by a key that is not known here"),
+        ("warn", Some(Standing::Unfinished), "not complete, or not signed to the end"),
+        ("good", Some(Standing::Whole), "whole: each line is as it was written, and none is missing"),
+    ] {
+        let count = every(wanted).count();
+        if count == 0 {
+            continue;
+        }
+        let records = many(count as u64, "record is", "records are");
+        write!(out, "<div class=\"box {class}\"><p><b>{records}</b> {what}.</p>")?;
+        if wanted == Some(Standing::Tampered) {
+            let names: Vec<String> = every(wanted).take(LISTED).map(|source| code(&source.name)).collect();
+            write!(out, "<p>{}</p>", names.join(", "))?;
+        }
+        out.push_str("</div>\n");
+    }
+    Ok(())
+}
+
+/// Whether the record can be believed. It is called verified where it was, and nowhere else.
+fn standing(source: &Source, named: bool, out: &mut String) -> fmt::Result {
+    let of = if named { format!(" ({})", code(&source.name)) } else { String::new() };
+    let Some(report) = &source.verified else {
+        writeln!(
+            out,
+            "<div class=\"box warn\"><p><b>The record was not checked{of}.</b> Nobody looked whether it is as it was written.</p>"
+        )?;
+        flaws(source, out)?;
+        out.push_str("</div>\n");
+        return Ok(());
+    };
+    let signed = match &report.key {
+        Some(key) => {
+            format!(" It is signed by the key {}.", code(&format!("{}+{}", key.name(), key.key_id())))
+        }
+        None => String::new(),
+    };
+    let keys: Vec<String> = report.unknown_keys.iter().map(|id| code(id)).collect();
+    let (class, said) = match report.standing() {
+        Standing::Whole => (
+            "good",
+            format!(
+                "<b>The record is whole{of}.</b> Each of its {} is as it was written, and none is missing.{signed}",
+                many(report.lines, "line", "lines")
+            ),
+        ),
+        Standing::Unfinished => {
+            let (what, why) = match report.ending {
+                Ending::MidLine => ("not complete", "It ends in the middle of a line."),
+                Ending::Unfinished => {
+                    ("not complete", "The run has not ended, was killed, or the end was cut off.")
+                }
+                Ending::Sealed | Ending::Unsealed => (
+                    "not signed to its end",
+                    "Whoever can write that file could have written its end anew, which nobody could tell.",
+                ),
+            };
+            ("warn", format!("<b>The record is {what}{of}.</b> Its lines fit together. {why}{signed}"))
+        }
+        Standing::UnknownKey => (
+            "warn",
+            format!(
+                "<b>The record is not verified{of}.</b> Nothing contradicts it, but who signed it is not known here (key {}).",
+                keys.join(", ")
+            ),
+        ),
+        Standing::Tampered => (
+            "bad",
+            format!("<b>The record was changed after it was written{of}.</b> Do not rely on this page."),
+        ),
+    };
+    writeln!(out, "<div class=\"box {class}\"><p>{said}</p>")?;
+    if !report.findings.is_empty() {
+        out.push_str("<ul>");
+        for finding in &report.findings {
+            write!(out, "<li>{}</li>", text(&finding.to_string()))?;
+        }
+        if report.more > 0 {
+            write!(out, "<li>and {} more</li>", number(report.more))?;
+        }
+        out.push_str("</ul>");
+    }
+    out.push_str("</div>\n");
+    Ok(())
+}
+
+fn flaws(source: &Source, out: &mut String) -> fmt::Result {
+    if source.flaws.is_empty() {
+        return Ok(());
+    }
+    out.push_str("<ul>");
+    for flaw in &source.flaws {
+        write!(out, "<li>{}</li>", text(flaw))?;
+    }
+    if source.more_flaws > 0 {
+        write!(out, "<li>and {} more</li>", number(source.more_flaws))?;
+    }
+    out.push_str("</ul>\n");
+    Ok(())
+}
+
+fn name_of(host: &HostSummary) -> String {
+    let Some(name) = host.host.as_deref() else { return "(no readable name)".to_owned() };
+    let name =
+        if name.contains(':') { format!("[{}]", printable(name)) } else { printable(name).into_owned() };
+    let name = match host.port {
+        Some(port) => format!("{name}:{port}"),
+        None => name,
+    };
+    match host.proto {
+        Proto::Tcp => name,
+        Proto::Udp => format!("{name} (UDP)"),
+        Proto::Other(number) => format!("{name} (protocol {number})"),
+    }
+}
+
+/// What was not let through, and why: first of all.
+fn denied(report: &Report, out: &mut String) -> fmt::Result {
+    let refused = |host: &&&HostSummary| {
+        let Tally { denied, would_deny, errors, .. } = host.traffic.tally;
+        denied > 0 || would_deny > 0 || errors > 0
+    };
+    let all = report.summary.hosts();
+    let hosts: Vec<_> = all.iter().filter(refused).collect();
+    if hosts.is_empty() {
+        return Ok(());
+    }
+    out.push_str("<h2>Denied, and why</h2>\n");
+    let mut table = Table::new(&["Host", "What", "Times", "Why", "First"]);
+    for host in hosts.iter().take(MAX_ROWS) {
+        let tally = host.traffic.tally;
+        for (it, times) in [
+            (Verdict::Deny, tally.denied),
+            (Verdict::WouldDeny, tally.would_deny),
+            (Verdict::Error, tally.errors),
+        ] {
+            if times == 0 {
+                continue;
+            }
+            let (word, class) = verdict(it);
+            // A reason of one verdict is none of another; those that two have are rare, and stand with both.
+            let network = |reason: &Reason| {
+                matches!(
+                    reason,
+                    Reason::ResolveError
+                        | Reason::ConnectError
+                        | Reason::TlsError
+                        | Reason::Timeout
+                        | Reason::DnsEmpty
+                )
+            };
+            let why: Vec<&str> = host
+                .reasons
+                .keys()
+                .filter(|reason| (it == Verdict::Error) == network(reason) || host.reasons.len() == 1)
+                .map(|reason| plain(*reason))
+                .collect();
+            table.row(&[
+                ("", code(&name_of(host))),
+                (class, word.to_owned()),
+                count("", times),
+                ("", text(&why.join("; ")).to_string()),
+                ("t", host.first.map(|at| text(&day_and_time(at.as_str())).to_string()).unwrap_or_default()),
+            ]);
+        }
+    }
+    table.finish(hosts.len().saturating_sub(MAX_ROWS) as u64, out);
+    Ok(())
+}
+
+/// Every host, those first that were denied.
+fn hosts(report: &Report, out: &mut String) -> fmt::Result {
+    let hosts = report.summary.hosts();
+    if hosts.is_empty() {
+        out.push_str("<h2>Hosts</h2>\n<p>Nothing was tried.</p>\n");
+        return Ok(());
+    }
+    out.push_str("<h2>Hosts</h2>\n");
+    let mut table = Table::new(&["Host", "Denied", "Allowed", "Sent", "Received", "Rules"]);
+    let sizes = |traffic: &Traffic| match (traffic.bytes_up, traffic.bytes_down) {
+        (0, 0) => [("n", String::new()), ("n", String::new())],
+        (up, down) => [("n", bytes(up)), ("n", bytes(down))],
+    };
+    for host in hosts.iter().take(MAX_ROWS) {
+        let Tally { allowed, denied, would_deny, .. } = host.traffic.tally;
+        let [up, down] = sizes(&host.traffic);
+        let mut rules: Vec<String> = report.summary.rules_of(host).map(|used| code(&used.rule)).collect();
+        rules.dedup();
+        if host.rules_more {
+            rules.push("and more".to_owned());
+        }
+        table.row(&[
+            ("", code(&name_of(host))),
+            count("bad", denied),
+            count("", allowed.saturating_add(would_deny)),
+            up,
+            down,
+            ("", rules.join(", ")),
+        ]);
+    }
+    let others = &report.summary.others;
+    if others.tally != Tally::default() {
+        let [up, down] = sizes(others);
+        let Tally { allowed, denied, would_deny, .. } = others.tally;
+        table.row(&[
+            ("", "all others together".to_owned()),
+            count("bad", denied),
+            count("", allowed.saturating_add(would_deny)),
+            up,
+            down,
+            ("", String::new()),
+        ]);
+    }
+    table.finish(hosts.len().saturating_sub(MAX_ROWS) as u64, out);
+    Ok(())
+}
+
+/// The rules that decided, with what they say of themselves.
+fn rules(report: &Report, out: &mut String) -> fmt::Result {
+    let rules = report.summary.rules();
+    if rules.is_empty() {
+        return Ok(());
+    }
+    out.push_str("<h2>Rules that decided</h2>\n");
+    let mut table = Table::new(&["Rule", "Attempts", "Where it stands", "Why", "Approved by", "Expires"]);
+    let none = Said::default();
+    for (used, attempts) in rules.iter().take(MAX_ROWS) {
+        let said = report.rules.get(&(used.rule.clone(), used.src.clone())).unwrap_or(&none);
+        let cell = |text_of: &Option<String>| {
+            text_of.as_deref().map(|words| text(words).to_string()).unwrap_or_default()
+        };
+        table.row(&[
+            ("", format!("{} {}", if used.denies { "denies" } else { "allows" }, code(&used.rule))),
+            count("", *attempts),
+            ("", code(&used.src)),
+            ("", cell(&said.why)),
+            ("", cell(&said.approved_by)),
+            ("t", cell(&said.expires)),
+        ]);
+    }
+    table.finish(rules.len().saturating_sub(MAX_ROWS) as u64, out);
+    Ok(())
+}
+
+/// Attempts over time: what was let through above the line, what was not below it. Colour says the same again.
+fn timeline(run: &Run, out: &mut String) -> fmt::Result {
+    /// Of the picture, in its own units; the page stretches it.
+    const WIDTH: u64 = 7200;
+    const HEIGHT: u64 = 1200;
+    /// Above and below the highest bars.
+    const EDGE: u64 = 30;
+    /// Of the widest bar.
+    const WIDEST: u64 = 360;
+    /// What there was shows.
+    const LOWEST: u64 = 24;
+    let steps = run.timeline.steps();
+    let through = |tally: &Tally| tally.allowed.saturating_add(tally.would_deny);
+    let not = |tally: &Tally| tally.denied.saturating_add(tally.errors);
+    let above = steps.iter().map(through).max().unwrap_or(0);
+    let below = steps.iter().map(not).max().unwrap_or(0);
+    if above == 0 && below == 0 {
+        out.push_str("<p class=\"soft\">Nothing was tried.</p>\n");
+        return Ok(());
+    }
+    // One scale for both, so that bars can be compared; the line is where both have room.
+    let most = u128::from(above) + u128::from(below);
+    let height = |count: u64| match count {
+        0 => 0,
+        count => {
+            let room = u128::from(HEIGHT - 2 * EDGE);
+            u64::try_from(u128::from(count) * room / most).unwrap_or(HEIGHT).max(LOWEST)
+        }
+    };
+    let line = (EDGE + height(above)).min(HEIGHT - EDGE);
+    let pitch = WIDTH / (steps.len() as u64).max(1);
+    let bar = pitch.saturating_sub(pitch / 6).clamp(1, WIDEST);
+    let length = run.timeline.step();
+    let total = length.saturating_mul(steps.len() as u64);
+    writeln!(
+        out,
+        "<figure><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" role=\"img\" aria-label=\"{}\">",
+        text(&format!("Attempts over {}: {} in all", duration(total), run.tally))
+    )?;
+    for (at, tally) in steps.iter().enumerate() {
+        if *tally == Tally::default() {
+            continue;
+        }
+        let (x, from) = (pitch * at as u64, length.saturating_mul(at as u64));
+        let till = from.saturating_add(length);
+        write!(out, "<g><title>{} to {}: {tally}</title>", duration(from), duration(till))?;
+        let mut y = line;
+        for (class, count) in [("a", tally.allowed), ("w", tally.would_deny)] {
+            let high = height(count).min(y);
+            if high > 0 {
+                y -= high;
+                write!(
+                    out,
+                    "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{bar}\" height=\"{high}\"/>"
+                )?;
+            }
+        }
+        let mut y = line;
+        for (class, count) in [("d", tally.denied), ("e", tally.errors)] {
+            let high = height(count);
+            if high > 0 {
+                write!(
+                    out,
+                    "<rect class=\"{class}\" x=\"{x}\" y=\"{y}\" width=\"{bar}\" height=\"{high}\"/>"
+                )?;
+                y += high;
+            }
+        }
+        out.push_str("</g>\n");
+    }
+    write!(
+        out,
+        "<line class=\"l\" x1=\"0\" y1=\"{line}\" x2=\"{WIDTH}\" y2=\"{line}\"/></svg>\n\
+         <div class=\"axis\"><span>start</span><span>{}</span></div>\n<figcaption class=\"key\">",
+        duration(total)
+    )?;
+    let Tally { would_deny, errors, .. } = run.tally;
+    out.push_str("<span><i class=\"a\"></i>above the line: allowed</span>");
+    if would_deny > 0 {
+        out.push_str("<span><i class=\"w\"></i>would be denied, and passed</span>");
+    }
+    out.push_str("<span><i class=\"d\"></i>below: denied</span>");
+    if errors > 0 {
+        out.push_str("<span><i class=\"e\"></i>failed</span>");
+    }
+    writeln!(
+        out,
+        "<span>highest: {} in {}</span></figcaption></figure>",
+        number(above.max(below)),
+        duration(length)
+    )
+}
+
+/// What only one run has.
+fn run(report: &Report, run: &Run, at: usize, out: &mut String) -> fmt::Result {
+    let several = report.runs.len() > 1;
+    match several {
+        true => writeln!(out, "<h2 id=\"run-{at}\">Run {}</h2>", code(&run.name))?,
+        false => out.push_str("<h2>The run</h2>\n"),
+    }
+    if let Some(source) = report.files.get(run.file).filter(|_| report.files.len() > FEW) {
+        standing(source, false, out)?;
+    }
+    facts(report, run, out)?;
+    if several {
+        timeline(run, out)?;
+    }
+    in_order(run, out)?;
+    policies(run, out)?;
+    if !run.notes.is_empty() {
+        out.push_str("<h3>Notes</h3>\n");
+        let mut table = Table::new(&["Time", "What"]);
+        for (time, what) in &run.notes {
+            table.row(&[("t", text(&day_and_time(time)).to_string()), ("", text(what).to_string())]);
+        }
+        table.finish(run.notes_more, out);
+    }
+    Ok(())
+}
+
+fn facts(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
+    let of = |field: Option<&String>| field.map(|words| text(words).to_string());
+    let start = run.start.as_deref();
+    let pairs = |map: &std::collections::BTreeMap<String, String>, sign: &str| {
+        let pairs: Vec<String> = map.iter().map(|(key, value)| format!("{key}{sign}{value}")).collect();
+        (!pairs.is_empty()).then(|| text(&pairs.join(", ")).to_string())
+    };
+    out.push_str("<dl>\n");
+    let mut fact = |name: &str, value: Option<String>| match value {
+        Some(value) => writeln!(out, "<dt>{name}</dt><dd>{value}</dd>"),
+        None => Ok(()),
+    };
+    fact("Command", start.and_then(|it| it.command.as_deref()).map(code))?;
+    fact("Stage", of(run.stage.as_ref()))?;
+    fact("Run", Some(code(&run.name)))?;
+    fact("Began", Some(format!("{} UTC", text(&day_and_time(&run.first)))))?;
+    let ended = run.end.as_deref().map(|end| {
+        let exit = end.exit.map(|exit| format!(", exit code {exit}")).unwrap_or_default();
+        let limit = end.limit.as_deref().map(|limit| format!(" ({limit})")).unwrap_or_default();
+        let cause = cause(end.cause.as_deref().unwrap_or("-"));
+        let said = format!("{}{limit}{exit}", printable(cause));
+        format!("{} UTC: {}", text(&day_and_time(&run.last)), text(&said))
+    });
+    let open = || format!("not recorded; the last line is of {} UTC", text(&day_and_time(&run.last)));
+    fact("Ended", Some(ended.unwrap_or_else(open)))?;
+    let attempts = run.end.as_deref().and_then(|end| end.connections);
+    fact("Connections", attempts.map(number))?;
+    let mode = run.policies.first().and_then(|policy| policy.mode.as_deref());
+    fact(
+        "Mode",
+        mode.map(|mode| match mode {
+            "enforce" => "enforce: what no rule allows is denied".to_owned(),
+            "report" => "report: what no rule allows passes, and is recorded".to_owned(),
+            other => text(other).to_string(),
+        }),
+    )?;
+    if let Some(start) = start {
+        fact("Enforced", pairs(&start.enforcement, ": "))?;
+        let by: Vec<&str> =
+            [&start.backend, &start.bridge].into_iter().filter_map(Option::as_deref).collect();
+        fact("Sandbox", (!by.is_empty()).then(|| text(&by.join(", ")).to_string()))?;
+        fact("Gateway", of(start.gateway.as_ref()))?;
+        fact("Decided by", of(start.proxy.as_ref()))?;
+        let next =
+            |next: &String| format!("{} (it looks names up: their addresses were not checked)", text(next));
+        fact("Next proxy", start.upstream.as_ref().map(next))?;
+        fact("Limits", (!start.limits.is_empty()).then(|| text(&start.limits.join(", ")).to_string()))?;
+        fact("Labels", pairs(&start.labels, "="))?;
+        fact("exeat", of(start.version.as_ref()))?;
+    }
+    fact("Record", report.files.get(run.file).map(|file| code(&file.name)))?;
+    out.push_str("</dl>\n");
+    Ok(())
+}
+
+/// How a run ended, in words.
+fn cause(word: &str) -> &str {
+    match word {
+        "exit" => "the command ended",
+        "signal" => "the command was ended by a signal",
+        "timeout" => "its time was over",
+        "limit" => "it met a limit",
+        "uncovered" => "what was hidden from it was changed on the host",
+        "setup" => "the sandbox could not be made",
+        "policy" => "the policy refused the run",
+        "stopped" => "exeat was told to stop",
+        other => other,
+    }
+}
+
+/// What was not let through, as it came.
+fn in_order(run: &Run, out: &mut String) -> fmt::Result {
+    if run.denied.is_empty() {
+        return Ok(());
+    }
+    let shown = match run.denied_more {
+        0 => String::new(),
+        _ => format!(" (the first {MAX_DENIED})"),
+    };
+    writeln!(out, "<details><summary>What was not allowed, in its order{shown}</summary>")?;
+    let mut table = Table::new(&["Time", "What", "Host", "Why"]);
+    for attempt in &run.denied {
+        let (word, class) = verdict(attempt.verdict);
+        table.row(&[
+            ("t", text(attempt.time.get(11..23).unwrap_or(&attempt.time)).to_string()),
+            (class, word.to_owned()),
+            ("", code(&attempt.target)),
+            ("", text(&attempt.why).to_string()),
+        ]);
+    }
+    table.finish(run.denied_more, out);
+    out.push_str("</details>\n");
+    Ok(())
+}
+
+fn policies(run: &Run, out: &mut String) -> fmt::Result {
+    if run.policies.is_empty() && run.sources.is_empty() {
+        return Ok(());
+    }
+    out.push_str("<h3>Policy</h3>\n");
+    if !run.sources.is_empty() {
+        let mut table = Table::new(&["File", "What it is for", "SHA-256 when it was read"]);
+        for (role, file, sha256) in &run.sources {
+            let role = match role.as_str() {
+                "policy" => "grants",
+                "ceiling" => "bounds what is granted",
+                "effects" => "says what the stage declares",
+                "rules" => "rules, one a line",
+                other => other,
+            };
+            table.row(&[("", code(file)), ("", text(role).to_string()), ("", code(sha256))]);
+        }
+        table.finish(0, out);
+    }
+    for policy in &run.policies {
+        stored(policy, out)?;
+    }
+    Ok(())
+}
+
+fn stored(policy: &Policy, out: &mut String) -> fmt::Result {
+    writeln!(out, "<p>In force: {}</p>", code(&policy.sha256))?;
+    let why = match &policy.stored {
+        Stored::Same(json) => {
+            let begin = policy.sha256.get(..DIGITS).unwrap_or(&policy.sha256);
+            writeln!(
+                out,
+                "<details><summary>All of it, as it was stored ({}...)</summary>\n<pre>",
+                text(begin)
+            )?;
+            let value: Option<serde_json::Value> = serde_json::from_str(json).ok();
+            let pretty = value.and_then(|value| serde_json::to_string_pretty(&value).ok());
+            for line in pretty.as_deref().unwrap_or(json).lines() {
+                writeln!(out, "{}", text(line))?;
+            }
+            out.push_str("</pre></details>\n");
+            return Ok(());
+        }
+        Stored::Other => "What is stored beside the record is another policy: it is not shown.",
+        Stored::Long => "It is stored beside the record, and too long for this page.",
+        Stored::None => "It is not stored beside the record.",
+    };
+    writeln!(out, "<p class=\"soft\">{why}</p>")
+}

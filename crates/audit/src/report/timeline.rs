@@ -1,0 +1,70 @@
+//! Attempts over the time of a run, in a fixed number of steps.
+//!
+//! Knows no clock: time is microseconds since the run began. Steps double in length when the run outgrows them.
+
+use crate::query::Record;
+use crate::summary::Tally;
+
+/// Steps at most.
+const STEPS: usize = 60;
+
+/// The first length of a step, in microseconds.
+const SHORTEST: u64 = 10_000;
+
+/// Attempts by verdict in each step.
+#[derive(Debug)]
+pub(super) struct Timeline {
+    /// Microseconds.
+    step: u64,
+    steps: Vec<Tally>,
+    /// The latest moment that was heard of.
+    end: u64,
+}
+
+impl Default for Timeline {
+    fn default() -> Timeline {
+        Timeline { step: SHORTEST, steps: vec![Tally::default(); STEPS], end: 0 }
+    }
+}
+
+impl Timeline {
+    /// Makes room for a moment, in microseconds.
+    pub(super) fn reach(&mut self, us: u64) {
+        self.end = self.end.max(us);
+        while self.end / self.step >= STEPS as u64 {
+            let mut merged: Vec<Tally> = self.steps.chunks(2).map(sum).collect();
+            merged.resize(STEPS, Tally::default());
+            self.steps = merged;
+            self.step = self.step.saturating_mul(2);
+        }
+    }
+
+    /// Counts a decision.
+    pub(super) fn add(&mut self, record: &Record) {
+        self.reach(record.mono_us);
+        let at = usize::try_from(record.mono_us / self.step).unwrap_or(usize::MAX);
+        if let Some(step) = self.steps.get_mut(at) {
+            step.add(record);
+        }
+    }
+
+    /// The steps of the run, up to its end.
+    pub(super) fn steps(&self) -> &[Tally] {
+        let count = usize::try_from(self.end / self.step).unwrap_or(STEPS).saturating_add(1);
+        self.steps.get(..count).unwrap_or(&self.steps)
+    }
+
+    /// The length of a step, in microseconds.
+    pub(super) fn step(&self) -> u64 {
+        self.step
+    }
+}
+
+fn sum(tallies: &[Tally]) -> Tally {
+    tallies.iter().fold(Tally::default(), |sum, one| Tally {
+        allowed: sum.allowed.saturating_add(one.allowed),
+        denied: sum.denied.saturating_add(one.denied),
+        would_deny: sum.would_deny.saturating_add(one.would_deny),
+        errors: sum.errors.saturating_add(one.errors),
+    })
+}
