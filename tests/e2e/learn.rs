@@ -1,11 +1,18 @@
 //! From what runs did to what they may do: the lock, the policy that is learned, and what another policy would have said.
 
 use std::fs;
+use std::net::IpAddr;
+use std::time::Duration;
 
-use e2e::case::{Cases, Cx};
+use e2e::case::{Bridge, Cases, Cx};
+use e2e::dns::Answer;
 use e2e::run::{Done, Run};
 
 pub(crate) fn cases(list: &mut Cases) {
+    list.matrix("learn::the_learned_policy_allows_the_same_run_and_no_more", learned);
+    list.users("learn::where_the_policy_is_written", written);
+    list.users("learn::what_cannot_be_learned_from", refused);
+    list.bridges("learn::from_records_of_runs_that_enforced", from_records);
     list.matrix("learn::a_lock_refuses_what_is_new", locked);
     list.users("learn::a_lock_is_written_from_records", lock_written);
     list.once("learn::a_stage_without_a_lock_does_not_start", lock_missing);
@@ -20,6 +27,150 @@ fn asking<'a>(cx: &'a Cx, flags: &[&str], targets: &[&str]) -> Run<'a> {
 
 fn record_of(done: &Done) -> String {
     done.record_path().expect("a record").display().to_string()
+}
+
+fn addr(text: &str) -> IpAddr {
+    text.parse().expect("an address")
+}
+
+/// `exeat learn FLAGS -- COMMAND`, over the bridge of the trial.
+fn learn<'a>(cx: &'a Cx, flags: &[&str], command: &[&str]) -> Run<'a> {
+    let bridge = if cx.bridge() == Bridge::Relay { "relay" } else { "handoff" };
+    cx.exeat([&["learn", "--bridge", bridge], flags, &["--"], command].concat())
+}
+
+/// The rules of a policy file, without its comments.
+fn rules_of(text: &str) -> Vec<String> {
+    let lines = text.lines().map(str::trim).filter(|line| line.starts_with('"'));
+    lines.map(|line| line.trim_matches(['"', ','].as_slice()).to_owned()).collect()
+}
+
+/// Learned, it allows the run that it was learned from, without a denial, and one thing more is refused.
+fn learned(cx: &Cx) {
+    let (v4, _) = cx.spare_addrs(0);
+    let [free, web, more] = ["free", "web", "more"].map(|word| cx.name(word, Answer::Addrs(vec![v4])));
+    let inner = cx.name("inner", Answer::Addrs(vec![addr("10.2.3.4")]));
+    let shut = cx.name("shut", Answer::Addrs(vec![addr("10.2.3.5")]));
+    let good = cx.good();
+    let curl = |url: String| format!("curl -sS -o /dev/null --fail --max-time 20 --cacert ca.pem {url} && ");
+    let same = format!(
+        "{}{}{} ask {good}:7 && {} ask {inner}:443",
+        curl(format!("https://{free}/")),
+        curl(format!("http://{web}/")),
+        cx.probe(),
+        cx.probe()
+    );
+    let script = format!("{same}; {} ask {shut}:443; {} ask {free}:8443; exit 4", cx.probe(), cx.probe());
+    let on_7 = format!("{good}:7");
+    let flags = ["--allow", &on_7, "--allow", &inner, "--allow", "10.2.3.4", "-o", "learned.toml"];
+    let done = learn(cx, &flags, &["sh", "-c", &script]).deadline(Duration::from_secs(90)).run();
+    done.exits(4).says("report mode").says("would deny").says("exeat: note: learned policy: learned.toml");
+    let text = fs::read_to_string(cx.dir().join("learned.toml")).expect("a policy");
+    let mut expected = [
+        format!("{free}:443"),
+        format!("{web}:80"),
+        on_7.clone(),
+        format!("{inner}:443"),
+        "10.2.3.4:443".into(),
+    ];
+    expected.sort();
+    let mut rules = rules_of(&text);
+    rules.sort();
+    assert_eq!(rules, expected, "{text}");
+    for said in [
+        format!("#   \"{free}:8443\",  # 1x default; first"),
+        format!("#   {shut}:443  1x private_ip; first"),
+        format!("besides \"{shut}:443\" it takes rules for where that leads: \"10.2.3.5:443\" (private)"),
+        "  # 1 connection, 1 that no rule allowed\n".to_owned(),
+    ] {
+        assert!(text.contains(&said), "no {said:?} in\n{text}");
+    }
+    assert!(!text.contains("tls ="), "{text}");
+
+    let run = |script: &str| cx.exeat(["run", "--policy", "learned.toml", "--", "sh", "-c", script]);
+    let done = run(&same).deadline(Duration::from_secs(90)).run();
+    done.exits(0);
+    let log = done.record();
+    assert_eq!(log.events("run_end")[0]["denied"], 0, "{done:?}");
+    assert_eq!(log.events("decision").len(), 4, "{done:?}");
+    let done =
+        run(&format!("{same} && {} ask {more}:443", cx.probe())).deadline(Duration::from_secs(90)).run();
+    done.says(&format!("denied  1x  {more}:443"));
+    assert_eq!(done.record().events("run_end")[0]["denied"], 1);
+}
+
+/// Not over somebody's work, not through a link that the stage made, and never to the stage's own stdout.
+fn written(cx: &Cx) {
+    let good = cx.good();
+    let ask = format!("echo mine; {} ask {good}:443", cx.probe());
+    let done = learn(cx, &[], &["sh", "-c", &ask]).run();
+    done.exits(0).says("exeat: learned policy; --output FILE writes it:\n# Learned from");
+    assert!(done.stdout().starts_with("mine\n") && !done.stdout().contains("schema"), "{done:?}");
+    done.says(&format!("\n  \"{good}:443\",\n"));
+
+    cx.write("kept.toml", "mine\n");
+    learn(cx, &["-o", "kept.toml"], &["touch", "started"])
+        .run()
+        .exits(2)
+        .says("`kept.toml` is there already")
+        .says("--force");
+    assert!(!cx.dir().join("started").exists());
+    learn(cx, &["-o", "kept.toml", "--force"], &["true"]).run().exits(0);
+    assert!(fs::read_to_string(cx.dir().join("kept.toml")).expect("a policy").contains("schema = 1"));
+
+    let precious = cx.home().join("precious");
+    fs::write(&precious, "mine").expect("a file");
+    cx.bench().give(&precious, cx.is_root());
+    let link = format!("ln -s {} new.toml", precious.display());
+    learn(cx, &["-o", "new.toml", "--quiet"], &["sh", "-c", &link]).run().exits(0).prints("");
+    assert_eq!(fs::read_to_string(&precious).expect("a file"), "mine");
+    let new = cx.dir().join("new.toml");
+    assert!(fs::symlink_metadata(&new).expect("a policy").is_file());
+    // The project's own name is protected from the stage, and not from us.
+    learn(cx, &["-o", ".exeat.toml"], &["sh", "-c", "echo x > .exeat.toml; true"]).run().exits(0);
+    assert!(fs::read_to_string(cx.dir().join(".exeat.toml")).expect("a policy").starts_with("# Learned"));
+    // A descriptor.
+    let out = cx.home().join("policy.out");
+    learn(cx, &["-o", "fd:3"], &["true"]).redirect(&format!("3>{}", out.display())).run().exits(0).prints("");
+    assert!(fs::read_to_string(&out).expect("a policy").contains("allow = []"));
+}
+
+fn refused(cx: &Cx) {
+    cx.write("site.toml", "[network]\nallow = [\"*.corp.example\"]\nreport = false\n");
+    for (flags, said) in [
+        (&["--ceiling", "site.toml"][..], "report mode is forbidden by the ceiling site.toml"),
+        (&["--mode", "enforce"], "exeat audit learn --denied"),
+        (&["--audit", "fd:2"], "a record on a descriptor cannot be read again"),
+        (&["--via", "unix:/x"], "another proxy's"),
+        (&["--locked"], "nothing to learn"),
+        (&["-o", "-"], "stdout is the stage's"),
+        (&["-o", "nowhere/x.toml"], "cannot write `nowhere/x.toml`"),
+    ] {
+        learn(cx, flags, &["touch", "started"]).run().exits(2).says(said);
+    }
+    assert!(!cx.dir().join("started").exists());
+}
+
+fn from_records(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let on_443 = format!("{good}:443");
+    let record = record_of(&asking(cx, &["--allow", &good], &[&on_443, &format!("{evil}:443")]).run());
+    let done = cx.exeat(["audit", "learn", &record]).run();
+    done.exits(0).silent();
+    assert_eq!(rules_of(&done.stdout()), [on_443.as_str()]);
+    done.shows(&format!("#   \"{evil}:443\",  # 1x default; first"));
+    let done = cx.exeat(["audit", "learn", "--denied", "-o", "l.toml", &record]).run();
+    done.exits(0).prints("").silent();
+    let text = fs::read_to_string(cx.dir().join("l.toml")).expect("a policy");
+    assert_eq!(rules_of(&text), [on_443, format!("{evil}:443")]);
+    cx.exeat(["audit", "learn", "-o", "l.toml", &record]).run().exits(2).says("is there already");
+    cx.exeat(["policy", "lint", "l.toml"]).run().exits(0);
+    // A record from anywhere: what is no host is no rule, and a damaged one is said.
+    let hostile = r#"{"schema":"egress/1","seq":0,"ts":"x","mono_us":1,"event":"decision","run":"r","via":"connect","verdict":"allow","reason":"rule","host":"x\"]\nallow=[\"evil.example","port":443}"#;
+    let hostile = cx.write("hostile.jsonl", &format!("{hostile}\nnot json\n"));
+    let done = cx.exeat(["audit", "learn", hostile.to_str().expect("ASCII")]).run();
+    done.exits(1).shows("allow = []").says("line 2 is no record");
+    assert!(!done.stdout().contains("evil"), "{done:?}");
 }
 
 /// What a rule grants and the lock has not is refused, on record under the lock's name.

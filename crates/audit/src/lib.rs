@@ -25,6 +25,7 @@ pub mod export;
 pub mod follow;
 mod id;
 pub mod key;
+pub mod learn;
 mod line;
 pub mod lock;
 mod log;

@@ -92,6 +92,9 @@ pub(crate) enum ColorWhen {
 pub(crate) enum Command {
     /// Run a command in the sandbox and exit with its code
     Run(Box<RunArgs>),
+    /// Run a command in report mode, and write the policy that it needs
+    #[command(after_help = LEARN_EXAMPLES, override_usage = "exeat learn [OPTIONS] [--] COMMAND [ARG]...")]
+    Learn(Box<LearnArgs>),
     /// Decide about targets without running anything, and say why
     Check(CheckArgs),
     /// Serve the host side alone: a proxy that enforces the policy
@@ -345,6 +348,21 @@ pub(crate) struct RunArgs {
 
     #[command(flatten)]
     pub(crate) limits: LimitArgs,
+}
+
+/// `exeat learn`.
+#[derive(Debug, Args)]
+pub(crate) struct LearnArgs {
+    #[command(flatten)]
+    pub(crate) run: RunArgs,
+
+    /// Write the policy here; otherwise it is on stderr, behind the summary
+    #[arg(short, long, value_name = "FILE|fd:N", help_heading = "Learn", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<Output>,
+
+    /// With --output: replace a file that is there
+    #[arg(long, requires = "output", help_heading = "Learn")]
+    pub(crate) force: bool,
 }
 
 /// `--tty`.
@@ -942,6 +960,17 @@ Examples:
 Exit codes: the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found;
 124 --timeout reached; 152 --cpu-time reached, 153 --file-size reached; 137 another limit reached, or
 SIGKILL (--result tells which); 125 exeat could not set the sandbox up; 2 bad arguments or policy.";
+
+const LEARN_EXAMPLES: &str = "\
+Examples:
+  exeat learn -o .exeat.toml -- npm ci
+  exeat run --policy .exeat.toml -- npm ci
+  exeat learn --allow db.corp.example:5432 --allow 10.20.0.7:5432 -- ./import.sh
+
+Names that no rule allows are let through on ports 80 and 443. Everything else is enforced as in a
+run: what that refused is in the policy as comments. Allow more, and learn again.
+
+Exit codes: those of exeat run; 125 also when the policy cannot be written and the stage exited 0.";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:

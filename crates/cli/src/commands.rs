@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod generate;
+pub(crate) mod learn;
 pub(crate) mod policy;
 pub(crate) mod preset;
 pub(crate) mod prove;

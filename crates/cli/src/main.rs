@@ -23,7 +23,7 @@ use clap::Parser;
 
 use args::audit::AuditCommand;
 use args::{Cli, Command, PolicyCommand};
-use commands::{audit, check, doctor, env, generate, policy, preset, prove as proof, proxy, run};
+use commands::{audit, check, doctor, env, generate, learn, policy, preset, prove as proof, proxy, run};
 use exit::Exit;
 use render::Paint;
 
@@ -51,6 +51,7 @@ fn main() -> ExitCode {
     let err = Paint::new(cli.color, &std::io::stderr());
     let done = match cli.command {
         Command::Run(args) => run::run(*args, err),
+        Command::Learn(args) => learn::run(*args, err),
         Command::Check(args) => check::run(&args, out),
         Command::Proxy(args) => proxy::run(args, err),
         Command::Policy { command } => match command {
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
             AuditCommand::Prune(args) => audit::prune::run(&args),
             AuditCommand::List(args) => audit::list::run(&args, out),
             AuditCommand::Export(args) => audit::export::run(&args),
+            AuditCommand::Learn(args) => audit::learn::run(&args),
             AuditCommand::Lock(args) => audit::lock::run(&args),
             AuditCommand::Report(args) => audit::report::run(&args),
         },

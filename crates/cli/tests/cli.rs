@@ -293,6 +293,7 @@ fn manual_pages_are_clean() {
         [
             "exeat-audit-diff.1",
             "exeat-audit-export.1",
+            "exeat-audit-learn.1",
             "exeat-audit-list.1",
             "exeat-audit-lock.1",
             "exeat-audit-prune.1",
@@ -304,6 +305,7 @@ fn manual_pages_are_clean() {
             "exeat-completions.1",
             "exeat-doctor.1",
             "exeat-env.1",
+            "exeat-learn.1",
             "exeat-man.1",
             "exeat-policy-diff.1",
             "exeat-policy-lint.1",

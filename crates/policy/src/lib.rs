@@ -67,6 +67,7 @@ pub use policy::{
 };
 pub use port::{Port, PortError, PortSet};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
+pub use suffix::platform_of;
 pub use target::{Host, Target, TargetError};
 pub use terms::{Ech, Mode, Terms};
 pub use upstream::{AuthSpec, AuthSpecError, Bypass, BypassError, MAX_BYPASS, UpstreamFault, UpstreamUrl};

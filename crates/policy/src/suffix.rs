@@ -60,3 +60,22 @@ pub(crate) fn shared(base: &HostName) -> Option<Shared> {
     // Longer than the platform itself: the list splits the platform above `base`, so `base` has one owner.
     (suffix_len <= platform.len()).then_some(Shared::Platform)
 }
+
+/// The suffix below which this name lies and anyone can get one, where a platform hands them out. `None` for names that
+/// somebody had to register: those have one owner.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let of = |name: &str| Ok::<_, exeat_policy::NameError>(exeat_policy::platform_of(&name.parse()?));
+/// assert_eq!(of("somebody.github.io")?.as_deref(), Some("github.io"));
+/// assert_eq!(of("storage.googleapis.com")?.as_deref(), Some("googleapis.com"));
+/// assert_eq!(of("api.example.com")?, None);
+/// # Ok(())
+/// # }
+/// ```
+pub fn platform_of(name: &HostName) -> Option<String> {
+    let is_platform = |parent: &&str| {
+        parent.parse::<HostName>().is_ok_and(|parent| shared(&parent) == Some(Shared::Platform))
+    };
+    name.parents().find(is_platform).map(str::to_owned)
+}

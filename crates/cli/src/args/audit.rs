@@ -26,6 +26,8 @@ pub(crate) enum AuditCommand {
     Prune(PruneArgs),
     /// Write records in the words of another schema, for a SIEM
     Export(ExportArgs),
+    /// Print the smallest policy that covers what records say was let through
+    Learn(LearnedArgs),
     /// Write down what each stage reached, for exeat run --locked
     Lock(LockArgs),
     /// Write one page for people: what ran, what it reached, what was denied and why
@@ -242,6 +244,26 @@ pub(crate) enum ExportFormat {
     Jsonl,
 }
 
+/// `exeat audit learn`.
+#[derive(Debug, Args)]
+#[command(after_help = LEARN_EXAMPLES)]
+pub(crate) struct LearnedArgs {
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// Grant what was refused for want of a rule as well; otherwise it is in comments
+    #[arg(long)]
+    pub(crate) denied: bool,
+
+    /// Write this file in the place of stdout
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) output: Option<PathBuf>,
+
+    /// With --output: replace a file that is there
+    #[arg(long, requires = "output")]
+    pub(crate) force: bool,
+}
+
 /// `exeat audit lock`.
 #[derive(Debug, Args)]
 #[command(after_help = LOCK_EXAMPLES)]
@@ -306,6 +328,14 @@ Examples:
   exeat audit summary --format json | jq -r '.unused_rules[]'
 
 Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
+
+const LEARN_EXAMPLES: &str = "\
+Examples:
+  exeat audit learn
+  exeat audit learn monday.jsonl tuesday.jsonl -o .exeat.toml
+  exeat audit learn --last --denied
+
+Exit codes: 0 done, 1 a record is damaged (what could be read of it is used), 2 bad input.";
 
 const LOCK_EXAMPLES: &str = "\
 Examples:

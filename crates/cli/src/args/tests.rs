@@ -74,8 +74,6 @@ fn flags_of_other_versions_are_refused() {
         assert_eq!(error.kind(), clap::error::ErrorKind::UnknownArgument, "{flag}");
         assert_eq!(error.exit_code(), 2, "{flag}");
     }
-    let error = parse(&["learn"]).expect_err("learn");
-    assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand);
     for command in ["verify", "replay"] {
         let error = parse(&["audit", command]).expect_err(command);
         assert_eq!(error.kind(), clap::error::ErrorKind::InvalidSubcommand, "{command}");
@@ -276,6 +274,7 @@ fn help() {
     let commands: &[&[&str]] = &[
         &[],
         &["run"],
+        &["learn"],
         &["check"],
         &["proxy"],
         &["prove"],
@@ -287,6 +286,7 @@ fn help() {
         &["audit", "prune"],
         &["audit", "export"],
         &["audit", "report"],
+        &["audit", "learn"],
         &["audit", "lock"],
         &["policy"],
         &["policy", "show"],

@@ -27,10 +27,10 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
             words.next();
         }
     }
-    words.next().filter(|word| *word == "run")?;
+    let command = words.next().filter(|word| *word == "run" || *word == "learn")?;
 
     let cli = Cli::command();
-    let run = cli.find_subcommand("run")?;
+    let run = cli.find_subcommand(command)?;
     let mut places = Places::default();
     while let Some(word) = words.next() {
         let text = word.to_string_lossy();

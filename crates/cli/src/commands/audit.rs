@@ -3,6 +3,7 @@
 pub(crate) mod diff;
 pub(crate) mod export;
 mod follow;
+pub(crate) mod learn;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod prune;

@@ -3,9 +3,9 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use exeat_policy::Limits;
+use exeat_policy::{HostPort, Limits, Policy};
 use exeat_runner::{Ended, Outcome};
 use nix::libc::{SIGXCPU, SIGXFSZ};
 
@@ -22,10 +22,27 @@ use crate::stdio;
 
 /// Runs the command and answers with its exit code.
 pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
-    let machine = Machine::here()?;
     if args.dry_run {
-        return dry_run(args, machine);
+        return dry_run(args, Machine::here()?);
     }
+    Ok(carry_out(args, paint)?.exit)
+}
+
+/// A run that is over.
+pub(crate) struct Finished {
+    /// The exit code that goes with it.
+    pub(crate) exit: Exit,
+    /// Its record; `None` where that went to a descriptor.
+    pub(crate) record: Option<PathBuf>,
+    /// What it ran under.
+    pub(crate) policy: Policy,
+    /// The services of this machine that it offered.
+    pub(crate) host_ports: Vec<HostPort>,
+}
+
+/// Runs the command, to the end of its summary.
+pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure> {
+    let machine = Machine::here()?;
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
     request::inherited(&[("--result", args.result.as_ref())])?;
     let record = request::inherited(&[("--audit", args.audit.as_ref())]);
@@ -49,7 +66,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     for note in lost.map(|lost| lost.notes.as_slice()).unwrap_or_default() {
         stdio::line("note", note);
     }
-    let Done { outcome, llm, limits } = done?;
+    let Done { outcome, llm, limits, policy, host_ports } = done?;
     for note in &outcome.notes {
         stdio::line("note", note);
     }
@@ -74,7 +91,7 @@ pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
     if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {
         stdio::say(&render::through(&outcome.summary, through));
     }
-    Ok(outcome.ended.into())
+    Ok(Finished { exit: outcome.ended.into(), record: outcome.audit, policy, host_ports })
 }
 
 /// Writes the result of a run whose arguments clap refused, to wherever they would have it: there is no other run that an old
@@ -108,6 +125,8 @@ struct Done {
     llm: bool,
     /// Those that held.
     limits: Limits,
+    policy: Policy,
+    host_ports: Vec<HostPort>,
 }
 
 /// What to say of a stage that the kernel ended at a limit of each process (setrlimit(2)), or whose shell tells of a command
@@ -133,6 +152,7 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
     let Asked { request, notes: hints, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     let limits = request.limits;
+    let host_ports = request.host_ports.clone();
     let plan = exeat_runner::plan(request)?;
     match require {
         Some(Require::Full) => plan.require_full()?,
@@ -145,7 +165,8 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
     for note in plan.notes() {
         stdio::line("note", note);
     }
-    Ok(Done { outcome: exeat_runner::run(plan)?, llm, limits })
+    let policy = plan.policy().clone();
+    Ok(Done { outcome: exeat_runner::run(plan)?, llm, limits, policy, host_ports })
 }
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {

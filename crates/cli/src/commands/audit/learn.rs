@@ -1,0 +1,29 @@
+//! `exeat audit learn`: the smallest policy that covers what some records say was let through.
+
+use exeat_audit::learn::{Known, Learned};
+use exeat_runner::today;
+
+use crate::args::audit::LearnedArgs;
+use crate::commands::learn::file_at;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::stdio;
+
+/// Prints it.
+pub(crate) fn run(args: &LearnedArgs) -> Result<Exit, Failure> {
+    let file = args.output.as_deref().map(|path| file_at(path, args.force)).transpose()?;
+    let mut learned = Learned::default();
+    let exit = super::each(&args.records, |record| {
+        learned.take(record);
+        Ok(())
+    })?;
+    let known = Known { policy: None, host_ports: &[], denied: args.denied, today: today() };
+    let text = learned.policy_file(&known).map_err(|error| Failure::could("cannot learn").because(error))?;
+    match file {
+        None => stdio::data(text.as_bytes())?,
+        Some(file) => file
+            .write(text.as_bytes())
+            .map_err(|error| Failure::could("cannot write the learned policy").because(error))?,
+    }
+    Ok(exit)
+}

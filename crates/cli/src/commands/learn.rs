@@ -1,0 +1,131 @@
+//! `exeat learn`: a run in report mode, and the policy that its record comes to. What is let through is the policy's word;
+//! what the record says is `exeat-audit`'s.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+
+use exeat_audit::learn::{Known, Learned};
+use exeat_audit::query;
+use exeat_policy::Mode;
+use exeat_runner::today;
+
+use crate::args::{LearnArgs, Output};
+use crate::commands::run::{self, Finished};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::render::{Paint, printable};
+use crate::request;
+use crate::stdio;
+use crate::whole_file::WholeFile;
+
+/// Runs the command, and answers with its exit code.
+pub(crate) fn run(args: LearnArgs, paint: Paint) -> Result<Exit, Failure> {
+    let LearnArgs { run: mut args, output, force } = args;
+    can_learn(&args)?;
+    args.policy.mode = Some(Mode::Report);
+    if args.dry_run {
+        return run::run(args, paint);
+    }
+    request::inherited(&[("--output", output.as_ref())])?;
+    request::inherited(&[("--result", args.result.as_ref())])?;
+    let sink = output.as_ref().map(|output| Sink::open(output, force)).transpose()?;
+    let quiet = args.quiet;
+    let finished = run::carry_out(args, paint)?;
+    let exit = finished.exit;
+    let learned = learned(&finished).and_then(|text| match sink {
+        Some(sink) => sink.write(&text, quiet),
+        None => {
+            stdio::say("exeat: learned policy; --output FILE writes it:\n");
+            stdio::say(&text);
+            Ok(())
+        }
+    });
+    match learned {
+        // The stage has run: its exit code says more than ours would.
+        Err(failure) if exit != Exit::Stage(0) => {
+            stdio::say(&failure.report(paint));
+            Ok(exit)
+        }
+        learned => learned.map(|()| exit),
+    }
+}
+
+/// What a run must be for its record to tell what it reached.
+fn can_learn(args: &crate::args::RunArgs) -> Result<(), Failure> {
+    let not = |what: &str, hint: &str| Err(Failure::input(format!("exeat learn: {what}")).hint(hint));
+    if args.policy.mode == Some(Mode::Enforce) {
+        return not("it runs in report mode", "of a run that enforces: exeat audit learn --denied");
+    }
+    if args.via.is_some() {
+        return not("with --via the record is another proxy's", "exeat audit learn FILE reads that one");
+    }
+    if args.locked {
+        return not("with --locked there is nothing to learn", "leave out --locked");
+    }
+    if matches!(args.audit, Some(Output::Fd(_))) {
+        return not("a record on a descriptor cannot be read again", "--audit FILE");
+    }
+    Ok(())
+}
+
+fn learned(finished: &Finished) -> Result<String, Failure> {
+    let Some(record) = &finished.record else {
+        return Err(Failure::could("the run left no record to learn from"));
+    };
+    let unreadable = |error| Failure::could(format!("cannot read `{}`", record.display())).because(error);
+    let mut learned = Learned::default();
+    for line in query::read(record).map_err(unreadable)? {
+        learned.take(&line.map_err(unreadable)?);
+    }
+    let known = Known {
+        policy: Some(&finished.policy),
+        host_ports: &finished.host_ports,
+        denied: false,
+        today: today(),
+    };
+    learned.policy_file(&known).map_err(|error| Failure::could("cannot learn").because(error))
+}
+
+/// Where the policy goes, opened before the stage runs.
+enum Sink {
+    Fd(File),
+    File(WholeFile, String),
+}
+
+impl Sink {
+    fn open(output: &Output, force: bool) -> Result<Self, Failure> {
+        match output {
+            Output::Fd(n) => Ok(Self::Fd(request::take_fd("--output", *n)?.into())),
+            Output::File(path) => Ok(Self::File(file_at(path, force)?, path.display().to_string())),
+        }
+    }
+
+    fn write(self, text: &str, quiet: bool) -> Result<(), Failure> {
+        let written = match &self {
+            Self::Fd(file) => (&*file).write_all(text.as_bytes()),
+            Self::File(file, _) => file.write(text.as_bytes()),
+        };
+        match (written, self) {
+            (Ok(()), Self::File(_, shown)) if !quiet => {
+                stdio::line("note", &format!("learned policy: {shown}"));
+                Ok(())
+            }
+            (Ok(()), _) => Ok(()),
+            (Err(error), _) => {
+                // It was what the run was for.
+                stdio::say(text);
+                Err(Failure::could("cannot write the learned policy").because(error))
+            }
+        }
+    }
+}
+
+/// The place for a policy file; one that is there is somebody's work.
+pub(crate) fn file_at(path: &Path, force: bool) -> Result<WholeFile, Failure> {
+    let shown = printable(&path.display().to_string());
+    if !force && path.symlink_metadata().is_ok() {
+        return Err(Failure::input(format!("`{shown}` is there already")).hint("--force replaces it"));
+    }
+    WholeFile::at(path).map_err(|error| Failure::input(format!("cannot write `{shown}`")).because(error))
+}
