@@ -82,9 +82,11 @@ impl AuditLog {
         self.chained();
         self.counted();
         let first = &self.records[0];
-        let last = &self.records[self.records.len() - 1];
         assert_eq!(first["event"], "run_start", "{first}");
-        assert_eq!(last["event"], "run_end", "{last}");
+        let [.., end, seal] = &self.records[..] else { panic!("no end in {:#?}", self.records) };
+        assert_eq!(end["event"], "run_end", "{end}");
+        assert_eq!(seal["event"], "checkpoint", "{seal}");
+        assert_eq!(seal["n"], self.records.len() - 1, "{seal}");
         for (seq, record) in self.records.iter().enumerate() {
             assert_eq!(record["seq"], seq, "{record}");
             assert_eq!(record["schema"], "egress/1", "{record}");

@@ -40,7 +40,6 @@ pub struct Under {
 /// One thing that happened.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
-#[expect(clippy::large_enum_variant, reason = "most are decisions, and each is made, written and dropped")]
 pub enum Event {
     /// The first line: what runs, and what holds.
     RunStart(RunStart),
@@ -65,6 +64,14 @@ pub struct RunStart {
     pub version: String,
     /// The first word of the stage's command; never its arguments, which can hold secrets.
     pub command: Option<OsString>,
+    /// Who started it, by name.
+    pub user: Option<String>,
+    /// The machine's own name.
+    pub machine: Option<String>,
+    /// Where it was started.
+    pub dir: Option<OsString>,
+    /// What it is a part of.
+    pub trace: Option<Trace>,
     /// What isolates the stage, `bwrap` for instance.
     pub backend: Option<String>,
     /// How the stage reaches the proxy: `handoff` or `relay`.
@@ -82,6 +89,15 @@ pub struct RunStart {
     pub limits: Vec<String>,
     /// The caller's own words, `--label K=V`. Of two with one key the later stands.
     pub labels: Vec<(String, String)>,
+}
+
+/// A place in a trace (W3C Trace Context): what a run is a part of.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trace {
+    /// The trace, 32 hexadecimal digits.
+    pub trace_id: String,
+    /// The caller's span in it, 16 hexadecimal digits.
+    pub span_id: String,
 }
 
 /// A file that the effective policy was made from.

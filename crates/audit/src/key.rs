@@ -9,6 +9,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
+use std::sync::Arc;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -39,8 +40,9 @@ const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x
 const MAX_KEY: u64 = 16 * 1024;
 
 /// A key that signs. Its private part is never printed.
+#[derive(Clone)]
 pub struct SigningKey {
-    pair: Ed25519KeyPair,
+    pair: Arc<Ed25519KeyPair>,
     public: VerifyingKey,
 }
 
@@ -63,7 +65,7 @@ impl SigningKey {
     fn from_der(der: &[u8]) -> Result<SigningKey, KeyError> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).map_err(|_| KeyError::NotAKey)?;
         let public = pair.public_key().as_ref().try_into().map_err(|_| KeyError::NotAKey)?;
-        Ok(SigningKey { pair, public: VerifyingKey { name: KEY_NAME.into(), public } })
+        Ok(SigningKey { pair: Arc::new(pair), public: VerifyingKey { name: KEY_NAME.into(), public } })
     }
 
     /// A new key, and its text.

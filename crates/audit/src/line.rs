@@ -142,7 +142,12 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         policy_sha256: own.then(|| clip(&header.policy_sha256, max::DIGEST)),
         mode: own.then_some(header.mode),
         version: Some(clip(&start.version, max::WORD)),
-        command: start.command.as_deref().map(|command| program(command, max::COMMAND)),
+        command: start.command.as_deref().map(|command| path(command, max::COMMAND)),
+        user: start.user.as_deref().map(|text| clip(text, max::USER)),
+        machine: start.machine.as_deref().map(|text| clip(text, max::MACHINE)),
+        dir: start.dir.as_deref().map(|dir| path(dir, max::DIR)),
+        trace_id: start.trace.as_ref().map(|trace| clip(&trace.trace_id, max::TRACE)),
+        span_id: start.trace.as_ref().map(|trace| clip(&trace.span_id, max::SPAN)),
         backend: start.backend.as_deref().map(|text| clip(text, max::WORD)),
         bridge: start.bridge.as_deref().map(|text| clip(text, max::WORD)),
         proxy: start.proxy.as_deref().map(|text| clip_front(text, max::PROXY)),
@@ -153,6 +158,14 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         labels: (!labels.is_empty()).then_some(labels),
         labels_more: (more > 0).then_some(more),
         ..common
+    }
+}
+
+/// A path, of which the end says most.
+fn path(path: &OsStr, max: usize) -> Cow<'_, str> {
+    match path.to_str() {
+        Some(text) => clip_front(text, max),
+        None => Cow::Owned(clip_front(&escape(path.as_bytes(), usize::MAX), max).into_owned()),
     }
 }
 
@@ -186,7 +199,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
             proto => Some(proto.to_string()),
         },
         method: decision.method.as_deref().map(|text| clip(text, max::METHOD)),
-        exe: process.and_then(|process| process.exe.as_deref()).map(|exe| program(exe, max::EXE)),
+        exe: process.and_then(|process| process.exe.as_deref()).map(|exe| path(exe, max::EXE)),
         pid: process.map(|process| process.pid),
         ppid: process.and_then(|process| process.ppid),
         host,
@@ -324,14 +337,6 @@ fn says(raw: &[u8], target: Option<&Target>) -> bool {
     })
 }
 
-/// The path of a program, whose end says most.
-fn program(path: &OsStr, max: usize) -> Cow<'_, str> {
-    match path.to_str() {
-        Some(text) => clip_front(text, max),
-        None => Cow::Owned(clip_front(&escape(path.as_bytes(), usize::MAX), max).into_owned()),
-    }
-}
-
 fn host_raw<'a>(raw: &[u8]) -> Cow<'a, str> {
     Cow::Owned(clip(&escape(raw, max::HOST_RAW), max::HOST_RAW).into_owned())
 }
@@ -365,6 +370,16 @@ struct Line<'a> {
     version: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     command: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    user: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    machine: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    dir: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    trace_id: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    span_id: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     backend: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -542,7 +557,13 @@ pub(crate) mod max {
     pub(super) const METHOD: usize = 24;
     pub(super) const EXE: usize = 256;
     pub(super) const ERROR: usize = 256;
-    pub(super) const COMMAND: usize = 256;
+    pub(super) const COMMAND: usize = 192;
+    pub(super) const USER: usize = 64;
+    /// A node name has at most 64 bytes (uname(2)).
+    pub(super) const MACHINE: usize = 64;
+    pub(super) const DIR: usize = 192;
+    pub(super) const TRACE: usize = 32;
+    pub(super) const SPAN: usize = 16;
     pub(super) const WORD: usize = 32;
     /// A Unix socket's path has at most 107 bytes (unix(7)).
     pub(super) const PROXY: usize = 256;
@@ -551,14 +572,14 @@ pub(crate) mod max {
     /// In the first line, which has much to say; each decision has all of it.
     pub(super) const UPSTREAM_OF_RUN: usize = 160;
     pub(super) const GATEWAY: usize = 96;
-    pub(super) const ASPECTS: usize = 8;
+    pub(super) const ASPECTS: usize = 6;
     pub(super) const ASPECT: usize = 24;
     pub(super) const HOLDS: usize = 96;
     /// As many as there are keys.
     pub(super) const LIMITS: usize = 8;
     pub(super) const LIMIT: usize = 46;
     /// Labels of a run; the rest is counted.
-    pub(super) const LABELS: usize = 12;
+    pub(super) const LABELS: usize = 10;
     pub(super) const LABEL_KEY: usize = 32;
     pub(super) const LABEL_VALUE: usize = 64;
 }

@@ -16,7 +16,7 @@ use crate::tree::Tree;
 use crate::{Event, Header, RunId, SigningKey, sha256_hex};
 
 /// Lines after which a checkpoint is written. One takes some 20 microseconds, and as much room as two decisions.
-pub const CHECKPOINT_EVERY: u64 = 128;
+pub(crate) const CHECKPOINT_EVERY: u64 = 128;
 
 /// A line that comes later than this after the last checkpoint is followed by one.
 const CHECKPOINT_AFTER: Duration = Duration::from_secs(300);
@@ -76,7 +76,7 @@ impl Log {
         Log::begin(sink, header, None)
     }
 
-    /// The same with a signed checkpoint after every [`CHECKPOINT_EVERY`] lines, and behind the last.
+    /// The same with a signed checkpoint after every 128 lines or 5 minutes, and behind the last.
     pub fn start_signed(sink: Sink, header: Header, key: SigningKey) -> Result<Log, Error> {
         Log::begin(sink, header, Some(key))
     }

@@ -57,6 +57,19 @@ impl Place {
     ///
     /// Refuses a directory that somebody else owns or may write to.
     pub fn create(&self, run: RunId) -> Result<(Sink, PathBuf), Error> {
+        self.prepare()?;
+        let path = self.path_for(run);
+        let sink = Sink::create_file(&path)?;
+        Ok((sink, path))
+    }
+
+    /// Where the key is that signs the records: beside their directory.
+    pub fn key_path(&self) -> PathBuf {
+        self.base.join("exeat/audit.key")
+    }
+
+    /// Makes the directories where they are missing, and refuses what [`Place::create`] does.
+    pub fn prepare(&self) -> Result<(), Error> {
         let make = |path: &Path| {
             DirBuilder::new()
                 .recursive(true)
@@ -71,9 +84,7 @@ impl Place {
             make(dir)?;
             check_ours(dir)?;
         }
-        let path = self.path_for(run);
-        let sink = Sink::create_file(&path)?;
-        Ok((sink, path))
+        Ok(())
     }
 
     /// The records kept here, the newest first, `limit` at most.

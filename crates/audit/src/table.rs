@@ -341,6 +341,10 @@ impl Table<'_> {
         line("run", Some(printable(&record.run).into_owned()))?;
         line("stage", safe(&record.stage))?;
         line("command", safe(&record.command))?;
+        line("in", safe(&record.dir))?;
+        let who: Vec<String> = [&record.user, &record.machine].into_iter().filter_map(safe).collect();
+        line("by", (!who.is_empty()).then(|| who.join(" on ")))?;
+        line("trace", safe(&record.trace_id))?;
         let mode = safe(&record.mode).unwrap_or_default();
         line("policy", safe(&record.policy_sha256).map(|digest| format!("{digest} ({mode})")))?;
         line("started", Some(format!("{} UTC", day_and_time(&record.ts))))?;

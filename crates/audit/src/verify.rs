@@ -290,10 +290,12 @@ impl Verifier<'_> {
         self.report.ending = Ending::Unfinished;
         match record.event {
             Kind::RunStart => self.policies.extend(record.policy_sha256.clone()),
-            Kind::Note if record.what.as_deref() == Some("policy_reload") && record.error.is_none() => {
-                if self.policies.len() < MAX_POLICIES {
-                    self.policies.extend(record.policy_sha256.clone());
-                }
+            Kind::Note
+                if record.what.as_deref() == Some("policy_reload")
+                    && record.error.is_none()
+                    && self.policies.len() < MAX_POLICIES =>
+            {
+                self.policies.extend(record.policy_sha256.clone());
             }
             Kind::Decision | Kind::Dns => self.decided(line, record),
             Kind::RunEnd => {

@@ -14,7 +14,7 @@ use exeat_policy::{Ech, EffectKind, HostPort, Limits, MAX_CONNECTIONS, Mode, Siz
 pub(crate) mod audit;
 pub(crate) mod unread;
 
-use audit::AuditCommand;
+use audit::{AuditCommand, KeyFrom};
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -275,6 +275,9 @@ pub(crate) struct RunArgs {
     /// Have each line of the record on the disk before anything is dialled or answered: slower
     #[arg(long, help_heading = "Run")]
     pub(crate) audit_sync: bool,
+    /// The key that signs the record, or none; otherwise your own, made on first use
+    #[arg(long, value_name = "FILE|fd:N|env:NAME|none", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) audit_key: Option<KeyFrom>,
 
     /// Write one JSON object about the run here at its end, or about why it did not start
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
@@ -551,6 +554,9 @@ pub(crate) struct ProxyArgs {
     /// Have each line of the record on the disk before anything is dialled or answered: slower
     #[arg(long, help_heading = "Run")]
     pub(crate) audit_sync: bool,
+    /// The key that signs the record, or none; otherwise your own, made on first use
+    #[arg(long, value_name = "FILE|fd:N|env:NAME|none", help_heading = "Run", value_hint = ValueHint::FilePath)]
+    pub(crate) audit_key: Option<KeyFrom>,
 
     /// A name for the stage, in every line of the record
     #[arg(long, value_name = "NAME", help_heading = "Run", value_parser = parse_stage)]

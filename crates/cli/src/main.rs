@@ -74,6 +74,8 @@ fn main() -> ExitCode {
             AuditCommand::Learn(args) => audit::learn::run(&args),
             AuditCommand::Lock(args) => audit::lock::run(&args),
             AuditCommand::Report(args) => audit::report::run(&args),
+            AuditCommand::Verify(args) => audit::verify::run(&args, out),
+            AuditCommand::Key(args) => audit::key::run(&args),
         },
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),

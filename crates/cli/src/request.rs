@@ -1,15 +1,18 @@
 //! What the arguments of `exeat run` mean: arguments, files and the machine in, a [`Request`] out. It looks at the machine
 //! before the runner does; it changes nothing but descriptor 0, and that only for a policy on stdin.
 
-use std::fs;
-use std::io;
+use std::ffi::OsStr;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 
+use exeat_audit::SigningKey;
 use exeat_policy::Limits;
 use exeat_runner::{
-    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Transparent, Tty,
-    UnixSockets, View, Work,
+    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Signing,
+    Transparent, Tty, UnixSockets, View, Work,
 };
 
+use crate::args::audit::KeyFrom;
 use crate::args::{
     BridgeKind, CacheKind, EnvArgs, Excess, FsView, LoopbackKind, Output, RunArgs, TransparentWhen, TtyWhen,
     UnixSocketsKind, Variable,
@@ -73,6 +76,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     env.extend(args.env.into_iter().map(rule));
     let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
     keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
+    keep_key(args.audit_key.as_ref(), &env)?;
 
     let view = args.fs.map(View::from).or(view).unwrap_or_default();
     let cache = cache(args.cache);
@@ -108,6 +112,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         labels: args.labels.into_iter().map(|label| (label.key, label.value)).collect(),
         audit: audit(args.audit.as_ref(), &machine)?,
         audit_sync: args.audit_sync,
+        signing: signing(args.audit_key.as_ref(), &machine)?,
         limits: limits.overridden_by(args.limits.into()).min(ceiling_limits),
         cwd: machine.cwd,
         host_env: machine.env,
@@ -144,6 +149,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         labels: Vec::new(),
         audit: AuditTo::Default,
         audit_sync: false,
+        signing: Signing::Off,
         limits: Limits::default(),
         cwd: machine.cwd,
         host_env: machine.env,
@@ -241,6 +247,49 @@ pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditT
         Some(Output::File(path)) => AuditTo::File(machine.absolute(path)),
         Some(Output::Fd(n)) => AuditTo::Fd(take_fd("--audit", *n)?),
     })
+}
+
+/// What signs the record.
+pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signing, Failure> {
+    /// Bytes of a key at most: one that is longer is something else.
+    const MOST: u64 = 16 * 1024;
+    let key = |text: &str, whence: String| {
+        let key = SigningKey::from_pem(text);
+        key.map(Signing::Key).map_err(|error| Failure::input(format!("{whence}: {error}")))
+    };
+    match from {
+        None => Ok(Signing::Own),
+        Some(KeyFrom::Nothing) => Ok(Signing::Off),
+        Some(KeyFrom::File(path)) => Ok(Signing::File(machine.absolute(path))),
+        Some(KeyFrom::Env(name)) => {
+            let whence = format!("`--audit-key env:{name}`");
+            let value = machine.env.get(OsStr::new(name));
+            let value =
+                value.ok_or_else(|| Failure::input(format!("{whence}: there is no such variable")))?;
+            key(value.to_str().unwrap_or_default(), whence)
+        }
+        Some(KeyFrom::Fd(n)) => {
+            let mut text = String::new();
+            let read = File::from(take_fd("--audit-key", *n)?).take(MOST).read_to_string(&mut text);
+            read.map_err(|error| Failure::input(format!("cannot read `--audit-key fd:{n}`")).because(error))?;
+            key(&text, format!("`--audit-key fd:{n}`"))
+        }
+    }
+}
+
+/// Refuses a stage that would be given the variable which holds the key.
+fn keep_key(from: Option<&KeyFrom>, env: &[EnvRule]) -> Result<(), Failure> {
+    let Some(KeyFrom::Env(key)) = from else { return Ok(()) };
+    let shown = env.iter().any(|rule| match rule {
+        EnvRule::Pass(name) | EnvRule::Set(name, _) => name == OsStr::new(key),
+        _ => false,
+    });
+    match shown {
+        true => Err(Failure::input(format!(
+            "`{key}` holds the key that signs the record: the stage may not have it"
+        ))),
+        false => Ok(()),
+    }
 }
 
 /// Whether the descriptors that the arguments name were open when we began. Asked before the first one is opened here:

@@ -293,6 +293,7 @@ fn manual_pages_are_clean() {
         [
             "exeat-audit-diff.1",
             "exeat-audit-export.1",
+            "exeat-audit-key.1",
             "exeat-audit-learn.1",
             "exeat-audit-list.1",
             "exeat-audit-lock.1",
@@ -300,6 +301,7 @@ fn manual_pages_are_clean() {
             "exeat-audit-report.1",
             "exeat-audit-show.1",
             "exeat-audit-summary.1",
+            "exeat-audit-verify.1",
             "exeat-audit.1",
             "exeat-check.1",
             "exeat-completions.1",

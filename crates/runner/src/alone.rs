@@ -19,12 +19,14 @@ use nix::sys::signal::Signal;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use crate::caller;
 use crate::error::{Error, chain};
 use crate::limits::of_connections;
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
 use crate::run::{Record, begin, survive_file_limit, turned_away};
 use crate::signals::Signals;
+use crate::signing::Signing;
 
 /// Told where the proxy listens, and the record's path where it has one.
 pub type Ready = Box<dyn FnOnce(&str, Option<&Path>)>;
@@ -59,6 +61,8 @@ pub struct ProxyRequest {
     pub audit: AuditTo,
     /// Each line of the record is on the disk (fdatasync(2)) before what it tells of is done.
     pub audit_sync: bool,
+    /// What signs it.
+    pub signing: Signing,
     /// A name in every record.
     pub stage: Option<String>,
     /// The caller's environment.
@@ -120,6 +124,9 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         let place = Place::from_env(variable("XDG_STATE_HOME"), variable("HOME")).ok();
         let start = RunStart {
             version: env!("CARGO_PKG_VERSION").into(),
+            user: caller::user(),
+            machine: caller::machine(),
+            trace: caller::trace(variable("TRACEPARENT")),
             backend: Some("none".into()),
             bridge: Some("proxy".into()),
             gateway: Some("off".into()),
@@ -129,10 +136,12 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         let record = Record {
             audit: &request.audit,
             sync: request.audit_sync,
+            signing: &request.signing,
             place: place.as_ref(),
             stage: request.stage,
             policy: Some(&request.policy),
         };
+        request.signing.make(place.as_ref())?;
         let (log, audit) = record.open(run)?;
         begin(&log, start, &request.sources)?;
 

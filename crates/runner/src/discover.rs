@@ -37,6 +37,7 @@ use crate::request::{
     AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Transparent, Tty, View,
 };
 use crate::run::{Ended, Streams, run_here};
+use crate::signing::{Signing, prepare_key};
 use crate::stopping::GRACE;
 
 mod client;
@@ -348,8 +349,10 @@ impl<'a> Discovery<'a> {
             labels: Vec::new(),
             audit: AuditTo::Default,
             audit_sync: false,
+            signing: Signing::Own,
             limits: self.limits(limit),
         };
+        prepare_key(&request.signing, &request.host_env)?;
         let plan = plan(request)?;
         let prepare = |source| Error::Prepare { what: "the client's streams", source };
         let null = File::open("/dev/null").map_err(prepare)?;
@@ -654,6 +657,7 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
         labels: Vec::new(),
         audit: AuditTo::Default,
         audit_sync: false,
+        signing: Signing::Off,
         limits: Limits::default(),
     })?;
     let writable = plan.mounts.iter().filter_map(|mount| match mount {

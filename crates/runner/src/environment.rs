@@ -272,6 +272,7 @@ mod tests {
             labels: Vec::new(),
             audit: AuditTo::default(),
             audit_sync: false,
+            signing: crate::signing::Signing::Off,
             limits: Limits::default(),
         }
     }

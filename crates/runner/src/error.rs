@@ -103,6 +103,20 @@ pub enum Error {
     /// The record could not be opened.
     #[error("cannot open the record")]
     Record(#[source] exeat_audit::OpenError),
+    /// The key that signs the record could not be used.
+    #[error("cannot sign the record")]
+    Key(#[source] exeat_audit::KeyError),
+    /// There is no place for the key that signs the record.
+    #[error("cannot keep the key that signs the record")]
+    KeyPlace(#[source] exeat_audit::place::Error),
+    /// The stage could put another key in the place of the record's.
+    #[error("the key `{}` is inside `{}`, which the stage can write", .key.display(), .tree.display())]
+    KeyInside {
+        /// The key's file.
+        key: PathBuf,
+        /// The tree.
+        tree: PathBuf,
+    },
     /// The record could not be written.
     #[error("cannot write the record")]
     Log(#[source] exeat_audit::Error),
@@ -337,6 +351,7 @@ impl Error {
                 | exeat_audit::OpenError::InUse { .. }
                 | exeat_audit::OpenError::NoSync { .. },
             ) => 2,
+            Self::KeyInside { .. } => 2,
             Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),
             _ => 125,
         }
@@ -398,6 +413,14 @@ impl Error {
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
             }
+            Self::KeyInside { .. } => {
+                Some("keep the key outside the working directory and every --rw".into())
+            }
+            Self::Key(exeat_audit::KeyError::Open { path }) => Some(format!("chmod 600 {}", path.display())),
+            Self::Key(_) | Self::KeyPlace(_) => Some(
+                "--audit-key FILE names another key, --audit-key none leaves the record without signature"
+                    .into(),
+            ),
             Self::Place(exeat_audit::place::Error::Io { .. }) => {
                 Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
             }

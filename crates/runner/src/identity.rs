@@ -246,6 +246,7 @@ impl Base<'_> {
         // Where they are, not how they are named: they are compared with the working directory, which has no links.
         let own: Vec<PathBuf> =
             own.iter().map(|path| true_name(path).unwrap_or_else(|_| to_be(path))).collect();
+        let key = request.signing.path(place).map(|path| cwd.join(path));
         let home_of_stage = stage_home(request);
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();
@@ -263,6 +264,7 @@ impl Base<'_> {
             certificates: certificates(request, environment),
             cache: cache.as_deref(),
             own: &own,
+            key: key.as_deref(),
             root: geteuid().is_root(),
             other: other.map(|ids| view::Other { ids, by_descriptor }),
             tmp: request.limits.tmpfs_size,

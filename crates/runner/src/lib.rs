@@ -53,6 +53,7 @@ mod alone;
 mod backend;
 mod bounds;
 mod cache;
+mod caller;
 mod clock;
 mod cover;
 mod dirs;
@@ -74,6 +75,7 @@ mod reload;
 pub mod request;
 mod run;
 mod signals;
+mod signing;
 mod stage;
 mod staged;
 mod stopping;
@@ -108,5 +110,6 @@ pub use request::{
     UnixSockets, View, WORK, Work,
 };
 pub use run::{Ended, Outcome, Through, notice_children, run};
+pub use signing::{Signing, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
 pub use upstream::{AuthError, credentials_in, credentials_of};

@@ -30,6 +30,7 @@ use crate::quarantine::Missing;
 use crate::request::{
     AuditTo, Bridge, Hardening, Loopback, Request, Transparent, Tty, UnixSockets, WORK, Work,
 };
+use crate::signing::{Signing, state_place};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
 use crate::view::{WORK_PATH, cache_in_memory};
@@ -79,6 +80,9 @@ pub struct Plan {
     pub(crate) run_base: PathBuf,
     pub(crate) audit: AuditTo,
     pub(crate) audit_sync: bool,
+    pub(crate) signing: Signing,
+    /// The caller's place in a trace, as its environment has it.
+    pub(crate) traceparent: Option<OsString>,
     pub(crate) place: Option<Place>,
     pub(crate) stage: Option<String>,
     pub(crate) sources: Vec<Source>,
@@ -110,7 +114,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     };
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
-    let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
+    let place = state_place(&request.host_env);
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
     let base =
@@ -144,6 +148,12 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
             }
         }
         (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, streams)?,
+    }
+    if let Some(key) = request.signing.path(place.as_ref()) {
+        outside(&key, &built.writable).map_err(|error| match error {
+            Error::RecordInside { record: key, tree } => Error::KeyInside { key, tree },
+            other => other,
+        })?;
     }
     let hardening = request.hardening;
     let is_bounded = !request.files.bounds.is_empty();
@@ -216,6 +226,8 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         run_base,
         audit: request.audit,
         audit_sync: request.audit_sync,
+        signing: request.signing,
+        traceparent: variable("TRACEPARENT").map(OsStr::to_owned),
         place,
         stage: request.stage,
         sources: request.sources,
@@ -699,6 +711,7 @@ mod tests {
             labels: Vec::new(),
             audit: AuditTo::Default,
             audit_sync: false,
+            signing: Signing::Own,
             limits: exeat_policy::Limits::default(),
         }
     }

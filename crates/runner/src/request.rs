@@ -12,6 +12,7 @@ use exeat_policy::{HostPort, Limits, Policy};
 use exeat_proxy::UpstreamProxy;
 
 use crate::bounds::Bounds;
+use crate::signing::Signing;
 
 /// One run of a stage.
 #[derive(Debug)]
@@ -56,6 +57,8 @@ pub struct Request {
     /// Each line of the record is on the disk (fdatasync(2)) before what it tells of is done. A record that is no file is
     /// refused.
     pub audit_sync: bool,
+    /// What signs it.
+    pub signing: Signing,
     /// What the stage may use. A stage that is stopped for it ends as [`Ended::Timeout`](crate::Ended::Timeout) or
     /// [`Ended::Limit`](crate::Ended::Limit).
     pub limits: Limits,

@@ -42,6 +42,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
+use crate::caller;
 use crate::cover::{Covers, Uncovered};
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
@@ -54,6 +55,7 @@ use crate::plan::Plan;
 use crate::quarantine::{self, Found, Leftovers, Watch};
 use crate::request::{AuditTo, Tty};
 use crate::signals::{Ask, Asks, Signals, may_suspend};
+use crate::signing::Signing;
 use crate::staged::Staged;
 use crate::stopping::{GRACE, Stopping};
 use crate::terminal::Terminal;
@@ -460,6 +462,7 @@ fn open_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
     let record = Record {
         audit: &plan.audit,
         sync: plan.audit_sync,
+        signing: &plan.signing,
         place: plan.place.as_ref(),
         stage: plan.stage.clone(),
         policy: plan.via.is_none().then_some(&plan.policy),
@@ -472,6 +475,7 @@ pub(crate) struct Record<'a> {
     pub(crate) audit: &'a AuditTo,
     /// Each line is on the disk before what it tells of is done.
     pub(crate) sync: bool,
+    pub(crate) signing: &'a Signing,
     pub(crate) place: Option<&'a exeat_audit::place::Place>,
     pub(crate) stage: Option<String>,
     /// `None` where somebody else's decides.
@@ -481,6 +485,7 @@ pub(crate) struct Record<'a> {
 impl Record<'_> {
     /// Opens the record.
     pub(crate) fn open(self, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
+        let key = self.signing.load(self.place)?;
         let (mut sink, path) = open_record(self.audit, self.place, run)?;
         if self.sync {
             sink = sink.synced().map_err(Error::Record)?;
@@ -493,7 +498,11 @@ impl Record<'_> {
         let policy_sha256 = canonical.map(|it| sha256_hex(it.as_bytes())).unwrap_or_default();
         let mode = self.policy.map(|policy| policy.terms().mode).unwrap_or_default();
         let header = Header { run, stage: self.stage, policy_sha256, mode };
-        Ok((Log::start(sink, header).map_err(Error::Log)?, path))
+        let log = match key {
+            Some(key) => Log::start_signed(sink, header, key),
+            None => Log::start(sink, header),
+        };
+        Ok((log.map_err(Error::Log)?, path))
     }
 }
 
@@ -586,6 +595,10 @@ impl Run<'_> {
         let start = RunStart {
             version: env!("CARGO_PKG_VERSION").into(),
             command: self.plan.command.first().cloned(),
+            user: caller::user(),
+            machine: caller::machine(),
+            dir: Some(self.plan.cwd.clone().into_os_string()),
+            trace: caller::trace(self.plan.traceparent.as_deref()),
             backend: Some("bwrap".into()),
             bridge: Some(self.plan.bridge.as_str().into()),
             proxy: self.plan.via.as_ref().map(|socket| format!("unix:{}", socket.display())),

@@ -27,6 +27,7 @@ use crate::request::{
 };
 use crate::run::{Outcome, Streams, lost_with};
 use crate::signals;
+use crate::signing::{Signing, prepare_key};
 
 mod running;
 mod stdio;
@@ -95,6 +96,7 @@ pub struct Stage {
     approved: Option<Fingerprint>,
     audit: AuditTo,
     audit_sync: bool,
+    signing: Signing,
     limits: Limits,
     stdin: Option<Stdio>,
     stdout: Option<Stdio>,
@@ -143,6 +145,7 @@ impl Stage {
             approved: None,
             audit: AuditTo::Default,
             audit_sync: false,
+            signing: Signing::Own,
             limits: Limits::default(),
             stdin: None,
             stdout: None,
@@ -450,6 +453,12 @@ impl Stage {
         self
     }
 
+    /// What signs the record; otherwise the user's own key.
+    pub fn signing(&mut self, with: Signing) -> &mut Self {
+        self.signing = with;
+        self
+    }
+
     /// What a start would do; changes nothing, and starts nothing.
     ///
     /// # Errors
@@ -515,6 +524,8 @@ impl Stage {
         let stdin = self.stdin.as_ref().unwrap_or(&stdin);
         let stdout = self.stdout.as_ref().unwrap_or(&stdout);
         let stderr = self.stderr.as_ref().unwrap_or(&stderr);
+        let Request { signing, host_env, .. } = self.request()?;
+        prepare_key(&signing, &host_env)?;
         let plan = self.plan_on([stdin, stdout, stderr])?;
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (input, to_stage) = stdin.input().map_err(prepare("standard input"))?;
@@ -606,6 +617,10 @@ impl Stage {
                 }
             },
             audit_sync: self.audit_sync,
+            signing: match &self.signing {
+                Signing::File(path) => Signing::File(absolute(path, &cwd)),
+                other => other.clone(),
+            },
             limits: self.limits,
             cwd,
         })

@@ -92,6 +92,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) cache: Option<&'a Path>,
     /// Directories that exeat itself writes to.
     pub(crate) own: &'a [PathBuf],
+    /// The key that signs the record: nothing opens it to the stage.
+    pub(crate) key: Option<&'a Path>,
     /// The caller is root.
     pub(crate) root: bool,
     /// Who the stage becomes, where that is not the caller.
@@ -361,6 +363,7 @@ impl<'a> Builder<'a> {
         );
         let table = whole(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let processes = process_files(&table);
+        masks.extend(facts.key.and_then(|key| true_name(key).ok()).map(|key| (key, By::Ceiling)));
         masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
         // What a bind mount of the host's shows a second time is hidden there too.
         let mounts = Mounts::new(&table);

@@ -145,6 +145,7 @@ fn one_case() {
         labels: Vec::new(),
         audit: AuditTo::File(root.join("record.jsonl")),
         audit_sync: false,
+        signing: exeat_runner::Signing::Off,
         limits: Limits { timeout: "30s".parse().ok(), ..Limits::default() },
     };
     println!("stage:");

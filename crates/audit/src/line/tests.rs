@@ -78,6 +78,10 @@ fn filled(text: &str) -> Vec<Event> {
     (closed.connect, closed.tls, closed.dur) = (Some(Duration::MAX), Some(Duration::MAX), Duration::MAX);
     (closed.bytes_up, closed.bytes_down, closed.end) = (u64::MAX, u64::MAX, End::Upstream);
     let start = |command: Vec<u8>, proxy: Option<String>| RunStart {
+        user: Some(text.into()),
+        machine: Some(text.into()),
+        dir: Some(text.into()),
+        trace: Some(crate::Trace { trace_id: text.into(), span_id: text.into() }),
         version: text.to_owned(),
         command: Some(std::ffi::OsString::from_vec(command)),
         backend: some(),
@@ -193,6 +197,10 @@ fn a_run_start_tells_what_runs_and_what_holds() {
     let value = value(&Event::RunStart(RunStart {
         version: "0.1.0".into(),
         command: Some("/usr/bin/curl".into()),
+        user: Some("alice".into()),
+        machine: Some("build-7".into()),
+        dir: Some("/home/alice/app".into()),
+        trace: None,
         backend: Some("bwrap".into()),
         bridge: Some("handoff".into()),
         proxy: None,
@@ -208,6 +216,8 @@ fn a_run_start_tells_what_runs_and_what_holds() {
     }));
     assert_eq!(value["event"], "run_start");
     assert_eq!(value["command"], "/usr/bin/curl");
+    assert_eq!((&value["user"], &value["machine"]), (&"alice".into(), &"build-7".into()));
+    assert_eq!((&value["dir"], &value["trace_id"]), (&"/home/alice/app".into(), &serde_json::Value::Null));
     assert_eq!(
         value["enforcement"],
         serde_json::json!({"net": "held", "fs": "partial: no Landlock", "syscalls": "absent"})

@@ -211,6 +211,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
         enforcement: vec![(HOSTILE.into(), Holds::Partial(HOSTILE.into()))],
         limits: vec![HOSTILE.into()],
         labels: vec![(HOSTILE.into(), HOSTILE.into())],
+        ..RunStart::default()
     };
     let header = Header { stage: Some(HOSTILE.into()), policy_sha256: HOSTILE.into(), ..header() };
     let bytes = record(

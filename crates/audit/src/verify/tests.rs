@@ -39,7 +39,8 @@ fn rechained(lines: &[Vec<u8>]) -> Vec<u8> {
     for (seq, line) in lines.iter().enumerate() {
         let text = String::from_utf8(line.clone()).unwrap();
         let at = text.find("\"prev\":\"").unwrap() + 8;
-        let mut text = format!("{}{prev}{}", &text[..at], &text[at + 64..]);
+        let mut text = text;
+        text.replace_range(at..at + 64, &prev);
         let (from, to) = (text.find("\"seq\":").unwrap() + 6, text.find(",\"ts\"").unwrap());
         text.replace_range(from..to, &seq.to_string());
         prev = sha256_hex(text.as_bytes());

@@ -1,6 +1,7 @@
 //! What was typed behind `exeat audit`.
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, SystemTime};
 
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
@@ -32,6 +33,55 @@ pub(crate) enum AuditCommand {
     Lock(LockArgs),
     /// Write one page for people: what ran, what it reached, what was denied and why
     Report(ReportArgs),
+    /// Check that records are whole: nothing changed, nothing missing, signed to their end
+    Verify(VerifyArgs),
+    /// Print the public half of the key that signs your records
+    Key(KeyArgs),
+}
+
+/// `--audit-key`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum KeyFrom {
+    /// A file, made where it is missing.
+    File(PathBuf),
+    /// An open descriptor.
+    Fd(i32),
+    /// A variable of exeat's environment.
+    Env(String),
+    /// No key.
+    Nothing,
+}
+
+impl KeyFrom {
+    /// The descriptor that it is read from, where it is.
+    pub(crate) fn descriptor(&self) -> Option<super::Output> {
+        match self {
+            Self::Fd(n) => Some(super::Output::Fd(*n)),
+            _ => None,
+        }
+    }
+}
+
+impl FromStr for KeyFrom {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(number) = text.strip_prefix("fd:") {
+            let fd = super::digits(number).and_then(|n| i32::try_from(n).ok());
+            return fd.map(Self::Fd).ok_or_else(|| "a descriptor is written fd:N, such as fd:3".into());
+        }
+        match (text, text.strip_prefix("env:")) {
+            ("", _) => Err("the path is empty".into()),
+            ("none", _) => Ok(Self::Nothing),
+            (_, Some("")) => Err("a variable is written env:NAME".into()),
+            // A key that was typed here would be in the shell's history.
+            _ if text.contains("PRIVATE KEY") => {
+                Err("the key itself has no place on a command line: name its file".into())
+            }
+            (_, Some(name)) => Ok(Self::Env(name.into())),
+            _ => Ok(Self::File(text.into())),
+        }
+    }
 }
 
 /// Which records are read.
@@ -280,6 +330,31 @@ pub(crate) struct LockArgs {
     pub(crate) update: bool,
 }
 
+/// `exeat audit verify`.
+#[derive(Debug, Args)]
+#[command(after_help = VERIFY_EXAMPLES)]
+pub(crate) struct VerifyArgs {
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// A key that may have signed them: a vkey, or a file of vkeys, or a public key in PEM; otherwise your own
+    #[arg(long, value_name = "VKEY|FILE")]
+    pub(crate) key: Vec<String>,
+
+    /// As one JSON object a record
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `exeat audit key`.
+#[derive(Debug, Args)]
+#[command(after_help = KEY_EXAMPLES)]
+pub(crate) struct KeyArgs {
+    /// The key, as `exeat run` takes it; otherwise your own, made where it is missing
+    #[arg(long, value_name = "FILE|fd:N|env:NAME", value_hint = ValueHint::FilePath)]
+    pub(crate) audit_key: Option<KeyFrom>,
+}
+
 fn parse_verdict(text: &str) -> Result<Verdict, String> {
     text.parse().map_err(|_| words(&Verdict::ALL))
 }
@@ -328,6 +403,19 @@ Examples:
   exeat audit summary --format json | jq -r '.unused_rules[]'
 
 Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
+const VERIFY_EXAMPLES: &str = "\
+Examples:
+  exeat audit verify
+  exeat audit verify *.jsonl --key exeat-audit+1a2b3c4d+AbCd...
+  exeat audit verify run.jsonl --key audit.pub --json
+
+Exit codes: 0 whole, 1 not whole (changed, or not signed to its end), 2 bad input,
+125 signed by a key that is not known here.";
+
+const KEY_EXAMPLES: &str = "\
+Examples:
+  exeat audit key > audit.pub
+  exeat audit key --audit-key env:AUDIT_KEY";
 
 const LEARN_EXAMPLES: &str = "\
 Examples:

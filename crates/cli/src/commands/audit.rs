@@ -3,6 +3,7 @@
 pub(crate) mod diff;
 pub(crate) mod export;
 mod follow;
+pub(crate) mod key;
 pub(crate) mod learn;
 pub(crate) mod list;
 pub(crate) mod lock;
@@ -10,6 +11,7 @@ pub(crate) mod prune;
 pub(crate) mod report;
 pub(crate) mod show;
 pub(crate) mod summary;
+pub(crate) mod verify;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -40,16 +42,20 @@ pub(crate) enum Source {
 impl Source {
     /// Opens it.
     pub(crate) fn open(&self) -> Result<Reader<Box<dyn BufRead>>, Failure> {
+        self.input().map(Reader::new)
+    }
+
+    /// Its bytes.
+    pub(crate) fn input(&self) -> Result<Box<dyn BufRead>, Failure> {
         /// Bytes that are read at once.
         const ROOM: usize = 256 * 1024;
-        let input: Box<dyn BufRead> = match self {
+        Ok(match self {
             Self::File(path) => {
                 let file = File::open(path).map_err(|error| self.unreadable(error))?;
                 Box::new(BufReader::with_capacity(ROOM, file))
             }
             Self::Stdin => Box::new(BufReader::with_capacity(ROOM, io::stdin())),
-        };
-        Ok(Reader::new(input))
+        })
     }
 
     /// The file, where it is one.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use exeat_policy::{Mode, Terms};
 use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Seen};
 
+use crate::args::audit::KeyFrom;
 use crate::args::{ListenAt, PolicyArgs, ProxyArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
@@ -40,7 +41,8 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     }
     let listen_socks5 = args.listen_socks5.as_ref().map(listen).transpose()?;
     let listen = listen(&args.listen)?;
-    request::inherited(&[("--audit", args.audit.as_ref())])?;
+    let key = args.audit_key.as_ref().and_then(KeyFrom::descriptor);
+    request::inherited(&[("--audit", args.audit.as_ref()), ("--audit-key", key.as_ref())])?;
     let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
     for note in loaded.notes.iter().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
         stdio::line("note", note);
@@ -63,6 +65,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     }
 
     let to = request::audit(args.audit.as_ref(), &machine)?;
+    let signing = request::signing(args.audit_key.as_ref(), &machine)?;
     let place = audit::place_of(&machine).ok();
     let record: Rc<OnceCell<PathBuf>> = Rc::default();
     let told = Rc::clone(&record);
@@ -93,6 +96,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         }),
         audit: to,
         audit_sync: args.audit_sync,
+        signing,
         stage: args.stage.or(loaded.said.stage),
         host_env: machine.env,
         ready: Box::new(move |at: &str, record: Option<&Path>| {

@@ -9,6 +9,7 @@ use exeat_policy::{HostPort, Limits, Policy};
 use exeat_runner::{Ended, Outcome};
 use nix::libc::{SIGXCPU, SIGXFSZ};
 
+use crate::args::audit::KeyFrom;
 use crate::args::unread::{Places, places};
 use crate::args::{Output, Require, RunArgs};
 use crate::commands::audit;
@@ -45,7 +46,8 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
     let machine = Machine::here()?;
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
     request::inherited(&[("--result", args.result.as_ref())])?;
-    let record = request::inherited(&[("--audit", args.audit.as_ref())]);
+    let key = args.audit_key.as_ref().and_then(KeyFrom::descriptor);
+    let record = request::inherited(&[("--audit", args.audit.as_ref()), ("--audit-key", key.as_ref())]);
     let sink = args.result.as_ref().map(Sink::open).transpose()?;
     let quiet = args.quiet;
     let place = audit::place_of(&machine).ok();
@@ -153,6 +155,7 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
     missing.map_or(Ok(()), Err)?;
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
+    exeat_runner::prepare_key(&request.signing, &request.host_env)?;
     let plan = exeat_runner::plan(request)?;
     match require {
         Some(Require::Full) => plan.require_full()?,

@@ -52,6 +52,7 @@ impl Dirs {
             labels: Vec::new(),
             audit: AuditTo::Default,
             audit_sync: false,
+            signing: crate::signing::Signing::Off,
             limits: Limits::default(),
         }
     }

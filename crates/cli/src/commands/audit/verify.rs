@@ -1,0 +1,180 @@
+//! `exeat audit verify`: whether records are whole. What that takes is `exeat_audit::verify`'s.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use exeat_audit::verify::{Beside, Ending, Report, Standing, verify};
+use exeat_audit::{KeyError, VerifyingKey};
+use serde_json::json;
+
+use super::{Source, place_of};
+use crate::args::audit::VerifyArgs;
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::{Paint, printable};
+use crate::stdio;
+
+/// Looks at each record, and says what it found.
+pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
+    let keys = keys(&args.key)?;
+    let mut worst = Exit::Yes;
+    for source in super::sources(&args.records)? {
+        let report = look(&source, &keys)?;
+        let exit = match report.standing() {
+            Standing::Whole => Exit::Yes,
+            // With a key of ours at hand, another's is as good as none.
+            Standing::UnknownKey if keys.is_empty() => Exit::CouldNot,
+            _ => Exit::No,
+        };
+        worst = match (worst, exit) {
+            (Exit::No, _) | (_, Exit::No) => Exit::No,
+            (Exit::CouldNot, _) | (_, Exit::CouldNot) => Exit::CouldNot,
+            _ => Exit::Yes,
+        };
+        let text = match args.json {
+            true => format!("{}\n", as_json(&source, &report)),
+            false => words(&source, &report, paint),
+        };
+        stdio::out(&text, args.json)?;
+    }
+    Ok(worst)
+}
+
+/// What came of one record.
+pub(crate) fn look(source: &Source, keys: &[VerifyingKey]) -> Result<Report, Failure> {
+    verify(source.input()?, source.path(), keys).map_err(|error| source.unreadable(error))
+}
+
+/// The keys that may have signed: those that were named, else the user's own, if there is one.
+pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
+    let bad = |error: KeyError| {
+        let failure = Failure::input(error.to_string());
+        match std::error::Error::source(&error) {
+            Some(source) => failure.because(source.to_string()),
+            None => failure,
+        }
+    };
+    if named.is_empty() {
+        let place = place_of(&Machine::here()?)?;
+        return match VerifyingKey::load(&place.key_path().with_extension("pub")) {
+            Err(KeyError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
+                Ok(Vec::new())
+            }
+            keys => keys.map_err(bad),
+        };
+    }
+    let mut keys = Vec::new();
+    for name in named {
+        match name.parse() {
+            Ok(key) => keys.push(key),
+            Err(_) => keys.extend(VerifyingKey::load(Path::new(name)).map_err(bad)?),
+        }
+    }
+    Ok(keys)
+}
+
+fn words(source: &Source, report: &Report, paint: Paint) -> String {
+    let lines = |count: u64| format!("{count} line{}", if count == 1 { "" } else { "s" });
+    let mut text = format!("{}: ", printable(&source.to_string()));
+    let _ = match report.standing() {
+        Standing::Whole => writeln!(
+            text,
+            "{}: {}, signed to the end by {}",
+            paint.good("whole"),
+            lines(report.lines),
+            report.key.as_ref().map(ToString::to_string).unwrap_or_default()
+        ),
+        Standing::Tampered => writeln!(text, "{}", paint.bad("NOT WHOLE")),
+        Standing::Unfinished => writeln!(text, "{}: {}", paint.bad("not finished"), ending(report)),
+        Standing::UnknownKey => {
+            let ids: Vec<&str> = report.unknown_keys.iter().map(String::as_str).collect();
+            writeln!(
+                text,
+                "{}: signed by {}, which is no key that is known here: --key names the right one",
+                paint.bad("not proved"),
+                ids.join(", ")
+            )
+        }
+    };
+    for finding in &report.findings {
+        let _ = writeln!(text, "  {finding}");
+    }
+    if report.more > 0 {
+        let _ = writeln!(text, "  and {} more", report.more);
+    }
+    if report.standing() != Standing::Whole {
+        let _ = match report.covered {
+            0 => writeln!(text, "  no line is covered by a good signature"),
+            covered => writeln!(text, "  lines 1 to {covered} are whole and signed"),
+        };
+    }
+    for policy in &report.policies {
+        let short = policy.sha256.get(..16).unwrap_or(&policy.sha256);
+        let _ = match policy.beside {
+            Beside::Same => writeln!(text, "  policy {short}: stored beside it, and the same"),
+            Beside::Differs => {
+                writeln!(text, "  policy {short}: what is stored beside it is {}", paint.bad("another"))
+            }
+            Beside::Missing => writeln!(text, "  policy {short}: not stored beside it, not compared"),
+        };
+    }
+    text
+}
+
+/// Why a record in which nothing is wrong is not whole.
+fn ending(report: &Report) -> String {
+    match report.ending {
+        Ending::MidLine => format!(
+            "line {} ends in the middle: its writer was stopped there (a crash, kill -9), or the file was cut",
+            report.lines
+        ),
+        Ending::Unfinished => format!(
+            "no end of the run after line {}: it still goes on, was killed, or the file was cut there",
+            report.lines
+        ),
+        Ending::Unsealed if report.checkpoints == 0 && report.unknown_keys.is_empty() => {
+            "nothing signs it: written with --audit-key none, or the checkpoint was cut off".into()
+        }
+        Ending::Unsealed | Ending::Sealed => "the checkpoint at its end is missing".into(),
+    }
+}
+
+fn as_json(source: &Source, report: &Report) -> serde_json::Value {
+    let standing = match report.standing() {
+        Standing::Whole => "whole",
+        Standing::Unfinished => "unfinished",
+        Standing::UnknownKey => "unknown_key",
+        Standing::Tampered => "tampered",
+    };
+    let ending = match report.ending {
+        Ending::Sealed => "sealed",
+        Ending::Unsealed => "unsealed",
+        Ending::Unfinished => "unfinished",
+        Ending::MidLine => "mid_line",
+    };
+    let policies = report.policies.iter().map(|policy| {
+        let stored = match policy.beside {
+            Beside::Same => "same",
+            Beside::Differs => "differs",
+            Beside::Missing => "missing",
+        };
+        json!({"sha256": policy.sha256, "stored": stored})
+    });
+    json!({
+        "record": source.path().map(|path| path.to_string_lossy()),
+        "run": report.run,
+        "standing": standing,
+        "ending": ending,
+        "lines": report.lines,
+        "covered": report.covered,
+        "checkpoints": report.checkpoints,
+        "key": report.key.as_ref().map(ToString::to_string),
+        "unknown_keys": report.unknown_keys,
+        "first": report.span.as_ref().map(|(first, _)| first),
+        "last": report.span.as_ref().map(|(_, last)| last),
+        "policies": policies.collect::<Vec<_>>(),
+        "findings": report.findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "more_findings": report.more,
+    })
+}

@@ -1,0 +1,75 @@
+//! The key that signs a record: where it is, and that no stage reaches it. What is signed is `exeat-audit`'s.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+
+use exeat_audit::SigningKey;
+use exeat_audit::place::{self, Place};
+
+use crate::error::Error;
+use crate::plan::home_of;
+
+/// What signs the record.
+#[derive(Debug, Clone, Default)]
+pub enum Signing {
+    /// The user's own key, in the state directory: made on first use.
+    #[default]
+    Own,
+    /// The key in this file: made on first use. It must not lie in a tree that the stage can write, and the stage cannot
+    /// read it, whatever it is shown.
+    File(PathBuf),
+    /// This key.
+    Key(SigningKey),
+    /// Nothing: an end that was cut off, or lines that were written anew, are then not noticed.
+    Off,
+}
+
+impl Signing {
+    /// The file that holds the key, where one does.
+    pub(crate) fn path(&self, place: Option<&Place>) -> Option<PathBuf> {
+        match self {
+            Self::Own => place.map(Place::key_path),
+            Self::File(path) => Some(path.clone()),
+            Self::Key(_) | Self::Off => None,
+        }
+    }
+
+    /// The key. One that is not there is not made: it would not be hidden from the stage.
+    pub(crate) fn load(&self, place: Option<&Place>) -> Result<Option<SigningKey>, Error> {
+        match self {
+            Self::Off => Ok(None),
+            Self::Key(key) => Ok(Some(key.clone())),
+            Self::Own | Self::File(_) => {
+                let path = self.path(place).ok_or(Error::Place(place::Error::NoHome))?;
+                SigningKey::load(&path).map(Some).map_err(Error::Key)
+            }
+        }
+    }
+
+    /// Makes the key where it is missing.
+    pub(crate) fn make(&self, place: Option<&Place>) -> Result<(), Error> {
+        if matches!(self, Self::Own) {
+            place.ok_or(Error::Place(place::Error::NoHome))?.prepare().map_err(Error::KeyPlace)?;
+        }
+        match self.path(place) {
+            Some(path) => SigningKey::load_or_make(&path).map(drop).map_err(Error::Key),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Makes the key of a run where it is missing. Before the run is planned, so that the plan hides it.
+///
+/// # Errors
+/// [`Error::Key`] and [`Error::KeyPlace`], and [`Error::Place`] where there is no state directory.
+pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -> Result<(), Error> {
+    signing.make(state_place(host_env).as_ref())
+}
+
+/// Where a run with this environment keeps its record.
+pub(crate) fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Option<Place> {
+    let variable = |name: &str| host_env.get(OsStr::new(name)).map(OsString::as_os_str);
+    let home = home_of(variable("HOME"));
+    Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok()
+}
