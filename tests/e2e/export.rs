@@ -95,6 +95,8 @@ fn real_run(cx: &Cx) {
         }
         let bytes = events.iter().filter_map(|event| event.pointer("/traffic/bytes_in")?.as_u64()).max();
         assert!(bytes.is_some_and(|bytes| bytes > 20), "{version}: {bytes:?}");
+        let program = |event: &Value| event.pointer("/actor/process/file/name") == Some(&json!("curl"));
+        assert!(events.iter().any(program), "{version}: nobody asked: {events:#?}");
         let run = &events[0]["metadata"]["correlation_uid"];
         assert!(events.iter().all(|event| event["metadata"]["correlation_uid"] == *run), "{events:#?}");
         assert!(

@@ -100,6 +100,8 @@ struct Attempt {
     target: String,
     /// Printable.
     why: String,
+    /// The program that asked.
+    exe: Option<String>,
 }
 
 /// A policy that held.
@@ -250,6 +252,7 @@ impl Run {
                 verdict,
                 target: html::target(record),
                 why: words(record),
+                exe: record.exe.clone(),
             });
         } else {
             self.denied_more += 1;

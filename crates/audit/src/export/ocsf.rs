@@ -136,6 +136,7 @@ const OUTBOUND: Id = (2, "Outbound");
 const IPV4: Id = (4, "Internet Protocol version 4 (IPv4)");
 const IPV6: Id = (6, "Internet Protocol version 6 (IPv6)");
 const VIRTUAL: Id = (6, "Virtual");
+const REGULAR_FILE: Id = (1, "Regular File");
 const HOSTNAME: Id = (1, "Hostname");
 const IP_ADDRESS: Id = (2, "IP Address");
 
@@ -249,6 +250,10 @@ impl Event<'_> {
         if self.through_proxy() {
             profiles.push("network_proxy");
             self.proxy(&mut event);
+        }
+        if let Some(pid) = record.pid {
+            profiles.push("host");
+            event.set("actor", self.actor(pid));
         }
         match class {
             Class::Network => {
@@ -495,6 +500,26 @@ impl Event<'_> {
         };
     }
 
+    /// Profile `host`: the process that asked.
+    fn actor(&self, pid: u32) -> Object {
+        let mut process = Object::default();
+        process.set("pid", pid);
+        if let Some(exe) = self.record.exe.as_deref() {
+            let name = exe.rsplit('/').next().unwrap_or(exe);
+            let mut file = Object::default();
+            file.set("name", name).set("path", exe).id("type", "", REGULAR_FILE);
+            process.set("name", name).set("file", file);
+        }
+        if let Some(ppid) = self.record.ppid {
+            let mut parent = Object::default();
+            parent.set("pid", ppid);
+            process.set("parent_process", parent);
+        }
+        let mut actor = Object::default();
+        actor.set("process", process);
+        actor
+    }
+
     /// Where it came from: the sandbox.
     fn stage(&self) -> Object {
         let mut stage = Object::default();
@@ -555,6 +580,9 @@ impl Event<'_> {
         rest.maybe("alpn", record.alpn.as_deref()).maybe("ech", record.ech);
         rest.maybe("refused_by", record.refused_by.as_deref());
         rest.maybe("approved_by", record.approved_by.as_deref()).maybe("expires", record.expires.as_deref());
+        if record.pid.is_none() {
+            rest.maybe("exe", record.exe.as_deref());
+        }
         if self.known_method().is_none() {
             rest.maybe("method", record.method.as_deref());
         }

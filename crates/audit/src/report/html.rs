@@ -796,13 +796,14 @@ fn in_order(run: &Run, out: &mut String) -> fmt::Result {
         _ => format!(" (the first {MAX_DENIED})"),
     };
     writeln!(out, "<details><summary>What was not allowed, in its order{shown}</summary>")?;
-    let mut table = Table::new(&["Time", "What", "Host", "Why"]);
+    let mut table = Table::new(&["Time", "What", "Host", "Program", "Why"]);
     for attempt in &run.denied {
         let (word, class) = verdict(attempt.verdict);
         table.row(&[
             ("t", text(attempt.time.get(11..23).unwrap_or(&attempt.time)).to_string()),
             (class, word.to_owned()),
             ("", code(&attempt.target)),
+            ("", attempt.exe.as_deref().map(code).unwrap_or_default()),
             ("", text(&attempt.why).to_string()),
         ]);
     }

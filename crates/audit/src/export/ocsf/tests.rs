@@ -108,6 +108,16 @@ fn another_proxys_address_is_not_the_origins() {
 }
 
 #[test]
+fn who_asked_is_the_actor() {
+    let asked = json!({"via": "connect", "verdict": "deny", "exe": "/usr/bin/curl", "pid": 7, "ppid": 6});
+    let event = event(Version::V1_3, &asked);
+    assert_eq!(event["actor"]["process"]["file"]["path"], "/usr/bin/curl");
+    assert_eq!(event["actor"]["process"]["name"], "curl");
+    assert_eq!(event["actor"]["process"]["parent_process"]["pid"], 6);
+    assert_eq!(event["metadata"]["profiles"], json!(["security_control", "network_proxy", "host"]));
+}
+
+#[test]
 fn a_line_without_a_time_is_none() {
     assert_eq!(try_event(Version::V1_3, &json!({"ts": "yesterday"})), None);
 }
