@@ -209,6 +209,10 @@ fn diff(cx: &Cx) {
     let value = diff(&[&before, &same, &more, "--format", "json"]).json();
     assert_eq!((&value["new"][0]["port"], &value["changed"][0]["host"]), (&7.into(), &good.clone().into()));
     diff(&[&before, &more, "--format", "markdown"]).exits(1).shows(&format!("| new | `{good}:7` |"));
+    cx.exeat_plain(["audit", "lock", &before, "-o", "egress.lock"]).run().exits(0);
+    diff(&["egress.lock", &same]).exits(0).prints("nothing new: 1 target as before\n");
+    diff(&["egress.lock", &more]).exits(1).shows(&format!("+ {good}:7"));
+    diff(&["none.lock", &more]).exits(2).says("exeat audit lock");
     diff(&["nothing.jsonl", &more]).exits(2);
     diff(&[]).exits(2);
     let text = fs::read_to_string(&more).expect("a record");

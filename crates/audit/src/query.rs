@@ -495,6 +495,8 @@ pub struct Filter {
     pub reasons: Vec<Reason>,
     /// It came in by one of these ways, in the words of the record.
     pub vias: Vec<String>,
+    /// One of these programs asked: its path, or the last part of that.
+    pub exes: Vec<String>,
     /// In a run of one of these stages.
     pub stages: Vec<String>,
     /// Not before this.
@@ -531,7 +533,11 @@ impl Filter {
     }
 
     fn wants_all_decisions(&self) -> bool {
-        self.verdicts.is_empty() && self.hosts.is_empty() && self.reasons.is_empty() && self.vias.is_empty()
+        self.verdicts.is_empty()
+            && self.hosts.is_empty()
+            && self.reasons.is_empty()
+            && self.vias.is_empty()
+            && self.exes.is_empty()
     }
 
     fn passes_decision(&self, record: &Record) -> bool {
@@ -539,8 +545,14 @@ impl Filter {
         (self.verdicts.is_empty() || record.verdict().is_some_and(|it| self.verdicts.contains(&it)))
             && (self.reasons.is_empty() || record.reason().is_some_and(|it| self.reasons.contains(&it)))
             && (self.vias.is_empty() || self.vias.iter().any(|wanted| Some(wanted.as_str()) == via))
+            && (self.exes.is_empty() || self.exes.iter().any(|wanted| is_program(record, wanted)))
             && self.names(record)
     }
+}
+
+fn is_program(record: &Record, wanted: &str) -> bool {
+    let exe = record.exe.as_deref().unwrap_or_default();
+    exe == wanted || exe.rsplit('/').next() == Some(wanted)
 }
 
 /// A host to look for: a name, `*.name` for everything below it, or an address.

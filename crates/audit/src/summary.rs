@@ -7,9 +7,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io::{self, BufRead};
 
-use exeat_policy::{Action, Allowances, Reason, RuleSpec, Verdict};
+use exeat_policy::{Action, Allowances, Host, Reason, RuleSpec, Verdict};
 use serde::Deserialize;
 
+use crate::lock::Lock;
 use crate::query::{Filter, Kind, Reader, Record};
 use crate::{Moment, Proto};
 
@@ -171,6 +172,26 @@ impl Summary {
         }
     }
 
+    /// What a lock says was reached, each entry let through once; all stages together.
+    pub fn of_lock(lock: &Lock, most: usize) -> Summary {
+        let mut summary = Summary::new(most);
+        for entry in lock.entries() {
+            let host = match &entry.target.host {
+                Host::Name(name) => name.as_str().to_owned(),
+                Host::Ip(ip) => ip.to_string(),
+            };
+            summary.total.tally.allowed += 1;
+            match summary.place(Some(&host), Some(entry.target.port.get()), Proto::Tcp) {
+                Some(host) => {
+                    host.traffic.tally.allowed += 1;
+                    host.vias.insert(via_word(entry.via.as_str()));
+                }
+                None => summary.others.tally.allowed += 1,
+            }
+        }
+        summary
+    }
+
     /// Adds a record. Of the filter its time, stages and hosts count. What is wrong with the record is in
     /// [`Reader::flaws`], and counted.
     ///
@@ -296,7 +317,7 @@ impl Summary {
             Kind::Decision | Kind::Dns if filter.names(record) => {
                 self.total.tally.add(record);
                 let rule = self.rules.number(record);
-                match self.place(record) {
+                match self.place_of(record) {
                     Some(host) => host.decided(record, at, rule),
                     None => self.others.tally.add(record),
                 }
@@ -304,7 +325,7 @@ impl Summary {
             // The end of a request that could not be read tells of no host.
             Kind::Close if record.host.is_some() && filter.names(record) => {
                 self.total.closed(record);
-                match self.place(record) {
+                match self.place_of(record) {
                     Some(host) => {
                         host.traffic.closed(record);
                         widen(&mut host.first, &mut host.last, at);
@@ -322,16 +343,20 @@ impl Summary {
     }
 
     /// The host that a line tells of; `None` where it is one too many.
-    fn place(&mut self, record: &Record) -> Option<&mut HostSummary> {
-        let host = record.host.as_deref().unwrap_or_default();
-        let key = (record.port, spoken(record.proto.as_deref()));
+    fn place_of(&mut self, record: &Record) -> Option<&mut HostSummary> {
+        self.place(record.host.as_deref(), record.port, spoken(record.proto.as_deref()))
+    }
+
+    fn place(&mut self, name: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&mut HostSummary> {
+        let host = name.unwrap_or_default();
+        let key = (port, proto);
         let known = self.hosts.get(host).is_some_and(|ports| ports.contains_key(&key));
         if !known {
             if self.count >= self.most || host.len() > MAX_NAME {
                 return None;
             }
             self.count += 1;
-            let new = HostSummary::new(record.host.clone(), key.0, key.1);
+            let new = HostSummary::new(name.map(str::to_owned), port, proto);
             self.hosts.entry(host.to_owned()).or_default().insert(key, new);
         }
         self.hosts.get_mut(host)?.get_mut(&key)

@@ -77,7 +77,7 @@ fn more_of_the_same_is_nothing_new() {
     ]);
     let mut failed = allow(2, "a.example.com:443");
     (failed.verdict, failed.reason) = (Verdict::Error, exeat_policy::Reason::ConnectError);
-    let now = of(vec![Event::Decision(allow(1, "a.example.com:443")), Event::Decision(failed)]);
+    let now = of(vec![Event::Decision(failed)]);
     let diff = Diff::between(&before, &now);
     assert!(!diff.is_new());
     assert_eq!(targets(&diff.gone), ["b.example.com:443"]);
@@ -85,6 +85,23 @@ fn more_of_the_same_is_nothing_new() {
     let nothing = Summary::default();
     assert!(!Diff::between(&before, &nothing).is_new());
     assert_eq!(Diff::between(&nothing, &before).new.len(), 2);
+}
+
+/// Against a lock, both sides are what was let through.
+#[test]
+fn a_lock_is_a_baseline() {
+    let lock = "schema 1\n- a.example.com:443 connect\nnightly a.example.com:443 http\n- [2001:db8::1]:8443 transparent\n";
+    let before = Summary::of_lock(&crate::lock::Lock::parse(lock).unwrap(), 10);
+    let events = vec![
+        Event::Decision(allow(1, "a.example.com:443")),
+        Event::Decision(allow(2, "[2001:db8::1]:8443")),
+        Event::Decision(allow(3, "new.example.com:443")),
+    ];
+    let now = of(events);
+    let diff = Diff::between(&before, &now);
+    assert_eq!(targets(&diff.new), ["new.example.com:443"]);
+    assert_eq!(diff.gone.len(), 0);
+    assert_eq!(Summary::of_lock(&crate::lock::Lock::parse(lock).unwrap(), 1).others.tally.allowed, 1);
 }
 
 /// A01.

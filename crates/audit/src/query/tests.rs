@@ -241,6 +241,14 @@ fn lines_are_filtered_by_time_stage_and_way() {
     assert_eq!(count(&Filter { stages: vec!["x".into()], ..Filter::default() }), 0);
     assert_eq!(count(&Filter { vias: vec!["connect".into()], ..Filter::default() }), 4);
     assert_eq!(count(&Filter { vias: vec!["dns".into()], ..Filter::default() }), 0);
+    assert_eq!(count(&Filter { exes: vec!["curl".into()], ..Filter::default() }), 0);
+    let asked = Record { exe: Some("/usr/bin/curl".into()), ..records[1].clone() };
+    for (exe, passes) in
+        [("curl", true), ("/usr/bin/curl", true), ("bin/curl", false), ("cur", false), ("", false)]
+    {
+        let filter = Filter { exes: vec![exe.into()], ..Filter::default() };
+        assert_eq!(filter.passes(&asked), passes, "{exe}");
+    }
     let never = Moment::of("9000-01-01T00:00:00Z");
     assert_eq!(count(&Filter { since: never, ..Filter::default() }), 0);
     assert!(!Filter { since: never, ..Filter::default() }.is_empty());

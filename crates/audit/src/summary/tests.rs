@@ -251,6 +251,7 @@ fn a_job_summary_is_bounded() {
     let text = written(&summary, Form::GitHub);
     assert!(text.contains("\nand 200 more: `exeat audit summary` shows them\n"), "{text}");
     assert!(text.len() < 1 << 20);
+    assert_eq!(text.lines().filter(|line| line.contains("example.net")).count(), 500);
     assert_eq!(
         written(&summary, Form::Markdown).lines().filter(|line| line.contains("example.net")).count(),
         700

@@ -133,6 +133,10 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "WAY", help_heading = "Filter", value_parser = parse_via)]
     pub(crate) via: Vec<String>,
 
+    /// Only what this program asked for: its path, or the last part of it
+    #[arg(long, value_name = "NAME", help_heading = "Filter")]
+    pub(crate) exe: Vec<String>,
+
     #[command(flatten)]
     pub(crate) time: TimeArgs,
 
@@ -186,7 +190,7 @@ pub(crate) enum SummaryFormat {
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct DiffArgs {
-    /// What was reached before: a record, or a run by the first letters of its name; - is standard input
+    /// What was reached before: a record, a run by the first letters of its name, - or a lock (egress.lock)
     #[arg(value_name = "BASELINE", value_hint = ValueHint::FilePath)]
     pub(crate) baseline: PathBuf,
 
@@ -444,6 +448,7 @@ const DIFF_EXAMPLES: &str = "\
 Examples:
   exeat audit diff last-release.jsonl
   exeat audit diff 01JD8Z3V5Q 01JE0 --format markdown
+  exeat audit diff egress.lock
 
 Exit codes: 0 nothing new, 1 something new, 2 bad input, 125 there are too many hosts to tell.";
 

@@ -1,13 +1,18 @@
 //! `exeat audit diff`: what records reach that a baseline did not.
 
+use std::io::BufRead;
+use std::path::Path;
+
 use exeat_audit::diff::Diff;
-use exeat_audit::query::Filter;
+use exeat_audit::lock::{Lock, Seen};
+use exeat_audit::query::{Filter, Reader};
 use exeat_audit::summary::{Form, Summary, Traffic};
 
 use super::{Out, Source, Stopped};
 use crate::args::audit::{DiffArgs, DiffFormat};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::load;
 use crate::render::Paint;
 
 /// Hosts that are told apart on either side. Beyond that nothing could be said.
@@ -15,9 +20,21 @@ const MOST: usize = 50_000;
 
 /// Compares, and says whether something is new.
 pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
-    let before = read(&[super::source(&args.baseline)?])?;
-    let now = read(&super::sources(&args.records)?)?;
-    let diff = Diff::between(&before, &now);
+    let lock = match is_lock(&args.baseline) {
+        true => Some(read_lock(&args.baseline)?),
+        false => None,
+    };
+    let (before, now) = match &lock {
+        // A lock has what was let through alone.
+        Some(lock) => (Summary::of_lock(lock, MOST), Summary::of_lock(&reached(args)?, MOST)),
+        None => (read(&[super::source(&args.baseline)?])?, read(&super::sources(&args.records)?)?),
+    };
+    let mut diff = Diff::between(&before, &now);
+    if lock.is_some() {
+        // Whether a program asks the proxy or the gateway is the machine's, and no run is held to it.
+        diff.same += diff.changed.len();
+        diff.changed.clear();
+    }
     let form = match args.format {
         DiffFormat::Text => Form::Text { colour: paint.is_on() },
         DiffFormat::Json => Form::Json,
@@ -33,18 +50,49 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     Ok(if diff.is_new() { Exit::No } else { Exit::Yes })
 }
 
+fn is_lock(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == "lock")
+}
+
+fn read_lock(path: &Path) -> Result<Lock, Failure> {
+    let shown = path.display().to_string();
+    let (_, lock) = load::read_lock(path, &shown)?;
+    lock.ok_or_else(|| {
+        Failure::input(format!("there is no `{shown}`")).hint("exeat audit lock -o egress.lock")
+    })
+}
+
+/// What the records would lock.
+fn reached(args: &DiffArgs) -> Result<Lock, Failure> {
+    let mut seen = Seen::default();
+    for source in super::sources(&args.records)? {
+        let mut reader = source.open()?;
+        for record in reader.by_ref() {
+            let record = record.map_err(|error| source.unreadable(error))?;
+            seen.take(&record).map_err(|full| Failure::could(format!("the records have {full}")))?;
+        }
+        look_at_flaws(&source, &reader)?;
+    }
+    Ok(seen.lock())
+}
+
+/// What was tampered with proves no absence.
+fn look_at_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) -> Result<(), Failure> {
+    for flaw in reader.flaws() {
+        crate::stdio::line("note", &format!("{source}: {flaw}"));
+    }
+    match super::is_damaged(reader) {
+        true => Err(Failure::input(format!("{source} is damaged")).hint("exeat audit show")),
+        false => Ok(()),
+    }
+}
+
 fn read(sources: &[Source]) -> Result<Summary, Failure> {
     let mut summary = Summary::new(MOST);
     for source in sources {
         let mut reader = source.open()?;
         summary.read(&mut reader, &Filter::default()).map_err(|error| source.unreadable(error))?;
-        for flaw in reader.flaws() {
-            crate::stdio::line("note", &format!("{source}: {flaw}"));
-        }
-        // What was tampered with proves no absence.
-        if super::is_damaged(&reader) {
-            return Err(Failure::input(format!("{source} is damaged")).hint("exeat audit show"));
-        }
+        look_at_flaws(source, &reader)?;
     }
     Ok(summary)
 }

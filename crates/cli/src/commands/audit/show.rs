@@ -16,6 +16,7 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         hosts: args.host.clone(),
         reasons: args.reason.clone(),
         vias: args.via.clone(),
+        exes: args.exe.clone(),
         since: args.time.since,
         until: args.time.until,
         ..Filter::default()
