@@ -226,7 +226,7 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
-    /// Remove records that are damaged or have no end, too
+    /// Remove records that are not whole (see exeat audit verify), too
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -457,7 +457,7 @@ Examples:
   exeat audit prune --older-than 180d --dry-run
   exeat audit prune --older-than 2y
 
-Exit codes: 0 done, 1 a record was kept because it is damaged or has no end, 2 bad input.";
+Exit codes: 0 done, 1 a record was kept because it is not whole, 2 bad input.";
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:

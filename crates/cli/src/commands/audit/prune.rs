@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use exeat_audit::place::Kept;
 use exeat_audit::verify::{Ending, Standing, verify};
-use exeat_audit::{is_being_written, table};
+use exeat_audit::{VerifyingKey, is_being_written, table};
 
 use super::{Out, Stopped, bad_place, place_of};
 use crate::args::audit::PruneArgs;
@@ -29,12 +29,13 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
     let Some(before) = SystemTime::now().checked_sub(args.older_than) else {
         return Err(Failure::input("that is before all time"));
     };
+    let keys = super::verify::keys(&[])?;
     let mut done = Done::default();
     let mut out = Out::by_line();
     let shown = place.kept().map_err(bad_place)?.iter().try_for_each(|kept| {
         // A run that is not there any more was removed by another.
         if kept.last_written().is_ok_and(|last| last < before) {
-            prune(args, kept, &mut done, &mut out)
+            prune(args, kept, &keys, &mut done, &mut out)
         } else {
             Ok(())
         }
@@ -49,13 +50,19 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
 }
 
 /// Removes one record, or says why it stays.
-fn prune(args: &PruneArgs, kept: &Kept, done: &mut Done, out: &mut Out) -> io::Result<()> {
+fn prune(
+    args: &PruneArgs,
+    kept: &Kept,
+    keys: &[VerifyingKey],
+    done: &mut Done,
+    out: &mut Out,
+) -> io::Result<()> {
     if is_being_written(&kept.path).unwrap_or(false) {
         crate::stdio::line("note", &format!("{} is still being written", kept.run));
         return Ok(());
     }
     if !args.force
-        && let Err(why) = whole(&kept.path)
+        && let Err(why) = whole(&kept.path, keys)
     {
         done.refused += 1;
         crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", kept.run));
@@ -76,16 +83,18 @@ fn prune(args: &PruneArgs, kept: &Kept, done: &mut Done, out: &mut Out) -> io::R
 }
 
 /// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
-fn whole(path: &Path) -> Result<(), String> {
+fn whole(path: &Path, keys: &[VerifyingKey]) -> Result<(), String> {
     let said = |error: io::Error| in_house(&error.to_string());
-    let report = verify(BufReader::new(File::open(path).map_err(said)?), Some(path), &[]).map_err(said)?;
-    if report.standing() == Standing::Tampered {
-        let first = report.findings.first().map(ToString::to_string).unwrap_or_default();
-        return Err(format!("it is damaged: {first}"));
-    }
-    match report.ending {
-        Ending::MidLine => Err("its last line is cut".into()),
-        Ending::Unfinished => Err("it has no end: its writer was killed, or it was cut".into()),
-        _ => Ok(()),
+    let report = verify(BufReader::new(File::open(path).map_err(said)?), Some(path), keys).map_err(said)?;
+    match (report.standing(), report.ending) {
+        (Standing::Whole, _) => Ok(()),
+        (Standing::Tampered, _) => {
+            let first = report.findings.first().map(ToString::to_string).unwrap_or_default();
+            Err(format!("it is damaged: {first}"))
+        }
+        (_, Ending::MidLine) => Err("its last line is cut".into()),
+        (_, Ending::Unfinished) => Err("it has no end: its writer was killed, or it was cut".into()),
+        (Standing::UnknownKey, _) => Err("it is signed by no key that is known here".into()),
+        _ => Err("it is not signed to its end".into()),
     }
 }
