@@ -13,6 +13,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("learn::where_the_policy_is_written", written);
     list.users("learn::what_cannot_be_learned_from", refused);
     list.bridges("learn::from_records_of_runs_that_enforced", from_records);
+    list.users("learn::another_policy_is_asked_about_a_record", replayed);
     list.matrix("learn::a_lock_refuses_what_is_new", locked);
     list.users("learn::a_lock_is_written_from_records", lock_written);
     list.once("learn::a_stage_without_a_lock_does_not_start", lock_missing);
@@ -171,6 +172,39 @@ fn from_records(cx: &Cx) {
     let done = cx.exeat(["audit", "learn", hostile.to_str().expect("ASCII")]).run();
     done.exits(1).shows("allow = []").says("line 2 is no record");
     assert!(!done.stdout().contains("evil"), "{done:?}");
+}
+
+/// The same policy has no difference; another one says which. Nothing is looked up for it.
+fn replayed(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let (on_443, on_7) = (format!("{good}:443"), format!("{good}:7"));
+    let targets = [on_443.as_str(), &on_7, &format!("{evil}:443"), "10.2.3.4:443"];
+    let done = asking(cx, &["--allow", &on_443, "--allow", &on_7], &targets).run();
+    done.prints("200\n200\n403\n403\n");
+    let record = record_of(&done);
+    let asked = cx.bench().dns.queries(&good).len();
+    let same = cx.exeat(["audit", "replay", "--allow", &on_443, "--allow", &on_7, &record]).run();
+    same.exits(0).shows("4 as before, 0 now denied, 0 now allowed, 0 otherwise").silent();
+    cx.write("new.toml", &format!("[network]\nallow = [\"{good}\", \"{evil}\"]\n"));
+    let done = cx.exeat(["audit", "replay", "--policy", "new.toml", &record]).run();
+    done.exits(1)
+        .shows(&format!("now deny            1x  {on_7}  [connect]  port: allowed on 443 only; was allow (rule) by {on_7} (--allow)"))
+        .shows(&format!("now allow           1x  {evil}:443  [connect]  rule by {evil} (new.toml:2); addresses not checked; was deny (default)"))
+        .shows("2 as before, 1 now denied, 1 now allowed, 0 otherwise");
+    let json =
+        cx.exeat(["audit", "replay", "--policy", "new.toml", "--format", "json", &record]).run().json();
+    assert_eq!((&json["now_denied"], &json["now_allowed"]), (&1.into(), &1.into()), "{json}");
+    assert_eq!(cx.bench().dns.queries(&good).len(), asked, "a record is enough");
+    // A ceiling counts as well, and what cannot be read is said.
+    cx.write("site.toml", "[network]\nallow = [\"*.corp.example\"]\n");
+    let done = cx.exeat(["audit", "replay", "--allow", &on_443, "--ceiling", "site.toml", &record]).run();
+    done.exits(1).shows("the ceiling site.toml does not allow it");
+    cx.exeat(["audit", "replay", "--policy", "nowhere.toml", &record]).run().exits(2);
+    cx.exeat(["audit", "replay", "nowhere.jsonl"]).run().exits(2);
+    cx.exeat(["audit", "replay", "--policy", "-", "-"]).run().exits(2).says("stdin");
+    // What was learned from a run has nothing against it.
+    cx.exeat(["audit", "learn", "-o", "l.toml", &record]).run().exits(0);
+    cx.exeat(["audit", "replay", "--policy", "l.toml", &record]).run().exits(0);
 }
 
 /// What a rule grants and the lock has not is refused, on record under the lock's name.

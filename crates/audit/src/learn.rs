@@ -139,11 +139,12 @@ impl Learned {
         }
         match record.event {
             Kind::RunStart => self.start(record),
-            Kind::Decision => match record.attempt() {
-                Some(attempt) => self.attempt(record, attempt),
-                // Malformed requests and other protocols are nobody's to grant.
-                None => {}
-            },
+            // Malformed requests and other protocols are nobody's to grant.
+            Kind::Decision => {
+                if let Some(attempt) = record.attempt() {
+                    self.attempt(record, attempt);
+                }
+            }
             Kind::Dns => self.question(record),
             Kind::Close => self.close(record),
             _ => {}

@@ -32,6 +32,7 @@ mod log;
 mod moment;
 pub mod place;
 pub mod query;
+pub mod replay;
 pub mod report;
 mod sink;
 pub mod summary;

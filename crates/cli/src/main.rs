@@ -71,6 +71,7 @@ fn main() -> ExitCode {
             AuditCommand::Prune(args) => audit::prune::run(&args),
             AuditCommand::List(args) => audit::list::run(&args, out),
             AuditCommand::Export(args) => audit::export::run(&args),
+            AuditCommand::Replay(args) => audit::replay::run(&args),
             AuditCommand::Learn(args) => audit::learn::run(&args),
             AuditCommand::Lock(args) => audit::lock::run(&args),
             AuditCommand::Report(args) => audit::report::run(&args),

@@ -298,6 +298,7 @@ fn manual_pages_are_clean() {
             "exeat-audit-list.1",
             "exeat-audit-lock.1",
             "exeat-audit-prune.1",
+            "exeat-audit-replay.1",
             "exeat-audit-report.1",
             "exeat-audit-show.1",
             "exeat-audit-summary.1",

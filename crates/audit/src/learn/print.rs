@@ -106,7 +106,7 @@ impl Learned {
     fn head(&self) -> String {
         let mut text = String::from(
             "# Learned from what runs did, so as wide as they were: read it before it is used.\n\
-             # `exeat policy lint FILE` points out what is risky.\n",
+             # `exeat policy lint FILE` points out what is risky, `exeat audit replay --policy FILE RUN` what it would have refused.\n",
         );
         for run in &self.runs {
             let command =

@@ -10,7 +10,7 @@ use exeat_audit::export::ocsf;
 use exeat_audit::query::HostFilter;
 use exeat_policy::{Reason, Span, Verdict};
 
-use super::{digits, words};
+use super::{PolicyArgs, digits, words};
 
 /// `exeat audit ...`.
 #[derive(Debug, Subcommand)]
@@ -27,6 +27,8 @@ pub(crate) enum AuditCommand {
     Prune(PruneArgs),
     /// Write records in the words of another schema, for a SIEM
     Export(ExportArgs),
+    /// Say what another policy would have decided, and where that differs
+    Replay(ReplayArgs),
     /// Print the smallest policy that covers what records say was let through
     Learn(LearnedArgs),
     /// Write down what each stage reached, for exeat run --locked
@@ -298,6 +300,31 @@ pub(crate) enum ExportFormat {
     Jsonl,
 }
 
+/// `exeat audit replay`.
+#[derive(Debug, Args)]
+#[command(after_help = REPLAY_EXAMPLES)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    pub(crate) records: Records,
+
+    /// How to print it: text (default) or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
+    #[arg(hide_possible_values = true)]
+    pub(crate) format: ReplayFormat,
+
+    #[command(flatten)]
+    pub(crate) policy: PolicyArgs,
+}
+
+/// How differences are printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ReplayFormat {
+    /// A line each.
+    Text,
+    /// One JSON object.
+    Json,
+}
+
 /// `exeat audit learn`.
 #[derive(Debug, Args)]
 #[command(after_help = LEARN_EXAMPLES)]
@@ -420,6 +447,14 @@ const KEY_EXAMPLES: &str = "\
 Examples:
   exeat audit key > audit.pub
   exeat audit key --audit-key env:AUDIT_KEY";
+
+const REPLAY_EXAMPLES: &str = "\
+Examples:
+  exeat audit replay --policy .exeat.toml.new
+  exeat audit replay --policy .exeat.toml --ceiling site.toml records/*.jsonl
+  exeat audit replay --policy new.toml --last --format json | jq '.differences[] | select(.now.verdict == \"deny\")'
+
+Exit codes: 0 no difference, 1 a difference, or a damaged record, 2 bad input.";
 
 const LEARN_EXAMPLES: &str = "\
 Examples:

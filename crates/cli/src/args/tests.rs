@@ -284,6 +284,7 @@ fn help() {
         &["audit", "prune"],
         &["audit", "export"],
         &["audit", "report"],
+        &["audit", "replay"],
         &["audit", "learn"],
         &["audit", "lock"],
         &["policy"],

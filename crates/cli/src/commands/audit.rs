@@ -8,6 +8,7 @@ pub(crate) mod learn;
 pub(crate) mod list;
 pub(crate) mod lock;
 pub(crate) mod prune;
+pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod show;
 pub(crate) mod summary;

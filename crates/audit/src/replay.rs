@@ -1,0 +1,384 @@
+//! What another policy would have decided about what records tell of, and where that differs.
+//!
+//! Looks nothing up and asks nobody but the policy: addresses are those of the record, judged by [`exeat_policy::Admitted::vet`]
+//! as a run judges them. Budgets, limits of connections, and what came over a connection of which the record has no word are
+//! not gone through again. Memory is bounded whatever the records hold.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+
+use exeat_policy::{
+    AddrClass, Admitted, Day, Denial, Ech, Host, OwnAddrs, Policy, Port, Reason, Rule, Target, TlsCheck,
+    Verdict, classify,
+};
+use serde_json::json;
+
+use crate::escape::printable;
+use crate::query::{Kind, Record};
+use crate::{Attempt, Via, ascii_json};
+
+/// Differences that are told apart; the rest is counted.
+pub const MAX_DIFFERENCES: usize = 10_000;
+
+/// Another policy, and what it makes of the lines that were taken in.
+pub struct Replay<'a> {
+    policy: &'a Policy,
+    /// Whether a target is left to an upstream proxy now, so that where it leads is not known.
+    entrusted: &'a dyn Fn(&Target) -> bool,
+    today: Day,
+    differences: BTreeMap<Key, Difference>,
+    /// Attempts by what came of the comparison.
+    same: u64,
+    now_denied: u64,
+    now_allowed: u64,
+    otherwise: u64,
+    /// Of all: where addresses are not known, and what no rule decides.
+    unchecked: u64,
+    unjudged: u64,
+    /// Attempts whose difference has no place of its own.
+    beyond: u64,
+}
+
+/// What differs alike.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    host: Host,
+    port: Option<Port>,
+    via: Via,
+    was: (Verdict, Reason),
+    now: (Verdict, Reason),
+}
+
+#[derive(Debug)]
+struct Difference {
+    count: u64,
+    /// The rule that decided then, and where it stood, as the record has them.
+    was_by: Option<(String, String)>,
+    /// The rule that decides now.
+    now_by: Option<(String, String)>,
+    /// What is said of a refusal.
+    said: Option<String>,
+    unchecked: bool,
+}
+
+/// What the policy says.
+struct Now {
+    verdict: Verdict,
+    reason: Reason,
+    by: Option<(String, String)>,
+    said: Option<String>,
+    unchecked: bool,
+}
+
+impl Now {
+    fn denied(denial: &Denial) -> Self {
+        Self {
+            verdict: Verdict::Deny,
+            reason: denial.reason(),
+            by: denial.rule().map(named),
+            said: Some(denial.said_outside()),
+            unchecked: false,
+        }
+    }
+
+    fn admitted(admitted: &Admitted, unchecked: bool) -> Self {
+        match admitted.would_deny() {
+            None => Self::allowed(admitted.rule().map(named), unchecked),
+            Some(denial) => Self { verdict: Verdict::WouldDeny, unchecked, ..Self::denied(denial) },
+        }
+    }
+
+    fn allowed(by: Option<(String, String)>, unchecked: bool) -> Self {
+        Self { verdict: Verdict::Allow, reason: Reason::Rule, by, said: None, unchecked }
+    }
+}
+
+fn named(rule: &Rule) -> (String, String) {
+    (rule.text.clone(), rule.origin.to_string())
+}
+
+impl<'a> Replay<'a> {
+    /// Asks this policy, as of this day.
+    pub fn new(policy: &'a Policy, entrusted: &'a dyn Fn(&Target) -> bool, today: Day) -> Self {
+        Self {
+            policy,
+            entrusted,
+            today,
+            differences: BTreeMap::new(),
+            same: 0,
+            now_denied: 0,
+            now_allowed: 0,
+            otherwise: 0,
+            unchecked: 0,
+            unjudged: 0,
+            beyond: 0,
+        }
+    }
+
+    /// Whether something would have been decided otherwise.
+    pub fn differs(&self) -> bool {
+        self.now_denied + self.now_allowed + self.otherwise > 0
+    }
+
+    /// Takes in one line.
+    pub fn take(&mut self, record: &Record) {
+        match record.event {
+            Kind::Decision => match record.attempt() {
+                Some(attempt) => self.attempt(record, attempt),
+                None => self.unjudged = self.unjudged.saturating_add(record.count.unwrap_or(1)),
+            },
+            Kind::Dns => self.question(record),
+            Kind::Close => self.close(record),
+            _ => {}
+        }
+    }
+
+    fn attempt(&mut self, record: &Record, attempt: Attempt) {
+        let Some(now) = self.now(record, &attempt) else {
+            self.unjudged = self.unjudged.saturating_add(attempt.count);
+            return;
+        };
+        let Target { host, port } = attempt.target;
+        let was = (attempt.verdict, attempt.reason);
+        self.compare(record, host, Some(port), attempt.via, was, attempt.count, now);
+    }
+
+    /// `None`: no rule decides that.
+    fn now(&self, record: &Record, attempt: &Attempt) -> Option<Now> {
+        let admitted = match self.policy.admit(attempt.target.clone(), self.today) {
+            Ok(admitted) => admitted,
+            Err(denial) => return Some(Now::denied(&denial)),
+        };
+        let as_before = || Now {
+            verdict: attempt.verdict,
+            reason: attempt.reason,
+            by: None,
+            said: None,
+            unchecked: false,
+        };
+        match (attempt.verdict, attempt.reason) {
+            (
+                Verdict::Deny,
+                Reason::BudgetBytes
+                | Reason::BudgetConns
+                | Reason::AuditUnavailable
+                | Reason::Malformed
+                | Reason::Scheme,
+            ) => return None,
+            (Verdict::Error, _) if !attempt.is_let_through() => return None,
+            // Whether what came is held to the target is the policy's word as well.
+            (
+                Verdict::Deny,
+                Reason::SniMissing
+                | Reason::SniMismatch
+                | Reason::NotTls
+                | Reason::HelloTimeout
+                | Reason::HelloMalformed
+                | Reason::HelloTooLarge
+                | Reason::HostMismatch,
+            ) if admitted.tls() != TlsCheck::Off => return Some(as_before()),
+            (Verdict::Deny, Reason::Ech) if admitted.ech() == Ech::Refuse => return Some(as_before()),
+            // The gateway has to listen there, too.
+            (Verdict::Deny, Reason::Direct)
+                if self.policy.unserved(&attempt.target, self.today).is_some() =>
+            {
+                return Some(as_before());
+            }
+            _ => {}
+        }
+        let is_name = attempt.target.host.name().is_some();
+        let unknown = record.ips.is_empty() || record.upstream.is_some() || (self.entrusted)(&attempt.target);
+        if is_name && unknown {
+            return Some(Now::admitted(&admitted, true));
+        }
+        // A public address that was refused as private was an address of the machine itself.
+        let own = (attempt.reason == Reason::PrivateIp)
+            .then(|| record.ips.iter().copied().filter(|ip| classify(*ip) == AddrClass::Public));
+        let own = own.map(OwnAddrs::new).unwrap_or_default();
+        let passed = Now::admitted(&admitted, is_name && record.ips_more.is_some());
+        Some(match admitted.vet(&record.ips, &own) {
+            Ok(_) => passed,
+            Err(denial) => Now::denied(&denial),
+        })
+    }
+
+    fn question(&mut self, record: &Record) {
+        let count = record.count.unwrap_or(1);
+        let (Some(host), Some(Verdict::Deny), Some(reason)) =
+            (record.asked_host(), record.verdict(), record.reason())
+        else {
+            self.unjudged = self.unjudged.saturating_add(count);
+            return;
+        };
+        let Host::Name(name) = &host else { return };
+        let now = match self.policy.served_ports(name, self.today).is_empty() {
+            true => Now { verdict: Verdict::Deny, reason, by: None, said: None, unchecked: false },
+            false => Now::allowed(None, true),
+        };
+        self.compare(record, host, None, Via::Dns, (Verdict::Deny, reason), count, now);
+    }
+
+    /// A hello that may hide its name passed, and would not now.
+    fn close(&mut self, record: &Record) {
+        let hides = record.ech == Some(true) && record.sni_ok == Some(true);
+        if !hides || self.policy.terms().ech != Ech::Refuse {
+            return;
+        }
+        let (Some(host), Some(port)) = (record.asked_host(), record.port.and_then(Port::new)) else { return };
+        let Ok(admitted) = self.policy.admit(Target { host: host.clone(), port }, self.today) else { return };
+        if admitted.tls() == TlsCheck::Off {
+            return;
+        }
+        let now = Now {
+            verdict: Verdict::Deny,
+            reason: Reason::Ech,
+            by: None,
+            said: Some("the TLS hello may hide its server name".into()),
+            unchecked: false,
+        };
+        // Its decision was counted as one that is as before.
+        self.same = self.same.saturating_sub(1);
+        self.compare(record, host, Some(port), Via::Connect, (Verdict::Allow, Reason::Rule), 1, now);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what was, and what is")]
+    fn compare(
+        &mut self,
+        record: &Record,
+        host: Host,
+        port: Option<Port>,
+        via: Via,
+        was: (Verdict, Reason),
+        count: u64,
+        now: Now,
+    ) {
+        if now.unchecked {
+            add(&mut self.unchecked, count);
+        }
+        let is_same = match (was.0, now.verdict) {
+            // It was let through, in whichever mode.
+            (Verdict::Error, Verdict::Allow | Verdict::WouldDeny) => true,
+            (was, now) => was == now,
+        };
+        if is_same {
+            add(&mut self.same, count);
+            return;
+        }
+        add(
+            match (was.0, now.verdict) {
+                (_, Verdict::Deny) => &mut self.now_denied,
+                (Verdict::Deny, _) => &mut self.now_allowed,
+                _ => &mut self.otherwise,
+            },
+            count,
+        );
+        let key = Key { host, port, via, was, now: (now.verdict, now.reason) };
+        if self.differences.len() >= MAX_DIFFERENCES && !self.differences.contains_key(&key) {
+            add(&mut self.beyond, count);
+            return;
+        }
+        let rule = || Some((record.rule.clone()?, record.rule_src.clone().unwrap_or_default()));
+        let difference = self.differences.entry(key).or_insert_with(|| Difference {
+            count: 0,
+            was_by: rule(),
+            now_by: now.by,
+            said: now.said,
+            unchecked: now.unchecked,
+        });
+        add(&mut difference.count, count);
+    }
+
+    /// The differences for people, what is refused now first.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn text(&self, out: &mut dyn Write) -> io::Result<()> {
+        let sorted =
+            |deny: bool| self.differences.iter().filter(move |(key, _)| (key.now.0 == Verdict::Deny) == deny);
+        for (key, difference) in sorted(true).chain(sorted(false)) {
+            let by = |by: &Option<(String, String)>| match by {
+                Some((rule, src)) => format!(" by {} ({})", printable(rule), printable(src)),
+                None => String::new(),
+            };
+            let said =
+                difference.said.as_deref().map(|said| format!(": {}", printable(said))).unwrap_or_default();
+            let unknown = if difference.unchecked { "; addresses not checked" } else { "" };
+            writeln!(
+                out,
+                "now {:<10}  {:>5}x  {}  [{}]  {}{}{said}{unknown}; was {} ({}){}",
+                key.now.0.as_str(),
+                difference.count,
+                target(key),
+                key.via,
+                key.now.1,
+                by(&difference.now_by),
+                key.was.0,
+                key.was.1,
+                by(&difference.was_by),
+            )?;
+        }
+        writeln!(
+            out,
+            "{} as before, {} now denied, {} now allowed, {} otherwise",
+            self.same, self.now_denied, self.now_allowed, self.otherwise
+        )?;
+        for (count, what) in [
+            (self.unchecked, "whose addresses are not known (never looked up, or left to an upstream proxy)"),
+            (self.unjudged, "that no rule decides (malformed, other protocols, budgets)"),
+            (self.beyond, "that differ and have no line above"),
+        ] {
+            if count > 0 {
+                writeln!(out, "  {count} {what}")?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same as one JSON object and a newline.
+    ///
+    /// # Errors
+    ///
+    /// Those of the writer.
+    pub fn json(&self, out: &mut dyn Write) -> io::Result<()> {
+        let rule = |by: &Option<(String, String)>| {
+            by.as_ref().map(|(rule, src)| json!({"rule": rule, "rule_src": src}))
+        };
+        let all = self.differences.iter().map(|(key, difference)| {
+            json!({
+                "host": bare(&key.host), "port": key.port, "via": key.via, "count": difference.count,
+                "was": {"verdict": key.was.0, "reason": key.was.1, "by": rule(&difference.was_by)},
+                "now": {"verdict": key.now.0, "reason": key.now.1, "by": rule(&difference.now_by), "said": difference.said},
+                "addresses_checked": !difference.unchecked,
+            })
+        });
+        let value = json!({
+            "schema": 1, "same": self.same, "now_denied": self.now_denied, "now_allowed": self.now_allowed,
+            "otherwise": self.otherwise, "unchecked": self.unchecked, "unjudged": self.unjudged,
+            "unlisted": self.beyond, "differences": all.collect::<Vec<_>>(),
+        });
+        ascii_json(out, &value.to_string())?;
+        out.write_all(b"\n")
+    }
+}
+
+fn add(to: &mut u64, count: u64) {
+    *to = to.saturating_add(count);
+}
+
+fn bare(host: &Host) -> String {
+    match host {
+        Host::Ip(ip) => ip.to_string(),
+        Host::Name(name) => name.to_string(),
+    }
+}
+
+fn target(key: &Key) -> String {
+    match key.port {
+        Some(port) => format!("{}:{port}", key.host),
+        None => key.host.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,43 @@
+//! `exeat audit replay`: what another policy would have decided about what records tell of.
+
+use std::path::Path;
+
+use exeat_audit::replay::Replay;
+use exeat_policy::Target;
+use exeat_runner::today;
+
+use super::Out;
+use crate::args::audit::{ReplayArgs, ReplayFormat};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::load::{self, FileFlags};
+use crate::machine::Machine;
+use crate::stdio;
+
+/// Compares, and prints where the two differ.
+pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
+    let is_stdin = |path: &Path| path.as_os_str() == "-";
+    let policies = args.policy.policy.iter().chain(&args.policy.ceiling);
+    if args.records.runs.iter().any(|path| is_stdin(path)) && policies.clone().any(|path| is_stdin(path)) {
+        return Err(Failure::input("`-` is a record and a policy, and stdin is read once"));
+    }
+    let loaded = load::load(&args.policy, FileFlags::default(), &Machine::here()?)?;
+    for note in loaded.notes.iter().map(String::as_str).chain(loaded.policy.terms().note()) {
+        stdio::line("note", note);
+    }
+    let entrusted = |target: &Target| loaded.next_hop.as_ref().is_some_and(|hop| hop.takes(target));
+    let mut replay = Replay::new(&loaded.policy, &entrusted, today());
+    let read = super::each(&args.records, |record| {
+        replay.take(record);
+        Ok(())
+    })?;
+    let mut out = Out::new();
+    let printed = match args.format {
+        ReplayFormat::Text => replay.text(&mut out),
+        ReplayFormat::Json => replay.json(&mut out),
+    };
+    out.finish(printed).map_err(|(super::Stopped::Reading(error) | super::Stopped::Writing(error))| {
+        Failure::Stdout(error)
+    })?;
+    Ok(if replay.differs() { Exit::No } else { read })
+}
