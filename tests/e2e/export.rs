@@ -220,7 +220,7 @@ fn report(cx: &Cx) {
     ] {
         assert!(page.contains(words), "{words} in {page}");
     }
-    assert!(page.contains("The record is"), "what was found of it: {page}");
+    assert!(page.contains("The record is whole"), "what was found of it: {page}");
     assert!(page.contains("&quot;rules&quot;"), "the stored policy: {page}");
     assert!(!page.contains("<script"), "{page}");
     let mode = std::fs::metadata(&place).expect("the page").permissions().mode();

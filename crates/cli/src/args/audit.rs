@@ -286,9 +286,9 @@ pub(crate) struct ReportArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: PathBuf,
 
-    /// Whose signatures count: a file with vkeys, or a public key in PEM
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) key: Vec<PathBuf>,
+    /// A key that may have signed them: a vkey, or a file of vkeys, or a public key in PEM; otherwise your own
+    #[arg(long, value_name = "VKEY|FILE")]
+    pub(crate) key: Vec<String>,
 }
 
 /// A schema that records can be written in.

@@ -1,33 +1,36 @@
 //! `exeat audit report`: records as one page for people.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufReader, BufWriter, Write};
+use std::fs::{self, OpenOptions};
+use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use exeat_audit::VerifyingKey;
 use exeat_audit::report::Report;
-use exeat_audit::verify::{self, verify};
+use exeat_audit::verify::Standing;
 
-use super::{Out, Source, Stopped};
+use super::{Out, Source, Stopped, verify};
 use crate::args::audit::ReportArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 
 /// Reads records and writes the page.
 pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
-    let keys = keys(&args.key)?;
+    let keys = verify::keys(&args.key)?;
     let mut report = Report::default();
     let mut damaged = false;
     for source in super::sources(&args.records)? {
-        let unreadable = |error| source.unreadable(error);
-        let verified = verified(&source, &keys).map_err(unreadable)?;
+        // Standard input cannot be read twice.
+        let verified = match source {
+            Source::File(_) => Some(verify::look(&source, &keys)?),
+            Source::Stdin => None,
+        };
+        damaged |= verified.as_ref().is_some_and(|found| found.standing() == Standing::Tampered);
         let mut reader = source.open()?;
         let name = match source.path() {
             Some(path) => path.display().to_string(),
             None => source.to_string(),
         };
-        report.read(&mut reader, &name, source.path(), verified).map_err(unreadable)?;
+        report.read(&mut reader, &name, source.path(), verified).map_err(|error| source.unreadable(error))?;
         damaged |= super::is_damaged(&reader);
     }
     if args.output.as_os_str() == "-" {
@@ -41,20 +44,6 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
         })?;
     }
     Ok(if damaged { Exit::No } else { Exit::Yes })
-}
-
-fn keys(files: &[PathBuf]) -> Result<Vec<VerifyingKey>, Failure> {
-    let mut keys = Vec::new();
-    for file in files {
-        keys.extend(VerifyingKey::load(file).map_err(|error| Failure::input(error.to_string()))?);
-    }
-    Ok(keys)
-}
-
-/// What is to be said of a file; standard input cannot be read twice.
-fn verified(source: &Source, keys: &[VerifyingKey]) -> io::Result<Option<verify::Report>> {
-    let Some(path) = source.path() else { return Ok(None) };
-    verify(BufReader::new(File::open(path)?), Some(path), keys).map(Some)
 }
 
 /// Writes a file whole or not at all, for its owner alone: beside it first, and then in its place.
