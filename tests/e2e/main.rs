@@ -40,6 +40,7 @@ mod terms;
 mod tls;
 mod upstream;
 mod vectors;
+mod verify;
 mod who;
 
 /// Trials wait more than they compute, so a few per processor.
@@ -85,6 +86,7 @@ fn main() -> ExitCode {
     doctor::cases(&mut cases);
     escape::cases(&mut cases);
     vectors::cases(&mut cases);
+    verify::cases(&mut cases);
     load::cases(&mut cases);
     who::cases(&mut cases);
 

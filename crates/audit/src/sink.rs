@@ -179,17 +179,10 @@ impl Sink {
             return self.write_stream(line);
         };
         regular.check(&self.file, line.len())?;
-        let wrote = loop {
-            match (&self.file).write(line) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => break result?,
-            }
-        };
-        if wrote != line.len() {
-            return Err(WriteError::Short { wrote, of: line.len() });
-        }
+        // One write, but where the disk is full in the middle of a line: the rest is tried for the sake of what the kernel says.
+        (&self.file).write_all(line)?;
         if let Some(ours) = &mut regular.ours {
-            ours.size += wrote as u64;
+            ours.size += line.len() as u64;
         }
         if self.sync {
             self.file.sync_data().map_err(WriteError::Sync)?;
@@ -391,8 +384,6 @@ impl OpenError {
 pub(crate) enum WriteError {
     #[error(transparent)]
     Io(#[from] io::Error),
-    #[error("only {wrote} of {of} bytes were taken")]
-    Short { wrote: usize, of: usize },
     #[error("its reader took nothing for {} ms", .after.as_millis())]
     Stuck { after: Duration },
     #[error("the file was removed")]
