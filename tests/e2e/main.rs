@@ -30,6 +30,7 @@ mod life;
 mod limits;
 mod load;
 mod policy;
+mod privacy;
 mod prove;
 mod proxy;
 mod smoke;
@@ -81,6 +82,7 @@ fn main() -> ExitCode {
     audit_read::cases(&mut cases);
     cli::cases(&mut cases);
     clients::cases(&mut cases);
+    privacy::cases(&mut cases);
     prove::cases(&mut cases);
     proxy::cases(&mut cases);
     doctor::cases(&mut cases);

@@ -86,6 +86,9 @@ fn words(source: &Source, report: &Report, paint: Paint) -> String {
             report.key.as_ref().map(ToString::to_string).unwrap_or_default()
         ),
         Standing::Tampered => writeln!(text, "{}", paint.bad("NOT WHOLE")),
+        Standing::Unfinished if is_open(source) => {
+            writeln!(text, "{}: the run still goes on", paint.odd("not finished"))
+        }
         Standing::Unfinished => writeln!(text, "{}: {}", paint.bad("not finished"), ending(report)),
         Standing::UnknownKey => {
             let ids: Vec<&str> = report.unknown_keys.iter().map(String::as_str).collect();
@@ -122,6 +125,11 @@ fn words(source: &Source, report: &Report, paint: Paint) -> String {
     text
 }
 
+/// Whether its writer is still there.
+fn is_open(source: &Source) -> bool {
+    source.path().is_some_and(|path| exeat_audit::is_being_written(path).unwrap_or(false))
+}
+
 /// Why a record in which nothing is wrong is not whole.
 fn ending(report: &Report) -> String {
     match report.ending {
@@ -129,10 +137,9 @@ fn ending(report: &Report) -> String {
             "line {} ends in the middle: its writer was stopped there (a crash, kill -9), or the file was cut",
             report.lines
         ),
-        Ending::Unfinished => format!(
-            "no end of the run after line {}: it still goes on, was killed, or the file was cut there",
-            report.lines
-        ),
+        Ending::Unfinished => {
+            format!("no end of the run after line {}: it was killed, or the file was cut there", report.lines)
+        }
         Ending::Unsealed if report.checkpoints == 0 && report.unknown_keys.is_empty() => {
             "nothing signs it: written with --audit-key none, or the checkpoint was cut off".into()
         }
@@ -166,6 +173,7 @@ fn as_json(source: &Source, report: &Report) -> serde_json::Value {
         "run": report.run,
         "standing": standing,
         "ending": ending,
+        "being_written": is_open(source),
         "lines": report.lines,
         "covered": report.covered,
         "checkpoints": report.checkpoints,
