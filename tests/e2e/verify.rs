@@ -33,7 +33,7 @@ fn ran(cx: &Cx) -> PathBuf {
     done.record_path().expect("a record").to_owned()
 }
 
-fn verify<'a>(cx: &'a Cx, path: &str) -> e2e::run::Done {
+fn verify(cx: &Cx, path: &str) -> e2e::run::Done {
     cx.exeat_plain(["audit", "verify", path]).run()
 }
 
