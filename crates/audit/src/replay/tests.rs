@@ -88,7 +88,7 @@ fn each_attempt_is_decided_again() {
             same,
         ),
     ] {
-        let text = replayed(&policy(rules, Terms::default()), &[record.clone()]);
+        let text = replayed(&policy(rules, Terms::default()), std::slice::from_ref(&record));
         assert!(text.contains(expected), "{rules:?} {record:?}\n{text}");
     }
     let report = Terms { mode: Mode::Report, ..Terms::default() };
