@@ -6,8 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::io::{self, BufRead};
+use std::net::IpAddr;
 
-use exeat_policy::{Action, Allowances, Host, Reason, RuleSpec, Verdict};
+use exeat_policy::{Action, AddrClass, Allowances, Host, Port, Reason, RuleSpec, Verdict, classify};
 use serde::Deserialize;
 
 use crate::lock::Lock;
@@ -65,8 +66,12 @@ pub struct Summary {
     count: usize,
     most: usize,
     rules: Rules,
-    /// Rules of the stored policies, canonical, with where they were found used.
-    granted: BTreeMap<String, bool>,
+    /// Rules of the stored policies, canonical.
+    granted: BTreeSet<String>,
+    /// Addresses that are not public to which an allowed name led: a rule for one was used too, and no line names it.
+    opened: BTreeSet<(IpAddr, u16)>,
+    /// There were more than are kept.
+    opened_more: bool,
     policies: u64,
     granted_more: u64,
 }
@@ -166,7 +171,9 @@ impl Summary {
             count: 0,
             most,
             rules: Rules::default(),
-            granted: BTreeMap::new(),
+            granted: BTreeSet::new(),
+            opened: BTreeSet::new(),
+            opened_more: false,
             policies: 0,
             granted_more: 0,
         }
@@ -242,11 +249,11 @@ impl Summary {
         let stored: Stored = serde_json::from_str(canonical_json)?;
         self.policies += 1;
         for Rule { rule } in stored.rules {
-            if self.granted.contains_key(&rule) {
+            if self.granted.contains(&rule) {
                 continue;
             }
             if self.granted.len() < MAX_RULES && rule.len() <= MAX_NAME {
-                self.granted.insert(rule, false);
+                self.granted.insert(rule);
             } else {
                 self.granted_more += 1;
             }
@@ -296,7 +303,19 @@ impl Summary {
             return None;
         }
         let used: BTreeSet<String> = self.rules.all.iter().filter_map(|(used, _)| used.canonical()).collect();
-        Some(self.granted.keys().map(String::as_str).filter(|rule| !used.contains(*rule)).collect())
+        let idle = |rule: &&str| !used.contains(*rule) && !self.has_opened(rule);
+        Some(self.granted.iter().map(String::as_str).filter(idle).collect())
+    }
+
+    /// Whether a rule is for an address to which an allowed name led; of more addresses than are kept, perhaps.
+    fn has_opened(&self, rule: &str) -> bool {
+        let all = Allowances { any: true, shared_suffix: true };
+        let Ok(rule) = RuleSpec::parse(rule, Action::Allow, all) else { return false };
+        let Some(net) = rule.pattern.net() else { return false };
+        let covers = |(ip, port): &(IpAddr, u16)| {
+            net.contains(ip) && Port::new(*port).is_some_and(|port| rule.ports.contains(port))
+        };
+        rule.action == Action::Allow && (self.opened_more || self.opened.iter().any(covers))
     }
 
     fn begin(&mut self, record: &Record) {
@@ -316,6 +335,7 @@ impl Summary {
         match record.event {
             Kind::Decision | Kind::Dns if filter.names(record) => {
                 self.total.tally.add(record);
+                self.open(record);
                 let rule = self.rules.number(record);
                 match self.place_of(record) {
                     Some(host) => host.decided(record, at, rule),
@@ -339,6 +359,21 @@ impl Summary {
             Kind::Note if record.what.as_deref() == Some("policy_reload") => self.reloads += 1,
             Kind::RunEnd => self.unrecorded = self.unrecorded.saturating_add(record.dropped.unwrap_or(0)),
             _ => {}
+        }
+    }
+
+    /// Where an allowed name led, if that takes a rule of its own.
+    fn open(&mut self, record: &Record) {
+        if record.verdict() != Some(Verdict::Allow) {
+            return;
+        }
+        for ip in record.ips.iter().filter(|ip| classify(**ip) != AddrClass::Public) {
+            let place = (*ip, record.port.unwrap_or_default());
+            if self.opened.len() < MAX_RULES || self.opened.contains(&place) {
+                self.opened.insert(place);
+            } else {
+                self.opened_more = true;
+            }
         }
     }
 

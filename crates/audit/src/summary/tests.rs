@@ -104,6 +104,16 @@ fn rules_that_decided_nothing_are_named() {
     summary.add_policy(policy).unwrap();
     summary.add_policy(r#"{"rules":[{"rule":"!never.example.org:*"}],"schema":1}"#).unwrap();
     assert_eq!(summary.unused(), Some(vec!["!never.example.org:*", "old.example.com:22"]));
+    // A name that leads to such a place takes two rules, and a line names one of them.
+    let mut led = allow(9, "db.example.com:5432");
+    led.ips = vec!["10.1.2.3".parse().unwrap()];
+    let mut opened = of(&[record(header(), vec![Event::Decision(led)])], &Filter::default());
+    opened
+        .add_policy(
+            r#"{"rules":[{"rule":"10.0.0.0/8:5432"},{"rule":"10.0.0.0/8:22"},{"rule":"!10.0.0.0/8:*"}]}"#,
+        )
+        .unwrap();
+    assert_eq!(opened.unused(), Some(vec!["!10.0.0.0/8:*", "10.0.0.0/8:22"]));
     for bad in ["", "[]", "{\"rules\":[{}]}", "\u{1b}"] {
         assert!(summary.add_policy(bad).is_err(), "{bad}");
     }
