@@ -87,17 +87,22 @@ impl Refusals {
     /// Has what is counted told in time. Does not end; to be dropped at any moment.
     pub(crate) async fn tend(&self, log: &Log) {
         loop {
-            let due = self.lock().due;
-            match due {
+            match self.tell_due(log) {
                 None => self.wake.notified().await,
                 Some(due) => sleep_until(due).await,
             }
-            let now = Instant::now();
-            let mut state = self.lock();
-            if state.due.is_some_and(|due| due <= now) {
-                state.tell(log, now, limits::FOLDED_LINES);
-            }
         }
+    }
+
+    /// Writes what is due, and says when the next is. Before the wait and not behind it: a listener that has connections without a
+    /// pause drops what it tends with each of them.
+    fn tell_due(&self, log: &Log) -> Option<Instant> {
+        let now = Instant::now();
+        let mut state = self.lock();
+        if state.due.is_some_and(|due| due <= now) {
+            state.tell(log, now, limits::FOLDED_LINES);
+        }
+        state.due
     }
 
     /// Writes all that is counted and not told.

@@ -1,4 +1,7 @@
+use std::future::poll_fn;
 use std::path::PathBuf;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use exeat_audit::{ConnId, Header, Mode, RunId, Sink};
@@ -138,6 +141,25 @@ async fn a08_the_lines_of_a_flood_are_bounded() {
         before = now;
     }
     assert_eq!(told(&run.lines()), 1000 + 4 * 6 * 3);
+}
+
+/// A08: what is due is told also by a task that always has something else to do.
+#[tokio::test(start_paused = true)]
+async fn a08_a_flood_is_told_of_in_time_whatever_else_comes() {
+    let run = Run::new();
+    let refusals = Refusals::new();
+    for number in 0..1005 {
+        refusals.write(&run.log, refusal(number, "evil.test:443", Reason::Default)).unwrap();
+    }
+    tokio::time::advance(Duration::from_secs(1)).await;
+    poll_fn(|cx| {
+        // As an accept loop that is never idle: nothing of tokio's is ready any more in this turn.
+        while pin!(tokio::task::consume_budget()).poll(cx).is_ready() {}
+        assert!(pin!(refusals.tend(&run.log)).poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    assert_eq!(told(&run.lines()), 1005);
 }
 
 /// A05, A08: a refusal that would only be counted is an error too where the record cannot be written.
