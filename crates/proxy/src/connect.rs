@@ -125,8 +125,7 @@ async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<O
             Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })))
         }
         Arrived::Fault(fault) => {
-            record.asked.settle().await;
-            record.malformed(fault, &bytes);
+            record.malformed(fault, &bytes).await;
             say_no(client, &Refusal::Malformed(fault), record, cx).await
         }
         // Told, because it may be a client that waits for us to speak first; not recorded, because it asked for

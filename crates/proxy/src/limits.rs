@@ -17,7 +17,7 @@ pub const HEAD_BYTES: usize = 32 * 1024;
 /// Fields in one head. The bound of Apache (`LimitRequestFields 100`) and of hyper. Over it: 431.
 pub const FIELDS: usize = 100;
 
-/// Wait for the process behind a connection, from when its request was read. A look takes a tenth of a millisecond and is begun when the
+/// Wait for the process behind a connection, before its decision is written. A look takes a tenth of a millisecond and is begun when the
 /// connection is accepted; a thread that gets no processor for longer than this holds nobody up. Without an answer the record says
 /// nothing.
 pub const WHO: Duration = Duration::from_millis(20);

@@ -67,20 +67,18 @@ pub(crate) async fn reach(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Result<Reached, Refusal> {
-    // Asked for when the connection came in.
-    record.asked.settle().await;
     let admitted = match record.ruling().policy.admit(target.clone(), today()) {
         Ok(admitted) => admitted,
-        Err(denial) => return Err(record.denied(denial, Vec::new(), None)),
+        Err(denial) => return Err(record.denied(denial, Vec::new(), None).await),
     };
     let rule = admitted.rule().map(RuleRef::from);
     let carries = Carries::to(target.port, admitted.tls());
     let ech = admitted.ech();
     if wanted == Wanted::Request && carries == Carries::Tls {
-        return Err(record.only_tls(target.clone(), rule.as_ref()));
+        return Err(record.only_tls(target.clone(), rule.as_ref()).await);
     }
-    record.counted(target, rule.as_ref())?;
-    record.budgeted(target, rule.as_ref(), admitted.upload_budgets())?;
+    record.counted(target, rule.as_ref()).await?;
+    record.budgeted(target, rule.as_ref(), admitted.upload_budgets()).await?;
     tracing::debug!(%target, rule = rule.as_ref().map(|rule| &rule.text), ?carries, "admitted");
 
     let dialled = match cx.next_hop(target) {
@@ -90,15 +88,15 @@ pub(crate) async fn reach(
                 // D15: its address is known, so it is judged here, and asked for as it is.
                 Err(literal) => match judge(literal, record, cx).await?.vetted.entrust() {
                     Ok(literal) => literal,
-                    Err(_) => return Err(record.unresolved(target.clone(), rule, Failure::Host)),
+                    Err(_) => return Err(record.unresolved(target.clone(), rule, Failure::Host).await),
                 },
             };
-            let entrusted = record.entrusted(entrusted, proxy)?;
+            let entrusted = record.entrusted(entrusted, proxy).await?;
             through(proxy, entrusted, cx.guard(), cx.limits()).await
         }
         None => {
             let resolved = judge(admitted, record, cx).await?;
-            let vetted = record.allowed(resolved)?;
+            let vetted = record.allowed(resolved).await?;
             dial(vetted, Instant::now() + cx.limits().connect).await
         }
     };
@@ -118,8 +116,8 @@ async fn judge(admitted: Admitted, record: &mut Record<'_>, cx: &Context) -> Res
     let rule = admitted.rule().map(RuleRef::from);
     match cx.guard().resolve(admitted, Instant::now() + cx.limits().dns).await {
         Ok(resolved) => Ok(resolved),
-        Err(Unresolved::Denied { denial, ips, dns }) => Err(record.denied(denial, ips, dns)),
-        Err(Unresolved::Failed(failure)) => Err(record.unresolved(target, rule, failure)),
+        Err(Unresolved::Denied { denial, ips, dns }) => Err(record.denied(denial, ips, dns).await),
+        Err(Unresolved::Failed(failure)) => Err(record.unresolved(target, rule, failure).await),
     }
 }
 

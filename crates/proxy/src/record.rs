@@ -36,7 +36,7 @@ pub(crate) struct Record<'a> {
     /// The method of a plain HTTP request.
     pub(crate) method: Option<String>,
     /// The process behind the connection.
-    pub(crate) asked: Asked,
+    asked: Asked,
     start: Instant,
     state: State,
     target: Option<Target>,
@@ -93,39 +93,39 @@ impl<'a> Record<'a> {
     }
 
     /// A head that names no target: its decision.
-    pub(crate) fn malformed(&mut self, fault: Fault, raw: &[u8]) {
-        self.unread(fault.reason(), fault.to_string(), Some(raw_target(raw)));
+    pub(crate) async fn malformed(&mut self, fault: Fault, raw: &[u8]) {
+        self.unread(fault.reason(), fault.to_string(), Some(raw_target(raw))).await;
     }
 
     /// The same for SOCKS5. Only a name is kept of what was sent: a password can be beside it.
-    pub(crate) fn malformed_socks(&mut self, fault: socks::Fault, name: Option<&[u8]>) {
-        self.unread(fault.reason(), fault.to_string(), name.map(raw_target));
+    pub(crate) async fn malformed_socks(&mut self, fault: socks::Fault, name: Option<&[u8]>) {
+        self.unread(fault.reason(), fault.to_string(), name.map(raw_target)).await;
     }
 
-    fn unread(&mut self, reason: Reason, fault: String, raw: Option<Vec<u8>>) {
+    async fn unread(&mut self, reason: Reason, fault: String, raw: Option<Vec<u8>>) {
         let mut decision = self.decision(Verdict::Deny, reason);
         decision.host_raw = raw;
         decision.error = Some(fault.clone());
         // Refused in any case: that it may stand in no record changes nothing for the stage.
-        let _ = self.write(decision);
+        let _ = self.first(decision).await;
         self.cx.tally(|tally| tally.refused(None, reason, fault, None));
     }
 
     /// Plain HTTP for a port on which a rule grants TLS: its decision, and then the refusal.
-    pub(crate) fn only_tls(&mut self, target: Target, rule: Option<&RuleRef>) -> Refusal {
+    pub(crate) async fn only_tls(&mut self, target: Target, rule: Option<&RuleRef>) -> Refusal {
         let said = "plain HTTP, where only TLS is allowed";
-        self.refused(&target, rule, Reason::NotTls, said.into(), Refusal::OnlyTls)
+        self.refused(&target, rule, Reason::NotTls, said.into(), Refusal::OnlyTls).await
     }
 
     /// Counts the connection to its host from here to its close; else its decision, and then the refusal.
-    pub(crate) fn counted(&mut self, target: &Target, rule: Option<&RuleRef>) -> Result<(), Refusal> {
+    pub(crate) async fn counted(&mut self, target: &Target, rule: Option<&RuleRef>) -> Result<(), Refusal> {
         let most = self.cx.limits().per_host;
         self.place = self.cx.per_host().admit(&target.host, most);
         if self.place.is_some() {
             return Ok(());
         }
         let said = format!("{most} connections to this host are open, and no more at one time");
-        Err(self.refused(target, rule, Reason::BudgetConns, said, Refusal::Crowded))
+        Err(self.refused(target, rule, Reason::BudgetConns, said, Refusal::Crowded).await)
     }
 
     /// Gives its place among the connections to its host back: what is left is an answer.
@@ -134,7 +134,7 @@ impl<'a> Record<'a> {
     }
 
     /// Notes the budgets of what is to be sent; where nothing is left of one, its decision, and then the refusal.
-    pub(crate) fn budgeted(
+    pub(crate) async fn budgeted(
         &mut self,
         target: &Target,
         rule: Option<&RuleRef>,
@@ -142,14 +142,14 @@ impl<'a> Record<'a> {
     ) -> Result<(), Refusal> {
         let Some(budget) = self.cx.uploads().under(budgets) else { return Ok(()) };
         if let Some(said) = budget.used_up() {
-            return Err(self.refused(target, rule, Reason::BudgetBytes, said, Refusal::UsedUp));
+            return Err(self.refused(target, rule, Reason::BudgetBytes, said, Refusal::UsedUp).await);
         }
         self.moved.budget = Some(budget);
         Ok(())
     }
 
     /// A refusal that no `Denial` stands for: its decision, and then what the client is told.
-    fn refused(
+    async fn refused(
         &mut self,
         target: &Target,
         rule: Option<&RuleRef>,
@@ -161,7 +161,7 @@ impl<'a> Record<'a> {
         let mut decision = self.decision(Verdict::Deny, reason);
         decision.rule = rule.cloned();
         decision.error = Some(said.clone());
-        if let Err(refusal) = self.written_for(decision, target) {
+        if let Err(refusal) = self.written_for(decision, target).await {
             return refusal;
         }
         self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
@@ -170,7 +170,12 @@ impl<'a> Record<'a> {
     }
 
     /// A refusal by policy: its decision, and then the refusal itself.
-    pub(crate) fn denied(&mut self, denial: Denial, ips: Vec<IpAddr>, dns: Option<Duration>) -> Refusal {
+    pub(crate) async fn denied(
+        &mut self,
+        denial: Denial,
+        ips: Vec<IpAddr>,
+        dns: Option<Duration>,
+    ) -> Refusal {
         self.target = Some(denial.target().clone());
         let decided = denial.decision();
         let mut decision = self.decision(decided.verdict, decided.reason);
@@ -180,7 +185,7 @@ impl<'a> Record<'a> {
         decision.refused_by = denial.above().map(ToString::to_string);
         // Which ports are granted is in no other field.
         decision.error = (decided.reason == Reason::Port).then(|| denial.said_outside());
-        if let Err(refusal) = self.written_for(decision, denial.target()) {
+        if let Err(refusal) = self.written_for(decision, denial.target()).await {
             return refusal;
         }
         self.cx.tally(|tally| tally.denied(&denial));
@@ -189,12 +194,17 @@ impl<'a> Record<'a> {
     }
 
     /// A granted target without usable addresses: its decision, and then the refusal.
-    pub(crate) fn unresolved(&mut self, target: Target, rule: Option<RuleRef>, failure: Failure) -> Refusal {
+    pub(crate) async fn unresolved(
+        &mut self,
+        target: Target,
+        rule: Option<RuleRef>,
+        failure: Failure,
+    ) -> Refusal {
         self.target = Some(target.clone());
         let mut decision = self.decision(Verdict::Error, failure.reason());
         decision.rule = rule;
         decision.error = Some(failure.to_string());
-        if let Err(refusal) = self.written_for(decision, &target) {
+        if let Err(refusal) = self.written_for(decision, &target).await {
             return refusal;
         }
         self.cx.tally(|tally| tally.failed(&target, &failure.to_string()));
@@ -202,26 +212,26 @@ impl<'a> Record<'a> {
     }
 
     /// A target that may be dialled: its decision, and with it the permission. There is no other way to the address.
-    pub(crate) fn allowed(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
+    pub(crate) async fn allowed(&mut self, resolved: Resolved) -> Result<Vetted, Refusal> {
         let Resolved { vetted, dns } = resolved;
         let ips = vetted.addrs().iter().map(SocketAddr::ip).collect();
-        self.granted(vetted.decision(), vetted.rule(), vetted.would_deny(), ips, dns)?;
+        self.granted(vetted.decision(), vetted.rule(), vetted.would_deny(), ips, dns).await?;
         Ok(vetted)
     }
 
     /// A target that may be left to another proxy: its decision, and with it the permission.
-    pub(crate) fn entrusted(
+    pub(crate) async fn entrusted(
         &mut self,
         entrusted: Entrusted,
         proxy: &UpstreamProxy,
     ) -> Result<Entrusted, Refusal> {
         self.through = Some(proxy.to_string());
         let ips = entrusted.target().host.ip().into_iter().collect();
-        self.granted(entrusted.decision(), entrusted.rule(), entrusted.would_deny(), ips, None)?;
+        self.granted(entrusted.decision(), entrusted.rule(), entrusted.would_deny(), ips, None).await?;
         Ok(entrusted)
     }
 
-    fn granted(
+    async fn granted(
         &mut self,
         decided: Decided,
         rule: Option<&Rule>,
@@ -237,7 +247,7 @@ impl<'a> Record<'a> {
         decision.rule = rule.map(RuleRef::from);
         // As of a refusal: which ports are granted is in no other field.
         decision.error = would_deny.filter(|_| decided.reason == Reason::Port).map(Denial::said_outside);
-        self.written_for(decision, &target)?;
+        self.written_for(decision, &target).await?;
         self.cx.tally(|tally| match would_deny {
             Some(denial) => tally.would_deny(denial),
             None => tally.allowed(),
@@ -327,20 +337,27 @@ impl<'a> Record<'a> {
     fn decision(&self, verdict: Verdict, reason: Reason) -> Decision {
         let mut decision = Decision::new(self.conn, self.via, verdict, reason);
         decision.method.clone_from(&self.method);
-        decision.process = self.asked.process().cloned();
         decision.target.clone_from(&self.target);
         decision.upstream.clone_from(&self.through);
         decision
     }
 
-    fn written_for(&mut self, decision: Decision, target: &Target) -> Result<(), Refusal> {
-        self.write(decision).map_err(|NotWritten| {
+    async fn written_for(&mut self, decision: Decision, target: &Target) -> Result<(), Refusal> {
+        self.first(decision).await.map_err(|NotWritten| {
             self.cx.tally(|tally| tally.failed(target, "the attempt cannot be recorded"));
             Refusal::NoRecord(target.clone())
         })
     }
 
+    /// The first decision of a connection: it waits for who asked. That was asked when the connection came in, so a look is over
+    /// when the head was read and the name looked up.
+    async fn first(&mut self, decision: Decision) -> Result<(), NotWritten> {
+        self.asked.settle().await;
+        self.write(decision)
+    }
+
     fn write(&mut self, mut decision: Decision) -> Result<(), NotWritten> {
+        decision.process = self.asked.process().cloned();
         decision.under = Some(Arc::clone(&self.ruling().under));
         let (verdict, reason) = (decision.verdict, decision.reason);
         tracing::debug!(conn = %self.conn, %verdict, %reason, target = ?decision.target, "decided");

@@ -8,11 +8,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use exeat_audit::{Header, Log, Mode, RunId, Sink, Under};
+use exeat_audit::{Header, Log, Mode, Process, RunId, Sink, Under};
 use exeat_policy::{Action, Ech, HostName, Layers, Note, Origin, Policy, PolicyBuilder, Terms, TlsCheck};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};
+use tokio::sync::oneshot;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::guard::Resolve;
 use crate::hello::tests::{entries, in_records, real, with_ech, with_server_name};
 use crate::reply::Failure;
-use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, UpstreamProxy, limits, serve};
+use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, UpstreamProxy, Who, limits, serve};
 
 mod http;
 mod resources;
@@ -34,11 +35,14 @@ mod vectors;
 struct Names {
     answers: HashMap<&'static str, Result<Vec<IpAddr>, Failure>>,
     asked: Mutex<Vec<String>>,
+    /// How long an answer takes.
+    pause: Duration,
 }
 
 impl Resolve for Names {
     fn resolve(&self, name: &HostName) -> Result<Vec<IpAddr>, Failure> {
         self.asked.lock().unwrap().push(name.to_string());
+        std::thread::sleep(self.pause);
         self.answers.get(name.as_str()).cloned().unwrap_or(Err(Failure::NoSuchName))
     }
 }
@@ -112,6 +116,8 @@ struct Setup {
     terms: Terms,
     sink: Option<&'static str>,
     upstream: Option<UpstreamProxy>,
+    who: Option<Arc<dyn Who>>,
+    lookup: Duration,
 }
 
 /// `localhost`-like names that lead to loopback, and short limits.
@@ -132,6 +138,8 @@ fn setup(rules: &[&str]) -> Setup {
         terms: Terms::default(),
         sink: None,
         upstream: None,
+        who: None,
+        lookup: Duration::ZERO,
     }
 }
 
@@ -159,12 +167,14 @@ impl Setup {
         let run = RunId::new();
         let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
         let log = Log::start(Sink::create_file(&sink).unwrap(), header).unwrap();
-        let names = Arc::new(Names { answers: self.names.into_iter().collect(), ..Names::default() });
+        let answers = self.names.into_iter().collect();
+        let names = Arc::new(Names { answers, pause: self.lookup, ..Names::default() });
         let denials = std::fs::File::create(dir.join("denials.jsonl")).unwrap();
         let cx = Context::new(policy_on(&self.rules, self.terms), log, run)
             .with_denials(denials)
             .with_limits(self.limits)
             .with_upstream(self.upstream)
+            .with_who(self.who)
             .with_resolver(Arc::clone(&names) as Arc<dyn Resolve>);
         let cx = Arc::new(cx);
         let tcp = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -321,6 +331,35 @@ async fn a_tunnel_from_head_to_close() {
         assert_eq!((ended.summary.reached, ended.summary.allowed, ended.summary.denied_total), (1, 1, 0));
         assert_eq!(ended.asked, ["allowed.test"]);
     }
+}
+
+/// Answers after a while.
+struct Slow(Duration);
+
+impl Who for Slow {
+    #[expect(clippy::disallowed_methods, reason = "the test outlives the task")]
+    fn ask(&self, _: SocketAddr, _: SocketAddr) -> Option<oneshot::Receiver<Process>> {
+        let (to, from) = oneshot::channel();
+        let after = sleep(self.0);
+        tokio::spawn(async move {
+            after.await;
+            to.send(Process { pid: 7, ppid: None, exe: None })
+        });
+        Some(from)
+    }
+}
+
+/// Who asked is looked for while the name is: it costs no time besides, and is not given up before.
+#[tokio::test]
+async fn who_asked_is_looked_for_beside_the_name() {
+    let took = limits::WHO * 3;
+    let who = Some(Arc::new(Slow(took)) as Arc<dyn Who>);
+    let proxy = Setup { who, lookup: took * 2, ..setup(&["evil.test:443"]) }.start().await;
+    let (_, head) = proxy.ask(Way::Tcp, "evil.test:443").await;
+    assert!(head.starts_with("HTTP/1.1 403"), "{head}");
+    let ended = proxy.end().await;
+    assert_eq!(ended.decisions(), ["deny:private_ip"]);
+    assert_eq!(ended.of("decision")[0]["pid"], 7);
 }
 
 /// A head that comes byte by byte is a head.

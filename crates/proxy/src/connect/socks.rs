@@ -27,8 +27,7 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
     let (target, len) = match read_request(&mut client, &mut parser, &mut bytes, cx).await {
         Arrived::Request { target, len } => (target, len),
         Arrived::Fault(fault) => {
-            record.asked.settle().await;
-            record.malformed_socks(fault, parser.name(&bytes));
+            record.malformed_socks(fault, parser.name(&bytes)).await;
             let answer: &[u8] = match fault {
                 Fault::Methods => &NO_METHOD,
                 // Before the greeting is answered no word of SOCKS5 says why not, and to others it is none at all.
