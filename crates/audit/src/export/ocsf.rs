@@ -4,6 +4,8 @@
 //! means that the object is left out; what it would have held stands in `unmapped`:
 //!
 //! - `tls` requires the version of TLS, which exeat does not see: the names of the hello are in `unmapped`.
+//! - `span` requires the times of the span, which are the caller's: the caller's span is in `unmapped`, and so is the trace where the
+//!   class has no profile for it.
 //! - HTTP Activity (4002) requires an answer's status before 1.5, which exeat does not record: there, an `http://` request
 //!   is Network Activity (4001) with its method in `proxy_http_request`.
 //!
@@ -166,6 +168,11 @@ struct Run {
     name: String,
     version: Option<String>,
     command: Option<String>,
+    user: Option<String>,
+    machine: Option<String>,
+    dir: Option<String>,
+    trace_id: Option<String>,
+    span_id: Option<String>,
     /// Whether connections are left to another proxy.
     upstream: bool,
     labels: Vec<String>,
@@ -186,6 +193,11 @@ impl Ocsf {
             Kind::RunStart => {
                 self.run.version.clone_from(&record.version);
                 self.run.command.clone_from(&record.command);
+                self.run.user.clone_from(&record.user);
+                self.run.machine.clone_from(&record.machine);
+                self.run.dir.clone_from(&record.dir);
+                self.run.trace_id.clone_from(&record.trace_id);
+                self.run.span_id.clone_from(&record.span_id);
                 self.run.upstream = record.upstream.is_some();
                 self.run.labels = record.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
                 return None;
@@ -251,9 +263,14 @@ impl Event<'_> {
             profiles.push("network_proxy");
             self.proxy(&mut event);
         }
-        if let Some(pid) = record.pid {
+        if self.host(&mut event) {
             profiles.push("host");
-            event.set("actor", self.actor(pid));
+        }
+        if let Some(trace) = self.run.trace_id.as_deref().filter(|_| self.takes_trace()) {
+            profiles.push("trace");
+            let mut object = Object::default();
+            object.set("uid", trace);
+            event.set("trace", object);
         }
         match class {
             Class::Network => {
@@ -500,8 +517,33 @@ impl Event<'_> {
         };
     }
 
-    /// Profile `host`: the process that asked.
-    fn actor(&self, pid: u32) -> Object {
+    /// Profile `host`: the machine that the run was on, who started the run there, and the process that asked. Whether there is any of it.
+    fn host(&self, event: &mut Object) -> bool {
+        let mut actor = Object::default();
+        actor.maybe("process", self.record.pid.map(|pid| self.process(pid)));
+        if let Some(name) = self.run.user.as_deref() {
+            let mut user = Object::default();
+            user.set("name", name);
+            actor.set("user", user);
+        }
+        if let Some(machine) = self.run.machine.as_deref() {
+            let mut device = Object::default();
+            device.host(machine).id("type", "", UNKNOWN);
+            event.set("device", device);
+        }
+        if !actor.0.is_empty() {
+            event.set("actor", actor);
+        }
+        event.has("actor") || event.has("device")
+    }
+
+    /// Profile `trace`, which only HTTP Activity has.
+    fn takes_trace(&self) -> bool {
+        self.class == Class::Http && self.version >= Version::V1_5
+    }
+
+    /// The process that asked.
+    fn process(&self, pid: u32) -> Object {
         let mut process = Object::default();
         process.set("pid", pid);
         if let Some(exe) = self.record.exe.as_deref() {
@@ -515,9 +557,7 @@ impl Event<'_> {
             parent.set("pid", ppid);
             process.set("parent_process", parent);
         }
-        let mut actor = Object::default();
-        actor.set("process", process);
-        actor
+        process
     }
 
     /// Where it came from: the sandbox.
@@ -559,7 +599,7 @@ impl Event<'_> {
         metadata
     }
 
-    /// What has no place, under the names of the record. No more than one line can hold.
+    /// What has no place, under the names of the record. No more than two lines can hold: the run's first, and this one.
     fn unmapped(&self) -> Option<Object> {
         let record = self.record;
         let mut rest = Object::default();
@@ -586,6 +626,9 @@ impl Event<'_> {
         if self.known_method().is_none() {
             rest.maybe("method", record.method.as_deref());
         }
+        rest.maybe("dir", self.run.dir.as_deref());
+        rest.maybe("trace_id", self.run.trace_id.as_deref().filter(|_| !self.takes_trace()));
+        rest.maybe("span_id", self.run.span_id.as_deref());
         (!rest.0.is_empty()).then_some(rest)
     }
 }

@@ -731,6 +731,11 @@ fn facts(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
     fact("Command", start.and_then(|it| it.command.as_deref()).map(code))?;
     fact("Stage", of(run.stage.as_ref()))?;
     fact("Run", Some(code(&run.name)))?;
+    let who: Vec<&str> =
+        start.iter().flat_map(|it| [&it.user, &it.machine]).filter_map(Option::as_deref).collect();
+    fact("Started by", (!who.is_empty()).then(|| text(&who.join(" on ")).to_string()))?;
+    fact("Started in", start.and_then(|it| it.dir.as_deref()).map(code))?;
+    fact("Part of the trace", start.and_then(|it| it.trace_id.as_deref()).map(code))?;
     fact("Began", Some(format!("{} UTC", text(&day_and_time(&run.first)))))?;
     let ended = run.end.as_deref().map(|end| {
         let exit = end.exit.map(|exit| format!(", exit code {exit}")).unwrap_or_default();

@@ -143,13 +143,16 @@ fn well_formed(page: &str) {
 
 /// Every field that is text, with the same text in it.
 fn hostile(text: &str) -> String {
-    let all = json!({
+    let mut all = json!({
         "stage": text, "policy_sha256": text, "mode": text, "version": text, "command": text, "backend": text, "bridge": text,
         "proxy": text, "gateway": text, "upstream": text, "enforcement": {text: text}, "limits": [text], "labels": {text: text},
         "role": text, "file": text, "file_sha256": text, "what": text, "via": text, "proto": text, "method": text, "host": text,
         "host_raw": text, "reason": text, "rule": text, "rule_src": text, "refused_by": text, "approved_by": text, "why": text,
         "expires": text, "exe": text, "sni": text, "alpn": text, "end": text, "cause": text, "limit": text, "error": text,
     });
+    for name in ["user", "machine", "dir", "trace_id", "span_id", "key_id", "sig"] {
+        all[name] = text.into();
+    }
     let line = |event: &str, verdict: &str| {
         let mut line = all.clone();
         line["event"] = event.into();
@@ -192,7 +195,8 @@ fn a01_markup_in_a_record_is_text() {
 fn a_page_says_who_was_denied_and_why() {
     let page = page_of(
         &chained(&[
-            json!({"event": "run_start", "command": "curl", "stage": "import", "mode": "enforce", "policy_sha256": "ab"}),
+            json!({"event": "run_start", "command": "curl", "stage": "import", "mode": "enforce", "policy_sha256": "ab",
+                "user": "grace", "machine": "build-7", "dir": "/src/app", "trace_id": "0af7651916cd43dd8448eb211c80319c"}),
             json!({"event": "decision", "conn": 1, "via": "connect", "host": "api.example.com", "port": 443, "verdict": "allow",
                 "reason": "rule", "rule": "*.example.com", "rule_src": ".exeat.toml:12", "why": "the API", "approved_by": "ada",
                 "expires": "2027-01-31"}),
@@ -216,6 +220,9 @@ fn a_page_says_who_was_denied_and_why() {
         "2027-01-31",
         ".exeat.toml:12",
         "the command ended, exit code 3",
+        "grace on build-7",
+        "/src/app",
+        "0af7651916cd43dd8448eb211c80319c",
         "enforce: what no rule allows is denied",
     ] {
         assert!(page.contains(words), "{words}: {page}");

@@ -117,6 +117,50 @@ fn who_asked_is_the_actor() {
     assert_eq!(event["metadata"]["profiles"], json!(["security_control", "network_proxy", "host"]));
 }
 
+/// Who started the run and where is told with each event of it; what the schema has no place for is not lost.
+#[test]
+fn a_run_tells_who_started_it() {
+    let run = |version, lines: &[Value]| {
+        let mut exporter = Ocsf::new(version);
+        let event = |fields: &Value| {
+            let mut line = json!({"schema": "egress/1", "seq": 0, "ts": "2026-11-21T10:20:32Z", "mono_us": 0, "run": "R"});
+            line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            exporter.event(&Record::parse(line.to_string().as_bytes()).unwrap())
+        };
+        lines.iter().map(event).fold(None, |_, event| event).unwrap()
+    };
+    let start = json!({"event": "run_start", "user": "ada", "machine": "build-7.example", "dir": "/src/app",
+        "trace_id": "0af7651916cd43dd8448eb211c80319c", "span_id": "b7ad6b7169203331"});
+    let get = json!({"event": "decision", "via": "http", "method": "GET", "host": "a.example", "port": 80, "verdict": "deny"});
+    for version in Version::ALL {
+        let event = run(version, &[start.clone(), get.clone()]);
+        assert_eq!(event["actor"], json!({"user": {"name": "ada"}}));
+        assert_eq!(event["device"], json!({"hostname": "build-7.example", "type_id": 0, "type": "Unknown"}));
+        assert_eq!(event["unmapped"]["dir"], "/src/app");
+        assert_eq!(event["unmapped"]["span_id"], "b7ad6b7169203331");
+        assert_eq!(event["metadata"]["correlation_uid"], "R");
+        let has = |name: &str| event["metadata"]["profiles"].as_array().unwrap().contains(&json!(name));
+        assert!(has("host"));
+        let new = version >= Version::V1_5;
+        assert_eq!(has("trace"), new);
+        let place = if new { &event["trace"]["uid"] } else { &event["unmapped"]["trace_id"] };
+        assert_eq!(place, "0af7651916cd43dd8448eb211c80319c");
+        assert_eq!(new, event["unmapped"].get("trace_id").is_none());
+    }
+    // A process beside the user; a name that is no host name; and another run in the same file, which says nothing of itself.
+    let asked = json!({"event": "decision", "via": "connect", "verdict": "deny", "pid": 7});
+    let event = run(
+        Version::V1_8,
+        &[json!({"event": "run_start", "user": "ada", "machine": "my_pc"}), asked.clone()],
+    );
+    assert_eq!(event["actor"], json!({"user": {"name": "ada"}, "process": {"pid": 7}}));
+    assert_eq!(event["device"]["name"], "my_pc");
+    let mut other = asked;
+    other["run"] = json!("S");
+    let event = run(Version::V1_8, &[start, other]);
+    assert_eq!((&event["actor"], event.get("device")), (&json!({"process": {"pid": 7}}), None));
+}
+
 #[test]
 fn a_line_without_a_time_is_none() {
     assert_eq!(try_event(Version::V1_3, &json!({"ts": "yesterday"})), None);
