@@ -279,6 +279,10 @@ impl Verifier<'_> {
     }
 
     fn record<R: BufRead>(&mut self, reader: &Reader<R>, record: &Record) {
+        if !reader.whole_line().ends_with(b"\n") {
+            // Cut in front of its line feed, it can still be read; it is no line for all that.
+            return;
+        }
         let line = reader.number();
         let ts = escape(record.ts.as_bytes(), 64);
         match &mut self.report.span {

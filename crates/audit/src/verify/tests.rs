@@ -148,6 +148,19 @@ fn a04_a_crash_is_told_from_tampering() {
     }
 }
 
+/// A04: the same where nothing is missing but a line feed, of whatever line.
+#[test]
+fn a04_a_line_without_its_end_is_cut() {
+    let dir = Dir::new();
+    let bytes = record(&dir, 130);
+    let all = lines(&bytes);
+    for kept in 1..=all.len() {
+        let cut = all[..kept].concat();
+        let report = look(&cut[..cut.len() - 1]);
+        assert_eq!((report.standing(), report.ending), (Standing::Unfinished, Ending::MidLine), "{kept}");
+    }
+}
+
 #[test]
 fn a_key_that_nobody_knows_proves_nothing() {
     let dir = Dir::new();
