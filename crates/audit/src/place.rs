@@ -231,20 +231,26 @@ pub fn read_policy(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Stores the canonical effective policy beside its record, in a new file of mode 0600.
-pub fn store_policy(record: &Path, canonical_json: &str) -> Result<PathBuf, Error> {
+/// Stores the canonical effective policy beside its record, in a new file of mode 0600. With `sync` it is on the disk then, as
+/// each line of such a record is: after a crash of the machine the record would otherwise have lost its policy.
+pub fn store_policy(record: &Path, canonical_json: &str, sync: bool) -> Result<PathBuf, Error> {
     let path = policy_path(record);
-    new_file(&path, |mut file| file.write_all(canonical_json.as_bytes()))
+    new_file(&path, |file| put(file, &path, canonical_json, sync))
         .map_err(|source| Error::Io { path: path.clone(), source })?;
     Ok(path)
 }
 
 /// Stores a policy that was read again beside its record, in a file of its own: `run.policy-DIGEST.json`, with the first
-/// [`DIGITS`] digits of the policy's digest. One that is there already is the same.
-pub fn store_reloaded(record: &Path, policy_sha256: &str, canonical_json: &str) -> Result<PathBuf, Error> {
+/// [`DIGITS`] digits of the policy's digest. One that is there already is the same. `sync`: as of [`store_policy`].
+pub fn store_reloaded(
+    record: &Path,
+    policy_sha256: &str,
+    canonical_json: &str,
+    sync: bool,
+) -> Result<PathBuf, Error> {
     let path = reloaded_path(record, policy_sha256);
     let at = |source| Error::Io { path: path.clone(), source };
-    match new_file(&path, |mut file| file.write_all(canonical_json.as_bytes())) {
+    match new_file(&path, |file| put(file, &path, canonical_json, sync)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let there = fs::read(&path).map_err(at)?;
             let same = there == canonical_json.as_bytes();
@@ -273,6 +279,15 @@ fn new_file(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Res
         // The first error tells more than a second one would.
         let _ = fs::remove_file(path);
     })
+}
+
+/// Writes a policy, and has it on the disk with its name where that is wanted.
+fn put(mut file: &File, path: &Path, canonical_json: &str, sync: bool) -> io::Result<()> {
+    file.write_all(canonical_json.as_bytes())?;
+    match path.parent().filter(|_| sync) {
+        Some(directory) => file.sync_data().and_then(|()| File::open(directory)?.sync_all()),
+        None => Ok(()),
+    }
 }
 
 /// Digits of a digest that tell the policies of one record apart.

@@ -181,7 +181,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
                     break;
                 }
             };
-            match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside)) {
+            match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside, request.audit_sync)) {
                 Ok((digest, notes)) => (request.told)(Ok((&digest, &notes))),
                 Err(why) => {
                     let mut note = Note::new(What::PolicyReload);
@@ -215,12 +215,13 @@ fn adopt(
     context: &Context,
     log: &Log,
     beside: Option<&Path>,
+    sync: bool,
 ) -> Result<(String, Vec<String>), String> {
     let Reloaded { policy, sources, notes, .. } = reloaded;
     let canonical = policy.canonical_json();
     let digest = sha256_hex(canonical.as_bytes());
     if let Some(record) = beside {
-        store_reloaded(record, &digest, &canonical).map_err(|error| chain(&Error::Place(error)))?;
+        store_reloaded(record, &digest, &canonical, sync).map_err(|error| chain(&Error::Place(error)))?;
     }
     let under = Arc::new(Under { policy_sha256: digest.clone(), mode: policy.terms().mode });
     let mut note = Note::new(What::PolicyReload);

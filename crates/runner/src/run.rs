@@ -178,12 +178,13 @@ pub(crate) fn run_on(
         };
         let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
+        let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
+        let flags = flags.map_err(prepare("the flags of the standard streams"))?;
+        // The last thing that can fail without a word in the record.
         let (log, audit) = open_log(&plan, run)?;
         // Not above the stage's hard limit, which is set before it starts.
         let descriptors = plan.limits.limits.open_files.map_or(descriptors, u64::from);
         let this = Run { plan: &plan, run, descriptors, log: log.clone(), begun: Cell::new(false) };
-        let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
-        let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
         if !this.begun.get() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
@@ -493,7 +494,7 @@ impl Record<'_> {
         let canonical = self.policy.map(Policy::canonical_json);
         // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
         if let (AuditTo::Default, Some(path), Some(canonical)) = (self.audit, &path, &canonical) {
-            store_policy(path, canonical).map_err(Error::Place)?;
+            store_policy(path, canonical, self.sync).map_err(Error::Place)?;
         }
         let policy_sha256 = canonical.map(|it| sha256_hex(it.as_bytes())).unwrap_or_default();
         let mode = self.policy.map(|policy| policy.terms().mode).unwrap_or_default();

@@ -48,14 +48,14 @@ fn a02_directories_and_files_are_private() {
     let dir = Dir::new();
     let place = Place::from_env(Some(dir.join("new/state").as_os_str()), None).unwrap();
     let (_, path) = place.create(RunId::new()).unwrap();
-    let policy = store_policy(&path, "{}").unwrap();
+    let policy = store_policy(&path, "{}", true).unwrap();
     for made in ["new", "new/state", "new/state/exeat", "new/state/exeat/runs"] {
         assert_eq!(mode(&dir.join(made)), 0o700, "{made}");
     }
     assert_eq!(mode(&path), 0o600);
     assert_eq!(mode(&policy), 0o600);
     assert_eq!(policy.to_str(), path.to_str().map(|path| path.replace(".jsonl", ".policy.json")).as_deref());
-    assert!(store_policy(&path, "{}").is_err(), "a policy is stored once");
+    assert!(store_policy(&path, "{}", false).is_err(), "a policy is stored once");
 }
 
 /// A05, H16: what a full disk cut off does not stand in the way of the same policy later, nor is it taken for another's.
@@ -68,7 +68,7 @@ fn a05_a_policy_is_stored_whole_or_not_at_all() {
         Err(io::ErrorKind::StorageFull.into())
     };
     assert_eq!(new_file(&path, full).unwrap_err().kind(), io::ErrorKind::StorageFull);
-    let store = |text| store_reloaded(&dir.join("run.jsonl"), "0123456789abcdef0123", text);
+    let store = |text| store_reloaded(&dir.join("run.jsonl"), "0123456789abcdef0123", text, true);
     assert_eq!(store("{}").unwrap(), path);
     assert_eq!(store("{}").unwrap(), path, "it is there already");
     assert!(store("{1}").is_err(), "another one of this name");
@@ -202,8 +202,8 @@ fn what_stands_beside_a_record_is_found() {
     let record = dir.join("run.jsonl");
     assert_eq!(stored_policies(&record).unwrap(), Vec::<PathBuf>::new());
     assert_eq!(read_policy(&policy_path(&record)).unwrap(), None);
-    let first = store_policy(&record, "{}").unwrap();
-    let again = store_reloaded(&record, &"ab".repeat(32), "{\"x\":1}").unwrap();
+    let first = store_policy(&record, "{}", false).unwrap();
+    let again = store_reloaded(&record, &"ab".repeat(32), "{\"x\":1}", false).unwrap();
     for other in [
         "run.policy-short.json",
         "run.policy-abababababababab.json.x",
@@ -226,8 +226,8 @@ fn what_is_kept_of_a_run_goes_together() {
     let (sink, record) = place.create(run).unwrap();
     drop(sink);
     fs::write(&record, "12345").unwrap();
-    let policy = store_policy(&record, "{}").unwrap();
-    let again = store_reloaded(&record, &"ab".repeat(32), "{}").unwrap();
+    let policy = store_policy(&record, "{}", false).unwrap();
+    let again = store_reloaded(&record, &"ab".repeat(32), "{}", false).unwrap();
     let stray = place.dir().join("01JD8Z3V5Q0000000000000000.policy.json");
     fs::write(&stray, "").unwrap();
     fs::write(place.dir().join(format!("{run}.notes.json")), "").unwrap();
