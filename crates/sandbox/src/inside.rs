@@ -168,12 +168,13 @@ impl Inside {
     }
 
     /// The number on the host of one of the sandbox's processes. The caller makes sure that it lived until after this call.
-    pub(crate) fn on_host(&self, pid: i32) -> Option<i32> {
-        sys::pid_here(self.pids.as_fd(), pid).ok().or_else(|| self.by_descent(pid))
+    /// `is_over`: whether no more may be read; a stage may have any number of processes.
+    pub(crate) fn on_host(&self, pid: i32, is_over: impl Fn() -> bool) -> Option<i32> {
+        sys::pid_here(self.pids.as_fd(), pid).ok().or_else(|| self.by_descent(pid, is_over))
     }
 
     /// The same from what the kernel tells of parents and children, step by step from pid 1.
-    fn by_descent(&self, pid: i32) -> Option<i32> {
+    fn by_descent(&self, pid: i32, is_over: impl Fn() -> bool) -> Option<i32> {
         /// Generations at most.
         const DEPTH: usize = 64;
         let parent = |&pid: &i32| {
@@ -182,7 +183,7 @@ impl Inside {
         };
         let mut line: Vec<i32> = std::iter::successors(Some(pid), parent).take(DEPTH).collect();
         (line.pop()? == 1).then_some(())?;
-        line.into_iter().rev().try_fold(self.init, child)
+        line.into_iter().rev().try_fold(self.init, |of, wanted| child(of, wanted, &is_over))
     }
 
     pub(crate) fn pids(&self) -> io::Result<Vec<i32>> {
@@ -270,18 +271,17 @@ impl Process {
 }
 
 /// The child of a process that has this number in its own pid namespace.
-fn child(of: i32, wanted: i32) -> Option<i32> {
+fn child(of: i32, wanted: i32, is_over: impl Fn() -> bool) -> Option<i32> {
     let tasks = fs::read_dir(format!("/proc/{of}/task")).ok()?;
     let children = tasks.flatten().filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    children.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>()).find(
-        |child| {
-            let status = fs::read_to_string(format!("/proc/{child}/status")).ok();
-            let inside = status
-                .as_deref()
-                .and_then(|text| line(text, "NSpid:")?.split_whitespace().last()?.parse().ok());
-            inside == Some(wanted)
-        },
-    )
+    let children =
+        children.flat_map(|list| list.split_whitespace().flat_map(str::parse).collect::<Vec<i32>>());
+    children.take_while(|_| !is_over()).find(|child| {
+        let status = fs::read_to_string(format!("/proc/{child}/status")).ok();
+        let inside =
+            status.as_deref().and_then(|text| line(text, "NSpid:")?.split_whitespace().last()?.parse().ok());
+        inside == Some(wanted)
+    })
 }
 
 /// The process behind an entry of `/proc`.
@@ -344,10 +344,11 @@ mod tests {
             }
         };
         for pid in [pid, sleep] {
-            assert_eq!(inside.on_host(pid), Some(pid));
-            assert_eq!(inside.by_descent(pid), Some(pid));
+            assert_eq!(inside.on_host(pid, || false), Some(pid));
+            assert_eq!(inside.by_descent(pid, || false), Some(pid));
+            assert_eq!(inside.by_descent(pid, || true), None, "the time is over");
         }
-        assert_eq!(inside.by_descent(i32::MAX), None);
+        assert_eq!(inside.by_descent(i32::MAX, || false), None);
         drop(shell.stdin.take());
         shell.wait().unwrap();
     }

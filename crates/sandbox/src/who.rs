@@ -98,7 +98,7 @@ impl Finder {
         let link = format!("socket:[{inode}]");
         let holder = self.holder(link.as_ref(), &mut look)?;
         self.last = Some((holder.pid, holder.number));
-        let pid = self.inside.on_host(holder.pid)?;
+        let pid = self.inside.on_host(holder.pid, || look.is_over())?;
         let ppid = stat_of(pid).and_then(|stat| u32::try_from(stat.parent).ok()).filter(|&parent| parent > 0);
         let exe = readlinkat(&holder.place, "exe").ok().map(PathBuf::from);
         // It still lives and has it: so all of that was told of this process, and of none to which its number passed.
