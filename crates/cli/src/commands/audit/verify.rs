@@ -1,10 +1,12 @@
 //! `exeat audit verify`: whether records are whole. What that takes is `exeat_audit::verify`'s.
 
 use std::fmt::Write as _;
+use std::io;
 use std::path::Path;
 
+use exeat_audit::place::Place;
 use exeat_audit::verify::{Beside, Ending, Report, Standing, verify};
-use exeat_audit::{KeyError, VerifyingKey};
+use exeat_audit::{KeyError, SigningKey, VerifyingKey};
 use serde_json::json;
 
 use super::{Source, place_of};
@@ -56,13 +58,7 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
         }
     };
     if named.is_empty() {
-        let place = place_of(&Machine::here()?)?;
-        return match VerifyingKey::load(&place.key_path().with_extension("pub")) {
-            Err(KeyError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {
-                Ok(Vec::new())
-            }
-            keys => keys.map_err(bad),
-        };
+        return own_keys(&place_of(&Machine::here()?)?).map_err(bad);
     }
     let mut keys = Vec::new();
     for name in named {
@@ -70,6 +66,22 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
             Ok(key) => keys.push(key),
             Err(_) => keys.extend(VerifyingKey::load(Path::new(name)).map_err(bad)?),
         }
+    }
+    Ok(keys)
+}
+
+/// The user's own: what stands in `audit.pub`, which may be of older keys or lost, and the other half of what signs today.
+fn own_keys(place: &Place) -> Result<Vec<VerifyingKey>, KeyError> {
+    let path = place.key_path();
+    let mut keys = match VerifyingKey::load(&path.with_extension("pub")) {
+        Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
+        keys => keys?,
+    };
+    // Whoever only checks need not have it.
+    if let Ok(key) = SigningKey::load(&path)
+        && !keys.contains(key.verifying())
+    {
+        keys.push(key.verifying().clone());
     }
     Ok(keys)
 }
@@ -185,4 +197,28 @@ fn as_json(source: &Source, report: &Report) -> serde_json::Value {
         "findings": report.findings.iter().map(ToString::to_string).collect::<Vec<_>>(),
         "more_findings": report.more,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_key_that_signs_is_known_whatever_stands_beside_it() {
+        let home = std::env::temp_dir().join(format!("exeat-own-keys-{}", std::process::id()));
+        let place = Place::from_env(None, Some(home.as_os_str())).unwrap();
+        assert_eq!(own_keys(&place).unwrap(), []);
+        place.prepare().unwrap();
+        let (path, vkey) = (place.key_path(), place.key_path().with_extension("pub"));
+        let old = SigningKey::load_or_make(&path).unwrap();
+        assert_eq!(own_keys(&place).unwrap(), [old.verifying().clone()]);
+        // The key alone was moved away, and another one made.
+        std::fs::remove_file(&path).unwrap();
+        assert_eq!(own_keys(&place).unwrap(), [old.verifying().clone()], "for whoever only checks");
+        let new = SigningKey::load_or_make(&path).unwrap();
+        assert_eq!(own_keys(&place).unwrap(), [old.verifying().clone(), new.verifying().clone()]);
+        std::fs::remove_file(&vkey).unwrap();
+        assert_eq!(own_keys(&place).unwrap(), [new.verifying().clone()]);
+        std::fs::remove_dir_all(home).unwrap();
+    }
 }
