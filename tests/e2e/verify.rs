@@ -143,7 +143,8 @@ fn foreign(cx: &Cx) {
     fs::write(at("text"), format!("{signed}\n")).expect("a file");
     let key = cx.exeat_plain(["audit", "key"]).run();
     let vkey = key.exits(0).stdout();
-    let public = vkey.trim().rsplit_once('+').expect("a vkey").1.to_owned();
+    // NAME+ID+KEY: base64 has a plus sign too.
+    let public = vkey.trim().splitn(3, '+').nth(2).expect("a vkey").to_owned();
     let sig = seal["sig"].as_str().expect("a signature");
     let script = format!(
         "set -e; cd {home}; echo '{sig}' | base64 -d > sig; \
