@@ -287,7 +287,7 @@ fn add(to: &mut u64, count: u64) {
 
 impl Seen {
     fn is_granted(&self) -> bool {
-        self.let_through > self.taken_back.values().sum()
+        self.let_through > self.taken_back.values().fold(0, |sum: u64, count| sum.saturating_add(*count))
     }
 
     /// Whether it was refused only for want of a rule that names it.

@@ -248,7 +248,10 @@ pub fn store_reloaded(
     canonical_json: &str,
     sync: bool,
 ) -> Result<PathBuf, Error> {
-    let path = reloaded_path(record, policy_sha256);
+    let path = reloaded_path(record, policy_sha256).ok_or_else(|| Error::Io {
+        path: record.to_owned(),
+        source: io::Error::other("what it is to have its name from is no digest"),
+    })?;
     let at = |source| Error::Io { path: path.clone(), source };
     match new_file(&path, |file| put(file, &path, canonical_json, sync)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -260,10 +263,16 @@ pub fn store_reloaded(
     }
 }
 
-/// Where a policy that was read again stands: `run.policy-DIGEST.json` beside `run.jsonl`.
-pub fn reloaded_path(record: &Path, policy_sha256: &str) -> PathBuf {
-    let digits = policy_sha256.get(..DIGITS).unwrap_or(policy_sha256);
-    policy_path(record).with_extension("").with_extension(format!("policy-{digits}.json"))
+/// Where a policy that was read again stands: `run.policy-DIGEST.json` beside `run.jsonl`. `None` for what is no digest: it may
+/// be a record's own words, and no part of a path may come from there.
+pub fn reloaded_path(record: &Path, policy_sha256: &str) -> Option<PathBuf> {
+    let digits = policy_sha256.get(..DIGITS).filter(|_| is_digest(policy_sha256))?;
+    Some(policy_path(record).with_extension("").with_extension(format!("policy-{digits}.json")))
+}
+
+/// Whether this is a SHA-256 in hexadecimal.
+pub(crate) fn is_digest(text: &str) -> bool {
+    text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
 /// A new file for its owner alone, whole or not at all: a part of a policy, left by a full disk, would stand in the way of the

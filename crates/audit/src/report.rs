@@ -273,11 +273,9 @@ impl Run {
         let mut kept = 0;
         let Some(record) = record else { return kept };
         for (at, policy) in self.policies.iter_mut().enumerate() {
-            // It is the record's word: no part of a path may come from there.
-            if policy.sha256.len() != 64 || !policy.sha256.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-                continue;
-            }
-            let path = if at == 0 { policy_path(record) } else { reloaded_path(record, &policy.sha256) };
+            // It is the record's word: what is no digest is looked for nowhere.
+            let Some(again) = reloaded_path(record, &policy.sha256) else { continue };
+            let path = if at == 0 { policy_path(record) } else { again };
             policy.stored = match stored(&path, &policy.sha256) {
                 Stored::Same(json) if kept + json.len() > room => Stored::Long,
                 stored => stored,

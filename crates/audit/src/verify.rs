@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::OpenOptions;
 use std::io::{self, BufRead, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use exeat_policy::Verdict;
 use nix::fcntl::OFlag;
@@ -17,9 +17,9 @@ use sha2::{Digest as _, Sha256};
 use crate::checkpoint::{Checked, check, origin};
 use crate::escape::escape;
 use crate::line::signature_fields;
-use crate::place::{policy_path, reloaded_path};
+use crate::place::{is_digest, policy_path, reloaded_path};
 use crate::query::{Flaw, Kind, Reader, Record};
-use crate::{Counts, VerifyingKey, hex, sha256_hex};
+use crate::{Counts, RunId, VerifyingKey, hex, sha256_hex};
 
 /// Findings that are told one by one; the rest is counted.
 const MAX_FINDINGS: usize = 32;
@@ -175,6 +175,11 @@ pub enum Finding {
         /// The decision's line.
         line: u64,
     },
+    /// The file has the name of another run: its own record was taken away, and this one put there.
+    Name {
+        /// The run that the file is named after.
+        named: RunId,
+    },
     /// The policy that is stored beside the record is another one.
     Policy {
         /// The digest in the record; printable.
@@ -208,6 +213,9 @@ impl fmt::Display for Finding {
             }
             Finding::UnknownPolicy { line } => {
                 write!(f, "line {line}: decided under a policy that did not hold in this run")
+            }
+            Finding::Name { named } => {
+                write!(f, "the file is named after the run {named}, and holds the record of another")
             }
             Finding::Policy { sha256 } => {
                 write!(
@@ -397,16 +405,23 @@ impl Verifier<'_> {
         if lines == 0 {
             self.report.find(Finding::Empty);
         }
+        // Every run's record is whole, so one in the place of another would be too.
+        if let Some(named) = path.and_then(named_after)
+            && self.report.run.as_ref().is_some_and(|run| *run != named.to_string())
+        {
+            self.report.find(Finding::Name { named });
+        }
         let mut seen = BTreeSet::new();
         for (at, digest) in self.policies.iter().enumerate() {
             if !seen.insert(digest) {
                 continue;
             }
             let sha256 = escape(digest.as_bytes(), 64);
-            let beside = path.map_or(Beside::Missing, |path| match at {
-                0 => compare(&policy_path(path), digest),
-                _ => compare(&reloaded_path(path, digest), digest),
-            });
+            let beside = match (path, at) {
+                (None, _) => Beside::Missing,
+                (Some(path), 0) => compare(Some(policy_path(path)), digest),
+                (Some(path), _) => compare(reloaded_path(path, digest), digest),
+            };
             if beside == Beside::Differs {
                 self.report.find(Finding::Policy { sha256: sha256.clone() });
             }
@@ -419,13 +434,19 @@ impl Verifier<'_> {
 /// What begins the end of a checkpoint's line. No text in the line has a bare quotation mark.
 const SIG: &[u8] = br#","sig":""#;
 
+/// The run that a file in the default place has its name from.
+fn named_after(path: &Path) -> Option<RunId> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
+    name.parse().ok().filter(|run: &RunId| run.to_string() == name)
+}
+
 /// A file that is there and cannot be read is another one than the record needs.
-fn compare(path: &Path, digest: &str) -> Beside {
-    // The record's own words: no part of a path may come from there.
-    if digest.len() != 64 || !digest.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        return Beside::Differs;
-    }
-    match digest_of(path) {
+fn compare(path: Option<PathBuf>, digest: &str) -> Beside {
+    let path = match path {
+        Some(path) if is_digest(digest) => path,
+        _ => return Beside::Differs,
+    };
+    match digest_of(&path) {
         Ok(found) if found == digest => Beside::Same,
         Err(error) if error.kind() == io::ErrorKind::NotFound => Beside::Missing,
         _ => Beside::Differs,

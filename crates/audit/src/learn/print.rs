@@ -227,7 +227,7 @@ fn print_rules(rules: &Rules<'_>, which: TlsCheck, key: &str, today: Day, text: 
         for risk in findings.get(&target.to_string()).into_iter().flatten() {
             let _ = writeln!(text, "  # risk: {risk}");
         }
-        let sent = rule.seen.filter(|seen| seen.bytes_up + seen.bytes_down > 0);
+        let sent = rule.seen.filter(|seen| seen.bytes_up > 0 || seen.bytes_down > 0);
         let sent =
             sent.map(|seen| format!("{} sent, {} received; ", bytes(seen.bytes_up), bytes(seen.bytes_down)));
         let _ = writeln!(text, "  # {}{}", sent.unwrap_or_default(), shown(rule.evidence));

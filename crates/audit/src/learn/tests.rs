@@ -300,3 +300,17 @@ fn runs_are_told_apart() {
     assert!(text.contains("run 01JD8Z3V5QABCDEFGHJKMNPQR0 lines 4, ... and 2 more runs"), "{text}");
     assert!(!text.contains("stage ="), "two stages: {text}");
 }
+
+/// Counts of a record that are larger than any run's add up to no smaller ones.
+#[test]
+fn counts_that_overflow_grant_nothing() {
+    let most = format!(r#","count":{}"#, u64::MAX);
+    let late = |count: &str| format!(r#","ip":"192.0.2.1"{count}"#);
+    let learned = learned(&[
+        decided(1, "allow", "rule", "a.example", 443, &most),
+        decided(2, "deny", "sni_mismatch", "a.example", 443, &late(&most)),
+        decided(3, "deny", "ech", "a.example", 443, &late(r#","count":2"#)),
+    ]);
+    let (_, policy) = policy_of(&learned, &known());
+    assert!(granted(&policy).is_empty(), "{:?}", granted(&policy));
+}

@@ -68,7 +68,8 @@ fn a05_a_policy_is_stored_whole_or_not_at_all() {
         Err(io::ErrorKind::StorageFull.into())
     };
     assert_eq!(new_file(&path, full).unwrap_err().kind(), io::ErrorKind::StorageFull);
-    let store = |text| store_reloaded(&dir.join("run.jsonl"), "0123456789abcdef0123", text, true);
+    let digest = "0123456789abcdef".repeat(4);
+    let store = |text| store_reloaded(&dir.join("run.jsonl"), &digest, text, true);
     assert_eq!(store("{}").unwrap(), path);
     assert_eq!(store("{}").unwrap(), path, "it is there already");
     assert!(store("{1}").is_err(), "another one of this name");

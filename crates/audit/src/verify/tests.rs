@@ -200,7 +200,7 @@ fn a_policy_beside_the_record_is_compared() {
 
 #[test]
 fn no_part_of_a_path_comes_from_the_record() {
-    assert_eq!(compare(Path::new("/etc/passwd"), "../../../etc/passwd"), Beside::Differs);
+    assert_eq!(compare(Some("/etc/passwd".into()), "../../../etc/passwd"), Beside::Differs);
 }
 
 #[test]
@@ -208,4 +208,53 @@ fn nothing_is_no_record() {
     assert_eq!(look(b"").standing(), Standing::Tampered);
     assert_eq!(look(b"{}\n").standing(), Standing::Tampered);
     assert_eq!(look(&[0xff; 100_000]).standing(), Standing::Tampered);
+}
+
+/// A06: what a record says is no part of a path, and none that cannot be one stops the look at it.
+#[test]
+fn a06_a_digest_that_is_a_path_is_none() {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    for digest in [
+        "../../../../etc/passwd",
+        "a/b",
+        "/",
+        "",
+        "..",
+        "\u{0}",
+        "\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}\u{e4}",
+    ] {
+        let line = |seq, fields: String| {
+            format!(
+                r#"{{"schema":"egress/1","seq":{seq},"ts":"t","mono_us":1,"run":"r",{fields},"prev":"{:064}"}}"#,
+                0
+            )
+        };
+        let digest = serde_json::to_string(digest).unwrap();
+        let start = line(0, format!(r#""event":"run_start","policy_sha256":"{:064}""#, 7));
+        let note = line(1, format!(r#""event":"note","what":"policy_reload","policy_sha256":{digest}"#));
+        let report = verify(format!("{start}\n{note}\n").as_bytes(), Some(&path), &[]).unwrap();
+        assert_eq!(
+            report.policies.iter().map(|it| it.beside).collect::<Vec<_>>(),
+            [Beside::Missing, Beside::Differs]
+        );
+        assert_eq!(report.standing(), Standing::Tampered);
+    }
+}
+
+/// A06: a record that is whole, in the place of another.
+#[test]
+fn a06_a_record_under_the_name_of_another_run_is_not_whole() {
+    let dir = Dir::new();
+    let bytes = record(&dir, 1);
+    let own = look(&bytes).run.unwrap();
+    let named_so = |name: String| {
+        let report = verify(&bytes[..], Some(&dir.join(&name)), &[key(1).verifying().clone()]).unwrap();
+        (report.standing(), report.findings)
+    };
+    assert_eq!(named_so(format!("{own}.jsonl")), (Standing::Whole, vec![]));
+    assert_eq!(named_so("last-release.jsonl".into()), (Standing::Whole, vec![]));
+    let other = "01JD8Z3V5QZZZZZZZZZZZZZZZZ";
+    let named = other.parse().unwrap();
+    assert_eq!(named_so(format!("{other}.jsonl")), (Standing::Tampered, vec![Finding::Name { named }]));
 }
