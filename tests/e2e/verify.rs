@@ -192,6 +192,26 @@ fn hidden(cx: &Cx) {
         done.exits(0);
         assert!(!done.stdout().contains(&secret), "{done:?}");
     }
+    // Whatever signs this run, and wherever it has its record.
+    let mine = cx.home().join("mine.pem").display().to_string();
+    let elsewhere = cx.home().join("elsewhere").display().to_string();
+    for tree in [&state.display().to_string(), &key, &home] {
+        for other in ["none", &mine] {
+            let words = ["run", "--audit-key", other, "--ro", tree, "--", "sh", "-c", &show];
+            let done = cx.exeat_plain(words).run();
+            done.exits(0);
+            assert!(!done.stdout().contains(&secret), "{other}: {done:?}");
+        }
+        let words = ["run", "--ro", tree, "--", "sh", "-c", &show];
+        let done = cx.exeat_plain(words).env("XDG_STATE_HOME", &elsewhere).run();
+        done.exits(0);
+        assert!(!done.stdout().contains(&secret), "{done:?}");
+    }
+    // Nor is what stands beside it the stage's to write: the next run's key, and the one to check it with.
+    let record = cx.home().join("outside.jsonl").display().to_string();
+    let rw = state.display().to_string();
+    let words = ["run", "--audit-key", "none", "--audit", &record, "--rw", &rw, "--", "true"];
+    cx.exeat_plain(words).run().exits(2).says("which the stage can write");
     // A hard link would be another name of it; a key that was put where the stage can write is refused.
     let done = cx.exeat_plain(["run", "--rw", &state.display().to_string(), "--", "true"]).run();
     assert_ne!(done.code, Some(0), "{done:?}");

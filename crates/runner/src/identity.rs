@@ -239,6 +239,9 @@ impl Base<'_> {
             });
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
+        // XDG_STATE_HOME may be set for one run and not for the next.
+        let usual_place = Place::from_env(None, Some(home.as_os_str())).ok();
+        own.extend(usual_place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
         own.push(cache_base.join("exeat"));
         let config = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
         own.extend(config.iter().chain([&home.join(".config")]).map(|config| config.join("exeat")));
@@ -246,7 +249,15 @@ impl Base<'_> {
         // Where they are, not how they are named: they are compared with the working directory, which has no links.
         let own: Vec<PathBuf> =
             own.iter().map(|path| true_name(path).unwrap_or_else(|_| to_be(path))).collect();
-        let key = request.signing.path(place).map(|path| cwd.join(path));
+        // Whatever signs this run: the user's own key signs the others.
+        let places = place.into_iter().chain(&usual_place);
+        let keys: Vec<PathBuf> = request
+            .signing
+            .path(place)
+            .into_iter()
+            .chain(places.map(Place::key_path))
+            .map(|path| cwd.join(path))
+            .collect();
         let home_of_stage = stage_home(request);
         let (named, asked) = named_trees(environment);
         let by_descriptor = staged.is_some();
@@ -264,7 +275,7 @@ impl Base<'_> {
             certificates: certificates(request, environment),
             cache: cache.as_deref(),
             own: &own,
-            key: key.as_deref(),
+            keys: &keys,
             root: geteuid().is_root(),
             other: other.map(|ids| view::Other { ids, by_descriptor }),
             tmp: request.limits.tmpfs_size,

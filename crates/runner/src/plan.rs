@@ -155,6 +155,15 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
             other => other,
         })?;
     }
+    // Nor may it write beside the user's own key, whatever signs this run: it would make the next one's, and the one to check it with.
+    if let Some(place) = &place
+        && let Some(beside) = place.key_path().parent()
+    {
+        let beside = true_name(beside).unwrap_or_else(|_| to_be(beside));
+        if let Some(tree) = built.writable.iter().find(|tree| tree.starts_with(&beside)) {
+            return Err(Error::KeyInside { key: place.key_path(), tree: tree.clone() });
+        }
+    }
     let hardening = request.hardening;
     let is_bounded = !request.files.bounds.is_empty();
     let (unix_sockets, fs) =

@@ -92,8 +92,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) cache: Option<&'a Path>,
     /// Directories that exeat itself writes to.
     pub(crate) own: &'a [PathBuf],
-    /// The key that signs the record: nothing opens it to the stage.
-    pub(crate) key: Option<&'a Path>,
+    /// The key that signs the record, and those that sign other runs': nothing opens them to the stage.
+    pub(crate) keys: &'a [PathBuf],
     /// The caller is root.
     pub(crate) root: bool,
     /// Who the stage becomes, where that is not the caller.
@@ -363,7 +363,7 @@ impl<'a> Builder<'a> {
         );
         let table = whole(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let processes = process_files(&table);
-        masks.extend(facts.key.and_then(|key| true_name(key).ok()).map(|key| (key, By::Ceiling)));
+        masks.extend(facts.keys.iter().filter_map(|key| true_name(key).ok()).map(|key| (key, By::Ceiling)));
         masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
         // What a bind mount of the host's shows a second time is hidden there too.
         let mounts = Mounts::new(&table);
