@@ -6,10 +6,12 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -38,6 +40,10 @@ const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x
 
 /// Bytes of a key's text at most: one that is longer is something else.
 const MAX_KEY: u64 = 16 * 1024;
+
+/// How long a key that is being made may have two names.
+const LINK_TRIES: u32 = 40;
+const LINK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A key that signs. Its private part is never printed.
 #[derive(Clone)]
@@ -88,11 +94,16 @@ impl SigningKey {
         let file =
             OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
         let meta = file.metadata().map_err(at)?;
-        if meta.is_file() {
+        // A named pipe too, which another user could have put there.
+        if !meta.is_dir() && !meta.file_type().is_char_device() {
             let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
             if !owned || meta.mode() & 0o077 != 0 {
                 return Err(KeyError::Open { path: path.to_owned() });
             }
+        }
+        // What hides it from a stage knows the one name.
+        if meta.is_file() && meta.nlink() > 1 {
+            return Err(KeyError::Linked { path: path.to_owned() });
         }
         let mut text = String::new();
         file.take(MAX_KEY).read_to_string(&mut text).map_err(at)?;
@@ -105,7 +116,7 @@ impl SigningKey {
     /// # Errors
     /// As [`SigningKey::load`], and where it cannot be written.
     pub fn load_or_make(path: &Path) -> Result<SigningKey, KeyError> {
-        match SigningKey::load(path) {
+        match SigningKey::load_made(path) {
             Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             loaded => return loaded,
         }
@@ -117,12 +128,23 @@ impl SigningKey {
         // What is left over is no key of anybody's.
         let _ = fs::remove_file(&draft);
         match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return SigningKey::load(path),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return SigningKey::load_made(path),
             made => made.map_err(at)?,
         }
         // For whoever is to check records elsewhere; `exeat audit key` prints the same.
         let _ = write_new(&path.with_extension("pub"), 0o644, format!("{}\n", key.public).as_bytes());
         Ok(key)
+    }
+
+    /// Reads a key that another process may be making: it has two names for a moment.
+    fn load_made(path: &Path) -> Result<SigningKey, KeyError> {
+        for _ in 0..LINK_TRIES {
+            match SigningKey::load(path) {
+                Err(KeyError::Linked { .. }) => thread::sleep(LINK_PAUSE),
+                loaded => return loaded,
+            }
+        }
+        SigningKey::load(path)
     }
 
     /// The key that checks what this one signs.
@@ -257,6 +279,12 @@ pub enum KeyError {
     /// Somebody else can read the key, or put another in its place.
     #[error("the key `{}` is not for its owner alone: it must be yours, with mode 0600", .path.display())]
     Open {
+        /// The key's file.
+        path: PathBuf,
+    },
+    /// The key can be read by another name too.
+    #[error("the key `{}` has another name (a hard link), which is hidden from no stage: remove that", .path.display())]
+    Linked {
         /// The key's file.
         path: PathBuf,
     },

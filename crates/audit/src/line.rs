@@ -164,8 +164,11 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
 /// A path, of which the end says most.
 fn path(path: &OsStr, max: usize) -> Cow<'_, str> {
     match path.to_str() {
-        Some(text) => clip_front(text, max),
-        None => Cow::Owned(clip_front(&escape(path.as_bytes(), usize::MAX), max).into_owned()),
+        // What JSON alone escapes is back when a reader has taken it out, and paints the terminal then.
+        Some(text) if text.chars().all(|c| c != '\\' && (c.is_alphanumeric() || matches!(c, ' '..='~'))) => {
+            clip_front(text, max)
+        }
+        _ => Cow::Owned(clip_front(&escape(path.as_bytes(), usize::MAX), max).into_owned()),
     }
 }
 

@@ -43,6 +43,31 @@ fn a_key_that_others_can_read_is_refused() {
     }
 }
 
+/// What hides it from a stage knows the one name.
+#[test]
+fn a_key_with_another_name_is_refused() {
+    let dir = Dir::new();
+    let path = dir.join("audit.key");
+    let key = SigningKey::load_or_make(&path).unwrap();
+    let other = dir.join("copy");
+    fs::hard_link(&path, &other).unwrap();
+    assert!(matches!(SigningKey::load(&path), Err(KeyError::Linked { .. })));
+    assert!(matches!(SigningKey::load_or_make(&path), Err(KeyError::Linked { .. })));
+    fs::remove_file(other).unwrap();
+    assert_eq!(SigningKey::load(&path).unwrap().verifying(), key.verifying());
+}
+
+/// One that others may open could hold anybody's key.
+#[test]
+fn a_named_pipe_of_everybody_s_is_no_key() {
+    let dir = Dir::new();
+    let path = dir.join("audit.key");
+    let everybody = nix::sys::stat::Mode::from_bits_truncate(0o666);
+    nix::unistd::mkfifo(&path, everybody).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    assert!(matches!(SigningKey::load(&path), Err(KeyError::Open { .. })));
+}
+
 #[test]
 fn what_is_no_key_is_refused_and_left_alone() {
     let dir = Dir::new();

@@ -348,3 +348,17 @@ fn a_decision_is_under_the_policy_that_was_asked() {
     assert_eq!(start["proxy"], "unix:/run/proxy.sock");
     assert!(start.get("policy_sha256").is_none() && start.get("mode").is_none(), "{start}");
 }
+
+/// A01: a stage names its programs as it likes, and a reader takes what JSON escaped out again.
+#[test]
+fn a01_a_path_is_printable_when_it_was_read_as_json() {
+    for (name, told) in [
+        ("/bin/a\n{\"seq\":0}", "/bin/a\\x0a{\"seq\":0}"),
+        ("/bin/\u{1b}[31m", "/bin/\\x1b[31m"),
+        ("/bin/\u{9b}31m\u{202e}", "/bin/\\xc2\\x9b31m\\xe2\\x80\\xae"),
+        ("/bin/\\x0a", "/bin/\\\\x0a"),
+        ("/home/j\u{fc}rgen/a b", "/home/j\u{fc}rgen/a b"),
+    ] {
+        assert_eq!(path(OsStr::new(name), max::EXE), told);
+    }
+}
