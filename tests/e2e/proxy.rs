@@ -397,7 +397,7 @@ fn successor(cx: &Cx) {
     let log = AuditLog::read(&record);
     log.sound();
     let events: Vec<_> = log.records().iter().filter_map(|line| line["event"].as_str()).collect();
-    assert_eq!(events[events.len() - 3..], ["decision", "close", "run_end"], "{events:?}");
+    assert_eq!(events[events.len() - 4..], ["decision", "close", "run_end", "checkpoint"], "{events:?}");
     assert_eq!(log.events("close")[0]["end"], "killed");
 }
 

@@ -414,7 +414,10 @@ impl Error {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
             }
             Self::KeyInside { .. } => {
-                Some("keep the key outside the working directory and every --rw".into())
+                Some(
+                    "--audit-key FILE names another one, outside the working directory and every --rw; --audit-key none leaves the record without signature"
+                        .into(),
+                )
             }
             Self::Key(exeat_audit::KeyError::Open { path }) => Some(format!("chmod 600 {}", path.display())),
             Self::Key(_) | Self::KeyPlace(_) => Some(

@@ -110,6 +110,6 @@ pub use request::{
     UnixSockets, View, WORK, Work,
 };
 pub use run::{Ended, Outcome, Through, notice_children, run};
-pub use signing::{Signing, prepare_key};
+pub use signing::{Signing, key_place, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
 pub use upstream::{AuthError, credentials_in, credentials_of};

@@ -2,10 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use exeat_audit::SigningKey;
 use exeat_audit::place::{self, Place};
+use nix::unistd::geteuid;
 
 use crate::error::Error;
 use crate::plan::home_of;
@@ -29,7 +32,7 @@ impl Signing {
     /// The file that holds the key, where one does.
     pub(crate) fn path(&self, place: Option<&Place>) -> Option<PathBuf> {
         match self {
-            Self::Own => place.map(Place::key_path),
+            Self::Own => key_place(place).map(|place| place.key_path()),
             Self::File(path) => Some(path.clone()),
             Self::Key(_) | Self::Off => None,
         }
@@ -50,12 +53,25 @@ impl Signing {
     /// Makes the key where it is missing.
     pub(crate) fn make(&self, place: Option<&Place>) -> Result<(), Error> {
         if matches!(self, Self::Own) {
-            place.ok_or(Error::Place(place::Error::NoHome))?.prepare().map_err(Error::KeyPlace)?;
+            let own = key_place(place).ok_or(Error::Place(place::Error::NoHome))?;
+            own.prepare().map_err(Error::KeyPlace)?;
         }
         match self.path(place) {
             Some(path) => SigningKey::load_or_make(&path).map(drop).map_err(Error::Key),
             None => Ok(()),
         }
+    }
+}
+
+/// Where the own key is: in the state directory. Root with another user's HOME, as after `sudo -E`, has its own at home: that user
+/// could take the one that root made there.
+pub fn key_place(place: Option<&Place>) -> Option<Place> {
+    let place = place?;
+    let there = place.dir().ancestors().find_map(|dir| fs::metadata(dir).ok());
+    let theirs = geteuid().is_root() && there.is_some_and(|meta| meta.uid() != 0);
+    match theirs {
+        false => Some(place.clone()),
+        true => Place::from_env(None, Some(home_of(None).as_os_str())).ok(),
     }
 }
 

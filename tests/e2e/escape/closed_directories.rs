@@ -47,8 +47,10 @@ fn repositories(cx: &Cx) {
 /// A home that the stage may write, but for what is hidden in it.
 fn credentials(cx: &Cx) {
     let home = cx.home().join("inner").display().to_string();
+    let key = cx.home().join("audit.key").display().to_string();
     let run =
-        |script: &str| cx.exeat(["run", "--rw", &home, "--", "sh", "-c", script]).env("HOME", &home).run();
+        // The own key may not lie where the stage can write.
+        |script: &str| cx.exeat(["run", "--rw", &home, "--audit-key", &key, "--", "sh", "-c", script]).env("HOME", &home).run();
     let outside = |script: &str| cx.outside(["sh", "-c", script]).env("HOME", &home).run();
     outside("mkdir -p ~/.cargo; echo secret >~/.cargo/credentials.toml").exits(0);
     let file = format!("{home}/.cargo/credentials.toml");

@@ -9,6 +9,7 @@ use exeat_audit::verify::{Beside, Ending, Report, Standing, verify};
 use exeat_audit::{KeyError, SigningKey, VerifyingKey};
 use serde_json::json;
 
+use super::key::own;
 use super::{Source, place_of};
 use crate::args::audit::VerifyArgs;
 use crate::exit::Exit;
@@ -58,7 +59,7 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
         }
     };
     if named.is_empty() {
-        return own_keys(&place_of(&Machine::here()?)?).map_err(bad);
+        return own_keys(&own(&place_of(&Machine::here()?)?)?).map_err(bad);
     }
     let mut keys = Vec::new();
     for name in named {
