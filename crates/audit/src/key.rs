@@ -6,17 +6,17 @@
 use std::fmt;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use nix::fcntl::OFlag;
-use nix::unistd::geteuid;
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag};
+use nix::unistd::{geteuid, linkat};
 use ring::rand::{SecureRandom as _, SystemRandom};
 use ring::signature::{ED25519, Ed25519KeyPair, KeyPair as _, UnparsedPublicKey};
 use rustls_pki_types::PrivatePkcs8KeyDer;
@@ -40,10 +40,6 @@ const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x
 
 /// Bytes of a key's text at most: one that is longer is something else.
 const MAX_KEY: u64 = 16 * 1024;
-
-/// How long a key that is being made may have two names.
-const LINK_TRIES: u32 = 40;
-const LINK_PAUSE: Duration = Duration::from_millis(5);
 
 /// A key that signs. Its private part is never printed.
 #[derive(Clone)]
@@ -116,35 +112,19 @@ impl SigningKey {
     /// # Errors
     /// As [`SigningKey::load`], and where it cannot be written.
     pub fn load_or_make(path: &Path) -> Result<SigningKey, KeyError> {
-        match SigningKey::load_made(path) {
+        match SigningKey::load(path) {
             Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
             loaded => return loaded,
         }
         let (key, pem) = SigningKey::generate()?;
         let at = |source| KeyError::Io { path: path.to_owned(), source };
-        // Whole or not at all, and never over another one: written beside it, then linked to its name.
-        let draft = path.with_extension(format!("new-{:016x}", crate::random_number()));
-        let made = write_new(&draft, 0o600, pem.as_bytes()).and_then(|()| fs::hard_link(&draft, path));
-        // What is left over is no key of anybody's.
-        let _ = fs::remove_file(&draft);
-        match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return SigningKey::load_made(path),
+        match place_new(path, pem.as_bytes()) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return SigningKey::load(path),
             made => made.map_err(at)?,
         }
         // For whoever is to check records elsewhere; `exeat audit key` prints the same.
         let _ = write_new(&path.with_extension("pub"), 0o644, format!("{}\n", key.public).as_bytes());
         Ok(key)
-    }
-
-    /// Reads a key that another process may be making: it has two names for a moment.
-    fn load_made(path: &Path) -> Result<SigningKey, KeyError> {
-        for _ in 0..LINK_TRIES {
-            match SigningKey::load(path) {
-                Err(KeyError::Linked { .. }) => thread::sleep(LINK_PAUSE),
-                loaded => return loaded,
-            }
-        }
-        SigningKey::load(path)
     }
 
     /// The key that checks what this one signs.
@@ -159,6 +139,36 @@ impl SigningKey {
         }
         bytes
     }
+}
+
+/// Makes a file for its owner alone, whole or not at all, and never over another one. It has one name from its first moment on: what
+/// hides the key from a stage knows that one.
+fn place_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let nameless = OpenOptions::new().write(true).mode(0o600).custom_flags(OFlag::O_TMPFILE.bits()).open(dir);
+    let mut file = match nameless {
+        Ok(file) => file,
+        // Some file systems have no files without a name (open(2), "O_TMPFILE"): there it is written under its own.
+        Err(error)
+            if matches!(
+                error.raw_os_error().map(Errno::from_raw),
+                Some(Errno::EOPNOTSUPP | Errno::EISDIR)
+            ) =>
+        {
+            return write_new(path, 0o600, bytes).inspect_err(|error| {
+                if error.kind() != io::ErrorKind::AlreadyExists {
+                    // A part of a key is none.
+                    let _ = fs::remove_file(path);
+                }
+            });
+        }
+        Err(error) => return Err(error),
+    };
+    file.write_all(bytes)?;
+    file.sync_data()?;
+    let nameless = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(AT_FDCWD, nameless.as_str(), AT_FDCWD, path, AtFlags::AT_SYMLINK_FOLLOW)?;
+    Ok(())
 }
 
 fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {

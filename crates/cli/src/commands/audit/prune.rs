@@ -1,13 +1,15 @@
 //! `exeat audit prune`: removes old records. Nothing else of exeat ever removes one.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{self, BufReader, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
 use exeat_audit::place::Kept;
 use exeat_audit::verify::{Ending, Standing, verify};
 use exeat_audit::{VerifyingKey, is_being_written, table};
+use nix::fcntl::OFlag;
 
 use super::{Out, Stopped, bad_place, place_of};
 use crate::args::audit::PruneArgs;
@@ -85,7 +87,10 @@ fn prune(
 /// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
 fn whole(path: &Path, keys: &[VerifyingKey]) -> Result<(), String> {
     let said = |error: io::Error| in_house(&error.to_string());
-    let report = verify(BufReader::new(File::open(path).map_err(said)?), Some(path), keys).map_err(said)?;
+    // Of a named pipe nobody may ever write the other end.
+    let file =
+        OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(said)?;
+    let report = verify(BufReader::new(file), Some(path), keys).map_err(said)?;
     match (report.standing(), report.ending) {
         (Standing::Whole, _) => Ok(()),
         (Standing::Tampered, _) => {
