@@ -14,6 +14,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("learn::what_cannot_be_learned_from", refused);
     list.bridges("learn::from_records_of_runs_that_enforced", from_records);
     list.users("learn::another_policy_is_asked_about_a_record", replayed);
+    list.users("learn::the_policy_beside_a_record", stored_policy);
     list.matrix("learn::a_lock_refuses_what_is_new", locked);
     list.users("learn::a_lock_is_written_from_records", lock_written);
     list.once("learn::a_stage_without_a_lock_does_not_start", lock_missing);
@@ -205,6 +206,51 @@ fn replayed(cx: &Cx) {
     // What was learned from a run has nothing against it.
     cx.exeat(["audit", "learn", "-o", "l.toml", &record]).run().exits(0);
     cx.exeat(["audit", "replay", "--policy", "l.toml", &record]).run().exits(0);
+}
+
+/// The policy that stands beside a record is one for `--policy`, with its ceilings, and is the same policy.
+fn stored_policy(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    cx.write(
+        "rich.toml",
+        &format!(
+            "schema = 1\n[network]\nech = \"refuse\"\nallow = [\"*.example.net:443,8000-8010\", \"10.0.0.0/8:5432\"]\n\
+             deny = [\"{evil}\"]\n[[network.rule]]\nallow = [\"{good}:443\", \"{good}:7\"]\ntls = \"off\"\n\
+             max_upload = \"10MB\"\nexpires = 2999-01-01\nreason = \"a \\\"word\\\"\"\napproved_by = \"ada\"\n"
+        ),
+    );
+    cx.write("site.toml", &format!("[network]\nallow_any = true\nallow = [\"*\", \"{good}:7\"]\n"));
+    let rich = ["--policy", "rich.toml", "--ceiling", "site.toml"];
+    let targets =
+        [format!("{good}:443"), format!("{good}:7"), format!("{evil}:443"), "a.example.net:8001".to_owned()];
+    let targets = targets.each_ref().map(String::as_str);
+    cx.write("targets", &(targets.join("\n") + "\n"));
+    let words = ["run"].into_iter().chain(rich).chain(["--", cx.probe(), "ask-all", "targets"]);
+    cx.exeat_plain(words).run().exits(0);
+    let place = std::fs::read_dir(cx.home().join(".local/state/exeat/runs")).expect("the place");
+    let paths = place.flatten().map(|entry| entry.path().display().to_string());
+    let record = paths.into_iter().find(|path| path.ends_with(".jsonl")).expect("a record");
+    let stored = record.replace(".jsonl", ".policy.json");
+    let replay = |more: &[&str]| {
+        let words = ["audit", "replay", "--policy", &stored].into_iter().chain(more.iter().copied());
+        cx.exeat(words.chain([record.as_str()])).run()
+    };
+    replay(&[]).exits(0).shows("4 as before, 0 now denied").says("the policy of a record");
+    let shown = |words: &[&str]| {
+        let words = ["policy", "show", "--json"].into_iter().chain(words.iter().copied());
+        cx.exeat(words).run().json()["policy_sha256"].clone()
+    };
+    let digest = shown(&rich);
+    assert!(digest.is_string(), "{digest}");
+    assert_eq!(shown(&["--policy", &stored]), digest);
+    // Its ceiling bounds what is granted beside it.
+    replay(&["--allow", "a.example.net:8001"]).exits(0);
+    let text = std::fs::read_to_string(&stored).expect("the policy");
+    cx.write("changed.json", &text.replace("\"schema\"", " \"schema\""));
+    cx.exeat(["audit", "replay", "--policy", "changed.json", &record])
+        .run()
+        .exits(2)
+        .says("as it was stored");
 }
 
 /// What a rule grants and the lock has not is refused, on record under the lock's name.

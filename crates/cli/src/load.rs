@@ -12,8 +12,8 @@ use exeat_audit::{Source, SourceRole, sha256_hex};
 use exeat_policy::file::{self, BindSpec, MAX_FILE_BYTES, PolicyFile, Work};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
-    Action, Ech, EffectKind, EffectSet, FileError, FileRole, HostPort, Layers, Limits, Mode, Note, Origin,
-    Policy, PolicyBuilder, Role, RuleError, Terms, TlsCheck,
+    Action, Ech, EffectKind, EffectSet, FileError, FileRole, HostPort, Layers, Limits, MAX_STORED_BYTES,
+    Mode, Note, Origin, Policy, PolicyBuilder, Role, RuleError, StoredPolicy, Terms, TlsCheck,
 };
 use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
 use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View, today};
@@ -161,8 +161,9 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     }
     let ceilings = reading.ceilings(&args.ceiling)?;
     let mut files = Vec::new();
+    let mut stored = Vec::new();
     for path in &args.policy {
-        files.push(reading.file(path, FileRole::Policy)?);
+        files.push(reading.policy(path, &mut stored)?);
     }
     files.extend(reading.project(&args.policy, &ceilings)?);
     if flags.via {
@@ -222,7 +223,8 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let bounds = ceilings.iter().map(|ceiling| bounds_of(ceiling, machine)).collect::<Result<Vec<_>, _>>()?;
     let ceiling_limits =
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
-    let above = Above { declared: declared.hosts, ceilings: &ceilings, terms };
+    let stored = LayersOfRecord::of(stored, declared.hosts.is_some(), flags.lock.is_some())?;
+    let above = Above { declared: declared.hosts, ceilings: &ceilings, stored, terms };
     reading.presets(&names, &mut grants, &above, &said, &bounds, ceiling_limits)?;
     let lock = flags.lock.map(|at| reading.lock(&at, said.stage.as_deref())).transpose()?;
     let policy = above.over(grants, lock, terms.mode)?;
@@ -255,7 +257,46 @@ struct Named {
 struct Above<'a> {
     declared: Option<&'a EffectSet>,
     ceilings: &'a [Named],
+    stored: LayersOfRecord,
     terms: Terms,
+}
+
+/// What stood above the grants of policies that were stored beside records.
+#[derive(Default)]
+struct LayersOfRecord {
+    ceilings: Vec<(String, PolicyBuilder)>,
+    declared: Option<PolicyBuilder>,
+    lock: Option<(String, PolicyBuilder)>,
+}
+
+impl LayersOfRecord {
+    /// Ceilings add up. Of what a stage declared and of locks there is one in a policy: of two, nobody knows which is meant.
+    fn of(
+        stored: Vec<(String, StoredPolicy)>,
+        mut declared: bool,
+        mut locked: bool,
+    ) -> Result<Self, Failure> {
+        let mut all = Self::default();
+        for (shown, policy) in stored {
+            let twice = |what: &str| {
+                Failure::input(format!(
+                    "`{}` has {what} of its own, and one was given already",
+                    printable(&shown)
+                ))
+            };
+            let StoredPolicy { ceilings, declared: of_stage, lock, .. } = policy;
+            if of_stage.is_some() && std::mem::replace(&mut declared, true) {
+                return Err(twice("what the stage declared"));
+            }
+            if lock.is_some() && std::mem::replace(&mut locked, true) {
+                return Err(twice("a lock"));
+            }
+            all.declared = of_stage.or(all.declared);
+            all.lock = lock.map(|rules| (shown.clone(), rules)).or(all.lock);
+            all.ceilings.extend(ceilings.into_iter().map(|rules| (shown.clone(), rules)));
+        }
+        Ok(all)
+    }
 }
 
 impl Above<'_> {
@@ -270,7 +311,9 @@ impl Above<'_> {
             rules.add_effects(effects);
             rules
         });
-        let mut ceilings = Vec::new();
+        let declared = declared.or_else(|| self.stored.declared.clone());
+        let lock = lock.or_else(|| self.stored.lock.clone());
+        let mut ceilings = self.stored.ceilings.clone();
         for Named { file, shown, .. } in self.ceilings {
             let mut rules = PolicyBuilder::new();
             file.apply(&mut rules);
@@ -426,6 +469,27 @@ impl<'a> Reading<'a> {
     fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
         self.look(path);
         self.file_seen(path, role)
+    }
+
+    /// `--policy`: a policy file, or the policy that stands beside a record.
+    fn policy(&mut self, path: &Path, stored: &mut Vec<(String, StoredPolicy)>) -> Result<Named, Failure> {
+        self.look(path);
+        let (text, base, shown) = read_policy(path, self.machine)?;
+        let file = match StoredPolicy::parse(&text, &shown) {
+            None => parse(&text, &shown, FileRole::Policy)?,
+            Some(read) => {
+                let name = printable(&shown);
+                let mut policy = read.map_err(|error| Failure::input(format!("{name}: {error}")))?;
+                self.notes.push(format!(
+                    "{name} is the policy of a record: its rules, without files, variables, limits, and where each rule stood"
+                ));
+                let file = std::mem::take(&mut policy.grants);
+                stored.push((shown.clone(), policy));
+                file
+            }
+        };
+        self.read(SourceRole::Policy, &shown, &text);
+        Ok(Named { file, base, shown, weak: false })
     }
 
     fn file_seen(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
@@ -900,7 +964,7 @@ fn place_error(what: &str, error: PlaceError) -> Failure {
 /// The text of a policy file, the directory that its paths are relative to, and its name in messages.
 pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Failure> {
     if is_stdin(path) {
-        let text = text_of(io::stdin().lock(), STDIN)?;
+        let text = policy_text(io::stdin().lock(), STDIN)?;
         close_stdin()?;
         return Ok((text, machine.cwd.clone(), STDIN.to_owned()));
     }
@@ -910,7 +974,7 @@ pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, Pat
     let regular = file.metadata().is_ok_and(|meta| meta.is_file());
     let beside = path.parent().filter(|_| regular).map(|parent| machine.cwd.join(parent));
     let base = beside.unwrap_or_else(|| machine.cwd.clone());
-    Ok((text_of(file, &shown)?, base, shown))
+    Ok((policy_text(file, &shown)?, base, shown))
 }
 
 /// A ceiling that counts unasked brings the project's own file into force as well, so it is nobody else's: under `sudo -E` the home
@@ -970,13 +1034,27 @@ fn open(path: &Path, shown: &str) -> Result<File, Failure> {
 
 /// At most [`MAX_FILE_BYTES`] of UTF-8; more is refused, so that a rule cannot be lost at the end.
 fn text_of(from: impl Read, shown: &str) -> Result<String, Failure> {
+    text_within(from, shown, MAX_FILE_BYTES)
+}
+
+/// The same, but for what may be the policy of a record, which can be larger than a file. As JSON of another form it is refused later.
+fn policy_text(mut from: impl Read, shown: &str) -> Result<String, Failure> {
+    let mut first = [0];
+    let has = from
+        .read(&mut first)
+        .map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))?;
+    let most = if first == *b"{" { MAX_STORED_BYTES } else { MAX_FILE_BYTES };
+    text_within(first.get(..has).unwrap_or_default().chain(from), shown, most)
+}
+
+fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Failure> {
     let mut bytes = Vec::new();
-    let most = u64::try_from(MAX_FILE_BYTES).unwrap_or(u64::MAX).saturating_add(1);
-    from.take(most)
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    from.take(limit)
         .read_to_end(&mut bytes)
         .map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))?;
-    if bytes.len() > MAX_FILE_BYTES {
-        return Err(Failure::input(format!("`{shown}` is larger than {MAX_FILE_BYTES} bytes")));
+    if bytes.len() > most {
+        return Err(Failure::input(format!("`{shown}` is larger than {most} bytes")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();

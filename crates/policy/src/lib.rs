@@ -42,6 +42,7 @@ mod port;
 pub mod preset;
 mod rule;
 pub mod schema;
+mod stored;
 mod suffix;
 mod target;
 mod terms;
@@ -67,6 +68,7 @@ pub use policy::{
 };
 pub use port::{Port, PortError, PortSet};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
+pub use stored::{MAX_STORED_BYTES, StoredError, StoredPolicy};
 pub use suffix::platform_of;
 pub use target::{Host, Target, TargetError};
 pub use terms::{Ech, Mode, Terms};

@@ -1,0 +1,161 @@
+//! The policy that stands beside a record, read back.
+//!
+//! Repairs nothing and guesses nothing: a text is [`Policy::canonical_json`] of what is made of it, byte for byte, or it is refused. It has no
+//! more than rules: where they stood, and what a policy file says of files, variables and limits, is not in it.
+
+use serde::Deserialize;
+
+use crate::file::{FileRole, FileRule, PolicyFile};
+use crate::grammar::{Allowances, RuleError, RuleSpec};
+use crate::limits::Size;
+use crate::policy::{Layers, Policy, PolicyBuilder};
+use crate::rule::{Action, Note, Origin, TlsCheck};
+use crate::terms::{Ech, Mode, Terms};
+
+/// Bytes of a stored policy that are read at most. A rule has some hundred.
+pub const MAX_STORED_BYTES: usize = 16 << 20;
+
+/// The effective policy of a run, in its layers.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct StoredPolicy {
+    /// The grants and what holds for all rules, as a policy file has them.
+    pub grants: PolicyFile,
+    /// Upper bounds; their names are not stored.
+    pub ceilings: Vec<PolicyBuilder>,
+    /// What the stage declared.
+    pub declared: Option<PolicyBuilder>,
+    /// What the stage reached before.
+    pub lock: Option<PolicyBuilder>,
+}
+
+/// Why a stored policy is not taken.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoredError {
+    /// A rule of it is none.
+    #[error("in the policy of a record {0}")]
+    Rule(RuleError),
+    /// A word or a number that no policy has.
+    #[error("in the policy of a record `{0}` is not what this version writes")]
+    Value(&'static str),
+    /// It says something, or says it in a way, that was not stored so.
+    #[error("the policy of a record is not as it was stored: it was changed, or another version wrote it")]
+    Changed,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Raw {
+    #[serde(default)]
+    ceilings: Vec<Vec<RawRule>>,
+    declared: Option<Vec<RawRule>>,
+    ech: Option<String>,
+    lock: Option<Vec<RawRule>>,
+    mode: Option<String>,
+    nat64: Option<bool>,
+    rules: Vec<RawRule>,
+    schema: i128,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawRule {
+    rule: String,
+    reason: Option<String>,
+    approved_by: Option<String>,
+    expires: Option<String>,
+    tls: Option<String>,
+    max_upload: Option<u64>,
+}
+
+impl StoredPolicy {
+    /// Reads one; `None` where the text has another form, such as that of a policy file. `shown` is the file in what is said of its rules.
+    ///
+    /// # Errors
+    ///
+    /// [`StoredError`] where it has the form and is not what a run stores.
+    pub fn parse(text: &str, shown: &str) -> Option<Result<Self, StoredError>> {
+        if !text.starts_with('{') {
+            return None;
+        }
+        let raw = serde_json::from_str::<Raw>(text).ok()?;
+        Some(Self::made(raw, shown).and_then(|stored| {
+            let same = stored.clone().policy(shown).canonical_json() == text.trim_end_matches('\n');
+            same.then_some(stored).ok_or(StoredError::Changed)
+        }))
+    }
+
+    fn made(raw: Raw, shown: &str) -> Result<Self, StoredError> {
+        let builder = |rules: Vec<RawRule>| {
+            let mut builder = PolicyBuilder::new();
+            for rule in rules {
+                rule.read(shown)?.apply(&mut builder);
+            }
+            Ok(builder)
+        };
+        let mode = raw.mode.map(|text| Mode::ALL.into_iter().find(|mode| mode.as_str() == text));
+        let ech = raw.ech.map(|text| Ech::ALL.into_iter().find(|ech| ech.as_str() == text));
+        if raw.schema != crate::file::SCHEMA {
+            return Err(StoredError::Value("schema"));
+        }
+        let rules = raw.rules.into_iter().map(|rule| rule.read(shown)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            grants: PolicyFile {
+                role: FileRole::Policy,
+                network: true,
+                rules,
+                mode: mode.map(|mode| mode.ok_or(StoredError::Value("mode"))).transpose()?,
+                nat64: raw.nat64,
+                ech: ech.map(|ech| ech.ok_or(StoredError::Value("ech"))).transpose()?,
+                ..PolicyFile::default()
+            },
+            ceilings: raw.ceilings.into_iter().map(builder).collect::<Result<_, _>>()?,
+            declared: raw.declared.map(builder).transpose()?,
+            lock: raw.lock.map(builder).transpose()?,
+        })
+    }
+
+    /// The policy as it was in force. `shown` names its ceilings and its lock.
+    pub fn policy(self, shown: &str) -> Policy {
+        let Self { grants: file, ceilings, declared, lock } = self;
+        let mut grants = PolicyBuilder::new();
+        file.apply(&mut grants);
+        let terms = Terms {
+            mode: file.mode.unwrap_or_default(),
+            nat64: file.nat64.unwrap_or_default(),
+            ech: file.ech.unwrap_or_default(),
+        };
+        let named = |rules| (shown.to_owned(), rules);
+        let ceilings = ceilings.into_iter().map(named).collect();
+        Layers { grants, declared, ceilings, lock: lock.map(named), terms }.build()
+    }
+}
+
+impl RawRule {
+    fn read(self, shown: &str) -> Result<FileRule, StoredError> {
+        // Whoever wrote the rule had what it takes; it is judged as the rule that it is.
+        let allowances = Allowances { any: true, shared_suffix: true };
+        let spec = RuleSpec::parse(&self.rule, Action::Allow, allowances).map_err(StoredError::Rule)?;
+        let tls = match self.tls.as_deref() {
+            None => TlsCheck::Auto,
+            Some("sni") => TlsCheck::Sni,
+            Some("off") => TlsCheck::Off,
+            Some(_) => return Err(StoredError::Value("tls")),
+        };
+        let expires = self.expires.map(|day| day.parse().map_err(|_| StoredError::Value("expires")));
+        let max_upload = self.max_upload.map(|size| Size::new(size).ok_or(StoredError::Value("max_upload")));
+        let note = Note {
+            reason: self.reason,
+            approved_by: self.approved_by,
+            expires: expires.transpose()?,
+            tls,
+            max_upload: max_upload.transpose()?,
+        };
+        // All of it is one line.
+        Ok(FileRule { text: self.rule, spec, origin: Origin::File { path: shown.to_owned(), line: 1 }, note })
+    }
+}
+
+#[cfg(test)]
+mod tests;
