@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use e2e::case::{Cases, Cx};
+use exeat_audit::{Cause, Event, Header, Log, Mode, RunEnd, RunStart, SigningKey, Sink, sha256_hex};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
@@ -253,7 +254,7 @@ fn age(path: &Path, days: u64) {
     file.set_times(FileTimes::new().set_modified(then)).expect("times");
 }
 
-/// The record of a run that began so many days ago, under a name of that time, with its policy.
+/// The record of a run that began so many days ago, signed with the user's key, with its policy.
 fn old(cx: &Cx, record: &Path, days: u64, change: impl Fn(String) -> String) -> PathBuf {
     const DIGITS: &[u8; 32] = b"0123456789ABCDEFGHJKMNPQRSTVWXYZ";
     let then = SystemTime::now() - Duration::from_secs(days * 86_400);
@@ -265,9 +266,23 @@ fn old(cx: &Cx, record: &Path, days: u64, change: impl Fn(String) -> String) -> 
     }
     let name = String::from_utf8_lossy(&time).into_owned() + "0000000000000000";
     let path = record.with_file_name(format!("{name}.jsonl"));
-    fs::write(&path, change(fs::read_to_string(record).expect("a record"))).expect("a record");
     let policy = path.with_extension("policy.json");
     fs::copy(record.with_extension("policy.json"), &policy).expect("a policy");
+    let header = Header {
+        run: name.parse().expect("the name of a run"),
+        stage: None,
+        policy_sha256: sha256_hex(&fs::read(&policy).expect("a policy")),
+        mode: Mode::Enforce,
+    };
+    // The key is the user's, and these tests are root: what checks whose it is has tests of its own.
+    let key = fs::read_to_string(cx.home().join(".local/state/exeat/audit.key")).expect("the key");
+    let key = SigningKey::from_pem(&key).expect("the key");
+    let log = Log::start_signed(Sink::create_file(&path).expect("a record"), header, key).expect("a log");
+    log.write(Event::RunStart(RunStart::default())).expect("a line");
+    let end = RunEnd { cause: Cause::Exit, exit: Some(0), limit: None, connections: 0, dropped: 0 };
+    log.write(Event::RunEnd(end)).expect("a line");
+    drop(log);
+    fs::write(&path, change(fs::read_to_string(&path).expect("a record"))).expect("a record");
     cx.bench().give(&path, cx.is_root());
     cx.bench().give(&policy, cx.is_root());
     age(&path, days);
@@ -278,8 +293,8 @@ fn prune(cx: &Cx) {
     two_runs(cx);
     let kept = PathBuf::from(&records(cx)[0]);
     let gone = old(cx, &kept, 200, |text| text);
-    let changed = old(cx, &kept, 201, |text| text.replacen("\"deny\"", "\"allow\"", 1));
-    let cut = old(cx, &kept, 202, |text| text.lines().take(3).map(|line| format!("{line}\n")).collect());
+    let changed = old(cx, &kept, 201, |text| text.replacen("\"cause\":\"exit\"", "\"cause\":\"stop\"", 1));
+    let cut = old(cx, &kept, 202, |text| text.lines().take(1).map(|line| format!("{line}\n")).collect());
     let young = old(cx, &kept, 100, |text| text);
     // It began long ago, and something was written to it since.
     let long = old(cx, &kept, 203, |text| text);
