@@ -464,7 +464,7 @@ impl Stage {
     /// # Errors
     /// What a start would fail with, as far as that can be told.
     pub fn plan(&self) -> Result<Plan, Error> {
-        self.plan_on([&Stdio::inherit(), &Stdio::inherit(), &Stdio::inherit()])
+        self.plan_on(self.request()?, [&Stdio::inherit(), &Stdio::inherit(), &Stdio::inherit()])
     }
 
     /// Runs the stage on this process's standard streams, or on what was set, and waits until no process of it is left.
@@ -524,9 +524,9 @@ impl Stage {
         let stdin = self.stdin.as_ref().unwrap_or(&stdin);
         let stdout = self.stdout.as_ref().unwrap_or(&stdout);
         let stderr = self.stderr.as_ref().unwrap_or(&stderr);
-        let Request { signing, host_env, .. } = self.request()?;
-        prepare_key(&signing, &host_env)?;
-        let plan = self.plan_on([stdin, stdout, stderr])?;
+        let request = self.request()?;
+        prepare_key(&request.signing, &request.host_env)?;
+        let plan = self.plan_on(request, [stdin, stdout, stderr])?;
         let prepare = |what| move |source| Error::Prepare { what, source };
         let (input, to_stage) = stdin.input().map_err(prepare("standard input"))?;
         let (output, from_output) =
@@ -537,8 +537,7 @@ impl Stage {
         Ok(running)
     }
 
-    fn plan_on(&self, [stdin, stdout, stderr]: [&Stdio; 3]) -> Result<Plan, Error> {
-        let request = self.request()?;
+    fn plan_on(&self, request: Request, [stdin, stdout, stderr]: [&Stdio; 3]) -> Result<Plan, Error> {
         let bwrap = self.backend.as_ref().map(Backend::bwrap).transpose().map_err(Error::Backend)?;
         let open = [(stdin, 0), (stdout, 1), (stderr, 2)].map(|(stream, own)| stream.path(own));
         let open: Vec<&str> = open.iter().filter_map(Option::as_deref).collect();
