@@ -112,6 +112,13 @@ pub(crate) fn is_damaged<R: BufRead>(reader: &Reader<R>) -> bool {
     reader.more_flaws() > 0 || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }))
 }
 
+/// Says what is wrong with a record that is shown in a form without words.
+fn note_flaws<R: BufRead>(reader: &Reader<R>) {
+    for flaw in reader.flaws() {
+        crate::stdio::line("note", &flaw.to_string());
+    }
+}
+
 /// Takes in every line of the records that were named. What is wrong with one is said, and is a no: what could be read of it
 /// was taken in.
 pub(crate) fn each(

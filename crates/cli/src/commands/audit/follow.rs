@@ -56,9 +56,7 @@ fn show(
         Stopped::Writing(error) => Failure::Stdout(error),
     })?;
     if args.json {
-        for flaw in reader.flaws() {
-            crate::stdio::line("note", &flaw.to_string());
-        }
+        super::note_flaws(&reader);
     }
     Ok(if super::is_damaged(&reader) { Exit::No } else { Exit::Yes })
 }

@@ -43,9 +43,7 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
             Stopped::Writing(error) => Failure::Stdout(error),
         })?;
         if args.json {
-            for flaw in reader.flaws() {
-                crate::stdio::line("note", &flaw.to_string());
-            }
+            super::note_flaws(&reader);
         }
         damaged |= super::is_damaged(&reader);
     }
