@@ -13,8 +13,8 @@ use std::path::{Component, Path, PathBuf};
 use nix::unistd::geteuid;
 
 use crate::error::{Error, chain};
-use crate::names::true_name;
 use crate::request::{Declared, View};
+use exeat_files::names::true_name;
 
 /// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
 /// and mean what they lead to; a listed path that does not exist allows nothing.

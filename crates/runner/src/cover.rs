@@ -20,8 +20,8 @@ use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
 use crate::lists;
-use crate::names::{Row, joined, rows};
 use crate::view::{is_mask, mount_point};
+use exeat_files::names::{Row, joined, rows};
 
 /// Bytes of a table of mounts: bubblewrap reads no more binds than a few thousand.
 const TABLE: usize = 8 << 20;

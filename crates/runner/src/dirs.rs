@@ -14,7 +14,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use crate::names::true_name;
+use exeat_files::names::true_name;
 
 /// What a run directory's name starts with.
 const PREFIX: &str = "exeat-";

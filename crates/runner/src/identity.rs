@@ -21,12 +21,12 @@ use crate::cache::Steps;
 use crate::dirs;
 use crate::environment::Environment;
 use crate::error::Error;
-use crate::names::true_name;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
 use crate::request::{Cache, Request};
 use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
 use crate::uids::{Own, has_all, user_of};
 use crate::view;
+use exeat_files::names::true_name;
 
 /// Who a stage is to the kernel.
 #[derive(Debug)]

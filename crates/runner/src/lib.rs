@@ -67,7 +67,6 @@ mod host_ports;
 mod identity;
 mod limits;
 pub mod lists;
-mod names;
 mod output;
 mod plan;
 mod quarantine;

@@ -21,7 +21,7 @@ use nix::fcntl::{
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
 use nix::unistd::geteuid;
 
-use crate::names::open_plain;
+use exeat_files::names::open_plain;
 
 mod leftovers;
 mod repository;

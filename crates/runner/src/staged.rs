@@ -23,9 +23,9 @@ use crate::bounds::follow;
 use crate::cache::Steps;
 use crate::error::Error;
 use crate::lists;
-use crate::names::{plain_name, rows, true_name};
 use crate::uids::{ranges, user_of};
 use crate::view;
+use exeat_files::names::{plain_name, rows, true_name};
 
 /// A kernel uid and gid.
 pub(crate) type Ids = (u32, u32);

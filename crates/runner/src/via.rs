@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::error::Error;
-use crate::names::true_name;
+use exeat_files::names::true_name;
 
 /// What a run gives up that goes through another's proxy.
 pub(crate) fn missing(socket: &Path) -> String {

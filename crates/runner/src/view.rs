@@ -29,11 +29,11 @@ use nix::unistd::{Uid, geteuid};
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
-use crate::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
 use crate::quarantine::{Missing, beyond_search};
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
+use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
 
 mod closed;
 mod git;

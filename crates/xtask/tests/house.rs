@@ -21,11 +21,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("exeat-policy", &[]),
     ("exeat-contract", &[]),
     ("exeat-audit", &["exeat-policy"]),
+    ("exeat-files", &["exeat-contract", "exeat-policy"]),
     ("exeat-proxy", &["exeat-audit", "exeat-policy"]),
     ("exeat-sandbox", &["exeat-contract"]),
     ("exeat-stage2", &["exeat-contract"]),
-    ("exeat-runner", &["exeat-sandbox", "exeat-proxy", "exeat-contract", "exeat-audit", "exeat-policy"]),
-    ("exeat-cli", &["exeat-runner", "exeat-audit", "exeat-policy"]),
+    (
+        "exeat-runner",
+        &["exeat-sandbox", "exeat-proxy", "exeat-files", "exeat-contract", "exeat-audit", "exeat-policy"],
+    ),
+    ("exeat-cli", &["exeat-runner", "exeat-files", "exeat-audit", "exeat-policy"]),
     // The end-to-end tests drive the binary from outside; the seams they may read are data, never the code under test.
     ("e2e", &["exeat-audit", "exeat-contract", "exeat-policy"]),
     ("xtask", &[]),

@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 
 use super::leftovers::Leftovers;
 use super::{Found, Missing, Watch, kind, let_in, open_at, open_beneath, settle_in};
-use crate::names::open_plain;
+use exeat_files::names::open_plain;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
 /// the objects.

@@ -17,7 +17,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 ///
 /// # Errors
 /// What open(2) with `O_PATH` says; `NotFound` when nothing has that name any more.
-pub(crate) fn true_name(path: &Path) -> io::Result<PathBuf> {
+pub fn true_name(path: &Path) -> io::Result<PathBuf> {
     let place = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(path)?;
     let name = fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
     // Removed since it was opened: the kernel appends to the name.
@@ -31,7 +31,7 @@ pub(crate) fn true_name(path: &Path) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// `ELOOP` where there is a link, and what else openat2(2) says.
-pub(crate) fn open_plain(path: &Path) -> io::Result<OwnedFd> {
+pub fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
     let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(resolve);
     Ok(openat2(AT_FDCWD, path, how)?)
@@ -41,7 +41,7 @@ pub(crate) fn open_plain(path: &Path) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// As [`open_plain`].
-pub(crate) fn plain_name(path: &Path) -> io::Result<PathBuf> {
+pub fn plain_name(path: &Path) -> io::Result<PathBuf> {
     let place = open_plain(path)?;
     fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
@@ -57,30 +57,31 @@ struct Mounted {
 }
 
 /// A line of a table of mounts, in the kernel's own words (proc_pid_mountinfo(5)).
-pub(crate) struct Row<'a> {
+pub struct Row<'a> {
     /// A number that no other mount has as long as this one is there.
-    pub(crate) id: &'a [u8],
+    pub id: &'a [u8],
     device: &'a [u8],
     root: &'a [u8],
     at: &'a [u8],
     options: &'a [u8],
     /// The file system's.
-    pub(crate) kind: &'a [u8],
+    pub kind: &'a [u8],
 }
 
 impl Row<'_> {
     /// Where it is mounted.
-    pub(crate) fn at(&self) -> PathBuf {
+    pub fn at(&self) -> PathBuf {
         unescaped(self.at)
     }
 
-    pub(crate) fn is_read_only(&self) -> bool {
+    /// Whether this mount itself is read-only.
+    pub fn is_read_only(&self) -> bool {
         self.options.split(|byte| *byte == b',').any(|option| option == b"ro")
     }
 }
 
 /// The lines of such a table; of two mounts at one place the later one is on top.
-pub(crate) fn rows(table: &[u8]) -> impl Iterator<Item = Row<'_>> {
+pub fn rows(table: &[u8]) -> impl Iterator<Item = Row<'_>> {
     table.split(|byte| *byte == b'\n').filter_map(|line| {
         let mut words = line.split(|byte| *byte == b' ');
         let (id, device) = (words.next()?, words.nth(1)?);
@@ -92,18 +93,18 @@ pub(crate) fn rows(table: &[u8]) -> impl Iterator<Item = Row<'_>> {
 }
 
 /// The mounts of this process.
-pub(crate) struct Mounts(Vec<Mounted>);
+pub struct Mounts(Vec<Mounted>);
 
 impl Mounts {
     /// From the text of `/proc/self/mountinfo`.
-    pub(crate) fn new(table: &[u8]) -> Self {
+    pub fn new(table: &[u8]) -> Self {
         let mounted =
             |row: Row<'_>| Mounted { device: row.device.to_vec(), root: unescaped(row.root), at: row.at() };
         Self(rows(table).map(mounted).collect())
     }
 
     /// Other paths to the same file or directory, by way of bind mounts.
-    pub(crate) fn aliases(&self, path: &Path) -> BTreeSet<PathBuf> {
+    pub fn aliases(&self, path: &Path) -> BTreeSet<PathBuf> {
         // Of those at one place the last is on top.
         let above = self.0.iter().filter(|mount| path.starts_with(&mount.at));
         let Some(own) = above.max_by_key(|mount| mount.at.components().count()) else {
@@ -125,17 +126,17 @@ fn id(path: &Path) -> Option<(u64, u64)> {
 }
 
 /// Whether two paths lead to one file or directory.
-pub(crate) fn is_same(one: &Path, other: &Path) -> bool {
+pub fn is_same(one: &Path, other: &Path) -> bool {
     one == other || id(one).is_some_and(|it| id(other) == Some(it))
 }
 
 /// Whether a directory is a path, or one of the directories above it, by whatever name.
-pub(crate) fn holds(dir: &Path, path: &Path) -> bool {
+pub fn holds(dir: &Path, path: &Path) -> bool {
     first_below(dir, [path]).is_some()
 }
 
 /// The first of some paths that a directory is, or lies above, by whatever name.
-pub(crate) fn first_below<'a>(dir: &Path, paths: impl IntoIterator<Item = &'a Path>) -> Option<&'a Path> {
+pub fn first_below<'a>(dir: &Path, paths: impl IntoIterator<Item = &'a Path>) -> Option<&'a Path> {
     let own = OnceCell::new();
     // Directories that are not this one; nor are those above them.
     let mut others: Vec<&OsStr> = Vec::new();
@@ -156,14 +157,14 @@ pub(crate) fn first_below<'a>(dir: &Path, paths: impl IntoIterator<Item = &'a Pa
 ///
 /// # Errors
 /// What open(2) and read(2) say.
-pub(crate) fn whole(path: &Path) -> io::Result<Vec<u8>> {
+pub fn whole(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(16 << 10);
     File::open(path)?.read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
 /// The place of what lies `below` a tree. Not `join`: with nothing to add it would make `FILE/`.
-pub(crate) fn joined(at: &Path, below: &Path) -> PathBuf {
+pub fn joined(at: &Path, below: &Path) -> PathBuf {
     if below == Path::new("") { at.to_path_buf() } else { at.join(below) }
 }
 
