@@ -666,7 +666,9 @@ fn theirs(ask: &Ask<'_>, home: &Path) -> Result<Vec<PathBuf>, Error> {
     });
     let cwd = ask.cwd.canonicalize().unwrap_or_else(|_| ask.cwd.clone());
     // Each of them: the repository around a submodule is as much the project's.
-    let repositories = cwd.ancestors().filter(|dir| fs::symlink_metadata(dir.join(lists::GIT_LINK)).is_ok());
+    let repositories = cwd
+        .ancestors()
+        .filter(|dir| fs::symlink_metadata(dir.join(exeat_files::protected::GIT_LINK)).is_ok());
     // The home directory and the system are nobody's project, and a stage that starts there cannot write to them.
     let is_project = |dir: &Path| {
         !home.starts_with(dir)

@@ -11,7 +11,7 @@ use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{FILTERS, Plan};
-use crate::quarantine::Missing;
+use crate::quarantine::{Missing, MissingName, Pattern};
 use crate::request::Loopback;
 use crate::staged::{Staged, Taken, Told};
 
@@ -146,10 +146,18 @@ impl Plan {
             }
         }
         it.number("watched", length(self.missing.len()));
-        for Missing { tree, names, links, pointers, bare, repositories } in &self.missing {
+        for Missing { tree, names, patterns, links, pointers, bare, repositories } in &self.missing {
             it.path("tree", tree).number("names", length(names.len()));
-            for name in names {
-                it.text("name", name);
+            for MissingName { name, obeyed } in names {
+                it.text("name", name).text("obeyed", &obeyed.to_string());
+            }
+            it.number("patterns", length(patterns.len()));
+            for Pattern { dir, name, known, obeyed } in patterns {
+                it.text("pattern", name).text("in", dir).text("obeyed", &obeyed.to_string());
+                it.number("known", length(known.len()));
+                for name in known {
+                    it.text("known", name);
+                }
             }
             it.number("links", length(links.len()));
             for (name, target) in links {

@@ -1,4 +1,5 @@
-//! The lists that a view is made of: system trees, toolchains, credentials, protected names, caches, variables.
+//! The lists that a view is made of: system trees, toolchains, credentials, caches, variables. The protected
+//! names have a table of their own ([`exeat_files::protected`]).
 //!
 //! Data only. Each is documented in docs/files.md; a test compares.
 
@@ -18,12 +19,6 @@ pub fn credentials() -> &'static [&'static str] {
 #[must_use]
 pub fn system_credentials() -> &'static [&'static str] {
     SYSTEM_CREDENTIALS
-}
-
-/// Names at the top of a writable tree that the stage must not change, because something on the host obeys them later.
-#[must_use]
-pub fn protected() -> &'static [&'static str] {
-    PROTECTED
 }
 
 /// Variables that every stage is passed, where the caller has them.
@@ -197,151 +192,6 @@ pub(crate) const SYSTEM_CREDENTIALS: &[&str] = &[
     "/etc/pki/tls/private",
     "/etc/security/opasswd",
 ];
-
-/// Names in a writable directory that something on the host runs or obeys later: bound read-only where they exist.
-pub(crate) const PROTECTED: &[&str] = &[
-    ".git/hooks",
-    ".git/config",
-    ".git/config.worktree",
-    ".git/info/attributes",
-    ".git/commondir",
-    ".git/remotes",
-    ".git/branches",
-    ".gitmodules",
-    ".githooks",
-    ".hg/hgrc",
-    ".hg/hgrc-not-shared",
-    ".hg/sharedpath",
-    ".jj/repo/config.toml",
-    ".jj/repo/store/git_target",
-    ".jj/repo/store/git/config",
-    ".jj/repo/store/git/hooks",
-    ".jj/workspace-config.toml",
-    // Managers of hooks.
-    ".husky",
-    ".pre-commit-config.yaml",
-    "prek.toml",
-    "lefthook.yml",
-    "lefthook.yaml",
-    ".lefthook.yml",
-    ".lefthook.yaml",
-    "lefthook-local.yml",
-    ".lefthook-local.yml",
-    ".lefthook",
-    ".lefthook-local",
-    ".overcommit.yml",
-    ".git-hooks",
-    ".simple-git-hooks.json",
-    ".simple-git-hooks.js",
-    ".simple-git-hooks.cjs",
-    // Editors.
-    ".vscode",
-    ".vs",
-    ".theia",
-    ".idea",
-    ".run",
-    ".fleet",
-    ".zed",
-    ".helix",
-    ".nova",
-    ".devcontainer",
-    ".devcontainer.json",
-    ".exrc",
-    ".vimrc",
-    ".nvimrc",
-    ".nvim.lua",
-    ".lvimrc",
-    ".dir-locals.el",
-    ".dir-locals-2.el",
-    // Agents.
-    ".cursor",
-    ".claude",
-    ".codex",
-    ".gemini",
-    ".mcp.json",
-    ".opencode",
-    "opencode.json",
-    "opencode.jsonc",
-    ".kiro/hooks",
-    ".kiro/settings",
-    ".kiro/agents",
-    ".windsurf",
-    ".roo",
-    ".roomodes",
-    ".kilocode",
-    ".clinerules/hooks",
-    ".qwen",
-    ".continue",
-    ".continuerc.json",
-    ".aider.conf.yml",
-    ".amazonq",
-    ".amp",
-    ".augment",
-    ".factory",
-    ".crush.json",
-    "crush.json",
-    ".junie",
-    ".trae",
-    ".openhands",
-    ".pi",
-    ".github/hooks",
-    // Shells and their helpers.
-    ".envrc",
-    ".exeat.toml",
-    "egress.lock",
-    ".bashrc",
-    ".bash_profile",
-    ".bash_login",
-    ".bash_logout",
-    ".bash_aliases",
-    ".profile",
-    ".zshrc",
-    ".zprofile",
-    ".zshenv",
-    ".zlogin",
-    ".zlogout",
-    "mise.toml",
-    "mise.local.toml",
-    ".mise.toml",
-    ".mise.local.toml",
-    ".mise",
-    "mise/config.toml",
-    ".config/mise",
-    ".config/mise.toml",
-    // Package managers.
-    ".cargo/config",
-    ".cargo/config.toml",
-    ".npmrc",
-    ".pnpmfile.cjs",
-    ".pnpmfile.mjs",
-    ".yarnrc",
-    ".yarnrc.yml",
-    ".yarn/releases",
-    ".yarn/plugins",
-    "pyvenv.cfg",
-    // Debuggers and interpreters.
-    ".gdbinit",
-    ".lldbinit",
-    ".pdbrc",
-    ".irbrc",
-    ".pryrc",
-    ".ghci",
-    ".iex.exs",
-    ".ocamlinit",
-    ".octaverc",
-    ".Rprofile",
-    ".Renviron",
-    ".RData",
-];
-
-/// Those of [`PROTECTED`] that `--allow-git-config` leaves writable.
-pub(crate) const GIT: &str = ".git/";
-
-/// A repository's directory; in a linked worktree and in a submodule a file that says where it is, and then protected.
-pub(crate) const GIT_LINK: &str = ".git";
-
-/// The same of Jujutsu. What programs obey in it is `config.toml`.
-pub(crate) const JJ_LINK: &str = ".jj/repo";
 
 /// Variables that are passed to the stage where the caller has them.
 pub(crate) const PASSED: &[&str] = &[

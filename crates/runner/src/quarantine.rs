@@ -5,9 +5,8 @@
 //! opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is opened
 //! for the move, and closed again.
 
-use std::borrow::Cow;
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{self, File};
 use std::hash::RandomState;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -22,6 +21,7 @@ use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fsta
 use nix::unistd::geteuid;
 
 use exeat_files::names::open_plain;
+use exeat_files::protected::{Obeyed, matches_pattern};
 
 mod leftovers;
 mod repository;
@@ -37,11 +37,36 @@ const DRAWN: u32 = 8;
 /// The longest name of a file, in bytes (NAME_MAX of limits.h).
 const LONGEST: usize = 255;
 
+/// Entries of a directory that are compared with a pattern.
+pub(crate) const MAX_ENTRIES: usize = 1 << 16;
+
+/// A name that was missing at the start.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct MissingName {
+    /// Its place below the tree.
+    pub(crate) name: String,
+    pub(crate) obeyed: Obeyed,
+}
+
+/// Names in one directory that are all protected.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Pattern {
+    /// The directory's place below the tree, which is "" itself.
+    pub(crate) dir: String,
+    /// The pattern ([`exeat_files::protected::matches_pattern`]).
+    pub(crate) name: String,
+    /// The names that were there at the start.
+    pub(crate) known: Vec<String>,
+    pub(crate) obeyed: Obeyed,
+}
+
 /// Names in one writable tree that were missing at the start.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Missing {
     pub(crate) tree: PathBuf,
-    pub(crate) names: Vec<Cow<'static, str>>,
+    pub(crate) names: Vec<MissingName>,
+    /// Patterns of names, each in one directory.
+    pub(crate) patterns: Vec<Pattern>,
     /// Links that were there, and what they said: a name of the list leads through them.
     pub(crate) links: Vec<(String, PathBuf)>,
     /// Names of `.git`, which is a directory or nothing: git is led elsewhere by a file or a link there.
@@ -57,7 +82,10 @@ impl Missing {
     /// Whether there is nothing to watch.
     pub(crate) fn is_empty(&self) -> bool {
         let names = [&self.pointers, &self.bare, &self.repositories];
-        self.names.is_empty() && self.links.is_empty() && names.iter().all(|names| names.is_empty())
+        self.names.is_empty()
+            && self.patterns.is_empty()
+            && self.links.is_empty()
+            && names.iter().all(|names| names.is_empty())
     }
 }
 
@@ -109,7 +137,8 @@ impl Watch {
                 kind(stat) == SFlag::S_IFDIR || was.is_some() && file_id(stat) == *was
             })
         });
-        let names = self.missing.names.iter().filter_map(|name| self.look(name, |_, _, _| false));
+        let names = self.missing.names.iter().filter_map(|it| self.look(&it.name, |_, _, _| false));
+        let patterns = self.missing.patterns.iter().flat_map(|pattern| self.settle_pattern(pattern));
         let links = self.missing.links.iter().filter_map(|(name, target)| {
             self.look(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))
         });
@@ -119,7 +148,43 @@ impl Watch {
                 !is_repository(is_there)
             })
         });
-        pointers.chain(names).chain(links).chain(bare).collect()
+        pointers.chain(names).chain(patterns).chain(links).chain(bare).collect()
+    }
+
+    /// Moves aside what a pattern stands for and was not there at the start.
+    fn settle_pattern(&self, pattern: &Pattern) -> Vec<Found> {
+        let at = if pattern.dir.is_empty() { "." } else { pattern.dir.as_str() };
+        let path = |name: &str| Path::new(&pattern.dir).join(name);
+        let listed = open_beneath(&self.tree, Path::new(at)).and_then(|dir| {
+            let_in(dir.as_fd(), || {
+                let entries = fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+                let mut entries =
+                    entries.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+                let names = entries.by_ref().take(MAX_ENTRIES).flatten();
+                let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+                let names = names
+                    .filter(|name| matches_pattern(&pattern.name, name) && !pattern.known.contains(name));
+                Ok((names.collect::<Vec<_>>(), entries.next().is_some()))
+            })
+        });
+        match listed {
+            Ok((names, is_cut)) => {
+                let names = names.iter().filter_map(|name| path(name).to_str().map(str::to_owned));
+                let found = names.filter_map(|name| self.look(&name, |_, _, _| false));
+                let cut = is_cut.then(|| Found {
+                    path: self.missing.tree.join(path(&pattern.name)),
+                    moved: Err(io::Error::other(
+                        "the directory holds too many names to look for those of this pattern",
+                    )),
+                });
+                found.chain(cut).collect()
+            }
+            // A link on the way is moved aside for the exact names beside the pattern.
+            Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => Vec::new(),
+            Err(errno) => {
+                vec![Found { path: self.missing.tree.join(path(&pattern.name)), moved: Err(errno.into()) }]
+            }
+        }
     }
 
     /// What stands at a name, unless it may.
@@ -315,6 +380,11 @@ mod tests {
         root
     }
 
+    fn missing(names: &[&str]) -> Vec<MissingName> {
+        let missing = |name: &&str| MissingName { name: (*name).into(), obeyed: Obeyed::AtOnce };
+        names.iter().map(missing).collect()
+    }
+
     fn done(watch: Watch) -> Vec<Found> {
         finish(&[watch]).named
     }
@@ -322,7 +392,8 @@ mod tests {
     fn watch(root: &Path) -> Watch {
         Watch::start(Missing {
             tree: root.join("tree"),
-            names: vec![".git/hooks".into(), ".envrc".into()],
+            names: missing(&[".git/hooks", ".envrc"]),
+            patterns: Vec::new(),
             links: vec![("link".into(), "x".into())],
             pointers: Vec::new(),
             bare: Vec::new(),
@@ -334,7 +405,8 @@ mod tests {
     fn watch_git(root: &Path) -> Watch {
         Watch::start(Missing {
             tree: root.join("tree"),
-            names: vec![".git/hooks".into()],
+            names: missing(&[".git/hooks"]),
+            patterns: Vec::new(),
             links: Vec::new(),
             pointers: vec![".git".into()],
             bare: Vec::new(),
@@ -423,7 +495,8 @@ mod tests {
         let tree = root.join("tree");
         let missing = Missing {
             tree: tree.clone(),
-            names: vec!["a/b/c/name".into(), "a/b/other".into()],
+            names: missing(&["a/b/c/name", "a/b/other"]),
+            patterns: Vec::new(),
             links: Vec::new(),
             pointers: Vec::new(),
             bare: Vec::new(),
@@ -463,6 +536,7 @@ mod tests {
             let watch = Watch::start(Missing {
                 tree: tree.clone(),
                 names: Vec::new(),
+                patterns: Vec::new(),
                 links: Vec::new(),
                 pointers: Vec::new(),
                 bare: REPOSITORY.iter().filter(is_missing).map(ToString::to_string).collect(),
@@ -485,7 +559,8 @@ mod tests {
         symlink("elsewhere", root.join("tree")).unwrap();
         let missing = |tree: &str| Missing {
             tree: root.join(tree),
-            names: vec![".envrc".into()],
+            names: missing(&[".envrc"]),
+            patterns: Vec::new(),
             ..Missing::default()
         };
         let error = Watch::start(missing("tree")).unwrap_err();
@@ -550,10 +625,11 @@ mod tests {
         let long = format!("{}\u{fc}", "n".repeat(236));
         assert_eq!(long.len() + SUFFIX.len(), 255);
         let longer = "\u{fc}".repeat(127);
-        let names = vec![".envrc".into(), long.clone().into(), longer.clone().into()];
+        let names = missing(&[".envrc", &long, &longer]);
         let missing = Missing {
             tree: tree.clone(),
             names,
+            patterns: Vec::new(),
             links: Vec::new(),
             pointers: Vec::new(),
             bare: Vec::new(),

@@ -22,6 +22,7 @@ use exeat_audit::{
     Cause, Event, Header, Holds, Log, Note, RunEnd, RunId, RunStart, Sink, Source, What, sha256_hex,
 };
 use exeat_contract::Go;
+use exeat_files::protected::{self, GIT, GIT_LINK};
 use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
 use exeat_sandbox::backend::Handle;
@@ -49,7 +50,6 @@ use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
 use crate::gateway::{Entered, Wanted, Ways, off};
 use crate::limits::{self, Reached, Stop};
-use crate::lists::{GIT, GIT_LINK, PROTECTED};
 use crate::output::{Copies, Meter};
 use crate::plan::Plan;
 use crate::quarantine::{self, Found, Leftovers, Watch};
@@ -422,7 +422,7 @@ fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
 
 /// Whether it is what `--allow-git-config` leaves alone.
 fn is_git(path: &Path) -> bool {
-    PROTECTED.iter().filter(|name| name.starts_with(GIT)).any(|name| path.ends_with(name))
+    protected::names().any(|(name, _)| name.starts_with(GIT) && path.ends_with(name))
         || path.ends_with(GIT_LINK)
 }
 

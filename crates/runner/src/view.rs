@@ -791,12 +791,13 @@ impl<'a> Builder<'a> {
         for place in masks {
             self.mask_place(&place);
         }
-        for Missing { tree, names, links, pointers, bare, repositories } in &mut missing {
+        for Missing { tree, names, patterns, links, pointers, bare, repositories } in &mut missing {
             let is_open = |name: &str| {
                 let path = tree.join(name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
             };
-            names.retain(|name| is_open(name));
+            names.retain(|it| is_open(&it.name));
+            patterns.retain(|it| is_open(&it.dir));
             links.retain(|(name, _)| is_open(name));
             pointers.retain(|name| is_open(name));
             bare.retain(|name| is_open(name));

@@ -24,7 +24,6 @@ fn the_page_lists_exactly_what_a_view_is_made_of() {
     let page = fs::read_to_string(page).unwrap();
     for (start, list) in [
         ("The system's trees:", lists::system_trees()),
-        ("their directories cannot be renamed away:\n", lists::protected()),
         ("All are below a home directory:\n", lists::credentials()),
         ("these are hidden as well:\n", lists::system_credentials()),
         ("Nothing of yours is passed but these, where you have them:\n", lists::passed()),

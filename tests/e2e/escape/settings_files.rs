@@ -9,7 +9,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b16_settings_that_are_made", made);
 }
 
-const FILES: [&str; 44] = [
+const FILES: [&str; 59] = [
     ".bashrc",
     ".bash_profile",
     ".bash_login",
@@ -54,8 +54,23 @@ const FILES: [&str; 44] = [
     ".hg/hgrc",
     ".hg/sharedpath",
     ".jj/repo/config.toml",
+    ".sl/config",
+    ".git/sl/config",
+    "_darcs/prefs/defaults",
+    ".pijul/config",
+    ".vim/coc-settings.json",
+    ".kateproject",
+    ".neoconf.json",
+    ".luarc.json",
+    ".local.vimrc",
+    ".autoenv.zsh",
+    "rust-analyzer.toml",
+    "mise.production.toml",
+    ".mise.a.local.toml",
+    "mise/config.local.toml",
+    ".config/mise.ci.toml",
 ];
-const DIRECTORIES: [&str; 22] = [
+const DIRECTORIES: [&str; 30] = [
     ".vscode",
     ".vs",
     ".idea",
@@ -78,6 +93,14 @@ const DIRECTORIES: [&str; 22] = [
     ".lefthook",
     ".mise",
     ".yarn/releases",
+    ".bsp",
+    ".externalToolBuilders",
+    ".lapce",
+    ".agents",
+    ".goose",
+    ".warp",
+    ".rovodev",
+    "mise/conf.d",
 ];
 
 /// Written, appended to, cut, removed, renamed, replaced by a rename, and through the directory above.
@@ -101,7 +124,7 @@ fn there(cx: &Cx) {
            (echo evil >>$f) 2>/dev/null && echo appended $f
            try rm -f $f; try mv $f gone; try mv -f mine $f; try ln -f mine $f; try truncate -s 0 $f; try chmod +x $f
          done
-         for d in {} .cargo .config .hg .kiro .github .yarn; do try mv $d away; try rm -rf $d; done; echo end",
+         for d in {} .cargo .config .hg .kiro .github .yarn .sl .git _darcs .pijul .vim mise; do try mv $d away; try rm -rf $d; done; echo end",
         files.join(" "),
         DIRECTORIES.join(" ")
     );

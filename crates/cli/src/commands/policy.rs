@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::sha256_hex;
+use exeat_files::protected;
 use exeat_policy::file::{UpstreamSection, Work};
 use exeat_policy::{
     Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
@@ -272,9 +273,10 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
             let _ = writeln!(text, "  {key:6} {} (ceiling {})", printable(&value), printable(&bound.name));
         }
     }
+    let obeyed: Vec<&str> = protected::names().map(|(name, _)| name).collect();
     let lists = [
         ("hidden unless named, below your home", exeat_runner::lists::credentials()),
-        ("read-only at the top of the working directory", exeat_runner::lists::protected()),
+        ("read-only at the top of the working directory", &obeyed),
     ];
     for (what, names) in lists {
         let _ = writeln!(text, "  {what}:");
@@ -348,7 +350,7 @@ fn shown_json(loaded: &Loaded) -> Value {
             "work": said.work.as_ref().map(at),
             "allow_git_config": said.allow_git_config,
             "credentials": exeat_runner::lists::credentials(),
-            "protected": exeat_runner::lists::protected(),
+            "protected": protected::names().map(|(name, _)| name).collect::<Vec<_>>(),
         },
         // Names only: a value can be a secret.
         "env": said.env.iter().map(|rule| match rule {

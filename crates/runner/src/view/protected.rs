@@ -1,17 +1,17 @@
 //! What of the writable trees programs on the host obey later: paths that are made read-only, and what is watched because there
 //! is nothing to make read-only. Looks at the host and changes nothing.
 
-use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use exeat_files::protected::{self, Obeyed};
+
 use super::closed::{is_absent, keeper, told};
 use super::{git, links_in};
 use crate::bounds::follow;
-use crate::lists;
-use crate::quarantine::{Missing, REPOSITORY, is_repository};
+use crate::quarantine::{MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -36,18 +36,18 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
         lost: Vec::new(),
         closed: BTreeSet::new(),
     };
-    let given_up = |name: &str| git_is_open && name.starts_with(lists::GIT);
-    let names: Vec<&str> = lists::PROTECTED.iter().copied().filter(|name| !given_up(name)).collect();
+    let given_up = |name: &str| git_is_open && name.starts_with(protected::GIT);
+    let names: Vec<(&str, Obeyed)> = protected::names().filter(|(name, _)| !given_up(name)).collect();
     for tree in trees {
-        for name in &names {
-            search.look(tree, Path::new(name));
+        for (name, obeyed) in &names {
+            search.look(tree, name, *obeyed);
         }
-        search.link(&tree.join(lists::GIT_LINK));
+        search.link(&tree.join(protected::GIT_LINK));
         search.jujutsu(tree);
         if !git_is_open {
-            search.pointer(&tree.join(lists::GIT_LINK));
+            search.pointer(&tree.join(protected::GIT_LINK));
             search.bare(tree);
-            search.repository(&tree.join(lists::GIT_LINK));
+            search.repository(&tree.join(protected::GIT_LINK));
         }
         search.inside_of_git(tree, &names);
         search.on_the_way(tree, &names);
@@ -56,13 +56,8 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
         }
     }
     let watched = search.watched.into_iter();
-    let watched = watched.map(|(tree, Names { missing, links, pointers, bare, repositories })| Missing {
-        tree,
-        names: missing,
-        links,
-        pointers,
-        bare,
-        repositories,
+    let watched = watched.map(|(tree, Names { missing, patterns, links, pointers, bare, repositories })| {
+        Missing { tree, names: missing, patterns, links, pointers, bare, repositories }
     });
     let watched = watched.collect();
     let notes = search.closed.iter().filter(|dir| {
@@ -79,14 +74,14 @@ pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &gi
 /// known by their repository.
 pub(super) fn around(dir: &Path) -> Option<&Path> {
     let is_one = |above: &Path| {
-        lists::PROTECTED.iter().any(|name| !name.starts_with(lists::GIT) && above.ends_with(name))
+        protected::names().any(|(name, _)| !name.starts_with(protected::GIT) && above.ends_with(name))
     };
     let mut outermost = None;
     for above in dir.ancestors() {
         if is_one(above) {
             outermost = Some(above);
         }
-        if fs::symlink_metadata(above.join(lists::GIT_LINK)).is_ok() {
+        if fs::symlink_metadata(above.join(protected::GIT_LINK)).is_ok() {
             break;
         }
     }
@@ -96,7 +91,8 @@ pub(super) fn around(dir: &Path) -> Option<&Path> {
 /// Names in one tree that are watched.
 #[derive(Default)]
 struct Names {
-    missing: Vec<Cow<'static, str>>,
+    missing: Vec<MissingName>,
+    patterns: Vec<Pattern>,
     links: Vec<(String, PathBuf)>,
     pointers: Vec<String>,
     bare: Vec<String>,
@@ -113,38 +109,77 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Looks for a name in a directory.
-    fn look(&mut self, dir: &Path, name: &Path) {
+    /// Looks for a name, or for all names of a pattern, in a directory.
+    fn look(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
+        if protected::is_pattern(name) {
+            return self.look_for_pattern(dir, name, obeyed);
+        }
         let path = dir.join(name);
-        match links_in(dir, name) {
+        match links_in(dir, Path::new(name)) {
             Ok(false) => drop(self.paths.insert(path)),
-            Ok(true) => self.behind_links(&path),
-            Err(error) => self.unseen(&path, &error),
+            Ok(true) => self.behind_links(&path, obeyed),
+            Err(error) => self.unseen(&path, &error, obeyed),
+        }
+    }
+
+    /// Looks for the names that a pattern stands for, and has new ones watched.
+    fn look_for_pattern(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
+        let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
+        // Where a link is on the way, the exact names beside the pattern have it watched.
+        let Some((_, at)) = follow(&dir.join(above)) else { return };
+        let mut known = Vec::new();
+        match fs::read_dir(&at) {
+            Ok(entries) => {
+                let mut entries = entries.flatten();
+                let names =
+                    entries.by_ref().take(MAX_ENTRIES).filter_map(|it| it.file_name().into_string().ok());
+                known.extend(names.filter(|name| protected::matches_pattern(last, name)));
+                if entries.next().is_some() {
+                    self.lose(format!(
+                        "`{}` holds more than {MAX_ENTRIES} names: not all of `{last}` in it are protected",
+                        at.display()
+                    ));
+                }
+            }
+            Err(error) if is_absent(&error) => {}
+            Err(error) => return self.unseen(&at, &error, obeyed),
+        }
+        for entry in &known {
+            self.look(&at, entry, obeyed);
+        }
+        let own = self.trees.contains(&at).then(|| (at.clone(), PathBuf::new()));
+        let Some((tree, below)) = self.tree_of(&at).or(own) else { return };
+        match below.to_str() {
+            Some(below) => {
+                let pattern = Pattern { dir: below.to_owned(), name: last.to_owned(), known, obeyed };
+                self.watched.entry(tree).or_default().patterns.push(pattern);
+            }
+            None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", at.display())),
         }
     }
 
     /// What is not there, or cannot be looked at: then the directory that keeps it from being seen is read-only.
-    fn unseen(&mut self, path: &Path, error: &io::Error) {
+    fn unseen(&mut self, path: &Path, error: &io::Error, obeyed: Obeyed) {
         if is_absent(error) {
-            return self.missing(path);
+            return self.missing(path, obeyed);
         }
         let is_ours = |dir: &PathBuf| self.trees.iter().any(|tree| dir.starts_with(tree));
         match keeper(path) {
             Some(keeper) => self.closed.extend(Some(keeper).filter(is_ours)),
             // In another user's directory, which the stage may rename away all the same and make anew.
-            None => self.missing(path),
+            None => self.missing(path, obeyed),
         }
     }
 
     /// What is not there yet, if it would lie in a tree.
-    fn missing(&mut self, path: &Path) {
+    fn missing(&mut self, path: &Path, obeyed: Obeyed) {
         let Some((tree, below)) = self.tree_of(path) else { return };
         match below.to_str() {
             Some(below) => {
-                let below = Cow::Owned(below.to_owned());
                 let names = self.watched.entry(tree).or_default();
-                if !names.missing.contains(&below) {
-                    names.missing.push(below);
+                match names.missing.iter_mut().find(|known| known.name == below) {
+                    Some(known) => known.obeyed = known.obeyed.min(obeyed),
+                    None => names.missing.push(MissingName { name: below.to_owned(), obeyed }),
                 }
             }
             None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
@@ -153,7 +188,7 @@ impl Search<'_> {
 
     /// Where a name is a link, or leads through one: what it leads to is protected, as far as a stage could write it, and each
     /// link that a stage could put another thing in the place of is watched.
-    fn behind_links(&mut self, path: &Path) {
+    fn behind_links(&mut self, path: &Path, obeyed: Obeyed) {
         let Some((links, place)) = follow(path) else {
             return self
                 .lose(format!("`{}` leads through too many links and is not protected", path.display()));
@@ -176,7 +211,7 @@ impl Search<'_> {
         }
         match fs::symlink_metadata(&place) {
             Ok(_) => drop(self.paths.insert(place)),
-            Err(error) => self.unseen(&place, &error),
+            Err(error) => self.unseen(&place, &error, obeyed),
         }
     }
 
@@ -208,7 +243,7 @@ impl Search<'_> {
     /// Jujutsu's repository, which a file may say the place of, too, relative to its own directory. The links on the way are
     /// watched with the configuration in it.
     fn jujutsu(&mut self, tree: &Path) {
-        let Some((_, repo)) = follow(&tree.join(lists::JJ_LINK)) else { return };
+        let Some((_, repo)) = follow(&tree.join(protected::JJ_LINK)) else { return };
         if self.tree_of(&repo).is_none() {
             return;
         }
@@ -216,7 +251,7 @@ impl Search<'_> {
         if fs::symlink_metadata(&repo).is_ok_and(|meta| meta.is_file())
             && let Some(above) = repo.parent()
         {
-            self.behind_links(&above.join(git::path_of(&repo)).join("config.toml"));
+            self.behind_links(&above.join(git::path_of(&repo)).join("config.toml"), Obeyed::AtOnce);
             self.link(&repo);
         }
     }
@@ -228,7 +263,7 @@ impl Search<'_> {
         if is_repository(is_there) {
             self.repository(tree);
             for name in git::OBEYED {
-                self.look(tree, Path::new(name));
+                self.look(tree, name, Obeyed::AtOnce);
             }
             return;
         }
@@ -257,23 +292,27 @@ impl Search<'_> {
     }
 
     /// A tree in a repository's `.git`: the names begin above the tree.
-    fn inside_of_git(&mut self, tree: &Path, names: &[&str]) {
-        for dir in tree.ancestors().filter(|dir| dir.ends_with(lists::GIT_LINK)) {
-            if names.iter().any(|name| name.starts_with(lists::GIT)) {
+    fn inside_of_git(&mut self, tree: &Path, names: &[(&str, Obeyed)]) {
+        for dir in tree.ancestors().filter(|dir| dir.ends_with(protected::GIT_LINK)) {
+            if names.iter().any(|(name, _)| name.starts_with(protected::GIT)) {
                 self.repository(dir);
             }
-            for name in names.iter().filter_map(|name| name.strip_prefix(lists::GIT)) {
-                self.look(dir, Path::new(name));
+            for (name, obeyed) in names {
+                if let Some(name) = name.strip_prefix(protected::GIT) {
+                    self.look(dir, name, *obeyed);
+                }
             }
         }
     }
 
     /// A tree that a name leads through, such as a `.cargo`: the name begins above the tree.
-    fn on_the_way(&mut self, tree: &Path, names: &[&str]) {
-        for name in names.iter().map(Path::new).filter(|name| !name.starts_with(lists::GIT_LINK)) {
-            for way in name.ancestors().skip(1).filter(|way| *way != Path::new("") && tree.ends_with(way)) {
+    fn on_the_way(&mut self, tree: &Path, names: &[(&str, Obeyed)]) {
+        for (name, obeyed) in names.iter().filter(|(name, _)| !name.starts_with(protected::GIT)) {
+            for way in
+                Path::new(name).ancestors().skip(1).filter(|way| *way != Path::new("") && tree.ends_with(way))
+            {
                 if let Some(dir) = tree.ancestors().nth(way.components().count()) {
-                    self.look(dir, name);
+                    self.look(dir, name, *obeyed);
                 }
             }
         }
@@ -286,14 +325,14 @@ impl Search<'_> {
         for (dir, names) in directories {
             self.repository(&dir);
             for name in names {
-                self.look(&dir, Path::new(name));
+                self.look(&dir, name, Obeyed::AtOnce);
             }
         }
         for link in links {
             self.link(&link);
         }
         for path in named {
-            self.behind_links(&path);
+            self.behind_links(&path, Obeyed::AtOnce);
         }
         for turn in turns {
             self.pointer(&turn);
