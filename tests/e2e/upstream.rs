@@ -16,6 +16,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("upstream::k49_exceptions_and_no_fallback", exceptions);
     list.users("upstream::a03_p13_no_credential_comes_near_the_stage", secrets);
     list.once("upstream::k36_policies_know_of_it", policies);
+    list.users("upstream::l15_a_ceiling_bounds_the_upstream_proxy", bounded);
+    list.once("upstream::l15_a_reload_within_a_narrower_ceiling", narrowed);
     list.once("upstream::h16_a_reload_names_no_other_proxy", reloaded);
 }
 
@@ -242,4 +244,51 @@ fn reloaded(cx: &Cx) {
     });
     let notes = company.end();
     assert!(notes.events("note")[0]["error"].as_str().is_some_and(|error| error.contains("upstream")));
+}
+
+/// L15: what a run names as its upstream proxy must be allowed by every ceiling; otherwise nothing is sent there.
+fn bounded(cx: &Cx) {
+    let company = Company::start(cx, &["--allow", &cx.good()]);
+    let good = cx.good();
+    cx.write("ceiling.toml", &format!("[network]\nallow = [{good:?}]\n"));
+    cx.write("both.toml", &format!("[network]\nallow = [{good:?}, {:?}]\n", company.place()));
+    let upstream = format!("[network.upstream]\nproxy = {:?}\n", company.url);
+    cx.write("policy.toml", &format!("[network]\nallow = [{good:?}]\n{upstream}"));
+    cx.write("own.toml", &format!("[network]\nallow = [{good:?}]\n{upstream}"));
+    let script = get(&cx.good_url());
+    let run = |ceilings: &[&str], flags: &[&str]| {
+        let ceilings = ceilings.iter().flat_map(|ceiling| ["--ceiling", ceiling]);
+        let words = ["run"].into_iter().chain(ceilings).chain(flags.iter().copied());
+        cx.exeat(words.chain(["--", "sh", "-c", &script])).env("https_proxy", &company.url).run()
+    };
+    let flag = ["--allow", &good, "--upstream-proxy", &company.url];
+    let env = ["--allow", &good, "--upstream-proxy", "env"];
+    for flags in [&flag[..], &env, &["--policy", "policy.toml"]] {
+        for ceilings in [&["ceiling.toml"][..], &["both.toml", "ceiling.toml"], &["own.toml", "ceiling.toml"]]
+        {
+            let done = run(ceilings, flags);
+            done.exits(2).says(company.place()).says("the ceiling ceiling.toml does not allow");
+        }
+        run(&["both.toml"], flags).exits(0);
+        run(&["own.toml"], flags).exits(0);
+    }
+    run(&["own.toml", "ceiling.toml"], &["--allow", &good]).exits(2).says("ceiling.toml does not allow");
+    let listen = ["proxy", "--listen", "unix:socket", "--ceiling", "ceiling.toml", "--policy", "policy.toml"];
+    cx.exeat_plain(listen).run().exits(2).says("the ceiling ceiling.toml does not allow");
+    assert_eq!(company.end().decisions(&good).len(), 6, "only what the ceilings allow came there");
+}
+
+/// L15: where a ceiling stops allowing the upstream proxy, the policy is not taken and says why.
+fn narrowed(cx: &Cx) {
+    let ceiling = cx.home().join("ceiling.toml");
+    let allow = |more: &str| format!("[network]\nallow = [\"a.test\"{more}]\n");
+    fs::write(&ceiling, allow(", \"proxy.test:3128\"")).expect("a ceiling");
+    let at = ceiling.to_str().expect("ASCII");
+    let company = Company::start(cx, &["--ceiling", at, "--upstream-proxy", "http://proxy.test:3128"]);
+    fs::write(&ceiling, allow("")).expect("a change");
+    wait_for(SOON, "a refusal", || {
+        let said = fs::read_to_string(&company.said).unwrap_or_default();
+        said.contains("the policy stays as it was: the upstream proxy proxy.test:3128").then_some(())
+    });
+    company.end();
 }

@@ -225,6 +225,10 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         ceilings.iter().fold(Limits::default(), |limits, ceiling| limits.min(ceiling.file.limits));
     let stored = LayersOfRecord::of(stored, declared.hosts.is_some(), flags.lock.is_some())?;
     let above = Above { declared: declared.hosts, ceilings: &ceilings, stored, terms };
+    if let Some(hop) = &next_hop {
+        // Before anything else is asked or started.
+        hop.check_ceilings(&above.over(PolicyBuilder::new(), None, Mode::Enforce)?)?;
+    }
     reading.presets(&names, &mut grants, &above, &said, &bounds, ceiling_limits)?;
     let lock = flags.lock.map(|at| reading.lock(&at, said.stage.as_deref())).transpose()?;
     let policy = above.over(grants, lock, terms.mode)?;
@@ -316,6 +320,7 @@ impl Above<'_> {
         let mut ceilings = self.stored.ceilings.clone();
         for Named { file, shown, .. } in self.ceilings {
             let mut rules = PolicyBuilder::new();
+            rules.leave_upstream_open(file.upstream.is_some() || !file.network);
             file.apply(&mut rules);
             for (name, origin) in &file.presets {
                 for group in groups(name, Some(origin))? {

@@ -387,9 +387,12 @@ impl Admitted {
     /// A literal comes back: its address is known, and is judged by [`Admitted::vet`].
     pub fn entrust(self) -> Result<Entrusted, Self> {
         match self.target.host {
-            Host::Name(_) => {
-                Ok(Entrusted { policy: self.policy, target: self.target, granted: self.granted })
-            }
+            Host::Name(_) => Ok(Entrusted {
+                policy: self.policy,
+                target: self.target,
+                granted: self.granted,
+                today: self.today,
+            }),
             Host::Ip(_) => Err(self),
         }
     }
@@ -411,6 +414,7 @@ impl Admitted {
                 policy: self.policy,
                 target: self.target,
                 granted: self.granted,
+                today: self.today,
                 opened_by,
             }),
             Err((why, layer)) => {
@@ -428,7 +432,7 @@ impl Admitted {
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
-/// let forged = exeat_policy::Entrusted { policy, target, granted: todo!() };
+/// let forged = exeat_policy::Entrusted { policy, target, granted: todo!(), today: todo!() };
 /// # }
 /// ```
 #[must_use = "an entrusted target is meant to be named to the upstream proxy"]
@@ -437,12 +441,21 @@ pub struct Entrusted {
     policy: Policy,
     target: Target,
     granted: Granted,
+    today: Day,
 }
 
 impl Entrusted {
     /// What was asked for, and what the upstream proxy is asked for.
     pub fn target(&self) -> &Target {
         &self.target
+    }
+
+    /// Whether the ceilings of the policy that granted it let this upstream proxy be dialed: [`Policy::admit_upstream`].
+    ///
+    /// # Errors
+    /// A [`Denial`] of the proxy.
+    pub fn admit_upstream(&self, proxy: Target) -> Result<Option<Admitted>, Denial> {
+        self.policy.admit_upstream(proxy, self.today)
     }
 
     /// The grant of the target. `None`: there is none, and report mode lets it through.
@@ -472,7 +485,7 @@ impl Entrusted {
 ///
 /// ```compile_fail,E0451
 /// # fn forge(policy: exeat_policy::Policy, target: exeat_policy::Target) {
-/// let forged = exeat_policy::Vetted { policy, target, granted: todo!(), opened_by: None, addrs: vec![] };
+/// let forged = exeat_policy::Vetted { policy, target, granted: todo!(), today: todo!(), opened_by: None, addrs: vec![] };
 /// # }
 /// ```
 #[must_use = "a vetted target is meant to be dialled or recorded"]
@@ -481,6 +494,7 @@ pub struct Vetted {
     policy: Policy,
     target: Target,
     granted: Granted,
+    today: Day,
     opened_by: Option<RuleId>,
     addrs: Vec<SocketAddr>,
 }
@@ -532,7 +546,12 @@ impl Vetted {
     /// A name comes back: its addresses were judged, and the upstream proxy would look up its own.
     pub fn entrust(self) -> Result<Entrusted, Self> {
         match self.target.host {
-            Host::Ip(_) => Ok(Entrusted { policy: self.policy, target: self.target, granted: self.granted }),
+            Host::Ip(_) => Ok(Entrusted {
+                policy: self.policy,
+                target: self.target,
+                granted: self.granted,
+                today: self.today,
+            }),
             Host::Name(_) => Err(self),
         }
     }

@@ -3,7 +3,7 @@
 //! not to be resolved.
 
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use serde_json::{Map, Value};
 
@@ -43,6 +43,8 @@ struct Inner {
     /// The deny rules of all layers.
     deny: Index,
     terms: Terms,
+    /// The ceilings that bound an upstream proxy, as a policy of their own. Made when it is first asked for.
+    upstream_bound: OnceLock<Option<Policy>>,
 }
 
 /// Collects the rules of one layer. Rules are a union: their order decides nothing, and a repeated one is harmless.
@@ -50,6 +52,7 @@ struct Inner {
 pub struct PolicyBuilder {
     rules: Vec<Rule>,
     allowances: Allowances,
+    leaves_upstream_open: bool,
 }
 
 impl PolicyBuilder {
@@ -67,6 +70,13 @@ impl PolicyBuilder {
     /// Whether rules added from now on may be wildcards on public and multi-tenant suffixes.
     pub fn allow_shared_suffix(&mut self, yes: bool) -> &mut Self {
         self.allowances.shared_suffix = yes;
+        self
+    }
+
+    /// Whether a run may use an upstream proxy that these rules do not allow. Only a ceiling bounds upstream proxies: one that
+    /// names the proxy itself, or says nothing about hosts, leaves it open.
+    pub fn leave_upstream_open(&mut self, yes: bool) -> &mut Self {
+        self.leaves_upstream_open = yes;
         self
     }
 
@@ -202,6 +212,35 @@ impl Policy {
             }
         }
         Ok(Admitted::new(self.clone(), target, Granted::by(granted), today))
+    }
+
+    /// Whether the ceilings let a run use this upstream proxy. Each ceiling must allow its host and port as it would allow a
+    /// target; rules and deny rules of the other layers are not asked. `Ok(None)`: no ceiling bounds upstream proxies.
+    ///
+    /// Whoever dials the proxy judges its addresses with [`Admitted::vet`].
+    ///
+    /// # Errors
+    ///
+    /// A [`Denial`], which names the ceiling.
+    pub fn admit_upstream(&self, proxy: Target, today: Day) -> Result<Option<Admitted>, Denial> {
+        let bound = self.0.upstream_bound.get_or_init(|| self.only_layers(Layer::bounds_upstream));
+        bound.as_ref().map(|bound| bound.admit(proxy, today)).transpose()
+    }
+
+    /// A policy of some of the layers, which enforces. `None`: there is no such layer.
+    fn only_layers(&self, is_kept: impl Fn(&Layer) -> bool) -> Option<Self> {
+        let mut rules = Vec::new();
+        let mut layers = Vec::new();
+        for layer in self.0.layers.iter().filter(|layer| is_kept(layer)) {
+            layers.push(layer.copy_to(&mut rules, self.rules_of(layer)));
+        }
+        let terms = Terms { mode: Mode::Enforce, ..self.0.terms };
+        (!layers.is_empty()).then(|| Self::assemble(rules, layers, terms))
+    }
+
+    fn assemble(rules: Vec<Rule>, layers: Vec<Layer>, terms: Terms) -> Self {
+        let deny = Index::new(&rules, Action::Deny);
+        Self(Arc::new(Inner { rules, layers, deny, terms, upstream_bound: OnceLock::new() }))
     }
 
     /// What the effective policy says, as one line of JSON: the digest of a run's policy is taken over this.

@@ -89,6 +89,8 @@ impl StoredPolicy {
     fn made(raw: Raw, shown: &str) -> Result<Self, StoredError> {
         let builder = |rules: Vec<RawRule>| {
             let mut builder = PolicyBuilder::new();
+            // A ceiling without a rule says nothing about hosts, and lets nothing be dialed.
+            builder.leave_upstream_open(rules.is_empty());
             for rule in rules {
                 rule.read(shown)?.apply(&mut builder);
             }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use dns_lookup::{AddrInfoHints, LookupErrorKind, SockType, getaddrinfo};
-use exeat_policy::{AddrClass, Admitted, Denial, Host, HostName, OwnAddrs, Target, Vetted, classify};
+use exeat_policy::{
+    AddrClass, Admitted, Denial, Entrusted, Host, HostName, OwnAddrs, Target, Vetted, classify,
+};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
@@ -99,15 +101,19 @@ impl Guard {
         }
     }
 
-    /// Resolves the name of an upstream proxy, once. The operator has chosen it, so its addresses may be of any kind but
-    /// those that nobody means: metadata services, and what is never dialled.
+    /// Resolves the name of an upstream proxy, once. Where ceilings bound it, they judge its addresses as those of a target.
+    /// Otherwise the operator has chosen it, and its addresses may be of any kind but metadata services and what is
+    /// never dialed.
     ///
     /// Dropping the future is as with [`Guard::resolve`].
     pub(crate) async fn resolve_proxy(
         &self,
         proxy: &UpstreamProxy,
+        entrusted: &Entrusted,
         by: Instant,
     ) -> Result<ProxyAddrs, (Failure, String)> {
+        let refused = |denial: Denial| (Failure::UpstreamUnresolved, denial.said_outside());
+        let bound = entrusted.admit_upstream(proxy.target().clone()).map_err(refused)?;
         let Target { host, port } = proxy.target();
         let ips = match host {
             Host::Ip(ip) => vec![*ip],
@@ -125,9 +131,13 @@ impl Guard {
             let class = classify(**ip);
             class.is_never_dialled() || class == AddrClass::Metadata
         };
-        match ips.iter().find(closed) {
-            Some(ip) => {
-                Err((Failure::UpstreamUnresolved, format!("{ip} ({}) is never dialled", classify(*ip))))
+        if let Some(ip) = ips.iter().find(closed) {
+            return Err((Failure::UpstreamUnresolved, format!("{ip} ({}) is never dialled", classify(*ip))));
+        }
+        match bound {
+            Some(admitted) => {
+                let own = self.own_addresses().map_err(|error| (Failure::Host, error.to_string()))?;
+                Ok(ProxyAddrs(admitted.vet(&ips, &own).map_err(refused)?.addrs().to_vec()))
             }
             None => Ok(ProxyAddrs(ips.into_iter().map(|ip| SocketAddr::new(ip, port.get())).collect())),
         }

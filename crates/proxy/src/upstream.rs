@@ -14,8 +14,8 @@ use crate::guard::Guard;
 use crate::limits::{self, Limits};
 use crate::reply::Failure;
 
-/// Another HTTP proxy that connections go through. Only configuration makes one: it is dialled whatever its address is,
-/// but for addresses that nobody dials.
+/// Another HTTP proxy that connections go through. Only configuration makes one. Ceilings that do not name it must allow its
+/// place and its addresses; without such a ceiling it is dialed at every address but those that nobody dials.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UpstreamProxy {
     url: UpstreamUrl,
@@ -133,7 +133,7 @@ pub(crate) async fn through(
 ) -> Result<Upstream, DialError> {
     let failed = |failure, detail| DialError { failure, detail: format!("upstream proxy {proxy}: {detail}") };
     let start = Instant::now();
-    let addrs = guard.resolve_proxy(proxy, start + limits.dns).await;
+    let addrs = guard.resolve_proxy(proxy, &entrusted, start + limits.dns).await;
     let addrs = addrs.map_err(|(failure, detail)| failed(failure, detail))?;
     let by = Instant::now() + limits.connect;
     let mut upstream = dial_proxy(&addrs, by).await.map_err(|error| {

@@ -20,6 +20,7 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller;
+use crate::clock::today;
 use crate::error::{Error, chain};
 use crate::limits::of_connections;
 use crate::reload::{Load, Reloaded, Reloader, Seen};
@@ -27,6 +28,7 @@ use crate::request::AuditTo;
 use crate::run::{Record, begin, survive_file_limit, turned_away};
 use crate::signals::Signals;
 use crate::signing::Signing;
+use crate::upstream;
 
 /// Told where the proxy listens, and the record's path where it has one.
 pub type Ready = Box<dyn FnOnce(&str, Option<&Path>)>;
@@ -100,6 +102,9 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         {
             return Err(Error::ListenAnywhere(*address));
         }
+    }
+    if let Some(proxy) = &request.upstream {
+        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
     }
     survive_file_limit()?;
     let room = raise_descriptor_limit().and_then(|_| descriptor_limit());

@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
-use exeat_policy::{HostPort, LEAST_MEMORY, Size, memory_meant};
+use exeat_policy::{HostPort, LEAST_MEMORY, Size, Target, memory_meant};
 
 use crate::discover::Unasked;
 use crate::quarantine::Leftovers;
@@ -189,6 +189,14 @@ pub enum Error {
     /// Something was given that only a proxy of our own could hold.
     #[error("the run goes through somebody else's proxy, so {0} could not be held here")]
     ViaAnd(&'static str),
+    /// A ceiling of the policy does not allow the upstream proxy.
+    #[error("the upstream proxy {proxy} is not within the ceilings: {why}")]
+    UpstreamDenied {
+        /// Where the proxy listens.
+        proxy: Target,
+        /// Which ceiling refuses it, and why.
+        why: String,
+    },
     /// Something was asked for that the stage would have to connect to, and it may connect to the proxy alone.
     #[error("the stage may connect to the proxy alone, which leaves no place for {0}")]
     LoopbackAnd(&'static str),
@@ -335,6 +343,7 @@ impl Error {
             | Self::EnvName(_)
             | Self::PolicyAndRules
             | Self::ViaAnd(_)
+            | Self::UpstreamDenied { .. }
             | Self::LoopbackAnd(_)
             | Self::HostPortTaken { .. }
             | Self::HostPortTwice { .. }
@@ -443,6 +452,9 @@ impl Error {
                 Some("look at the plan again, and approve its fingerprint if that is meant".into())
             }
             Self::PolicyAndRules => Some("add the rules to the policy before it is built".into()),
+            Self::UpstreamDenied { proxy, .. } => Some(format!(
+                "leave the proxy out, or have the ceiling name it: its `[network.upstream]`, or a rule for {proxy}"
+            )),
             Self::ViaAnd(_) => Some("give it to that proxy, or let the run have its own".into()),
             Self::HostPortTaken { port, .. } | Self::HostPortTwice { port, .. } => {
                 Some(format!("another port inside: `{}:INNER`", port.port))

@@ -111,4 +111,4 @@ pub use request::{
 pub use run::{Ended, Outcome, Through, notice_children, run};
 pub use signing::{Signing, key_place, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
-pub use upstream::{AuthError, credentials_in, credentials_of};
+pub use upstream::{AuthError, check_ceilings, credentials_in, credentials_of};

@@ -33,7 +33,7 @@ use crate::signing::{Signing, state_place};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
 use crate::view::{WORK_PATH, cache_in_memory};
-use crate::{environment, host_ports, via};
+use crate::{environment, host_ports, upstream, via};
 use exeat_files::names::{joined, true_name};
 
 /// What one run will do.
@@ -183,6 +183,9 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         Some(socket) => Some(via::find(&cwd.join(socket), &built.writable)?),
         None => None,
     };
+    if let Some(proxy) = &request.upstream {
+        upstream::check_ceilings(&request.policy, proxy.target(), today())?;
+    }
     let host_ports = host_ports::checked(&request.host_ports, request.socks5, &request.policy, today())?;
     let transparent = match (request.transparent, hardening.loopback) {
         (Transparent::On, Loopback::Proxy) => return Err(Error::LoopbackAnd("the transparent gateway")),

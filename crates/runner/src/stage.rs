@@ -388,7 +388,8 @@ impl Stage {
         self
     }
 
-    /// Leaves connections to another HTTP proxy. It looks names up itself: their addresses are not checked here.
+    /// Leaves connections to another HTTP proxy. It looks names up itself: their addresses are not checked here. One that a
+    /// ceiling of the [`policy`](Stage::policy) does not allow is [`Error::UpstreamDenied`] at the start.
     pub fn upstream_proxy(&mut self, proxy: UpstreamProxy) -> &mut Self {
         self.upstream = Some(proxy);
         self

@@ -1,4 +1,4 @@
-//! The credentials for an upstream proxy, from where the user keeps them. What they are for is not known here.
+//! The upstream proxy of a run: whether the ceilings allow it, and its credentials, from where the user keeps them.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -8,8 +8,31 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use exeat_proxy::{Credentials, CredentialsError, MAX_CREDENTIALS};
+use exeat_policy::{Day, Policy, Target};
+use exeat_proxy::{Credentials, CredentialsError, MAX_CREDENTIALS, Unchecked};
 use nix::libc;
+
+use crate::alone::check_addresses;
+use crate::error::Error;
+
+/// Checks that every ceiling of the policy that bounds upstream proxies allows this one. A literal address is judged here; what
+/// a name resolves to is judged when the proxy is dialed.
+///
+/// # Errors
+/// [`Error::UpstreamDenied`].
+pub fn check_ceilings(policy: &Policy, proxy: &Target, today: Day) -> Result<(), Error> {
+    let denied = |why: String| Error::UpstreamDenied { proxy: proxy.clone(), why };
+    let admitted = policy.admit_upstream(proxy.clone(), today);
+    match admitted.map_err(|denial| denied(denial.said_outside()))? {
+        // A literal is not looked up, so this does not wait.
+        Some(admitted) if proxy.host.ip().is_some() => match check_addresses(admitted) {
+            Ok(_) => Ok(()),
+            Err(Unchecked::Denied(denial)) => Err(denied(denial.said_outside())),
+            Err(Unchecked::Failed(why)) => Err(denied(why)),
+        },
+        _ => Ok(()),
+    }
+}
 
 /// Why there are no credentials. None of them is in it.
 #[derive(Debug, thiserror::Error)]

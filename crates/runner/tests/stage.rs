@@ -17,9 +17,10 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use exeat_runner::policy::PolicyBuilder;
+use exeat_runner::policy::{self, Action, Bypass, Layers, Origin, PolicyBuilder};
 use exeat_runner::{
-    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, Outcome, Output, Reached, Stage, Stdio, View,
+    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, Outcome, Output, Reached, Stage, Stdio,
+    UpstreamProxy, View,
 };
 
 /// Set in the process that runs the tests again: the directory that its user owns.
@@ -327,6 +328,26 @@ fn what_cannot_start_says_why() {
     assert!(both.contains("besides"));
     assert!(!place.path("work/ran").exists(), "something ran");
     assert!(place.sh("true").allow("*x.com").is_err());
+}
+
+/// A ceiling of the policy bounds the upstream proxy of a library's run as it does on the command line.
+#[test]
+fn l15_a_ceiling_bounds_the_upstream_proxy_of_a_stage() {
+    let place = Place::new("upstream-ceiling");
+    let mut ceiling = PolicyBuilder::new();
+    let origin = Origin::Flag { flag: "--allow".into() };
+    ceiling.add("a.example.com", Action::Allow, origin, policy::Note::default()).unwrap();
+    let ceilings = vec![("site.toml".to_owned(), ceiling)];
+    let bounded = Layers { ceilings, ..Layers::default() }.build();
+    for url in ["http://evil.test:8080", "http://127.0.0.1:8080", "http://a.example.com:8080"] {
+        let proxy = UpstreamProxy::new(url.parse().unwrap(), Bypass::default(), None);
+        let mut stage = place.sh("touch ran");
+        stage.policy(bounded.clone()).upstream_proxy(proxy);
+        let error = stage.run().unwrap_err();
+        assert_eq!(error.code(), 2, "{error}");
+        assert!(error.to_string().contains("site.toml does not allow"), "{error}");
+    }
+    assert!(!place.path("work/ran").exists(), "something ran");
 }
 
 /// N2, N28, A4: without a sandbox there is an error, and never a run.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_policy::file::UpstreamSection;
 use exeat_policy::{Action, AuthSpec, Bypass, BypassError, Policy, UpstreamFault, UpstreamUrl};
-use exeat_runner::{Credentials, UpstreamProxy, credentials_in, credentials_of};
+use exeat_runner::{Credentials, UpstreamProxy, check_ceilings, credentials_in, credentials_of, today};
 
 use super::{Named, place_error};
 use crate::args::UpstreamArgs;
@@ -86,6 +86,11 @@ impl NextHop {
         }
         let place = self.url.target();
         if more.is_empty() { place.to_string() } else { format!("{place} ({})", more.join("; ")) }
+    }
+
+    /// Refuses a proxy that a ceiling does not allow: each ceiling that speaks about hosts names it, or has a rule for it.
+    pub(super) fn check_ceilings(&self, policy: &Policy) -> Result<(), Failure> {
+        Ok(check_ceilings(policy, self.url.target(), today())?)
     }
 
     /// Whether a target is left to it.

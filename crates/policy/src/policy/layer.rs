@@ -2,13 +2,12 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::sync::Arc;
 
 use crate::rule::{Action, Rule, RuleId};
 use crate::terms::Terms;
 
 use super::index::Index;
-use super::{Inner, Policy, PolicyBuilder};
+use super::{Policy, PolicyBuilder};
 
 /// Whose word the rules of a layer are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,9 +29,34 @@ pub struct Layer {
     name: Option<String>,
     places: Range<usize>,
     pub(super) allow: Index,
+    /// Whether a run's upstream proxy has to be allowed by this layer: see [`Policy::admit_upstream`].
+    bounds_upstream: bool,
 }
 
 impl Layer {
+    /// Adds a layer's rules to those of the policy, and numbers them.
+    fn append(
+        role: Role,
+        name: Option<String>,
+        added: Vec<Rule>,
+        bounds_upstream: bool,
+        rules: &mut Vec<Rule>,
+    ) -> Self {
+        let start = rules.len();
+        rules.extend(added);
+        for (at, rule) in rules.iter_mut().enumerate().skip(start) {
+            // INVARIANT: files are capped and arguments are few; 2^32 rules do not fit in memory.
+            rule.id = RuleId(u32::try_from(at).unwrap_or(u32::MAX));
+        }
+        let allow = Index::new(rules.get(start..).unwrap_or_default(), Action::Allow);
+        Self { role, name, places: start..rules.len(), allow, bounds_upstream }
+    }
+
+    /// The same layer, in a policy that begins with `rules`.
+    pub(super) fn copy_to(&self, rules: &mut Vec<Rule>, own: &[Rule]) -> Self {
+        Self::append(self.role, self.name.clone(), own.to_vec(), self.bounds_upstream, rules)
+    }
+
     /// Whose word it is.
     pub fn role(&self) -> Role {
         self.role
@@ -46,6 +70,11 @@ impl Layer {
     /// Whether its rules can say how a connection is checked and bounded, besides which targets they allow.
     pub(super) fn speaks_of_checks(&self) -> bool {
         matches!(self.role, Role::Ceiling | Role::Grants)
+    }
+
+    /// Whether a run's upstream proxy has to be allowed by this layer.
+    pub(super) fn bounds_upstream(&self) -> bool {
+        self.bounds_upstream
     }
 
     /// Where its rules stand in [`Policy::rules`].
@@ -95,22 +124,10 @@ impl Layers {
         for (role, name, added) in
             std::iter::once((Role::Grants, None, grants)).chain(declared).chain(lock).chain(ceilings)
         {
-            let start = rules.len();
-            rules.extend(added.rules);
-            for (at, rule) in rules.iter_mut().enumerate().skip(start) {
-                // INVARIANT: files are capped and arguments are few; 2^32 rules do not fit in memory.
-                rule.id = RuleId(u32::try_from(at).unwrap_or(u32::MAX));
-            }
-            let own = rules.get(start..).unwrap_or_default();
-            layers.push(Layer {
-                role,
-                name,
-                places: start..rules.len(),
-                allow: Index::new(own, Action::Allow),
-            });
+            let bounds_upstream = role == Role::Ceiling && !added.leaves_upstream_open;
+            layers.push(Layer::append(role, name, added.rules, bounds_upstream, &mut rules));
         }
         layers.sort_by_key(Layer::role);
-        let deny = Index::new(&rules, Action::Deny);
-        Policy(Arc::new(Inner { rules, layers, deny, terms }))
+        Policy::assemble(rules, layers, terms)
     }
 }

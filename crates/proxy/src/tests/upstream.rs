@@ -277,3 +277,52 @@ async fn a05_without_a_record_the_upstream_proxy_is_not_asked() {
     assert!(head.starts_with("HTTP/1.1 503 "), "{head}");
     assert_eq!((upstream.connections(), proxy.end().await.asked.len()), (0, 0));
 }
+
+/// Attack: a name that a ceiling allows leads the proxy to loopback, which the ceiling does not open. Nothing is sent there.
+#[tokio::test]
+async fn l15_the_addresses_of_the_upstream_proxy_are_judged_by_the_ceilings() {
+    let upstream = origin(YES).await;
+    let port = upstream.port();
+    let bounded = |ceiling: &[String]| {
+        let mut layers = Layers::default();
+        let allow = |builder: &mut PolicyBuilder, rule: &str| {
+            let origin = Origin::Flag { flag: "--allow".into() };
+            builder.add(rule, Action::Allow, origin, Note::default()).unwrap();
+        };
+        allow(&mut layers.grants, "allowed.test:7777");
+        let mut rules = PolicyBuilder::new();
+        allow(&mut rules, "allowed.test:7777");
+        ceiling.iter().for_each(|rule| allow(&mut rules, rule));
+        layers.ceilings.push(("site.toml".into(), rules));
+        layers.build()
+    };
+    let name = format!("{NAME}:{port}");
+    let proxy = chained(&[], port, "").start().await;
+    let serve = |policy| {
+        let under = Arc::new(Under { policy_sha256: String::new(), mode: Mode::Enforce });
+        proxy.cx.replace_policy(policy, under);
+    };
+    for (ceiling, expect) in [
+        (vec![], "502"),
+        (vec![name.clone()], "502"),
+        (vec![name.clone(), "127.0.0.0/8:1".to_owned()], "502"),
+        (vec![name.clone(), "0.0.0.0/0:*".to_owned()], "502"),
+        (vec![format!("127.0.0.1:{port}")], "502"),
+        (vec![name.clone(), format!("!{name}")], "502"),
+        (vec![name, format!("127.0.0.1:{port}")], "200"),
+    ] {
+        serve(bounded(&ceiling));
+        let (_, head) = proxy.ask(Way::Tcp, "allowed.test:7777").await;
+        assert!(head.starts_with(&format!("HTTP/1.1 {expect}")), "{ceiling:?}: {head}");
+        if expect == "502" {
+            assert!(upstream.bytes().is_empty(), "{ceiling:?}");
+        }
+    }
+    let ended = proxy.end().await;
+    let errors: Vec<_> = ended.of("close").iter().map(|close| close["error"].clone()).collect();
+    let said = "the ceiling site.toml does not allow";
+    assert!(
+        errors.iter().any(|error| error.as_str().is_some_and(|error| error.contains(said))),
+        "{errors:?}"
+    );
+}
