@@ -648,7 +648,7 @@ impl Run<'_> {
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
-                let who = finder.and_then(Looking::start).map(|looking| Arc::new(looking) as Arc<dyn Who>);
+                let who = finder.map(|finder| Arc::new(Looking::new(finder)) as Arc<dyn Who>);
                 let context = context.with_upstream(self.plan.upstream.clone()).with_who(who);
                 Server::Own(Arc::new(context.with_denials(denials).with_limits(limits)))
             }

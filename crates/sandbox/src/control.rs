@@ -45,9 +45,12 @@ pub(crate) fn wait(
 ) -> io::Result<Option<Ready>> {
     loop {
         let left = by.saturating_duration_since(Instant::now());
-        // Rounded up, so that the last round does not spin.
-        let timeout =
-            PollTimeout::try_from(left.saturating_add(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX);
+        // Rounded up to whole milliseconds, so that the last round does not spin. A caller that only looks does not sleep.
+        let timeout = if left.is_zero() {
+            PollTimeout::ZERO
+        } else {
+            PollTimeout::try_from(left.saturating_add(Duration::from_millis(1))).unwrap_or(PollTimeout::MAX)
+        };
         let cancel = cancel.unwrap_or(process);
         let mut fds = [socket, process, cancel].map(|fd| PollFd::new(fd, PollFlags::POLLIN));
         match poll(&mut fds, timeout) {
