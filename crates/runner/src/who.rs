@@ -3,6 +3,7 @@
 //!
 //! A stage that makes connections must not make this process work: all looks of a run share a [`Budget`].
 
+use std::mem;
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -28,39 +29,65 @@ struct Ask {
     answer: oneshot::Sender<Process>,
 }
 
-/// The thread that looks, for one run. Dropping this ends it.
+/// Looks for processes on a thread of its own, which starts with the first question: most runs that start quickly ask none.
+/// Dropping this ends the thread.
 pub(crate) struct Looking {
-    asks: Option<SyncSender<Ask>>,
+    state: Mutex<State>,
     budget: Arc<Budget>,
-    thread: Option<JoinHandle<()>>,
+}
+
+/// The thread that looks.
+enum State {
+    /// It has not been needed yet.
+    Idle(Box<Finder>),
+    /// It runs.
+    Started(SyncSender<Ask>, JoinHandle<()>),
+    /// There was no thread to be had, or it has ended.
+    Gone,
 }
 
 impl Looking {
-    /// `None` where there is no thread to be had.
-    pub(crate) fn start(finder: Finder) -> Option<Self> {
-        let (asks, asked) = sync_channel(WAITING);
+    /// Keeps the finder until the first question.
+    pub(crate) fn new(finder: Finder) -> Self {
         let budget = Arc::new(Budget::new(Instant::now()));
-        let shared = Arc::clone(&budget);
+        Self { state: Mutex::new(State::Idle(Box::new(finder))), budget }
+    }
+
+    fn start(&self, finder: Finder) -> State {
+        let (asks, asked) = sync_channel(WAITING);
+        let budget = Arc::clone(&self.budget);
         let thread = std::thread::Builder::new().name("who".into());
-        let thread = thread.spawn(move || look(finder, &asked, &shared)).ok()?;
-        Some(Self { asks: Some(asks), budget, thread: Some(thread) })
+        match thread.spawn(move || look(finder, &asked, &budget)) {
+            Ok(thread) => State::Started(asks, thread),
+            Err(error) => {
+                tracing::debug!(%error, "the record will not say who connects");
+                State::Gone
+            }
+        }
     }
 }
 
 impl Who for Looking {
     fn ask(&self, client: SocketAddr, server: SocketAddr) -> Option<oneshot::Receiver<Process>> {
         self.budget.has_some(Instant::now()).then_some(())?;
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        *state = match mem::replace(&mut *state, State::Gone) {
+            State::Idle(finder) => self.start(*finder),
+            state => state,
+        };
+        let State::Started(asks, _) = &*state else { return None };
         let (answer, answered) = oneshot::channel();
-        self.asks.as_ref()?.try_send(Ask { client, server, answer }).ok()?;
+        asks.try_send(Ask { client, server, answer }).ok()?;
         Some(answered)
     }
 }
 
 impl Drop for Looking {
     fn drop(&mut self) {
-        drop(self.asks.take());
-        if let Some(thread) = self.thread.take() {
-            // One look, at most; the rest has nobody who waits. A panic there has been reported.
+        let state = self.state.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let State::Started(asks, thread) = mem::replace(state, State::Gone) {
+            drop(asks);
+            // It takes one look at most. A panic there has been reported.
             let _ = thread.join();
         }
     }
