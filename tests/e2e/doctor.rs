@@ -153,12 +153,14 @@ fn as_own(cx: &Cx) {
         assert_eq!(step["found"], "partial", "{step}");
         assert!(step["seen"].as_str().is_some_and(|seen| seen.contains(words)), "{step}");
     }
-    let names = fs::read_dir("/tmp").expect("/tmp").flatten().map(|entry| entry.file_name());
-    let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("exeat-")).collect();
-    let is_given = |name: &std::ffi::OsString| {
-        fs::metadata(Path::new("/tmp").join(name)).is_ok_and(|meta| meta.uid() > 1_000_000_000)
-    };
-    assert!(!left.iter().any(is_given), "{left:?}");
+    for place in ["/tmp", "/dev/shm"] {
+        let names = fs::read_dir(place).expect(place).flatten().map(|entry| entry.file_name());
+        let left: Vec<_> = names.filter(|name| name.to_string_lossy().starts_with("exeat-")).collect();
+        let is_given = |name: &std::ffi::OsString| {
+            fs::metadata(Path::new(place).join(name)).is_ok_and(|meta| meta.uid() > 1_000_000_000)
+        };
+        assert!(!left.iter().any(is_given), "{place}: {left:?}");
+    }
 }
 
 fn sigchld_ignored(cx: &Cx) {

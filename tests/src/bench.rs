@@ -175,7 +175,7 @@ fn enter_namespaces() -> Powers {
     Powers::Mapped { uid: uid.as_raw(), gid: gid.as_raw() }
 }
 
-/// A private /tmp and /home, and the files of the resolver. Gives the directory on disk that stands behind /home: a
+/// A private /tmp, /dev/shm and /home, and the files of the resolver. Gives the directory on disk that stands behind /home: a
 /// disk and not a tmpfs, because that is what people work on (and older kernels cannot idmap a tmpfs).
 fn private_mounts() -> PathBuf {
     let none: Option<&str> = None;
@@ -184,7 +184,10 @@ fn private_mounts() -> PathBuf {
     fs::create_dir(&scratch).expect("scratch directory");
     fs::set_permissions(&scratch, fs::Permissions::from_mode(0o755)).expect("chmod");
     bind(&scratch, Path::new(HOME));
-    mount(Some("tmpfs"), "/tmp", Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=1777")).expect("private /tmp");
+    for place in ["/tmp", "/dev/shm"] {
+        mount(Some("tmpfs"), place, Some("tmpfs"), MsFlags::MS_NOSUID, Some("mode=1777"))
+            .expect("private tmpfs");
+    }
 
     let etc = scratch.join("etc");
     fs::create_dir(&etc).expect("etc");

@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::Mode;
-use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use nix::sys::statfs::{TMPFS_MAGIC, statfs};
+use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, unlinkat};
 
 use exeat_files::names::true_name;
 
@@ -38,7 +39,7 @@ pub(crate) struct RunDir {
 }
 
 impl RunDir {
-    /// Makes a directory of random name, mode 0700, in the user's runtime directory or else in `/tmp`.
+    /// Makes a directory of random name, mode 0700, in one of the places that [`base`] knows.
     pub(crate) fn create(base: &Path) -> io::Result<Self> {
         sweep(base);
         let mut last = io::Error::from(io::ErrorKind::ResourceBusy);
@@ -130,22 +131,35 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Where run directories are made: the user's runtime directory where it is private, else `/tmp`, or where that leads: what is
-/// mounted for bubblewrap is opened without links.
+/// Where run directories are made: the user's runtime directory where it is private, else [`shared`].
 pub(crate) fn base(runtime_dir: Option<&Path>) -> PathBuf {
-    let private = |path: &Path| {
-        let meta = fs::symlink_metadata(path).ok()?;
-        (meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0)
-            .then(|| path.to_path_buf())
+    let is_private = |path: &&Path| {
+        path.is_absolute()
+            && fs::symlink_metadata(path).is_ok_and(|meta| {
+                meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0
+            })
     };
-    runtime_dir
-        .filter(|path| path.is_absolute())
-        .and_then(private)
-        .unwrap_or_else(|| shared(Path::new("/tmp")))
+    runtime_dir.filter(is_private).map_or_else(shared, Path::to_path_buf)
 }
 
-fn shared(tmp: &Path) -> PathBuf {
-    true_name(tmp).unwrap_or_else(|_| tmp.to_path_buf())
+/// Where run directories of users without a private place are made: in memory where that can be had, because a directory on a disk
+/// takes up to a millisecond to make and to remove. A run directory is 0700 there as in `/tmp`.
+pub(crate) fn shared() -> PathBuf {
+    let memory = Path::new("/dev/shm");
+    if is_shared_memory(memory) { memory.to_path_buf() } else { real_name(Path::new("/tmp")) }
+}
+
+/// Whether a directory is a writable tmpfs in which nobody but root can rename or remove what others have made.
+fn is_shared_memory(path: &Path) -> bool {
+    let is_sticky = |meta: &fs::Metadata| meta.is_dir() && meta.uid() == 0 && meta.mode() & 0o1000 != 0;
+    fs::symlink_metadata(path).is_ok_and(|meta| is_sticky(&meta))
+        && statfs(path).is_ok_and(|found| found.filesystem_type() == TMPFS_MAGIC)
+        && access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_ok()
+}
+
+/// Where a name leads: what is mounted for bubblewrap is opened without links.
+fn real_name(path: &Path) -> PathBuf {
+    true_name(path).unwrap_or_else(|_| path.to_path_buf())
 }
 
 /// Removes directories of ours whose run is over. Best effort: a directory that is not plainly ours is left alone.
@@ -228,8 +242,24 @@ mod tests {
         let dir = scratch("tmp").canonicalize().unwrap();
         fs::create_dir(dir.join("real")).unwrap();
         std::os::unix::fs::symlink("real", dir.join("tmp")).unwrap();
-        assert_eq!(shared(&dir.join("tmp")), dir.join("real"));
-        assert_eq!(base(None), Path::new("/tmp").canonicalize().unwrap());
+        assert_eq!(real_name(&dir.join("tmp")), dir.join("real"));
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    /// A directory that somebody else owns, or in which anybody removes what others have made, is not used.
+    #[test]
+    fn b36_only_a_sticky_tmpfs_of_root_s_is_used_beside_tmp() {
+        let dir = scratch("memory");
+        assert!(!is_shared_memory(&dir) && !is_shared_memory(&dir.join("missing")));
+        assert!(!is_shared_memory(Path::new("/proc")) && !is_shared_memory(Path::new("/")));
+        let places = [Path::new("/dev/shm").to_path_buf(), Path::new("/tmp").canonicalize().unwrap()];
+        assert!(places.contains(&shared()));
+        assert_eq!(base(Some(&dir)), shared(), "mkdir gives it to others");
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(base(Some(&dir)), dir);
+        let link = dir.join("link");
+        std::os::unix::fs::symlink("/dev/shm", &link).unwrap();
+        assert!(!is_shared_memory(&link));
         fs::remove_dir_all(&dir).unwrap();
     }
 
