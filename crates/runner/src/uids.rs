@@ -4,6 +4,9 @@ use std::fs;
 use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use exeat_audit::random_number;
 use nix::errno::Errno;
@@ -117,15 +120,71 @@ fn hold(id: u32) -> nix::Result<Option<OwnedFd>> {
 
 /// Whether the user database has a user or a group of this number.
 fn is_somebody(id: u32) -> io::Result<bool> {
+    if let Some(known) = is_in_files(id, Path::new("/")) {
+        return Ok(known);
+    }
     Ok(user_of(Uid::from_raw(id))?.is_some() || entry(Group::from_gid(Gid::from_raw(id)))?.is_some())
 }
 
-/// What the user database has of a user.
+/// The same from the files alone, where they are all that the user database has. The C library would load nss-systemd and ask it twice,
+/// which takes longer than everything else that root's start asks of the machine. `None`: the database has to be asked.
+fn is_in_files(id: u32, root: &Path) -> Option<bool> {
+    /// Where nss-systemd(8) has its users from. Without these it knows root and nobody.
+    const SYSTEMD: [&str; 8] = [
+        "run/systemd/system",
+        "run/systemd/userdb",
+        "etc/userdb",
+        "run/userdb",
+        "run/host/userdb",
+        "usr/local/lib/userdb",
+        "usr/lib/userdb",
+        "lib/userdb",
+    ];
+    let read = |name: &str| fs::read_to_string(root.join(name)).ok();
+    let switch = read("etc/nsswitch.conf")?;
+    let has_only_files = |database: &str| {
+        let mut lines = switch.lines().filter_map(|line| line.trim_start().strip_prefix(database));
+        let services = lines.next()?.split('#').next()?;
+        let is_known = services.split_whitespace().all(|word| word == "files" || word == "systemd");
+        (is_known && services.contains("files") && lines.next().is_none()).then_some(())
+    };
+    has_only_files("passwd:")?;
+    has_only_files("group:")?;
+    let is_absent = |name: &&str| {
+        fs::symlink_metadata(root.join(name)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    SYSTEMD.iter().all(|name| is_absent(&name)).then_some(())?;
+    // The third field of passwd(5) and of group(5). Of a line that is not well-formed, nothing is known.
+    let mut is_there = false;
+    for text in [read("etc/passwd")?, read("etc/group")?] {
+        for line in text.lines().filter(|line| !line.trim().is_empty() && !line.starts_with('#')) {
+            is_there |= line.split(':').nth(2)?.parse::<u32>().ok()? == id;
+        }
+    }
+    Some(is_there)
+}
+
+/// How long an answer of the user database is kept: a start asks for the same user up to four times.
+const KEPT: Duration = Duration::from_secs(1);
+
+/// Describes a user from the user database.
 ///
 /// # Errors
 /// When it does not answer.
 pub(crate) fn user_of(uid: Uid) -> nix::Result<Option<User>> {
-    entry(User::from_uid(uid))
+    static ANSWERS: Mutex<Vec<(Uid, Instant, Option<User>)>> = Mutex::new(Vec::new());
+    let answers = || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let now = Instant::now();
+    let is_fresh = |at: Instant| now.saturating_duration_since(at) < KEPT;
+    if let Some((.., user)) = answers().iter().find(|(of, at, _)| *of == uid && is_fresh(*at)) {
+        return Ok(user.clone());
+    }
+    // Without the lock: the database may be far away.
+    let user = entry(User::from_uid(uid))?;
+    let mut answers = answers();
+    answers.retain(|(of, at, _)| *of != uid && is_fresh(*at));
+    answers.push((uid, now, user.clone()));
+    Ok(user)
 }
 
 /// Some databases call it an error that there is no such entry (getpwnam(3), "ERRORS").
@@ -205,5 +264,43 @@ mod tests {
         };
         assert!(Own::from(&range, 0, everybody).is_err() && asked.get() == QUESTIONS);
         assert!(is_somebody(0).unwrap() && !is_somebody(*UNUSED.start()).unwrap());
+    }
+
+    /// B10: the files answer only where nothing else could know of a user.
+    #[test]
+    fn b10_the_user_database_is_asked_unless_files_are_all_that_it_has() {
+        let root = std::env::temp_dir().join(format!("uids-{}", std::process::id()));
+        fs::create_dir_all(root.join("etc")).unwrap();
+        let write = |name: &str, text: &str| fs::write(root.join("etc").join(name), text).unwrap();
+        let asked = |id| is_in_files(id, &root);
+        assert_eq!(asked(7), None, "without nsswitch.conf the C library has a list of its own");
+        write("passwd", "root:x:0:0::/root:/bin/sh\nseven:x:7:0::/:/bin/sh\n");
+        write("group", "root:x:0:\neight:x:8:\n");
+        let both = "passwd: files systemd # local\ngroup:\tfiles\n";
+        write("nsswitch.conf", both);
+        assert_eq!([7, 8, 9].map(asked), [Some(true), Some(true), Some(false)]);
+        for other in [
+            "passwd: files sss\ngroup: files\n",
+            "passwd: files\ngroup: files ldap\n",
+            "passwd: files [NOTFOUND=return] systemd\ngroup: files\n",
+            "passwd: systemd\ngroup: files\n",
+            "passwd: files\n",
+            "passwd: files\npasswd: sss\ngroup: files\n",
+            "passwd: compat\ngroup: compat\n",
+        ] {
+            write("nsswitch.conf", other);
+            assert_eq!(asked(9), None, "{other}");
+        }
+        write("nsswitch.conf", both);
+        write("group", "root:x:0:\n+@everybody\n");
+        assert_eq!(asked(9), None, "a line that means something else");
+        write("group", "");
+        for place in ["run/systemd/userdb", "etc/userdb", "usr/lib/userdb"] {
+            fs::create_dir_all(root.join(place)).unwrap();
+            assert_eq!(asked(9), None, "{place}");
+            fs::remove_dir_all(root.join(place)).unwrap();
+        }
+        assert_eq!(asked(9), Some(false));
+        fs::remove_dir_all(&root).unwrap();
     }
 }
