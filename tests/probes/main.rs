@@ -12,6 +12,7 @@ mod memory;
 mod net;
 mod proxy;
 mod socks;
+mod streams;
 
 use std::io;
 use std::process::ExitCode;
@@ -107,6 +108,7 @@ fn main() -> ExitCode {
         ["spin", seconds] => limits::spin(seconds, false),
         ["spin-on", seconds] => limits::spin(seconds, true),
         ["flood", bytes] => limits::flood(bytes),
+        ["with-stream", kind, stream, command @ ..] => streams::with_stream(kind, stream, command),
         ["writable-sysctls"] => files::writable_sysctls(),
         _ => {
             eprintln!("no such probe: {words:?}");

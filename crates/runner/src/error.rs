@@ -440,7 +440,7 @@ impl Error {
                 Some("name a file: --audit FILE; or leave --audit-sync out".into())
             }
             Self::Stream { .. } => {
-                Some("put a pipe between: `cat |` before exeat, or `| cat` behind it".into())
+                Some("put a pipe between: `cat |` before exeat, or `| cat` after it".into())
             }
             Self::Preset { why: Unasked::Denied { .. } | Unasked::Special { .. }, .. } => None,
             Self::Preset { .. } => Some("name its hosts instead: --allow HOST".into()),

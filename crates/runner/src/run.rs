@@ -33,7 +33,7 @@ use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
 use nix::sys::signal::Signal;
 use nix::sys::socket::{
-    AddressFamily, SockType, SockaddrLike, SockaddrStorage, getsockname, getsockopt, sockopt,
+    AddressFamily, SockType, SockaddrLike, SockaddrStorage, getpeername, getsockname, getsockopt, sockopt,
 };
 use nix::sys::stat::{SFlag, fstat};
 use tokio::net::UnixStream;
@@ -1088,8 +1088,8 @@ struct Over {
     uncovered: Uncovered,
 }
 
-/// What a stream is, if it is more than a way for bytes: a directory opens files that the view does not have, and a socket
-/// that can be connected again reaches whatever the host's network does.
+/// Describes a stream that is more than a way for bytes. A directory opens files that the view does not have. A socket that can still be
+/// connected, bound or accepted on does so in the host's network, where it was made.
 fn leads_out(stream: &OwnedFd) -> io::Result<Option<&'static str>> {
     let kind = SFlag::from_bits_truncate(fstat(stream)?.st_mode) & SFlag::S_IFMT;
     if kind == SFlag::S_IFDIR {
@@ -1098,11 +1098,21 @@ fn leads_out(stream: &OwnedFd) -> io::Result<Option<&'static str>> {
     if kind != SFlag::S_IFSOCK {
         return Ok(None);
     }
-    let family = getsockname::<SockaddrStorage>(stream.as_raw_fd())?.family();
-    // A stream pair is what many programs give their children for a pipe; once connected it stays so.
-    let pair =
-        family == Some(AddressFamily::Unix) && getsockopt(stream, sockopt::SockType)? == SockType::Stream;
-    Ok((!pair).then_some("a network or datagram socket"))
+    // What does not answer (AF_ALG has no address) is no Unix socket.
+    let address = getsockname::<SockaddrStorage>(stream.as_raw_fd()).ok();
+    if address.and_then(|address| address.family()) != Some(AddressFamily::Unix) {
+        return Ok(Some("a network socket, or one of the kernel's"));
+    }
+    // A stream is what many programs give their children for a pipe. One of packets or datagrams can be connected again.
+    if getsockopt(stream, sockopt::SockType)? != SockType::Stream {
+        return Ok(Some("a Unix socket of datagrams or packets"));
+    }
+    if getsockopt(stream, sockopt::AcceptConn)? {
+        return Ok(Some("a Unix socket that listens"));
+    }
+    // A connected stream stays so, also after its peer has closed (unix_stream_connect, net/unix/af_unix.c).
+    let peer = getpeername::<SockaddrStorage>(stream.as_raw_fd());
+    Ok(peer.is_err().then_some("a Unix socket that is not connected"))
 }
 
 /// Puts `/dev/null` in the place of this process's standard input and output.

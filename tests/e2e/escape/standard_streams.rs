@@ -7,6 +7,7 @@ use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
     list.bridges("escape::b20_directory_as_standard_input", directory);
+    list.users("escape::b20_sockets_as_standard_streams", sockets);
     list.bridges("escape::b20_reopened_for_writing", reopened);
 }
 
@@ -14,6 +15,53 @@ fn directory(cx: &Cx) {
     let made = cx.dir().join("made");
     cx.sh(&[], "touch made").redirect("</").run().exits(2).says("standard input is a directory");
     assert!(!made.exists(), "nothing may have run");
+}
+
+/// A socket that can still be connected, bound or accepted on would do so in the host's network: refused, whichever stream it is.
+fn sockets(cx: &Cx) {
+    let probe = cx.bench().bin.join("probe").display().to_string();
+    let with = |kind: &str, stream: &str| {
+        cx.sh(&[], "touch made").under([probe.as_str(), "with-stream", kind, stream]).run()
+    };
+    let made = cx.dir().join("made");
+    let kinds = [
+        ("unconnected", "a Unix socket that is not connected"),
+        ("bound", "a Unix socket that is not connected"),
+        ("listener", "a Unix socket that listens"),
+        ("listener-in-a-file", "a Unix socket that listens"),
+        ("packets", "a Unix socket of datagrams or packets"),
+        ("packets-listener", "a Unix socket of datagrams or packets"),
+        ("packets-pair", "a Unix socket of datagrams or packets"),
+        ("datagrams", "a Unix socket of datagrams or packets"),
+        ("datagram-pair", "a Unix socket of datagrams or packets"),
+        ("tcp", "a network socket, or one of the kernel's"),
+        ("udp", "a network socket, or one of the kernel's"),
+        ("netlink", "a network socket, or one of the kernel's"),
+        ("vsock", "a network socket, or one of the kernel's"),
+        ("alg", "a network socket, or one of the kernel's"),
+    ];
+    for (kind, what) in kinds {
+        let done = with(kind, "0");
+        if ["EAFNOSUPPORT\n", "ENODEV\n"].contains(&done.stdout().as_str()) {
+            eprintln!("skipped: this kernel has no socket `{kind}`");
+            continue;
+        }
+        done.exits(2).says(&format!("standard input is {what}")).says("put a pipe between");
+        assert!(!made.exists(), "{kind}: nothing may have run");
+    }
+    for kind in ["unconnected", "listener", "datagram-pair"] {
+        with(kind, "1").exits(2).says("standard output is a Unix socket");
+        // The words have nowhere to go.
+        with(kind, "2").exits(2);
+        assert!(!made.exists(), "{kind}: nothing may have run");
+    }
+    // What many programs give their children for a pipe.
+    for (kind, stream) in
+        [("pair", "0"), ("pair", "1"), ("pair", "2"), ("pair-without-peer", "0"), ("connected", "0")]
+    {
+        with(kind, stream).exits(0);
+        fs::remove_file(&made).unwrap_or_else(|error| panic!("{kind} as {stream}: {error}"));
+    }
 }
 
 /// A9: outside, `/proc/self/fd/0` opens anew for writing what was opened for reading; the control shows it.
