@@ -1098,7 +1098,7 @@ fn leads_out(stream: &OwnedFd) -> io::Result<Option<&'static str>> {
     if kind != SFlag::S_IFSOCK {
         return Ok(None);
     }
-    // What does not answer (AF_ALG has no address) is no Unix socket.
+    // A family that has no addresses (AF_ALG) does not answer, and is not Unix.
     let address = getsockname::<SockaddrStorage>(stream.as_raw_fd()).ok();
     if address.and_then(|address| address.family()) != Some(AddressFamily::Unix) {
         return Ok(Some("a network socket, or one of the kernel's"));

@@ -126,10 +126,10 @@ fn is_somebody(id: u32) -> io::Result<bool> {
     Ok(user_of(Uid::from_raw(id))?.is_some() || entry(Group::from_gid(Gid::from_raw(id)))?.is_some())
 }
 
-/// The same from the files alone, where they are all that the user database has. The C library would load nss-systemd and ask it twice,
-/// which takes longer than everything else that root's start asks of the machine. `None`: the database has to be asked.
+/// Looks for the number in the files alone, where they are all that the user database has. The C library would load nss-systemd and
+/// ask it twice, which takes longer than everything else that root's start asks. `None`: the database has to be asked.
 fn is_in_files(id: u32, root: &Path) -> Option<bool> {
-    /// Where nss-systemd(8) has its users from. Without these it knows root and nobody.
+    /// The sources of nss-systemd(8). Without these it knows root and nobody.
     const SYSTEMD: [&str; 8] = [
         "run/systemd/system",
         "run/systemd/userdb",
@@ -153,7 +153,7 @@ fn is_in_files(id: u32, root: &Path) -> Option<bool> {
     let is_absent = |name: &&str| {
         fs::symlink_metadata(root.join(name)).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
     };
-    SYSTEMD.iter().all(|name| is_absent(&name)).then_some(())?;
+    SYSTEMD.iter().all(is_absent).then_some(())?;
     // The third field of passwd(5) and of group(5). Of a line that is not well-formed, nothing is known.
     let mut is_there = false;
     for text in [read("etc/passwd")?, read("etc/group")?] {
@@ -164,7 +164,7 @@ fn is_in_files(id: u32, root: &Path) -> Option<bool> {
     Some(is_there)
 }
 
-/// How long an answer of the user database is kept: a start asks for the same user up to four times.
+/// How long an answer is kept: a start asks for the same user up to four times.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Describes a user from the user database.

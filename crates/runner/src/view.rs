@@ -201,7 +201,7 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeSet<PathBuf>, Vec
         }
     }
     let credentials = homes.iter().flat_map(|home| lists::CREDENTIALS.iter().map(|name| home.join(name)));
-    // The run directories' base, where that is everybody's: the stage has a `/tmp` and a `/dev/shm` of its own.
+    // Not the shared base of run directories: the stage has a `/tmp` and a `/dev/shm` of its own.
     let shared = crate::dirs::shared();
     let own = facts.own.iter().filter(|path| **path != shared).cloned();
     let system = lists::SYSTEM_CREDENTIALS.iter().filter(|_| facts.root).map(PathBuf::from);

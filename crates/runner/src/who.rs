@@ -29,8 +29,7 @@ struct Ask {
     answer: oneshot::Sender<Process>,
 }
 
-/// Looks for processes on a thread of its own, which starts with the first question: most runs that start quickly ask none.
-/// Dropping this ends the thread.
+/// Looks for processes on a thread that starts with the first question. Dropping this ends the thread.
 pub(crate) struct Looking {
     state: Mutex<State>,
     budget: Arc<Budget>,
@@ -38,9 +37,9 @@ pub(crate) struct Looking {
 
 /// The thread that looks.
 enum State {
-    /// It has not been needed yet.
+    /// No question has come yet.
     Idle(Box<Finder>),
-    /// It runs.
+    /// The thread runs.
     Started(SyncSender<Ask>, JoinHandle<()>),
     /// There was no thread to be had, or it has ended.
     Gone,
