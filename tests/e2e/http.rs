@@ -10,6 +10,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("http::d14_a_tunnel_to_port_80_carries_one_request", one_request);
     list.once("http::p02_fronting_works_where_the_check_is_given_up", fronting_with_the_check_off);
     list.bridges("http::t01_tls_on_any_port_names_its_host", tls_elsewhere);
+    list.bridges("http::l14_plain_http_elsewhere_is_for_its_host", plain_http_elsewhere);
 }
 
 /// With the variables alone, and tunnelled.
@@ -146,4 +147,25 @@ fn tls_elsewhere(cx: &Cx) {
         vec!["run".to_owned(), "--allow".into(), rule.clone(), "--tls-off".into(), rule, "--".into()];
     words.extend(front.map(str::to_owned));
     cx.exeat(words).run().exits(0).shows("hello from");
+}
+
+/// L14: a tunnel to another port that opens with a request is held to its host, as one to port 80.
+fn plain_http_elsewhere(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let rule = format!("{good}:8443");
+    let url = format!("http://{good}:8443/");
+    let host = format!("Host: {evil}");
+    for (words, reason) in [
+        (vec!["curl", "-sS", "-p", "-H", &host, &url], "host_mismatch"),
+        (vec!["curl", "-sS", "-p", "-X", "get", "-H", &host, &url], "host_mismatch"),
+        (vec!["curl", "-sS", "-p", "--http2-prior-knowledge", &url], "malformed"),
+    ] {
+        let done = cx.run(&[&rule], words).run();
+        let log = done.record();
+        let decisions = log.events("decision");
+        assert_eq!(decisions.len(), 2, "{decisions:?}");
+        assert_eq!(decisions[1]["reason"], reason);
+        assert_eq!(log.events("close")[0]["bytes_up"], 0);
+    }
+    assert_eq!(heads(cx), "");
 }

@@ -4,22 +4,23 @@
 //! Written as absences: no upstream socket is opened before its decision is written; nothing dials a name; no path
 //! reaches `dial` without a `Vetted`, or another proxy without an `Entrusted`; after a refusal nothing more is read as a request.
 
+mod settle;
 mod socks;
 mod transparent;
 
 use std::future::Future;
-use std::io;
-use std::sync::atomic::Ordering;
 
 use exeat_audit::{ConnId, End, RunId, Via};
 use exeat_policy::{Ech, Target};
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 
+use self::settle::{Any, settle};
 use crate::head::{Asks, Fault, Head, Parsed, Parser, Plain};
-use crate::hello::{self, HelloFault, Reader};
+use crate::hello::{HelloFault, Reader};
 use crate::http::{self, Exchange};
 use crate::limits;
+use crate::opening::{Opening, Opens};
 use crate::reach::{Carries, Reached, Wanted, reach};
 use crate::record::Record;
 use crate::reply::{ESTABLISHED, Refusal, refuse};
@@ -56,7 +57,15 @@ pub(crate) async fn serve(
         }
     });
     let opened = match until(stop, opening).await {
-        Some(Opened::Any(any)) => until(stop, settle(any, &mut record, cx)).await,
+        Some(Opened::Any(any)) => {
+            let settling = Box::pin(settle(*any, &mut record, cx));
+            // It is a tunnel already: what its client has sent is delivered.
+            tokio::select! {
+                biased;
+                opened = settling => opened,
+                () = async { stop.cancelled().await; sleep(cx.limits().drain).await } => None,
+            }
+        }
         opened => opened,
     };
     match opened {
@@ -85,7 +94,7 @@ enum Opened {
     /// Bytes go both ways.
     Tunnel(Tunnel),
     /// It may carry anything, and nobody has said a word yet.
-    Any(Any),
+    Any(Box<Any>),
     /// One request goes up, and its answer down.
     Exchange(Box<Exchange>),
 }
@@ -95,13 +104,6 @@ struct Tunnel {
     client: Stream,
     upstream: Stream,
     early: Early,
-}
-
-/// Both ends of a tunnel whose first bytes tell what it carries, and what is there of them.
-struct Any {
-    tunnel: Tunnel,
-    target: Target,
-    ech: Ech,
 }
 
 /// Everything before bytes may go upstream. `None`: they may not, and all was said and recorded.
@@ -168,16 +170,18 @@ async fn opened(
         return request_inside(client, first, target, upstream, record, cx).await;
     }
     let early = Early { up: first, down: Vec::new() };
-    let any = Any { tunnel: Tunnel { client, upstream, early }, target, ech };
-    let tls = match carries {
-        Carries::Tls => Some(true),
-        Carries::Any => hello::opens_with_tls(&any.tunnel.early.up),
-        Carries::Http | Carries::Unseen => Some(false),
+    let mut any =
+        Any { tunnel: Tunnel { client, upstream, early }, target, ech, opening: Opening::default() };
+    let opens = match carries {
+        Carries::Tls => Opens::Tls,
+        Carries::Any => any.opening.look(&any.tunnel.early.up),
+        Carries::Http | Carries::Unseen => Opens::Other,
     };
-    match tls {
-        Some(true) => named(any, record, cx).await,
-        Some(false) => Some(any.tunnel.open()),
-        None => Some(Opened::Any(any)),
+    match opens {
+        Opens::Tls => named(any, record, cx).await,
+        Opens::Http => settle::request(any, false, record, cx).await,
+        Opens::Other => Some(any.tunnel.open()),
+        Opens::Unknown { .. } => Some(Opened::Any(Box::new(any))),
     }
 }
 
@@ -188,71 +192,9 @@ impl Tunnel {
     }
 }
 
-/// What a tunnel that nobody has settled can go on with.
-enum Ready {
-    Client,
-    Server,
-    /// The client takes what the server said.
-    Taking,
-}
-
-/// Waits for the first bytes of the client, and passes on what the server says before: one that opens with TLS names its
-/// target, whoever spoke first.
-async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    let Tunnel { client, upstream, early: Early { up: first, down } } = &mut any.tunnel;
-    let by = Instant::now() + cx.limits().total;
-    while first.is_empty() {
-        let ready = async {
-            tokio::select! {
-                // Bytes of the client are looked at, also where the server's have come as well.
-                biased;
-                ready = client.readable() => ready.map(|()| Ready::Client),
-                ready = client.writable(), if !down.is_empty() => ready.map(|()| Ready::Taking),
-                ready = upstream.readable(), if down.is_empty() => ready.map(|()| Ready::Server),
-            }
-        };
-        let idle = Instant::now() + cx.limits().idle;
-        let done = match timeout_at(idle.min(by), ready).await {
-            Ok(Ok(Ready::Client)) => client.try_read_some(first, limits::EARLY_BYTES),
-            Ok(Ok(Ready::Server)) => upstream.try_read_some(down, limits::EARLY_BYTES),
-            Ok(Ok(Ready::Taking)) => client.try_write(down).inspect(|&taken| {
-                record.moved.down.fetch_add(taken as u64, Ordering::Relaxed);
-                down.drain(..taken);
-            }),
-            Ok(Err(error)) => Err(error),
-            Err(_) if Instant::now() >= by => {
-                record.close(End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()));
-                return None;
-            }
-            Err(_) => {
-                record.close(End::Idle, None);
-                return None;
-            }
-        };
-        match done {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Ok(moved) if moved > 0 => {}
-            // What broke shows again in the tunnel, and so does an end.
-            _ => break,
-        }
-    }
-    // A first byte or two may not tell; whatever the server says, others follow, or it is no handshake.
-    let by = Instant::now() + cx.limits().hello;
-    while !first.is_empty() && hello::opens_with_tls(first).is_none() {
-        match timeout_at(by, client.read_some(first, limits::EARLY_BYTES)).await {
-            Ok(Ok(read)) if read > 0 => {}
-            _ => break,
-        }
-    }
-    match hello::opens_with_tls(first) {
-        Some(true) => Box::pin(named(any, record, cx)).await,
-        Some(false) | None => Some(any.tunnel.open()),
-    }
-}
-
 /// A tunnel that opens with TLS: its hello names the target, or nothing goes upstream.
 async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
-    let Any { tunnel: Tunnel { mut client, upstream, mut early }, target, ech } = any;
+    let Any { tunnel: Tunnel { client, upstream, mut early }, target, ech, .. } = any;
     let by = Instant::now() + cx.limits().hello;
     match check_hello(&client, &mut early.up, &target, ech, record, by).await {
         Ok(Hello::Passed) => Some(Tunnel { client, upstream, early }.open()),
@@ -260,17 +202,27 @@ async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened
             record.close(End::Client, None);
             None
         }
-        Err(fault) => {
-            record.late(&target, fault.reason(), fault.to_string());
-            let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
-            drop(upstream);
-            client.linger(cx.limits().linger).await;
-            None
-        }
+        Err(fault) => alert_and_close(client, upstream, &target, fault, record, cx).await,
     }
 }
 
-/// A tunnel to the port of plain HTTP: it carries a request, and the request names the target.
+/// Refuses a tunnel that stands, because of what its client sent first.
+async fn alert_and_close(
+    mut client: Stream,
+    upstream: Stream,
+    target: &Target,
+    fault: HelloFault,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
+    record.late(target, fault.reason(), fault.to_string());
+    let _ = client.write_until(alert(fault), Instant::now() + limits::REPLY).await;
+    drop(upstream);
+    client.linger(cx.limits().linger).await;
+    None
+}
+
+/// A tunnel to the port of plain HTTP, or one that opens with a request: the request names the target.
 async fn request_inside(
     client: Stream,
     mut bytes: Vec<u8>,
@@ -381,7 +333,7 @@ fn alert(fault: HelloFault) -> &'static [u8] {
     match fault {
         HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => ACCESS_DENIED,
         HelloFault::Malformed | HelloFault::TooLarge => &[21, 3, 3, 0, 2, 2, 50], // decode_error
-        HelloFault::NotTls | HelloFault::Timeout => &[],
+        HelloFault::NotTls | HelloFault::Timeout | HelloFault::Undecided => &[],
     }
 }
 

@@ -104,6 +104,8 @@ pub(crate) enum Fault {
     OtherHostInside,
     #[error("this tunnel takes requests for its host, in plain HTTP")]
     NotForTunnel,
+    #[error("a request in a tunnel that has carried something else before")]
+    NotFirst,
     #[error("the body is malformed or cut short")]
     Body,
 }

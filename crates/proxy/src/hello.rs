@@ -44,6 +44,8 @@ pub(crate) enum HelloFault {
     TooLarge,
     #[error("the TLS hello did not arrive in time")]
     Timeout,
+    #[error("the first bytes did not show in time what the tunnel carries")]
+    Undecided,
     #[error("the TLS hello names no server")]
     NoName,
     #[error("the TLS hello names another server")]
@@ -59,7 +61,7 @@ impl HelloFault {
             Self::NotTls => Reason::NotTls,
             Self::Malformed => Reason::HelloMalformed,
             Self::TooLarge => Reason::HelloTooLarge,
-            Self::Timeout => Reason::HelloTimeout,
+            Self::Timeout | Self::Undecided => Reason::HelloTimeout,
             Self::NoName => Reason::SniMissing,
             Self::OtherName => Reason::SniMismatch,
             Self::Hidden => Reason::Ech,
@@ -109,13 +111,14 @@ impl Hello {
 /// Whether a client that may say anything opens with TLS, well-formed or not; `None`: not enough bytes to tell.
 ///
 /// What some server takes for the beginning of a handshake counts: a record of any type and version, as there are servers
-/// that skip alerts in front of a hello and look at no version, and the SSL 2.0 form of a hello (RFC 5246 appendix E.2).
+/// that skip alerts in front of a hello and look at no version, and the SSL 2.0 form of a hello (RFC 5246 appendix E.2), whose
+/// length is below 0x7f00: 0xff is what Telnet begins with.
 pub(crate) fn opens_with_tls(bytes: &[u8]) -> Option<bool> {
     match *bytes {
         [] => None,
         [20..=24, ..] => Some(true),
-        [0x80..=0xff, _, 1, 3, ..] => Some(true),
-        [0x80..=0xff] | [0x80..=0xff, _] | [0x80..=0xff, _, 1] => None,
+        [0x80..=0xfe, _, 1, 3, ..] => Some(true),
+        [0x80..=0xfe] | [0x80..=0xfe, _] | [0x80..=0xfe, _, 1] => None,
         _ => Some(false),
     }
 }

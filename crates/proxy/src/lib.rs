@@ -19,6 +19,7 @@ mod hello;
 mod hosts;
 mod http;
 pub mod limits;
+mod opening;
 mod per_host;
 mod reach;
 mod record;

@@ -14,6 +14,10 @@ pub const HEAD: Duration = Duration::from_secs(10);
 /// 8 KiB a field; a CONNECT head of real clients is under 1 KiB. Over it: 431.
 pub const HEAD_BYTES: usize = 32 * 1024;
 
+/// Bytes of a first line in a tunnel, at most, that may yet be a request's where its first word is no usual method. Go's server
+/// takes a head of 1 MiB; others take 8 to 64 KiB. Such a line is not held.
+pub const REQUEST_LINE: usize = 1024 * 1024 + 4096;
+
 /// Fields in one head. The bound of Apache (`LimitRequestFields 100`) and of hyper. Over it: 431.
 pub const FIELDS: usize = 100;
 

@@ -227,6 +227,25 @@ impl Side {
     }
 }
 
+/// Writes what `upstream` takes without waiting, within the upload budget, and counts it.
+pub(crate) fn send_now(upstream: &Stream, bytes: &[u8], moved: &Moved<'_>) -> io::Result<usize> {
+    let taken = match &moved.budget {
+        None => upstream.try_write(bytes)?,
+        Some(budget) => {
+            let write = |part: usize| match upstream.try_write(bytes.get(..part).unwrap_or_default()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => Poll::Pending,
+                done => Poll::Ready(done),
+            };
+            match budget.spend(bytes.len(), write) {
+                Poll::Ready(done) => done?,
+                Poll::Pending => return Err(io::ErrorKind::WouldBlock.into()),
+            }
+        }
+    };
+    moved.up.fetch_add(taken as u64, Ordering::Relaxed);
+    Ok(taken)
+}
+
 /// When bytes last moved, in milliseconds since the tunnel began.
 pub(crate) struct Clock {
     start: Instant,

@@ -31,6 +31,13 @@ impl Proxy {
     }
 
     /// Sends greeting and request in their turns, and reads the code of the reply.
+    /// A tunnel to a name.
+    pub(super) async fn socks_to(&self, way: Way, host: &str, port: u16) -> Box<dyn Client> {
+        let (client, code) = self.ask_socks(way, &name(host.as_bytes(), port)).await;
+        assert_eq!(code, 0);
+        client
+    }
+
     async fn ask_socks(&self, way: Way, request: &[u8]) -> (Box<dyn Client>, u8) {
         let mut client = self.socks(way).await;
         client.write_all(&[5, 2, 2, 0]).await.unwrap();

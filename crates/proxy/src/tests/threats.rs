@@ -41,14 +41,19 @@ async fn p23_a09_nobody_says_who_he_is() {
     }
 }
 
-/// P18: what stands in a tunnel is bytes for the origin, also where it reads like a request to us: no second decision.
+/// P18: what stands in a tunnel is never a request to us: no second decision allows anything. On a port that may carry anything it
+/// is refused, as L14 has it, and where the check is given up it is bytes for the origin.
 #[tokio::test]
 async fn p18_a_request_in_a_tunnel_is_bytes() {
     let inner = b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\nGET http://evil.test/ HTTP/1.1\r\n\r\n";
-    for early in [true, false] {
+    for (early, tls) in
+        [(true, TlsCheck::Off), (false, TlsCheck::Off), (true, TlsCheck::Auto), (false, TlsCheck::Auto)]
+    {
         let origin = origin(b"").await;
         let target = format!("allowed.test:{}", origin.port());
-        let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
+        let mut given = setup(&[&format!("127.0.0.1:{}", origin.port())]);
+        given.rules.push((target.clone(), tls));
+        let proxy = given.start().await;
         let mut client = proxy.connect(Way::Unix).await;
         let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
         let together = if early { [&head[..], inner].concat() } else { head };
@@ -57,14 +62,19 @@ async fn p18_a_request_in_a_tunnel_is_bytes() {
         if !early {
             client.write_all(inner).await.unwrap();
         }
-        eventually(|| origin.bytes() == inner).await;
+        let mut decisions = vec!["allow:rule"];
+        if tls == TlsCheck::Off {
+            eventually(|| origin.bytes() == inner).await;
+        } else {
+            assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 400 "));
+            assert!(origin.bytes().is_empty());
+            decisions.push("deny:malformed");
+        }
         client.shutdown().await.unwrap();
         drop(client);
         let ended = proxy.end().await;
-        assert_eq!(
-            (ended.decisions(), ended.asked),
-            (vec!["allow:rule".to_owned()], vec!["allowed.test".to_owned()])
-        );
+        assert_eq!(ended.decisions(), decisions);
+        assert_eq!(ended.asked, ["allowed.test"]);
     }
 }
 
@@ -165,4 +175,135 @@ async fn x08_a_redirect_is_asked_for_again() {
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule", "deny:default"]);
     assert_eq!((evil.connections(), ended.asked), (0, vec!["allowed.test".to_owned()]));
+}
+
+/// L14: plain HTTP is held to its host on every port and by every entry, however its first line is spelled and cut up; the answer
+/// of the granted host comes through, and nothing of a refused request reaches it.
+#[tokio::test]
+async fn l14_plain_http_on_any_port_is_for_its_host() {
+    let evil = "Host: evil.test\r\n\r\n";
+    for (request, reason) in [
+        (format!("GET / HTTP/1.1\r\n{evil}"), "host_mismatch"),
+        (format!("FOO / HTTP/1.1\r\n{evil}"), "host_mismatch"),
+        ("GET http://evil.test/ HTTP/1.1\r\nHost: TARGET\r\n\r\n".to_owned(), "host_mismatch"),
+        (format!("GET / HTTP/1.1\r\nHost: TARGET\r\n{evil}"), "malformed"),
+        ("GET / HTTP/1.0\r\n\r\n".to_owned(), "malformed"),
+        ("GET http://evil.test/\r\n".to_owned(), "malformed"),
+        (format!("get / http/1.1\r\n{evil}"), "malformed"),
+        (format!("\r\nGET / HTTP/1.1\r\n{evil}"), "malformed"),
+        (format!("GET\t/\tHTTP/1.1\r\n{evil}"), "malformed"),
+        (format!("GET / HTTP/1.1\n{}", evil.replace('\r', "")), "malformed"),
+        ("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_owned(), "malformed"),
+        (format!("PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\nGET / HTTP/1.1\r\n{evil}"), "malformed"),
+        (format!("{} / HTTP/1.1\r\n{evil}", "M".repeat(40_000)), "malformed"),
+        (format!("CONNECT evil.test:443 HTTP/1.1\r\n{evil}"), "malformed"),
+    ] {
+        for (socks, pieces) in [(false, 1), (false, 2), (true, 1)] {
+            let web = web("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi".to_owned()).await;
+            let target = format!("allowed.test:{}", web.port);
+            let proxy = setup(&[&target, &format!("127.0.0.1:{}", web.port)]).start().await;
+            let mut client = if socks {
+                proxy.socks_to(Way::Tcp, "allowed.test", web.port).await
+            } else {
+                proxy.ask(Way::Tcp, &target).await.0
+            };
+            let request = request.replace("TARGET", &target);
+            for piece in request.as_bytes().chunks(request.len().div_ceil(pieces)) {
+                let _ = client.write_all(piece).await;
+                sleep(Duration::from_millis(20)).await;
+            }
+            let answer = String::from_utf8_lossy(&read_to_end(&mut *client).await).into_owned();
+            assert!(answer.starts_with("HTTP/1.1 4"), "{request:.60?}: {answer}");
+            assert!(!web.seen().concat().contains('\n'), "{request:.60?}");
+            let ended = proxy.end().await;
+            assert_eq!(
+                ended.decisions(),
+                ["allow:rule".to_owned(), format!("deny:{reason}")],
+                "{request:.60?}"
+            );
+            ended.closes_follow_decisions();
+        }
+    }
+    let web = web("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi".to_owned()).await;
+    let target = format!("allowed.test:{}", web.port);
+    let proxy = setup(&[&target, &format!("127.0.0.1:{}", web.port)]).start().await;
+    let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+    // And another request behind it is none.
+    let both = format!("GET /1 HTTP/1.1\r\nHost: {target}\r\n\r\nGET /2 HTTP/1.1\r\nHost: evil.test\r\n\r\n");
+    client.write_all(both.as_bytes()).await.unwrap();
+    let answer = String::from_utf8(read_to_end(&mut *client).await).unwrap();
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n") && answer.ends_with("hi"), "{answer}");
+    let seen = web.seen().concat();
+    assert!(seen.contains(&format!("Host: {target}\r\n")) && !seen.contains("evil"), "{seen}");
+}
+
+/// L14: bytes that do not show yet what they are go on where no request can be complete in them, and answers come at once.
+#[tokio::test]
+async fn l14_other_protocols_lose_no_time() {
+    for (greeting, asked) in [
+        (&b""[..], &b"ping"[..]),
+        (b"", b"\r\n"),
+        (b"", b"hello from the stage"),
+        (b"", b"0032git-upload-pack /project.git\0host=allowed.test\0"),
+        (b"", b"SSH-2.0-OpenSSH_9.2p1 Debian-2\r\n"),
+        (b"220 mail.test\r\n", b"EHLO stage.test\r\n"),
+        (b"", b"get user:1\r\n"),
+    ] {
+        for early in [true, false] {
+            let origin = origin(greeting).await;
+            let target = format!("allowed.test:{}", origin.port());
+            let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
+            let mut client = proxy.connect(Way::Tcp).await;
+            let head = format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").into_bytes();
+            client.write_all(&if early { [&head, asked].concat() } else { head }).await.unwrap();
+            read_head(&mut *client).await;
+            let mut heard = vec![0; greeting.len()];
+            client.read_exact(&mut heard).await.unwrap();
+            let start = Instant::now();
+            if !early {
+                client.write_all(asked).await.unwrap();
+            }
+            eventually(|| origin.bytes() == asked).await;
+            // Well under the deadline for a hello, which is 500 ms here.
+            assert!(start.elapsed() < Duration::from_millis(300), "{}", asked.escape_ascii());
+            client.write_all(b" more").await.unwrap();
+            eventually(|| origin.bytes() == [asked, b" more"].concat()).await;
+            client.shutdown().await.unwrap();
+            drop(client);
+            sleep(Duration::from_millis(20)).await;
+            let ended = proxy.end().await;
+            assert_eq!(ended.decisions(), ["allow:rule"], "{}", asked.escape_ascii());
+            assert_eq!(ended.of("close")[0]["bytes_up"], asked.len() + 5);
+        }
+    }
+}
+
+/// L14: what may be the beginning of a request, and stays that, is closed at the deadline; the end of the stream counts as that of
+/// its line.
+#[tokio::test]
+async fn l14_half_a_request_is_closed() {
+    for (bytes, ends, reason) in [
+        (&b"GET"[..], false, "hello_timeout"),
+        (b"GET / HTTP/1.1", false, "hello_timeout"),
+        (b"FOO x\r", false, "hello_timeout"),
+        (b"GET http://evil.test/ HTTP/1.1", true, "malformed"),
+        (b"FOO http://evil.test/ HTTP/1.1", true, "malformed"),
+    ] {
+        let origin = origin(b"").await;
+        let target = format!("allowed.test:{}", origin.port());
+        let proxy = setup(&[&target, &format!("127.0.0.1:{}", origin.port())]).start().await;
+        let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+        client.write_all(bytes).await.unwrap();
+        if ends {
+            client.shutdown().await.unwrap();
+        }
+        read_to_end(&mut *client).await;
+        let ended = proxy.end().await;
+        assert_eq!(
+            ended.decisions(),
+            ["allow:rule".to_owned(), format!("deny:{reason}")],
+            "{}",
+            bytes.escape_ascii()
+        );
+    }
 }

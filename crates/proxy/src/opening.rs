@@ -1,0 +1,215 @@
+//! Tells from the first bytes of a client whether a tunnel carries TLS, plain HTTP, or something else. It reads no socket and
+//! keeps no bytes: it says which of them may go on before it knows.
+//!
+//! What some server takes for a request counts, not what RFC 9112 allows: servers skip empty lines in front, fold the case of a
+//! method, take any token for one, and part the words of the line by more than a space. The strict reader of `head.rs` then
+//! refuses such a request.
+
+use crate::hello;
+use crate::limits;
+
+/// What a tunnel carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Opens {
+    /// TLS, well-formed or not.
+    Tls,
+    /// A request, well-formed or not.
+    Http,
+    /// Neither.
+    Other,
+    /// Not enough bytes to tell; the first `free` of those that wait may go on.
+    Unknown {
+        /// No request is complete in them.
+        free: usize,
+    },
+}
+
+/// The methods that clients send. A first word that may become one of them waits until it can be told; any other word goes on
+/// without its line end, so that a protocol without lines loses no time. `PRI` is the preface of HTTP/2 (RFC 9113 section 3.4),
+/// and `PROXY` what stands in front of a request for a server that believes it.
+const METHODS: [&[u8]; 11] =
+    [b"GET", b"HEAD", b"POST", b"PUT", b"PATCH", b"DELETE", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", PROXY];
+
+const PROXY: &[u8] = b"PROXY";
+
+/// What ends a request line, wherever it stands behind the method.
+const HTTP: &[u8] = b"HTTP/";
+
+/// What a PROXY header of version 2 begins with, as far as nothing else does.
+const PROXY_2: &[u8] = b"\r\n\r\n";
+
+/// The state of the look at the first bytes.
+#[derive(Debug, Default)]
+pub(crate) struct Opening {
+    part: Part,
+    /// Bytes that were looked at, of those that wait.
+    looked: usize,
+    /// Bytes that were looked at, in all.
+    seen: usize,
+    /// Bytes in front of the first word are those of [`PROXY_2`] so far.
+    other_lead: bool,
+    word: Start,
+    /// The second word.
+    object: Start,
+    /// Bytes of [`HTTP`] that the current word begins with; `None`: it begins with something else.
+    matched: Option<usize>,
+    /// A word behind the first begins with [`HTTP`].
+    is_request: bool,
+    /// Where a carriage return waits for its line feed, among the bytes that wait.
+    line_end: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Part {
+    /// What stands in front of the first word.
+    #[default]
+    Lead,
+    /// The first word.
+    Word,
+    /// The rest of the first line.
+    Line,
+}
+
+/// How a word begins, in upper case.
+#[derive(Debug, Default)]
+struct Start {
+    bytes: [u8; 8],
+    /// Bytes of the whole word.
+    len: usize,
+    ended: bool,
+}
+
+impl Start {
+    fn push(&mut self, byte: u8) {
+        if let Some(place) = self.bytes.get_mut(self.len) {
+            *place = byte.to_ascii_uppercase();
+        }
+        self.len += 1;
+    }
+
+    fn kept(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&self.bytes)
+    }
+
+    fn is(&self, word: &[u8]) -> bool {
+        self.kept() == word && self.len == word.len()
+    }
+}
+
+impl Opening {
+    /// Looks at `waiting`, which begins with what waited before.
+    pub(crate) fn look(&mut self, waiting: &[u8]) -> Opens {
+        if self.seen == self.looked {
+            // Nothing has gone on.
+            match hello::opens_with_tls(waiting) {
+                Some(true) => return Opens::Tls,
+                Some(false) => {}
+                None => return Opens::Unknown { free: 0 },
+            }
+        }
+        for &byte in waiting.get(self.looked..).unwrap_or_default() {
+            if let Some(opens) = self.next(byte) {
+                return opens;
+            }
+            self.looked += 1;
+            self.seen += 1;
+        }
+        match self.may_be_known() {
+            // The reader of heads says what is wrong with it.
+            true if waiting.len() >= limits::HEAD_BYTES => Opens::Http,
+            true => Opens::Unknown { free: 0 },
+            false if self.seen >= limits::REQUEST_LINE => Opens::Other,
+            false => Opens::Unknown { free: self.line_end.unwrap_or(waiting.len()) },
+        }
+    }
+
+    /// What it is where nothing follows: some servers take the end for that of a line.
+    pub(crate) fn finish(&self) -> Opens {
+        if self.part == Part::Line { self.at_line_end() } else { Opens::Other }
+    }
+
+    /// The first `count` bytes that waited have gone on.
+    pub(crate) fn gone_on(&mut self, count: usize) {
+        self.looked = self.looked.saturating_sub(count);
+        self.line_end = self.line_end.map(|at| at.saturating_sub(count));
+    }
+
+    /// Whether a byte has gone on.
+    pub(crate) fn let_through(&self) -> bool {
+        self.seen > self.looked
+    }
+
+    fn next(&mut self, byte: u8) -> Option<Opens> {
+        match self.part {
+            Part::Lead if is_gap(byte) => {
+                self.other_lead |= PROXY_2.get(self.seen) != Some(&byte);
+            }
+            Part::Lead if byte == 0 && self.seen == PROXY_2.len() && !self.other_lead => {
+                return Some(Opens::Http);
+            }
+            Part::Lead | Part::Word if is_token(byte) => {
+                self.part = Part::Word;
+                self.word.push(byte);
+            }
+            Part::Word if byte == b'\n' => return Some(Opens::Other),
+            Part::Word if is_gap(byte) => {
+                if self.word.is(PROXY) {
+                    return Some(Opens::Http);
+                }
+                self.part = Part::Line;
+                self.gap(byte);
+            }
+            Part::Lead | Part::Word => return Some(Opens::Other),
+            Part::Line if byte == b'\n' => return Some(self.at_line_end()),
+            Part::Line if is_gap(byte) => self.gap(byte),
+            Part::Line => {
+                self.line_end = None;
+                if !self.object.ended {
+                    self.object.push(byte);
+                }
+                self.matched = self.matched.filter(|&at| HTTP.get(at) == Some(&byte.to_ascii_uppercase()));
+                self.matched = self.matched.map(|at| at + 1);
+                self.is_request |= self.matched == Some(HTTP.len());
+            }
+        }
+        None
+    }
+
+    fn gap(&mut self, byte: u8) {
+        self.object.ended = self.object.len > 0;
+        self.matched = Some(0);
+        self.line_end = (byte == b'\r').then_some(self.looked);
+    }
+
+    /// Whether the first word is one of [`METHODS`], or may become one.
+    fn may_be_known(&self) -> bool {
+        match self.part {
+            Part::Lead => false,
+            Part::Word => METHODS
+                .iter()
+                .any(|method| self.word.len <= method.len() && method.starts_with(self.word.kept())),
+            Part::Line => METHODS.iter().any(|method| self.word.is(method)),
+        }
+    }
+
+    fn at_line_end(&self) -> Opens {
+        let object = self.object.kept();
+        // Version 0.9 of HTTP has no version in its line.
+        let is_old = self.may_be_known()
+            && (object.starts_with(b"/") || object.starts_with(b"HTTP:") || object.starts_with(b"HTTPS:"));
+        if self.is_request || is_old { Opens::Http } else { Opens::Other }
+    }
+}
+
+/// What some server takes for the space between words: that of C's `isspace` and of Python's `split`.
+fn is_gap(byte: u8) -> bool {
+    matches!(byte, 0x09..=0x0d | 0x1c..=0x20 | 0x85 | 0xa0)
+}
+
+/// RFC 9110 section 5.6.2.
+fn is_token(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte)
+}
+
+#[cfg(test)]
+mod tests;

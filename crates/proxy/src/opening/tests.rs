@@ -1,0 +1,159 @@
+use super::*;
+
+/// What comes of bytes that arrive in pieces, with all that may go on gone on in between; and how much that was.
+fn look(pieces: &[&[u8]]) -> (Opens, usize) {
+    let mut opening = Opening::default();
+    let mut waiting = Vec::new();
+    let mut gone = 0;
+    for piece in pieces {
+        waiting.extend_from_slice(piece);
+        match opening.look(&waiting) {
+            Opens::Unknown { free } => {
+                waiting.drain(..free);
+                opening.gone_on(free);
+                gone += free;
+                assert_eq!(opening.let_through(), gone > 0);
+            }
+            opens => return (opens, gone),
+        }
+    }
+    (Opens::Unknown { free: 0 }, gone)
+}
+
+fn whole(bytes: &[u8]) -> Opens {
+    look(&[bytes]).0
+}
+
+fn byte_by_byte(bytes: &[u8]) -> (Opens, usize) {
+    look(&bytes.chunks(1).collect::<Vec<_>>())
+}
+
+/// L14: what some server takes for a request is one, however it arrives, and no complete line of it goes on before.
+#[test]
+fn l14_knows_requests_of_any_spelling() {
+    for line in [
+        &b"GET / HTTP/1.1\r\n"[..],
+        b"get / http/1.1\r\n",
+        b"gEt /\n",
+        b"GET  /  HTTP/1.1\n",
+        b"GET\t/\tHTTP/1.1\r\n",
+        b"GET\x0b/\x0cHTTP/1.1\r\n",
+        b"GET\x1c/\xa0HTTP/1.1\r\n",
+        b"\r\nGET / HTTP/1.1\r\n",
+        b"\n\n \tGET / HTTP/1.1\r\n",
+        b"\x1cGET / HTTP/1.1\r\n",
+        b"FOO / HTTP/1.1\r\n",
+        b"M-SEARCH * HTTP/1.1\r\n",
+        b"x-y_z.!# http://evil.test/ HTTP/1.0\n",
+        b"GET http://evil.test/\r\n",
+        b"GET https://evil.test/\r\n",
+        b"GET //evil.test/ x\r\n",
+        b"GET /\0 HTTP/1.1\r\n",
+        b"GET /a\rb HTTP/1.1\r\n",
+        b"GET /HTTP/1.1\r\n",
+        b"CONNECT evil.test:443 HTTP/1.1\r\n",
+        b"PRI * HTTP/2.0\r\n",
+        b"PROXY TCP4 192.0.2.1 192.0.2.2 1 80\r\n",
+        b"PROXY UNKNOWN\r\n",
+        b"\r\n\r\n\0\r\nQUIT\n",
+    ] {
+        assert_eq!(whole(line), Opens::Http, "{}", line.escape_ascii());
+        let (opens, gone) = byte_by_byte(line);
+        assert_eq!(opens, Opens::Http, "{}", line.escape_ascii());
+        assert!(gone < line.len() && !line[..gone].trim_ascii().contains(&b'\n'), "{gone}");
+    }
+    let long = [&vec![b'M'; 300_000][..], b" / HTTP/1.1\r\n"].concat();
+    assert_eq!(whole(&long), Opens::Http);
+    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Opens::Http);
+    // What is held is bounded.
+    let endless = [b"GET /", &vec![b'a'; limits::HEAD_BYTES][..]].concat();
+    assert_eq!(whole(&endless), Opens::Http);
+}
+
+/// L14: what is neither TLS nor HTTP goes on as soon as it is there.
+#[test]
+fn l14_other_protocols_do_not_wait() {
+    for line in [
+        &b"SSH-2.0-OpenSSH_9.2p1 Debian-2+deb12u3\r\n"[..],
+        b"SSH-2.0-Go\r\n",
+        b"EHLO stage.test\r\n",
+        b"get user:123\r\n",
+        b"SET key value\r\n",
+        b"*1\r\n$4\r\nPING\r\n",
+        b"CONNECT {\"verbose\":false}\r\n",
+        b"CONNECT\naccept-version:1.2\n\n\0",
+        b"OPTIONS rtsp://camera.test/ RTSP/1.0\r\n",
+        b"NICK someone\r\n",
+        b"USER anonymous\r\n",
+        b"RFB 003.008\n",
+        b"selector\r\n",
+        b"<?xml version='1.0'?><stream:stream>",
+        b"{\"id\": 1}",
+        b"\0\0\0\x08\x04\xd2\x16\x2f",
+        b"AMQP\0\0\x09\x01",
+        b"\x30\x25\x02\x01\x01\x60\x07",
+        b"\xff\xfb\x01",
+        b"post office\n",
+    ] {
+        assert_eq!(whole(line), Opens::Other, "{}", line.escape_ascii());
+        assert_eq!(byte_by_byte(line).0, Opens::Other, "{}", line.escape_ascii());
+    }
+    // These have no end by which they could be told; nothing of them waits.
+    for open in [
+        &b"ping"[..],
+        b"\x30\x0c\x02\x01\x01\x60\x07",
+        b"0032git-upload-pack /project.git\0host=git.test\0",
+        b"\r\n",
+        b"hello you",
+    ] {
+        assert_eq!(look(&[open]), (Opens::Unknown { free: 0 }, open.len()), "{}", open.escape_ascii());
+        assert_eq!(byte_by_byte(open).1, open.len());
+    }
+    // A line of text that is longer than any request's.
+    let long = [&vec![b'x'; limits::REQUEST_LINE][..], b" HTTP/"].concat();
+    assert_eq!(look(&long.chunks(4000).collect::<Vec<_>>()).0, Opens::Other);
+}
+
+/// L14: what may be the beginning of a request waits whole, and the end of the stream counts as that of the line.
+#[test]
+fn l14_the_beginning_of_a_request_waits() {
+    for held in [
+        &b"G"[..],
+        b"GET",
+        b"get ",
+        b"GET / HTTP/1.1",
+        b"POST /x",
+        b"PRI * HTTP/2.0",
+        b"\x80",
+        b"\x80\x2e\x01",
+    ] {
+        assert_eq!(look(&[held]), (Opens::Unknown { free: 0 }, 0), "{}", held.escape_ascii());
+        assert_eq!(byte_by_byte(held).1, 0);
+    }
+    for (bytes, opens) in [
+        (&b"GET / HTTP/1.1"[..], Opens::Http),
+        (b"GET http://evil.test/", Opens::Http),
+        (b"GET", Opens::Other),
+        (b"get key", Opens::Other),
+        (b"FOO / HTTP/1.1", Opens::Http),
+        (b"ping", Opens::Other),
+        (b"", Opens::Other),
+    ] {
+        let mut opening = Opening::default();
+        let _ = opening.look(bytes);
+        assert_eq!(opening.finish(), opens, "{}", bytes.escape_ascii());
+    }
+    // A carriage return waits for what follows.
+    assert_eq!(look(&[b"FOO x\r"]), (Opens::Unknown { free: 0 }, 5));
+    assert_eq!(look(&[b"FOO x\r", b"y"]), (Opens::Unknown { free: 0 }, 7));
+}
+
+/// L14: TLS in either form is told before anything else.
+#[test]
+fn l14_tls_is_told_first() {
+    for bytes in [&b"\x16"[..], b"\x16\x03\x01", b"\x15not", b"\x80\x2e\x01\x03"] {
+        assert_eq!(whole(bytes), Opens::Tls);
+        assert_eq!(byte_by_byte(bytes).0, Opens::Tls);
+    }
+    assert_eq!(whole(b""), Opens::Unknown { free: 0 });
+}
