@@ -9,6 +9,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("tls::t02_no_name_in_the_hello", no_name);
     list.bridges("tls::t06_not_tls_on_443", not_tls);
     list.bridges("tls::other_ports_carry_anything", other_ports);
+    list.matrix("tls::l13_a_second_hello_names_the_same_host", second_hello);
 }
 
 /// Nothing of the tunnel may have reached the origin.
@@ -64,3 +65,48 @@ fn other_ports(cx: &Cx) {
     let good = cx.good();
     cx.probing(&[&format!("{good}:7")], &format!("echo {good}:7 100")).run().exits(0).prints("ok: 100\n");
 }
+
+/// L13: the origin asks for a second hello, as it knows none of the curves that the first has a key for. One for the same host goes
+/// through; one for another host is refused before a byte of it goes up.
+fn second_hello(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let done =
+        cx.run(&[&good], ["curl", "-sSk", "--tlsv1.3", "--curves", "P-521:X25519", &cx.good_url()]).run();
+    done.exits(0).shows("hello from");
+    assert_eq!(done.record().events("decision").len(), 1);
+    for (second, reason) in [(&evil, Some("sni_mismatch")), (&good, None)] {
+        let script = format!("{SECOND_HELLO}\nrun('{good}', '{good}', '{second}')\n");
+        let done = cx.run(&[&good], ["/usr/bin/python3", "-c", &script]).run();
+        done.exits(0).shows("asked again: True");
+        let log = done.record();
+        let decisions = log.events("decision");
+        assert_eq!(decisions.get(1).and_then(|late| late["reason"].as_str()), reason, "{done:?}");
+        done.shows(if reason.is_none() { "answer: 22 2" } else { "answer: 21 " });
+    }
+}
+
+/// Two hellos by hand: the first has no key, so that any server asks again.
+const SECOND_HELLO: &str = r#"
+import os, socket, struct
+def ext(kind, body): return struct.pack(">HH", kind, len(body)) + body
+def counted(width, body): return len(body).to_bytes(width, "big") + body
+session, random = os.urandom(32), os.urandom(32)
+def hello(name, key):
+    share = b"\x00\x1d" + counted(2, b"\x09" + bytes(31)) if key else b""
+    body = ext(0, counted(2, b"\0" + counted(2, name.encode()))) + ext(10, counted(2, b"\x00\x1d"))
+    body += ext(13, counted(2, b"\x08\x04\x04\x03\x04\x01\x08\x07")) + ext(43, counted(1, b"\x03\x04"))
+    body += ext(45, counted(1, b"\x01")) + ext(51, counted(2, share))
+    body = b"\x03\x03" + random + counted(1, session) + counted(2, b"\x13\x01\x13\x02\x13\x03") + counted(1, b"\0") + counted(2, body)
+    return b"\x16\x03\x01" + counted(2, b"\x01" + counted(3, body))
+RETRY = bytes.fromhex("cf21ad74e59a6111be1d8c021e65b891c2a211167abb8c5e079e09e2c8a8339c")
+def run(host, first, second):
+    s = socket.create_connection(("127.0.0.1", 3128)); s.settimeout(10)
+    s.sendall(f"CONNECT {host}:443 HTTP/1.1\r\nHost: {host}:443\r\n\r\n".encode())
+    s.recv(4096)
+    s.sendall(hello(first, False))
+    print("asked again:", RETRY in s.recv(65536))
+    s.sendall(b"\x14\x03\x03\x00\x01\x01" + hello(second, True))
+    got = s.recv(65536)
+    while got[:1] == b"\x14": got = got[6:] or s.recv(65536)
+    print("answer:", *got[:1], *got[5:6])
+"#;

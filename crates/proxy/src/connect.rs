@@ -4,6 +4,7 @@
 //! Written as absences: no upstream socket is opened before its decision is written; nothing dials a name; no path
 //! reaches `dial` without a `Vetted`, or another proxy without an `Entrusted`; after a refusal nothing more is read as a request.
 
+mod second;
 mod settle;
 mod socks;
 mod transparent;
@@ -197,7 +198,10 @@ async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened
     let Any { tunnel: Tunnel { client, upstream, mut early }, target, ech, .. } = any;
     let by = Instant::now() + cx.limits().hello;
     match check_hello(&client, &mut early.up, &target, ech, record, by).await {
-        Ok(Hello::Passed) => Some(Tunnel { client, upstream, early }.open()),
+        Ok(Hello::Passed { len }) => {
+            let tunnel = Tunnel { client, upstream, early };
+            Box::pin(second::pass_hello(tunnel, len, &target, ech, record, cx)).await
+        }
         Ok(Hello::Gone) => {
             record.close(End::Client, None);
             None
@@ -291,8 +295,8 @@ async fn read_head<T>(
 
 /// How a first flight turned out that is not to be refused.
 enum Hello {
-    /// It names the target.
-    Passed,
+    /// It names the target, in the first `len` bytes.
+    Passed { len: usize },
     /// The client left without a byte.
     Gone,
 }
@@ -308,20 +312,19 @@ async fn check_hello(
 ) -> Result<Hello, HelloFault> {
     let start = Instant::now();
     let mut reader = Reader::new();
-    let mut new = first.len();
     loop {
-        if let Some(hello) = reader.advance(first, new)? {
+        if let Some(hello) = reader.advance(first)? {
             let checked = hello.check(target, ech);
             record.hello(hello, start.elapsed(), checked.is_ok());
-            return checked.map(|()| Hello::Passed);
+            return checked.map(|()| Hello::Passed { len: reader.len() });
         }
         let room = (limits::HELLO_BYTES - first.len().min(limits::HELLO_BYTES)).clamp(1, limits::EARLY_BYTES);
-        new = match timeout_at(by, client.read_some(first, room)).await {
+        match timeout_at(by, client.read_some(first, room)).await {
             Err(_) => return Err(HelloFault::Timeout),
             Ok(Err(_) | Ok(0)) if first.is_empty() => return Ok(Hello::Gone),
             Ok(Err(_) | Ok(0)) => return Err(HelloFault::Malformed),
-            Ok(Ok(read)) => read,
-        };
+            Ok(Ok(_)) => {}
+        }
     }
 }
 

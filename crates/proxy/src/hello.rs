@@ -10,10 +10,17 @@ use exeat_policy::{Ech, Host, Reason, Target};
 
 use crate::cursor::Cursor;
 use crate::limits;
+use crate::retry::RECORD;
 
-/// Reads a hello that arrives in any pieces.
+/// Reads a hello that arrives in any pieces. It keeps none of them: only where they end.
+#[derive(Debug, Default)]
 pub(crate) struct Reader {
-    acceptor: Acceptor,
+    /// Where the next record begins.
+    at: usize,
+    /// Bytes of the message in the records before.
+    have: usize,
+    /// Type and length of the message, as far as they are there.
+    head: [u8; 4],
 }
 
 /// What a complete hello says.
@@ -71,27 +78,48 @@ impl HelloFault {
 
 impl Reader {
     pub(crate) fn new() -> Self {
-        Self { acceptor: Acceptor::default() }
+        Self::default()
     }
 
-    /// Looks at everything received so far, `all`, of which the last `new` bytes were not seen before. `None`: the
-    /// hello is not complete.
-    pub(crate) fn advance(&mut self, all: &[u8], new: usize) -> Result<Option<Hello>, HelloFault> {
-        if !could_be_tls(all) {
-            return Err(HelloFault::NotTls);
-        }
-        let mut rest = all.get(all.len().saturating_sub(new)..).unwrap_or_default();
-        while !rest.is_empty() {
-            // Reading from memory; rustls refuses only to hold more than its own limit.
-            let read = self.acceptor.read_tls(&mut rest).map_err(|_| HelloFault::TooLarge)?;
-            match self.acceptor.accept() {
-                Ok(Some(accepted)) => return hello(all, &accepted.client_hello()).map(Some),
-                Ok(None) if read == 0 => break,
-                Ok(None) => {}
-                Err(_) => return Err(HelloFault::Malformed),
+    /// Looks at everything received so far. `None`: the hello is not complete.
+    pub(crate) fn advance(&mut self, all: &[u8]) -> Result<Option<Hello>, HelloFault> {
+        loop {
+            let rest = all.get(self.at..).unwrap_or_default();
+            if !could_be_tls(rest) {
+                return Err(if self.at == 0 { HelloFault::NotTls } else { HelloFault::Malformed });
+            }
+            let mut record = Cursor(rest);
+            let (Some(_), Some(length)) = (record.take(3), record.number(2)) else { break };
+            if length == 0 || length > RECORD {
+                return Err(HelloFault::Malformed);
+            }
+            let Some(fragment) = record.take(length) else { break };
+            for (place, &byte) in self.head.iter_mut().skip(self.have).zip(fragment) {
+                *place = byte;
+            }
+            self.have += length;
+            self.at += 5 + length;
+            if self.at > limits::HELLO_BYTES {
+                return Err(HelloFault::TooLarge);
+            }
+            let [kind, a, b, c] = self.head;
+            let message = 4 + (usize::from(a) << 16 | usize::from(b) << 8 | usize::from(c));
+            match self.have {
+                _ if kind != 1 => return Err(HelloFault::Malformed),
+                0..4 => {}
+                _ if message > limits::HELLO_BYTES => return Err(HelloFault::TooLarge),
+                have if have < message => {}
+                have if have == message => return hello(all.get(..self.at).unwrap_or_default()).map(Some),
+                // What follows a hello in its last record could be another one (RFC 8446 section 5.1).
+                _ => return Err(HelloFault::Malformed),
             }
         }
         if all.len() >= limits::HELLO_BYTES { Err(HelloFault::TooLarge) } else { Ok(None) }
+    }
+
+    /// Bytes of the records of a complete hello.
+    pub(crate) fn len(&self) -> usize {
+        self.at
     }
 }
 
@@ -130,9 +158,22 @@ fn could_be_tls(bytes: &[u8]) -> bool {
     content_type && major
 }
 
-fn hello(all: &[u8], seen: &rustls::server::ClientHello<'_>) -> Result<Hello, HelloFault> {
-    let message = reassemble(all).ok_or(HelloFault::Malformed)?;
+/// Reads the records of one hello twice, and compares.
+fn hello(records: &[u8]) -> Result<Hello, HelloFault> {
+    let message = reassemble(records).ok_or(HelloFault::Malformed)?;
     let (sni, ech) = server_name(&message)?;
+    let mut acceptor = Acceptor::default();
+    let mut rest = records;
+    let accepted = loop {
+        // Reading from memory; rustls refuses only to hold more than its own limit.
+        let read = acceptor.read_tls(&mut rest).map_err(|_| HelloFault::TooLarge)?;
+        match acceptor.accept() {
+            Ok(Some(accepted)) => break accepted,
+            Ok(None) if read > 0 => {}
+            _ => return Err(HelloFault::Malformed),
+        }
+    };
+    let seen = accepted.client_hello();
     // INVARIANT: the two readers agree, letter case apart (rustls folds it); else one of them was fooled.
     let agreed = match (&sni, seen.server_name()) {
         (Some(ours), Some(theirs)) => ours.eq_ignore_ascii_case(theirs),

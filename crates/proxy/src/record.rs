@@ -286,6 +286,12 @@ impl<'a> Record<'a> {
         self.hello = Some((hello, took, ok));
     }
 
+    /// A second hello was read, and does not name the target.
+    pub(crate) fn second_hello(&mut self, hello: Hello) {
+        let took = self.hello.as_ref().map_or(Duration::ZERO, |(_, took, _)| *took);
+        self.hello = Some((hello, took, false));
+    }
+
     /// A refusal after the 200: a second decision, written before the connection is closed.
     pub(crate) fn late(&mut self, target: &Target, reason: Reason, said: String) {
         self.second(target, reason, said.clone());

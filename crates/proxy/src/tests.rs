@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use crate::guard::Resolve;
 use crate::hello::tests::{entries, in_records, real, with_ech, with_server_name};
 use crate::reply::Failure;
+use crate::retry::tests::{plain as server_says_plain, record as tls_record, retry as server_says_retry};
 use crate::{Context, Entry, Limits, Listener, ServeReport, Summary, UpstreamProxy, Who, limits, serve};
 
 mod http;

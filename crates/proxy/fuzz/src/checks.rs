@@ -221,7 +221,7 @@ pub fn hello(data: &[u8]) {
     let mut reader = Reader::new();
     let mut early = None;
     for end in 1..=data.len() {
-        match reader.advance(&data[..end], 1) {
+        match reader.advance(&data[..end]) {
             Ok(None) => {}
             answer => {
                 early = Some((end, answer));
@@ -249,7 +249,7 @@ pub fn hello(data: &[u8]) {
 }
 
 fn read(data: &[u8]) -> Result<Option<Hello>, HelloFault> {
-    Reader::new().advance(data, data.len())
+    Reader::new().advance(data)
 }
 
 /// The name is made of bytes that names have, and passes for that host alone.

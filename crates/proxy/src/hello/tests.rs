@@ -88,7 +88,7 @@ pub(crate) fn entries(names: &[(u8, &[u8])]) -> Vec<u8> {
 }
 
 fn read(bytes: &[u8]) -> Result<Option<Hello>, HelloFault> {
-    Reader::new().advance(bytes, bytes.len())
+    Reader::new().advance(bytes)
 }
 
 fn sni(bytes: &[u8]) -> Result<Option<String>, HelloFault> {
@@ -103,9 +103,9 @@ fn every_prefix_is_incomplete_then_one_answer() {
     for bytes in [hello.clone(), in_records(&hello, 1), in_records(&hello, 100)] {
         let mut reader = Reader::new();
         for end in 1..bytes.len() {
-            assert_eq!(reader.advance(&bytes[..end], 1), Ok(None), "at {end}");
+            assert_eq!(reader.advance(&bytes[..end]), Ok(None), "at {end}");
         }
-        assert_eq!(reader.advance(&bytes, 1), Ok(Some(expected.clone())));
+        assert_eq!(reader.advance(&bytes), Ok(Some(expected.clone())));
         assert_eq!(read(&bytes), Ok(Some(expected.clone())));
         let behind = [bytes.as_slice(), b"anything"].concat();
         assert_eq!(read(&behind), Ok(Some(expected.clone())));

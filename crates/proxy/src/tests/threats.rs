@@ -307,3 +307,176 @@ async fn l14_half_a_request_is_closed() {
         );
     }
 }
+
+/// An origin that says the parts of a script, each once it has read so many bytes, and keeps what it read.
+#[expect(clippy::disallowed_methods, reason = "the test owns the task")]
+async fn scripted(script: Vec<(usize, Vec<u8>)>) -> (u16, Arc<Mutex<Vec<u8>>>, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let seen: Arc<Mutex<Vec<u8>>> = Arc::default();
+    let log = Arc::clone(&seen);
+    let task = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        let mut buffer = vec![0; 65536];
+        let mut script = script.into_iter().peekable();
+        while let Ok(read) = stream.read(&mut buffer).await {
+            if read == 0 {
+                break;
+            }
+            let total = {
+                let mut log = log.lock().unwrap();
+                log.extend(&buffer[..read]);
+                log.len()
+            };
+            let Some((_, part)) = script.next_if(|(after, _)| total >= *after) else { continue };
+            // However it is cut up on the way.
+            for piece in part.chunks(part.len().div_ceil(3).max(1)) {
+                let _ = stream.write_all(piece).await;
+                sleep(Duration::from_millis(2)).await;
+            }
+        }
+    });
+    (port, seen, task)
+}
+
+/// L13: where a server asks for a second hello it must name the same server, whenever and however it is sent, on port 443's terms and
+/// on those of a port that may carry anything.
+#[tokio::test]
+async fn l13_refuses_a_second_hello_for_another_host() {
+    let hello = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
+    let (good, evil) = (hello(b"allowed.test"), hello(b"evil.test"));
+    let ccs = tls_record(20, &[1]);
+    let early_data = tls_record(23, &[9; 300]);
+    let cases: Vec<(Vec<u8>, Option<&str>)> = vec![
+        (good.clone(), None),
+        ([&ccs[..], &good].concat(), None),
+        ([&early_data[..], &ccs, &in_records(&good, 50), &early_data].concat(), None),
+        (evil.clone(), Some("sni_mismatch")),
+        ([&ccs[..], &evil].concat(), Some("sni_mismatch")),
+        ([&early_data[..], &ccs, &in_records(&evil, 1)].concat(), Some("sni_mismatch")),
+        ([&tls_record(21, &[1, 0])[..], &evil].concat(), Some("sni_mismatch")),
+        (with_server_name(None, 0), Some("sni_missing")),
+        (
+            with_server_name(Some(&entries(&[(0, b"allowed.test"), (0, b"evil.test")])), 0),
+            Some("hello_malformed"),
+        ),
+        (
+            [&tls_record(22, &good[5..])[..5], &good[5..50], &ccs, &good[50..]].concat(),
+            Some("hello_malformed"),
+        ),
+        ([&[22, 2][..], &evil[2..]].concat(), Some("not_tls")),
+        (vec![0x80, 0x2e, 1, 3, 1, 0, 3, 0, 0, 0, 32], Some("hello_malformed")),
+        (b"GET / HTTP/1.1\r\n".to_vec(), Some("hello_malformed")),
+        (ccs.clone(), Some("hello_timeout")),
+        (evil[..60].to_vec(), Some("hello_timeout")),
+    ];
+    for (second, reason) in cases {
+        for tls in [TlsCheck::Sni, TlsCheck::Auto] {
+            for (pipelined, record) in [(false, 1000), (true, 1000), (false, 7)] {
+                let retry: Vec<u8> =
+                    server_says_retry().chunks(record).flat_map(|piece| tls_record(22, piece)).collect();
+                let (port, seen, _task) = scripted(vec![
+                    (good.len(), retry),
+                    (good.len() + second.len(), tls_record(22, &server_says_plain())),
+                ])
+                .await;
+                let mut given = setup(&[&format!("127.0.0.1:{port}")]);
+                given.rules.push((format!("allowed.test:{port}"), tls));
+                let proxy = given.start().await;
+                let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+                if pipelined {
+                    client.write_all(&[&good[..], &second].concat()).await.unwrap();
+                } else {
+                    client.write_all(&good).await.unwrap();
+                    assert_eq!(client.read_u8().await.unwrap(), 22);
+                    let half = second.len() / 2;
+                    client.write_all(&second[..half]).await.unwrap();
+                    sleep(Duration::from_millis(5)).await;
+                    client.write_all(&second[half..]).await.unwrap();
+                }
+                let what =
+                    format!("{:?} {tls:?} {pipelined} {record} {reason:?}", &second[..5.min(second.len())]);
+                if reason.is_some() {
+                    read_to_end(&mut *client).await;
+                } else {
+                    eventually(|| seen.lock().unwrap().len() == good.len() + second.len()).await;
+                    client.write_all(&evil).await.unwrap();
+                    // From here on it is bytes.
+                    eventually(|| seen.lock().unwrap().ends_with(&evil)).await;
+                }
+                drop(client);
+                sleep(Duration::from_millis(20)).await;
+                let ended = proxy.end().await;
+                let late = ended.decisions().get(1).cloned();
+                assert_eq!(late, reason.map(|reason| format!("deny:{reason}")), "{what}");
+                if reason.is_some() {
+                    let seen = seen.lock().unwrap();
+                    let up = &seen[good.len()..];
+                    assert!(!up.windows(9).any(|bytes| bytes == b"evil.test"), "{what}");
+                    assert!(up.iter().zip(&second).all(|(a, b)| a == b), "{what}");
+                }
+                ended.closes_follow_decisions();
+                if reason == Some("sni_mismatch") {
+                    assert_eq!(ended.of("decision")[1]["sni"], "evil.test");
+                    assert_eq!(ended.of("close")[0]["sni_ok"], false);
+                }
+            }
+        }
+    }
+}
+
+/// L13: a third hello, where a server asks for one, is held to the name as well; and one that stands in the first hello's record
+/// goes nowhere.
+#[tokio::test]
+async fn l13_every_further_hello_is_held_to_the_name() {
+    let hello = |name: &[u8]| with_server_name(Some(&entries(&[(0, name)])), 0);
+    let (good, evil) = (hello(b"allowed.test"), hello(b"evil.test"));
+    let retry = tls_record(22, &server_says_retry());
+    let together = tls_record(22, &[&good[5..], &evil[5..]].concat());
+    for (sent, reason) in [
+        (vec![good.clone(), good.clone(), evil.clone()], "sni_mismatch"),
+        (vec![together], "hello_malformed"),
+    ] {
+        let (port, seen, _task) =
+            scripted(vec![(good.len(), retry.clone()), (2 * good.len(), retry.clone())]).await;
+        let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
+        let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        for hello in sent {
+            let _ = client.write_all(&hello).await;
+            sleep(Duration::from_millis(50)).await;
+        }
+        read_to_end(&mut *client).await;
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["allow:rule".to_owned(), format!("deny:{reason}")]);
+        assert!(!seen.lock().unwrap().windows(9).any(|bytes| bytes == b"evil.test"));
+    }
+}
+
+/// L13: the handshake of a real client with a real server that asks again goes through, and moves the same bytes.
+#[tokio::test]
+async fn l13_a_handshake_without_a_second_hello_is_as_before() {
+    let good = with_server_name(Some(&entries(&[(0, b"allowed.test")])), 0);
+    let early_data = tls_record(23, &[9; 9000]);
+    for answer in [
+        tls_record(22, &server_says_plain()),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec(),
+        vec![21, 3, 3, 0, 2, 2, 40],
+    ] {
+        let (port, seen, _task) = scripted(vec![(good.len(), answer.clone())]).await;
+        let proxy = setup(&[&format!("allowed.test:{port}"), &format!("127.0.0.1:{port}")]).start().await;
+        let (mut client, _) = proxy.ask(Way::Tcp, &format!("allowed.test:{port}")).await;
+        // Early data does not wait for the server.
+        client.write_all(&[&good[..], &early_data].concat()).await.unwrap();
+        let mut heard = vec![0; answer.len()];
+        timeout(Duration::from_secs(5), client.read_exact(&mut heard)).await.unwrap().unwrap();
+        assert_eq!(heard, answer);
+        eventually(|| seen.lock().unwrap().len() == good.len() + early_data.len()).await;
+        drop(client);
+        sleep(Duration::from_millis(20)).await;
+        let ended = proxy.end().await;
+        assert_eq!(ended.decisions(), ["allow:rule"]);
+        assert_eq!(ended.of("close")[0]["bytes_up"], good.len() + early_data.len());
+        assert_eq!(ended.of("close")[0]["bytes_down"], answer.len());
+    }
+}

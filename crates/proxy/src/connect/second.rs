@@ -1,0 +1,141 @@
+//! Passes a checked ClientHello on, and holds a second one to the same name: a TLS 1.3 server asks for one where the first lacks a
+//! key that it can use (RFC 8446 section 4.1.4), and it is in the clear as well.
+//!
+//! Until the server has answered, nothing of the client's next handshake record goes up. After that the tunnel is bytes.
+
+use exeat_audit::End;
+use exeat_policy::{Ech, Target};
+use tokio::time::{Instant, timeout_at};
+
+use super::settle::Step;
+use super::{Opened, Tunnel, alert_and_close};
+use crate::hello::{HelloFault, Reader};
+use crate::record::Record;
+use crate::retry::{Answer, Answers, RECORD};
+use crate::server::Context;
+use crate::tunnel;
+
+/// What the client says behind its hello.
+struct Behind {
+    /// Bytes that may go up, of those that wait.
+    free: usize,
+    /// The server asked for a second hello, which is to be there by then.
+    by: Option<Instant>,
+    reader: Reader,
+}
+
+/// What becomes of the client's next record.
+enum Next {
+    /// It is not there.
+    Wait,
+    /// It waits for the server's answer.
+    Held,
+}
+
+/// Passes on the hello that stands in the first `len` bytes.
+pub(super) async fn pass_hello(
+    mut tunnel: Tunnel,
+    len: usize,
+    target: &Target,
+    ech: Ech,
+    record: &mut Record<'_>,
+    cx: &Context,
+) -> Option<Opened> {
+    let total = Instant::now() + cx.limits().total;
+    let mut answers = Answers::default();
+    let mut behind = Behind { free: len, by: None, reader: Reader::new() };
+    let mut listens = true;
+    loop {
+        let next = match behind.look(&tunnel.early.up, target, ech, record) {
+            Ok(next) => next,
+            Err(fault) => {
+                return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
+            }
+        };
+        let waits = tunnel.early.up.len() - behind.free.min(tunnel.early.up.len());
+        if !listens && waits == 0 && behind.free == 0 {
+            // Nothing follows that could name another server.
+            return Some(tunnel.open());
+        }
+        let listen = listens && behind.free == 0 && matches!(next, Next::Wait);
+        let idle = Instant::now() + if listens { cx.limits().idle } else { cx.limits().half_closed };
+        let by = behind.by.unwrap_or(idle).min(total);
+        match timeout_at(by, tunnel.step(behind.free, listen, true, &record.moved)).await {
+            Ok(Ok(Step::Up(count))) => behind.free = behind.free.saturating_sub(count),
+            Ok(Ok(Step::Down)) => {}
+            Ok(Ok(Step::Client(0))) if behind.by.is_some() && waits > 0 => {
+                let fault = HelloFault::Malformed;
+                return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
+            }
+            Ok(Ok(Step::Client(0))) => listens = false,
+            Ok(Ok(Step::Client(_))) => {}
+            Ok(Ok(Step::Server(0))) if behind.by.is_some() => {
+                record.close(End::Upstream, None);
+                return None;
+            }
+            Ok(Ok(Step::Server(0))) => return Some(tunnel.open()),
+            Ok(Ok(Step::Server(_))) => match answers.look(&tunnel.early.down) {
+                Some(Answer::Other) if behind.by.is_none() => return Some(tunnel.open()),
+                Some(Answer::Retry) => behind.by = Some(Instant::now() + cx.limits().hello),
+                _ => {}
+            },
+            Ok(Err(broken)) => {
+                tunnel.broke(&broken, record);
+                return None;
+            }
+            Err(_) if behind.by.is_some() => {
+                let fault = HelloFault::Timeout;
+                return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
+            }
+            Err(_) if Instant::now() >= total => {
+                record.close(End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()));
+                return None;
+            }
+            Err(_) => {
+                record.close(End::Idle, None);
+                return None;
+            }
+        }
+    }
+}
+
+impl Behind {
+    /// Frees what may go up: records that are no handshake, such as early data, and the second hello once it has the right name.
+    fn look(
+        &mut self,
+        waiting: &[u8],
+        target: &Target,
+        ech: Ech,
+        record: &mut Record<'_>,
+    ) -> Result<Next, HelloFault> {
+        loop {
+            let rest = waiting.get(self.free..).unwrap_or_default();
+            match *rest {
+                [] => return Ok(Next::Wait),
+                [20 | 21 | 23] | [20 | 21 | 23, 3] | [20 | 21 | 23, 3, _] | [20 | 21 | 23, 3, _, _] => {
+                    return Ok(Next::Wait);
+                }
+                [20 | 21 | 23, 3, _, high, low, ..] => {
+                    let length = usize::from(u16::from_be_bytes([high, low]));
+                    match () {
+                        () if length > RECORD && self.by.is_some() => return Err(HelloFault::Malformed),
+                        () if length > RECORD => return Ok(Next::Held),
+                        () if rest.len() < 5 + length => return Ok(Next::Wait),
+                        () => self.free += 5 + length,
+                    }
+                }
+                _ if self.by.is_none() => return Ok(Next::Held),
+                [22, ..] => {
+                    let Some(hello) = self.reader.advance(rest)? else { return Ok(Next::Wait) };
+                    if let Err(fault) = hello.check(target, ech) {
+                        record.second_hello(hello);
+                        return Err(fault);
+                    }
+                    self.free += self.reader.len();
+                    (self.by, self.reader) = (None, Reader::new());
+                }
+                _ => return Err(HelloFault::Malformed),
+            }
+        }
+    }
+}
