@@ -286,6 +286,32 @@ fn lint_and_diff_exit_like_questions() {
     assert_eq!(out, "closes   *.example.com:443\nremoves  limits.timeout 1m\n");
 }
 
+/// A wide network opens no special address, so a rule for one beside it is a change, in every kind of file.
+#[test]
+fn diff_and_declarations_see_special_addresses_behind_a_wide_network() {
+    let home = Home::new();
+    let isolation =
+        |network: &str| format!(r#"{{"ro_binds": [], "env_allowlist": [], "network": {network}}}"#);
+    let wide = r#"["*:80,443", "0.0.0.0/0:80,443", "[::/0]:80,443"]"#;
+    let more = format!(r#"{}, "169.254.169.254:80"]"#, wide.trim_end_matches(']'));
+    home.file("all.json", &isolation("true"));
+    home.file("more.json", &isolation(&format!(r#"{{"allow_any": true, "allow": {more}}}"#)));
+    home.file("a.toml", &format!("[network]\nallow_any = true\nallow = {wide}\n"));
+    home.file("b.toml", &format!("[network]\nallow_any = true\nallow = {more}\n"));
+    for (old, new) in [("all.json", "more.json"), ("all.json", "b.toml"), ("a.toml", "b.toml")] {
+        let lines =
+            |out: &str, word: &str| out.lines().any(|line| line == format!("{word}  169.254.169.254:80"));
+        let (code, out, _) = home.run(&["policy", "diff", old, new]);
+        assert!(code == 1 && lines(&out, "opens  "), "{old} {new}: {out}");
+        let (code, out, _) = home.run(&["policy", "diff", new, old]);
+        assert!(code == 1 && lines(&out, "closes "), "{new} {old}: {out}");
+    }
+    let declared = r#"{"effect": "NetworkHosts", "hosts": ["10.0.0.0/8:443"]}"#;
+    let (code, _, said) =
+        home.run(&["check", "--allow", "0.0.0.0/0:443", "--effects", declared, "10.0.0.1:443"]);
+    assert!(code == 2 && said.contains("declares more than it is granted"), "{said}");
+}
+
 #[test]
 fn schemas_are_json() {
     let home = Home::new();

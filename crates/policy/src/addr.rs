@@ -1,7 +1,7 @@
 //! What kind of address an address is: the special-purpose registries of both families as one table.
 //! Nothing here decides; `policy.rs` asks which rule may open an address.
 
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -244,6 +244,92 @@ pub(crate) fn nat64(ip: IpAddr) -> Option<Ipv4Addr> {
     match ip.segments() {
         [0x64, 0xff9b, 0, 0, 0, 0, ..] => Some(tail(ip)),
         _ => None,
+    }
+}
+
+/// The first address of each special-use block, and the first one after it.
+pub(crate) fn borders_v4() -> impl Iterator<Item = Ipv4Addr> {
+    let ends = V4.iter().filter_map(|(net, _)| net.broadcast().to_bits().checked_add(1));
+    V4.iter().map(|(net, _)| net.network()).chain(ends.map(Ipv4Addr::from_bits))
+}
+
+/// The same for IPv6.
+pub(crate) fn borders_v6() -> impl Iterator<Item = Ipv6Addr> {
+    let ends = V6.iter().filter_map(|(net, _)| net.broadcast().to_bits().checked_add(1));
+    V6.iter().map(|(net, _)| net.network()).chain(ends.map(Ipv6Addr::from_bits))
+}
+
+/// Whether some address of the network can be other than public.
+pub(crate) fn may_be_special(net: &IpNet) -> bool {
+    let meets = |block: IpNet| block.contains(net) || net.contains(&block);
+    match net {
+        IpNet::V4(_) => V4.iter().any(|(block, _)| meets((*block).into())),
+        // Interface identifiers of ISATAP stand below any prefix.
+        IpNet::V6(_) => net.prefix_len() > 64 || V6.iter().any(|(block, _)| meets((*block).into())),
+    }
+}
+
+/// The well-known prefix of NAT64.
+pub(crate) const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0, 0, 0, 0, 0, 0], 96);
+
+/// Passes on addresses of `net` that carry these IPv4 addresses, in each form that a rule for `net` can open.
+pub(crate) fn carriers_in(net: &Ipv6Net, v4: &BTreeSet<Ipv4Addr>, mut found: impl FnMut(Ipv6Addr)) {
+    let first = net.network();
+    let AddrClass::Embedded(embedding) = class_v6(first) else {
+        // `::` is a class of its own at the beginning of the compatible form.
+        let whole = Ipv6Net::new_assert(Ipv6Addr::UNSPECIFIED, 96);
+        if *net == whole {
+            v4.iter().for_each(|ip| found(ip.to_ipv6_compatible()));
+        }
+        return;
+    };
+    let bits = first.to_bits();
+    let put = |ip: Ipv4Addr, shift: u32| {
+        let mask = u128::from(u32::MAX) << shift;
+        Ipv6Addr::from_bits(bits & !mask | u128::from(ip.to_bits()) << shift)
+    };
+    let isatap = |ip: Ipv4Addr| {
+        let prefix = bits & !u128::from(u64::MAX);
+        Ipv6Addr::from_bits(prefix | 0x5efe << 32 | u128::from(ip.to_bits()))
+    };
+    match embedding {
+        Embedding::Mapped
+        | Embedding::Compatible
+        | Embedding::Translated
+        | Embedding::Nat64
+        | Embedding::Isatap => {
+            if net.prefix_len() >= 96 {
+                let last = tail(net.broadcast());
+                v4.range(tail(first)..=last).for_each(|ip| found(put(*ip, 0)));
+            }
+        }
+        Embedding::SixToFour | Embedding::Teredo | Embedding::Nat64Local => {
+            for ip in v4 {
+                let [a, b, c, d] = ip.octets().map(u128::from);
+                // Octet 8 holds no part of an address (RFC 6052 section 2.2).
+                let split = |at: u32| {
+                    let octets = [a, b, c, d];
+                    let mut value = bits;
+                    let mut place = at;
+                    for octet in octets {
+                        if place == 8 {
+                            place += 1;
+                        }
+                        let shift = 8 * (15 - place);
+                        value = value & !(0xff << shift) | octet << shift;
+                        place += 1;
+                    }
+                    Ipv6Addr::from_bits(value)
+                };
+                let inverted = Ipv4Addr::from_bits(!ip.to_bits());
+                let all = match embedding {
+                    Embedding::SixToFour => [put(*ip, 80), isatap(*ip), first, first],
+                    Embedding::Teredo => [put(*ip, 64), put(inverted, 0), first, first],
+                    _ => [split(6), split(7), split(8), put(*ip, 0)],
+                };
+                all.into_iter().filter(|ip| net.contains(ip)).for_each(&mut found);
+            }
+        }
     }
 }
 

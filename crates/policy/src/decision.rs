@@ -352,6 +352,11 @@ impl Admitted {
         self.granted.rule(&self.policy)
     }
 
+    /// The rule of each layer that grants it.
+    pub(crate) fn rules(&self) -> &[RuleId] {
+        &self.granted.rules
+    }
+
     /// What enforcing would have come to, where report mode lets through what no rule grants.
     pub fn would_deny(&self) -> Option<&Denial> {
         self.granted.would_deny.as_ref()

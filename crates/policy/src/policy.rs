@@ -18,6 +18,7 @@ use crate::rule::{Action, Note, Origin, Rule, RuleId, TlsCheck};
 use crate::target::{Host, Target};
 use crate::terms::{Ech, Mode, Terms};
 
+mod compare;
 mod effective;
 mod index;
 mod layer;
@@ -194,11 +195,7 @@ impl Policy {
         }
         let mut granted = Vec::with_capacity(self.0.layers.len());
         for (at, layer) in self.0.layers.iter().enumerate() {
-            let found = match &target.host {
-                Host::Name(name) => self.grant_of_name(layer, name, target.port, today),
-                Host::Ip(ip) => self.grant_of_literal(layer, *ip, target.port, today),
-            };
-            match found {
+            match self.grant_of(layer, &target.host, target.port, today) {
                 Ok(rule) => granted.push(rule),
                 Err(why) => {
                     let denial = Denial::new(self.clone(), target.clone(), why, None, Some(at));
@@ -337,6 +334,14 @@ impl Policy {
                 let more = others.map(|(ip, ..)| *ip).collect();
                 Err((Why::Closed { class, first, more }, Some(*at)))
             }
+        }
+    }
+
+    /// The rule by which a layer grants a target, whatever the deny rules say.
+    fn grant_of(&self, layer: &Layer, host: &Host, port: Port, today: Day) -> Result<RuleId, Why> {
+        match host {
+            Host::Name(name) => self.grant_of_name(layer, name, port, today),
+            Host::Ip(ip) => self.grant_of_literal(layer, *ip, port, today),
         }
     }
 

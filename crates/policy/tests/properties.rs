@@ -6,8 +6,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use exeat_policy::effect::{Effect, EffectKind, EffectSet};
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_policy::{
-    Action, AddrClass, Allowances, Day, FileRole, HostName, HostPattern, Layers, Note, Origin, OwnAddrs,
-    Pattern, Policy, PolicyBuilder, PolicyFile, Reason, RuleSpec, Size, Span, Target,
+    Action, AddrClass, Allowances, Day, FileRole, Host, HostName, HostPattern, Layers, Note, Origin,
+    OwnAddrs, Pattern, Policy, PolicyBuilder, PolicyFile, Reason, RuleSpec, Size, Span, Target,
 };
 use proptest::prelude::*;
 
@@ -191,6 +191,264 @@ fn member() -> BoxedStrategy<(String, String)> {
         "{}",
     ]);
     (key, value).prop_map(|(key, value)| (key.to_owned(), value.to_owned())).boxed()
+}
+
+/// Rules about few blocks, special and public, so that those of two policies meet.
+fn near_net() -> BoxedStrategy<String> {
+    let base = prop::sample::select(vec![
+        "0.0.0.0",
+        "8.0.0.0",
+        "10.0.0.0",
+        "10.1.2.3",
+        "93.184.215.14",
+        "100.100.100.200",
+        "127.0.0.1",
+        "168.63.129.16",
+        "169.254.169.254",
+        "169.254.7.7",
+        "172.16.0.0",
+        "192.0.0.192",
+        "192.168.1.1",
+        "198.18.0.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "::",
+        "::1",
+        "::ffff:10.1.2.3",
+        "64:ff9b::a01:203",
+        "64:ff9b:1::a01:203",
+        "64:ff9b::5db8:d70e",
+        "2001::5db8:d70e",
+        "2002:a01:203::1",
+        "2002:5db8:d70e::",
+        "2606::5efe:a01:203",
+        "2606::5efe:5db8:d70e",
+        "2606:4700::1",
+        "2001:db8::1",
+        "fc00::",
+        "fd00:ec2::254",
+        "fe80::a9fe:a9fe",
+        "fec0::1",
+        "ff02::1",
+        "100::1",
+    ]);
+    let len = prop_oneof![
+        4 => Just(128_u8),
+        1 => 0_u8..=32,
+        1 => prop::sample::select(vec![0_u8, 3, 7, 8, 10, 12, 16, 23, 24, 32, 48, 64, 96, 104, 112, 120, 128]),
+    ];
+    (base, len)
+        .prop_map(|(base, len)| {
+            let ip: IpAddr = base.parse().unwrap();
+            let len = if ip.is_ipv4() { len.min(32) } else { len };
+            let net = exeat_policy::IpNet::new(ip, len).unwrap().trunc();
+            if ip.is_ipv4() { net.to_string() } else { format!("[{net}]") }
+        })
+        .boxed()
+}
+
+fn near_rule() -> BoxedStrategy<String> {
+    let name = "([ab]\\.){0,2}[ab]\\.t";
+    let host = prop_oneof![
+        2 => name.prop_map(|name| name),
+        2 => name.prop_map(|name| format!("*.{name}")),
+        1 => Just("*".to_owned()),
+        6 => near_net(),
+    ];
+    let ports = prop::sample::select(vec!["", ":443", ":80,443", ":80", ":*", ":1-100", ":79-80"]);
+    (host, ports, prop::bool::weighted(0.25))
+        .prop_map(|(host, ports, deny)| format!("{}{host}{ports}", if deny { "!" } else { "" }))
+        .boxed()
+}
+
+/// Rules of the grants, and of a ceiling if there is one.
+type Written = (Vec<String>, Option<Vec<String>>);
+
+fn near_policy() -> BoxedStrategy<Written> {
+    let ceiling = prop::option::weighted(0.2, prop::collection::vec(near_rule(), 1..4));
+    (prop::collection::vec(near_rule(), 0..5), ceiling).boxed()
+}
+
+fn built((grants, ceiling): &Written) -> Policy {
+    let ceilings = ceiling.iter().map(|rules| ("c".to_owned(), builder(rules))).collect();
+    Layers { grants: builder(grants), ceilings, ..Layers::default() }.build()
+}
+
+/// Candidates for targets that two policies decide differently: what the rules themselves begin and end with, the borders of
+/// special blocks, and what lies next to them.
+struct Candidates {
+    names: Vec<String>,
+    ips: Vec<IpAddr>,
+    ports: Vec<u16>,
+}
+
+fn candidates(policies: [&Policy; 2]) -> Candidates {
+    let mut names = vec!["q".to_owned(), "q.t".to_owned()];
+    let mut v4: Vec<Ipv4Addr> = Vec::new();
+    let mut v6: Vec<Ipv6Addr> = Vec::new();
+    let mut ports = vec![81_u16, 444];
+    let blocks = [
+        "0.0.0.0/8",
+        "0.0.0.0/32",
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "169.254.0.0/16",
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",
+        "192.88.99.0/24",
+        "192.168.0.0/16",
+        "198.18.0.0/15",
+        "198.51.100.0/24",
+        "203.0.113.0/24",
+        "224.0.0.0/4",
+        "240.0.0.0/4",
+        "255.255.255.255/32",
+        "169.254.169.254/32",
+        "169.254.170.2/32",
+        "100.100.100.200/32",
+        "168.63.129.16/32",
+        "192.0.0.192/32",
+        "192.31.196.0/24",
+        "::/128",
+        "::1/128",
+        "::/96",
+        "::ffff:0:0/96",
+        "64:ff9b::/96",
+        "64:ff9b:1::/48",
+        "100::/64",
+        "100::/8",
+        "2001::/23",
+        "2001::/32",
+        "2001:2::/48",
+        "2001:10::/28",
+        "2001:20::/28",
+        "2001:db8::/32",
+        "2002::/16",
+        "3fff::/20",
+        "5f00::/16",
+        "fc00::/7",
+        "fe80::/10",
+        "fec0::/10",
+        "ff00::/8",
+        "::/8",
+        "2000::/3",
+        "4000::/3",
+        "e000::/4",
+        "f000::/5",
+        "f800::/6",
+        "fe00::/9",
+        "fd00:ec2::254/128",
+        "fe80::a9fe:a9fe/128",
+    ];
+    let mut nets: Vec<exeat_policy::IpNet> = blocks.iter().map(|block| block.parse().unwrap()).collect();
+    for rule in policies.iter().flat_map(|policy| policy.rules()) {
+        ports.extend(rule.ports.ranges().map(|(first, _)| first.get()));
+        match &rule.pattern {
+            Pattern::Name(HostPattern::Any) => {}
+            Pattern::Name(HostPattern::Exact(name) | HostPattern::Subdomains(name)) => {
+                names.extend([name.to_string(), format!("q.{name}"), format!("r.q.{name}")]);
+            }
+            Pattern::Net(net) => nets.push(*net),
+        }
+    }
+    for net in &nets {
+        match net {
+            exeat_policy::IpNet::V4(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                let around =
+                    [first.wrapping_sub(1), first, first + (last - first) / 2, last, last.wrapping_add(1)];
+                v4.extend(around.map(Ipv4Addr::from_bits));
+            }
+            exeat_policy::IpNet::V6(net) => {
+                let (first, last) = (net.network().to_bits(), net.broadcast().to_bits());
+                let around =
+                    [first.wrapping_sub(1), first, first + (last - first) / 2, last, last.wrapping_add(1)];
+                v6.extend(around.map(Ipv6Addr::from_bits));
+            }
+        }
+    }
+    // Each IPv4 candidate in the forms that carry it, below the prefixes of the rules' own networks.
+    let own = policies.iter().flat_map(|policy| policy.rules()).filter_map(|rule| rule.pattern.net());
+    let prefixes: Vec<u128> = own
+        .filter_map(|net| match net {
+            exeat_policy::IpNet::V6(net) => Some(net.network().to_bits()),
+            exeat_policy::IpNet::V4(_) => None,
+        })
+        .collect();
+    for ip in &v4 {
+        let bits = u128::from(ip.to_bits());
+        v6.extend([ip.to_ipv6_mapped(), ip.to_ipv6_compatible()]);
+        for prefix in &prefixes {
+            v6.push(Ipv6Addr::from_bits(prefix >> 32 << 32 | bits));
+            v6.push(Ipv6Addr::from_bits(prefix >> 64 << 64 | 0x5efe << 32 | bits));
+            v6.push(Ipv6Addr::from_bits(0x2002 << 112 | bits << 80 | prefix & u128::from(u64::MAX)));
+        }
+    }
+    let mut ips: Vec<IpAddr> =
+        v4.into_iter().map(IpAddr::from).chain(v6.into_iter().map(IpAddr::from)).collect();
+    names.sort_unstable();
+    names.dedup();
+    ips.sort_unstable();
+    ips.dedup();
+    ports.sort_unstable();
+    ports.dedup();
+    Candidates { names, ips, ports }
+}
+
+/// A target, and what its name leads to, that one policy lets through and the other one does not.
+fn witness(ours: &Policy, theirs: &Policy, candidates: &Candidates) -> Option<String> {
+    let own = OwnAddrs::default();
+    let passes = |policy: &Policy, target: &Target, answer: Option<IpAddr>| {
+        let admitted = policy.admit(target.clone(), today());
+        admitted.is_ok_and(|admitted| answer.is_none_or(|answer| admitted.vet(&[answer], &own).is_ok()))
+    };
+    let Candidates { names, ips, ports } = candidates;
+    for port in ports.iter().filter_map(|port| exeat_policy::Port::new(*port)) {
+        let mut granted = None;
+        for name in names {
+            let target = Target { host: Host::Name(name.parse().unwrap()), port };
+            if passes(ours, &target, None) {
+                if !passes(theirs, &target, None) {
+                    return Some(target.to_string());
+                }
+                granted = Some(target);
+            }
+        }
+        for ip in ips {
+            let target = Target { host: Host::Ip(*ip), port };
+            if passes(ours, &target, Some(*ip)) && !passes(theirs, &target, Some(*ip)) {
+                return Some(target.to_string());
+            }
+            if let Some(target) = &granted
+                && passes(ours, target, Some(*ip))
+                && !passes(theirs, target, Some(*ip))
+            {
+                return Some(format!("{target} at {ip}"));
+            }
+        }
+    }
+    None
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// A change of policy opens something exactly when some target is decided otherwise, in both directions.
+    #[test]
+    fn a_diff_is_empty_exactly_when_every_decision_is_the_same(old in near_policy(), new in near_policy()) {
+        // Half of each: policies that have nothing in common differ anyhow.
+        let mut new = new;
+        new.0.extend(old.0.iter().cloned());
+        let (old, new) = (built(&old), built(&new));
+        let candidates = candidates([&old, &new]);
+        for (ours, theirs) in [(&new, &old), (&old, &new)] {
+            let opens = ours.opens(theirs, today());
+            let witness = witness(ours, theirs, &candidates);
+            prop_assert_eq!(opens.is_empty(), witness.is_none(), "{:?} {:?}", opens, witness);
+        }
+    }
 }
 
 proptest! {

@@ -1,20 +1,17 @@
 //! What the layers come to together, for people: decisions are made layer by layer and not from this.
 
-use std::collections::HashMap;
-
 use ipnet::IpNet;
 
-use crate::addr::{Opening, opening};
 use crate::day::Day;
 use crate::limits::Size;
 use crate::port::PortSet;
-use crate::rule::{Action, Pattern, Rule, RuleId, TlsCheck};
+use crate::rule::{Action, Pattern, Rule, TlsCheck};
 
-use super::index::Sorted;
+use super::compare::grants_all_of;
 use super::{Layer, Policy, Role};
 
 /// The most rules that an intersection is spelled out to: more tell a reader nothing.
-const MAX_EFFECTIVE: usize = 100_000;
+const MAX_EFFECTIVE: usize = 200_000;
 
 /// The intersection of all layers.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,10 +85,8 @@ impl EffectiveRule {
         let ports = self.ports.intersection(&rule.ports);
         let widest = self.widest.zip(rule.pattern.net()).map(|(a, b)| if a.contains(b) { a } else { *b });
         // A wide net opens no special-use block, so what it has in common with a narrow one there is nothing.
-        if let (Some(net), Some(widest)) = (pattern.net(), widest)
-            && let Opening::Within(block) = opening(net.addr())
-            && block.contains(net)
-            && !block.contains(&widest)
+        if let Some(widest) = widest
+            && !grants_all_of(&Pattern::Net(widest), &pattern)
         {
             return None;
         }
@@ -177,84 +172,10 @@ impl Policy {
         Effective { allow: met, truncated }
     }
 
-    /// What the stage declared beyond what the other layers grant on `today`. Without a declaration there is none.
-    pub fn excess(&self, today: Day) -> Vec<Excess<'_>> {
-        let declared = self.layers().iter().filter(|layer| layer.role() == Role::Declared);
-        let rules = declared.flat_map(|layer| self.rules_of(layer));
-        let mut excess = Vec::new();
-        // A stage may declare what it has not reached yet.
-        let others =
-            self.layers().iter().filter(|layer| !matches!(layer.role(), Role::Declared | Role::Lock));
-        let mut others: Vec<_> = others.map(|layer| Granted::new(self, layer, today)).collect();
-        for rule in rules.filter(|rule| rule.action == Action::Allow) {
-            if let Some(deny) = self.forbidden(rule) {
-                let ports = rule.ports.clone();
-                excess.push(Excess { rule, ports, missing_in: None, denied_by: Some(deny) });
-                continue;
-            }
-            for granted in &mut others {
-                let ports = granted.missing(rule);
-                if !ports.is_empty() {
-                    let missing_in = Some(granted.layer);
-                    excess.push(Excess { rule, ports, missing_in, denied_by: None });
-                    break;
-                }
-            }
-        }
-        excess
-    }
-
     /// A deny rule that leaves nothing of this allow rule.
     pub(super) fn forbidden(&self, rule: &Rule) -> Option<&Rule> {
         let denies = self.0.deny.covering(&rule.pattern).map(|id| self.rule(id));
         denies.into_iter().find(|deny| rule.ports.is_within(&deny.ports))
-    }
-}
-
-/// What a layer grants on a day, asked for many rules.
-pub(super) struct Granted<'a> {
-    policy: &'a Policy,
-    layer: &'a Layer,
-    today: Day,
-    sorted: Sorted<'a>,
-    /// The ports of all live rules for a pattern, by the first rule for it.
-    ports: HashMap<RuleId, PortSet>,
-}
-
-impl<'a> Granted<'a> {
-    pub(super) fn new(policy: &'a Policy, layer: &'a Layer, today: Day) -> Self {
-        Self { policy, layer, today, sorted: layer.allow.sorted(), ports: HashMap::new() }
-    }
-
-    /// The ports of `rule` on which the live rules do not cover all of it.
-    pub(super) fn missing(&mut self, rule: &Rule) -> PortSet {
-        let layer = self.layer;
-        let mut missing = rule.ports.clone();
-        for bucket in layer.allow.buckets(&rule.pattern) {
-            missing = missing.without(self.granted(bucket));
-        }
-        // Nets may cover one together that none of them covers alone.
-        if let Some(net) = rule.pattern.net()
-            && !missing.is_empty()
-        {
-            let within: Vec<_> = self.sorted.nets_within(net).collect();
-            let parts = within.into_iter().filter(|(_, bucket)| missing.is_within(self.granted(bucket)));
-            let parts: Vec<IpNet> = parts.map(|(net, _)| net).collect();
-            if IpNet::aggregate(&parts).iter().any(|joined| joined.contains(net)) {
-                missing = PortSet::empty();
-            }
-        }
-        missing
-    }
-
-    fn granted(&mut self, bucket: &[RuleId]) -> &PortSet {
-        static NONE: PortSet = PortSet::empty();
-        let Some(first) = bucket.first() else { return &NONE };
-        let (policy, today) = (self.policy, self.today);
-        self.ports.entry(*first).or_insert_with(|| {
-            let live = bucket.iter().map(|id| policy.rule(*id)).filter(|rule| rule.is_live(today));
-            PortSet::union(live.map(|rule| &rule.ports))
-        })
     }
 }
 

@@ -67,14 +67,14 @@ impl Layer {
         self.name.as_deref()
     }
 
-    /// Whether its rules can say how a connection is checked and bounded, besides which targets they allow.
-    pub(super) fn speaks_of_checks(&self) -> bool {
-        matches!(self.role, Role::Ceiling | Role::Grants)
-    }
-
     /// Whether a run's upstream proxy has to be allowed by this layer.
     pub(super) fn bounds_upstream(&self) -> bool {
         self.bounds_upstream
+    }
+
+    /// Whether a rule is one of this layer's.
+    pub(super) fn has(&self, id: RuleId) -> bool {
+        usize::try_from(id.get()).is_ok_and(|at| self.places.contains(&at))
     }
 
     /// Where its rules stand in [`Policy::rules`].

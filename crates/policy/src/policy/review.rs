@@ -7,11 +7,12 @@ use std::fmt;
 use crate::addr::{Opening, opening};
 use crate::day::Day;
 use crate::pattern::HostPattern;
-use crate::port::{Port, PortSet};
+use crate::port::PortSet;
 use crate::rule::{Action, Note, Origin, Pattern, Rule, TlsCheck};
 use crate::suffix::shared;
 
-use super::effective::{Effective, Granted};
+use super::compare::grants_all_of;
+use super::effective::Effective;
 use super::{Layer, Policy, Role};
 
 /// Days ahead for which an expiry is worth a word.
@@ -259,7 +260,7 @@ impl Policy {
         let same = |other: &&Rule| {
             other.id != rule.id
                 && rule.ports.is_within(&other.ports)
-                && opens_alike(&rule.pattern, &other.pattern)
+                && grants_all_of(&other.pattern, &rule.pattern)
                 && other.is_live(today)
                 // One that is noted otherwise is there for its note. Of two that are equal the later one is double.
                 && other.note == rule.note
@@ -270,105 +271,6 @@ impl Policy {
             say(if bare { Lint::Swallowed } else { Lint::Duplicate }, Some(other));
         }
     }
-
-    /// What this policy grants on `today` that `other` does not: what a change from `other` to this opens. With the
-    /// two exchanged, what it closes.
-    ///
-    /// A wider rule is named whole, also where a part of it was granted before.
-    pub fn opens(&self, other: &Self, today: Day) -> Vec<Change> {
-        let mut changes = Vec::new();
-        let mut others: Vec<_> =
-            other.layers().iter().map(|layer| Granted::new(other, layer, today)).collect();
-        for rule in self.effective().allow {
-            let Some(grant) = rule.from.last() else { continue };
-            if rule.expires.is_some_and(|day| day <= today) || self.forbidden(grant).is_some() {
-                continue;
-            }
-            let asked = Rule { pattern: rule.pattern.clone(), ports: rule.ports.clone(), ..grant.clone() };
-            let missing = others.iter_mut().map(|granted| granted.missing(&asked));
-            let missing = PortSet::union(&missing.collect::<Vec<_>>());
-            if !missing.is_empty() {
-                let why = ChangeKind::Allow;
-                changes.push(Change { pattern: rule.pattern.clone(), ports: missing, why });
-            } else {
-                let more = self.sends_more(other, &asked, today);
-                if !more.is_empty() {
-                    let why = ChangeKind::Upload;
-                    changes.push(Change { pattern: rule.pattern.clone(), ports: more, why });
-                }
-                let ports = unchecked(rule.tls, &rule.ports);
-                if !ports.is_empty() && !other.leaves_unchecked(&asked, &ports, today) {
-                    changes.push(Change { pattern: rule.pattern, ports, why: ChangeKind::Tls });
-                }
-            }
-        }
-        for deny in other.rules().iter().filter(|rule| rule.action == Action::Deny) {
-            if self.forbidden(deny).is_none() {
-                let (pattern, ports) = (deny.pattern.clone(), deny.ports.clone());
-                changes.push(Change { pattern, ports, why: ChangeKind::Deny });
-            }
-        }
-        changes.sort_by(|a, b| (&a.pattern, &a.ports, a.why).cmp(&(&b.pattern, &b.ports, b.why)));
-        changes.dedup();
-        changes
-    }
-
-    /// The ports on which a run may send more to what a rule covers than under `other`.
-    fn sends_more(&self, other: &Self, rule: &Rule, today: Day) -> PortSet {
-        let bounds = |policy: &Self| policy.rules().iter().any(|rule| rule.note.max_upload.is_some());
-        // Most policies say nothing of it.
-        if !bounds(other) {
-            return PortSet::empty();
-        }
-        let (ours, theirs) = (self.budgets(rule, today), other.budgets(rule, today));
-        let mut more = Vec::new();
-        for (ports, bytes) in &ours {
-            let less = theirs.iter().filter(|(_, most)| bytes > most);
-            more.extend(less.map(|(others, _)| ports.intersection(others)));
-        }
-        PortSet::union(&more)
-    }
-
-    /// What a run may send to all that a rule covers, by ports: of each layer the nearest rule counts, of the layers the
-    /// smallest.
-    fn budgets(&self, rule: &Rule, today: Day) -> Vec<(PortSet, u64)> {
-        let mut parts = vec![(rule.ports.clone(), u64::MAX)];
-        for layer in self.layers().iter().filter(|layer| layer.speaks_of_checks()) {
-            let mut left = rule.ports.clone();
-            for near in layer.allow.covering(&rule.pattern).map(|id| self.rule(id)) {
-                let here = left.intersection(&near.ports);
-                if here.is_empty() || !near.is_live(today) {
-                    continue;
-                }
-                left = left.without(&here);
-                let Some(most) = near.note.max_upload else { continue };
-                let mut next = Vec::new();
-                for (ports, bytes) in parts {
-                    next.push((ports.intersection(&here), bytes.min(most.get())));
-                    next.push((ports.without(&here), bytes));
-                }
-                next.retain(|(ports, _)| !ports.is_empty());
-                parts = next;
-            }
-        }
-        parts
-    }
-
-    /// Whether no rule here that covers all that another one covers has the TLS name checked on these ports.
-    fn leaves_unchecked(&self, rule: &Rule, ports: &PortSet, today: Day) -> bool {
-        self.layers().iter().filter(|layer| layer.speaks_of_checks()).all(|layer| {
-            let covering = layer.allow.covering(&rule.pattern).map(|id| self.rule(id));
-            let live = covering.filter(|other| other.is_live(today) && other.ports.meets(ports));
-            let (mut left, mut checked) = (ports.clone(), false);
-            for other in live {
-                let lifted = unchecked(other.note.tls, &other.ports);
-                checked |= other.ports.without(&lifted).meets(ports);
-                left = left.without(&lifted);
-            }
-            // Nets that cover a part each are judged by their ports alone: an address has no TLS name.
-            left.is_empty() || !checked
-        })
-    }
 }
 
 /// Whether a rule leaves out what the other says of uploads or of the TLS check.
@@ -376,26 +278,6 @@ fn says_less(rule: &Rule, other: &Rule) -> bool {
     let (note, said) = (&rule.note, &other.note);
     note.max_upload.is_none() && said.max_upload.is_some()
         || note.tls == TlsCheck::Auto && said.tls != TlsCheck::Auto
-}
-
-/// Whether the wider of two nets opens the special addresses that the narrower one does: not if it reaches out of their block.
-fn opens_alike(narrow: &Pattern, wide: &Pattern) -> bool {
-    match (narrow, wide) {
-        (Pattern::Net(narrow), Pattern::Net(wide)) => match opening(narrow.addr()) {
-            Opening::Within(block) if block.contains(narrow) => block.contains(wide),
-            _ => true,
-        },
-        _ => true,
-    }
-}
-
-/// The ports on which the TLS server name is not checked: what [`TlsCheck::enforced_on`] leaves.
-fn unchecked(tls: TlsCheck, ports: &PortSet) -> PortSet {
-    match tls {
-        TlsCheck::Off => ports.clone(),
-        TlsCheck::Auto => ports.without(&PortSet::one(Port::HTTPS)),
-        TlsCheck::Sni => ports.without(ports),
-    }
 }
 
 #[cfg(test)]

@@ -238,8 +238,8 @@ fn a_change_opens_and_closes() {
         &["a.example.com:8443 Allow"],
         &["a.example.com:80 Allow"],
     );
-    check(&["*.example.com", "!a.example.com"], &["*.example.com"], &["a.example.com:* Deny"], &[]);
-    check(&["*.example.com"], &["*.example.com", "!a.example.com"], &[], &["a.example.com:* Deny"]);
+    check(&["*.example.com", "!a.example.com"], &["*.example.com"], &["a.example.com:443 Deny"], &[]);
+    check(&["*.example.com"], &["*.example.com", "!a.example.com"], &[], &["a.example.com:443 Deny"]);
     check(&["10.0.0.0/9", "10.128.0.0/9"], &["10.0.0.0/8"], &[], &[]);
     // Denied before and after.
     check(&["!a.example.com"], &["!a.example.com", "a.example.com"], &[], &[]);

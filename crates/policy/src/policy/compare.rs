@@ -1,0 +1,291 @@
+//! What one side grants and another does not: two policies, two layers, two rules.
+//!
+//! The decision itself is asked, about a sample of targets that holds one of each kind that the rules can tell apart. So
+//! nothing here knows how rules are decided, and nothing that is decided otherwise can be missed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use ipnet::IpNet;
+
+use crate::addr::{self, Opening, OwnAddrs};
+use crate::day::Day;
+use crate::decision::{Admitted, Why};
+use crate::name::HostName;
+use crate::pattern::HostPattern;
+use crate::port::{Port, PortSet};
+use crate::rule::{Action, Pattern, Rule, RuleId};
+use crate::target::{Host, Target};
+
+use super::effective::Excess;
+use super::review::{Change, ChangeKind};
+use super::{Layer, Policy, Role};
+
+/// One target of each kind that some rules can tell apart.
+struct Samples {
+    names: Vec<HostName>,
+    ips: Vec<IpAddr>,
+}
+
+impl Samples {
+    fn new<'a>(rules: impl Iterator<Item = &'a Rule>, nat64: bool) -> Self {
+        let mut known = BTreeSet::new();
+        let mut nets = Vec::new();
+        for rule in rules {
+            match &rule.pattern {
+                Pattern::Name(HostPattern::Exact(name) | HostPattern::Subdomains(name)) => {
+                    known.insert(name.clone());
+                }
+                Pattern::Name(HostPattern::Any) => {}
+                Pattern::Net(net) => nets.push((*net, rule.action)),
+            }
+        }
+        let others = known.iter().filter_map(|base| another_name(&known, &format!(".{base}")));
+        let mut names: Vec<HostName> = others.chain(another_name(&known, "")).collect();
+        names.extend(known);
+        Self { names, ips: sample_ips(&nets, nat64) }
+    }
+
+    fn hosts(self) -> impl Iterator<Item = Host> {
+        self.names.into_iter().map(Host::Name).chain(self.ips.into_iter().map(Host::Ip))
+    }
+}
+
+/// A name right below a suffix that no rule names, if there is one: it stands for all of them.
+fn another_name(known: &BTreeSet<HostName>, suffix: &str) -> Option<HostName> {
+    let letters = ('a'..='z').chain('0'..='9').map(String::from);
+    let labels = letters.chain((0..=known.len()).map(|n| format!("x{n}")));
+    let names = labels.filter_map(|label| format!("{label}{suffix}").parse::<HostName>().ok());
+    names.into_iter().find(|name| !known.contains(name))
+}
+
+/// The first address of each stretch in which neither the class nor a rule changes. IPv6 addresses that carry IPv4 ones are
+/// told apart by these as well, where a rule reaches them.
+fn sample_ips(nets: &[(IpNet, Action)], nat64: bool) -> Vec<IpAddr> {
+    let mut v4: BTreeSet<Ipv4Addr> = addr::borders_v4().collect();
+    let mut v6: BTreeSet<Ipv6Addr> = addr::borders_v6().collect();
+    for (net, _) in nets {
+        match net {
+            IpNet::V4(net) => {
+                v4.insert(net.network());
+                v4.extend(net.broadcast().to_bits().checked_add(1).map(Ipv4Addr::from_bits));
+            }
+            IpNet::V6(net) => {
+                v6.insert(net.network());
+                v6.extend(net.broadcast().to_bits().checked_add(1).map(Ipv6Addr::from_bits));
+            }
+        }
+    }
+    for (net, _) in nets.iter().filter(|(_, action)| *action == Action::Allow) {
+        if let IpNet::V6(net) = net {
+            addr::carriers_in(net, &v4, |ip| {
+                v6.insert(ip);
+            });
+        }
+    }
+    if nat64 {
+        addr::carriers_in(&addr::NAT64, &v4, |ip| {
+            v6.insert(ip);
+        });
+    }
+    v4.into_iter().map(IpAddr::from).chain(v6.into_iter().map(IpAddr::from)).collect()
+}
+
+/// The stretches of `ports` within which no range of a rule begins or ends. 443 stands alone: TLS is checked there.
+fn stretches<'a>(ports: &PortSet, rules: impl Iterator<Item = &'a Rule>) -> Vec<(Port, Port)> {
+    if ports.is_empty() {
+        return Vec::new();
+    }
+    let ranges = rules.flat_map(|rule| rule.ports.ranges()).chain([(Port::HTTPS, Port::HTTPS)]);
+    let cuts: BTreeSet<u16> =
+        ranges.flat_map(|(first, last)| [Some(first.get()), last.get().checked_add(1)]).flatten().collect();
+    let mut all = Vec::new();
+    for (first, last) in ports.ranges() {
+        let mut start = first.get();
+        for cut in cuts.range(start.saturating_add(1)..).take_while(|cut| **cut <= last.get()) {
+            all.extend(Port::new(start).zip(Port::new(cut - 1)));
+            start = *cut;
+        }
+        all.extend(Port::new(start).zip(Some(last)));
+    }
+    all
+}
+
+/// Differences by what they are called by, so that a wide rule is one line.
+#[derive(Default)]
+struct Found(BTreeMap<(Pattern, ChangeKind), PortSet>);
+
+impl Found {
+    fn add(&mut self, pattern: &Pattern, why: ChangeKind, (first, last): (Port, Port)) {
+        self.0.entry((pattern.clone(), why)).or_default().extend(&PortSet::range(first, last));
+    }
+
+    fn changes(self) -> Vec<Change> {
+        let mut all: Vec<_> =
+            self.0.into_iter().map(|((pattern, why), ports)| Change { pattern, ports, why }).collect();
+        all.sort_by(|a, b| (&a.pattern, &a.ports, a.why).cmp(&(&b.pattern, &b.ports, b.why)));
+        all
+    }
+}
+
+impl Policy {
+    /// What this policy grants on `today` that `other` does not: what a change from `other` to this opens. With the
+    /// two exchanged, what it closes. Empty exactly when `other` grants every target that this policy grants, to every address
+    /// that a name may lead to, with no more to send and no check of the TLS name less.
+    ///
+    /// A wider rule is named whole, also where a part of it was granted before. The addresses of this machine are not known
+    /// here: a rule for exactly such an address opens it, and a wider one does not.
+    pub fn opens(&self, other: &Self, today: Day) -> Vec<Change> {
+        let mut found = Found::default();
+        let nat64 = self.terms().nat64 || other.terms().nat64;
+        let Samples { names, ips } = Samples::new(self.rules().iter().chain(other.rules()), nat64);
+        let mut by_name = PortSet::empty();
+        for name in names {
+            self.compare_host(other, &Host::Name(name), today, &mut found, &mut by_name);
+        }
+        let own = OwnAddrs::default();
+        for ip in ips {
+            let mut by_literal = PortSet::empty();
+            self.compare_host(other, &Host::Ip(ip), today, &mut found, &mut by_literal);
+            self.compare_answer(other, ip, &by_name, &own, today, &mut found);
+        }
+        found.changes()
+    }
+
+    /// One host on every port. The ports that this policy grants are added to `granted`.
+    fn compare_host(&self, other: &Self, host: &Host, today: Day, found: &mut Found, granted: &mut PortSet) {
+        let allowed = self.about(host).filter(|rule| rule.action == Action::Allow);
+        let ports = PortSet::union(allowed.map(|rule| &rule.ports));
+        for (first, last) in stretches(&ports, self.about(host).chain(other.about(host))) {
+            let ask = |policy: &Self| policy.admit(Target { host: host.clone(), port: first }, today);
+            let Ok(ours) = ask(self) else { continue };
+            if !PortSet::range(first, last).is_within(granted) {
+                granted.extend(&PortSet::range(first, last));
+            }
+            let Some(pattern) = self.narrowest(ours.rules()) else { continue };
+            match ask(other) {
+                Err(denial) => {
+                    let deny = denial.rule().filter(|rule| rule.action == Action::Deny);
+                    match deny {
+                        Some(deny) if pattern.covers(&deny.pattern) => {
+                            found.add(&deny.pattern, ChangeKind::Deny, (first, last));
+                        }
+                        Some(_) => found.add(pattern, ChangeKind::Deny, (first, last)),
+                        None => found.add(pattern, ChangeKind::Allow, (first, last)),
+                    }
+                }
+                Ok(theirs) => {
+                    let most = |admitted: &Admitted| {
+                        admitted.upload_budgets().map(|(_, bytes)| bytes).min().unwrap_or(u64::MAX)
+                    };
+                    if most(&ours) > most(&theirs) {
+                        found.add(pattern, ChangeKind::Upload, (first, last));
+                    }
+                    if theirs.tls().enforced_on(first) && !ours.tls().enforced_on(first) {
+                        found.add(pattern, ChangeKind::Tls, (first, last));
+                    }
+                }
+            }
+        }
+    }
+
+    /// One address to which a name may lead that is granted on these ports.
+    fn compare_answer(
+        &self,
+        other: &Self,
+        ip: IpAddr,
+        ports: &PortSet,
+        own: &OwnAddrs,
+        today: Day,
+        found: &mut Found,
+    ) {
+        let host = Host::Ip(ip);
+        // Where no rule speaks about an address, its class alone decides, and that is the same for both.
+        if self.about(&host).chain(other.about(&host)).next().is_none() {
+            return;
+        }
+        let Ok(name) = "a".parse::<HostName>() else { return };
+        for (first, last) in stretches(ports, self.about(&host).chain(other.about(&host))) {
+            let target = Target { host: Host::Name(name.clone()), port: first };
+            let Ok(opened_by) = self.vet(&target, &[ip], own, today) else { continue };
+            let net = Pattern::Net(IpNet::from(ip));
+            match other.vet(&target, &[ip], own, today) {
+                Ok(_) => {}
+                Err((Why::DenyRule { rule, .. }, _)) => {
+                    found.add(&other.rule(rule).pattern, ChangeKind::Deny, (first, last));
+                }
+                Err(_) => {
+                    let pattern = opened_by.map_or(&net, |rule| &self.rule(rule).pattern);
+                    found.add(pattern, ChangeKind::Allow, (first, last));
+                }
+            }
+        }
+    }
+
+    /// The narrowest of some patterns that all cover one host.
+    fn narrowest(&self, rules: &[RuleId]) -> Option<&Pattern> {
+        let patterns = rules.iter().map(|id| &self.rule(*id).pattern);
+        patterns.reduce(|narrow, other| if narrow.covers(other) { other } else { narrow })
+    }
+
+    /// What the stage declared beyond what the other layers grant on `today`. Without a declaration there is none.
+    pub fn excess(&self, today: Day) -> Vec<Excess<'_>> {
+        let Some(declared) = self.layers().iter().find(|layer| layer.role() == Role::Declared) else {
+            return Vec::new();
+        };
+        // A stage may declare what it has not reached yet.
+        let others: Vec<&Layer> = self
+            .layers()
+            .iter()
+            .filter(|layer| !matches!(layer.role(), Role::Declared | Role::Lock))
+            .collect();
+        // By rule, and by layer in the order in which they are asked.
+        let mut missing: BTreeMap<RuleId, BTreeMap<usize, PortSet>> = BTreeMap::new();
+        for host in Samples::new(self.rules().iter(), self.terms().nat64).hosts() {
+            let allowed =
+                self.about(&host).filter(|rule| rule.action == Action::Allow && declared.has(rule.id));
+            let ports = PortSet::union(allowed.map(|rule| &rule.ports));
+            for (first, last) in stretches(&ports, self.about(&host)) {
+                let Ok(rule) = self.grant_of(declared, &host, first, today) else { continue };
+                for (at, layer) in others.iter().enumerate() {
+                    if self.grant_of(layer, &host, first, today).is_err() {
+                        let ports = missing.entry(rule).or_default().entry(at).or_default();
+                        ports.extend(&PortSet::range(first, last));
+                    }
+                }
+            }
+        }
+        let mut excess = Vec::new();
+        for rule in self.rules_of(declared).iter().filter(|rule| rule.action == Action::Allow) {
+            if let Some(deny) = self.forbidden(rule) {
+                let ports = rule.ports.clone();
+                excess.push(Excess { rule, ports, missing_in: None, denied_by: Some(deny) });
+            } else if let Some((at, ports)) = missing.get(&rule.id).and_then(BTreeMap::first_key_value) {
+                let missing_in = others.get(*at).copied();
+                excess.push(Excess { rule, ports: ports.clone(), missing_in, denied_by: None });
+            }
+        }
+        excess
+    }
+}
+
+/// Whether a rule for `wide` grants all that a rule for `narrow` grants, on the same ports. That it covers it is not enough: a
+/// wide network opens no special-use address, and one within the block of such an address does.
+pub(super) fn grants_all_of(wide: &Pattern, narrow: &Pattern) -> bool {
+    let (Pattern::Net(inner), Pattern::Net(outer)) = (narrow, wide) else { return wide.covers(narrow) };
+    let opens = |net: &IpNet, ip: &IpAddr| match addr::opening(*ip) {
+        Opening::Public => net.contains(ip),
+        Opening::Within(block) => net.contains(ip) && block.contains(net),
+        Opening::Never => false,
+    };
+    let within = |ip: &IpAddr| inner.contains(ip);
+    wide.covers(narrow)
+        && (!addr::may_be_special(inner)
+            || sample_ips(&[(*inner, Action::Allow)], false)
+                .iter()
+                .filter(|ip| within(ip) && opens(inner, ip))
+                .all(|ip| opens(outer, ip)))
+}
+
+#[cfg(test)]
+mod tests;
