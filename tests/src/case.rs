@@ -108,6 +108,19 @@ impl Cx {
         &self.dir
     }
 
+    /// What the newest run in a directory of the trial's has moved aside from this name.
+    pub fn aside_in(&self, dir: &Path, name: &str) -> PathBuf {
+        let quarantine = dir.join(".exeat-quarantine");
+        let runs = fs::read_dir(&quarantine).into_iter().flatten().flatten().map(|entry| entry.path());
+        let there = runs.map(|run| run.join(name)).filter(|path| fs::symlink_metadata(path).is_ok());
+        there.max().unwrap_or_else(|| panic!("nothing of `{name}` is in {}", quarantine.display()))
+    }
+
+    /// The same in the working directory.
+    pub fn aside(&self, name: &str) -> PathBuf {
+        self.aside_in(self.dir(), name)
+    }
+
     /// A name to grant. Resolves to [`Cx::good_addrs`].
     pub fn good(&self) -> String {
         format!("allowed-{}.test", self.id)

@@ -48,6 +48,11 @@ impl Place {
         &self.dir
     }
 
+    /// The user's state directory, which need not exist yet.
+    pub fn state_dir(&self) -> &Path {
+        &self.base
+    }
+
     /// Where the record of a run stands.
     pub fn path_for(&self, run: RunId) -> PathBuf {
         self.dir.join(format!("{run}.jsonl"))

@@ -8,7 +8,7 @@ use exeat_audit::RunId;
 use exeat_policy::{HostPort, LEAST_MEMORY, Size, Target, memory_meant};
 
 use crate::discover::Unasked;
-use crate::quarantine::Leftovers;
+use exeat_files::quarantine::Leftovers;
 
 /// A run did not happen, or was lost after it had begun.
 #[derive(Debug, thiserror::Error)]

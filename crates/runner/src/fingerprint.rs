@@ -11,9 +11,9 @@ use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{FILTERS, Plan};
-use crate::quarantine::{Missing, MissingName, Pattern};
 use crate::request::Loopback;
 use crate::staged::{Staged, Taken, Told};
+use exeat_files::quarantine::{Missing, MissingName, Pattern};
 
 /// What the hash begins with: another form of it is another hash.
 const FORM: &str = "exeat isolation 1";

@@ -22,11 +22,13 @@ use crate::dirs;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
-use crate::request::{Cache, Request};
+use crate::request::{Cache, Request, Work};
+use crate::signing::key_place;
 use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
 use crate::uids::{Own, has_all, user_of};
 use crate::view;
 use exeat_files::names::true_name;
+use exeat_files::quarantine;
 
 /// Who a stage is to the kernel.
 #[derive(Debug)]
@@ -239,6 +241,9 @@ impl Base<'_> {
             });
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
+        // Root's, beside its key, where another user's home is HOME.
+        let state = key_place(place);
+        own.extend(state.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
         // XDG_STATE_HOME may be set for one run and not for the next.
         let usual_place = Place::from_env(None, Some(home.as_os_str())).ok();
         own.extend(usual_place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)));
@@ -251,12 +256,18 @@ impl Base<'_> {
             own.iter().map(|path| true_name(path).unwrap_or_else(|_| to_be(path))).collect();
         // Whatever signs this run: the user's own key signs the others.
         let places = place.into_iter().chain(&usual_place);
-        let keys: Vec<PathBuf> = request
+        let binds = request.files.ro.iter().chain(&request.files.rw).map(|bind| bind.host.as_path());
+        let near = cwd.ancestors().chain(binds).chain(match &request.files.work {
+            Some(Work::Host(dir)) => Some(dir.as_path()),
+            _ => None,
+        });
+        let unseen: Vec<PathBuf> = request
             .signing
             .path(place)
             .into_iter()
             .chain(places.map(Place::key_path))
             .map(|path| cwd.join(path))
+            .chain(quarantine::directories(state.as_ref().map(Place::state_dir), near))
             .collect();
         let home_of_stage = stage_home(request);
         let (named, asked) = named_trees(environment);
@@ -275,7 +286,7 @@ impl Base<'_> {
             certificates: certificates(request, environment),
             cache: cache.as_deref(),
             own: &own,
-            keys: &keys,
+            unseen: &unseen,
             root: geteuid().is_root(),
             other: other.map(|ids| view::Other { ids, by_descriptor }),
             tmp: request.limits.tmpfs_size,

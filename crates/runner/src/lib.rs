@@ -69,7 +69,6 @@ mod limits;
 pub mod lists;
 mod output;
 mod plan;
-mod quarantine;
 mod reload;
 pub mod request;
 mod run;
@@ -92,6 +91,7 @@ pub use clock::today;
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};
 pub use exeat_audit::{self as audit, RunId};
+pub use exeat_files::quarantine::{Found, Leftovers};
 pub use exeat_policy::{self as policy, EffectSet, HostPort, Limits, Policy, RuleError, Size, Span};
 pub use exeat_proxy::{
     Credentials, CredentialsError, DeniedHost, FailedHost, Lost, Summary, Unchecked, UpstreamProxy,
@@ -102,7 +102,6 @@ pub use exeat_sandbox::{Enforcement, Held, shell_word, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use plan::{Plan, home_of, plan};
-pub use quarantine::{Found, Leftovers};
 pub use reload::{Load, Reloaded, Seen};
 pub use request::{
     AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Transparent, Tty,

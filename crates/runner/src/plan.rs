@@ -25,7 +25,6 @@ use crate::error::Error;
 use crate::identity::{Base, Seen, Who};
 use crate::limits;
 use crate::lists;
-use crate::quarantine::Missing;
 use crate::request::{
     AuditTo, Bridge, Hardening, Loopback, Request, Transparent, Tty, UnixSockets, WORK, Work,
 };
@@ -35,6 +34,7 @@ use crate::uids::{Own, user_of};
 use crate::view::{WORK_PATH, cache_in_memory};
 use crate::{environment, host_ports, upstream, via};
 use exeat_files::names::{joined, true_name};
+use exeat_files::quarantine::Missing;
 
 /// What one run will do.
 #[derive(Debug)]

@@ -52,14 +52,14 @@ use crate::gateway::{Entered, Wanted, Ways, off};
 use crate::limits::{self, Reached, Stop};
 use crate::output::{Copies, Meter};
 use crate::plan::Plan;
-use crate::quarantine::{self, Found, Leftovers, Watch};
 use crate::request::{AuditTo, Tty};
 use crate::signals::{Ask, Asks, Signals, may_suspend};
-use crate::signing::Signing;
+use crate::signing::{Signing, key_place};
 use crate::staged::Staged;
 use crate::stopping::{GRACE, Stopping};
 use crate::terminal::Terminal;
 use crate::who::Looking;
+use exeat_files::quarantine::{self, DIRECTORY, Found, Keeper, Leftovers, Watch};
 
 /// From a signal to the word that the command has started, which is on its way when it has.
 const STARTING: Duration = Duration::from_secs(1);
@@ -176,7 +176,9 @@ pub(crate) fn run_on(
             }
             Within::Program { asks, started } => (Asks::of_owner(asks), Some(started)),
         };
-        let watches = plan.missing.iter().cloned().map(Watch::start).collect::<io::Result<Vec<_>>>();
+        let keeper = keeper(&plan, run);
+        let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
+        let watches = watches.collect::<io::Result<Vec<_>>>();
         let watches = watches.map_err(prepare("the watch on protected names"))?;
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
@@ -372,18 +374,21 @@ fn noted(Found { path, moved }: &Found) -> Note {
     note
 }
 
+/// Who sets aside what this run's stage makes under protected names.
+fn keeper(plan: &Plan, run: RunId) -> Keeper {
+    // Not in a directory that somebody else may write to.
+    let place = key_place(plan.place.as_ref()).filter(|place| place.prepare().is_ok());
+    Keeper { run: run.to_string(), state: place.map(|place| place.state_dir().to_path_buf()) }
+}
+
 fn told(found: &Found) -> String {
     let path = exeat_audit::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage made it, and something on the host could run or obey it";
-    let kept = if is_git(&found.path) {
-        "; give it its name back if it is yours, or have it left there by --allow-git-config"
-    } else {
-        ""
-    };
+    let kept = if is_git(&found.path) { "; --allow-git-config has it left where it is" } else { "" };
     match &found.moved {
         Ok(new) => {
-            let new = new.file_name().unwrap_or_default();
-            format!("`{path}` was renamed to `{}`: {why}", exeat_audit::escape(new.as_bytes(), 1024)) + kept
+            let new = exeat_audit::escape(new.as_os_str().as_bytes(), 1024);
+            format!("`{path}` was moved to `{new}`: {why}") + kept
         }
         // Words of our own say all there is to say.
         Err(error) if error.get_ref().is_some() => format!("`{path}` is left where it is: {error}"),
@@ -407,9 +412,12 @@ fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
 fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
     let moved = (found.more_moved > 0).then(|| {
         format!(
-            "{} more were renamed, which the stage made as well: `find . -name '*.exeat-quarantine*'` lists them",
+            "{} more were moved aside, which the stage made as well: look into `{DIRECTORY}`",
             found.more_moved
         )
+    });
+    let unlisted = found.unlisted.as_ref().map(|why| {
+        format!("`exeat state list` does not know all that was moved aside, as the list could not be written: {why}")
     });
     let left = (found.more_left > 0).then(|| {
         format!(
@@ -417,7 +425,7 @@ fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
             found.more_left
         )
     });
-    moved.into_iter().chain(left)
+    moved.into_iter().chain(left).chain(unlisted)
 }
 
 /// Whether it is what `--allow-git-config` leaves alone.

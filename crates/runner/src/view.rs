@@ -29,11 +29,11 @@ use nix::unistd::{Uid, geteuid};
 use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
-use crate::quarantine::{Missing, beyond_search};
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
 use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
+use exeat_files::quarantine::{Missing, beyond_search};
 
 mod closed;
 mod git;
@@ -92,8 +92,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) cache: Option<&'a Path>,
     /// Directories that exeat itself writes to.
     pub(crate) own: &'a [PathBuf],
-    /// The key that signs the record, and those that sign other runs': nothing opens them to the stage.
-    pub(crate) keys: &'a [PathBuf],
+    /// The key that signs the record, those that sign other runs', and what was set aside: nothing opens them to the stage.
+    pub(crate) unseen: &'a [PathBuf],
     /// The caller is root.
     pub(crate) root: bool,
     /// Who the stage becomes, where that is not the caller.
@@ -363,7 +363,8 @@ impl<'a> Builder<'a> {
         );
         let table = whole(Path::new("/proc/self/mountinfo")).unwrap_or_default();
         let processes = process_files(&table);
-        masks.extend(facts.keys.iter().filter_map(|key| true_name(key).ok()).map(|key| (key, By::Ceiling)));
+        let unseen = facts.unseen.iter().filter_map(|path| true_name(path).ok());
+        masks.extend(unseen.map(|path| (path, By::Ceiling)));
         masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
         // What a bind mount of the host's shows a second time is hidden there too.
         let mounts = Mounts::new(&table);

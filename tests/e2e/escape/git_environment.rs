@@ -44,9 +44,9 @@ fn attack(cx: &Cx) {
             fs::read(&ran).is_ok()
         };
         let done = cx.sh(&[], script).env(name, &value).run();
-        done.exits(0).says("`hooks.exeat-quarantine");
+        done.exits(0).says("/hooks`: the stage made it");
         assert!(!commit(), "{name}: the hook of a stage ran");
-        fs::remove_dir_all(cx.dir().join("hooks.exeat-quarantine")).expect("moved aside");
+        fs::remove_dir_all(cx.aside("hooks")).expect("moved aside");
 
         // Where the protection is given up, it runs.
         cx.exeat(["run", "--allow-git-config", "--", "sh", "-c", script]).env(name, &value).run().exits(0);

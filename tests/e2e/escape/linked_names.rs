@@ -30,7 +30,7 @@ fn attack(cx: &Cx) {
     assert_eq!(fs::read_to_string(dir.join("editor/tasks.json")).expect("a file"), "{}");
     assert!(fs::symlink_metadata(dir.join(".vscode")).is_err(), "what replaced the link is in its place");
     assert!(!dir.join(".envrc").exists() && !dir.join("later/env").exists(), "{done:?}");
-    assert!(dir.join(".vscode.exeat-quarantine/tasks.json").exists());
+    assert!(cx.aside(".vscode/tasks.json").exists());
     let notes: Vec<String> = done.record().events("note").iter().map(ToString::to_string).collect();
     assert_eq!(notes.iter().filter(|note| note.contains("quarantined")).count(), 2, "{notes:?}");
 }

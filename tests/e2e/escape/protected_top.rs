@@ -65,6 +65,6 @@ fn above(cx: &Cx) {
     let done = cx.sh(&[], script).cwd(&dir).run();
     assert_eq!(fs::read_to_string(dir.join("config.toml")).expect("config.toml"), "[build]\n", "{done:?}");
     assert!(!dir.join("config").exists(), "{done:?}");
-    done.exits(0).prints("end\n").says("`config.exeat-quarantine`");
+    done.exits(0).prints("end\n").says("config` was moved to");
     assert_eq!(fs::read_to_string(dir.join("x")).expect("the directory itself is the stage's"), "mine\n");
 }

@@ -25,7 +25,7 @@ fn closed(cx: &Cx) {
         let found = fs::metadata(cx.dir()).expect("work").permissions().mode() & 0o777;
         fs::set_permissions(cx.dir(), Permissions::from_mode(0o755)).expect("work");
         fs::set_permissions(cx.dir().join(".git"), Permissions::from_mode(0o755)).expect(".git");
-        done.exits(0).says(".git/hooks` was renamed").says(".vscode` was renamed");
+        done.exits(0).says(".git/hooks` was moved").says(".vscode` was moved");
         assert_eq!(format!("{found:04o}"), mode, "the stage's mode is put back: {done:?}");
         assert!(!cx.dir().join(".git/hooks").exists() && !cx.dir().join(".vscode").exists(), "{done:?}");
     }
@@ -42,7 +42,7 @@ except BlockingIOError: pass'";
     let outside = format!("(\"$@\"; python3 -c '{flags}') 2>&1 | (sleep 4; cat)");
     let done = cx.sh(&[], script).under(["sh", "-c", &outside, "sh"]).run();
     let said = done.stdout();
-    assert!(said.contains(".envrc` was renamed to"), "exeat was silenced: {} bytes", said.len());
+    assert!(said.contains(".envrc` was moved to"), "exeat was silenced: {} bytes", said.len());
     assert!(said.contains("flags: 0\n"), "the flag stays for who comes next");
 }
 
@@ -58,7 +58,7 @@ fn left(cx: &Cx) {
     e2e::bench::bind(cx.dir(), &over);
     let done = live.wait();
     nix::mount::umount(&over).expect("umount");
-    done.says(".vscode` could not be moved aside").says(".envrc` was renamed").says(".cargo` was renamed");
+    done.says(".vscode` could not be moved aside").says(".envrc` was moved").says(".cargo` was moved");
     let log = done.record();
     let notes = log.events("note");
     let of = |what: &str| -> Vec<String> {
@@ -76,7 +76,7 @@ fn left(cx: &Cx) {
         serde_json::from_slice(&fs::read(result).expect("the result")).expect("JSON");
     let moved = told["quarantined"].as_array().expect("a list");
     let envrc = moved.iter().find(|one| one["path"] == path(".envrc")).expect(".envrc");
-    assert_eq!(envrc["moved"], path(".envrc.exeat-quarantine"));
+    assert_eq!(envrc["moved"], cx.aside(".envrc").display().to_string());
     assert_eq!(told["left"][0]["path"], path(".vscode"));
     assert!(told["left"][0]["error"].as_str().is_some_and(|error| error.contains("busy")), "{told}");
 }
@@ -99,7 +99,7 @@ fn led_elsewhere(cx: &Cx) {
             };
             let words = ["run", "--rw", at, "--", "sh", "-c", script.as_str()];
             let done = cx.exeat(words).run();
-            done.exits(0).says(".git` was renamed to `.git.exeat-quarantine`");
+            done.exits(0).says(".git` was moved to");
             assert!(fs::symlink_metadata(cx.dir().join(at).join(".git")).is_err(), "{done:?}");
             commit();
             assert!(!ran.exists(), "the stage's hook has run on the host: {done:?}");
@@ -118,12 +118,24 @@ fn led_elsewhere(cx: &Cx) {
 
 /// The names that it would be moved to are taken.
 fn taken(cx: &Cx) {
-    let script = "echo evil >.envrc; echo taken >.envrc.exeat-quarantine
-        for n in $(seq 0 100); do echo taken >.envrc.exeat-quarantine.$n; done";
+    let script = "echo evil >.envrc; mkdir -m 0700 -p .exeat-quarantine/$EXEAT_RUN_ID/.envrc; ln -s / .exeat-quarantine/x";
     let done = cx.sh(&[], script).run();
-    done.exits(0).says(".envrc` was renamed to");
+    done.exits(0).says(".envrc` was moved to");
     assert!(fs::symlink_metadata(cx.dir().join(".envrc")).is_err(), "{done:?}");
-    assert_eq!(fs::read_to_string(cx.dir().join(".envrc.exeat-quarantine")).expect("taken"), "taken\n");
+    assert_eq!(fs::read_to_string(cx.aside(".envrc")).expect("moved aside"), "evil\n");
+    assert!(
+        cx.aside(".exeat-quarantine/x").is_symlink(),
+        "what the stage made under that name is aside, too"
+    );
+    // It is not shown to the next stage, which cannot make another one either.
+    let script =
+        "ls -A .exeat-quarantine; mv .exeat-quarantine x 2>/dev/null; echo x >.exeat-quarantine/x; echo end";
+    cx.sh(&[], script).run().exits(0).prints("end\n");
+    assert!(cx.dir().join(".exeat-quarantine/.gitignore").exists());
+    cx.exeat(["run", "--ro", ".:/w", "--", "sh", "-c", "ls -A /w/.exeat-quarantine; echo end"])
+        .run()
+        .exits(0)
+        .prints("end\n");
 }
 
 /// A `.jj/repo` that is a file has Jujutsu take its configuration from elsewhere.
@@ -136,9 +148,11 @@ fn jujutsu(cx: &Cx) {
     let attack = "mv .jj/repo evil; echo '[ui]' >evil/config.toml; KIND .jj/repo";
     for kind in ["printf ../evil >", "ln -s ../evil"] {
         let done = cx.sh(&[], &attack.replace("KIND", kind)).run();
-        done.exits(0).says(".jj/repo` was renamed to `repo.exeat-quarantine`");
+        done.exits(0).says(".jj/repo` was moved to");
         assert!(fs::symlink_metadata(&repo).is_err(), "{done:?}");
-        cx.outside(["sh", "-c", "rm -r .jj/repo.* evil/config.toml; mv evil .jj/repo"]).run().exits(0);
+        cx.outside(["sh", "-c", "rm -rf .exeat-quarantine evil/config.toml; mv evil .jj/repo"])
+            .run()
+            .exits(0);
     }
     // Where it is a file, it is the caller's.
     cx.outside(["sh", "-c", "mv .jj/repo real; printf ../real >.jj/repo"]).run().exits(0);
@@ -146,7 +160,7 @@ fn jujutsu(cx: &Cx) {
         "(printf ../evil >.jj/repo) 2>/dev/null && echo written; rm -f .jj/repo 2>/dev/null && echo removed
         mv .jj jj 2>/dev/null && echo moved; echo '[ui]' >real/config.toml; echo end";
     let done = cx.sh(&[], attack).run();
-    done.exits(0).prints("end\n").says("real/config.toml` was renamed");
+    done.exits(0).prints("end\n").says("real/config.toml` was moved");
 }
 
 /// Their number is the stage's to choose. It costs a second, and not as many lines as there are links.
@@ -158,13 +172,11 @@ os.makedirs('.git/logs/x'); open('.envrc', 'w')
 for n in range(5000): os.symlink('x', f'.git/logs/x/{n}')";
     let words = ["run", "--result", result.to_str().expect("ASCII"), "--", "python3", "-c", attack];
     let done = cx.exeat(words).run();
-    done.exits(0).says(".envrc` was renamed").says("4901 more were renamed");
+    done.exits(0).says(".envrc` was moved").says("4901 more were moved");
     let lines = done.stderr().lines().count();
     assert!(lines < 110, "{lines} lines");
-    let names = fs::read_dir(cx.dir().join(".git/logs/x")).expect("x");
-    let names: Vec<_> =
-        names.map(|it| it.expect("a name").file_name().into_string().expect("ASCII")).collect();
-    assert!(names.len() == 5000 && names.iter().all(|name| name.ends_with(".exeat-quarantine")));
+    assert_eq!(fs::read_dir(cx.dir().join(".git/logs/x")).expect("x").count(), 0);
+    assert_eq!(fs::read_dir(cx.aside(".git/logs/x")).expect("aside").count(), 5000);
     let log = done.record();
     let notes = log.events("note");
     let of = |note: &&serde_json::Value| note["what"] == "quarantined";

@@ -147,7 +147,7 @@ fn made(cx: &Cx) {
     done.exits(0).prints("made\n");
     for name in names {
         assert!(fs::symlink_metadata(cx.dir().join(name)).is_err(), "{name} is in its place: {done:?}");
-        let aside = cx.dir().join(format!("{name}.exeat-quarantine"));
+        let aside = cx.aside(name);
         assert_eq!(fs::read_to_string(&aside).expect("moved aside"), "evil\n", "{}", aside.display());
     }
 }

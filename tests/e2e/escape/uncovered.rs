@@ -78,7 +78,7 @@ fn two_runs(cx: &Cx) {
         cx.sh(&[], "echo ready; read -r go; echo evil >.envrc; echo it-went-on").stdin_open().start();
     second.until_prints("ready");
     first.signal(Signal::SIGTERM);
-    first.wait().exits(143).says(".envrc` was renamed");
+    first.wait().exits(143).says(".envrc` was moved");
     ends(&mut second);
     second.wait().exits(137).prints("ready\n").says(".envrc` was replaced, renamed or removed on the host");
     assert!(!cx.dir().join(".envrc").exists());

@@ -49,11 +49,11 @@ fn b12_what_was_moved_and_what_was_left_are_told_apart() {
     let mut outcome = outcome(Ended::Exit(0));
     let error = io::Error::from_raw_os_error(1);
     outcome.found.named = vec![
-        Found { path: "/w/.envrc".into(), moved: Ok("/w/.envrc.exeat-quarantine".into()) },
+        Found { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) },
         Found { path: "/w/.vscode".into(), moved: Err(error) },
     ];
     let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
-    let told = r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.envrc.exeat-quarantine"}],"left":[{"path":"/w/.vscode","error":"Operation not permitted (os error 1)"}],"audit""#;
+    let told = r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.exeat-quarantine/RUN/.envrc"}],"left":[{"path":"/w/.vscode","error":"Operation not permitted (os error 1)"}],"audit""#;
     assert!(text.contains(told), "{text}");
     (outcome.found.more_moved, outcome.found.more_left) = (7, 3);
     let text = serde_json::to_string(&RunResult::of(&outcome)).unwrap();
@@ -67,7 +67,7 @@ fn b12_what_was_moved_and_what_was_left_are_told_apart() {
 #[test]
 fn b12_a_run_that_was_lost_tells_what_was_moved() {
     let Outcome { run, audit, .. } = outcome(Ended::Exit(0));
-    let found = vec![Found { path: "/w/.envrc".into(), moved: Ok("/w/.envrc.exeat-quarantine".into()) }];
+    let found = vec![Found { path: "/w/.envrc".into(), moved: Ok("/w/.exeat-quarantine/RUN/.envrc".into()) }];
     let lost = exeat_runner::RunLost {
         run,
         error: exeat_runner::Error::Prepare { what: "the terminal", source: io::Error::from_raw_os_error(5) },
@@ -80,7 +80,7 @@ fn b12_a_run_that_was_lost_tells_what_was_moved() {
     let text = serde_json::to_string(&RunResult::failed(&failure)).unwrap();
     for part in [
         r#""run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"setup","code":125,"error":"#,
-        r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.envrc.exeat-quarantine"}],"audit":"/state/run.jsonl""#,
+        r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.exeat-quarantine/RUN/.envrc"}],"audit":"/state/run.jsonl""#,
     ] {
         assert!(text.contains(part), "{text}");
     }

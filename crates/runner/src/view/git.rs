@@ -18,8 +18,8 @@ use nix::unistd::{User, geteuid};
 
 use super::closed::{is_absent, keeper, may_search};
 use crate::bounds::{Way, way};
-use crate::quarantine::is_repository;
 use exeat_files::names::true_name;
+use exeat_files::quarantine::is_repository;
 
 mod config;
 mod files;

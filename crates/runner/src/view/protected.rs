@@ -11,7 +11,7 @@ use exeat_files::protected::{self, Obeyed};
 use super::closed::{is_absent, keeper, told};
 use super::{git, links_in};
 use crate::bounds::follow;
-use crate::quarantine::{MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository};
+use exeat_files::quarantine::{MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository};
 
 /// What was found.
 #[derive(Debug, Default)]

@@ -7,7 +7,6 @@
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
-use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
@@ -18,8 +17,8 @@ use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
 use super::leftovers::Leftovers;
-use super::{Found, Missing, Watch, kind, let_in, open_at, open_beneath, settle_in};
-use exeat_files::names::open_plain;
+use super::{Found, Keys, Missing, Watch, kind, let_in, open_at, open_beneath};
+use crate::names::open_plain;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
 /// the objects.
@@ -75,7 +74,7 @@ struct Listed {
 /// A search of one repository.
 struct Search<'a> {
     tree: &'a File,
-    keys: &'a RandomState,
+    keys: Keys,
     /// Directories of the caller's that the stage has closed are opened for it.
     opens: bool,
     room: Room,
@@ -207,11 +206,11 @@ fn is_old_head(name: &OsStr, target: &Path) -> bool {
 
 impl Contents {
     /// Looks into a repository at this name in the tree.
-    pub(super) fn of(tree: &File, repository: &Path, keys: &RandomState) -> Self {
+    pub(super) fn of(tree: &File, repository: &Path, keys: Keys) -> Self {
         Self::within(ROOM, tree, repository, keys)
     }
 
-    fn within(room: Room, tree: &File, repository: &Path, keys: &RandomState) -> Self {
+    fn within(room: Room, tree: &File, repository: &Path, keys: Keys) -> Self {
         let mut found = Self::default();
         let search = Search { tree, keys, opens: true, room };
         let unread = search.each(repository, |_, _, listed| {
@@ -223,7 +222,7 @@ impl Contents {
     }
 
     /// Whether all that was in a directory is known.
-    fn knows(&self, at: &Path, keys: &RandomState) -> bool {
+    fn knows(&self, at: &Path, keys: Keys) -> bool {
         self.unread.is_empty()
             || !at.ancestors().any(|above| self.unread.contains(&keys.hash_one(above.as_os_str())))
     }
@@ -231,11 +230,11 @@ impl Contents {
 
 /// Repositories that hold more than is looked at, or a directory of the caller's that is closed: of the links that a stage makes
 /// in them not all would be moved. A line for each; changes nothing.
-pub(crate) fn beyond_search(missing: &Missing) -> Vec<String> {
+pub fn beyond_search(missing: &Missing) -> Vec<String> {
     let Ok(tree) = open_plain(&missing.tree) else { return Vec::new() };
-    let (tree, keys) = (File::from(tree), RandomState::new());
+    let (tree, keys) = (File::from(tree), Keys::draw());
     let is_beyond = |name: &&String| {
-        let search = Search { tree: &tree, keys: &keys, opens: false, room: ROOM };
+        let search = Search { tree: &tree, keys, opens: false, room: ROOM };
         !search.each(Path::new(name), |_, _, _| ()).is_empty()
     };
     let beyond = missing.repositories.iter().filter(is_beyond);
@@ -250,32 +249,10 @@ pub(crate) fn beyond_search(missing: &Missing) -> Vec<String> {
     told.collect()
 }
 
-/// What was moved in one tree, by hashes of its new names: it is found once more, and is aside already.
-#[derive(Default)]
-pub(super) struct Moved(HashSet<u64>);
-
-impl Moved {
-    pub(super) fn add(&mut self, watch: &Watch, found: &Found) {
-        if let Ok(new) = &found.moved
-            && let Ok(name) = new.strip_prefix(&watch.missing.tree)
-        {
-            self.0.insert(watch.keys.hash_one(name.as_os_str()));
-        }
-    }
-}
-
 impl Watch {
-    /// Moves the links aside that were not in the repository before, and says which rebase is not as it was. Not those that are
-    /// aside already. `left`: how many may still be moved.
-    pub(super) fn settle(
-        &self,
-        repository: &str,
-        before: &Contents,
-        moved: &mut Moved,
-        left: &mut usize,
-        told: &mut Leftovers,
-    ) {
-        self.settle_within(ROOM, repository, before, moved, left, told);
+    /// Moves the links aside that were not in the repository before, and says which rebase is not as it was. `left`: how many may still be moved.
+    pub(super) fn settle(&self, repository: &str, before: &Contents, left: &mut usize, told: &mut Leftovers) {
+        self.settle_within(ROOM, repository, before, left, told);
     }
 
     fn settle_within(
@@ -283,19 +260,14 @@ impl Watch {
         room: Room,
         repository: &str,
         before: &Contents,
-        moved: &mut Moved,
         left: &mut usize,
         told: &mut Leftovers,
     ) {
-        let search = Search { tree: &self.tree, keys: &self.keys, opens: true, room };
+        let search = Search { tree: &self.tree, keys: self.keys, opens: true, room };
         let unread = search.each(Path::new(repository), |at, dir, Listed { links, steps }| {
-            let is_new = |link: &Link| {
-                !link.is_old_head
-                    && !before.links.contains(&link.mark)
-                    && !moved.0.contains(&self.keys.hash_one(at.join(&link.name).as_os_str()))
-            };
+            let is_new = |link: &Link| !link.is_old_head && !before.links.contains(&link.mark);
             let links: Vec<Link> = links.into_iter().filter(is_new).collect();
-            let is_known = links.is_empty() || before.knows(at, &self.keys);
+            let is_known = links.is_empty() || before.knows(at, self.keys);
             for Link { name, .. } in links {
                 let path = self.missing.tree.join(at).join(&name);
                 let found = if !is_known {
@@ -304,10 +276,9 @@ impl Watch {
                     Some(stays(path, TOO_MANY))
                 } else {
                     *left -= 1;
-                    settle_in(dir, path, &name, |_, _, stat| kind(stat) != SFlag::S_IFLNK)
+                    self.settle_in(dir, &at.join(&name), &name, |_, _, stat| kind(stat) != SFlag::S_IFLNK)
                 };
                 if let Some(found) = found {
-                    moved.add(self, &found);
                     told.add(found);
                 }
             }
@@ -340,6 +311,7 @@ fn errno(error: io::Error) -> Errno {
 mod tests {
     use std::os::unix::fs::symlink;
 
+    use super::super::Keeper;
     use super::*;
 
     struct Place {
@@ -354,7 +326,7 @@ mod tests {
             fs::create_dir_all(root.join(".git/logs/refs")).unwrap();
             let repositories = vec![".git".into()];
             let missing = Missing { tree: root.clone(), repositories, ..Missing::default() };
-            Self { watch: Watch::start(missing).unwrap(), root }
+            Self { watch: Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap(), root }
         }
 
         fn link(&self, name: &str) {
@@ -364,12 +336,12 @@ mod tests {
         /// Where so many names are looked at.
         fn look(&self, names: usize) -> Contents {
             let watch = &self.watch;
-            Contents::within(Room { names, ..ROOM }, &watch.tree, Path::new(".git"), &watch.keys)
+            Contents::within(Room { names, ..ROOM }, &watch.tree, Path::new(".git"), watch.keys)
         }
 
         fn settle(&self, before: &Contents, room: Room, mut left: usize) -> Vec<(String, bool)> {
             let mut told = Leftovers::default();
-            self.watch.settle_within(room, ".git", before, &mut Moved::default(), &mut left, &mut told);
+            self.watch.settle_within(room, ".git", before, &mut left, &mut told);
             let name = |path: &Path| path.strip_prefix(&self.root).unwrap().to_str().unwrap().to_owned();
             told.named.iter().map(|it| (name(&it.path), it.moved.is_ok())).collect()
         }
@@ -409,22 +381,19 @@ mod tests {
         let place = Place::new("many");
         let (one, other) = (super::super::leftovers::NAMED, 7);
         (0..one + other).for_each(|n| place.link(&format!(".git/logs/refs/{n}")));
-        let watches = [&place.watch];
-        let mut told = Leftovers::default();
-        let mut moved = Moved::default();
-        for watch in watches {
-            watch.settle(".git", &watch.contents[0], &mut moved, &mut MOVED.clone(), &mut told);
-        }
-        assert_eq!((told.named.len(), told.more_moved, told.more_left), (one, other as u64, 0));
-        let names = fs::read_dir(place.root.join(".git/logs/refs")).unwrap();
-        let names: Vec<_> = names.map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
-        assert!(names.len() == one + other && names.iter().all(|name| name.ends_with(".exeat-quarantine")));
-        // What is aside is found again, and stays; where nothing is to be moved any more, that is counted.
-        let mut told = Leftovers::default();
-        place.watch.settle(".git", &place.watch.contents[0], &mut moved, &mut 0, &mut told);
-        assert!(told.is_empty(), "{told:?}");
-        place.watch.settle(".git", &place.watch.contents[0], &mut Moved::default(), &mut 0, &mut told);
-        assert_eq!((told.named.len(), told.more_moved, told.more_left), (one, 0, other as u64));
+        let settle = |mut left: usize| {
+            let mut told = Leftovers::default();
+            place.watch.settle(".git", &place.watch.contents[0], &mut left, &mut told);
+            (told.named.len(), told.more_moved, told.more_left)
+        };
+        assert_eq!(settle(MOVED), (one, other as u64, 0));
+        assert_eq!(fs::read_dir(place.root.join(".git/logs/refs")).unwrap().count(), 0);
+        let aside = place.root.join(".exeat-quarantine/RUN/.git/logs/refs");
+        assert_eq!(fs::read_dir(aside).unwrap().count(), one + other);
+        assert_eq!(settle(MOVED), (0, 0, 0));
+        // Where nothing is to be moved any more, that is counted.
+        (0..one + other).for_each(|n| place.link(&format!(".git/logs/refs/{n}")));
+        assert_eq!(settle(0), (one, 0, other as u64));
     }
 
     /// git makes files in these by name; what is in a fan-out directory it renames into its place.

@@ -1,18 +1,18 @@
 //! Protected names that were missing when the stage started and are there when it has ended: moved aside, and reported.
 //!
-//! What was there at the start is bound read-only. A missing name cannot be, and a stand-in would stay on the host as a
-//! stub; so the name is watched. The stage has made what is found here: every step is relative to a directory that was
-//! opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is opened
-//! for the move, and closed again.
+//! What was there at the start is bound read-only. A missing name cannot be, so it is watched, and what appears is moved into the
+//! tree's quarantine ([`Store`]) by one rename. The stage has made what is found here: every step is relative to a directory
+//! that was opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is
+//! opened for the move, and closed again.
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::hash::RandomState;
+use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use exeat_audit::random_number;
 use nix::errno::Errno;
 use nix::fcntl::{
     AT_FDCWD, AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2,
@@ -20,67 +20,73 @@ use nix::fcntl::{
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
 use nix::unistd::geteuid;
 
-use exeat_files::names::open_plain;
-use exeat_files::protected::{Obeyed, matches_pattern};
+use crate::names::open_plain;
+use crate::protected::{Obeyed, matches_pattern};
 
 mod leftovers;
 mod repository;
+mod store;
 
 pub use leftovers::{Found, Leftovers};
-pub(crate) use repository::beyond_search;
-use repository::{Contents, MOVED, Moved};
+pub use repository::beyond_search;
+use repository::{Contents, MOVED};
+pub use store::{DIRECTORY, Item, Keeper, Store, directories};
 
-/// What is appended to the name.
+/// What is appended to a name that cannot leave its directory.
 const SUFFIX: &str = ".exeat-quarantine";
-/// Names that are tried when that one is taken. They are drawn after the stage has ended, so that it could not take them.
+/// Names that are tried. They are drawn after the stage has ended, so that it could not take them.
 const DRAWN: u32 = 8;
 /// The longest name of a file, in bytes (NAME_MAX of limits.h).
 const LONGEST: usize = 255;
 
 /// Entries of a directory that are compared with a pattern.
-pub(crate) const MAX_ENTRIES: usize = 1 << 16;
+pub const MAX_ENTRIES: usize = 1 << 16;
 
 /// A name that was missing at the start.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct MissingName {
+pub struct MissingName {
     /// Its place below the tree.
-    pub(crate) name: String,
-    pub(crate) obeyed: Obeyed,
+    pub name: String,
+    /// When a program on the host obeys it.
+    pub obeyed: Obeyed,
 }
 
 /// Names in one directory that are all protected.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Pattern {
+pub struct Pattern {
     /// The directory's place below the tree, which is "" itself.
-    pub(crate) dir: String,
-    /// The pattern ([`exeat_files::protected::matches_pattern`]).
-    pub(crate) name: String,
+    pub dir: String,
+    /// The pattern ([`crate::protected::matches_pattern`]).
+    pub name: String,
     /// The names that were there at the start.
-    pub(crate) known: Vec<String>,
-    pub(crate) obeyed: Obeyed,
+    pub known: Vec<String>,
+    /// When a program on the host obeys them.
+    pub obeyed: Obeyed,
 }
 
 /// Names in one writable tree that were missing at the start.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Missing {
-    pub(crate) tree: PathBuf,
-    pub(crate) names: Vec<MissingName>,
+pub struct Missing {
+    /// The tree.
+    pub tree: PathBuf,
+    /// Names that were missing.
+    pub names: Vec<MissingName>,
     /// Patterns of names, each in one directory.
-    pub(crate) patterns: Vec<Pattern>,
+    pub patterns: Vec<Pattern>,
     /// Links that were there, and what they said: a name of the list leads through them.
-    pub(crate) links: Vec<(String, PathBuf)>,
+    pub links: Vec<(String, PathBuf)>,
     /// Names of `.git`, which is a directory or nothing: git is led elsewhere by a file or a link there.
-    pub(crate) pointers: Vec<String>,
+    pub pointers: Vec<String>,
     /// Of the names that make a directory a repository without a `.git` ([`is_repository`]), those that were missing.
-    pub(crate) bare: Vec<String>,
+    pub bare: Vec<String>,
     /// Directories of repositories, whether they are there or not: what git would follow in them is no name of the list. The
     /// tree itself is "".
-    pub(crate) repositories: Vec<String>,
+    pub repositories: Vec<String>,
 }
 
 impl Missing {
     /// Whether there is nothing to watch.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         let names = [&self.pointers, &self.bare, &self.repositories];
         self.names.is_empty()
             && self.patterns.is_empty()
@@ -90,42 +96,139 @@ impl Missing {
 }
 
 /// Names that make a directory a repository, in the order in which they are taken away from one.
-pub(crate) const REPOSITORY: [&str; 4] = ["HEAD", "commondir", "objects", "refs"];
+pub const REPOSITORY: [&str; 4] = ["HEAD", "commondir", "objects", "refs"];
 
 /// Whether git takes a directory for a repository: `is_git_directory` of git's setup.c. What the names stand for is not asked,
 /// as that can change. `is_there` tells of a name, whatever it stands for.
-pub(crate) fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
+pub fn is_repository(is_there: impl Fn(&str) -> bool) -> bool {
     let [head, commondir, objects, refs] = REPOSITORY;
     is_there(head) && (is_there(commondir) || is_there(objects) && is_there(refs))
 }
 
 /// The names, and the tree as it was opened before the stage started.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub struct Watch {
     missing: Missing,
     tree: File,
     /// `.git` files that are there at the start, by their pointers: bound read-only, and no stage's work.
     files: Vec<Option<FileId>>,
     /// What is in the repositories at the start.
     contents: Vec<Contents>,
-    /// Drawn by the kernel: no stage can make a name whose hash is another's.
-    keys: RandomState,
+    keys: Keys,
+    /// The tree's [`DIRECTORY`].
+    directory: Option<FileId>,
+    keeper: Keeper,
+    /// Made when something is to be moved; or why it cannot be made.
+    store: OnceLock<Result<Store, io::Error>>,
 }
 
 /// The device and the inode.
-type FileId = (u64, u64);
+pub type FileId = (u64, u64);
+
+/// The key of hashes: a stage does not know it, so it can make no name whose hash is another's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Keys([u64; 2]);
+
+impl Keys {
+    fn draw() -> Self {
+        Self([random(), random()])
+    }
+
+    fn hash_one(self, it: impl Hash) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.0.hash(&mut hasher);
+        it.hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// A number that nobody can foresee.
+fn random() -> u64 {
+    // The keys of a hasher are drawn by the kernel, and those of two differ.
+    RandomState::new().build_hasher().finish()
+}
 
 impl Watch {
     /// Opens the tree.
-    pub(crate) fn start(missing: Missing) -> io::Result<Self> {
+    pub fn start(missing: Missing, keeper: Keeper) -> io::Result<Self> {
         // Its name had no link in it when the view was made: one that has come since leads to a tree that is not the stage's.
         // The tree may also be a single file, or one that waits for a writer.
         let tree = File::from(open_plain(&missing.tree)?);
         let files = missing.pointers.iter().map(|name| file_at(&tree, name)).collect();
-        let keys = RandomState::new();
-        let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), &keys));
+        let keys = Keys::draw();
+        let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), keys));
         let contents = contents.collect();
-        Ok(Self { missing, tree, files, contents, keys })
+        let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
+        let directory = directory.ok().map(|stat| (stat.st_dev, stat.st_ino));
+        Ok(Self { missing, tree, files, contents, keys, directory, keeper, store: OnceLock::new() })
+    }
+
+    /// What is watched.
+    #[must_use]
+    pub fn missing(&self) -> &Missing {
+        &self.missing
+    }
+
+    /// The tree, as it was opened before the stage started.
+    #[must_use]
+    pub fn tree(&self) -> BorrowedFd<'_> {
+        self.tree.as_fd()
+    }
+
+    /// The run's directory in the tree's quarantine, which this makes.
+    ///
+    /// # Errors
+    /// Why it cannot be made, each time anew.
+    pub fn store(&self) -> io::Result<&Store> {
+        let make = || Store::open(self.tree(), &self.missing.tree, self.directory, &self.keeper);
+        self.store.get_or_init(make).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
+    }
+
+    /// Moves aside what stands at a name of the tree that was missing at the start, if there is anything now.
+    #[must_use]
+    pub fn settle_name(&self, name: &str) -> Option<Found> {
+        self.look(name, |_, _, _| false)
+    }
+
+    /// Moves an entry of a directory into the tree's quarantine, or beside itself where there is no room for that or it lies in
+    /// another file system, and says where it is then.
+    fn set_aside(&self, dir: BorrowedFd<'_>, last: &OsStr, below: &Path) -> nix::Result<PathBuf> {
+        let stored = match self.store() {
+            Ok(store) => let_in(dir, || store.take(dir, last, below)),
+            Err(_) => Err(Errno::ENOSPC),
+        };
+        match stored {
+            Ok(to) => Ok(self.missing.tree.join(to)),
+            // It is gone; or something is mounted there, which keeps it wherever it would go.
+            Err(errno @ (Errno::ENOENT | Errno::EBUSY)) => Err(errno),
+            Err(_) => {
+                let new = let_in(dir, || aside(dir, last))?;
+                Ok(self.missing.tree.join(below).with_file_name(new))
+            }
+        }
+    }
+
+    /// Moves aside what stands at a name in a directory, unless `may` accepts it. `below`: its place below the tree.
+    fn settle_in(
+        &self,
+        dir: BorrowedFd<'_>,
+        below: &Path,
+        last: &OsStr,
+        may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
+    ) -> Option<Found> {
+        let is_wrong = let_in(dir, || match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            // The tree is a single file.
+            Err(Errno::ENOTDIR) => Ok(false),
+            stat => stat.map(|stat| !may(dir, last, &stat)),
+        });
+        let moved =
+            is_wrong.and_then(|is_wrong| is_wrong.then(|| self.set_aside(dir, last, below)).transpose());
+        let path = self.missing.tree.join(below);
+        match moved {
+            Ok(None) | Err(Errno::ENOENT) => None,
+            Ok(Some(new)) => Some(Found { path, moved: Ok(new) }),
+            Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
+        }
     }
 
     /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
@@ -202,7 +305,7 @@ impl Watch {
             }
         };
         let dir = opened.as_ref().map_or(self.tree.as_fd(), AsFd::as_fd);
-        settle_in(dir, path, OsStr::new(last), may)
+        self.settle_in(dir, Path::new(name), OsStr::new(last), may)
     }
 }
 
@@ -216,48 +319,19 @@ impl Watch {
 }
 
 /// Moves aside what has appeared in these trees.
-pub(crate) fn finish(watches: &[Watch]) -> Leftovers {
+pub fn finish(watches: &[Watch]) -> Leftovers {
     let mut told = Leftovers::default();
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     let settled: Vec<Vec<Found>> = watches.iter().map(Watch::settle_names).collect();
-    let mut aside = Vec::new();
-    for (watch, found) in watches.iter().zip(settled) {
-        let mut moved = Moved::default();
-        for found in found {
-            moved.add(watch, &found);
-            told.add(found);
-        }
-        aside.push(moved);
-    }
+    settled.into_iter().flatten().for_each(|found| told.add(found));
     let mut left = MOVED;
-    for (watch, mut moved) in watches.iter().zip(aside) {
+    for watch in watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
-            watch.settle(name, before, &mut moved, &mut left, &mut told);
+            watch.settle(name, before, &mut left, &mut told);
         }
     }
+    told.unlisted = watches.iter().filter_map(|watch| watch.store.get()?.as_ref().ok()?.unlisted()).next();
     told
-}
-
-/// What stands at a name in a directory, unless it may. `path` is its place on the host.
-fn settle_in(
-    dir: BorrowedFd<'_>,
-    path: PathBuf,
-    last: &OsStr,
-    may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool,
-) -> Option<Found> {
-    let settled = let_in(dir, || {
-        let stat = match fstatat(dir, last, AtFlags::AT_SYMLINK_NOFOLLOW) {
-            // The tree is a single file.
-            Err(Errno::ENOTDIR) => return Ok(None),
-            stat => stat?,
-        };
-        if may(dir, last, &stat) { Ok(None) } else { aside(dir, last).map(Some) }
-    });
-    match settled {
-        Ok(None) | Err(Errno::ENOENT) => None,
-        Ok(Some(new)) => Some(Found { moved: Ok(path.with_file_name(new)), path }),
-        Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
-    }
 }
 
 fn kind(stat: &FileStat) -> SFlag {
@@ -345,8 +419,8 @@ fn set_mode(dir: BorrowedFd<'_>, mode: Mode) -> nix::Result<()> {
 /// Renames it in its directory, over nothing, and gives the new name.
 fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
     let words = name.to_string_lossy();
-    for attempt in 0..=DRAWN {
-        let new = if attempt == 0 { suffixed(&words, SUFFIX) } else { drawn(&words) };
+    for _ in 0..DRAWN {
+        let new = drawn(&words);
         match renameat2(dir, name, dir, new.as_str(), RenameFlags::RENAME_NOREPLACE) {
             Err(Errno::EEXIST) => {}
             other => return other.map(|()| new),
@@ -357,7 +431,7 @@ fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
 
 /// With a suffix that nobody can have known.
 fn drawn(name: &str) -> String {
-    suffixed(name, &format!("{SUFFIX}.{:016x}", random_number()))
+    suffixed(name, &format!("{SUFFIX}.{:016x}", random()))
 }
 
 /// The name, shortened as far as the suffix needs it.
@@ -369,6 +443,7 @@ fn suffixed(name: &str, suffix: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::fs;
     use std::os::unix::fs::{PermissionsExt, symlink};
 
@@ -385,12 +460,16 @@ mod tests {
         names.iter().map(missing).collect()
     }
 
+    fn start(missing: Missing) -> io::Result<Watch> {
+        Watch::start(missing, Keeper { run: "RUN".into(), state: None })
+    }
+
     fn done(watch: Watch) -> Vec<Found> {
         finish(&[watch]).named
     }
 
     fn watch(root: &Path) -> Watch {
-        Watch::start(Missing {
+        start(Missing {
             tree: root.join("tree"),
             names: missing(&[".git/hooks", ".envrc"]),
             patterns: Vec::new(),
@@ -403,7 +482,7 @@ mod tests {
     }
 
     fn watch_git(root: &Path) -> Watch {
-        Watch::start(Missing {
+        start(Missing {
             tree: root.join("tree"),
             names: missing(&[".git/hooks"]),
             patterns: Vec::new(),
@@ -434,7 +513,7 @@ mod tests {
         assert!(done(watch(&root)).is_empty());
         assert_eq!(fs::read_dir(root.join("tree")).unwrap().count(), 0, "no stubs");
 
-        for _ in 0..2 {
+        for number in 0..2 {
             let watch = watch(&root);
             fs::create_dir_all(root.join("tree/.git/hooks")).unwrap();
             fs::write(root.join("tree/.envrc"), "evil").unwrap();
@@ -442,10 +521,14 @@ mod tests {
             assert_eq!(found.len(), 2, "{found:?}");
             assert!(found.iter().all(|found| found.moved.is_ok()));
             assert!(!root.join("tree/.git/hooks").exists() && !root.join("tree/.envrc").exists());
+            let runs = names_in(&root.join("tree").join(DIRECTORY));
+            assert_eq!(runs.len(), number + 2, "one for each run, and .gitignore: {runs:?}");
         }
-        let hooks = names_in(&root.join("tree/.git"));
-        assert!(hooks.len() == 2 && hooks[1].starts_with("hooks.exeat-quarantine."), "{hooks:?}");
-        assert_eq!(fs::read(root.join("tree/.envrc.exeat-quarantine")).unwrap(), b"evil");
+        let quarantine = root.join("tree").join(DIRECTORY);
+        assert_eq!(fs::metadata(&quarantine).unwrap().permissions().mode() & 0o7777, 0o700);
+        assert_eq!(fs::read(quarantine.join(".gitignore")).unwrap(), b"*\n");
+        assert_eq!(fs::read(quarantine.join("RUN/.envrc")).unwrap(), b"evil");
+        assert!(quarantine.join("RUN/.git/hooks").is_dir());
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -504,14 +587,15 @@ mod tests {
         };
         fs::create_dir_all(root.join("outside/c")).unwrap();
         fs::write(root.join("outside/c/name"), "mine").unwrap();
-        let watch = Watch::start(missing).unwrap();
+        let watch = start(missing).unwrap();
         fs::create_dir_all(tree.join("a")).unwrap();
         symlink("../../outside", tree.join("a/b")).unwrap();
         mode(&tree.join("a"), 0o500);
         let found = done(watch);
         mode(&tree.join("a"), 0o755);
         assert!(found.len() == 1 && found[0].moved.is_ok(), "{found:?}");
-        assert_eq!(names_in(&tree.join("a")), ["b.exeat-quarantine"]);
+        assert!(names_in(&tree.join("a")).is_empty());
+        assert_eq!(fs::read_link(tree.join(DIRECTORY).join("RUN/a/b")).unwrap(), Path::new("../../outside"));
         assert_eq!(fs::read(root.join("outside/c/name")).unwrap(), b"mine");
         fs::remove_dir_all(root).unwrap();
     }
@@ -533,7 +617,7 @@ mod tests {
             let tree = root.join("tree");
             before.split_whitespace().for_each(|name| fs::create_dir(tree.join(name)).unwrap());
             let is_missing = |name: &&&str| !before.contains(**name);
-            let watch = Watch::start(Missing {
+            let watch = start(Missing {
                 tree: tree.clone(),
                 names: Vec::new(),
                 patterns: Vec::new(),
@@ -563,9 +647,9 @@ mod tests {
             patterns: Vec::new(),
             ..Missing::default()
         };
-        let error = Watch::start(missing("tree")).unwrap_err();
+        let error = start(missing("tree")).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(nix::libc::ELOOP), "{error}");
-        Watch::start(missing("elsewhere")).unwrap();
+        start(missing("elsewhere")).unwrap();
         fs::remove_dir_all(root).unwrap();
     }
 
@@ -623,7 +707,6 @@ mod tests {
         let root = scratch("taken");
         let tree = root.join("tree");
         let long = format!("{}\u{fc}", "n".repeat(236));
-        assert_eq!(long.len() + SUFFIX.len(), 255);
         let longer = "\u{fc}".repeat(127);
         let names = missing(&[".envrc", &long, &longer]);
         let missing = Missing {
@@ -635,22 +718,74 @@ mod tests {
             bare: Vec::new(),
             repositories: Vec::new(),
         };
-        let watch = Watch::start(missing).unwrap();
+        let watch = start(missing).unwrap();
         for name in [".envrc", &long, &longer] {
             fs::write(tree.join(name), "evil").unwrap();
         }
-        fs::write(tree.join(".envrc.exeat-quarantine"), "mine").unwrap();
-        fs::write(tree.join(format!("{long}.exeat-quarantine")), "mine").unwrap();
-        for number in 1..100 {
-            fs::write(tree.join(format!(".envrc.exeat-quarantine.{number}")), "").unwrap();
-        }
+        // The run's directory, and what is to lie in it.
+        fs::create_dir_all(tree.join(DIRECTORY).join("RUN/.envrc")).unwrap();
         let found = done(watch);
         assert!(found.len() == 3 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
         for Found { path, moved } in &found {
             assert!(fs::symlink_metadata(path).is_err());
             assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
         }
-        assert_eq!(fs::read(tree.join(".envrc.exeat-quarantine")).unwrap(), b"mine");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// Whatever the stage puts under the name of the quarantine leads nowhere, and is set aside with the rest.
+    #[test]
+    fn l08_the_quarantine_cannot_be_made_beforehand() {
+        let make: [fn(&Path, &Path); 4] = [
+            |at, outside| symlink(outside, at).unwrap(),
+            |at, _| fs::write(at, "x").unwrap(),
+            |at, outside| {
+                fs::create_dir(at).unwrap();
+                mode(at, 0o755);
+                symlink(outside, at.join("RUN")).unwrap();
+            },
+            |at, _| {
+                fs::create_dir(at).unwrap();
+                mode(at, 0o000);
+            },
+        ];
+        for (number, make) in make.into_iter().enumerate() {
+            let root = scratch(&format!("forged-{number}"));
+            let (tree, outside, state) = (root.join("tree"), root.join("outside"), root.join("state"));
+            fs::create_dir(&outside).unwrap();
+            let names = missing(&[".envrc"]);
+            let missing = Missing { tree: tree.clone(), names, ..Missing::default() };
+            let keeper = Keeper { run: "RUN".into(), state: Some(state.clone()) };
+            let watch = Watch::start(missing, keeper).unwrap();
+            fs::write(tree.join(".envrc"), "evil").unwrap();
+            make(&tree.join(DIRECTORY), &outside);
+            let found = done(watch);
+            let [Found { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
+            assert_eq!(*moved, tree.join(DIRECTORY).join("RUN/.envrc"));
+            assert_eq!(fs::read(moved).unwrap(), b"evil");
+            assert!(fs::symlink_metadata(tree.join(DIRECTORY).join("RUN").join(DIRECTORY)).is_ok());
+            assert!(names_in(&outside).is_empty(), "the link was followed");
+            assert_eq!(names_in(&tree), [DIRECTORY], "nothing of the stage's is left beside it");
+            // A second run finds the directory of the first one, and uses it.
+            assert_eq!(directories(Some(&state), []), BTreeSet::from([tree.join(DIRECTORY)]));
+            fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).unwrap();
+            mode(&tree.join(DIRECTORY).join("RUN").join(DIRECTORY), 0o700);
+            fs::remove_dir_all(root).unwrap();
+        }
+    }
+
+    /// Where the directory cannot be made, what the stage has made is renamed where it stands.
+    #[test]
+    fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
+        let root = scratch("no-room");
+        let watch = watch(&root);
+        fs::write(root.join("tree/.envrc"), "evil").unwrap();
+        let refused = io::Error::from(Errno::ENOSPC);
+        watch.store.set(Err(refused)).unwrap();
+        let found = done(watch);
+        let [Found { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
+        assert!(moved.to_string_lossy().contains(".envrc.exeat-quarantine."), "{moved:?}");
+        assert!(!root.join("tree/.envrc").exists());
         fs::remove_dir_all(root).unwrap();
     }
 }

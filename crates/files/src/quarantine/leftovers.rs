@@ -24,6 +24,8 @@ pub struct Leftovers {
     pub more_moved: u64,
     /// How many more are where they were.
     pub more_left: u64,
+    /// Why the list of what was moved is not whole, which `exeat state` reads.
+    pub unlisted: Option<String>,
 }
 
 impl Leftovers {

@@ -1,0 +1,364 @@
+//! The directory of a tree in which what stages made under protected names is set aside: `.exeat-quarantine/RUN/`.
+//!
+//! It is made when the stage has made something, and not before: then no process of the stage is left. Everything is reached
+//! from a descriptor of the tree, through no symbolic link, and what the stage may have put in the way is moved away with the rest.
+
+use std::collections::{BTreeSet, HashSet};
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Component, Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use nix::errno::Errno;
+use nix::fcntl::{Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::unistd::{Gid, Uid, fchown, geteuid};
+use serde::{Deserialize, Serialize};
+
+use super::{FileId, Opened, kind, let_in, open_at, random};
+
+/// The directory's name at the top of a tree.
+pub const DIRECTORY: &str = ".exeat-quarantine";
+/// Where manifests are, below the user's state directory. No stage sees it.
+pub(super) const MANIFESTS: &str = "exeat/quarantine";
+/// The list of the [`DIRECTORY`]s that exeat has made, beside the manifests.
+const DIRECTORIES: &str = "directories";
+/// How long another run is waited for that makes such a directory at the same moment.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest manifest that is read.
+const LONGEST_MANIFEST: u64 = 64 << 20;
+
+/// Which run sets things aside, and where it writes what went where.
+#[derive(Debug, Clone)]
+pub struct Keeper {
+    /// The run.
+    pub run: String,
+    /// The user's state directory; without one there are no manifests, and `exeat state` knows nothing of the run.
+    pub state: Option<PathBuf>,
+}
+
+/// One thing that was set aside: a line of a manifest.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Item {
+    /// The tree.
+    pub tree: PathBuf,
+    /// Where it was, below the tree.
+    pub from: PathBuf,
+    /// Where it is, below the tree.
+    pub to: PathBuf,
+    /// When it was moved, in seconds since 1970.
+    pub at: u64,
+    /// The device and the inode of the tree's [`DIRECTORY`].
+    pub directory: FileId,
+}
+
+impl Keeper {
+    /// The directory of the manifests.
+    fn manifests(&self) -> Option<PathBuf> {
+        self.state.as_ref().map(|state| state.join(MANIFESTS))
+    }
+
+    /// Takes the lock of the directory of the manifests: whoever holds it makes directories of trees.
+    fn lock(&self) -> io::Result<Option<Flock<File>>> {
+        let Some(dir) = self.manifests() else { return Ok(None) };
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        let mut file = File::open(&dir)?;
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
+                Ok(lock) => return Ok(Some(lock)),
+                Err((_, errno)) if Instant::now() > end => return Err(errno.into()),
+                Err((back, _)) => file = back,
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
+    /// aside goes into a new directory of it.
+    fn has_made(&self, id: FileId) -> bool {
+        self.manifests().is_none_or(|dir| made(&dir).iter().any(|(_, known)| *known == id))
+    }
+
+    /// Notes a directory that was made.
+    fn note_made(&self, path: &Path, id: FileId) -> io::Result<()> {
+        let Some(dir) = self.manifests() else { return Ok(()) };
+        let line = serde_json::to_string(&(path, id)).map_err(io::Error::other)?;
+        let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(DIRECTORIES));
+        list?.write_all(format!("{line}\n").as_bytes())
+    }
+
+    fn manifest(&self) -> io::Result<Option<File>> {
+        let Some(dir) = self.manifests() else { return Ok(None) };
+        let path = dir.join(format!("{}.jsonl", self.run));
+        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(Some)
+    }
+}
+
+/// Reads the list of the directories that exeat has made.
+fn made(manifests: &Path) -> Vec<(PathBuf, FileId)> {
+    let list = File::open(manifests.join(DIRECTORIES))
+        .and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
+    list.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Lists the [`DIRECTORY`]s that no stage may see: those that exeat has made in trees of this user, and those in some directories.
+#[must_use]
+pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
+    let known = state.map(|state| made(&state.join(MANIFESTS))).unwrap_or_default();
+    let known = known.into_iter().map(|(path, _)| path);
+    let all: BTreeSet<PathBuf> = known.chain(near.into_iter().map(|dir| dir.join(DIRECTORY))).collect();
+    all.into_iter().filter(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())).collect()
+}
+
+/// Reads all manifests in a directory: the runs, and what each has set aside. What cannot be read is left out.
+#[expect(dead_code, reason = "read by the next commit")]
+pub(crate) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
+    let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
+    let mut all = Vec::new();
+    for entry in entries.flatten() {
+        let path = entry.path();
+        let Some(run) = path.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(".jsonl"))
+        else {
+            continue;
+        };
+        if entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= LONGEST_MANIFEST)
+            && let Ok(text) = fs::read_to_string(&path)
+        {
+            let items = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+            all.push((run.to_owned(), items.collect()));
+        }
+    }
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
+}
+
+/// One run's directory in one tree.
+#[derive(Debug)]
+pub struct Store {
+    dir: OwnedFd,
+    /// Its place below the tree.
+    place: PathBuf,
+    /// The tree's place on the host.
+    tree: PathBuf,
+    /// The tree's owner, where that is not this process's user.
+    owner: Option<(Uid, Gid)>,
+    directory: FileId,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    manifest: Option<File>,
+    /// What was put into the directory: nothing else goes into these.
+    taken: HashSet<PathBuf>,
+    /// Names that were numbered.
+    numbered: u64,
+    /// Why the manifest is not whole.
+    unlisted: Option<io::Error>,
+}
+
+impl Store {
+    /// Makes the run's directory in a tree. `known`: the tree's [`DIRECTORY`] as it was before the stage started.
+    pub(super) fn open(
+        tree: BorrowedFd<'_>,
+        path: &Path,
+        known: Option<FileId>,
+        keeper: &Keeper,
+    ) -> io::Result<Self> {
+        let stat = fstat(tree)?;
+        let caller = geteuid();
+        let owner = (stat.st_uid != caller.as_raw() && caller.is_root())
+            .then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
+        let _lock = keeper.lock()?;
+        let (mut strange, mut is_new) = (None, true);
+        let outer = match open_at(tree, Path::new(DIRECTORY)) {
+            Ok(dir) if is_ours(&dir, &stat, known, keeper)? => {
+                is_new = false;
+                dir
+            }
+            Err(Errno::ENOENT) => make_outer(tree, owner)?,
+            // The stage's, whatever it is: it has no business under this name, and is set aside first.
+            Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EACCES) => {
+                let name = format!("{DIRECTORY}.{:016x}", random());
+                let_in(tree, || {
+                    renameat2(tree, DIRECTORY, tree, name.as_str(), RenameFlags::RENAME_NOREPLACE)
+                })?;
+                strange = Some(name);
+                make_outer(tree, owner)?
+            }
+            Err(errno) => return Err(errno.into()),
+        };
+        let id = fstat(&outer)?;
+        let directory = (id.st_dev, id.st_ino);
+        let noted = if is_new { keeper.note_made(&path.join(DIRECTORY), directory) } else { Ok(()) };
+        let mut name = keeper.run.clone();
+        let dir = match make_fresh(outer.as_fd(), OsStr::new(&name), owner) {
+            Err(Errno::EEXIST) => {
+                name = format!("{}.{:016x}", keeper.run, random());
+                make_fresh(outer.as_fd(), OsStr::new(&name), owner)?
+            }
+            other => other?,
+        };
+        let (manifest, unlisted) = match keeper.manifest() {
+            Ok(manifest) => (manifest, noted.err()),
+            Err(error) => (None, Some(error)),
+        };
+        let inner = Inner { manifest, taken: HashSet::new(), numbered: 0, unlisted };
+        let store = Self {
+            dir,
+            place: Path::new(DIRECTORY).join(name),
+            tree: path.to_path_buf(),
+            owner,
+            directory,
+            inner: Mutex::new(inner),
+        };
+        if let Some(name) = strange {
+            store.take(tree, OsStr::new(&name), Path::new(DIRECTORY))?;
+        }
+        Ok(store)
+    }
+
+    /// The directory: 0700, and on the tree's file system.
+    #[must_use]
+    pub fn dir(&self) -> BorrowedFd<'_> {
+        self.dir.as_fd()
+    }
+
+    /// Its place below the tree.
+    #[must_use]
+    pub fn place(&self) -> &Path {
+        &self.place
+    }
+
+    /// Renames an entry of a directory into this one, and says where it is then, below the tree. `path`: where it was, below the
+    /// tree.
+    pub fn take(&self, from: BorrowedFd<'_>, last: &OsStr, path: &Path) -> nix::Result<PathBuf> {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let (parent, mut to) = self.parent_for(path, &inner.taken)?;
+        loop {
+            let name = to.file_name().unwrap_or(last);
+            match rename_into(from, last, parent.as_fd(), name) {
+                Err(Errno::EEXIST) => {
+                    inner.numbered += 1;
+                    to.set_file_name(numbered(last, inner.numbered));
+                }
+                other => break other?,
+            }
+        }
+        let item = Item {
+            tree: self.tree.clone(),
+            from: path.to_path_buf(),
+            to: self.place.join(&to),
+            at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
+            directory: self.directory,
+        };
+        if let Some(manifest) = &mut inner.manifest
+            && let Err(error) = serde_json::to_string(&item)
+                .map_err(io::Error::other)
+                .and_then(|line| manifest.write_all(format!("{line}\n").as_bytes()))
+        {
+            inner.unlisted = Some(error);
+            inner.manifest = None;
+        }
+        inner.taken.insert(to);
+        Ok(item.to)
+    }
+
+    /// Why `exeat state list` does not know all that is here.
+    pub(super) fn unlisted(&self) -> Option<String> {
+        let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        inner.unlisted.as_ref().map(ToString::to_string)
+    }
+
+    /// The directory for something that was at a path of the tree, and its path in this one. What was put here is entered by
+    /// nothing else, as the stage may have made what is in it.
+    fn parent_for(&self, path: &Path, taken: &HashSet<PathBuf>) -> nix::Result<(OwnedFd, PathBuf)> {
+        let flat = || {
+            let to = PathBuf::from(path.file_name().unwrap_or(OsStr::new("unnamed")));
+            Ok((open_at(self.dir.as_fd(), Path::new("."))?, to))
+        };
+        let above = path.parent().unwrap_or(Path::new(""));
+        if above.ancestors().any(|it| taken.contains(it)) {
+            return flat();
+        }
+        let mut dir = open_at(self.dir.as_fd(), Path::new("."))?;
+        for part in above.components() {
+            let Component::Normal(part) = part else { return flat() };
+            dir = match open_at(dir.as_fd(), Path::new(part)) {
+                Err(Errno::ENOENT) => match make_fresh(dir.as_fd(), part, self.owner) {
+                    Err(Errno::ENAMETOOLONG) => return flat(),
+                    other => other?,
+                },
+                Err(Errno::ENOTDIR | Errno::ELOOP) => return flat(),
+                other => other?,
+            };
+        }
+        Ok((dir, path.to_path_buf()))
+    }
+}
+
+/// Whether a [`DIRECTORY`] is one of exeat's: the one that was there before the stage, or one that another run has made since.
+fn is_ours(dir: &OwnedFd, tree: &FileStat, known: Option<FileId>, keeper: &Keeper) -> io::Result<bool> {
+    let stat = fstat(dir)?;
+    let id = (stat.st_dev, stat.st_ino);
+    let is_private = stat.st_uid == tree.st_uid || stat.st_uid == geteuid().as_raw();
+    Ok(is_private && stat.st_mode & 0o7777 == 0o700 && (known == Some(id) || keeper.has_made(id)))
+}
+
+/// Makes the [`DIRECTORY`] of a tree, which git passes over.
+fn make_outer(tree: BorrowedFd<'_>, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
+    let dir = let_in(tree, || make_fresh(tree, OsStr::new(DIRECTORY), owner))?;
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    if let Ok(file) = openat(&dir, ".gitignore", flags, Mode::S_IRUSR | Mode::S_IWUSR) {
+        let mut file = File::from(file);
+        // Without it git shows the directory as untracked: no harm.
+        let _ = file.write_all(b"*\n");
+        if let Some((uid, gid)) = owner {
+            let _ = fchown(&file, Some(uid), Some(gid));
+        }
+    }
+    Ok(dir)
+}
+
+/// Makes an empty directory, 0700, and gives it to the tree's owner. What somebody puts in its place meanwhile is not given away.
+fn make_fresh(above: BorrowedFd<'_>, name: &OsStr, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
+    mkdirat(above, name, Mode::S_IRWXU)?;
+    let dir = open_at(above, Path::new(name))?;
+    let stat = fstat(&dir)?;
+    if stat.st_uid != geteuid().as_raw() || kind(&stat) != SFlag::S_IFDIR {
+        return Err(Errno::EEXIST);
+    }
+    if let Some((uid, gid)) = owner {
+        let readable = File::from(openat(&dir, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?);
+        let entries = fs::read_dir(format!("/proc/self/fd/{}", readable.as_raw_fd()));
+        if entries.map_or(true, |mut entries| entries.next().is_some()) {
+            return Err(Errno::EEXIST);
+        }
+        fchown(&readable, Some(uid), Some(gid))?;
+    }
+    Ok(dir)
+}
+
+/// Renames over nothing. To move a directory elsewhere is to write its `..`, which a mode of the stage's may forbid.
+fn rename_into(from: BorrowedFd<'_>, last: &OsStr, to: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
+    let rename = || renameat2(from, last, to, name, RenameFlags::RENAME_NOREPLACE);
+    match rename() {
+        Err(Errno::EACCES) => {
+            // Refused for the directory above, which the caller opens, or for this one.
+            let Ok(dir) = open_at(from, Path::new(last)) else { return Err(Errno::EACCES) };
+            let _opened = Opened::new(dir.as_fd())?;
+            rename()
+        }
+        other => other,
+    }
+}
+
+/// A name with a number behind it.
+fn numbered(name: &OsStr, number: u64) -> String {
+    super::suffixed(&name.to_string_lossy(), &format!("~{number}"))
+}
