@@ -199,6 +199,11 @@ const INTERNET_PROTOCOLS: [Named; 5] = [
 const TERMINAL: [Named; 4] =
     [named!(libc::TIOCSTI), named!(libc::TIOCLINUX), named!(libc::TIOCCONS), named!(libc::TIOCSETD)];
 
+/// Commands of fcntl(2) that make others wait: whoever opens a file with a lease, or a delegation (include/uapi/linux/fcntl.h), waits until
+/// its holder gives it up, for 45 seconds by default.
+const LEASES: [Named; 2] = [named!(libc::F_SETLEASE), Named("F_SETDELEG", 1040)];
+
+const COMMAND: Argument = Argument("cmd", 1);
 const DOMAIN: Argument = Argument("domain", 0);
 const TYPE: Argument = Argument("type", 1);
 const PROTOCOL: Argument = Argument("protocol", 2);
@@ -240,6 +245,7 @@ fn base_filters(debuggable: bool) -> [Filter; 4] {
         calls![libc::SYS_ioctl],
         &TERMINAL.map(|request| vec![(REQUEST, Test::Is(request))]),
     ));
+    refused.extend(refusals(calls![libc::SYS_fcntl], &LEASES.map(|lease| vec![(COMMAND, Test::Is(lease))])));
     let user_namespace = vec![(FLAGS, Test::Has(named!(libc::CLONE_NEWUSER)))];
     refused.extend(refusals(calls![libc::SYS_clone, libc::SYS_unshare], &[user_namespace]));
     // A file of the stage's that runs with its owner's rights would wait for somebody on the host to run it. Sticky stays.
