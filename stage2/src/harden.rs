@@ -9,12 +9,23 @@ use rustix::thread::set_no_new_privs;
 
 use crate::sys;
 
-/// Marks every descriptor but the standard streams close-on-exec, and gives the stage ordinary process attributes.
+/// Raises the soft limit of open descriptors to the hard one, for as long as descriptors are passed.
 ///
-/// The limit of descriptors comes back only here: the kernel refuses to pass a descriptor while its sender's user has more
-/// in flight than the sender's soft limit, so a stage could otherwise keep its user's other runs from starting (unix(7),
-/// ETOOMANYREFS).
-pub(crate) fn limit_process(descriptors: u64, leads_session: bool) -> rustix::io::Result<()> {
+/// The kernel refuses to pass a descriptor while its sender's user has more in flight than the sender's soft limit (unix(7),
+/// ETOOMANYREFS). Another stage of the same user may have many in flight, but fewer than this limit.
+pub(crate) fn raise_descriptor_limit() -> rustix::io::Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+}
+
+/// Sets the stage's limits of open descriptors. Nothing is passed after this.
+pub(crate) fn limit_descriptors(soft: u64, hard: u64) -> rustix::io::Result<()> {
+    let maximum = getrlimit(Resource::Nofile).maximum.map_or(hard, |most| most.min(hard));
+    setrlimit(Resource::Nofile, Rlimit { current: Some(soft.min(maximum)), maximum: Some(maximum) })
+}
+
+/// Marks every descriptor but the standard streams close-on-exec, and gives the stage ordinary process attributes.
+pub(crate) fn limit_process(leads_session: bool) -> rustix::io::Result<()> {
     sys::close_on_exec_from(3)?;
     // A process group of its own: a signal for the stage reaches what it started, and not pid 1 or the relay. One that leads
     // a session has it.
@@ -24,9 +35,6 @@ pub(crate) fn limit_process(descriptors: u64, leads_session: bool) -> rustix::io
     // A caller may ignore SIGPIPE, which is inherited; a stage must not, or `yes | head -1` never ends.
     sys::restore_sigpipe()?;
     sys::unblock_signals()?;
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    let current = Some(maximum.map_or(descriptors, |most| descriptors.min(most)));
-    setrlimit(Resource::Nofile, Rlimit { current, maximum })?;
     // A core file would be written into the working directory, or handed to a program on the host: to that one with a limit
     // of 0 as well. At 1 byte there is neither (do_coredump, fs/coredump.c).
     setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })

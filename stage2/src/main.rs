@@ -82,6 +82,7 @@ fn run(word: Option<&[u8]>) -> u8 {
 }
 
 fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Infallible, Failure> {
+    harden::raise_descriptor_limit().during(Step::SendHello)?;
     loopback::ensure_up().during(Step::LoopbackUp)?;
     let http = offer(kind, PROXY_PORT, SOCKET)?;
     let socks5 = if socks5 { Some(offer(kind, SOCKS5_PORT, SOCKS5_SOCKET)?) } else { None };
@@ -99,7 +100,7 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     control::take_streams(streams).during(Step::TakeStreams)?;
     let terminal = go.terminal.as_ref().map(terminal::take).transpose().during(Step::Terminal)?;
     chdir(command.cwd()).during(Step::EnterDirectory)?;
-    harden::limit_process(go.descriptors, terminal.is_some()).during(Step::CloseDescriptors)?;
+    harden::limit_process(terminal.is_some()).during(Step::CloseDescriptors)?;
     let landlock = harden::enter_landlock_domain(go.ports.as_deref()).during(Step::Landlock)?;
     let hardened = Message::Hardened { landlock };
     match &terminal {
@@ -107,6 +108,8 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
         None => control.send(&hardened, &[]),
     }
     .during(Step::Landlock)?;
+    drop(terminal);
+    harden::limit_descriptors(go.descriptors, go.most_descriptors).during(Step::CloseDescriptors)?;
     harden::install_filter(&go.filter).during(Step::Seccomp)?;
     command.execute().during(Step::Exec)
 }

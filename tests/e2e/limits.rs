@@ -23,6 +23,10 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("limits::k11_runtimes_start_in_2_gib", runtimes);
     list.matrix("limits::k11_file_size", file_size);
     list.matrix("limits::k11_open_files", open_files);
+    list.alone("limits::l12_descriptors_in_flight_keep_no_other_run_from_starting", in_flight);
+    list.users("limits::l12_a_stage_has_half_of_the_caller_s_descriptors", half_of_descriptors);
+    list.alone("limits::l12_a_stage_takes_a_part_of_inotify", inotify);
+    list.users("limits::l12_a_stage_takes_no_leases", leases);
     list.matrix("limits::k11_cpu_time", cpu_time);
     list.matrix("limits::k11_r06_tmpfs_size", tmpfs_size);
     list.matrix("limits::k11_output_is_cut_at_the_byte", output);
@@ -217,6 +221,91 @@ fn open_files(cx: &Cx) {
         .run();
     assert_eq!(done.stdout(), "64\n64\n", "{done:?}");
     assert_ne!(done.code, Some(0), "the limit can be raised: {done:?}");
+}
+
+/// What a stage has in flight counts for its user on the host (unix(7), ETOOMANYREFS).
+fn in_flight(cx: &Cx) {
+    let probe = cx.bench().bin.join("probe").display().to_string();
+    // Enough for a reserve, and few enough for a short trial.
+    let limits = ["prlimit", "--nofile=1024:20000", "--"];
+    let mut hog = limited(cx, "", "in-flight 20000").under(limits).start();
+    hog.until_prints("in flight, then");
+    let count: u64 = hog.printed().split(' ').next().and_then(|word| word.parse().ok()).expect("a number");
+    assert!(count >= 10_000, "it takes what it can: {count}");
+    // Every process of a start passes descriptors: the helper, this side, and on a terminal the helper again.
+    let other = |words: &[&str]| {
+        let mut all = vec!["run"];
+        all.extend(words);
+        all.extend(["--", "echo", "it started"]);
+        cx.exeat(all)
+    };
+    for words in [&[][..], &["--open-files", "64"], &["--memory", "1GiB"], &["--socks5"]] {
+        other(words).under(limits).run().exits(0).prints("it started\n");
+    }
+    // Programs of the same user with a low soft limit are kept from it: that is documented, and the flag bounds it.
+    let host = || cx.outside([probe.as_str(), "pass"]).under(limits).run();
+    if !cx.is_root() {
+        assert_eq!(host().stdout(), "ETOOMANYREFS\n");
+    }
+    hog.signal(nix::sys::signal::Signal::SIGTERM);
+    hog.wait().exits(143);
+    let mut bounded = limited(cx, "--open-files 512", "in-flight 20000").under(limits).start();
+    bounded.until_prints("in flight, then");
+    host().prints("ok\n");
+    bounded.signal(nix::sys::signal::Signal::SIGTERM);
+    bounded.wait().exits(143);
+}
+
+fn half_of_descriptors(cx: &Cx) {
+    let limits = |of_the_caller: &str, flags: &[&str]| {
+        let nofile = format!("--nofile={of_the_caller}");
+        let mut words = vec!["run"];
+        words.extend(flags);
+        words.extend(["--", "sh", "-c", "ulimit -Sn; ulimit -Hn"]);
+        let done = cx.exeat(words).under(["prlimit", &nofile, "--"]).run();
+        done.exits(0).stdout().replace('\n', " ").trim().to_owned()
+    };
+    assert_eq!(limits("1024:20000", &[]), "1024 10000");
+    assert_eq!(limits("20000:20000", &[]), "10000 10000");
+    // Few are not made fewer.
+    assert_eq!(limits("1024:4096", &[]), "1024 2048");
+    assert_eq!(limits("1024:1024", &[]), "1024 1024");
+    assert_eq!(limits("4096:4096", &[]), "4096 4096");
+    // The flag says how many, up to what the caller has.
+    assert_eq!(limits("1024:20000", &["--open-files", "15000"]), "15000 15000");
+    assert_eq!(limits("300:300", &["--open-files", "400"]), "300 300");
+}
+
+/// Instances of inotify count for the user on the host: a stage has a quarter of them, and half of the watches.
+fn inotify(cx: &Cx) {
+    let probe = cx.bench().bin.join("probe").display().to_string();
+    let setting = |name: &str| -> u64 {
+        let text = fs::read_to_string(format!("/proc/sys/fs/inotify/{name}")).expect("a setting");
+        text.trim().parse().expect("a number")
+    };
+    let most = setting("max_user_instances");
+    let mut hog = limited(cx, "", &format!("inotify-instances {most} 20000")).start();
+    hog.until_prints(&format!("{}, then EMFILE\n", most / 4));
+    let host = format!("{}", most / 2);
+    cx.outside([probe.as_str(), "inotify-instances", &host, "0"])
+        .run()
+        .exits(0)
+        .shows(&format!("all {host}\n"));
+    hog.signal(nix::sys::signal::Signal::SIGTERM);
+    hog.wait().exits(143);
+}
+
+/// Whoever opens a file with a lease waits until its holder gives it up.
+fn leases(cx: &Cx) {
+    let probe = cx.probe();
+    cx.write("leased", "");
+    let done = cx.sh(&[], &format!("touch own; {probe} lease own lease; {probe} lease own delegation")).run();
+    done.exits(0).prints("EPERM\nEPERM\n");
+    let outside = cx.bench().bin.join("probe").display().to_string();
+    cx.outside(["sh", "-c", &format!("touch mine; {outside} lease mine lease")])
+        .run()
+        .exits(0)
+        .prints("ok\n");
 }
 
 fn cpu_time(cx: &Cx) {

@@ -11,6 +11,7 @@ mod limits;
 mod memory;
 mod net;
 mod proxy;
+mod quotas;
 mod socks;
 mod streams;
 
@@ -105,6 +106,10 @@ fn main() -> ExitCode {
         ["bomb", most, millis] => limits::bomb(most, millis),
         ["threads", most] => limits::threads(most),
         ["open-many", count] => limits::open_many(count),
+        ["in-flight", millis] => quotas::in_flight(millis),
+        ["pass"] => quotas::pass(),
+        ["inotify-instances", most, millis] => quotas::inotify_instances(most, millis),
+        ["lease", path, kind] => quotas::lease(path, kind),
         ["spin", seconds] => limits::spin(seconds, false),
         ["spin-on", seconds] => limits::spin(seconds, true),
         ["flood", bytes] => limits::flood(bytes),

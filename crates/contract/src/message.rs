@@ -51,8 +51,10 @@ pub struct Go {
     pub cwd: Vec<u8>,
     /// A classic BPF program (`struct sock_filter` each, native endian) to install before `execve`; empty for none.
     pub filter: Vec<u8>,
-    /// The soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)) that the caller had.
+    /// The stage's soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)).
     pub descriptors: u64,
+    /// The stage's hard limit of the same; the one that stage2 has where that is lower.
+    pub most_descriptors: u64,
     /// TCP ports that the stage may connect to, on whatever address; it may then listen on none. `None`: any port, and it may
     /// listen.
     pub ports: Option<Vec<u16>>,
@@ -178,6 +180,7 @@ impl Message {
                 put(&mut out, &go.cwd)?;
                 put(&mut out, &go.filter)?;
                 out.extend(go.descriptors.to_le_bytes());
+                out.extend(go.most_descriptors.to_le_bytes());
                 put_ports(&mut out, go.ports.as_deref())?;
                 match &go.terminal {
                     None => out.push(0),
@@ -224,6 +227,7 @@ impl Message {
                 cwd: take_bytes(rest)?,
                 filter: take_bytes(rest)?,
                 descriptors: u64::from_le_bytes(take_array(rest)?),
+                most_descriptors: u64::from_le_bytes(take_array(rest)?),
                 ports: take_ports(rest)?,
                 terminal: take_terminal(rest)?,
             }),
@@ -312,6 +316,7 @@ mod tests {
                 cwd: b"/work".to_vec(),
                 filter: vec![0; 8],
                 descriptors: 1024,
+                most_descriptors: 4096,
                 ports: Some(vec![3128, 1080]),
                 terminal: None,
             }),

@@ -107,7 +107,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         upstream::check_ceilings(&request.policy, proxy.target(), today())?;
     }
     survive_file_limit()?;
-    let room = raise_descriptor_limit().and_then(|_| descriptor_limit());
+    let room = raise_descriptor_limit().and_then(|_| descriptor_limit()).map(|(soft, _)| soft);
     let room = room.map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(prepare("the runtime"))?.block_on(async {

@@ -42,12 +42,11 @@ pub(crate) struct Entered {
 }
 
 impl Wanted {
-    /// `None`: it is left alone.
-    pub(crate) fn of(plan: &Plan) -> Option<Self> {
+    /// The network is entered in every run: the user's quotas are set on the way.
+    pub(crate) fn of(plan: &Plan) -> Self {
         // Who asks is for our own record: with somebody else's proxy there are no decisions in it.
         let handoff = plan.bridge == BridgeKind::Handoff && plan.via.is_none();
-        let wanted = Self { gateway: plan.transparent, host_ports: !plan.host_ports.is_empty(), handoff };
-        (wanted.has_gateway() || wanted.host_ports || wanted.handoff).then_some(wanted)
+        Self { gateway: plan.transparent, host_ports: !plan.host_ports.is_empty(), handoff }
     }
 
     /// Whether a gateway is asked for.
@@ -88,19 +87,18 @@ pub(crate) struct Ways {
 impl Ways {
     /// # Errors
     /// Where something was demanded and is not to be had.
-    pub(crate) fn new(plan: &Plan, entered: Option<Entered>) -> Result<Self, Error> {
+    pub(crate) fn new(plan: &Plan, entered: Entered) -> Result<Self, Error> {
         let demanded = match (plan.transparent, plan.host_ports.first()) {
             (Transparent::On, _) => Some("--transparent on"),
             (_, Some(_)) => Some("--host-port"),
             _ => None,
         };
         let (Network { open, inside, .. }, unavailable) = match (entered, demanded) {
-            (None, _) => return Ok(Self::default()),
-            (Some(Entered { network: Ok(network), unavailable, .. }), _) => (network, unavailable),
-            (Some(Entered { network: Err(source), .. }), Some(flag)) => {
+            (Entered { network: Ok(network), unavailable, .. }, _) => (network, unavailable),
+            (Entered { network: Err(source), .. }, Some(flag)) => {
                 return Err(Error::Gateway { flag, source });
             }
-            (Some(Entered { network: Err(error), .. }), None) => {
+            (Entered { network: Err(error), .. }, None) => {
                 // Who connects was all that was wanted, besides.
                 let unavailable = Some(error).filter(|_| plan.transparent != Transparent::Off);
                 return Ok(Self { unavailable, ..Self::default() });

@@ -149,7 +149,8 @@ impl Held {
 
     /// What the kernel is asked to hold. `own` are the tasks in the sandbox that are not the stage's.
     fn rlimits(&self, own: u64) -> Vec<Rlimit> {
-        let Limits { cpu_time, memory, pids, open_files, file_size, .. } = self.limits;
+        // `open_files` is set by stage2 itself, after it has passed its descriptors: see `Held::descriptors`.
+        let Limits { cpu_time, memory, pids, file_size, .. } = self.limits;
         let same = |what, resource, value: u64| Rlimit { what, resource, soft: value, hard: value };
         let mut list = Vec::new();
         if let Some(time) = cpu_time {
@@ -165,13 +166,27 @@ impl Held {
         if let Some(number) = pids {
             list.push(same("processes", Resource::RLIMIT_NPROC, u64::from(number).saturating_add(own)));
         }
-        if let Some(number) = open_files {
-            list.push(same("open files", Resource::RLIMIT_NOFILE, number.into()));
-        }
         if let Some(size) = file_size {
             list.push(same("file size", Resource::RLIMIT_FSIZE, size.get()));
         }
         list
+    }
+
+    /// The stage's limits of open descriptors, soft and hard, where the caller has these.
+    ///
+    /// Without `open_files` the hard one is half of the caller's. The kernel refuses to pass a descriptor while the sender's user has
+    /// more in flight than the sender's soft limit (unix(7), ETOOMANYREFS), and it counts a stage's for the user on the host. So the
+    /// processes of other runs, whose soft limit is the caller's hard one, can always pass theirs.
+    pub(crate) fn descriptors(&self, soft: u64, hard: u64) -> (u64, u64) {
+        /// A soft limit up to here is never lowered: programs of an ordinary size need that many.
+        const ORDINARY: u64 = 4096;
+        match self.limits.open_files {
+            Some(number) => (number.into(), number.into()),
+            None => {
+                let most = (hard / 2).max(soft.min(ORDINARY)).min(hard);
+                (soft.min(most), most)
+            }
+        }
     }
 
     /// Sets the kernel's limits on a sandbox that waits for its go, and starts to watch it where that is needed.

@@ -160,11 +160,13 @@ pub(crate) fn run_on(
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     // First: where there are too few, not every library says so without a panic.
-    let descriptors = match within {
+    let soft = match within {
         Within::Exeat => raise_descriptor_limit(),
-        Within::Program { .. } => descriptor_limit(),
+        Within::Program { .. } => descriptor_limit().map(|(soft, _)| soft),
     };
-    let descriptors = descriptors.map_err(prepare("the limit of open descriptors"))?;
+    let hard = descriptor_limit().map(|(_, hard)| hard);
+    let (soft, hard) =
+        soft.and_then(|soft| Ok((soft, hard?))).map_err(prepare("the limit of open descriptors"))?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
@@ -184,8 +186,7 @@ pub(crate) fn run_on(
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         // The last thing that can fail without a word in the record.
         let (log, audit) = open_log(&plan, run)?;
-        // Not above the stage's hard limit, which is set before it starts.
-        let descriptors = plan.limits.limits.open_files.map_or(descriptors, u64::from);
+        let descriptors = plan.limits.descriptors(soft, hard);
         let this = Run { plan: &plan, run, descriptors, log: log.clone(), begun: Cell::new(false) };
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
         if !this.begun.get() {
@@ -584,8 +585,8 @@ impl Server {
 struct Run<'a> {
     plan: &'a Plan,
     run: RunId,
-    /// The stage's limit of open descriptors.
-    descriptors: u64,
+    /// The stage's limits of open descriptors, soft and hard.
+    descriptors: (u64, u64),
     log: Log,
     /// The record has its first line.
     begun: Cell<bool>,
@@ -643,16 +644,13 @@ impl Run<'_> {
             }
             _ => {}
         }
-        let room = descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
-        let limits = limits::of_connections(
-            &self.plan.limits.limits,
-            room,
-            Wanted::of(self.plan).is_some_and(Wanted::has_gateway),
-        );
+        let (room, _) = descriptor_limit().map_err(prepare("the limit of open descriptors"))?;
+        let limits =
+            limits::of_connections(&self.plan.limits.limits, room, Wanted::of(self.plan).has_gateway());
         let own_streams = streams.own;
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
         let Offered { bridge, handle, mut network } = sandbox.offered(&mut asks).await?;
-        let finder = network.as_mut().and_then(Entered::take_finder);
+        let finder = network.take_finder();
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
@@ -787,7 +785,7 @@ impl Run<'_> {
                 Err(error) => return drop(offer_to.send(Err(error))),
             };
             let Some(bridge) = offer.take_bridge() else { return };
-            let network = wanted.map(|wanted| wanted.enter(&offer));
+            let network = wanted.enter(&offer);
             let offered = Offered { bridge, handle: offer.handle(), network };
             if offer_to.send(Ok(offered)).is_err() {
                 return;
@@ -858,7 +856,8 @@ impl Run<'_> {
             env: self.variables(&BTreeMap::new()),
             cwd: self.plan.cwd.as_os_str().as_bytes().to_vec(),
             filter,
-            descriptors: self.descriptors,
+            descriptors: self.descriptors.0,
+            most_descriptors: self.descriptors.1,
             ports: self.plan.ports(),
             terminal: terminal.map(|terminal| terminal.wanted),
         })
@@ -887,8 +886,8 @@ impl Drop for Thread {
 struct Offered {
     bridge: Bridge,
     handle: Handle,
-    /// Its network, where that was to be configured.
-    network: Option<Entered>,
+    /// Its network, where that could be entered.
+    network: Entered,
 }
 
 /// The other thread, as seen from this one.

@@ -2,6 +2,7 @@
 
 pub mod attempt;
 mod netns;
+mod quotas;
 mod start;
 pub mod terminal;
 mod trees;
@@ -69,12 +70,12 @@ pub fn raise_descriptor_limit() -> io::Result<rlim_t> {
     Ok(soft)
 }
 
-/// This process's soft limit of open descriptors.
+/// This process's soft and hard limit of open descriptors.
 ///
 /// # Errors
 /// What getrlimit(2) says.
-pub fn descriptor_limit() -> io::Result<rlim_t> {
-    Ok(getrlimit(Resource::RLIMIT_NOFILE)?.0)
+pub fn descriptor_limit() -> io::Result<(rlim_t, rlim_t)> {
+    Ok(getrlimit(Resource::RLIMIT_NOFILE)?)
 }
 
 /// Makes the end of child processes visible again: a caller may have SIGCHLD ignored, which is inherited, and then the

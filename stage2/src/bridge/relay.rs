@@ -18,10 +18,7 @@ use rustix::net::{
     AddressFamily, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, send,
     shutdown, socket_with, socketpair,
 };
-use rustix::process::{
-    DumpableBehavior, Resource, Rlimit, WaitOptions, getrlimit, set_dumpable_behavior, setrlimit, setsid,
-    waitpid,
-};
+use rustix::process::{DumpableBehavior, WaitOptions, set_dumpable_behavior, setsid, waitpid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 use crate::sys;
@@ -106,9 +103,7 @@ fn settle(listener: &OwnedFd, lifeline: &OwnedFd) -> rustix::io::Result<()> {
     dup2_stdout(&nothing)?;
     dup2_stderr(&nothing)?;
     drop(nothing);
-    sys::close_all_except(&[0, 1, 2, listener.as_raw_fd(), lifeline.as_raw_fd()])?;
-    let maximum = getrlimit(Resource::Nofile).maximum;
-    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum })
+    sys::close_all_except(&[0, 1, 2, listener.as_raw_fd(), lifeline.as_raw_fd()])
 }
 
 struct Relay {

@@ -1,7 +1,7 @@
 //! In a sandbox's network namespace, from the host's side, without a right on the host (setns(2), ioctl_ns(2)).
 //!
-//! A process of ours enters: a copy of this one, since a process with threads may not enter a user namespace. It configures the
-//! namespace once, opens what a gateway needs, and makes listeners for as long as this process asks. No process of the sandbox sees
+//! A process of ours enters: a copy of this one, since a process with threads may not enter a user namespace. It sets the stage's part of
+//! its user's quotas, configures the namespace once, opens what a gateway needs, and makes listeners for as long as this process asks. No process of the sandbox sees
 //! it or may signal it: it is in the host's other namespaces.
 
 use std::ffi::CString;
@@ -22,6 +22,7 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 use super::PidFd;
+use super::quotas::{self, Quota, quotas};
 use super::start::close_all_but;
 use crate::control::wait;
 use crate::spec::Identity;
@@ -334,6 +335,7 @@ pub(crate) fn enter(
         Identity::Other { uid, gid } => Some((uid, gid)),
         Identity::Caller => None,
     };
+    let quotas = quotas();
     // As for the guard: no handler of this process's is to run in the copy.
     let mask =
         SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(|errno| other(errno.into()))?;
@@ -342,7 +344,7 @@ pub(crate) fn enter(
     let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) });
     if child == Ok(0) {
         // SAFETY: this is the only thread, every signal is blocked, and nothing of the copy is used again.
-        unsafe { serve(its.as_raw_fd(), &path, user, open) }
+        unsafe { serve(its.as_raw_fd(), &path, user, open, &quotas) }
     }
     let restored = mask.thread_set_mask();
     drop(its);
@@ -407,7 +409,7 @@ fn failed(told: i32) -> (NetStep, io::Error) {
 ///
 /// # Safety
 /// The caller is the only thread of its process, and uses nothing afterwards.
-unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: bool) -> ! {
+unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: bool, quotas: &[Quota]) -> ! {
     // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates. The descriptors that
     // are closed are this process's copies, which nothing here uses again.
     unsafe {
@@ -415,7 +417,13 @@ unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: 
         libc::setsid();
         // The standard streams too: whoever reads the stage's output is to see its end when the stage closes it.
         close_all_but(0, &[control]);
-        match prepare(path, user, open) {
+        // As in stage2: a stage may have many descriptors in flight.
+        let mut most: libc::rlimit = mem::zeroed();
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut most) == 0 {
+            most.rlim_cur = most.rlim_max;
+            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most);
+        }
+        match prepare(path, user, open, quotas) {
             Ok((diag, opened)) => {
                 let (names, v4, v6) = match &opened {
                     Some(Opened { names, v4, v6 }) => {
@@ -502,6 +510,7 @@ unsafe fn prepare(
     path: &CString,
     user: Option<(u32, u32)>,
     open: bool,
+    quotas: &[Quota],
 ) -> Result<(Option<RawFd>, Option<Opened>), (NetStep, Errno)> {
     let at = |step: NetStep| move |errno: Errno| (step, errno);
     if let Some((uid, gid)) = user {
@@ -515,6 +524,8 @@ unsafe fn prepare(
         let owner = Errno::result(libc::ioctl(network, NS_GET_USERNS)).map_err(at(NetStep::Enter))?;
         Errno::result(libc::setns(owner, libc::CLONE_NEWUSER)).map_err(at(NetStep::Enter))?;
         Errno::result(libc::setns(network, libc::CLONE_NEWNET)).map_err(at(NetStep::Enter))?;
+        // Where it is refused the stage has what its user has: docs/limits.md says where.
+        let _ = quotas::set(quotas);
         // Nobody of the same uid may look into it.
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::close(owner);
