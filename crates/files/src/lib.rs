@@ -7,3 +7,4 @@
 pub mod names;
 pub mod protected;
 pub mod quarantine;
+pub mod walk;

@@ -12,7 +12,7 @@ use std::path::{Component, Path, PathBuf};
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
 use exeat_sandbox::Mount;
 
-use crate::bounds::pieces;
+use exeat_files::walk::pieces;
 use crate::error::Error;
 
 /// Symbolic links that are followed in one path: as many as the kernel follows (path_resolution(7)).

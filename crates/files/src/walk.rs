@@ -1,0 +1,422 @@
+//! The one walker for host paths, and the rule that says which symbolic links it follows.
+//!
+//! A stage can leave a symbolic link in each directory that it writes. A later run that names a path through such a link would
+//! be led wherever the earlier stage wanted. So every host path is walked one name at a time, by descriptor, and each link on
+//! the way is followed only where no stage of this caller can have made it, or where it leads nowhere that matters:
+//!
+//! - a system link: root's link in a directory that root alone writes. What a stage makes that root started is root's as well,
+//!   so root follows them only in the system's own trees and directly below a few top directories;
+//! - a link on a read-only mount;
+//! - a link directly in the caller's home, or in one of its configuration directories: no stage can write there;
+//! - a link whose end lies below the directory that holds the link (`current -> versions/20`);
+//! - a link whose end lies in the same toolchain as the link (`bin/node -> ../Cellar/node/20/bin/node`).
+//!
+//! `/dev/fd/N` and `/proc/self/fd/N` mean the caller's own descriptors and are followed.
+
+use std::cell::OnceCell;
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlinkat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
+use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
+use nix::sys::statvfs::{FsFlags, fstatvfs};
+use nix::unistd::geteuid;
+
+use crate::names::true_name;
+
+/// As many links as the kernel follows in one path (path_resolution(7)).
+const MAX_LINKS: usize = 40;
+
+/// Trees of the system. No stage writes there by default: a working directory in one of them is read-only.
+const SYSTEM_TREES: [&str; 11] = [
+    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix", "/gnu", "/snap",
+];
+
+/// Directories in which root's own links are followed for root: directly in them, and no deeper.
+const TOP_DIRECTORIES: [&str; 9] = ["/", "/dev", "/home", "/media", "/mnt", "/opt", "/run", "/srv", "/var"];
+
+/// Directories below a home whose links are followed, directly in them. The home itself, written "", is one.
+const CONFIGURATION: [&str; 17] = [
+    "",
+    ".cargo",
+    ".config",
+    ".config/systemd/user",
+    ".gnupg",
+    ".local",
+    ".local/bin",
+    ".local/lib",
+    ".local/share",
+    ".local/share/applications",
+    ".local/share/fonts",
+    ".local/state",
+    ".local/state/fnm_multishells",
+    ".local/state/nix",
+    ".local/state/nix/profiles",
+    ".rustup",
+    ".ssh",
+];
+
+/// Roots of toolchains below a home, whose links lead around inside them.
+const TOOLCHAINS: [&str; 23] = [
+    ".asdf",
+    ".bun",
+    ".cargo",
+    ".deno",
+    ".fnm",
+    ".goenv",
+    ".jenv",
+    ".linuxbrew",
+    ".local/pipx",
+    ".local/share/fnm",
+    ".local/share/mise",
+    ".local/share/pipx",
+    ".local/share/pnpm",
+    ".local/share/uv",
+    ".nodenv",
+    ".nvm",
+    ".pyenv",
+    ".rbenv",
+    ".rustup",
+    ".sdkman",
+    ".volta",
+    "anaconda3",
+    "miniconda3",
+];
+
+/// Roots of toolchains at fixed places.
+const SHARED_TOOLCHAINS: [&str; 3] = ["/home/linuxbrew/.linuxbrew", "/opt/homebrew", "/nix"];
+
+/// Why a path was not followed to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum WalkError {
+    /// A link on the way that a stage could have made.
+    #[error("it leads through the symbolic link `{}`, which a stage could have made", link.display())]
+    Link {
+        /// The link, by its real place.
+        link: PathBuf,
+        /// Where the whole path leads: what to write instead.
+        end: PathBuf,
+    },
+    /// What the kernel says.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+}
+
+impl WalkError {
+    /// Whether nothing is at the path.
+    #[must_use]
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Io(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+    }
+}
+
+impl From<Errno> for WalkError {
+    fn from(errno: Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}
+
+/// The end of a path: what stands there, held by a descriptor.
+#[derive(Debug)]
+pub struct End {
+    /// Opened with `O_PATH`. What is judged and what is used later are the same file.
+    pub file: OwnedFd,
+    /// The path without links, as the kernel names it.
+    pub real: PathBuf,
+    /// The links that were followed, each by its real place.
+    pub links: Vec<PathBuf>,
+}
+
+impl End {
+    /// Opens the end for reading, without blocking on a pipe that nobody writes.
+    ///
+    /// # Errors
+    /// What open(2) says.
+    pub fn read(&self) -> io::Result<File> {
+        // A path opened with O_PATH is opened again through /proc (open(2), O_PATH).
+        fs::OpenOptions::new().read(true).open(format!("/proc/self/fd/{}", self.file.as_raw_fd()))
+    }
+}
+
+/// Which symbolic links a caller's paths may lead through.
+#[derive(Debug)]
+pub struct LinkRule {
+    caller: u32,
+    home: PathBuf,
+    /// The caller's runtime directory, where fnm keeps the links that it puts on PATH.
+    runtime: Option<PathBuf>,
+    /// Real paths of the directories in [`CONFIGURATION`], once one is asked for.
+    configuration: OnceCell<Vec<PathBuf>>,
+    /// Real paths of the roots in [`TOOLCHAINS`] and [`SHARED_TOOLCHAINS`], once one is asked for.
+    toolchains: OnceCell<Vec<PathBuf>>,
+    /// Whether uid 65534 stands for owners that this user namespace does not map.
+    has_unmapped: OnceCell<bool>,
+}
+
+impl LinkRule {
+    /// Makes the rule for this process's user.
+    ///
+    /// `home` is the caller's home directory and `runtime` the value of XDG_RUNTIME_DIR, if it has one.
+    #[must_use]
+    pub fn new(home: &Path, runtime: Option<&Path>) -> Self {
+        Self {
+            caller: geteuid().as_raw(),
+            home: home.to_path_buf(),
+            runtime: runtime.filter(|dir| dir.is_absolute()).map(Path::to_path_buf),
+            configuration: OnceCell::new(),
+            toolchains: OnceCell::new(),
+            has_unmapped: OnceCell::new(),
+        }
+    }
+
+    /// Follows an absolute path to its end.
+    ///
+    /// # Errors
+    /// [`WalkError::Link`] where a link on the way is not to be followed; otherwise what openat(2) says.
+    pub fn walk(&self, path: &Path) -> Result<End, WalkError> {
+        let plain = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+        let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(plain);
+        match openat2(AT_FDCWD, path, how) {
+            Ok(file) => {
+                let real = name_of(file.as_fd())?;
+                return Ok(End { file, real, links: Vec::new() });
+            }
+            Err(Errno::ELOOP) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut walker = Walker { rule: self, links: Vec::new(), within: Vec::new() };
+        let end = walker.resolve(Place::root()?, pieces(path)).map_err(|error| match error {
+            WalkError::Link { link, .. } => WalkError::Link { end: leads_to(path), link },
+            other => other,
+        })?;
+        // A `..` after a link can lead out of what the link was trusted for.
+        if let Some((link, _)) =
+            walker.within.iter().find(|(_, tree)| end.path == *tree || !end.path.starts_with(tree))
+        {
+            return Err(WalkError::Link { link: link.clone(), end: end.path });
+        }
+        let real = name_of(end.file.as_fd())?;
+        Ok(End { file: end.file, real, links: walker.links })
+    }
+
+    /// Follows the directory of a path whose last name is to be made, and joins that name to it. The last name is not
+    /// followed if it is a link.
+    ///
+    /// # Errors
+    /// As [`walk`](Self::walk), for the directory.
+    pub fn walk_parent(&self, path: &Path) -> Result<(End, OsString), WalkError> {
+        let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Errno::EISDIR.into());
+        };
+        let dir = if dir == Path::new("") { Path::new(".") } else { dir };
+        Ok((self.walk(dir)?, name.to_owned()))
+    }
+
+    /// Whether a link may be followed, and if only its end makes it so, the tree that the whole path must stay in.
+    fn judge(&self, dir: &Place, link: &FileStat, end: &Path) -> Result<Trust, Errno> {
+        if fstatvfs(&dir.file)?.flags().contains(FsFlags::ST_RDONLY) {
+            return Ok(Trust::Full);
+        }
+        let about = fstat(&dir.file)?;
+        let is_root_s = self.is_root(link.st_uid) && self.is_root(about.st_uid);
+        let is_system = SYSTEM_TREES.iter().any(|tree| dir.path.starts_with(tree));
+        let root_alone_writes = about.st_mode & 0o002 == 0 && (about.st_mode & 0o020 == 0 || about.st_gid == 0);
+        let is_trusted = if self.caller == 0 {
+            is_root_s
+                && about.st_mode & 0o002 == 0
+                && (is_system || TOP_DIRECTORIES.iter().any(|top| dir.path == Path::new(top)))
+        } else {
+            is_root_s && (root_alone_writes || is_system)
+        };
+        let is_own = |uid: u32| uid == self.caller || self.is_root(uid);
+        if is_trusted
+            || (is_own(link.st_uid) && is_own(about.st_uid) && self.configuration().contains(&dir.path))
+        {
+            return Ok(Trust::Full);
+        }
+        // In a directory like /tmp anybody can make a link; the kernel asks the same of it (proc_sys_fs(5), protected_symlinks).
+        let is_shared = about.st_mode & 0o1002 == 0o1002;
+        if is_shared && link.st_uid != self.caller && link.st_uid != about.st_uid {
+            return Ok(Trust::None);
+        }
+        let is_below = |tree: &Path| end != tree && end.starts_with(tree);
+        if is_below(&dir.path) {
+            return Ok(Trust::Within(dir.path.clone()));
+        }
+        let toolchain = self.toolchains().iter().find(|root| dir.path.starts_with(root) && is_below(root));
+        Ok(toolchain.map_or(Trust::None, |root| Trust::Within(root.clone())))
+    }
+
+    /// Whether a user id stands for root. An owner that this user namespace does not map counts as root: nobody in it can
+    /// make files of that owner.
+    fn is_root(&self, uid: u32) -> bool {
+        const UNMAPPED: u32 = 65534;
+        let has_unmapped = || {
+            let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+            !map.split_whitespace().eq(["0", "0", "4294967295"])
+        };
+        uid == 0 || uid == UNMAPPED && *self.has_unmapped.get_or_init(has_unmapped)
+    }
+
+    fn configuration(&self) -> &[PathBuf] {
+        self.configuration.get_or_init(|| {
+            let homes = CONFIGURATION.iter().map(|name| self.home.join(name));
+            let runtime = self.runtime.iter().map(|dir| dir.join("fnm_multishells"));
+            homes.chain(runtime).filter_map(|dir| true_name(&dir).ok()).collect()
+        })
+    }
+
+    fn toolchains(&self) -> &[PathBuf] {
+        self.toolchains.get_or_init(|| {
+            let homes = TOOLCHAINS.iter().map(|name| self.home.join(name));
+            let shared = SHARED_TOOLCHAINS.iter().map(PathBuf::from);
+            homes.chain(shared).filter_map(|root| true_name(&root).ok()).collect()
+        })
+    }
+}
+
+/// What a link is trusted for.
+enum Trust {
+    Full,
+    /// The path's end must lie below this directory.
+    Within(PathBuf),
+    None,
+}
+
+/// A place on the way: its real path, and what stands there.
+struct Place {
+    path: PathBuf,
+    file: OwnedFd,
+}
+
+impl Place {
+    fn root() -> Result<Self, Errno> {
+        let file = openat(AT_FDCWD, "/", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        Ok(Self { path: "/".into(), file })
+    }
+
+    fn enter(&self, name: &OsStr) -> Result<OwnedFd, Errno> {
+        openat(&self.file, name, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())
+    }
+}
+
+/// One walk.
+struct Walker<'a> {
+    rule: &'a LinkRule,
+    /// The links that were followed.
+    links: Vec<PathBuf>,
+    /// Links that are trusted for their end alone, each with the tree that the path must stay in.
+    within: Vec<(PathBuf, PathBuf)>,
+}
+
+impl Walker<'_> {
+    /// Follows names from a place on; the last name comes first.
+    fn resolve(&mut self, mut place: Place, mut left: Vec<PathBuf>) -> Result<Place, WalkError> {
+        while let Some(name) = left.pop() {
+            if name == Path::new("..") {
+                // The descriptor knows its real parent, also where a bind mount lies between.
+                let file = place.enter(OsStr::new(".."))?;
+                place = Place { path: name_of(file.as_fd())?, file };
+                continue;
+            }
+            let file = place.enter(name.as_os_str())?;
+            let about = fstat(&file)?;
+            if SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT != SFlag::S_IFLNK {
+                place = Place { path: place.path.join(&name), file };
+                continue;
+            }
+            let link = place.path.join(&name);
+            if self.links.len() >= MAX_LINKS {
+                return Err(Errno::ELOOP.into());
+            }
+            self.links.push(link.clone());
+            if fstatfs(&place.file)?.filesystem_type() == PROC_SUPER_MAGIC {
+                place = self.follow_in_proc(place, &name)?;
+                continue;
+            }
+            let target = PathBuf::from(readlinkat(&file, "")?);
+            let start = if target.is_absolute() {
+                Place::root()?
+            } else {
+                Place { path: place.path.clone(), file: place.file.try_clone()? }
+            };
+            let end = self.resolve(start, pieces(&target))?;
+            match self.rule.judge(&place, &about, &end.path)? {
+                Trust::Full => {}
+                Trust::Within(tree) => self.within.push((link, tree)),
+                Trust::None => return Err(WalkError::Link { link, end: end.path }),
+            }
+            place = end;
+        }
+        Ok(place)
+    }
+
+    /// Follows a link of the process file system: names of this process, and what this process has open.
+    fn follow_in_proc(&mut self, place: Place, name: &Path) -> Result<Place, WalkError> {
+        let own = format!("/proc/{}", std::process::id());
+        let is_own = place.path.starts_with(&own);
+        let is_name = place.path == Path::new("/proc")
+            && ["self", "thread-self", "mounts", "net"].iter().any(|known| name == Path::new(known));
+        if is_name {
+            let target = PathBuf::from(readlinkat(&place.file, name)?);
+            return self.resolve(place, pieces(&target));
+        }
+        let link = place.path.join(name);
+        if !is_own {
+            return Err(WalkError::Link { end: leads_to(&link), link });
+        }
+        let file = openat(&place.file, name, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?;
+        // A pipe or a socket has a name that is no path.
+        let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        Ok(Place { path, file })
+    }
+}
+
+/// The name that the kernel has for what is open.
+fn name_of(file: BorrowedFd<'_>) -> io::Result<PathBuf> {
+    let name = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    // The kernel appends this to the name of what was removed.
+    if name.as_os_str().as_bytes().ends_with(b" (deleted)") && true_name(&name).is_err() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    Ok(name)
+}
+
+/// Where the kernel would be led, for a message.
+fn leads_to(path: &Path) -> PathBuf {
+    true_name(path).or_else(|_| fs::read_link(path)).unwrap_or_else(|_| path.to_path_buf())
+}
+
+/// The names in a path, the last one first.
+#[must_use]
+pub fn pieces(path: &Path) -> Vec<PathBuf> {
+    let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
+    let mut parts: Vec<PathBuf> = parts.map(|part| PathBuf::from(part.as_os_str())).collect();
+    parts.reverse();
+    parts
+}
+
+/// A path by its words alone: without `.`, and each `..` with the name before it taken away.
+#[must_use]
+pub fn clean(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::CurDir => {}
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests;

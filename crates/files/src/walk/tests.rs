@@ -1,0 +1,133 @@
+#![expect(clippy::disallowed_methods, reason = "makes files for the walker to meet")]
+
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use super::*;
+
+/// A home with a project in it, below the build directory: /tmp is shared by everybody.
+struct Dirs(PathBuf);
+
+impl Dirs {
+    fn new(name: &str) -> Self {
+        let base = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
+        let root = base.join(format!("walk-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        for dir in ["home/project/versions/20/bin", "home/.ssh", "home/.nvm/versions/20", "home/.nvm/bin", "data/work"] {
+            fs::create_dir_all(root.join(dir)).unwrap();
+        }
+        Self(root.canonicalize().unwrap())
+    }
+
+    fn rule(&self) -> LinkRule {
+        LinkRule::new(&self.0.join("home"), None)
+    }
+
+    fn link(&self, target: &str, at: &str) {
+        symlink(target, self.0.join(at)).unwrap();
+    }
+
+    fn walk(&self, path: &str) -> Result<PathBuf, WalkError> {
+        self.rule().walk(&self.0.join(path)).map(|end| end.real.strip_prefix(&self.0).unwrap().to_path_buf())
+    }
+
+    fn is_refused(&self, path: &str) -> bool {
+        match self.walk(path) {
+            Err(WalkError::Link { .. }) => true,
+            Ok(_) => false,
+            Err(error) => panic!("{path}: {error}"),
+        }
+    }
+}
+
+impl Drop for Dirs {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn l01_refuses_links_that_a_stage_could_have_left() {
+    let dirs = Dirs::new("strays");
+    dirs.link("../.ssh", "home/project/out");
+    dirs.link("out", "home/project/chain");
+    dirs.link(".", "home/project/here");
+    dirs.link("versions/20", "home/project/current");
+    dirs.link("..", "home/project/versions/up");
+    dirs.link("nowhere/../../.ssh", "home/project/words");
+    fs::create_dir(dirs.0.join("home/project/nowhere")).unwrap();
+    // As the last name and in the middle, in chains, and with `..` after a link that is trusted for its end alone.
+    for path in ["out", "chain", "out/x/..", "here", "here/versions", "versions/up/versions", "words", "current/../../../.ssh"] {
+        let _ = fs::create_dir(dirs.0.join("home/.ssh/x"));
+        assert!(dirs.is_refused(&format!("home/project/{path}")), "{path}");
+    }
+    let Err(WalkError::Link { link, end }) = dirs.walk("home/project/chain") else { panic!() };
+    assert_eq!((link, end), (dirs.0.join("home/project/out"), dirs.0.join("home/.ssh")));
+}
+
+#[test]
+fn l01_follows_links_that_lead_below_themselves_or_lie_where_no_stage_writes() {
+    let dirs = Dirs::new("kept");
+    dirs.link("versions/20", "home/project/current");
+    dirs.link("../data/work", "home/work");
+    dirs.link("../versions/20", "home/.nvm/bin/node");
+    let follows = [
+        ("home/project/current/bin", "home/project/versions/20/bin"),
+        ("home/project/current/..", "home/project/versions"),
+        ("home/work", "data/work"),
+        ("home/.nvm/bin/node", "home/.nvm/versions/20"),
+        ("home/project/../.ssh", "home/.ssh"),
+    ];
+    for (path, end) in follows {
+        assert_eq!(dirs.walk(path).unwrap(), Path::new(end), "{path}");
+    }
+}
+
+#[test]
+fn l01_the_descriptor_is_what_was_judged() {
+    let dirs = Dirs::new("descriptor");
+    dirs.link("versions/20", "home/project/current");
+    let end = dirs.rule().walk(&dirs.0.join("home/project/current")).unwrap();
+    let about = fs::metadata(dirs.0.join("home/project/versions/20")).unwrap();
+    assert_eq!(fstat(&end.file).unwrap().st_ino, about.ino());
+    assert_eq!(end.links, [dirs.0.join("home/project/current")]);
+}
+
+#[test]
+fn l01_links_in_circles_and_missing_ends_are_errors_of_the_kernel() {
+    let dirs = Dirs::new("circles");
+    dirs.link("b", "home/project/a");
+    dirs.link("a", "home/project/b");
+    dirs.link("nothing", "home/project/dangling");
+    let Err(WalkError::Io(error)) = dirs.walk("home/project/a") else { panic!() };
+    assert_eq!(error.raw_os_error(), Some(Errno::ELOOP as i32));
+    assert!(dirs.walk("home/project/dangling").unwrap_err().is_absent());
+}
+
+#[test]
+fn descriptors_of_this_process_are_followed_and_those_of_others_are_not() {
+    let dirs = Dirs::new("proc");
+    let file = File::open(dirs.0.join("home/project")).unwrap();
+    for base in ["/proc/self/fd", "/dev/fd"] {
+        let end = dirs.rule().walk(Path::new(&format!("{base}/{}", file.as_raw_fd()))).unwrap();
+        assert_eq!(end.real, dirs.0.join("home/project"));
+    }
+    assert!(matches!(dirs.rule().walk(Path::new("/proc/1/cwd")), Err(WalkError::Link { .. } | WalkError::Io(_))));
+    let parent = format!("/proc/{}/cwd", std::os::unix::process::parent_id());
+    assert!(matches!(dirs.rule().walk(Path::new(&parent)), Err(WalkError::Link { .. })));
+}
+
+#[test]
+fn system_links_are_followed() {
+    let dirs = Dirs::new("system");
+    for path in ["/bin/sh", "/lib", "/etc/alternatives/awk", "/proc/self/status", "/dev/stdin"] {
+        if Path::new(path).exists() {
+            dirs.rule().walk(Path::new(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+    }
+}
+
+#[test]
+fn words_are_cleaned_without_a_look_at_the_disk() {
+    assert_eq!(clean(Path::new("/a/./b/../c")), Path::new("/a/c"));
+    assert_eq!(clean(Path::new("/../a")), Path::new("/a"));
+}
