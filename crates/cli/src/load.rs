@@ -511,8 +511,8 @@ impl<'a> Reading<'a> {
         let shown = path.display().to_string();
         let stage = at.stage.as_deref().or(of_file);
         self.look(path);
-        let (text, lock) = read_lock(&self.machine.cwd.join(path), &shown)
-            .map_err(|failure| failure.hint(write_it(&shown)))?;
+        let (text, lock) =
+            read_lock(path, &shown, self.machine).map_err(|failure| failure.hint(write_it(&shown)))?;
         let Some(lock) = lock.filter(|lock| lock.has(stage)) else {
             let of = match stage {
                 Some(stage) => format!("the stage `{}`", printable(stage)),
@@ -712,7 +712,7 @@ fn rules(args: &PolicyArgs, grants: &mut PolicyBuilder, reading: &mut Reading<'_
                 }
                 Some(path) => {
                     reading.look(Path::new(path));
-                    let text = text_of(open(&reading.machine.cwd.join(path), path)?, path)?;
+                    let text = text_of(open(Path::new(path), path, reading.machine)?, path)?;
                     for rule in file::parse_rule_lines(&text, path, action).map_err(from_file)? {
                         rule.apply(grants);
                     }
@@ -974,7 +974,7 @@ pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, Pat
         return Ok((text, machine.cwd.clone(), STDIN.to_owned()));
     }
     let shown = path.display().to_string();
-    let file = open(&machine.cwd.join(path), &shown)?;
+    let file = open(path, &shown, machine)?;
     // A pipe (`--policy <(...)`) lies in no directory of the user's.
     let regular = file.metadata().is_ok_and(|meta| meta.is_file());
     let beside = path.parent().filter(|_| regular).map(|parent| machine.cwd.join(parent));
@@ -1000,10 +1000,14 @@ fn of_the_caller(ceiling: &Path) -> Result<(), Failure> {
 }
 
 /// The text of a lock file and what it says; no lock where there is no file.
-pub(crate) fn read_lock(path: &Path, shown: &str) -> Result<(String, Option<Lock>), Failure> {
+pub(crate) fn read_lock(
+    path: &Path,
+    shown: &str,
+    machine: &Machine,
+) -> Result<(String, Option<Lock>), Failure> {
     let shown = printable(shown);
     let bad = |error: io::Error| Failure::input(format!("cannot read `{shown}`")).because(error);
-    let file = match File::open(path) {
+    let file = match machine.open_deciding(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((String::new(), None)),
         file => file.map_err(bad)?,
     };
@@ -1026,8 +1030,8 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-fn open(path: &Path, shown: &str) -> Result<File, Failure> {
-    File::open(path).map_err(|error| {
+fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, Failure> {
+    machine.open_deciding(path).map_err(|error| {
         let failure = Failure::input(format!("cannot read `{}`", printable(shown))).because(error);
         // As for curl, and for lists of rules.
         match shown.strip_prefix('@') {

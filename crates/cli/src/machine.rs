@@ -1,9 +1,13 @@
-//! What of the machine the meaning of arguments depends on, and paths placed on it. Nothing here reads a file.
+//! What of the machine the meaning of arguments depends on, and the files that arguments name.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use exeat_files::walk::LinkRule;
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_runner::Bind;
 
@@ -17,6 +21,8 @@ pub(crate) struct Machine {
     pub(crate) cwd: PathBuf,
     /// Our own environment.
     pub(crate) env: BTreeMap<OsString, OsString>,
+    /// The real paths of the files that were read to decide about a run.
+    pub(crate) deciding: RefCell<Vec<PathBuf>>,
 }
 
 /// Why a path of an argument or a file has no place.
@@ -32,7 +38,23 @@ impl Machine {
     pub(crate) fn here() -> Result<Self, Failure> {
         let cwd = std::env::current_dir()
             .map_err(|error| Failure::could("cannot tell the working directory").because(error))?;
-        Ok(Self { cwd, env: std::env::vars_os().collect() })
+        Ok(Self { cwd, env: std::env::vars_os().collect(), deciding: RefCell::default() })
+    }
+
+    /// Which links a path of this caller's may lead through.
+    pub(crate) fn links(&self) -> LinkRule {
+        LinkRule::new(&self.home_or_database(), self.directory("XDG_RUNTIME_DIR").as_deref())
+    }
+
+    /// Opens a file that decides about a run: a policy, an effects file, a ceiling, a list of rules, a lock. The run keeps it
+    /// from the stage.
+    pub(crate) fn open_deciding(&self, path: &Path) -> io::Result<File> {
+        let end = self.links().walk(&self.cwd.join(path))?;
+        let file = end.read()?;
+        if file.metadata()?.is_file() {
+            self.deciding.borrow_mut().push(end.real);
+        }
+        Ok(file)
     }
 
     /// The path from here on, without `.` in it; links and `..` stay as they are.

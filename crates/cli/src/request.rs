@@ -98,6 +98,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             bounds,
             declared,
             work: work.map(at),
+            deciding: machine.deciding.take(),
         },
         env,
         bridge,
@@ -244,7 +245,11 @@ fn at(work: WorkAt) -> Work {
 pub(crate) fn audit(output: Option<&Output>, machine: &Machine) -> Result<AuditTo, Failure> {
     Ok(match output {
         None => AuditTo::Default,
-        Some(Output::File(path)) => AuditTo::File(machine.absolute(path)),
+        Some(Output::File(path)) => {
+            AuditTo::File(machine.links().place(&machine.absolute(path)).map_err(|error| {
+                Failure::input(format!("cannot write the record to `{}`", path.display())).because(error)
+            })?)
+        }
         Some(Output::Fd(n)) => AuditTo::Fd(take_fd("--audit", *n)?),
     })
 }
@@ -260,7 +265,12 @@ pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signi
     match from {
         None => Ok(Signing::Own),
         Some(KeyFrom::Nothing) => Ok(Signing::Off),
-        Some(KeyFrom::File(path)) => Ok(Signing::File(machine.absolute(path))),
+        Some(KeyFrom::File(path)) => {
+            let place = machine.links().place(&machine.absolute(path)).map_err(|error| {
+                Failure::input(format!("cannot use the key `{}`", path.display())).because(error)
+            })?;
+            Ok(Signing::File(place))
+        }
         Some(KeyFrom::Env(name)) => {
             let whence = format!("`--audit-key env:{name}`");
             let value = machine.env.get(OsStr::new(name));

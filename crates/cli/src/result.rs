@@ -3,9 +3,11 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
 use exeat_audit::Proto;
+use exeat_files::walk::{End, LinkRule};
 use exeat_runner::{DeniedHost, Ended, Found, Leftovers, Outcome};
 use nix::fcntl::OFlag;
 use serde::Serialize;
@@ -235,12 +237,15 @@ impl Sink {
         let bad = |error: io::Error| {
             Failure::input(format!("cannot write the result to `{}`", path.display())).because(error)
         };
-        match path.metadata() {
-            Ok(meta) if !meta.is_file() && !meta.is_dir() => {
-                // Opening a pipe for writing waits for its reader, as a shell's `>` does.
+        // A link at the place itself is replaced, unless it leads to a pipe or a device.
+        let is_special = |end: &End| end.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
+        match LinkRule::from_env().walk(path).ok().filter(is_special) {
+            // Opening a pipe for writing waits for its reader, as a shell's `>` does.
+            Some(end) => {
                 let mut options = OpenOptions::new();
                 options.write(true).custom_flags(flags.bits());
-                options.open(path).map(Self::Open).map_err(bad)
+                let at = format!("/proc/self/fd/{}", end.file.as_raw_fd());
+                options.open(at).map(Self::Open).map_err(bad)
             }
             _ => {
                 let file = WholeFile::at(path).map_err(bad)?;

@@ -3,12 +3,12 @@
 //! It is written beside its place and renamed into it, below a directory that was opened before: whatever a stage has made of
 //! the place since, nothing outside that directory is written, and what is read there afterwards is ours.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use exeat_files::walk::LinkRule;
 use nix::fcntl::{OFlag, openat, renameat};
 use nix::sys::stat::Mode;
 use nix::unistd::{UnlinkatFlags, unlinkat};
@@ -23,16 +23,11 @@ pub(crate) struct WholeFile {
 impl WholeFile {
     /// Opens the directory of a path, and finds out whether a file can be made there.
     pub(crate) fn at(path: &Path) -> io::Result<Self> {
-        if path.metadata().is_ok_and(|meta| meta.is_dir()) {
+        if path.symlink_metadata().is_ok_and(|meta| meta.is_dir()) {
             return Err(io::ErrorKind::IsADirectory.into());
         }
-        let (Some(directory), Some(name)) = (path.parent(), path.file_name()) else {
-            return Err(io::ErrorKind::IsADirectory.into());
-        };
-        let directory = if directory == Path::new("") { Path::new(".") } else { directory };
-        let directory =
-            OpenOptions::new().read(true).custom_flags(OFlag::O_DIRECTORY.bits()).open(directory)?;
-        let file = Self { directory: directory.into(), name: name.into() };
+        let (directory, name) = LinkRule::from_env().walk_parent(path)?;
+        let file = Self { directory: directory.file, name: name.into() };
         let draft = draft(&file.name);
         file.create(&draft)?;
         unlinkat(&file.directory, &draft, UnlinkatFlags::NoRemoveDir)?;

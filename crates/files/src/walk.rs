@@ -15,7 +15,7 @@
 
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2, readlin
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
-use nix::unistd::geteuid;
+use nix::unistd::{User, geteuid};
 
 use crate::names::true_name;
 
@@ -34,18 +34,18 @@ use crate::names::true_name;
 const MAX_LINKS: usize = 40;
 
 /// Trees of the system. No stage writes there by default: a working directory in one of them is read-only.
-const SYSTEM_TREES: [&str; 11] = [
-    "/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix", "/gnu", "/snap",
-];
+const SYSTEM_TREES: [&str; 11] =
+    ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/nix", "/gnu", "/snap"];
 
 /// Directories in which root's own links are followed for root: directly in them, and no deeper.
 const TOP_DIRECTORIES: [&str; 9] = ["/", "/dev", "/home", "/media", "/mnt", "/opt", "/run", "/srv", "/var"];
 
 /// Directories below a home whose links are followed, directly in them. The home itself, written "", is one.
-const CONFIGURATION: [&str; 17] = [
+const CONFIGURATION: [&str; 18] = [
     "",
     ".cargo",
     ".config",
+    ".config/exeat",
     ".config/systemd/user",
     ".gnupg",
     ".local",
@@ -96,7 +96,7 @@ const SHARED_TOOLCHAINS: [&str; 3] = ["/home/linuxbrew/.linuxbrew", "/opt/homebr
 #[derive(Debug, thiserror::Error)]
 pub enum WalkError {
     /// A link on the way that a stage could have made.
-    #[error("it leads through the symbolic link `{}`, which a stage could have made", link.display())]
+    #[error("it leads through the symbolic link `{}`, which a stage could have made: write `{}` instead", link.display(), end.display())]
     Link {
         /// The link, by its real place.
         link: PathBuf,
@@ -113,6 +113,15 @@ impl WalkError {
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Io(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))
+    }
+}
+
+impl From<WalkError> for io::Error {
+    fn from(error: WalkError) -> Self {
+        match error {
+            WalkError::Io(error) => error,
+            link @ WalkError::Link { .. } => Self::other(link),
+        }
     }
 }
 
@@ -134,7 +143,15 @@ pub struct End {
 }
 
 impl End {
-    /// Opens the end for reading, without blocking on a pipe that nobody writes.
+    /// Describes what stands at the end.
+    ///
+    /// # Errors
+    /// What fstat(2) says.
+    pub fn metadata(&self) -> io::Result<Metadata> {
+        File::from(self.file.try_clone()?).metadata()
+    }
+
+    /// Opens the end for reading. On a named pipe this waits for a writer, as open(2) does.
     ///
     /// # Errors
     /// What open(2) says.
@@ -175,7 +192,16 @@ impl LinkRule {
         }
     }
 
-    /// Follows an absolute path to its end.
+    /// Makes the rule from this process's environment: HOME, or else what the user database says, and XDG_RUNTIME_DIR.
+    #[must_use]
+    pub fn from_env() -> Self {
+        let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+        let known = || User::from_uid(geteuid()).ok().flatten().map(|user| user.dir);
+        let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+        Self::new(&home.or_else(known).unwrap_or_else(|| "/".into()), runtime.as_deref())
+    }
+
+    /// Follows a path to its end. A relative path starts at the working directory.
     ///
     /// # Errors
     /// [`WalkError::Link`] where a link on the way is not to be followed; otherwise what openat(2) says.
@@ -190,6 +216,7 @@ impl LinkRule {
             Err(Errno::ELOOP) => {}
             Err(errno) => return Err(errno.into()),
         }
+        let path = &std::path::absolute(path)?;
         let mut walker = Walker { rule: self, links: Vec::new(), within: Vec::new() };
         let end = walker.resolve(Place::root()?, pieces(path)).map_err(|error| match error {
             WalkError::Link { link, .. } => WalkError::Link { end: leads_to(path), link },
@@ -205,8 +232,8 @@ impl LinkRule {
         Ok(End { file: end.file, real, links: walker.links })
     }
 
-    /// Follows the directory of a path whose last name is to be made, and joins that name to it. The last name is not
-    /// followed if it is a link.
+    /// Follows the directory of a path whose last name may be missing or is to be replaced. That name is not followed if it
+    /// is a link.
     ///
     /// # Errors
     /// As [`walk`](Self::walk), for the directory.
@@ -218,6 +245,14 @@ impl LinkRule {
         Ok((self.walk(dir)?, name.to_owned()))
     }
 
+    /// The real path of a file that may be missing, whose last name is not followed.
+    ///
+    /// # Errors
+    /// As [`walk_parent`](Self::walk_parent).
+    pub fn place(&self, path: &Path) -> Result<PathBuf, WalkError> {
+        self.walk_parent(path).map(|(dir, name)| dir.real.join(name))
+    }
+
     /// Whether a link may be followed, and if only its end makes it so, the tree that the whole path must stay in.
     fn judge(&self, dir: &Place, link: &FileStat, end: &Path) -> Result<Trust, Errno> {
         if fstatvfs(&dir.file)?.flags().contains(FsFlags::ST_RDONLY) {
@@ -226,7 +261,8 @@ impl LinkRule {
         let about = fstat(&dir.file)?;
         let is_root_s = self.is_root(link.st_uid) && self.is_root(about.st_uid);
         let is_system = SYSTEM_TREES.iter().any(|tree| dir.path.starts_with(tree));
-        let root_alone_writes = about.st_mode & 0o002 == 0 && (about.st_mode & 0o020 == 0 || about.st_gid == 0);
+        let root_alone_writes =
+            about.st_mode & 0o002 == 0 && (about.st_mode & 0o020 == 0 || about.st_gid == 0);
         let is_trusted = if self.caller == 0 {
             is_root_s
                 && about.st_mode & 0o002 == 0
@@ -297,7 +333,8 @@ struct Place {
 
 impl Place {
     fn root() -> Result<Self, Errno> {
-        let file = openat(AT_FDCWD, "/", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
+        let file =
+            openat(AT_FDCWD, "/", OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC, Mode::empty())?;
         Ok(Self { path: "/".into(), file })
     }
 

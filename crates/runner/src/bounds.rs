@@ -8,13 +8,13 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
 use crate::error::{Error, chain};
 use crate::request::{Declared, View};
-use exeat_files::names::true_name;
+use exeat_files::walk::{LinkRule, WalkError, pieces};
 
 /// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
 /// and mean what they lead to; a listed path that does not exist allows nothing.
@@ -133,21 +133,17 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// A ceiling's. `writable` are the trees in which a stage of this run can make links: one of those says nothing about
-    /// what the ceiling's author meant.
-    pub(crate) fn of(bounds: &Bounds, writable: &[PathBuf], notes: &mut Vec<String>) -> Result<Self, Error> {
+    /// Looks a ceiling up on this machine. A listed path that leads through a link which a stage could have made is left out.
+    pub(crate) fn of(bounds: &Bounds, links: &LinkRule, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut find = |paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
-                let Ok(real) = true_name(path) else { continue };
-                match stray_link(path, &real, writable) {
-                    None => found.push(real),
-                    Some(link) => notes.push(format!(
-                        "`{}` of {} is left out: a stage could have made the link `{}`",
-                        path.display(),
-                        bounds.said(),
-                        link.display()
-                    )),
+                match links.walk(path) {
+                    Ok(end) => found.push(end.real),
+                    Err(error @ WalkError::Link { .. }) => {
+                        notes.push(format!("`{}` of {} is left out: {error}", path.display(), bounds.said()))
+                    }
+                    Err(WalkError::Io(_)) => {}
                 }
             }
             found
@@ -157,7 +153,7 @@ impl Limit {
         let read = read.map(|read| Tops::new(read.into_iter().chain(write.iter().flatten().cloned())));
         let mut mask = Vec::new();
         for path in &bounds.mask {
-            match existing(CEILING_MASK, path) {
+            match existing(CEILING_MASK, path, links) {
                 // Nor can the stage get there, which has the caller's rights at most.
                 Err(_) if is_closed(path) => {}
                 Err(error) => return Err(error),
@@ -240,23 +236,13 @@ pub(crate) struct Found {
 }
 
 impl Found {
-    /// Where the declared paths are. `writable` are the trees in which a stage of this run can make links: one of those would
-    /// say more than the stage's author did.
-    pub(crate) fn new(
-        declared: &Declared,
-        writable: &[PathBuf],
-        notes: &mut Vec<String>,
-    ) -> Result<Self, Error> {
+    /// Finds the declared paths.
+    pub(crate) fn new(declared: &Declared, links: &LinkRule, notes: &mut Vec<String>) -> Result<Self, Error> {
         let mut find = |what: &'static str, paths: &[PathBuf]| {
             let mut found = Vec::new();
             for path in paths {
-                let real = true_name(path).map_err(|source| Error::Path { what, path: path.clone(), source });
-                let own = real.and_then(|real| match stray_link(path, &real, writable) {
-                    None => Ok(real),
-                    Some(link) => Err(Error::StrayLink { what, path: path.clone(), link, real }),
-                });
-                match own {
-                    Ok(real) => found.push(real),
+                match links.walk(path).map_err(|error| Error::from_walk(what, path, error)) {
+                    Ok(end) => found.push(end.real),
                     Err(error) if declared.narrow => notes.push(format!("left out: {}", chain(&error))),
                     Err(error) => return Err(error),
                 }
@@ -268,14 +254,12 @@ impl Found {
     }
 }
 
-/// Where a path really is; `None` where there is nothing.
-pub(crate) fn existing(what: &'static str, path: &Path) -> Result<Option<PathBuf>, Error> {
-    match true_name(path) {
-        Ok(real) => Ok(Some(real)),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
-            Ok(None)
-        }
-        Err(source) => Err(Error::Path { what, path: path.to_path_buf(), source }),
+/// Finds the real path; `None` where there is nothing.
+pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Result<Option<PathBuf>, Error> {
+    match links.walk(path) {
+        Ok(end) => Ok(Some(end.real)),
+        Err(error) if error.is_absent() => Ok(None),
+        Err(error) => Err(Error::from_walk(what, path, error)),
     }
 }
 
@@ -287,15 +271,6 @@ fn is_closed(path: &Path) -> bool {
     let last = path.ancestors().find(|above| fs::symlink_metadata(above).is_ok());
     let dir = last.and_then(|last| fs::metadata(last).ok());
     refused(path) && dir.is_some_and(|dir| dir.uid() != geteuid().as_raw())
-}
-
-/// A symbolic link on the way to `real` that lies in one of the `writable` trees and leads out of it: a stage of an earlier
-/// run could have made it.
-pub(crate) fn stray_link(path: &Path, real: &Path, writable: &[PathBuf]) -> Option<PathBuf> {
-    let strays = |link: &PathBuf| {
-        writable.iter().any(|tree| link.starts_with(tree) && link != tree && !real.starts_with(tree))
-    };
-    follow(path)?.0.into_iter().find(strays)
 }
 
 /// The symbolic links that are followed to a path, each by its own real place, and where they lead, whether anything is there or
@@ -342,14 +317,6 @@ pub(crate) fn way(path: &Path) -> Option<Way> {
         }
     }
     Some(Way { links, turns, place })
-}
-
-/// The components of a path, the last one first.
-pub(crate) fn pieces(path: &Path) -> Vec<PathBuf> {
-    let parts = path.components().filter(|part| matches!(part, Component::Normal(_) | Component::ParentDir));
-    let mut parts: Vec<PathBuf> = parts.map(|part| PathBuf::from(part.as_os_str())).collect();
-    parts.reverse();
-    parts
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
+use exeat_files::walk::WalkError;
 use exeat_policy::{HostPort, LEAST_MEMORY, Size, Target, memory_meant};
 
 use crate::discover::Unasked;
@@ -27,8 +28,8 @@ pub enum Error {
         /// The cause.
         source: io::Error,
     },
-    /// A path leads through a link that a stage may have made, out of the tree in which it lies.
-    #[error("{what} `{}` leads through the link `{}` to `{}`, and a stage could have made that link", .path.display(), .link.display(), .real.display())]
+    /// A path leads through a link that a stage could have made, to somewhere else.
+    #[error("{what} `{}` leads through the symbolic link `{}` to `{}`, and a stage could have made that link", .path.display(), .link.display(), .real.display())]
     StrayLink {
         /// What it was given for.
         what: &'static str,
@@ -325,6 +326,15 @@ fn lacking(effect: &str, ceiling: Option<&str>) -> String {
 }
 
 impl Error {
+    /// Says why a path cannot be used.
+    pub(crate) fn from_walk(what: &'static str, path: &Path, error: WalkError) -> Self {
+        let path = path.to_path_buf();
+        match error {
+            WalkError::Link { link, end: real } => Self::StrayLink { what, path, link, real },
+            WalkError::Io(source) => Self::Path { what, path, source },
+        }
+    }
+
     /// exeat's exit code: 2 for what the caller wrote, 125 for what the machine refused, 128+n for a signal.
     #[must_use]
     pub fn code(&self) -> u8 {
@@ -400,7 +410,7 @@ impl Error {
                 Some(format!("mkdir -p {}; or leave it out", path.display()))
             }
             Self::StrayLink { real, .. } => Some(format!(
-                "name `{}` itself, with `:DEST` for its place inside, if that is meant",
+                "if that is meant, write `{}` instead; `:DEST` gives it a place inside",
                 real.display()
             )),
             Self::Procfs { .. } => Some("leave it out: the stage has a `/proc` of its own".into()),

@@ -27,8 +27,9 @@ use crate::signing::key_place;
 use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
 use crate::uids::{Own, has_all, user_of};
 use crate::view;
-use exeat_files::names::true_name;
+use exeat_files::names::{is_same, true_name};
 use exeat_files::quarantine;
+use exeat_files::walk::{LinkRule, WalkError};
 
 /// Who a stage is to the kernel.
 #[derive(Debug)]
@@ -198,6 +199,8 @@ pub(crate) struct Base<'a> {
     /// The working directory, without links.
     pub(crate) cwd: &'a Path,
     pub(crate) home: &'a Path,
+    /// Which links a path may lead through.
+    pub(crate) links: &'a LinkRule,
     /// Where records are kept.
     pub(crate) place: Option<&'a Place>,
 }
@@ -220,7 +223,7 @@ impl Base<'_> {
     /// # Errors
     /// [`Fault::Refused`] where trees cannot be mounted for [`Who::Own`], and only for that.
     pub(crate) fn view(&self, who: &Who) -> Result<Seen, Fault> {
-        let Self { request, environment, cwd, home, place } = *self;
+        let Self { request, environment, cwd, home, links, place } = *self;
         let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
         let other = who.other();
         let mut notes = Vec::new();
@@ -274,9 +277,13 @@ impl Base<'_> {
         let by_descriptor = staged.is_some();
         // Nobody has a home who is a user for this run alone.
         let owner = other.filter(|_| matches!(who, Who::Owner(..)));
+        let home_words = variable("HOME").map(Path::new).filter(|home| home.is_absolute());
         let mut facts = view::Facts {
             cwd,
+            cwd_link: variable("PWD").and_then(|pwd| untrusted_link(Path::new(pwd), cwd, links)),
             home,
+            home_words: home_words.unwrap_or(home),
+            links,
             git: view::Everywhere::new(home, variable),
             owners: owner.map(|ids| ids.0).into_iter().chain([geteuid().as_raw()]).collect(),
             path: variable("PATH"),
@@ -315,6 +322,18 @@ impl Base<'_> {
         }
         notes.append(&mut built.notes);
         Ok(Seen { built, taken, staged, cache, cache_maker, run_base, notes })
+    }
+}
+
+/// The link that a shell took into the working directory, and its end, if a stage could have made it. A PWD that names another
+/// directory says nothing: programs that change the directory do not all set it.
+fn untrusted_link(pwd: &Path, cwd: &Path, links: &LinkRule) -> Option<(PathBuf, PathBuf)> {
+    if pwd == cwd || !pwd.is_absolute() || !is_same(pwd, cwd) {
+        return None;
+    }
+    match links.walk(pwd) {
+        Err(WalkError::Link { link, end }) => Some((link, end)),
+        _ => None,
     }
 }
 

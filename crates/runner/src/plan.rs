@@ -35,6 +35,7 @@ use crate::view::{WORK_PATH, cache_in_memory};
 use crate::{environment, host_ports, upstream, via};
 use exeat_files::names::{joined, true_name};
 use exeat_files::quarantine::Missing;
+use exeat_files::walk::LinkRule;
 
 /// What one run will do.
 #[derive(Debug)]
@@ -107,18 +108,28 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     let mut notes = Vec::new();
     let bwrap = bwrap.map_or_else(exeat_sandbox::bwrap::find, exeat_sandbox::bwrap::trusted);
     let bwrap = bwrap.map_err(Error::Sandbox)?;
-    let cwd = canonical("the working directory", &request.cwd)?;
-    let work = match &request.files.work {
-        Some(Work::Host(dir)) => Some(canonical(WORK_PATH, dir)?),
-        _ => None,
-    };
     let variable = |name: &str| request.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
+    let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
+    let real = |what: &'static str, path: &Path| {
+        links.walk(path).map(|end| end.real).map_err(|error| Error::from_walk(what, path, error))
+    };
+    let cwd = real("the working directory", &request.cwd)?;
+    let work = match &request.files.work {
+        Some(Work::Host(dir)) => Some(real(WORK_PATH, dir)?),
+        _ => None,
+    };
     let place = state_place(&request.host_env);
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
-    let base =
-        Base { request: &request, environment: &environment, cwd: &cwd, home: &home, place: place.as_ref() };
+    let base = Base {
+        request: &request,
+        environment: &environment,
+        cwd: &cwd,
+        home: &home,
+        links: &links,
+        place: place.as_ref(),
+    };
     let view = |who: Who| base.view(&who).map(|seen| (who, seen));
     let (who, seen) = match Who::first().map_err(Fault::Refused).and_then(view) {
         Err(Fault::Refused(why)) => view(Who::instead(why, work.as_deref().unwrap_or(&cwd))?),
@@ -140,7 +151,9 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         (AuditTo::Default, None) => {}
         (AuditTo::Default, Some(place)) => outside(&place.dir().join("record"), &built.writable)?,
         (AuditTo::File(record), _) => {
-            let record = cwd.join(record);
+            let what = "the record";
+            let record =
+                links.place(&cwd.join(record)).map_err(|error| Error::from_walk(what, record, error))?;
             outside(&record, &built.writable)?;
             // Where it does not exist yet, nobody has it open.
             if let Ok(meta) = fs::metadata(&record) {
@@ -521,10 +534,6 @@ fn shown(words: &[OsString]) -> String {
 
 fn by_name(variables: Vec<Variable>) -> BTreeMap<OsString, OsString> {
     variables.into_iter().map(|variable| (variable.name, variable.value)).collect()
-}
-
-fn canonical(what: &'static str, path: &Path) -> Result<PathBuf, Error> {
-    true_name(path).map_err(|source| Error::Path { what, path: path.to_path_buf(), source })
 }
 
 /// HOME as the caller has it, or what the user database says, or `/`.

@@ -85,6 +85,8 @@ pub struct Files {
     pub declared: Option<Declared>,
     /// A directory of its own in which the stage starts, in place of the working directory.
     pub work: Option<Work>,
+    /// Files that decided about this run, such as its policy, by their real paths: read-only to the stage.
+    pub deciding: Vec<PathBuf>,
 }
 
 /// The files that a stage says it needs. A path that nothing in the view shows is refused.

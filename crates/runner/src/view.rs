@@ -26,7 +26,7 @@ use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::{Uid, geteuid};
 
-use crate::bounds::{Extent, Found, Limit, Tops, existing, stray_link, told};
+use crate::bounds::{Extent, Found, Limit, Tops, existing, told};
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
@@ -34,6 +34,7 @@ use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
 use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
 use exeat_files::quarantine::{Missing, beyond_search};
+use exeat_files::walk::{LinkRule, WalkError, clean};
 
 mod closed;
 mod git;
@@ -73,7 +74,13 @@ const PRIVATE: [&str; 6] = ["/tmp", "/var/tmp", "/run", "/sys", "/proc", "/dev"]
 #[derive(Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) cwd: &'a Path,
+    /// A link on the way that the shell took into the working directory, which a stage could have made, and its end.
+    pub(crate) cwd_link: Option<(PathBuf, PathBuf)>,
     pub(crate) home: &'a Path,
+    /// The home directory as the caller writes it.
+    pub(crate) home_words: &'a Path,
+    /// Which links a path may lead through.
+    pub(crate) links: &'a LinkRule,
     /// What the caller's git obeys in every repository.
     pub(crate) git: Everywhere,
     /// Users as whom the stage may read somewhere, the caller among them.
@@ -183,9 +190,9 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     Ok(Built { mounts, cwd: start, notes, held, sockets_exposed, writable, missing, named })
 }
 
-/// What no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Sorted; and what could not be
-/// found out, for the caller.
-fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeSet<PathBuf>, Vec<String>) {
+/// Finds what no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Returns each real path
+/// with the names by which a flag can open it, and lines on what could not be found out.
+fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeMap<PathBuf, Vec<PathBuf>>, Vec<String>) {
     // Credentials are where the user's programs put them, whatever HOME says for this run.
     let (mut homes, mut unknown) = (BTreeSet::from([facts.home.to_path_buf()]), Vec::new());
     for uid in facts.owners.iter().copied().map(Uid::from_raw) {
@@ -209,17 +216,17 @@ fn hidden(facts: &Facts<'_>, notes: &mut Vec<String>) -> (BTreeSet<PathBuf>, Vec
     let missing =
         |path: &Path| fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
     let there = credentials.chain(own).chain(system).filter(|path| !missing(path));
-    let mut found = BTreeSet::new();
+    let mut found: BTreeMap<PathBuf, Vec<PathBuf>> = BTreeMap::new();
     for path in there {
         match true_name(&path) {
             // Where it really is: what is masked at a link would be a detour.
-            Ok(real) => drop(found.insert(real)),
+            Ok(real) => found.entry(real).or_default().push(path),
             // A dangling link has nothing to hide.
             Err(error) if is_absent(&error) => {}
             // A stage may have closed the directory that it lies in, and could open it again.
             Err(_) => {
                 let Some(keeper) = keeper(&path) else { continue };
-                if found.insert(keeper.clone()) {
+                if found.insert(keeper.clone(), Vec::new()).is_none() {
                     notes.push(format!(
                         "`{}` is hidden from the stage: it is closed, and credentials may be in it",
                         keeper.display()
@@ -252,8 +259,6 @@ enum By {
 /// How a tree came into the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
-    /// It belongs to the view.
-    View,
     /// The stage starts in it.
     Start,
     /// The caller named it.
@@ -277,13 +282,21 @@ struct Original {
     at: PathBuf,
     rank: Rank,
     how: How,
+    /// What the caller wrote for it: only that opens a mask, never what a link makes of it.
+    words: Option<PathBuf>,
     extent: Extent,
 }
 
 impl Original {
     fn new(host: PathBuf, at: PathBuf, writable: bool, how: How) -> Self {
         let rank = if writable { Rank::Writable } else { Rank::ReadOnly };
-        Self { extent: Extent::new(&host, writable), host, at, rank, how }
+        Self { extent: Extent::new(&host, writable), host, at, rank, how, words: None }
+    }
+
+    /// What the caller wrote for a part of it.
+    fn words_for(&self, part: &Path) -> Option<PathBuf> {
+        let below = part.strip_prefix(&self.host).ok()?;
+        Some(joined(self.words.as_ref()?, below))
     }
 
     fn is_whole(&self) -> bool {
@@ -303,10 +316,14 @@ struct Builder<'a> {
     shown: Vec<PathBuf>,
     /// Host paths that are masked in every tree that shows them.
     masks: BTreeMap<PathBuf, By>,
+    /// Other names of theirs, by which the words of a flag can mean them.
+    mask_names: BTreeMap<PathBuf, Vec<PathBuf>>,
     /// What cannot be kept.
     lost: Vec<String>,
     /// What the caller has named, and where it led.
     named: Vec<(PathBuf, PathBuf)>,
+    /// The working directory is left empty because of what it holds.
+    is_cwd_empty: bool,
     /// The view, no wider than any ceiling's.
     kind: View,
     /// Git's configuration and hooks are given up, and no ceiling forbids it.
@@ -323,17 +340,6 @@ impl<'a> Builder<'a> {
         let mut kind = files.view;
         let mut git_is_open = files.allow_git_config;
         let mut limits = Vec::new();
-        // Where links tell nothing about what was meant: a stage may write there, and may have before.
-        let work = match &files.work {
-            Some(Work::Host(dir)) => Some(dir),
-            _ => None,
-        };
-        let named = files.rw.iter().map(|bind| &bind.host).chain(work);
-        let mut loose: Vec<PathBuf> = named.filter_map(|path| true_name(path).ok()).collect();
-        let is_kept = unwritable(facts, facts.cwd).is_some() || obeyed(files, facts.cwd).is_some();
-        if kind != View::Minimal && files.work.is_none() && !is_kept {
-            loose.push(facts.cwd.to_path_buf());
-        }
         for bound in &files.bounds {
             if let Some(widest) = bound.view.filter(|widest| widest.narrower(kind) != kind) {
                 notes.push(format!(
@@ -346,15 +352,23 @@ impl<'a> Builder<'a> {
                 notes.push(format!("git's configuration and hooks stay protected: {} says so", bound.said()));
                 git_is_open = false;
             }
-            limits.push(Limit::of(bound, &loose, &mut notes)?);
+            limits.push(Limit::of(bound, facts.links, &mut notes)?);
         }
-        let declared =
-            files.declared.as_ref().map(|declared| Found::new(declared, &loose, &mut notes)).transpose()?;
+        let declared = files
+            .declared
+            .as_ref()
+            .map(|declared| Found::new(declared, facts.links, &mut notes))
+            .transpose()?;
         let (hidden, lost) = hidden(facts, &mut notes);
-        let mut masks: BTreeMap<PathBuf, By> = hidden.into_iter().map(|path| (path, By::Default)).collect();
+        let mut mask_names = hidden;
+        let mut masks: BTreeMap<PathBuf, By> =
+            mask_names.keys().map(|path| (path.clone(), By::Default)).collect();
         for path in &files.mask {
-            match existing("the masked path", path)? {
-                Some(real) => drop(masks.insert(real, By::Caller)),
+            match existing("the masked path", path, facts.links)? {
+                Some(real) => {
+                    mask_names.entry(real.clone()).or_default().push(clean(path));
+                    masks.insert(real, By::Caller);
+                }
                 None => notes.push(format!("there is no `{}` to mask", path.display())),
             }
         }
@@ -382,8 +396,10 @@ impl<'a> Builder<'a> {
             notes,
             shown,
             masks,
+            mask_names,
             lost,
             named,
+            is_cwd_empty: false,
             kind,
             git_is_open,
             limits,
@@ -418,19 +434,25 @@ impl<'a> Builder<'a> {
     }
 
     fn show(&mut self, tree: &Path) {
+        if let Ok(end) = self.facts.links.walk(tree) {
+            self.show_real(tree, &end.real);
+        }
+    }
+
+    /// Shows a tree of the view at its own name, from its real path.
+    fn show_real(&mut self, tree: &Path, real: &Path) {
         let at = place::follow(&self.mounts, tree).map_or_else(|| tree.to_path_buf(), |way| way.place);
-        self.bind(tree, &at, false, How::View);
+        self.bind(real, &at, false, None);
         self.shown.push(tree.to_path_buf());
     }
 
-    /// Mounts a tree of the host, and masks what is hidden in it.
-    fn bind(&mut self, host: &Path, at: &Path, writable: bool, how: How) {
-        let real = true_name(host).unwrap_or_else(|_| host.to_path_buf());
+    /// Mounts a tree of the host, by its real path, and masks what is hidden in it. `words` is what the caller wrote for it.
+    fn bind(&mut self, real: &Path, at: &Path, writable: bool, words: Option<&Path>) {
         self.open_way(at);
-        if self.is_masked(&real, how) {
+        if self.is_masked(real, words) {
             return self.mask(at.to_path_buf(), real.is_dir());
         }
-        let (from, to) = (host.to_path_buf(), at.to_path_buf());
+        let (from, to) = (real.to_path_buf(), at.to_path_buf());
         self.mounts.push(if writable {
             Mount::Writable { host: from, at: to }
         } else {
@@ -439,9 +461,9 @@ impl<'a> Builder<'a> {
         let mut places: Vec<(PathBuf, bool)> = Vec::new();
         let mut above: Option<&Path> = None;
         for path in self.masks.keys() {
-            let Ok(below) = path.strip_prefix(&real) else { continue };
+            let Ok(below) = path.strip_prefix(real) else { continue };
             let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
-            if covered || *path == real || above.is_some_and(|above| path.starts_with(above)) {
+            if covered || path == real || above.is_some_and(|above| path.starts_with(above)) {
                 continue;
             }
             above = Some(path);
@@ -468,13 +490,27 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Whether all of a tree is hidden.
-    fn is_masked(&self, real: &Path, how: How) -> bool {
+    /// Whether all of a tree is hidden. A mask opens for the words of a flag alone, never for what a link makes of them.
+    fn is_masked(&self, real: &Path, words: Option<&Path>) -> bool {
         real.ancestors().any(|path| match self.masks.get(path) {
             None => false,
-            Some(By::Default) => path == real && how == How::View,
-            Some(By::Caller) => path == real || how != How::Named,
+            Some(By::Default) => !self.is_meant(path, words),
+            Some(By::Caller) => path == real || !self.is_meant(path, words),
             Some(By::Ceiling) => true,
+        })
+    }
+
+    /// Whether the words of a flag name a hidden path, or something in it.
+    fn is_meant(&self, hidden: &Path, words: Option<&Path>) -> bool {
+        let Some(words) = words else { return false };
+        // A shell that was led here through a link has not named what lies above.
+        if self.facts.cwd_link.is_some() && self.facts.cwd.starts_with(hidden) {
+            return false;
+        }
+        let in_home = words.strip_prefix(self.facts.home_words).ok().map(|below| self.facts.home.join(below));
+        let names = self.mask_names.get(hidden).into_iter().flatten().map(PathBuf::as_path);
+        [hidden].into_iter().chain(names).any(|name| {
+            words.starts_with(name) || in_home.as_ref().is_some_and(|words| words.starts_with(name))
         })
     }
 
@@ -482,7 +518,7 @@ impl<'a> Builder<'a> {
     fn is_masked_in(&self, tree: &Original, part: &Path) -> bool {
         let between = part.ancestors().take_while(|path| *path != tree.host);
         let mut inside = between.filter(|path| path.starts_with(&tree.host));
-        self.is_masked(&tree.host, tree.how) || inside.any(|path| self.masks.contains_key(path))
+        self.is_masked(&tree.host, tree.words.as_deref()) || inside.any(|path| self.masks.contains_key(path))
     }
 
     /// What lies in a masked directory is reached through it: of the directory it can then be seen that it is there.
@@ -583,18 +619,41 @@ impl<'a> Builder<'a> {
         // In order, so that a tree comes before what lies in it.
         for root in roots {
             let (is_open, is_in_reach) = self.facts.other.map_or((true, true), |other| other.reaches(&root));
-            let kept_out = (self.is_shown(&root) && is_open)
-                || self.shows_cwd() && root.starts_with(self.facts.cwd)
-                || self.facts.home.starts_with(&root)
-                || lists::KERNEL.iter().any(|place| root.starts_with(place));
-            if kept_out || !root.exists() || !self.may_ask_for(&root) {
+            if (self.is_shown(&root) && is_open) || self.shows_cwd() && root.starts_with(self.facts.cwd) {
+                continue;
+            }
+            let real = match self.facts.links.walk(&root) {
+                Ok(end) => end.real,
+                Err(error @ WalkError::Link { .. }) => {
+                    self.leave_out(&root, &error.to_string());
+                    continue;
+                }
+                Err(WalkError::Io(_)) => continue,
+            };
+            if is_too_much(&real, self.facts.home) {
+                // Named by its own path it says nothing more than before; a link that leads there would.
+                if real != root {
+                    self.leave_out(&root, &format!("it is `{}`, and more than programs", real.display()));
+                }
+                continue;
+            }
+            if let Some(hidden) = real.ancestors().find(|path| self.masks.contains_key(*path)) {
+                let why = format!(
+                    "it lies in `{}`, which is hidden; --ro {} shows it",
+                    hidden.display(),
+                    root.display()
+                );
+                self.leave_out(&root, &why);
+                continue;
+            }
+            if !self.may_ask_for(&root, &real) {
                 continue;
             }
             if !is_in_reach {
                 unreadable.push(root.display().to_string());
                 continue;
             }
-            self.show(&root);
+            self.show_real(&root, &real);
         }
         if !unreadable.is_empty() {
             let list = unreadable.join(", ");
@@ -604,16 +663,20 @@ impl<'a> Builder<'a> {
         }
     }
 
+    /// Tells the caller that PATH or a variable names something that is not shown.
+    fn leave_out(&mut self, root: &Path, why: &str) {
+        self.notes.push(format!("`{}` of PATH or a variable is left out: {why}", root.display()));
+    }
+
     /// Whether no ceiling keeps a tree out that a variable names which was given a value. It comes into the view like a
     /// toolchain of the caller's, but it is a grant.
-    fn may_ask_for(&mut self, root: &Path) -> bool {
+    fn may_ask_for(&mut self, root: &Path, real: &Path) -> bool {
         if !self.facts.asked.iter().any(|asked| asked == root)
             || self.facts.named.iter().any(|own| own == root)
         {
             return true;
         }
-        let Ok(real) = true_name(root) else { return false };
-        match self.limits.iter().find(|limit| !limit.allows(&real, false)) {
+        match self.limits.iter().find(|limit| !limit.allows(real, false)) {
             Some(limit) => {
                 self.notes.push(format!(
                     "`{}` is not shown: {} does not allow it",
@@ -641,28 +704,44 @@ impl<'a> Builder<'a> {
         if self.kind == View::Minimal || self.files.work.is_some() {
             return None;
         }
+        let shown = cwd.display();
         if !self.shows_cwd() {
             self.notes.push(format!(
-                "the working directory `{}` is read-only for the stage, and is not the host's",
-                cwd.display()
+                "the working directory `{shown}` is read-only for the stage, and is not the host's"
             ));
             return None;
         }
-        let why = unwritable(self.facts, cwd);
-        let obeyed = obeyed(self.files, cwd).filter(|_| why.is_none());
-        let writable = why.is_none() && obeyed.is_none();
-        let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), writable, How::Start);
-        if let Some(path) = obeyed {
+        if let Some(why) = holds_home(self.facts, cwd).filter(|_| self.kind != View::Host) {
             self.notes.push(format!(
-                "the working directory `{}` is read-only for the stage: programs on the host obey what is in `{}`; start exeat above that, \
-                 or give it --rw . if the stage is to write there",
-                cwd.display(),
-                path.display()
+                "the working directory `{shown}` is empty for the stage but for what flags name: {why}"
             ));
+            self.is_cwd_empty = true;
+            return None;
         }
-        if let Some(why) = why {
-            self.notes
-                .push(format!("the working directory `{}` is read-only for the stage: {why}", cwd.display()));
+        if self.is_masked(cwd, None) {
+            self.notes.push(format!(
+                "the working directory `{shown}` is hidden from the stage: credentials, or files of exeat's, are kept there; \
+                 --ro . shows it, and --rw . makes it writable"
+            ));
+            self.is_cwd_empty = true;
+            return None;
+        }
+        let mut tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), true, How::Start);
+        let why = unwritable(self.facts, cwd);
+        let is_wide = why.is_some();
+        let obeyed = || {
+            obeyed(self.files, cwd).map(|path| {
+                format!(
+                    "programs on the host obey what is in `{}`; start exeat above that, or give it --rw . if the stage is to write there",
+                    path.display()
+                )
+            })
+        };
+        if let Some(why) = why.or_else(obeyed).or_else(|| by_habit(self.files, self.facts, cwd)) {
+            self.notes.push(format!("the working directory `{shown}` is read-only for the stage: {why}"));
+            tree = Original::new(cwd.to_path_buf(), cwd.to_path_buf(), false, How::Start);
+        }
+        if is_wide {
             tree.rank = Rank::Wide;
         }
         Some(tree)
@@ -694,19 +773,16 @@ impl<'a> Builder<'a> {
         let named = work.iter().map(|bind| (bind, true, WORK_PATH));
         let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, "the writable path")));
         let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, "the read-only path")));
-        let mut real = Vec::new();
         for (bind, writable, what) in named {
-            let host = true_name(&bind.host);
-            let host = host.map_err(|source| Error::Path { what, path: bind.host.clone(), source })?;
-            self.named.push((bind.host.clone(), host.clone()));
-            real.push((bind, writable, what, host));
-        }
-        let mut loose: Vec<PathBuf> = real.iter().filter(|it| it.1).map(|it| it.3.clone()).collect();
-        loose.extend(trees.iter().filter(|tree| tree.rank == Rank::Writable).map(|tree| tree.host.clone()));
-        for (bind, writable, what, host) in real {
-            if let Some(link) = stray_link(&bind.host, &host, &loose) {
-                return Err(Error::StrayLink { what, path: bind.host.clone(), link, real: host });
+            let end = self.facts.links.walk(&bind.host);
+            let host = end.map_err(|error| Error::from_walk(what, &bind.host, error))?.real;
+            if let Some((link, real)) =
+                self.facts.cwd_link.as_ref().filter(|_| writable && host == self.facts.cwd)
+            {
+                let (link, real) = (link.clone(), real.clone());
+                return Err(Error::StrayLink { what, path: bind.host.clone(), link, real });
             }
+            self.named.push((bind.host.clone(), host.clone()));
             if self.files.work.is_some() && bind.guest == Path::new(WORK) && what != WORK_PATH {
                 self.notes.push(format!(
                     "`{}` is not shown: the work directory is in its place",
@@ -717,7 +793,21 @@ impl<'a> Builder<'a> {
             if is_procfs(&host) {
                 return Err(Error::Procfs { what, path: bind.host.clone() });
             }
+            let words = clean(&bind.host);
+            // The same holds for what the host obeys: a link does not give the caller's word that a stage may write there.
+            let obeyed =
+                protected::around(&host).filter(|path| !words.starts_with(path)).map(Path::to_path_buf);
+            if let Some(path) = obeyed.as_ref().filter(|_| writable && words != host) {
+                self.notes.push(format!(
+                    "`{}` is read-only for the stage: it is `{}`, and programs on the host obey what is in `{}`",
+                    bind.host.display(),
+                    host.display(),
+                    path.display()
+                ));
+            }
+            let writable = writable && (obeyed.is_none() || words == host);
             let mut tree = Original::new(host, bind.guest.clone(), writable, How::Named);
+            tree.words = Some(words);
             let name = format!("`{}`", bind.host.display());
             tree.extent = self.bounded(&name, tree.extent.clone(), what != WORK_PATH);
             trees.push(tree);
@@ -827,7 +917,8 @@ impl<'a> Builder<'a> {
             let strays = |tree: &&PathBuf| {
                 real.starts_with(tree) && !end.as_ref().is_some_and(|end| end.starts_with(tree))
             };
-            if loose.iter().any(|tree| strays(&tree)) {
+            let is_untrusted = matches!(self.facts.links.walk(&host), Err(WalkError::Link { .. }));
+            if is_untrusted || loose.iter().any(|tree| strays(&tree)) {
                 return refused(format!(
                     "`{}` is a symbolic link there, and a stage could have made it",
                     at.display()
@@ -853,7 +944,7 @@ impl<'a> Builder<'a> {
     fn on_host(&self, place: &Path) -> Option<PathBuf> {
         match self.mounts.get(self.top(place)?)? {
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
-                Some(joined(&true_name(host).ok()?, place.strip_prefix(at).ok()?))
+                Some(joined(host, place.strip_prefix(at).ok()?))
             }
             _ => None,
         }
@@ -869,14 +960,15 @@ impl<'a> Builder<'a> {
             let at = joined(&tree.at, below);
             if self.is_masked_in(tree, &host) {
                 if host == tree.host {
-                    self.bind(&host, &at, false, tree.how);
+                    self.bind(&host, &at, false, tree.words.as_deref());
                 }
                 continue;
             }
             let may_write = may_write && !protected.iter().any(|path| host.starts_with(path));
-            self.bind(&host, &at, may_write, tree.how);
+            let words = tree.words_for(&host);
+            self.bind(&host, &at, may_write, words.as_deref());
             if may_write {
-                self.protect(&host, &at, protected, tree.how);
+                self.protect(&host, &at, protected, words.as_deref());
                 writable.push((host, at));
             }
         }
@@ -1000,7 +1092,8 @@ impl<'a> Builder<'a> {
     /// out, in an empty directory of its name, so that relative paths fail by themselves and the stage is not moved.
     fn start(&mut self, is_cut: bool) -> PathBuf {
         let at = if self.files.work.is_some() { Path::new(WORK) } else { self.facts.cwd };
-        let is_wanted = is_cut || self.files.work.is_some();
+        // The stage starts in an empty directory of that name rather than elsewhere.
+        let is_wanted = is_cut || self.files.work.is_some() || self.is_cwd_empty;
         let is_root = at == Path::new("/");
         let is_private = self.kind == View::Host && PRIVATE.iter().any(|place| at == Path::new(place));
         match self.beneath(at) {
@@ -1016,7 +1109,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Makes the protected paths in a writable tree read-only there.
-    fn protect(&mut self, host: &Path, at: &Path, protected: &BTreeSet<PathBuf>, how: How) {
+    fn protect(&mut self, host: &Path, at: &Path, protected: &BTreeSet<PathBuf>, words: Option<&Path>) {
         let mut outer: Option<&Path> = None;
         for path in protected {
             let Ok(below) = path.strip_prefix(host) else { continue };
@@ -1029,15 +1122,16 @@ impl<'a> Builder<'a> {
             outer = Some(path);
             // A directory above it could be renamed away and made anew.
             self.pin(&joined(at, below));
-            self.bind(path, &joined(at, below), false, how);
+            let words = words.map(|words| joined(words, below));
+            self.bind(path, &joined(at, below), false, words.as_deref());
         }
     }
 
-    /// The host's trees as they are mounted now: the mount's number, where it really is on the host, the place inside.
+    /// The host's trees as they are mounted now: the mount's number, its real path on the host, the place inside.
     fn mounted(&self) -> Vec<(usize, PathBuf, PathBuf)> {
         let tree = |(number, mount): (usize, &Mount)| match mount {
             Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
-                Some((number, true_name(host).ok()?, at.clone()))
+                Some((number, host.clone(), at.clone()))
             }
             _ => None,
         };
@@ -1112,6 +1206,16 @@ impl<'a> Builder<'a> {
     }
 }
 
+/// Whether a directory holds more than a toolchain: homes, other programs' files, or the kernel's.
+fn is_too_much(real: &Path, home: &Path) -> bool {
+    const FOR_EVERYTHING: [&str; 8] = ["/home", "/media", "/mnt", "/run", "/srv", "/tmp", "/var", "/var/tmp"];
+    home.starts_with(real)
+        || FOR_EVERYTHING.iter().any(|dir| real == Path::new(dir))
+        || real.parent() == Some(Path::new("/home"))
+        || [".local", ".config"].iter().any(|name| real == home.join(name))
+        || lists::KERNEL.iter().any(|place| real.starts_with(place))
+}
+
 /// Whether a path is the process file system's.
 fn is_procfs(path: &Path) -> bool {
     statfs(path).is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
@@ -1132,14 +1236,8 @@ fn order(at: &Path, rank: Rank) -> (bool, usize, PathBuf, Rank) {
 fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
     let within = |trees: &[&str]| trees.iter().any(|tree| cwd.starts_with(tree));
     let is = |what: &str| Some(what.to_owned());
-    if is_same(cwd, facts.home) {
-        is("it is the home directory")
-    } else if holds(cwd, facts.home) {
-        is("the home directory lies in it")
-    } else if is_home_of_owner(facts, cwd) {
-        is("it is its owner's home directory")
-    } else if cwd == Path::new("/home") {
-        is("home directories lie in it")
+    if let Some(why) = holds_home(facts, cwd) {
+        Some(why)
     } else if within(lists::SYSTEM)
         || within(&["/nix", "/gnu"])
         || ["/var", "/boot"].map(Path::new).contains(&cwd)
@@ -1153,6 +1251,48 @@ fn unwritable(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
         let own = first_below(cwd, facts.own.iter().map(PathBuf::as_path));
         own.map(|own| format!("exeat's own files are in it, at `{}`", own.display()))
     }
+}
+
+/// Why nothing of a working directory is shown unless it is named: it is a home, or homes lie in it.
+fn holds_home(facts: &Facts<'_>, cwd: &Path) -> Option<String> {
+    let why = if is_same(cwd, facts.home) {
+        "it is the home directory"
+    } else if holds(cwd, facts.home) {
+        "the home directory lies in it"
+    } else if is_home_of_owner(facts, cwd) {
+        "it is its owner's home directory"
+    } else if cwd == Path::new("/home") {
+        "home directories lie in it"
+    } else {
+        return None;
+    };
+    Some(why.to_owned())
+}
+
+/// Why a working directory is read-only although it could be a project: programs are started, or settings read, from there,
+/// or a link that a stage could have made leads there. `--rw` of it or of a directory above overrides the first two.
+fn by_habit(files: &Files, facts: &Facts<'_>, cwd: &Path) -> Option<String> {
+    if let Some((link, _)) = &facts.cwd_link {
+        return Some(format!(
+            "the shell came here through the symbolic link `{}`, which a stage could have made; cd {} first",
+            link.display(),
+            cwd.display()
+        ));
+    }
+    let is_named = |bind: &Bind| bind.guest == bind.host && cwd.starts_with(clean(&bind.host));
+    if files.rw.iter().any(is_named) {
+        return None;
+    }
+    let fix = "give it --rw . if the stage is to write there";
+    let own = [".config", ".local"].iter().map(|name| facts.home.join(name));
+    if let Some(dir) = own.filter_map(|dir| true_name(&dir).ok()).find(|dir| cwd.starts_with(dir)) {
+        return Some(format!("programs of yours read their settings in `{}`; {fix}", dir.display()));
+    }
+    let path = facts.path.map(std::env::split_paths).into_iter().flatten();
+    let mut programs = path.filter(|dir| dir.is_absolute()).filter_map(|dir| true_name(&dir).ok());
+    programs
+        .find(|dir| cwd.starts_with(dir))
+        .map(|dir| format!("`{}` is on PATH, and programs are started from there; {fix}", dir.display()))
 }
 
 /// Whether root starts a stage in somebody else's home directory. Where the user database does not answer, the line about that

@@ -16,13 +16,13 @@ pub(crate) mod verify;
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
-use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
 use exeat_audit::place::{self, Place, RunSummary};
 use exeat_audit::query::{Flaw, Reader, Record};
+use exeat_files::walk::LinkRule;
 use exeat_policy::file::PRESET_STAGE;
 
 use crate::args::audit::Records;
@@ -52,7 +52,9 @@ impl Source {
         const ROOM: usize = 256 * 1024;
         Ok(match self {
             Self::File(path) => {
-                let file = File::open(path).map_err(|error| self.unreadable(error))?;
+                let file =
+                    LinkRule::from_env().walk(path).map_err(io::Error::from).and_then(|end| end.read());
+                let file = file.map_err(|error| self.unreadable(error))?;
                 Box::new(BufReader::with_capacity(ROOM, file))
             }
             Self::Stdin => Box::new(BufReader::with_capacity(ROOM, io::stdin())),

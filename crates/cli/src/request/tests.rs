@@ -31,7 +31,11 @@ impl Place {
     }
 
     fn machine(&self) -> Machine {
-        Machine { cwd: self.0.clone(), env: [("HOME".into(), "/home/ann".into())].into() }
+        Machine {
+            cwd: self.0.clone(),
+            env: [("HOME".into(), "/home/ann".into())].into(),
+            deciding: Default::default(),
+        }
     }
 
     fn try_request(&self, words: &[&str]) -> Result<Asked, Failure> {

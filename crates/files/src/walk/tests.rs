@@ -12,7 +12,13 @@ impl Dirs {
         let base = std::env::current_exe().unwrap().parent().unwrap().to_path_buf();
         let root = base.join(format!("walk-{name}-{}", std::process::id()));
         let _ = fs::remove_dir_all(&root);
-        for dir in ["home/project/versions/20/bin", "home/.ssh", "home/.nvm/versions/20", "home/.nvm/bin", "data/work"] {
+        for dir in [
+            "home/project/versions/20/bin",
+            "home/.ssh",
+            "home/.nvm/versions/20",
+            "home/.nvm/bin",
+            "data/work",
+        ] {
             fs::create_dir_all(root.join(dir)).unwrap();
         }
         Self(root.canonicalize().unwrap())
@@ -56,7 +62,16 @@ fn l01_refuses_links_that_a_stage_could_have_left() {
     dirs.link("nowhere/../../.ssh", "home/project/words");
     fs::create_dir(dirs.0.join("home/project/nowhere")).unwrap();
     // As the last name and in the middle, in chains, and with `..` after a link that is trusted for its end alone.
-    for path in ["out", "chain", "out/x/..", "here", "here/versions", "versions/up/versions", "words", "current/../../../.ssh"] {
+    for path in [
+        "out",
+        "chain",
+        "out/x/..",
+        "here",
+        "here/versions",
+        "versions/up/versions",
+        "words",
+        "current/../../../.ssh",
+    ] {
         let _ = fs::create_dir(dirs.0.join("home/.ssh/x"));
         assert!(dirs.is_refused(&format!("home/project/{path}")), "{path}");
     }
@@ -111,7 +126,10 @@ fn descriptors_of_this_process_are_followed_and_those_of_others_are_not() {
         let end = dirs.rule().walk(Path::new(&format!("{base}/{}", file.as_raw_fd()))).unwrap();
         assert_eq!(end.real, dirs.0.join("home/project"));
     }
-    assert!(matches!(dirs.rule().walk(Path::new("/proc/1/cwd")), Err(WalkError::Link { .. } | WalkError::Io(_))));
+    assert!(matches!(
+        dirs.rule().walk(Path::new("/proc/1/cwd")),
+        Err(WalkError::Link { .. } | WalkError::Io(_))
+    ));
     let parent = format!("/proc/{}/cwd", std::os::unix::process::parent_id());
     assert!(matches!(dirs.rule().walk(Path::new(&parent)), Err(WalkError::Link { .. })));
 }

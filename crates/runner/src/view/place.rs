@@ -12,8 +12,8 @@ use std::path::{Component, Path, PathBuf};
 use exeat_contract::{DENIALS, SOCKET, SOCKS5_SOCKET, STAGE2};
 use exeat_sandbox::Mount;
 
-use exeat_files::walk::pieces;
 use crate::error::Error;
+use exeat_files::walk::pieces;
 
 /// Symbolic links that are followed in one path: as many as the kernel follows (path_resolution(7)).
 const LINKS: usize = 40;

@@ -50,7 +50,10 @@ impl Place {
         let own = [home.join(".local/state/exeat"), PathBuf::from("/tmp")];
         let facts = Facts {
             cwd,
+            cwd_link: None,
             home: &home,
+            home_words: &home,
+            links: links(&home),
             git: Everywhere::new(&home, |_| None),
             owners: BTreeSet::new(),
             path: path.map(OsStr::new),
@@ -67,6 +70,15 @@ impl Place {
         };
         what(files, &facts)
     }
+}
+
+fn is_read_only(built: &Built, path: &Path) -> bool {
+    matches!(at(built, path), Some(Mount::ReadOnly { host, .. }) if host != Path::new("/dev/null"))
+}
+
+/// The rule for a home; a test may leak it.
+fn links(home: &Path) -> &'static LinkRule {
+    Box::leak(Box::new(LinkRule::new(home, None)))
 }
 
 impl Drop for Place {
@@ -115,22 +127,57 @@ fn the_project_is_writable_and_the_rest_of_home_is_absent() {
 }
 
 #[test]
-fn home_and_what_is_above_it_and_exeat_s_own_places_are_read_only_with_a_line() {
-    let place = Place::new("home");
-    place.make("home/.ssh/id");
+fn exeat_s_own_places_are_read_only_with_a_line() {
+    let place = Place::new("own-places");
     fs::create_dir_all(place.home().join(".local/state/exeat")).unwrap();
-    for cwd in
-        [place.home(), place.root.clone(), place.home().join(".local/state"), place.home().join(".local")]
-    {
+    for cwd in [place.home().join(".local/state"), place.home().join(".local")] {
         let built = place.build(&Files::default(), &cwd, None);
-        assert!(!is_writable(&built, &cwd), "{}", cwd.display());
+        assert!(is_read_only(&built, &cwd.join("x")), "{}", cwd.display());
         assert!(built.writable.is_empty());
         assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
         assert!(built.sockets_exposed, "a wide tree may hold sockets");
         assert!(is_hidden(&built, &place.home().join(".local/state/exeat/x")), "{}", cwd.display());
     }
-    let built = place.build(&Files::default(), &place.home(), None);
-    assert!(is_hidden(&built, &place.home().join(".ssh/id")), "credentials of a wide tree are masked");
+}
+
+/// L03: nothing of a home, and of a credential, is shown only because exeat starts there.
+#[test]
+fn l03_a_home_and_a_credential_are_empty_working_directories() {
+    let place = Place::new("home");
+    place.make("home/.ssh/id");
+    place.make("home/letter.txt");
+    for cwd in [place.home(), place.root.clone(), place.home().join(".ssh")] {
+        let built = place.build(&Files::default(), &cwd, None);
+        assert!(built.mounts.contains(&Mount::Dir { at: cwd.clone() }), "{}", cwd.display());
+        assert!(built.writable.is_empty() && built.cwd == cwd);
+        assert_eq!(built.notes.len(), 1, "{:?}", built.notes);
+        for name in [".ssh/id", "letter.txt"] {
+            assert!(is_hidden(&built, &place.home().join(name)), "{}", cwd.display());
+        }
+    }
+    let named = Files { rw: vec![bind(&place.home().join(".ssh"))], ..Files::default() };
+    assert!(is_writable(
+        &place.build(&named, &place.home().join(".ssh"), None),
+        &place.home().join(".ssh/id")
+    ));
+}
+
+/// L03: programs are started, or settings read, from these; `--rw .` is the caller's word.
+#[test]
+fn l03_settings_and_directories_on_path_are_read_only_unless_named() {
+    let place = Place::new("habit");
+    for dir in ["home/.config/nvim", "home/.local/bin", "home/tools/bin"] {
+        fs::create_dir_all(place.root.join(dir)).unwrap();
+    }
+    let path = place.home().join("tools/bin");
+    for dir in [".config/nvim", ".local/bin", "tools/bin"] {
+        let cwd = place.home().join(dir);
+        let built = place.build(&Files::default(), &cwd, path.to_str());
+        assert!(is_read_only(&built, &cwd.join("x")), "{dir}");
+        assert!(built.notes.iter().any(|note| note.contains("--rw .")), "{:?}", built.notes);
+        let named = Files { rw: vec![bind(&cwd)], ..Files::default() };
+        assert!(is_writable(&place.build(&named, &cwd, path.to_str()), &cwd.join("x")), "{dir}");
+    }
 }
 
 #[test]
@@ -306,7 +353,10 @@ fn a_missing_tree_is_the_caller_s_mistake() {
     let home = place.home();
     let facts = Facts {
         cwd: &place.project(),
+        cwd_link: None,
         home: &home,
+        home_words: &home,
+        links: links(&home),
         git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,
@@ -376,7 +426,10 @@ fn sockets_that_cannot_be_listed_count_as_exposed() {
     let home = place.home();
     let facts = Facts {
         cwd: &place.project(),
+        cwd_link: None,
         home: &home,
+        home_words: &home,
+        links: links(&home),
         git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,
@@ -469,7 +522,10 @@ fn a_mask_above_the_private_cache_leaves_the_cache() {
     let cache = home.join(".cache/exeat/0");
     let facts = Facts {
         cwd: &place.project(),
+        cwd_link: None,
         home: &home,
+        home_words: &home,
+        links: links(&home),
         git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,
@@ -515,9 +571,22 @@ fn credentials_are_masked_in_every_tree_and_only_a_deeper_one_of_the_caller_s_op
     assert!(!is_hidden(&built, Path::new("/h/.config/own/x")));
     let built = place.build(&Files::default(), &home.join(".config"), None);
     assert!(is_hidden(&built, &home.join(".config/gh/hosts.yml")), "in the working directory");
-    assert!(is_writable(&built, &home.join(".config/own/x")));
+    assert!(is_read_only(&built, &home.join(".config/own/x")));
     let files = Files { ro: vec![to(&home.join(".ssh"), "/keys")], ..Files::default() };
     assert!(!is_hidden(&place.build(&files, &place.project(), None), Path::new("/keys/id")), "named");
+    // L04: a link that is followed does not name what it leads to.
+    std::os::unix::fs::symlink(".ssh", home.join("keys")).unwrap();
+    for name in ["keys", "keys/id"] {
+        let files = Files { ro: vec![to(&home.join(name), "/keys")], ..Files::default() };
+        let built = place.build(&files, &place.project(), None);
+        assert!(is_hidden(&built, Path::new("/keys/id")), "{name}");
+        assert!(
+            !built
+                .mounts
+                .iter()
+                .any(|mount| matches!(mount, Mount::ReadOnly { host, .. } if host.ends_with(".ssh/id")))
+        );
+    }
 }
 
 #[test]
@@ -526,7 +595,10 @@ fn what_only_root_reads_is_masked_at_every_place_when_the_caller_is_root() {
     let home = place.home();
     let facts = Facts {
         cwd: &place.project(),
+        cwd_link: None,
         home: &home,
+        home_words: &home,
+        links: links(&home),
         git: Everywhere::default(),
         owners: BTreeSet::new(),
         path: None,

@@ -13,6 +13,7 @@ use crate::args::audit::{DiffArgs, DiffFormat};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::load;
+use crate::machine::Machine;
 use crate::render::Paint;
 
 /// Hosts that are told apart on either side. Beyond that nothing could be said.
@@ -56,7 +57,7 @@ fn is_lock(path: &Path) -> bool {
 
 fn read_lock(path: &Path) -> Result<Lock, Failure> {
     let shown = path.display().to_string();
-    let (_, lock) = load::read_lock(path, &shown)?;
+    let (_, lock) = load::read_lock(path, &shown, &Machine::here()?)?;
     lock.ok_or_else(|| {
         Failure::input(format!("there is no `{shown}`")).hint("exeat audit lock -o egress.lock")
     })

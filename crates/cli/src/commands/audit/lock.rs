@@ -8,6 +8,7 @@ use crate::args::audit::LockArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::load;
+use crate::machine::Machine;
 use crate::render::printable;
 use crate::stdio;
 use crate::whole_file::WholeFile;
@@ -29,7 +30,7 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
     let bad =
         |error: io::Error| Failure::input(format!("cannot write `{}`", printable(&shown))).because(error);
     let file = WholeFile::at(path).map_err(bad)?;
-    let (_, old) = load::read_lock(path, &shown)?;
+    let (_, old) = load::read_lock(path, &shown, &Machine::here()?)?;
     let lock = joined(old.unwrap_or_default(), new, args.update);
     // One that is larger could not be read again.
     let text = lock.render();

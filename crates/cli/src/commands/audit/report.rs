@@ -7,6 +7,7 @@ use std::path::Path;
 
 use exeat_audit::report::Report;
 use exeat_audit::verify::Standing;
+use exeat_files::walk::LinkRule;
 
 use super::{Out, Source, Stopped, verify};
 use crate::args::audit::ReportArgs;
@@ -48,6 +49,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
 
 /// Writes a file whole or not at all, for its owner alone: beside it first, and then in its place.
 fn replace(path: &Path, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
+    let path = &LinkRule::from_env().place(path)?;
     let mut name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_owned();
     name.push(format!(".new-{:016x}", exeat_audit::random_number()));
     let draft = path.with_file_name(name);

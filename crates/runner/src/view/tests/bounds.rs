@@ -27,10 +27,6 @@ fn ceiling(ro: Option<&[&Path]>, rw: Option<&[&Path]>) -> Bounds {
     Bounds { name: "site.toml".into(), ro: ro.map(list), rw: rw.map(list), ..Bounds::default() }
 }
 
-fn is_read_only(built: &Built, path: &Path) -> bool {
-    matches!(at(built, path), Some(Mount::ReadOnly { host, .. }) if host != Path::new("/dev/null"))
-}
-
 /// Files shown, read only and writable, by place: `f` of everything below `root`.
 fn seen(built: &Built, root: &Path) -> BTreeMap<PathBuf, (PathBuf, bool)> {
     let mut all = vec![root.to_path_buf()];
@@ -150,7 +146,7 @@ fn k13_the_working_directory_is_writable_only_where_the_ceiling_lists_it() {
         &place.home(),
         None,
     );
-    assert!(is_read_only(&home, &project) && is_hidden(&home, &place.home().join("letter")));
+    assert!(is_hidden(&home, &project.join("src")) && is_hidden(&home, &place.home().join("letter")));
 }
 
 /// A ceiling's list opens nothing: neither a masked credential, nor what the caller's own narrower bind takes back, nor what
@@ -317,14 +313,19 @@ fn b14_a_link_in_a_writable_tree_widens_nothing() {
     }
     let inner = Files { rw: vec![to(&project.join("inner"), "/in")], ..Files::default() };
     assert!(is_writable(&place.build(&inner, &project, None), Path::new("/in/f")));
-    // Elsewhere it is the caller's word.
-    symlink(&srv, place.root.join("mine")).unwrap();
-    let mine = Files { ro: vec![to(&place.root.join("mine"), "/m")], ..Files::default() };
-    assert!(is_read_only(&place.build(&mine, &project, None), Path::new("/m/a/f")));
-    // A ceiling compares where things really are: inside the listed path by its name alone is outside.
+    // L01: so is one that another run could have left elsewhere. In the caller's home no stage can make one.
+    symlink("srv", place.root.join("inside")).unwrap();
+    symlink(&srv, place.home().join("mine")).unwrap();
+    let to_m = |name: &Path| Files { ro: vec![to(name, "/m")], ..Files::default() };
+    symlink(place.home().join("letter"), srv.join("left")).unwrap();
+    assert!(place.try_build(&to_m(&srv.join("left")), &project, None).is_err());
+    for trusted in [place.root.join("inside"), place.home().join("mine")] {
+        assert!(is_read_only(&place.build(&to_m(&trusted), &project, None), Path::new("/m/a/f")));
+    }
+    // A ceiling compares real paths: inside the listed path by its name alone is outside.
     let bounds = vec![ceiling(Some(&[&place.home()]), Some(&[&project]))];
     let files =
-        Files { view: View::Minimal, ro: vec![bind(&project.join("data"))], bounds, ..Files::default() };
+        Files { view: View::Minimal, ro: vec![bind(&place.home().join("mine"))], bounds, ..Files::default() };
     let built = place.build(&files, &project, None);
     assert!(seen(&built, &srv).is_empty() && built.notes.len() == 1, "{:?}", built.notes);
     // And a link that it lists itself is no word of its author's, where a stage could have made it.
@@ -341,7 +342,10 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
     let (home, srv, project) = (place.home(), place.root.join("srv"), place.project());
     let facts = |named: &[&Path], asked: &[&Path]| Facts {
         cwd: &project,
+        cwd_link: None,
         home: &home,
+        home_words: &home,
+        links: links(&home),
         git: Everywhere::default(),
         owners: BTreeSet::new(),
         stage_home: &home,
