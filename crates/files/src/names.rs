@@ -37,6 +37,15 @@ pub fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(AT_FDCWD, path, how)?)
 }
 
+/// The device and the inode of what is at a path that has no link in it.
+///
+/// # Errors
+/// As [`open_plain`].
+pub fn id_of_plain(path: &Path) -> io::Result<(u64, u64)> {
+    let meta = File::from(open_plain(path)?).metadata()?;
+    Ok((meta.dev(), meta.ino()))
+}
+
 /// The same as [`true_name`] for such a path.
 ///
 /// # Errors

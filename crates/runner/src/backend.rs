@@ -259,7 +259,9 @@ pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    Launch { bwrap, spec, listener, cancel: cancel.into(), staging }.start().map_err(Error::Sandbox)
+    Launch { bwrap, spec, listener, cancel: cancel.into(), staging, judged: Vec::new() }
+        .start()
+        .map_err(Error::Sandbox)
 }
 
 #[cfg(test)]

@@ -71,6 +71,8 @@ pub struct Plan {
     pub(crate) loopback: Loopback,
     pub(crate) debuggable: bool,
     pub(crate) missing: Vec<Missing>,
+    /// Lines on what PATH and variables name that is not shown.
+    pub(crate) left_out: Vec<String>,
     /// What the caller or a ceiling has hidden by name.
     pub(crate) masked: Vec<PathBuf>,
     pub(crate) enforcement: Enforcement,
@@ -239,6 +241,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         loopback: hardening.loopback,
         debuggable: hardening.debuggable,
         missing: built.missing,
+        left_out: built.left_out,
         masked,
         enforcement: Enforcement {
             net,

@@ -4,7 +4,7 @@
 //! blocks. What a run does to the process that it is part of is in [`Within`], and nowhere else.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter};
@@ -22,12 +22,14 @@ use exeat_audit::{
     Cause, Event, Header, Holds, Log, Note, RunEnd, RunId, RunStart, Sink, Source, What, sha256_hex,
 };
 use exeat_contract::Go;
+use exeat_files::names::id_of_plain;
 use exeat_files::protected::{self, GIT, GIT_LINK};
 use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
-    Bridge, Held, Identity, Launch, Staging, Status, Tree, descriptor_limit, raise_descriptor_limit, seccomp,
+    Bridge, Held, Identity, Judged, Launch, Mount, Staging, Status, Tree, descriptor_limit,
+    raise_descriptor_limit, seccomp,
 };
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::libc;
@@ -58,6 +60,7 @@ use crate::signing::{Signing, key_place};
 use crate::staged::Staged;
 use crate::stopping::{GRACE, Stopping};
 use crate::terminal::Terminal;
+use crate::view::mount_point;
 use crate::who::Looking;
 use exeat_files::quarantine::{self, DIRECTORY, Found, Keeper, Leftovers, Watch};
 
@@ -245,6 +248,9 @@ pub(crate) fn run_on(
         };
         let why_not = why_not.map(|why| format!("cannot execute `{}`: {why}", shown(&plan)));
         notes.extend(why_not.clone());
+        if how == Ended::NotFound {
+            notes.extend(plan.left_out.iter().cloned());
+        }
         Ok((Outcome { run, ended: how, why_not, summary, through, audit, found, uncovered, notes }, signal))
     })
 }
@@ -765,8 +771,12 @@ impl Run<'_> {
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),
             listener,
             cancel: cancelled.into(),
+            judged: judge(&self.plan.mounts),
             staging,
         };
+        // Trees that root holds by descriptor are mounted once.
+        let again = launch.staging.is_none().then(|| launch.try_clone()).transpose();
+        let again = again.map_err(prepare("a descriptor"))?;
         let mut go = self.go(terminal.as_ref())?;
         let wanted = Wanted::of(self.plan);
         let without_gateway = self.variables(&self.plan.without_gateway);
@@ -780,7 +790,15 @@ impl Run<'_> {
         let (status_to, status) = oneshot::channel();
         let body = move || {
             // A receiver that is gone has lost interest: what is dropped here ends the sandbox.
-            let mut offer = match launch.start() {
+            let started = match (launch.start(), again) {
+                // Programs on the host rename files while they work: once is no attack.
+                (Err(exeat_sandbox::Error::Replaced(place)), Some(again)) => {
+                    tracing::debug!(place = %place.display(), "the start is made anew");
+                    Launch { judged: judge(&mounts), ..again }.start()
+                }
+                (started, _) => started,
+            };
+            let mut offer = match started {
                 Ok(offer) => offer,
                 Err(error) => return drop(offer_to.send(Err(error))),
             };
@@ -862,6 +880,21 @@ impl Run<'_> {
             terminal: terminal.map(|terminal| terminal.wanted),
         })
     }
+}
+
+/// What each mount of the host's must show, where no later mount covers it. The paths have no links: one that has come since
+/// the plan is equal to nothing.
+fn judge(mounts: &[Mount]) -> Vec<Judged> {
+    let points: HashMap<&Path, usize> =
+        mounts.iter().enumerate().filter_map(|(number, mount)| Some((mount_point(mount)?, number))).collect();
+    let shown = mounts.iter().enumerate().filter_map(|(number, mount)| match mount {
+        Mount::ReadOnly { host, at } | Mount::Writable { host, at } => Some((number, host, at)),
+        _ => None,
+    });
+    let shown = shown.filter(|(number, _, at)| {
+        !at.ancestors().any(|above| points.get(above).is_some_and(|later| later > number))
+    });
+    shown.map(|(_, host, at)| Judged { at: at.clone(), file: id_of_plain(host).ok() }).collect()
 }
 
 /// The sandbox's thread, joined at the end.

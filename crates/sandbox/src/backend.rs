@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use exeat_contract::{BridgeKind, Go, Message, Step};
 use nix::errno::Errno;
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, openat2};
 use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::Resource;
+use nix::sys::stat::{Mode, fstat};
 
 use crate::bwrap::Argv;
 use crate::child::{Bwrap, Lifeline};
@@ -52,6 +54,17 @@ pub struct Launch {
     pub cancel: OwnedFd,
     /// Trees that are mounted for bubblewrap first: the spec names their places. Needs CAP_SYS_ADMIN.
     pub staging: Option<Staging>,
+    /// What the mounts of the spec must show. Names can be exchanged between the plan and the mount.
+    pub judged: Vec<Judged>,
+}
+
+/// What was judged for a mount: the start fails if the sandbox has something else at its place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Judged {
+    /// The place inside, without links.
+    pub at: PathBuf,
+    /// Device and inode on the host; `None` is equal to nothing.
+    pub file: Option<(u64, u64)>,
 }
 
 /// stage2 stands and waits. Dropping this ends the sandbox; nothing untrusted has run.
@@ -146,6 +159,21 @@ pub enum Status {
 }
 
 impl Launch {
+    /// The same start once more. Staged trees are left out: they are mounted once.
+    ///
+    /// # Errors
+    /// What dup(2) says.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            bwrap: self.bwrap.clone(),
+            spec: self.spec.clone(),
+            listener: self.listener.try_clone()?,
+            cancel: self.cancel.try_clone()?,
+            staging: None,
+            judged: self.judged.clone(),
+        })
+    }
+
     /// Builds the sandbox and waits for stage2's offer.
     ///
     /// # Errors
@@ -186,6 +214,16 @@ impl Launch {
             None => return Err(bwrap.explain()),
             Some(_) => return Err(Error::Control(io::ErrorKind::InvalidData.into())),
         };
+        let root = compare(init, &self.judged);
+        match root {
+            // Root without CAP_SYS_PTRACE may not look into a process of another user.
+            Err(Error::Watch(error)) if error.kind() == io::ErrorKind::PermissionDenied => {
+                sys::as_user(self.spec.identity, || Ok(compare(init, &self.judged)))
+                    .map_err(Error::Watch)??;
+            }
+            compared => compared?,
+        }
+        stands(&handle.0.init)?;
         let mut passed = passed.into_iter();
         let (http, socks5) = match (passed.next(), passed.next()) {
             (Some(http), socks5) if socks5.is_some() == self.spec.socks5 => (http, socks5),
@@ -296,6 +334,27 @@ impl Offer {
             Some(_) => Err(Error::Control(io::ErrorKind::InvalidData.into())),
         }
     }
+}
+
+/// Compares what the sandbox with this pid 1 has at its places with what was judged.
+fn compare(init: i32, judged: &[Judged]) -> Result<(), Error> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let root =
+        nix::fcntl::open(format!("/proc/{init}/root").as_str(), flags | OFlag::O_DIRECTORY, Mode::empty());
+    let root = root.map_err(|errno| Error::Watch(errno.into()))?;
+    let resolve = ResolveFlag::RESOLVE_IN_ROOT | ResolveFlag::RESOLVE_NO_SYMLINKS;
+    let how = OpenHow::new().flags(flags).resolve(resolve);
+    for Judged { at, file } in judged {
+        let there = openat2(&root, at.as_path(), how).and_then(fstat).map(|stat| (stat.st_dev, stat.st_ino));
+        match there {
+            Ok(there) if *file == Some(there) => {}
+            Err(errno @ (Errno::EACCES | Errno::EPERM | Errno::EMFILE | Errno::ENFILE)) => {
+                return Err(Error::Watch(errno.into()));
+            }
+            _ => return Err(Error::Replaced(at.clone())),
+        }
+    }
+    Ok(())
 }
 
 /// This process still runs, so that its number was its own until now.

@@ -58,6 +58,9 @@ pub enum Error {
     /// The caller gave up before the sandbox stood.
     #[error("given up before the sandbox stood")]
     Cancelled,
+    /// What is mounted is not what was judged when the run was planned.
+    #[error("`{}` was replaced on the host while the sandbox was being made", .0.display())]
+    Replaced(PathBuf),
     /// Something else connected to the control socket.
     #[error("a process that is not this run's helper (pid {pid}) connected to the control socket")]
     Stranger {
@@ -154,6 +157,7 @@ impl Error {
         match self {
             Self::NoBwrap { .. } => Some(Fix::install()),
             Self::Bwrap { path, layer, .. } => layer.fix(path),
+            Self::Replaced(_) => Some(Fix::words("start it again when no other program renames files there")),
             _ => None,
         }
     }

@@ -19,7 +19,7 @@ pub mod staging;
 mod sys;
 pub mod who;
 
-pub use backend::{Bridge, Change, Launch, Offer, Rlimit, Running, Status};
+pub use backend::{Bridge, Change, Judged, Launch, Offer, Rlimit, Running, Status};
 pub use bwrap::probe::is_nested;
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
