@@ -8,7 +8,7 @@
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::fs::{PermissionsExt, lchown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc;
@@ -128,7 +128,7 @@ impl Bench {
     /// Gives a directory to the user of a trial.
     pub fn give(&self, path: &Path, root: bool) {
         if !root && self.powers == Powers::Root {
-            chown(path, Some(ORDINARY), Some(ORDINARY)).expect("chown");
+            lchown(path, Some(ORDINARY), Some(ORDINARY)).expect("chown");
         }
     }
 

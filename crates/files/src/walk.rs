@@ -213,7 +213,8 @@ impl LinkRule {
                 let real = name_of(file.as_fd())?;
                 return Ok(End { file, real, links: Vec::new() });
             }
-            Err(Errno::ELOOP) => {}
+            // Inside a run openat2(2) is refused like a system call that is not there; the error to report comes later.
+            Err(Errno::ELOOP | Errno::ENOSYS) => {}
             Err(errno) => return Err(errno.into()),
         }
         let path = &std::path::absolute(path)?;

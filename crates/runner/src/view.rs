@@ -134,6 +134,8 @@ pub(crate) struct Built {
     pub(crate) cwd: PathBuf,
     /// Lines for the caller.
     pub(crate) notes: Vec<String>,
+    /// Those of them on what PATH and variables name that is not shown: a missing command may lie there.
+    pub(crate) left_out: Vec<String>,
     pub(crate) held: Held,
     /// A socket of the host may be reachable by path: no Unix sockets for the stage.
     pub(crate) sockets_exposed: bool,
@@ -186,8 +188,8 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
     let cache = facts.cache.filter(|_| files.cache == Cache::Private).map(Path::to_path_buf);
     let writable = writable.into_iter().map(|(host, _)| host).chain(cache).collect();
-    let Builder { mounts, notes, named, .. } = view;
-    Ok(Built { mounts, cwd: start, notes, held, sockets_exposed, writable, missing, named })
+    let Builder { mounts, notes, named, left_out, .. } = view;
+    Ok(Built { mounts, cwd: start, notes, left_out, held, sockets_exposed, writable, missing, named })
 }
 
 /// Finds what no tree shows unless the caller names it: credentials, and what exeat keeps for itself. Returns each real path
@@ -322,6 +324,8 @@ struct Builder<'a> {
     lost: Vec<String>,
     /// What the caller has named, and where it led.
     named: Vec<(PathBuf, PathBuf)>,
+    /// Lines on what PATH and variables name that is not shown.
+    left_out: Vec<String>,
     /// The working directory is left empty because of what it holds.
     is_cwd_empty: bool,
     /// The view, no wider than any ceiling's.
@@ -399,6 +403,7 @@ impl<'a> Builder<'a> {
             mask_names,
             lost,
             named,
+            left_out: Vec::new(),
             is_cwd_empty: false,
             kind,
             git_is_open,
@@ -665,7 +670,9 @@ impl<'a> Builder<'a> {
 
     /// Tells the caller that PATH or a variable names something that is not shown.
     fn leave_out(&mut self, root: &Path, why: &str) {
-        self.notes.push(format!("`{}` of PATH or a variable is left out: {why}", root.display()));
+        let line = format!("`{}` of PATH or a variable is left out: {why}", root.display());
+        self.left_out.push(line.clone());
+        self.notes.push(line);
     }
 
     /// Whether no ceiling keeps a tree out that a variable names which was given a value. It comes into the view like a
@@ -837,8 +844,11 @@ impl<'a> Builder<'a> {
             parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
-        let Protected { paths: protected, watched: mut missing, lost, notes } =
+        let Protected { paths: mut protected, watched: mut missing, lost, notes } =
             protected::find(&tops, self.git_is_open, &self.facts.git);
+        // What decided about this run decides about the next one, too.
+        let deciding = self.files.deciding.iter();
+        protected.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
         self.lost.extend(lost);
         self.notes.extend(notes);
         for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {

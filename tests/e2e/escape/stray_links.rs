@@ -1,0 +1,318 @@
+//! L01 to L05: a symbolic link that one run left leads no later run anywhere, whoever names it; a name that is exchanged during
+//! the start is not mounted; and the links of ordinary layouts go on working.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.matrix("escape::l01_a_link_that_a_run_left_leads_no_flag_astray", flags);
+    list.users("escape::l01_a_link_that_a_run_left_leads_no_file_astray", files);
+    list.users("escape::l02_a_link_that_a_run_left_leads_no_variable_astray", variables);
+    list.users("escape::l03_a_link_into_the_working_directory_makes_it_read_only", working_directory);
+    list.users("escape::l04_a_link_opens_no_mask", masks);
+    list.users("escape::l05_an_exchanged_name_is_not_mounted", exchange);
+    list.users("escape::l01_l02_links_of_ordinary_layouts_are_followed", layouts);
+}
+
+/// A second project, and a directory of the user's that nothing is meant to reach.
+fn scene(cx: &Cx) -> (PathBuf, PathBuf) {
+    let (other, victim) = (cx.home().join("other"), cx.home().join("victim"));
+    for dir in [&other, &victim] {
+        make(cx, dir);
+    }
+    put(cx, &victim.join("secret"), "top secret\n");
+    (other, victim)
+}
+
+fn make(cx: &Cx, dir: &Path) {
+    for above in dir.ancestors().collect::<Vec<_>>().into_iter().rev() {
+        if !above.exists() {
+            fs::create_dir(above).expect("directory");
+            cx.bench().give(above, cx.is_root());
+        }
+    }
+}
+
+fn put(cx: &Cx, path: &Path, text: &str) {
+    fs::write(path, text).expect("file");
+    cx.bench().give(path, cx.is_root());
+}
+
+fn link(cx: &Cx, target: &str, at: &Path) {
+    symlink(target, at).expect("link");
+    cx.bench().give(at, cx.is_root());
+}
+
+fn program(cx: &Cx, path: &Path, says: &str) {
+    make(cx, path.parent().expect("directory"));
+    put(cx, path, &format!("#!/bin/sh\necho {says}\n"));
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755)).expect("mode");
+}
+
+/// Leaves links to the victim in the trial's directory, as a stage makes them.
+fn plant(cx: &Cx, victim: &Path) {
+    let script = format!(
+        "ln -s {0} out; ln -s out chain; mkdir sub; ln -s {0} sub/deep; ln -s {0}/secret file; ln -s {0}/new new; ln -s . here",
+        victim.display()
+    );
+    cx.exeat(["run", "--", "sh", "-c", &script]).run().exits(0);
+}
+
+fn is_untouched(victim: &Path) -> bool {
+    let names: Vec<_> =
+        fs::read_dir(victim).expect("victim").map(|it| it.expect("entry").file_name()).collect();
+    names == ["secret"] && fs::read_to_string(victim.join("secret")).expect("secret") == "top secret\n"
+}
+
+fn flags(cx: &Cx) {
+    let (other, victim) = scene(cx);
+    plant(cx, &victim);
+    let dir = cx.dir().display().to_string();
+    let end = victim.display().to_string();
+    for name in ["out", "chain", "sub/deep", "out/secret", "here/out", "out/../victim"] {
+        for (flag, value) in [
+            ("--ro", format!("{dir}/{name}:/in")),
+            ("--rw", format!("{dir}/{name}:/in")),
+            ("--mask", format!("{dir}/{name}")),
+        ] {
+            let done = cx
+                .exeat(["run", flag, &value, "--", "sh", "-c", "cat /in/secret /in; echo x > /in/new"])
+                .cwd(&other)
+                .run();
+            done.exits(2).says("a stage could have made");
+            assert!(done.stderr().contains(&end), "names the end: {done:?}");
+            assert!(!done.stdout().contains("top secret") && is_untouched(&victim), "{flag} {value}");
+        }
+    }
+    // Places that exeat itself writes.
+    for (flag, value) in
+        [("--audit", "out/r.jsonl"), ("--result", "sub/deep/r.json"), ("--audit-key", "out/key.pem")]
+    {
+        let value = format!("{dir}/{value}");
+        cx.exeat(["run", flag, &value, "--", "true"])
+            .cwd(&other)
+            .run()
+            .exits(2)
+            .says("a stage could have made");
+        assert!(is_untouched(&victim), "{flag}");
+    }
+    cx.exeat(["run", "--result", &format!("{dir}/new"), "--", "true"]).cwd(&other).run().exits(0);
+    assert!(is_untouched(&victim), "a result replaces a link and follows none");
+    cx.exeat(["audit", "lock", "-o", &format!("{dir}/out/egress.lock")]).cwd(&other).run().exits(2);
+    cx.exeat(["audit", "report", "-o", &format!("{dir}/out/r.html")]).cwd(&other).run();
+    assert!(is_untouched(&victim));
+}
+
+fn files(cx: &Cx) {
+    let (other, victim) = scene(cx);
+    plant(cx, &victim);
+    let dir = cx.dir().display().to_string();
+    let refused = |args: &[&str]| {
+        let mut words = vec!["run"];
+        words.extend(args);
+        words.extend(["--", "true"]);
+        let done = cx.exeat(words).cwd(&other).run();
+        done.exits(2).says("a stage could have made");
+        assert!(!done.stderr().contains("top secret"), "prints no line of another file: {done:?}");
+    };
+    // The files themselves.
+    let file = format!("{dir}/file");
+    for flag in ["--policy", "--effects", "--ceiling"] {
+        refused(&[flag, &file]);
+    }
+    refused(&["--allow", &format!("@{file}")]);
+    refused(&["--locked", "--lock-file", &file, "--stage", "x"]);
+    // What they name.
+    for effect in ["FsRead", "FsWrite"] {
+        refused(&["--effects", &format!(r#"[{{"effect":"{effect}","path":"{dir}/out"}}]"#)]);
+    }
+    for key in ["ro", "rw", "mask"] {
+        put(cx, &other.join("policy.toml"), &format!("[fs]\n{key} = [\"../work/out\"]\n"));
+        refused(&["--policy", "policy.toml"]);
+    }
+    let isolation =
+        format!(r#"{{"ro_binds":[],"env_allowlist":[],"network":false,"work_host":"{dir}/out"}}"#);
+    put(cx, &other.join("isolation.json"), &isolation);
+    refused(&["--policy", "isolation.json"]);
+    assert!(is_untouched(&victim));
+}
+
+fn variables(cx: &Cx) {
+    let (other, victim) = scene(cx);
+    make(cx, &cx.dir().join(".venv/bin"));
+    let script = format!("rm -r .venv; ln -s {0} .venv; ln -s {0}/secret left.pem", victim.display());
+    cx.exeat(["run", "--", "sh", "-c", &script]).run().exits(0);
+    let venv = cx.dir().join(".venv").display().to_string();
+    let path = format!("{venv}/bin:/usr/bin:/bin");
+    let look = format!("cat {venv}/secret {}/left.pem; ls {venv}", cx.dir().display());
+    for (name, value) in [
+        ("PATH", path.clone()),
+        ("VIRTUAL_ENV", venv.clone()),
+        ("JAVA_HOME", format!("{venv}/x/..")),
+        ("NODE_EXTRA_CA_CERTS", format!("{}/left.pem", cx.dir().display())),
+        ("SSL_CERT_DIR", venv.clone()),
+    ] {
+        let done = cx.exeat(["run", "--", "sh", "-c", &look]).cwd(&other).env(name, &value).run();
+        assert!(!done.stdout().contains("secret"), "{name}: {done:?}");
+        if name != "JAVA_HOME" {
+            done.says("left out").says("a stage could have made");
+        }
+    }
+    // A command that is missing for that reason says so.
+    program(cx, &victim.join("bin/tool"), "never");
+    let done = cx.exeat(["run", "--", "tool"]).cwd(&other).env("PATH", &path).run();
+    done.exits(127).says("left out");
+}
+
+fn working_directory(cx: &Cx) {
+    let (_, victim) = scene(cx);
+    plant(cx, &victim);
+    let through = cx.dir().join("out");
+    let run = |args: &[&str]| {
+        let mut words = vec!["run"];
+        words.extend(args);
+        words.extend(["--", "sh", "-c", "echo x > planted"]);
+        cx.exeat(words).cwd(&through).env("PWD", &through.display().to_string()).run()
+    };
+    let done = run(&[]);
+    assert_ne!(done.code, Some(0), "{done:?}");
+    done.says("read-only").says("a stage could have made");
+    run(&["--rw", "."]).exits(2).says("a stage could have made");
+    assert!(is_untouched(&victim));
+    // Without a shell's word there is no link: the directory is the caller's choice.
+    cx.exeat(["run", "--", "sh", "-c", "echo x > planted"]).cwd(&victim).run().exits(0);
+}
+
+fn masks(cx: &Cx) {
+    let (other, _) = scene(cx);
+    let keys = cx.home().join(".ssh");
+    make(cx, &keys);
+    put(cx, &keys.join("id"), "top secret\n");
+    link(cx, ".ssh", &cx.home().join("keys"));
+    let read = |name: &str| {
+        let ro = format!("{}:/in", cx.home().join(name).display());
+        cx.exeat(["run", "--ro", &ro, "--", "sh", "-c", "cat /in/id /in"]).cwd(&other).run()
+    };
+    for name in ["keys", "keys/id"] {
+        assert!(!read(name).stdout().contains("top secret"), "{name}");
+    }
+    for name in [".ssh", ".ssh/id", "other/../.ssh"] {
+        assert!(read(name).stdout().contains("top secret"), "{name}: the flag's own words");
+    }
+    // Something in a credential, named by a variable.
+    let done = cx
+        .exeat(["run", "--", "sh", "-c", "cat $NODE_EXTRA_CA_CERTS"])
+        .cwd(&other)
+        .env("NODE_EXTRA_CA_CERTS", &keys.join("id").display().to_string())
+        .run();
+    assert!(!done.stdout().contains("top secret"), "{done:?}");
+}
+
+/// Runs that start while a stage exchanges a directory with a link, again and again.
+fn exchange(cx: &Cx) {
+    let (other, victim) = scene(cx);
+    make(cx, &cx.dir().join("in"));
+    link(cx, "../victim", &cx.dir().join("lnk"));
+    let flip = "import ctypes, time\nlibc = ctypes.CDLL(None); end = time.time() + 25\nprint('flips', flush=True)\n\
+                while time.time() < end: libc.renameat2(-100, b'in', -100, b'lnk', 2); time.sleep(0.003)\n";
+    cx.write("flip.py", flip);
+    let mut flipping = cx.exeat(["run", "--quiet", "--", "/usr/bin/python3", "flip.py"]).start();
+    flipping.until_prints("flips");
+    let bind = format!("{}:/in", cx.dir().join("in").display());
+    let mut ran = 0;
+    for _ in 0..12 {
+        let done = cx
+            .exeat([
+                "run",
+                "--quiet",
+                "--rw",
+                &bind,
+                "--",
+                "sh",
+                "-c",
+                "cat /in/secret; echo x > /in/planted; echo ran",
+            ])
+            .cwd(&other)
+            .run();
+        assert!(!done.stdout().contains("top secret"), "{done:?}");
+        ran += usize::from(done.stdout().contains("ran"));
+        assert!([0, 2, 125].map(Some).contains(&done.code), "{done:?}");
+        assert!(is_untouched(&victim), "after {ran} runs");
+    }
+    drop(flipping);
+}
+
+/// Links that people have, each followed; every program says its name.
+fn layouts(cx: &Cx) {
+    let home = cx.home().to_path_buf();
+    let (other, _) = scene(cx);
+    let mut expected = Vec::new();
+    let mut tool = |path: &str, name: &str| {
+        program(cx, &home.join(path).join(name), name);
+        expected.push(name.to_owned());
+    };
+    tool(".nvm/versions/node/v20/bin", "nvm-tool");
+    tool(".sdkman/candidates/java/17/bin", "sdkman-tool");
+    tool(".pyenv/versions/3.12.1/bin", "pyenv-tool");
+    tool("dotfiles/bin", "stow-tool");
+    tool("venvs/3.12/bin", "venv-tool");
+    tool(".local/share/pnpm/global/5/node_modules/.pnpm/x/bin", "pnpm-tool");
+    tool(".local/share/fnm/node-versions/v20/bin", "fnm-tool");
+    tool("store/profile-1/bin", "nix-tool");
+    tool("gpfs/sw/gcc-13/bin", "cluster-tool");
+    let links = [
+        ("versions/node/v20", ".nvm/current"),
+        ("17", ".sdkman/candidates/java/current"),
+        ("3.12.1", ".pyenv/versions/3.12"),
+        ("dotfiles/bin", "bin"),
+        ("3.12", "venvs/current"),
+        ("../global/5/node_modules/.pnpm/x", ".local/share/pnpm/links"),
+        ("node-versions/v20", ".local/share/fnm/default"),
+        ("../../../../store/profile-1", ".local/state/nix/profiles/profile"),
+        ("gcc-13", "gpfs/sw/gcc"),
+    ];
+    for (target, at) in links {
+        make(cx, home.join(at).parent().expect("directory"));
+        let target = target.replace("../global", "global");
+        link(cx, &target, &home.join(at));
+    }
+    link(cx, ".local/state/nix/profiles/profile", &home.join(".nix-profile"));
+    let path = [
+        ".nvm/current/bin",
+        ".sdkman/candidates/java/current/bin",
+        ".pyenv/versions/3.12/bin",
+        "bin",
+        "venvs/current/bin",
+        ".local/share/pnpm/links/bin",
+        ".local/share/fnm/default/bin",
+        ".nix-profile/bin",
+        "gpfs/sw/gcc/bin",
+    ];
+    let path: Vec<String> = path.iter().map(|dir| home.join(dir).display().to_string()).collect();
+    let script =
+        expected.iter().map(|name| format!("{name} || echo no {name}")).collect::<Vec<_>>().join("; ");
+    let done = cx
+        .exeat(["run", "--", "sh", "-c", &script])
+        .cwd(&other)
+        .env("PATH", &format!("{}:/usr/bin:/bin", path.join(":")))
+        .run();
+    done.exits(0);
+    let said = done.stdout();
+    let said: Vec<&str> = said.lines().collect();
+    assert_eq!(said, expected, "{done:?}");
+    assert!(!done.stderr().contains("left out"), "{done:?}");
+    // A home on another file system, and a project through a link in it.
+    make(cx, &home.join("data/project"));
+    link(cx, "data/project", &home.join("project"));
+    let project = home.join("project");
+    cx.exeat(["run", "--", "sh", "-c", "echo x > made"])
+        .cwd(&project)
+        .env("PWD", &project.display().to_string())
+        .run()
+        .exits(0);
+    let ro = format!("{}:/p", project.display());
+    cx.exeat(["run", "--ro", &ro, "--", "cat", "/p/made"]).cwd(&other).run().exits(0).prints("x\n");
+}
