@@ -73,11 +73,15 @@ pub(crate) async fn serve(
         // INVARIANT: `settle` leaves nothing open.
         None | Some(Opened::Any(_)) => {}
         Some(Opened::Tunnel(Tunnel { client, upstream, early })) => {
+            record.holds_nothing();
             let moving = tunnel::run(client, upstream, early, &record.moved, cx.pool(), cx.limits(), stop);
             let ended = moving.await;
             record.close(ended.end, ended.error);
         }
-        Some(Opened::Exchange(exchange)) => Box::pin(http::run(*exchange, &mut record, cx, stop)).await,
+        Some(Opened::Exchange(exchange)) => {
+            record.holds_nothing();
+            Box::pin(http::run(*exchange, &mut record, cx, stop)).await;
+        }
     }
 }
 
@@ -110,7 +114,7 @@ struct Tunnel {
 /// Everything before bytes may go upstream. `None`: they may not, and all was said and recorded.
 async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let mut bytes = Vec::new();
-    match read_head(&client, &mut bytes, cx, |head| head.asks()).await {
+    match read_head(&client, &mut bytes, record, cx, |head| head.asks()).await {
         Arrived::Asked { asks: Asks::Connect(target), head_len } => {
             let first = bytes.split_off(head_len.min(bytes.len()));
             drop(bytes);
@@ -129,6 +133,7 @@ async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<O
         }
         Arrived::Fault(fault) => {
             record.malformed(fault, &bytes).await;
+            drop(bytes);
             say_no(client, &Refusal::Malformed(fault), record, cx).await
         }
         // Told, because it may be a client that waits for us to speak first; not recorded, because it asked for
@@ -206,7 +211,10 @@ async fn named(any: Any, record: &mut Record<'_>, cx: &Context) -> Option<Opened
             record.close(End::Client, None);
             None
         }
-        Err(fault) => alert_and_close(client, upstream, &target, fault, record, cx).await,
+        Err(fault) => {
+            drop(early);
+            alert_and_close(client, upstream, &target, fault, record, cx).await
+        }
     }
 }
 
@@ -235,7 +243,7 @@ async fn request_inside(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Option<Opened> {
-    let fault = match read_head(&client, &mut bytes, cx, |head| head.inside(&target)).await {
+    let fault = match read_head(&client, &mut bytes, record, cx, |head| head.inside(&target)).await {
         Arrived::Asked { asks: path, .. } => {
             return Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })));
         }
@@ -246,7 +254,7 @@ async fn request_inside(
         Arrived::Silence => Fault::TooSlow,
         Arrived::Fault(fault) => fault,
     };
-    drop(upstream);
+    drop((upstream, bytes));
     record.late(&target, fault.reason(), fault.to_string());
     say_no(client, &Refusal::Malformed(fault), record, cx).await
 }
@@ -267,6 +275,7 @@ enum Arrived<T> {
 async fn read_head<T>(
     client: &Stream,
     bytes: &mut Vec<u8>,
+    record: &mut Record<'_>,
     cx: &Context,
     asks: impl for<'a> Fn(&'a Head<'a>) -> Result<T, Fault>,
 ) -> Arrived<T> {
@@ -288,6 +297,7 @@ async fn read_head<T>(
             Err(_) => return Arrived::Fault(Fault::TooSlow),
             Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Arrived::Nothing,
             Ok(Err(_) | Ok(0)) => return Arrived::Fault(Fault::CutShort),
+            Ok(Ok(_)) if !record.holds(bytes) => return Arrived::Fault(Fault::NoRoom),
             Ok(Ok(read)) => tracing::trace!(read, "head bytes"),
         }
     }
@@ -323,6 +333,7 @@ async fn check_hello(
             Err(_) => return Err(HelloFault::Timeout),
             Ok(Err(_) | Ok(0)) if first.is_empty() => return Ok(Hello::Gone),
             Ok(Err(_) | Ok(0)) => return Err(HelloFault::Malformed),
+            Ok(Ok(_)) if !record.holds(first) => return Err(HelloFault::NoRoom),
             Ok(Ok(_)) => {}
         }
     }
@@ -336,6 +347,7 @@ fn alert(fault: HelloFault) -> &'static [u8] {
     match fault {
         HelloFault::NoName | HelloFault::OtherName | HelloFault::Hidden => ACCESS_DENIED,
         HelloFault::Malformed | HelloFault::TooLarge => &[21, 3, 3, 0, 2, 2, 50], // decode_error
+        HelloFault::NoRoom => &[21, 3, 3, 0, 2, 2, 80],                           // internal_error
         HelloFault::NotTls | HelloFault::Timeout | HelloFault::Undecided => &[],
     }
 }

@@ -92,6 +92,8 @@ pub(crate) enum Fault {
     CutShort,
     #[error("the request head did not arrive in time")]
     TooSlow,
+    #[error("requests that are not complete take up all the memory that there is for them")]
+    NoRoom,
     #[error("this is a proxy: it takes CONNECT, and requests for http:// targets")]
     NotAProxyRequest,
     #[error("only http:// targets are forwarded; https:// takes CONNECT")]
@@ -358,6 +360,7 @@ impl Fault {
             Self::Scheme => Reason::Scheme,
             Self::OtherHostInside => Reason::HostMismatch,
             Self::TooSlow => Reason::Timeout,
+            Self::NoRoom => Reason::BudgetConns,
             _ => Reason::Malformed,
         }
     }
@@ -367,6 +370,7 @@ impl Fault {
         match self {
             Self::TooManyFields | Self::TooLarge => 431,
             Self::TooSlow => 408,
+            Self::NoRoom => 503,
             _ => 400,
         }
     }

@@ -53,6 +53,8 @@ pub(crate) enum HelloFault {
     Timeout,
     #[error("the first bytes did not show in time what the tunnel carries")]
     Undecided,
+    #[error("hellos that are not complete take up all the memory that there is for them")]
+    NoRoom,
     #[error("the TLS hello names no server")]
     NoName,
     #[error("the TLS hello names another server")]
@@ -69,6 +71,7 @@ impl HelloFault {
             Self::Malformed => Reason::HelloMalformed,
             Self::TooLarge => Reason::HelloTooLarge,
             Self::Timeout | Self::Undecided => Reason::HelloTimeout,
+            Self::NoRoom => Reason::BudgetConns,
             Self::NoName => Reason::SniMissing,
             Self::OtherName => Reason::SniMismatch,
             Self::Hidden => Reason::Ech,

@@ -15,6 +15,7 @@ mod forward;
 mod gateway;
 mod guard;
 mod head;
+mod held;
 mod hello;
 mod hosts;
 mod http;

@@ -60,6 +60,17 @@ pub const ATTEMPTS: usize = 8;
 /// have held until decision and dial are through; the rest waits in the kernel's socket buffer.
 pub const EARLY_BYTES: usize = 4 * 1024;
 
+/// Bytes of heads and hellos that are not complete, of all connections of a proxy together: some 1000 of the largest heads, and
+/// of ordinary ones as many as there are connections. Over it: 503, or the connection is closed.
+pub const HELD_BYTES: usize = 32 * 1024 * 1024;
+
+/// The part of what is left of [`HELD_BYTES`] that one connection may hold: the largest head stops growing with 2 MiB left, and one
+/// of 1 KiB with 64 KiB left.
+pub const HELD_PART: usize = 64;
+
+/// Bytes by which the memory for a head or hello grows.
+pub const HELD_STEP: usize = 1024;
+
 /// Time for one whole ClientHello after the 200. It follows the 200 at once; one round trip inside a machine.
 pub const HELLO: Duration = Duration::from_secs(10);
 

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::guard::Resolved;
 use crate::head::Fault;
+use crate::held::Share;
 use crate::hello::Hello;
 use crate::limits;
 use crate::per_host::Permit;
@@ -48,6 +49,8 @@ pub(crate) struct Record<'a> {
     ruling: Option<Arc<Ruling>>,
     /// Its place among the connections to its host, for as long as it is open.
     place: Option<Permit<'a>>,
+    /// What its head or hello takes up.
+    held: Share<'a>,
     /// What the tunnel moves.
     pub(crate) moved: Moved<'a>,
 }
@@ -79,6 +82,7 @@ impl<'a> Record<'a> {
             hello: None,
             ruling: None,
             place: None,
+            held: cx.held().share(),
             moved: Moved::default(),
         }
     }
@@ -86,6 +90,17 @@ impl<'a> Record<'a> {
     /// The policy, and the same one for as long as this connection is decided about.
     pub(crate) fn ruling(&mut self) -> &Ruling {
         self.ruling.get_or_insert_with(|| self.cx.ruling())
+    }
+
+    /// Counts the bytes that this connection keeps before it goes on; whether there is room for them.
+    #[must_use]
+    pub(crate) fn holds(&mut self, bytes: &Vec<u8>) -> bool {
+        self.held.hold(bytes.capacity())
+    }
+
+    /// Nothing is kept any more that is not complete.
+    pub(crate) fn holds_nothing(&mut self) {
+        let _ = self.held.hold(0);
     }
 
     pub(crate) fn conn(&self) -> ConnId {

@@ -149,6 +149,9 @@ impl Row {
 impl Refusal {
     fn row(&self) -> Row {
         match self {
+            Self::Malformed(Fault::NoRoom) => {
+                Row::new(503, "connection_limit_reached", 1, Reason::BudgetConns).again()
+            }
             Self::Malformed(fault) => Row::new(fault.status(), "http_request_error", 1, fault.reason()),
             Self::OnlyTls(_) => Row::new(403, "http_request_denied", 2, Reason::NotTls),
             Self::Denied(denial) => match denial.reason() {
@@ -178,6 +181,7 @@ impl Refusal {
                 let phrase = match fault.status() {
                     431 => "Request Header Fields Too Large",
                     408 => "Request Timeout",
+                    503 => "Service Unavailable",
                     _ => "Bad Request",
                 };
                 (phrase.into(), format!("exeat cannot read this request: {fault}.\n"))

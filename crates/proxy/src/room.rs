@@ -6,12 +6,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use exeat_audit::ConnId;
 use tokio::sync::Semaphore;
 
+use crate::held::Held;
 use crate::limits::{self, Limits};
 use crate::tunnel::Pool;
 
 pub(crate) struct Room {
     pub(crate) limits: Limits,
     pub(crate) pool: Pool,
+    /// What heads and hellos take up.
+    pub(crate) held: Held,
     /// A permit per connection that is served.
     pub(crate) slots: Arc<Semaphore>,
     /// A permit per connection that is told that there is no slot.
@@ -23,6 +26,7 @@ impl Room {
     pub(crate) fn new(limits: Limits) -> Self {
         Self {
             pool: Pool::default(),
+            held: Held::default(),
             slots: Arc::new(Semaphore::new(limits.connections.min(Semaphore::MAX_PERMITS))),
             busy: Arc::new(Semaphore::new(limits::BUSY)),
             numbered: AtomicU64::new(0),

@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 use crate::connect;
 use crate::denials::Denials;
 use crate::guard::{Guard, System};
+use crate::held::Held;
 use crate::limits::{self, Limits};
 use crate::per_host::PerHost;
 use crate::refusals::{Refusals, Told};
@@ -213,6 +214,10 @@ impl Context {
 
     pub(crate) fn pool(&self) -> &Pool {
         &self.room.pool
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.room.held
     }
 
     pub(crate) fn per_host(&self) -> &PerHost {

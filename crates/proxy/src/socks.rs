@@ -58,6 +58,8 @@ pub(crate) enum Fault {
     CutShort,
     #[error("greeting and request did not arrive in time")]
     TooSlow,
+    #[error("requests that are not complete take up all the memory that there is for them")]
+    NoRoom,
 }
 
 /// What is known between reads.
@@ -84,6 +86,7 @@ impl Fault {
         match self {
             Self::Command => Reason::Scheme,
             Self::TooSlow => Reason::Timeout,
+            Self::NoRoom => Reason::BudgetConns,
             _ => Reason::Malformed,
         }
     }

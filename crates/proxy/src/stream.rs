@@ -21,7 +21,7 @@ pub(crate) enum Stream {
 }
 
 impl Stream {
-    /// Appends what one read gives, at most `room` bytes. 0 is the end.
+    /// Appends what one read gives, at most `room` bytes, of which there are at most [`limits::EARLY_BYTES`]. 0 is the end.
     pub(crate) async fn read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
         loop {
             self.readable().await?;
@@ -34,15 +34,23 @@ impl Stream {
 
     /// The same without waiting; `WouldBlock` if there is nothing.
     pub(crate) fn try_read_some(&self, into: &mut Vec<u8>, room: usize) -> io::Result<usize> {
-        let start = into.len();
-        into.resize(start + room, 0);
-        let space = into.get_mut(start..).unwrap_or_default();
-        let read = match self {
-            Self::Tcp(stream) => stream.try_read(space),
-            Self::Unix(stream) => stream.try_read(space),
-        };
-        into.truncate(start + *read.as_ref().unwrap_or(&0));
-        read
+        let mut chunk = [0; limits::EARLY_BYTES];
+        let read = self.try_read(chunk.get_mut(..room).unwrap_or_default())?;
+        let bytes = chunk.get(..read).unwrap_or_default();
+        let len = into.len() + read;
+        if len > into.capacity() {
+            // No more than is there: thousands of clients may leave it at that.
+            into.reserve_exact(len.next_multiple_of(limits::HELD_STEP) - into.len());
+        }
+        into.extend_from_slice(bytes);
+        Ok(read)
+    }
+
+    fn try_read(&self, into: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.try_read(into),
+            Self::Unix(stream) => stream.try_read(into),
+        }
     }
 
     /// Waits until a write would take something. Dropping it loses nothing.
@@ -86,13 +94,12 @@ impl Stream {
         self.finish();
         let drain = async {
             let mut thrown = 0;
-            let mut scratch = Vec::new();
-            while thrown < limits::LINGER_BYTES {
-                match self.read_some(&mut scratch, limits::EARLY_BYTES).await {
+            while thrown < limits::LINGER_BYTES && self.readable().await.is_ok() {
+                match self.try_read(&mut [0; limits::EARLY_BYTES]) {
                     Ok(read) if read > 0 => thrown += read,
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                     _ => break,
                 }
-                scratch.clear();
             }
         };
         let _ = timeout(limit, drain).await;
@@ -182,6 +189,9 @@ impl AsyncRead for PrefixedIo {
         let count = left.len().min(buf.remaining());
         buf.put_slice(left.get(..count).unwrap_or_default());
         this.given += count;
+        if this.given == this.prefix.len() {
+            (this.prefix, this.given) = (Vec::new(), 0);
+        }
         Poll::Ready(Ok(()))
     }
 }

@@ -68,6 +68,11 @@ pub(super) async fn pass_hello(
                 return alert_and_close(tunnel.client, tunnel.upstream, target, fault, record, cx).await;
             }
             Ok(Ok(Step::Client(0))) => listens = false,
+            Ok(Ok(Step::Client(_))) if !record.holds(&tunnel.early.up) => {
+                let Tunnel { client, upstream, early } = tunnel;
+                drop(early);
+                return alert_and_close(client, upstream, target, HelloFault::NoRoom, record, cx).await;
+            }
             Ok(Ok(Step::Client(_))) => {}
             Ok(Ok(Step::Server(0))) if behind.by.is_some() => {
                 record.close(End::Upstream, None);

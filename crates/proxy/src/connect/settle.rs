@@ -145,6 +145,11 @@ pub(super) async fn settle(mut any: Any, record: &mut Record<'_>, cx: &Context) 
         let by = until.unwrap_or(idle).min(total);
         match timeout_at(by, any.tunnel.step(free, free == 0, hears, &record.moved)).await {
             Ok(Ok(Step::Client(0))) => listens = false,
+            Ok(Ok(Step::Client(_))) if !record.holds(&any.tunnel.early.up) => {
+                let Any { tunnel: Tunnel { client, upstream, early }, target, .. } = any;
+                drop(early);
+                return alert_and_close(client, upstream, &target, HelloFault::NoRoom, record, cx).await;
+            }
             Ok(Ok(Step::Client(_) | Step::Down)) => {}
             Ok(Ok(Step::Up(count))) => any.opening.gone_on(count),
             // The client hears of it, and may speak all the same.

@@ -24,10 +24,11 @@ const SUCCEEDED: u8 = 0;
 pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let mut bytes = Vec::new();
     let mut parser = Parser::default();
-    let (target, len) = match read_request(&mut client, &mut parser, &mut bytes, cx).await {
+    let (target, len) = match read_request(&mut client, &mut parser, &mut bytes, record, cx).await {
         Arrived::Request { target, len } => (target, len),
         Arrived::Fault(fault) => {
             record.malformed_socks(fault, parser.name(&bytes)).await;
+            drop(bytes);
             let answer: &[u8] = match fault {
                 Fault::Methods => &NO_METHOD,
                 // Before the greeting is answered no word of SOCKS5 says why not, and to others it is none at all.
@@ -72,6 +73,7 @@ async fn read_request(
     client: &mut Stream,
     parser: &mut Parser,
     bytes: &mut Vec<u8>,
+    record: &mut Record<'_>,
     cx: &Context,
 ) -> Arrived {
     let by = Instant::now() + cx.limits().head;
@@ -80,6 +82,7 @@ async fn read_request(
             Err(_) | Ok(Err(_) | Ok(0)) if bytes.is_empty() => return Arrived::Nothing,
             Err(_) => return Arrived::Fault(Fault::TooSlow),
             Ok(Err(_) | Ok(0)) => return Arrived::Fault(Fault::CutShort),
+            Ok(Ok(_)) if !record.holds(bytes) => return Arrived::Fault(Fault::NoRoom),
             Ok(Ok(_)) => {}
         }
         let mut parsed = parser.advance(bytes);
