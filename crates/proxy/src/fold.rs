@@ -34,6 +34,11 @@ impl Bucket {
         self.tokens = self.tokens.saturating_sub(1);
         room
     }
+
+    /// Gives back what was taken for one that needs no room.
+    pub(crate) fn give_back(&mut self) {
+        self.tokens = self.tokens.saturating_add(1).min(self.burst);
+    }
 }
 
 /// Equal ones, of which a line tells now and then.

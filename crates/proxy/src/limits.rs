@@ -162,6 +162,10 @@ pub const TEXT: usize = 256;
 /// needs tries some dozens of times; the lines of a thousand are about 1 MB. What is beyond it is counted ([`FOLD_REFUSALS`]).
 pub const REFUSALS: (u64, u64) = (1000, 1);
 
+/// Dials that fail, or are under way, that have lines of their own: so many at once, and so many more in each second. What is
+/// beyond it is counted as refusals are; a connection that stands has lines of its own whatever failed before.
+pub const FAILED_DIALS: (u64, u64) = (1000, 1);
+
 /// How long equal refusals of a flood are counted before a line tells of them: what `kill -9` can lose of their counts.
 pub const FOLD_REFUSALS: Duration = Duration::from_secs(1);
 

@@ -103,7 +103,7 @@ pub(crate) async fn reach(
     match dialled {
         Ok(upstream) => {
             tracing::debug!(%target, addr = %upstream.addr, took = ?upstream.took, "dialled");
-            record.dialled(target, upstream.addr, upstream.took);
+            record.dialled(target, upstream.addr, upstream.took).await?;
             Ok(Reached { upstream: Stream::Tcp(upstream.stream), carries, ech })
         }
         Err(error) => Err(record.not_dialled(target.clone(), error.failure, error.detail)),

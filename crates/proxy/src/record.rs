@@ -44,6 +44,8 @@ pub(crate) struct Record<'a> {
     dialled: Option<(SocketAddr, Duration)>,
     /// The proxy that the target is left to.
     through: Option<String>,
+    /// What is dialled, until it stands or failed.
+    dial: Dial,
     hello: Option<(Hello, Duration, bool)>,
     /// The policy that is asked, from when it is asked first.
     ruling: Option<Arc<Ruling>>,
@@ -63,6 +65,17 @@ enum State {
     Closed,
 }
 
+/// A connection to a granted target that is being made.
+#[derive(Debug)]
+enum Dial {
+    None,
+    /// Its decision is written.
+    Written,
+    /// So many fail that its decision is written when it stands, before a byte goes over it. Whether it would have been denied but
+    /// for report mode stands beside it.
+    Unwritten(Box<Decision>, Option<Box<Denial>>),
+}
+
 /// The decision could not be written.
 pub(crate) struct NotWritten;
 
@@ -79,6 +92,7 @@ impl<'a> Record<'a> {
             target: None,
             dialled: None,
             through: None,
+            dial: Dial::None,
             hello: None,
             ruling: None,
             place: None,
@@ -262,7 +276,23 @@ impl<'a> Record<'a> {
         decision.rule = rule.map(RuleRef::from);
         // As of a refusal: which ports are granted is in no other field.
         decision.error = would_deny.filter(|_| decided.reason == Reason::Port).map(Denial::said_outside);
-        self.written_for(decision, &target).await?;
+        if self.cx.refusals().begin_dial() {
+            self.write_grant(decision, would_deny).await?;
+            self.dial = Dial::Written;
+            return Ok(());
+        }
+        if self.cx.log().failure().is_some() {
+            self.cx.tally(|tally| tally.failed(&target, "the attempt cannot be recorded"));
+            return Err(Refusal::NoRecord(target));
+        }
+        self.dial = Dial::Unwritten(Box::new(decision), would_deny.cloned().map(Box::new));
+        Ok(())
+    }
+
+    async fn write_grant(&mut self, decision: Decision, would_deny: Option<&Denial>) -> Result<(), Refusal> {
+        if let Some(target) = decision.target.clone() {
+            self.written_for(decision, &target).await?;
+        }
         self.cx.tally(|tally| match would_deny {
             Some(denial) => tally.would_deny(denial),
             None => tally.allowed(),
@@ -270,11 +300,32 @@ impl<'a> Record<'a> {
         Ok(())
     }
 
-    /// An allowed target could not be dialled: the close tells, and the refusal.
+    /// An allowed target could not be dialled: the close tells, or in a flood a count; and the refusal.
     pub(crate) fn not_dialled(&mut self, target: Target, failure: Failure, detail: String) -> Refusal {
         self.cx.tally(|tally| tally.failed(&target, &failure.to_string()));
-        self.close(End::Error, Some(format!("{}: {detail}", failure.reason())));
+        match std::mem::replace(&mut self.dial, Dial::None) {
+            Dial::Unwritten(decision, _) => {
+                if self.count_failed(*decision, failure.reason(), failure.to_string()).is_err() {
+                    return Refusal::NoRecord(target);
+                }
+            }
+            _ => self.close(End::Error, Some(format!("{}: {detail}", failure.reason()))),
+        }
         Refusal::Failed(target, failure)
+    }
+
+    /// Counts a dial that failed and whose decision is in no line.
+    fn count_failed(
+        &mut self,
+        mut decision: Decision,
+        reason: Reason,
+        said: String,
+    ) -> Result<(), exeat_audit::Error> {
+        self.state = State::Closed;
+        self.place = None;
+        (decision.verdict, decision.reason, decision.error) = (Verdict::Error, reason, Some(said));
+        decision.under = Some(Arc::clone(&self.ruling().under));
+        self.cx.refusals().dial_failed(self.cx.log(), decision)
     }
 
     /// An allowed request that was not forwarded, or got no answer: the close tells.
@@ -291,9 +342,23 @@ impl<'a> Record<'a> {
         self.close(End::Error, said);
     }
 
-    pub(crate) fn dialled(&mut self, target: &Target, addr: SocketAddr, took: Duration) {
+    /// It stands: where its decision is not written yet, it is now, before a byte goes over it.
+    pub(crate) async fn dialled(
+        &mut self,
+        target: &Target,
+        addr: SocketAddr,
+        took: Duration,
+    ) -> Result<(), Refusal> {
+        match std::mem::replace(&mut self.dial, Dial::None) {
+            Dial::Unwritten(decision, would_deny) => {
+                self.write_grant(*decision, would_deny.as_deref()).await?;
+            }
+            Dial::Written => self.cx.refusals().dialled(),
+            Dial::None => {}
+        }
         self.dialled = Some((addr, took));
         self.cx.tally(|tally| tally.reached(target));
+        Ok(())
     }
 
     /// The hello was read; whether it named the target.
@@ -415,6 +480,10 @@ impl<'a> Record<'a> {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
+        if let Dial::Unwritten(decision, _) = std::mem::replace(&mut self.dial, Dial::None) {
+            let _ =
+                self.count_failed(*decision, Reason::ConnectError, "given up while it was dialled".into());
+        }
         self.close(End::Killed, None);
     }
 }

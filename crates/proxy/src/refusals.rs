@@ -1,7 +1,7 @@
 //! Requests that are refused: each has lines of its own, until they are a flood. Then they are counted, and a line a second tells of
 //! those that are equal.
 //!
-//! Nothing that is let out is ever folded, nor what is refused after it was let out: the caller sees to that. Where the record
+//! Dials that fail are folded alike. Nothing that is let out is ever folded, nor what is refused after it was let out: the caller sees to that. Where the record
 //! cannot be written, a refusal that would be counted is an error like any other.
 
 use std::collections::VecDeque;
@@ -35,6 +35,8 @@ pub(crate) enum Told {
 #[derive(Debug)]
 struct State {
     bucket: Bucket,
+    /// The same for dials.
+    dials: Bucket,
     /// The oldest first, so that each has its turn.
     folds: VecDeque<(Key, Fold)>,
     /// When the first of them is to be told.
@@ -55,7 +57,12 @@ struct Key {
 
 impl Refusals {
     pub(crate) fn new() -> Self {
-        let state = State { bucket: Bucket::new(limits::REFUSALS), folds: VecDeque::new(), due: None };
+        let state = State {
+            bucket: Bucket::new(limits::REFUSALS),
+            dials: Bucket::new(limits::FAILED_DIALS),
+            folds: VecDeque::new(),
+            due: None,
+        };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
 
@@ -69,6 +76,25 @@ impl Refusals {
         if state.bucket.take(now) {
             return log.write(Event::Decision(decision)).map(|_| Told::Alone);
         }
+        self.fold(&mut state, log, decision, now).map(|()| Told::Folded)
+    }
+
+    /// Whether a dial that is about to begin has lines of its own, should it fail.
+    pub(crate) fn begin_dial(&self) -> bool {
+        self.lock().dials.take(Instant::now())
+    }
+
+    /// Such a dial did not fail.
+    pub(crate) fn dialled(&self) {
+        self.lock().dials.give_back();
+    }
+
+    /// Counts a dial that failed, and has no line of its own.
+    pub(crate) fn dial_failed(&self, log: &Log, decision: Decision) -> Result<(), Error> {
+        self.fold(&mut self.lock(), log, decision, Instant::now())
+    }
+
+    fn fold(&self, state: &mut State, log: &Log, decision: Decision, now: Instant) -> Result<(), Error> {
         state.count(decision);
         match state.due {
             None => {
@@ -80,7 +106,7 @@ impl Refusals {
         }
         match log.failure() {
             Some(first) => Err(Error::Stopped { first }),
-            None => Ok(Told::Folded),
+            None => Ok(()),
         }
     }
 

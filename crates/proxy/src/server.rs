@@ -191,6 +191,11 @@ impl Context {
         self.refusals.write(&self.log, decision)
     }
 
+    /// Dials that fail in a flood.
+    pub(crate) fn refusals(&self) -> &Refusals {
+        &self.refusals
+    }
+
     pub(crate) fn run(&self) -> RunId {
         self.run
     }

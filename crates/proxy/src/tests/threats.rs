@@ -480,3 +480,85 @@ async fn l13_a_handshake_without_a_second_hello_is_as_before() {
         assert_eq!(ended.of("close")[0]["bytes_down"], answer.len());
     }
 }
+
+/// L16: a loop against a granted port that refuses does not grow the record without bound, and every attempt is counted; one that
+/// stands meanwhile has lines of its own, the decision before any byte.
+#[tokio::test]
+async fn l16_failed_dials_are_counted_exactly() {
+    let origin = origin(b"").await;
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        listener.local_addr().unwrap().port()
+    };
+    let (open, closed) = (format!("127.0.0.1:{}", origin.port()), format!("127.0.0.1:{closed}"));
+    let proxy = setup(&[&open, &closed]).start().await;
+    let own = usize::try_from(limits::FAILED_DIALS.0).unwrap();
+    let more = 300;
+    let mut statuses = Vec::new();
+    for number in 0..own + more {
+        let (client, head) = proxy.ask(WAYS[number % 2], &closed).await;
+        statuses.push(head.starts_with("HTTP/1.1 502 "));
+        drop(client);
+    }
+    assert!(statuses.iter().all(|status| *status));
+    let (mut client, head) = proxy.ask(Way::Tcp, &open).await;
+    assert!(head.starts_with("HTTP/1.1 200 "));
+    client.write_all(b"\0bytes").await.unwrap();
+    eventually(|| origin.bytes() == b"\0bytes").await;
+    drop(client);
+    sleep(Duration::from_millis(50)).await;
+    let ended = proxy.end().await;
+    let decisions = ended.of("decision");
+    let (stood, failed): (Vec<&Value>, Vec<&Value>) = decisions
+        .iter()
+        .copied()
+        .partition(|line| line["verdict"] == "allow" && line["port"] == origin.port());
+    assert_eq!(stood.len(), 1);
+    assert_eq!(ended.of("close").iter().filter(|close| close["conn"] == stood[0]["conn"]).count(), 1);
+    let counted = |line: &&Value| line["count"].as_u64().unwrap_or(1);
+    assert_eq!(failed.iter().map(counted).sum::<u64>(), (own + more) as u64);
+    let folded: Vec<_> = failed.iter().filter(|line| line["verdict"] == "error").collect();
+    assert!(!folded.is_empty() && failed.len() < own + 60, "{}", failed.len());
+    for line in folded {
+        assert_eq!(
+            (&line["reason"], &line["error"]),
+            (&"connect_error".into(), &"connection refused".into())
+        );
+        assert!(line.get("conn").is_none());
+    }
+    assert_eq!(ended.summary.failed[0].count, (own + more) as u64);
+}
+
+/// L08: heads that do not end take up no more than their budget, whoever sends them, and a small request is served meanwhile.
+#[tokio::test]
+async fn l08_unfinished_heads_share_one_budget() {
+    let origin = origin(b"hi").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let mut given = setup(&[&target]);
+    given.limits.head = Duration::from_secs(60);
+    let proxy = given.start().await;
+    let head = [b"GET http://a.test/ HTTP/1.1\r\nX: ", &vec![b'a'; 31_000][..]].concat();
+    let mut held = Vec::new();
+    let mut refused = 0;
+    for number in 0..limits::HELD_BYTES / head.len() + 50 {
+        let mut client = proxy.connect(WAYS[number % 2]).await;
+        client.write_all(&head).await.unwrap();
+        held.push(client);
+    }
+    sleep(Duration::from_millis(300)).await;
+    for client in &mut held {
+        let mut status = [0; 12];
+        if let Ok(Ok(_)) = timeout(Duration::from_millis(1), client.read_exact(&mut status)).await {
+            assert_eq!(&status, b"HTTP/1.1 503");
+            refused += 1;
+        }
+    }
+    assert!(refused >= 50, "{refused}");
+    let (mut client, answer) = proxy.ask(Way::Tcp, &target).await;
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(client.read_u16().await.unwrap(), 0x6869);
+    drop((client, held));
+    let ended = proxy.end().await;
+    let words = ended.decisions();
+    assert!(words.iter().any(|word| word == "deny:budget_conns"));
+}
