@@ -29,6 +29,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("proxy::k38_the_other_s_policy_is_the_only_one", only_one_policy);
     list.users("proxy::r01_no_descriptor_is_left", no_descriptors);
     list.once("proxy::r02_p19_slow_peers_in_flat_memory", slow_peers);
+    list.once("proxy::l08_thousands_of_heads_in_little_memory", unfinished_heads);
 }
 
 /// For something that should take a second.
@@ -239,6 +240,42 @@ fn slow_peers(cx: &Cx) {
     let most = PEERS as u64 * EACH_KB + BESIDES_KB;
     assert!(grown < most, "it held {grown} kB for {} slow peers", held.len());
     assert_eq!(proxy.ask(echo), "200");
+    drop(held);
+    proxy.end();
+}
+
+/// L08: 8000 heads, and as many halves of a hello as the host takes, in a few MB; an honest client is served meanwhile.
+fn unfinished_heads(cx: &Cx) {
+    let good = cx.good();
+    let (echo, tls) = (format!("{good}:7"), format!("{good}:8443"));
+    let proxy = Proxy::start(cx, "proxy", &["--allow", &echo, "--allow", &tls]);
+    let rest = proxy.live.memory_kb("VmRSS");
+    let head = format!("GET http://{good}/ HTTP/1.1\r\nHost: {good}\r\nX: {}", "a".repeat(32_600));
+    // A record of 16 KiB, which is not the last.
+    let record = [&[22, 3, 1, 0x40, 0, 1, 0, 0xfa, 0, 3, 3][..], &[b'a'; 16_379]].concat();
+    let hello = record.repeat(3);
+    let mut held = Vec::new();
+    for number in 0..8000 {
+        let mut stream = if number % 8 == 0 {
+            match proxy.connect(&tls) {
+                (status, stream) if status == "200" => stream,
+                _ => continue,
+            }
+        } else {
+            UnixStream::connect(&proxy.socket).expect("the proxy's socket")
+        };
+        stream.set_nonblocking(true).expect("a mode");
+        // What is refused is not read to its end.
+        let bytes = if number % 8 == 0 { &hello[..] } else { head.as_bytes() };
+        let _ = stream.write(bytes);
+        held.push(stream);
+        if number % 500 == 0 {
+            assert_eq!(proxy.ask(&echo), "200", "beside {number}");
+        }
+    }
+    assert_eq!(proxy.ask(&echo), "200");
+    let grown = proxy.live.memory_kb("VmHWM") - rest;
+    assert!(grown < 100 * 1024, "it held {grown} kB for {} clients", held.len());
     drop(held);
     proxy.end();
 }

@@ -75,7 +75,7 @@ pub(crate) async fn serve(
         Some(Opened::Tunnel(Tunnel { client, upstream, early })) => {
             record.holds_nothing();
             let moving = tunnel::run(client, upstream, early, &record.moved, cx.pool(), cx.limits(), stop);
-            let ended = moving.await;
+            let ended = Box::pin(moving).await;
             record.close(ended.end, ended.error);
         }
         Some(Opened::Exchange(exchange)) => {
@@ -118,12 +118,12 @@ async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<O
         Arrived::Asked { asks: Asks::Connect(target), head_len } => {
             let first = bytes.split_off(head_len.min(bytes.len()));
             drop(bytes);
-            tunnel_to(client, first, target, record, cx).await
+            Box::pin(tunnel_to(client, first, target, record, cx)).await
         }
         Arrived::Asked { asks: Asks::Plain(plain), .. } => {
             record.via = Via::Http;
             record.method = Some(plain.method.clone());
-            let reached = match reach(&plain.target, Wanted::Request, record, cx).await {
+            let reached = match Box::pin(reach(&plain.target, Wanted::Request, record, cx)).await {
                 Ok(reached) => reached,
                 Err(refusal) => return say_no(client, &refusal, record, cx).await,
             };
@@ -151,7 +151,7 @@ async fn tunnel_to(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Option<Opened> {
-    let reached = match reach(&target, Wanted::Tunnel, record, cx).await {
+    let reached = match Box::pin(reach(&target, Wanted::Tunnel, record, cx)).await {
         Ok(reached) => reached,
         Err(refusal) => return say_no(client, &refusal, record, cx).await,
     };

@@ -42,7 +42,7 @@ pub(super) async fn open(mut client: Stream, record: &mut Record<'_>, cx: &Conte
     let first = bytes.split_off(len.min(bytes.len()));
     drop(bytes);
 
-    let reached = match reach(&target, Wanted::Tunnel, record, cx).await {
+    let reached = match Box::pin(reach(&target, Wanted::Tunnel, record, cx)).await {
         Ok(reached) => reached,
         Err(refusal) => return end_with(client, &socks_reply(refusal.socks_code()), record, cx).await,
     };

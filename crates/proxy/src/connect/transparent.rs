@@ -20,7 +20,7 @@ pub(super) async fn open(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Option<Opened> {
-    match reach(target, Wanted::Tunnel, record, cx).await {
+    match Box::pin(reach(target, Wanted::Tunnel, record, cx)).await {
         Ok(reached) => opened(client, Vec::new(), target.clone(), reached, record, cx).await,
         Err(refusal) => {
             let answer = unheard(&refusal, target, cx.run(), record.conn());
