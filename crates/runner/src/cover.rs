@@ -5,17 +5,18 @@
 //! fs/namespace.c): what has the name now is as open to the stage as the tree around it. Nothing can keep it from that, and
 //! only the host can do it. A file that is renamed itself takes the mount along, and its old name is free. And what the host
 //! mounts in a shown tree comes into the sandbox (mount_namespaces(7), "shared subtrees"): over covers, and writable where the
-//! tree is not. So the table of mounts is watched, and a stage that has lost one, or has got one, is ended.
+//! tree is not. So the table of mounts is watched, and a stage that has lost one, or has got one, is ended; unless the host renamed
+//! another file over a read-only one, which is covered again at once ([`remount`]).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use exeat_sandbox::{Mount, Running};
+use exeat_sandbox::{Mount, Offer, Running, Status};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
@@ -23,10 +24,18 @@ use crate::lists;
 use crate::view::{is_mask, mount_point};
 use exeat_files::names::{Row, joined, rows};
 
+mod remount;
+
+use remount::{Fate, RENAMES, Remounts};
+
 /// Bytes of a table of mounts: bubblewrap reads no more binds than a few thousand.
 const TABLE: usize = 8 << 20;
 /// The longest time between two looks. The kernel tells at once of a mount that is gone, and never of one that has another name.
 const BETWEEN: Duration = Duration::from_millis(500);
+
+/// Looks for the event of a cover that is gone, a millisecond apart: on a loaded machine the kernel takes some between the two
+/// (`synchronize_rcu_expedited` in `namespace_unlock`, fs/namespace.c). The directory is locked meanwhile.
+const IN_VAIN: u32 = 100;
 
 /// The mounts of one sandbox that were planned.
 #[derive(Debug)]
@@ -42,6 +51,12 @@ pub(crate) struct Covers {
     known: BTreeSet<Vec<u8>>,
     /// The table when nothing had changed for the worse, the last time.
     judged: Vec<u8>,
+    /// What mounts covers again, or why nothing does.
+    remounts: io::Result<Remounts>,
+    /// Places that were covered again, and how often.
+    restored: BTreeMap<PathBuf, u64>,
+    /// Places whose file was removed on the host.
+    removed: BTreeSet<PathBuf>,
 }
 
 /// What the host took away from over a stage.
@@ -51,6 +66,14 @@ pub(crate) struct Uncovered {
     pub(crate) over: Option<io::Result<Vec<Change>>>,
     /// What was rewritten meanwhile, and was open to the stage from then on.
     pub(crate) rewritten: Vec<PathBuf>,
+    /// What was replaced and covered again, and how often.
+    pub(crate) restored: BTreeMap<PathBuf, u64>,
+    /// What was removed.
+    pub(crate) removed: BTreeSet<PathBuf>,
+    /// What was removed and has come again, by its path on the host.
+    pub(crate) remade: Vec<PathBuf>,
+    /// Why nothing could be covered again.
+    pub(crate) no_remounts: Option<String>,
 }
 
 impl Uncovered {
@@ -63,6 +86,20 @@ impl Uncovered {
             );
             (place.display().to_string(), line)
         });
+        let restored = self.restored.iter().map(|(place, times)| {
+            let times = if *times == 1 { String::new() } else { format!(" {times} times") };
+            let line = format!(
+                "`{}` was replaced on the host{times}, and is read-only for the stage again",
+                shown(place)
+            );
+            (place.display().to_string(), line)
+        });
+        let removed = self.removed.iter().map(|place| {
+            (place.display().to_string(), format!("`{}` was removed on the host meanwhile", shown(place)))
+        });
+        let no_remounts = self.no_remounts.iter().filter(|_| self.over.is_some()).map(|why| {
+            (why.clone(), format!("a file that the host replaces could not be made read-only again: {why}"))
+        });
         let over = match &self.over {
             None => Vec::new(),
             Some(Ok(changes)) => {
@@ -73,7 +110,7 @@ impl Uncovered {
                 vec![(error.to_string(), format!("{line}: {error}"))]
             }
         };
-        rewritten.chain(over).collect()
+        rewritten.chain(restored).chain(removed).chain(over).chain(no_remounts).collect()
     }
 
     /// What the stage was ended for, by its place inside.
@@ -122,7 +159,7 @@ impl Covers {
     ///
     /// # Errors
     /// When it cannot be read, and `NotFound` when one is gone already.
-    pub(crate) fn new(table: File, planned: &[Mount], masked: &[PathBuf]) -> io::Result<Self> {
+    pub(crate) fn new(table: File, planned: &[Mount], masked: &[PathBuf], offer: &Offer) -> io::Result<Self> {
         let places = planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
         let is_rewritten = |mount: &&Mount| {
             let is_hidden = matches!(mount, Mount::ReadOnly { host, .. } if is_mask(host));
@@ -133,9 +170,18 @@ impl Covers {
         };
         let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
         let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();
-        let planned = planned.to_vec();
-        let mut covers =
-            Self { table, places, planned, rewritten, known: BTreeSet::new(), judged: Vec::new() };
+        let remounts = Remounts::new(offer, replaceable(planned));
+        let mut covers = Self {
+            table,
+            places,
+            planned: planned.to_vec(),
+            rewritten,
+            known: BTreeSet::new(),
+            judged: Vec::new(),
+            remounts,
+            restored: BTreeMap::new(),
+            removed: BTreeSet::new(),
+        };
         let text = covers.text()?;
         covers.known = rows(&text).map(|row| row.id.to_vec()).collect();
         let late = |words: String| Err(io::Error::new(io::ErrorKind::NotFound, words));
@@ -148,12 +194,27 @@ impl Covers {
         Ok(covers)
     }
 
-    /// Waits until the stage has ended, and ends it when one of the mounts is gone, or another one opens something.
-    pub(crate) fn hold(mut self, running: &Running) -> Uncovered {
+    /// Waits until no process of the sandbox is left, and ends the stage when one of the mounts is gone for good, or another one
+    /// opens something.
+    pub(crate) fn hold(mut self, running: Running) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
         let mut rewritten = Vec::new();
-        loop {
-            let lost = match running.until_change(&self.table, BETWEEN) {
-                Ok(exeat_sandbox::Change::Ended) => return Uncovered { over: None, rewritten },
+        let mut over = None;
+        while over.is_none() {
+            let (events, longest) = match &self.remounts {
+                Ok(remounts) => (Some(remounts.events()), remounts.interval().unwrap_or(BETWEEN)),
+                Err(_) => (None, BETWEEN),
+            };
+            let lost = match running.until_change(&self.table, events, longest) {
+                // With what happened just before.
+                Ok(exeat_sandbox::Change::Ended) => match self.restore() {
+                    Ok(lost) if lost.is_empty() => break,
+                    lost => lost,
+                },
+                Ok(exeat_sandbox::Change::Events) => {
+                    // A stage at work in the directory makes many events, and this is in no hurry: the helper is.
+                    std::thread::sleep(Duration::from_millis(1));
+                    self.restore()
+                }
                 Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(),
                 Err(error) => Err(error),
             };
@@ -169,24 +230,79 @@ impl Covers {
                 });
                 changes
             });
-            if lost.as_ref().is_ok_and(Vec::is_empty) {
-                continue;
+            if !lost.as_ref().is_ok_and(Vec::is_empty) {
+                running.kill();
+                over = Some(lost.map(|mut changes| {
+                    changes.dedup();
+                    changes
+                }));
             }
-            running.kill();
-            return Uncovered { over: Some(lost), rewritten };
         }
+        if let Ok(remounts) = &mut self.remounts {
+            remounts.release();
+        }
+        let status = running.wait();
+        // What the stage has made at the last moment under a name that the host had removed.
+        let remade = self.remounts.as_ref().map(Remounts::remade).unwrap_or_default();
+        if over.is_none() && !remade.is_empty() {
+            over = Some(Ok(remade.iter().cloned().map(Change::Gone).collect()));
+        }
+        // From here on whoever waits to write to one of the files may.
+        let no_remounts = self.remounts.err().map(|error| error.to_string());
+        let Self { restored, removed, .. } = self;
+        (status, Uncovered { over, rewritten, restored, removed, remade, no_remounts })
     }
 
     fn changes(&mut self) -> io::Result<Vec<Change>> {
-        let text = self.text()?;
+        let mut changes = self.restore()?;
+        let mut text = self.text()?;
         if text == self.judged {
-            return Ok(Vec::new());
+            return Ok(changes);
         }
+        // A program may replace a file again and again, and the kernel takes the mount away before it tells of the rename.
+        let mut in_vain = 0;
+        for _ in 0..RENAMES {
+            let may_stand = |place: PathBuf| self.remounts.as_ref().is_ok_and(|it| it.knows(&place));
+            if in_vain == IN_VAIN || !self.gone(&text).any(may_stand) {
+                break;
+            }
+            let before = self.restored.values().sum::<u64>();
+            changes.extend(self.restore()?);
+            text = self.text()?;
+            if self.restored.values().sum::<u64>() == before {
+                in_vain += 1;
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        // A mount of ours is no news.
+        let is_ours = |row: &Row<'_>| self.restored.contains_key(&row.at()) && row.is_read_only();
+        let ours: Vec<_> = rows(&text).filter(is_ours).map(|row| row.id.to_vec()).collect();
+        self.known.extend(ours);
         let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row));
-        let changes = self.gone(&text).map(Change::Gone).chain(new.map(|row| Change::Came(row.at())));
-        let changes = changes.collect();
+        let found = self.gone(&text).map(Change::Gone).chain(new.map(|row| Change::Came(row.at())));
+        changes.extend(found);
         self.judged = text;
         Ok(changes)
+    }
+
+    /// Covers again what was replaced on the host. Returns what is lost.
+    fn restore(&mut self) -> io::Result<Vec<Change>> {
+        let Ok(remounts) = &mut self.remounts else { return Ok(Vec::new()) };
+        let mut lost = Vec::new();
+        for (place, fate) in remounts.update()? {
+            match fate {
+                Fate::Restored => *self.restored.entry(place).or_default() += 1,
+                Fate::Removed => {
+                    self.places.remove(place.as_os_str());
+                    self.removed.insert(place);
+                }
+                Fate::Lost => {
+                    self.removed.remove(&place);
+                    lost.push(Change::Gone(place));
+                }
+            }
+        }
+        Ok(lost)
     }
 
     fn gone(&self, text: &[u8]) -> impl Iterator<Item = PathBuf> {
@@ -243,4 +359,21 @@ fn place(mount: &Mount) -> Option<&Path> {
         Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } | Mount::Tmpfs { at, .. } => Some(at),
         _ => None,
     }
+}
+
+/// The mounts that only make a name in a writable tree read-only, with the name on the host and the place.
+fn replaceable(planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    planned.iter().filter_map(|mount| {
+        let Mount::ReadOnly { host, at } = mount else { return None };
+        let trees = planned.iter().filter_map(|mount| match mount {
+            Mount::Writable { host, at } => Some((host, at)),
+            _ => None,
+        });
+        let mut trees = trees.filter(|(tree, place)| {
+            at.strip_prefix(place).is_ok_and(|below| joined(tree, below) == *host) && at != *place
+        });
+        let is_plain = |meta: fs::Metadata| meta.is_file() || meta.is_dir();
+        let is_there = fs::symlink_metadata(host).is_ok_and(is_plain);
+        (is_there && trees.next().is_some()).then(|| (host.clone(), at.clone()))
+    })
 }

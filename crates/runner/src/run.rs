@@ -62,7 +62,8 @@ use crate::stopping::{GRACE, Stopping};
 use crate::terminal::Terminal;
 use crate::view::mount_point;
 use crate::who::Looking;
-use exeat_files::quarantine::{self, DIRECTORY, Found, Keeper, Leftovers, Watch};
+use exeat_files::protected::Obeyed;
+use exeat_files::quarantine::{self, DIRECTORY, Found, Keeper, Leftovers, Missing, MissingName, Watch};
 
 /// From a signal to the word that the command has started, which is on its way when it has.
 const STARTING: Duration = Duration::from_secs(1);
@@ -184,7 +185,7 @@ pub(crate) fn run_on(
         let keeper = keeper(&plan, run);
         let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
         let watches = watches.collect::<io::Result<Vec<_>>>();
-        let watches = watches.map_err(prepare("the watch on protected names"))?;
+        let mut watches = watches.map_err(prepare("the watch on protected names"))?;
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         // The last thing that can fail without a word in the record.
@@ -203,6 +204,12 @@ pub(crate) fn run_on(
         // As they were for the lines that follow, and for whoever has these streams next.
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
+        let remade = outcome.as_mut().map(|done| mem::take(&mut done.uncovered.remade)).unwrap_or_default();
+        watches.extend(remade.iter().filter_map(|path| {
+            let (tree, name) = place_of(&plan, path)?;
+            let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
+            Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
+        }));
         let found = quarantine::finish(&watches);
         for note in found.named.iter().map(noted).chain(noted_more(&found)) {
             // The log fails closed by itself, and the line below tells.
@@ -379,6 +386,13 @@ fn noted(Found { path, moved }: &Found) -> Note {
     let mut note = Note::new(what);
     note.error = Some(words);
     note
+}
+
+/// The writable tree that a path lies in, and its place there.
+fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
+    let mut trees = plan.missing.iter().map(|missing| missing.tree.as_path());
+    let tree = trees.rfind(|tree| path.starts_with(tree)).or_else(|| path.parent())?;
+    Some((tree.to_path_buf(), path.strip_prefix(tree).ok()?.to_str()?.to_owned()))
 }
 
 /// Who sets aside what this run's stage makes under protected names.
@@ -814,10 +828,9 @@ impl Run<'_> {
             }
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
-            let covers = match offer
-                .mounts()
-                .and_then(|table| Covers::new(table, &mounts, &masked).map_err(exeat_sandbox::Error::Watch))
-            {
+            let covers = match offer.mounts().and_then(|table| {
+                Covers::new(table, &mounts, &masked, &offer).map_err(exeat_sandbox::Error::Watch)
+            }) {
                 Ok(covers) => covers,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
@@ -833,8 +846,7 @@ impl Run<'_> {
             // The stage has its own: a reader of its output must see the end when the stage closes it.
             drop(streams);
             if started_to.send(Ok(running.take_terminal())).is_ok() {
-                let uncovered = covers.hold(&running);
-                drop(status_to.send((running.wait(), uncovered)));
+                drop(status_to.send(covers.hold(running)));
             }
             drop(watch);
         };

@@ -125,6 +125,8 @@ pub struct Running {
 pub enum Change {
     /// Its table of mounts is another.
     Mounts,
+    /// The other descriptor can be read.
+    Events,
     /// It is ending, or has ended.
     Ended,
     /// Nothing, in the time given.
@@ -294,6 +296,15 @@ impl Offer {
             .map_err(|(step, source)| Error::Network { step, source })
     }
 
+    /// Starts a process in the sandbox's mount namespace, from the host's side, that mounts there while the stage runs. It has the
+    /// `events`, of an inotify(7) instance, for itself. Nothing of it is inside.
+    ///
+    /// # Errors
+    /// What the kernel refuses; the sandbox stands as before.
+    pub fn mount_helper(&self, events: &OwnedFd, kept: Vec<sys::Kept>) -> io::Result<sys::InsideMounts> {
+        sys::enter_mounts(self.control.pid, self.identity, events, kept)
+    }
+
     /// What finds the process behind a connection in the sandbox's network. To be taken before anything untrusted runs.
     ///
     /// # Errors
@@ -376,13 +387,18 @@ impl Running {
         self.terminal.take()
     }
 
-    /// Waits until the sandbox's table of mounts, from [`Offer::mounts`], has changed since the last time, or bubblewrap has ended,
-    /// but not longer than this, nor than a day.
+    /// Waits until the sandbox's table of mounts, from [`Offer::mounts`], has changed since the last time, `events` can be read, or
+    /// bubblewrap has ended, but not longer than this, nor than a day.
     ///
     /// # Errors
     /// What poll(2) says.
-    pub fn until_change(&self, table: &File, longest: Duration) -> io::Result<Change> {
-        change(table.as_fd(), self.bwrap.as_fd(), Instant::now() + longest.min(A_LOOK))
+    pub fn until_change(
+        &self,
+        table: &File,
+        events: Option<BorrowedFd<'_>>,
+        longest: Duration,
+    ) -> io::Result<Change> {
+        change(table.as_fd(), events, self.bwrap.as_fd(), Instant::now() + longest.min(A_LOOK))
     }
 
     /// As [`Handle::kill`].
@@ -418,19 +434,33 @@ impl Running {
 }
 
 /// As [`Running::until_change`], for a table of mounts and a process.
-pub(crate) fn change(table: BorrowedFd<'_>, process: BorrowedFd<'_>, by: Instant) -> io::Result<Change> {
-    let mut fds = [PollFd::new(table, PollFlags::POLLPRI), PollFd::new(process, PollFlags::POLLIN)];
+pub(crate) fn change(
+    table: BorrowedFd<'_>,
+    events: Option<BorrowedFd<'_>>,
+    process: BorrowedFd<'_>,
+    by: Instant,
+) -> io::Result<Change> {
+    let mut fds = [
+        PollFd::new(table, PollFlags::POLLPRI),
+        PollFd::new(process, PollFlags::POLLIN),
+        PollFd::new(events.unwrap_or(process), PollFlags::POLLIN),
+    ];
     loop {
         // Rounded up, and what is left of it each time: signals may come more often than it is long.
         let left = by.saturating_duration_since(Instant::now()).saturating_add(Duration::from_millis(1));
         match poll(&mut fds, PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)) {
-            Err(Errno::EINTR) if Instant::now() < by => {}
+            Err(Errno::EINTR) if Instant::now() < by => continue,
             Err(Errno::EINTR) | Ok(0) => return Ok(Change::None),
             Err(errno) => return Err(errno.into()),
-            // First, so that a change is not missed because the end came with it.
-            Ok(_) if fds.first().and_then(PollFd::any).unwrap_or(false) => return Ok(Change::Mounts),
-            Ok(_) => return Ok(Change::Ended),
+            Ok(_) => {}
         }
+        let [has_table, has_ended, has_events] = fds.each_ref().map(|fd| fd.any().unwrap_or(false));
+        // In this order, so that a change is not missed because the end came with it.
+        return Ok(match (has_table, has_events && !has_ended) {
+            (true, _) => Change::Mounts,
+            (false, true) => Change::Events,
+            (false, false) => Change::Ended,
+        });
     }
 }
 

@@ -1,6 +1,9 @@
 //! System calls that nix does not wrap, or whose result is a raw descriptor. No policy here.
 
 pub mod attempt;
+mod helper;
+mod lease;
+mod mounts;
 mod netns;
 mod quotas;
 mod start;
@@ -22,6 +25,9 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 
 use crate::spec::Identity;
 
+pub use lease::Lease;
+pub(crate) use mounts::enter as enter_mounts;
+pub use mounts::{InsideMounts, Kept, KeptStatus, Mounted};
 pub(crate) use netns::enter as enter_network;
 pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
@@ -452,7 +458,8 @@ mod tests {
                 }
             });
             let start = Instant::now();
-            let seen = change(table.as_fd(), process.as_fd(), start + Duration::from_millis(500)).unwrap();
+            let seen =
+                change(table.as_fd(), None, process.as_fd(), start + Duration::from_millis(500)).unwrap();
             is_over.store(true, Ordering::Relaxed);
             assert_eq!(seen, Change::None);
             let took = start.elapsed();

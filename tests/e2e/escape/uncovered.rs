@@ -14,6 +14,9 @@ use nix::sys::signal::Signal;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_a_file_that_the_host_replaces", replaced);
+    list.matrix("escape::b11_covers_again_what_the_host_replaces", covered_again);
+    list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
+    list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
     list.users("escape::b11_two_runs_in_one_directory", two_runs);
     list.once("escape::b11_what_the_host_mounts", mounts);
     list.root("escape::b11_what_only_root_may_read", of_root);
@@ -27,12 +30,10 @@ fn ends(live: &mut Live<'_>) {
     wait_for(Duration::from_secs(10), "the end of the run", || live.ended().then_some(()));
 }
 
-/// git writes its configuration so, and many editors write so. What the stage could reach then it never does.
+/// Programs write so, and many editors. What was hidden, and is open to the stage then, it never reads.
 fn replaced(cx: &Cx) {
-    cx.outside(["git", "init", "-q", "."]).cwd(cx.dir()).run().exits(0);
     let result = cx.home().join("result.json");
     for (flags, name) in [
-        (vec![], ".git/config"),
         (vec!["--mask", "keys"], "keys"),
         (vec!["--mask", ".bash_history"], ".bash_history"),
         (vec!["--mask", "dir"], "dir"),
@@ -70,17 +71,116 @@ fn replaced(cx: &Cx) {
     }
 }
 
+/// Writes a file anew as editors do, and git its configuration.
+fn save(cx: &Cx, name: &str, text: &str) {
+    let path = cx.dir().join(name);
+    let new = path.with_extension("saved");
+    fs::write(&new, text).expect("a file");
+    cx.bench().give(&new, cx.is_root());
+    fs::rename(&new, &path).expect("a rename");
+}
+
+/// git and editors on the host go on while a stage runs, and the stage goes on too. What is new is as read-only as what was there.
+fn covered_again(cx: &Cx) {
+    let git = |words: &[&str]| {
+        cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
+    };
+    git(&["init", "-q", "."]);
+    fs::create_dir(cx.dir().join(".vscode")).expect("a directory");
+    cx.write(".vscode/settings.json", "old");
+    cx.write(".mcp.json", "old");
+    let script = "echo ready; read -r go; grep -c new .git/config .mcp.json .vscode/settings.json; \
+                  for it in .git/config .mcp.json .vscode/settings.json; do echo evil >>$it; rm -f $it; done; \
+                  echo x >x; mv x .git/config; exit 7";
+    let mut live = cx.sh(&[], script).stdin_open().start();
+    live.until_prints("ready");
+    git(&["config", "a.new", "1"]);
+    std::thread::sleep(Duration::from_millis(100));
+    git(&["config", "a.b", "2"]);
+    for name in [".mcp.json", ".vscode/settings.json"] {
+        save(cx, name, "new");
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!live.ended());
+    let done = live.wait();
+    done.exits(7).prints("ready\n.git/config:1\n.mcp.json:1\n.vscode/settings.json:1\n");
+    done.says(".git/config` was replaced on the host 2 times, and is read-only for the stage again");
+    done.says(".mcp.json` was replaced on the host, and is read-only for the stage again");
+    for name in [".git/config", ".mcp.json", ".vscode/settings.json"] {
+        let text = fs::read_to_string(cx.dir().join(name)).expect("a file");
+        assert!(text.contains("new") && !text.contains("evil"), "{name}: {text}");
+    }
+    let log = done.record();
+    assert_eq!(log.events("note").iter().filter(|note| note["what"] == "uncovered").count(), 2);
+    assert_eq!(log.events("run_end")[0]["cause"], "exit");
+}
+
+/// A stage that waits for the moment between the host's rename and the new cover. What it has written ends the run.
+fn raced(cx: &Cx) {
+    cx.write("evil", "evil");
+    let writes = "echo evil >>.mcp.json";
+    let renames = "ln -f evil e; mv -f e .mcp.json";
+    let links = "ln .mcp.json .git-link && echo evil >>.git-link; rm -f .git-link";
+    // A descriptor for reading opens the file for writing later.
+    let waits = "exec 3<.mcp.json; read -r word <&3; [ \"$word\" = old ] || { sleep 0.2; echo evil >>/proc/self/fd/3; }";
+    for attack in [writes, renames, links, waits] {
+        let script = format!("echo ready; while :; do {{ {attack}; }} 2>/dev/null; done");
+        for _ in 0..3 {
+            save(cx, ".mcp.json", "old\n");
+            let mut live = cx.sh(&[], &script).start();
+            live.until_prints("ready");
+            for round in 0..10 {
+                save(cx, ".mcp.json", &format!("new {round}\n"));
+                std::thread::sleep(Duration::from_millis(30));
+                if live.ended() {
+                    break;
+                }
+            }
+            std::thread::sleep(Duration::from_millis(300));
+            let is_over = live.ended();
+            if !is_over {
+                live.signal(Signal::SIGTERM);
+            }
+            live.wait();
+            let text = fs::read_to_string(cx.dir().join(".mcp.json")).expect("a file");
+            assert!(is_over || !text.contains("evil"), "{attack}: {text}");
+        }
+    }
+}
+
+/// A name that the host removes is free. That ends nothing, until the stage takes it.
+fn removed(cx: &Cx) {
+    for (takes, code) in [(false, 7), (true, 137)] {
+        cx.write(".mcp.json", "old");
+        let script = if takes { "echo evil >.mcp.json; exec sleep 100" } else { "exit 7" };
+        let script = format!("echo ready; read -r go; {script}");
+        let mut live = cx.sh(&[], &script).stdin_open().start();
+        live.until_prints("ready");
+        fs::remove_file(cx.dir().join(".mcp.json")).expect("a file");
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!live.ended());
+        let done = live.wait();
+        done.exits(code);
+        let line = if takes { "was replaced, renamed or removed" } else { "was removed on the host" };
+        done.says(&format!(".mcp.json` {line}"));
+        assert!(!cx.dir().join(".mcp.json").exists());
+    }
+}
+
 /// The second takes for the caller's what the stage of the first has made; the first moves it aside.
 fn two_runs(cx: &Cx) {
     let mut first = cx.sh(&[], "echo evil >.envrc; echo ready; exec sleep 100").start();
     first.until_prints("ready");
     let mut second =
-        cx.sh(&[], "echo ready; read -r go; echo evil >.envrc; echo it-went-on").stdin_open().start();
+        cx.sh(&[], "echo ready; read -r go; echo evil >.envrc; exec sleep 100").stdin_open().start();
     second.until_prints("ready");
     first.signal(Signal::SIGTERM);
     first.wait().exits(143).says(".envrc` was moved");
-    ends(&mut second);
-    second.wait().exits(137).prints("ready\n").says(".envrc` was replaced, renamed or removed on the host");
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(!second.ended(), "the name alone is free, and that ends nothing");
+    let done = second.wait();
+    done.exits(137).prints("ready\n").says(".envrc` was replaced, renamed or removed on the host");
+    done.says(".envrc` was moved");
     assert!(!cx.dir().join(".envrc").exists());
 }
 

@@ -12,26 +12,15 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use exeat_contract::NAME_SERVER;
 use nix::errno::Errno;
 use nix::libc::{self, c_int};
-use nix::sys::signal::{SigSet, SigmaskHow};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
-use super::PidFd;
+use super::helper::Helper;
 use super::quotas::{self, Quota, quotas};
-use super::start::close_all_but;
-use crate::control::wait;
 use crate::spec::Identity;
-
-/// For one answer. The other side makes a few system calls; past this somebody has stopped it.
-const ANSWER: Duration = Duration::from_secs(2);
-
-/// `_IO(0xb7, 1)`: the user namespace that owns a namespace (ioctl_ns(2)).
-const NS_GET_USERNS: libc::c_ulong = 0xb701;
 
 /// The index of the loopback interface in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
 const LOOPBACK: u8 = 1;
@@ -201,11 +190,7 @@ impl AsFd for Packets {
 
 /// The process in the namespace. It ends when this is dropped, and when this process ends in whatever way.
 #[derive(Debug)]
-pub struct Inside {
-    /// `None` after an answer that did not come: the next one would be taken for it.
-    control: Mutex<Option<UnixStream>>,
-    pid: libc::pid_t,
-}
+pub struct Inside(Helper);
 
 /// The families, as numbers of every width (`AF_INET`, `AF_INET6`).
 const AF_INET: u8 = 2;
@@ -256,35 +241,7 @@ impl Inside {
     /// # Errors
     /// What bind(2) and listen(2) say, and `TimedOut` where the process does not answer within two seconds.
     pub fn listen(&self, at: SocketAddr) -> io::Result<TcpListener> {
-        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let socket = control.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let answer = ask(socket, Ask::new(at));
-        match answer {
-            Ok(Ok(listener)) => Ok(listener.into()),
-            Ok(Err(errno)) => Err(errno.into()),
-            Err(error) => {
-                *control = None;
-                Err(error)
-            }
-        }
-    }
-}
-
-impl Drop for Inside {
-    fn drop(&mut self) {
-        // End of file ends it, where it is another user's and this process may not signal those (CAP_KILL).
-        drop(self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take());
-        let mut status = 0;
-        // SAFETY: a child of this process that nobody else waits for, as it has no signal for its end: so the number is still its own. The
-        // signal is for one that somebody has stopped. Where it is refused, what was stopped is left.
-        unsafe {
-            let watched = PidFd::open(self.pid);
-            libc::kill(self.pid, libc::SIGKILL);
-            if let Ok(process) = &watched {
-                let _ = wait(process.as_fd(), process.as_fd(), None, Instant::now() + ANSWER);
-            }
-            libc::waitpid(self.pid, &raw mut status, libc::__WALL | libc::WNOHANG);
-        }
+        Ok(self.0.with(|socket| ask(socket, Ask::new(at)))??.into())
     }
 }
 
@@ -329,35 +286,21 @@ pub(crate) fn enter(
     open: bool,
 ) -> Result<Network, (NetStep, io::Error)> {
     let other = |error: io::Error| (NetStep::Tell, error);
-    let (ours, its) = pair().map_err(|errno| other(errno.into()))?;
     let path = CString::new(format!("/proc/{pid}/ns/net")).map_err(|error| other(error.into()))?;
     let user = match identity {
         Identity::Other { uid, gid } => Some((uid, gid)),
         Identity::Caller => None,
     };
     let quotas = quotas();
-    // As for the guard: no handler of this process's is to run in the copy.
-    let mask =
-        SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK).map_err(|errno| other(errno.into()))?;
-    // No signal tells of its end: this process may be somebody else's program, which waits for children of its own.
-    // SAFETY: without a stack and flags this is fork(2), without the C library's handlers: nothing but what follows runs.
-    let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) });
-    if child == Ok(0) {
-        // SAFETY: this is the only thread, every signal is blocked, and nothing of the copy is used again.
-        unsafe { serve(its.as_raw_fd(), &path, user, open, &quotas) }
-    }
-    let restored = mask.thread_set_mask();
-    drop(its);
-    let child = child.map_err(|errno| other(errno.into()))?;
-    let pid = libc::pid_t::try_from(child).map_err(|error| other(io::Error::other(error)))?;
+    // SAFETY: `serve` makes system calls only, and does not return.
+    let inside = unsafe {
+        Helper::start(c"sandbox-network", &[], |control| serve(control, &path, user, open, &quotas))
+    };
     // From here on an error ends it.
-    let inside = Inside { control: Mutex::new(Some(ours)), pid };
-    restored.map_err(|errno| other(errno.into()))?;
+    let inside = Inside(inside.map_err(other)?);
     let diag;
     let mut sockets = {
-        let control = inside.control.lock().unwrap_or_else(PoisonError::into_inner);
-        let control = control.as_ref().ok_or_else(|| other(io::ErrorKind::NotConnected.into()))?;
-        let next = || match hear(control).map_err(other)? {
+        let next = || match inside.0.with(hear).map_err(other)? {
             (0, passed) => Ok(passed),
             (told, _) => Err(failed(told)),
         };
@@ -385,16 +328,6 @@ pub(crate) fn enter(
 /// each family.
 const ANSWERS: usize = 3;
 
-/// A pair of sockets that keep messages apart.
-fn pair() -> Result<(UnixStream, UnixStream), Errno> {
-    use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
-    let (ours, its) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
-    let wait = nix::sys::time::TimeVal::new(i64::try_from(ANSWER.as_secs()).unwrap_or(1), 0);
-    setsockopt(&ours, sockopt::ReceiveTimeout, &wait)?;
-    setsockopt(&ours, sockopt::SendTimeout, &wait)?;
-    Ok((ours.into(), its.into()))
-}
-
 /// A step and an error number, as one number that is not 0.
 fn told(step: NetStep, errno: Errno) -> i32 {
     (step as i32) << 16 | (errno as i32 & 0xffff).max(1)
@@ -413,10 +346,6 @@ unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: 
     // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates. The descriptors that
     // are closed are this process's copies, which nothing here uses again.
     unsafe {
-        libc::prctl(libc::PR_SET_NAME, c"sandbox-network".as_ptr());
-        libc::setsid();
-        // The standard streams too: whoever reads the stage's output is to see its end when the stage closes it.
-        close_all_but(0, &[control]);
         // As in stage2: a stage may have many descriptors in flight.
         let mut most: libc::rlimit = mem::zeroed();
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut most) == 0 {
@@ -513,23 +442,12 @@ unsafe fn prepare(
     quotas: &[Quota],
 ) -> Result<(Option<RawFd>, Option<Opened>), (NetStep, Errno)> {
     let at = |step: NetStep| move |errno: Errno| (step, errno);
-    if let Some((uid, gid)) = user {
-        // Whose the namespaces are: they give their owner every capability, and root may lack one (user_namespaces(7)).
-        super::take_credentials(uid, gid).map_err(at(NetStep::User))?;
-    }
+    super::helper::become_owner(user).map_err(at(NetStep::User))?;
     // SAFETY: as in `serve`.
     unsafe {
-        let network = libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
-        let network = Errno::result(network).map_err(at(NetStep::Enter))?;
-        let owner = Errno::result(libc::ioctl(network, NS_GET_USERNS)).map_err(at(NetStep::Enter))?;
-        Errno::result(libc::setns(owner, libc::CLONE_NEWUSER)).map_err(at(NetStep::Enter))?;
-        Errno::result(libc::setns(network, libc::CLONE_NEWNET)).map_err(at(NetStep::Enter))?;
+        super::helper::enter(path, libc::CLONE_NEWNET).map_err(at(NetStep::Enter))?;
         // Where it is refused the stage has what its user has: docs/limits.md says where.
         let _ = quotas::set(quotas);
-        // Nobody of the same uid may look into it.
-        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        libc::close(owner);
-        libc::close(network);
         let how = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // Where it is not to be had, something is not told, and nothing else is different.
         let diag = Errno::result(libc::socket(libc::AF_NETLINK, how, NETLINK_SOCK_DIAG)).ok();
@@ -811,6 +729,7 @@ mod filter {
 mod tests {
     use std::net::{Ipv6Addr, TcpStream};
     use std::os::fd::FromRawFd;
+    use std::time::Duration;
 
     use super::*;
 
@@ -906,8 +825,8 @@ mod tests {
 
     /// A process in whose place this thread answers, or nobody.
     fn inside(pid: libc::pid_t) -> (Inside, UnixStream) {
-        let (ours, its) = pair().unwrap();
-        (Inside { control: Mutex::new(Some(ours)), pid }, its)
+        let (helper, its) = Helper::played(pid);
+        (Inside(helper), its)
     }
 
     /// R01: a moment without descriptors is over with that moment.

@@ -1,0 +1,400 @@
+//! Mounts a cover again after a program on the host replaced the file below it by a rename, as git and many editors do.
+//!
+//! A stage cannot replace a file that is covered: in its mount namespace the name is a mount point, and rename(2) fails with `EBUSY`.
+//! So the first rename over a covered name comes from the host. Until the new file is covered the stage could write to it, or get
+//! hold of it. Three things must show that it did not: the events of the directory, the number of the file's names, and a lease,
+//! which is granted while nobody has the file open for writing. The lease is kept: whoever opens the file for writing later
+//! waits until the stage has been ended, also when it opened the file before in a way that leaves no event (`O_PATH`).
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use exeat_files::names::open_plain;
+use exeat_sandbox::{InsideMounts, Kept, KeptStatus, Lease, Mounted, Offer};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+
+/// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
+const NEW_FILES: usize = 4096;
+/// Renames over one name that are covered without a pause.
+pub(super) const RENAMES: usize = 64;
+/// Attempts to get a lease, a millisecond apart: the program on the host may close the file after it has renamed it.
+const ATTEMPTS: u32 = 20;
+
+/// A name in a directory that is watched.
+type Name = (WatchDescriptor, OsString);
+
+/// The covers that can be mounted again.
+#[derive(Debug)]
+pub(super) struct Remounts {
+    /// `None` where there is nothing to cover, and when the stage is ending.
+    helper: Option<InsideMounts>,
+    inotify: Inotify,
+    /// Covered files by the watch on their directory and by their name there.
+    covers: BTreeMap<Name, Covered>,
+    /// Files that were made since the start, and how often each was opened and closed.
+    new_files: HashMap<Name, Uses>,
+    /// How often a file that is being renamed was used, by the cookie of the rename.
+    moving: Option<(u32, Uses)>,
+    /// The kernel, or this process, has dropped events.
+    has_gaps: bool,
+}
+
+#[derive(Debug)]
+struct Covered {
+    host: PathBuf,
+    /// Its number for the helper.
+    number: usize,
+    /// What the helper did when it was covered last.
+    status: KeptStatus,
+    /// Where the file is shown in the sandbox.
+    places: Vec<PathBuf>,
+    /// What happened to the name since it was covered.
+    state: State,
+    /// The host removed the file.
+    was_removed: bool,
+    lease: Option<Lease>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Nothing: the cover stands.
+    Covered,
+    /// Another file was renamed over it.
+    Replaced,
+    /// That file is covered, and has no lease yet.
+    New,
+    /// Something else, for which a stage may be the cause.
+    Doubtful,
+    /// The name was removed on the host.
+    Removed,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Uses {
+    opened: u32,
+    closed: u32,
+}
+
+impl Uses {
+    /// Whether one program alone has had the file open: the one that made it.
+    fn is_its_makers(self) -> bool {
+        self.opened <= 1 && self.closed <= 1
+    }
+}
+
+/// What became of a cover that is gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fate {
+    /// It stands again.
+    Restored,
+    /// The file was removed, and nothing has its name.
+    Removed,
+    /// It does not stand, or what is below it may be the stage's.
+    Lost,
+}
+
+impl Remounts {
+    /// Watches the directories of these files: their paths on the host, and their places in the sandbox.
+    ///
+    /// # Errors
+    /// What inotify(7) says, such as `EMFILE` where the user has no instance left, and what keeps the helper from its work.
+    pub(super) fn new(offer: &Offer, files: impl Iterator<Item = (PathBuf, PathBuf)>) -> io::Result<Self> {
+        let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
+        let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
+        let mut covers: BTreeMap<_, Covered> = BTreeMap::new();
+        let mut kept: Vec<Kept> = Vec::new();
+        for (host, at) in files {
+            let (Some(dir), Some(name)) = (host.parent(), host.file_name()) else { continue };
+            let dir = open_plain(dir)?;
+            let dir = self_path(&dir);
+            let watch = inotify.add_watch(&dir, mask())?;
+            let place = CString::new(at.as_os_str().as_bytes())?;
+            match covers.entry((watch, name.to_owned())) {
+                Entry::Occupied(known) => {
+                    if let Some(kept) = kept.get_mut(known.get().number) {
+                        kept.places.push(place);
+                    }
+                    known.into_mut().places.push(at);
+                }
+                Entry::Vacant(new) => {
+                    let watch =
+                        renames.add_watch(&dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR)?;
+                    let name = CString::new(name.as_bytes())?;
+                    let (watch, number) = (watch.as_raw(), kept.len());
+                    kept.push(Kept { watch, name, places: vec![place], status: KeptStatus::default() });
+                    if !host.is_dir() {
+                        // See `mount_renamed`, which does the same for the file that comes next.
+                        let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
+                        renames.add_watch(&host, mask)?;
+                    }
+                    let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
+                    let (was_removed, lease) = (false, None);
+                    new.insert(Covered { host, number, status, places, state, was_removed, lease });
+                }
+            }
+        }
+        let helper = offer.mount_helper(&renames.into(), kept)?;
+        Ok(Self {
+            helper: Some(helper),
+            inotify,
+            covers,
+            new_files: HashMap::new(),
+            moving: None,
+            has_gaps: false,
+        })
+    }
+
+    pub(super) fn events(&self) -> BorrowedFd<'_> {
+        self.inotify.as_fd()
+    }
+
+    /// Whether a place may be covered again, or be removed.
+    pub(super) fn knows(&self, place: &Path) -> bool {
+        self.covers.values().any(|cover| cover.places.iter().any(|it| it == place))
+    }
+
+    /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.
+    pub(super) fn release(&mut self) {
+        self.helper = None;
+    }
+
+    /// Files that were removed on the host, and have come again.
+    pub(super) fn remade(&self) -> Vec<PathBuf> {
+        let remade = |cover: &&Covered| cover.was_removed && cover.host.symlink_metadata().is_ok();
+        self.covers.values().filter(remade).map(|cover| cover.host.clone()).collect()
+    }
+
+    /// How soon to look again.
+    pub(super) fn interval(&self) -> Option<Duration> {
+        /// Nothing tells of a writer that waits for a lease.
+        const WITH_LEASES: Duration = Duration::from_millis(10);
+        self.covers.values().any(|cover| cover.lease.is_some()).then_some(WITH_LEASES)
+    }
+
+    /// Reads what has happened, and covers again what was replaced. Returns the places that are not covered any more.
+    ///
+    /// # Errors
+    /// What read(2) says of the events.
+    pub(super) fn update(&mut self) -> io::Result<Vec<(PathBuf, Fate)>> {
+        self.read_events()?;
+        let keys = self.covers.iter().filter(|(_, cover)| cover.needs_care()).map(|(key, _)| key.clone());
+        let keys: Vec<_> = keys.collect();
+        let mut told = Vec::new();
+        for key in keys {
+            let fate = self.restore(&key)?;
+            let places = self.covers.get(&key).map(|cover| cover.places.clone()).unwrap_or_default();
+            told.extend(places.into_iter().map(|place| (place, fate)));
+        }
+        Ok(told)
+    }
+
+    fn restore(&mut self, key: &Name) -> io::Result<Fate> {
+        let Some(cover) = self.covers.get_mut(key) else { return Ok(Fate::Lost) };
+        if cover.state == State::Covered {
+            // Somebody waits to write to it, and does until the stage has been ended and the lease is dropped.
+            return Ok(Fate::Lost);
+        }
+        if cover.state == State::Removed {
+            let is_absent = std::fs::symlink_metadata(&cover.host)
+                .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
+            return Ok(if is_absent { Fate::Removed } else { Fate::Lost });
+        }
+        for _ in 0..RENAMES {
+            match self.cover(key) {
+                Ok(true) => return Ok(Fate::Restored),
+                // Replaced again, while it was covered: by the host, and nobody else.
+                Ok(false) => {}
+                Err(why) => {
+                    tracing::debug!(%why, ?key, "a cover is lost");
+                    break;
+                }
+            }
+        }
+        if let Some(cover) = self.covers.get_mut(key) {
+            cover.state = State::Doubtful;
+        }
+        Ok(Fate::Lost)
+    }
+
+    /// Sees to it that a file that was replaced is covered. False: it was replaced once more after the cover stood.
+    fn cover(&mut self, key: &Name) -> io::Result<bool> {
+        let doubtful = |why| Err(io::Error::other(why));
+        let number = self.covered(key)?.number;
+        let status = self.status(number)?;
+        self.read_events()?;
+        if status.renames != status.mounts {
+            return doubtful("it was replaced twice before it was covered, or could not be covered");
+        }
+        let cover = self.covered(key)?;
+        if cover.state != State::Replaced {
+            return doubtful("something else happened to it");
+        }
+        if cover.status == status && cover.lease.as_ref().is_some_and(Lease::is_quiet) {
+            // The event of a rename that is known already.
+            cover.state = State::Covered;
+            return Ok(true);
+        }
+        cover.lease = None;
+        cover.state = State::New;
+        let lease = cover.lease(status.mounted);
+        for _ in 0..super::IN_VAIN {
+            self.read_events()?;
+            if lease.is_ok() || self.covered(key)?.state != State::New {
+                break;
+            }
+            // The file may have been replaced while it was looked at, and the event is on its way.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let is_the_last = self.status(number)? == status;
+        self.read_events()?;
+        let has_gaps = self.has_gaps;
+        let cover = self.covered(key)?;
+        match (cover.state, lease) {
+            (State::New | State::Replaced, _) if !is_the_last => {
+                cover.state = State::Replaced;
+                Ok(false)
+            }
+            (State::New | State::Replaced, Ok(lease)) if !has_gaps => {
+                (cover.state, cover.lease, cover.status) = (State::Covered, Some(lease), status);
+                Ok(true)
+            }
+            (State::New | State::Replaced, Err(error)) => Err(error),
+            _ => doubtful("it may have been written to"),
+        }
+    }
+
+    fn status(&self, number: usize) -> io::Result<KeptStatus> {
+        self.helper.as_ref().ok_or(io::ErrorKind::NotConnected)?.status(number)
+    }
+
+    fn covered(&mut self, key: &Name) -> io::Result<&mut Covered> {
+        self.covers.get_mut(key).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+
+    fn read_events(&mut self) -> io::Result<()> {
+        /// Reads of 4 KiB before somebody else has a turn: the kernel keeps 16384 events, and says so when it has dropped one.
+        const READS: usize = 256;
+        for _ in 0..READS {
+            match self.inotify.read_events() {
+                Ok(events) => events.into_iter().for_each(|event| self.note(event)),
+                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.has_gaps = true;
+        Ok(())
+    }
+
+    fn note(&mut self, event: InotifyEvent) {
+        let has = |flags: AddWatchFlags| event.mask.intersects(flags);
+        if has(AddWatchFlags::IN_Q_OVERFLOW) {
+            self.has_gaps = true;
+        }
+        let Some(name) = event.name else { return };
+        let key = (event.wd, name);
+        if let Some(cover) = self.covers.get_mut(&key) {
+            let is_makers = match self.moving.take() {
+                Some((cookie, uses)) if cookie == event.cookie => uses.is_its_makers(),
+                // It came from a directory that is not watched, or was there before the stage.
+                _ => true,
+            };
+            cover.note(event.mask, is_makers);
+            return;
+        }
+        if has(AddWatchFlags::IN_CREATE) {
+            if self.new_files.len() >= NEW_FILES {
+                self.new_files.clear();
+                self.has_gaps = true;
+            }
+            self.new_files.insert(key, Uses::default());
+        } else if has(AddWatchFlags::IN_DELETE) {
+            self.new_files.remove(&key);
+        } else if has(AddWatchFlags::IN_MOVED_FROM) {
+            self.moving = self.new_files.remove(&key).map(|uses| (event.cookie, uses));
+        } else if has(AddWatchFlags::IN_MOVED_TO) {
+            if let Some((_, uses)) = self.moving.take() {
+                self.new_files.insert(key, uses);
+            }
+        } else if let Some(uses) = self.new_files.get_mut(&key) {
+            uses.opened += u32::from(has(AddWatchFlags::IN_OPEN));
+            uses.closed += u32::from(has(AddWatchFlags::IN_CLOSE_WRITE));
+        }
+    }
+}
+
+impl Covered {
+    fn needs_care(&self) -> bool {
+        self.state != State::Covered || self.lease.as_ref().is_some_and(|lease| !lease.is_quiet())
+    }
+
+    fn note(&mut self, mask: AddWatchFlags, is_makers: bool) {
+        if mask.contains(AddWatchFlags::IN_OPEN) {
+            return;
+        }
+        let is_rename = mask.contains(AddWatchFlags::IN_MOVED_TO);
+        let is_write = mask.intersects(AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE);
+        self.state = match self.state {
+            State::Covered | State::New | State::Replaced if is_rename && is_makers => State::Replaced,
+            // A program on the host writes to the file itself.
+            State::Covered if is_write => State::Covered,
+            State::Covered if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) => {
+                self.was_removed = true;
+                State::Removed
+            }
+            _ => State::Doubtful,
+        };
+    }
+
+    /// Takes a lease on the file that was mounted.
+    fn lease(&self, mounted: Mounted) -> io::Result<Lease> {
+        let doubtful = |why| Err(io::Error::other(why));
+        let file = File::from(open_regular(&self.host)?);
+        let about = file.metadata()?;
+        if !about.is_file() || about.nlink() != 1 {
+            return doubtful("it is not a file with one name");
+        }
+        if mounted != (Mounted { dev: about.dev(), ino: about.ino() }) {
+            return doubtful("the name leads to another file already");
+        }
+        for _ in 0..ATTEMPTS {
+            match file.try_clone().and_then(Lease::new) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                other => return other,
+            }
+        }
+        doubtful("somebody has it open for writing")
+    }
+}
+
+fn mask() -> AddWatchFlags {
+    AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_DELETE
+        | AddWatchFlags::IN_MOVED_FROM
+        | AddWatchFlags::IN_MOVED_TO
+        | AddWatchFlags::IN_OPEN
+        | AddWatchFlags::IN_MODIFY
+        | AddWatchFlags::IN_CLOSE_WRITE
+        | AddWatchFlags::IN_ONLYDIR
+}
+
+fn self_path(dir: &OwnedFd) -> PathBuf {
+    Path::new("/proc/self/fd").join(OsStr::new(&dir.as_raw_fd().to_string()))
+}
+
+fn open_regular(path: &Path) -> io::Result<OwnedFd> {
+    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    Ok(openat2(AT_FDCWD, path, OpenHow::new().flags(flags).resolve(resolve))?)
+}

@@ -1,0 +1,140 @@
+//! Processes of ours beside a sandbox that act in one of its namespaces from the host's side.
+//!
+//! Each is a copy of this process, because a process with threads may not enter a user namespace. It makes system calls only, and
+//! answers messages until this process closes its socket or ends. No process of the sandbox sees it or may signal it: it is in
+//! the host's other namespaces.
+
+use std::ffi::CStr;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::unix::net::UnixStream;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair, sockopt};
+
+use super::PidFd;
+use super::start::close_all_but;
+use crate::control::wait;
+
+/// The deadline of one answer. The helper makes a few system calls; past this somebody has stopped it.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// `_IO(0xb7, 1)`: returns the user namespace that owns a namespace (ioctl_ns(2)).
+const NS_GET_USERNS: libc::c_ulong = 0xb701;
+
+/// A helper process. It ends when this is dropped, and when this process ends in any way.
+#[derive(Debug)]
+pub(super) struct Helper {
+    /// `None` after an answer that did not come: the next one would be taken for it.
+    control: Mutex<Option<UnixStream>>,
+    pid: libc::pid_t,
+}
+
+impl Helper {
+    /// Forks a helper that runs `body` on its end of the socket. Of the other descriptors it has those in `kept`.
+    ///
+    /// # Safety
+    /// `body` runs in a copy of a process with threads: it makes system calls only, and allocates nothing.
+    pub(super) unsafe fn start(name: &CStr, kept: &[RawFd], body: impl FnOnce(RawFd)) -> io::Result<Self> {
+        let (ours, its) = pair()?;
+        let mut open = [&[its.as_raw_fd()], kept].concat();
+        open.sort_unstable();
+        // As for the guard: no handler of this process runs in the copy.
+        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+        // No signal tells of its end: this process may be a program of somebody else's, which waits for children of its own.
+        // SAFETY: without a stack and flags this is fork(2), without the C library's handlers: nothing but what follows runs.
+        let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) });
+        if child == Ok(0) {
+            // SAFETY: this is the only thread, every signal is blocked, and nothing of the copy is used again.
+            unsafe {
+                libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+                libc::setsid();
+                // The standard streams too: a reader of the stage's output must see its end when the stage closes it.
+                close_all_but(0, &open);
+            }
+            body(its.as_raw_fd());
+            // SAFETY: ends this process, without the handlers of the one that it is a copy of.
+            unsafe { libc::_exit(1) }
+        }
+        let restored = mask.thread_set_mask();
+        drop(its);
+        let pid = libc::pid_t::try_from(child?).map_err(io::Error::other)?;
+        // From here on an error ends it.
+        let helper = Self { control: Mutex::new(Some(ours)), pid };
+        restored?;
+        Ok(helper)
+    }
+
+    /// A helper in whose place a test answers.
+    #[cfg(test)]
+    pub(super) fn played(pid: libc::pid_t) -> (Self, UnixStream) {
+        let (ours, its) = pair().unwrap();
+        (Self { control: Mutex::new(Some(ours)), pid }, its)
+    }
+
+    /// Asks something. After an error here the helper is asked nothing more.
+    pub(super) fn with<T>(&self, ask: impl FnOnce(&UnixStream) -> io::Result<T>) -> io::Result<T> {
+        let mut control = self.control.lock().unwrap_or_else(PoisonError::into_inner);
+        let answer = ask(control.as_ref().ok_or(io::ErrorKind::NotConnected)?);
+        if answer.is_err() {
+            *control = None;
+        }
+        answer
+    }
+}
+
+impl Drop for Helper {
+    fn drop(&mut self) {
+        // End of file ends it, where it is another user's and this process may not signal those (CAP_KILL).
+        drop(self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let mut status = 0;
+        // SAFETY: a child of this process that nobody else waits for, as it has no signal for its end: so the number is still its own.
+        // The signal is for one that somebody has stopped. Where it is refused, what was stopped is left.
+        unsafe {
+            let watched = PidFd::open(self.pid);
+            libc::kill(self.pid, libc::SIGKILL);
+            if let Ok(process) = &watched {
+                let _ = wait(process.as_fd(), process.as_fd(), None, Instant::now() + ANSWER);
+            }
+            libc::waitpid(self.pid, &raw mut status, libc::__WALL | libc::WNOHANG);
+        }
+    }
+}
+
+/// A pair of sockets that keep messages apart.
+fn pair() -> Result<(UnixStream, UnixStream), Errno> {
+    let (ours, its) = socketpair(AddressFamily::Unix, SockType::SeqPacket, None, SockFlag::SOCK_CLOEXEC)?;
+    let wait = nix::sys::time::TimeVal::new(i64::try_from(ANSWER.as_secs()).unwrap_or(1), 0);
+    setsockopt(&ours, sockopt::ReceiveTimeout, &wait)?;
+    setsockopt(&ours, sockopt::SendTimeout, &wait)?;
+    Ok((ours.into(), its.into()))
+}
+
+/// Becomes the user whose the namespaces are: they give their owner every capability, and root may lack one
+/// (user_namespaces(7)).
+pub(super) fn become_owner(user: Option<(u32, u32)>) -> Result<(), Errno> {
+    user.map_or(Ok(()), |(uid, gid)| super::take_credentials(uid, gid))
+}
+
+/// Enters a namespace of this type, from its path in `/proc`, and the user namespace that owns it.
+///
+/// # Safety
+/// The caller is the only thread of its process.
+pub(super) unsafe fn enter(path: &CStr, kind: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: each call takes numbers, constants or a C string.
+    unsafe {
+        let namespace = Errno::result(libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC))?;
+        let owner = Errno::result(libc::ioctl(namespace, NS_GET_USERNS))?;
+        Errno::result(libc::setns(owner, libc::CLONE_NEWUSER))?;
+        Errno::result(libc::setns(namespace, kind))?;
+        // Nobody of the same uid may look into it.
+        libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
+        libc::close(owner);
+        libc::close(namespace);
+    }
+    Ok(())
+}

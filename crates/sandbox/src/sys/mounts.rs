@@ -1,0 +1,342 @@
+//! In a sandbox's mount namespace, from the host's side: what makes a name read-only while the stage runs.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use nix::errno::Errno;
+use nix::libc;
+use nix::sys::socket::MsgFlags;
+
+use super::helper::{Helper, become_owner, enter as enter_namespace};
+use crate::spec::Identity;
+
+/// A file whose name is kept read-only in the sandbox: when another file was renamed over it, that one is mounted there.
+#[derive(Debug)]
+pub struct Kept {
+    /// The watch on its directory, for `IN_MOVED_TO` (inotify(7)). The file has one as well, for `IN_ATTRIB`.
+    pub watch: i32,
+    /// Its name there.
+    pub name: CString,
+    /// Its paths in the sandbox.
+    pub places: Vec<CString>,
+    /// What happened to it.
+    pub status: KeptStatus,
+}
+
+/// What happened to a file that is kept read-only.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct KeptStatus {
+    /// Files that were renamed over it.
+    pub renames: u32,
+    /// Those of them that were mounted before the next one came.
+    pub mounts: u32,
+    /// The last one.
+    pub mounted: Mounted,
+}
+
+/// A process in a sandbox's mount namespace, which mounts for as long as this exists.
+#[derive(Debug)]
+pub struct InsideMounts(Helper);
+
+/// The file that a name led to when it was mounted.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Mounted {
+    /// The device of its file system.
+    pub dev: u64,
+    /// Its inode.
+    pub ino: u64,
+}
+
+/// Bytes of a path, with the NUL that ends it.
+const PATH: usize = libc::PATH_MAX as usize;
+
+/// Bytes of a request: where to mount, and what; nothing for the target itself, read-only. Each ends with a NUL.
+const ASK: usize = 2 * PATH;
+
+/// An answer, as it is sent.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Answer {
+    status: KeptStatus,
+    /// The error number of what failed, or 0.
+    errno: i32,
+    zero: u32,
+}
+
+/// Starts a process that enters the mount namespace of a process, whose user is this. It reads `events`, an inotify(7) instance that
+/// does not block, and has them for itself.
+///
+/// # Errors
+/// What clone(2) and setns(2) say.
+pub(crate) fn enter(
+    pid: libc::pid_t,
+    identity: Identity,
+    events: &OwnedFd,
+    mut kept: Vec<Kept>,
+) -> io::Result<InsideMounts> {
+    let path = CString::new(format!("/proc/{pid}/ns/mnt"))?;
+    let user = match identity {
+        Identity::Other { uid, gid } => Some((uid, gid)),
+        Identity::Caller => None,
+    };
+    // SAFETY: `serve` makes system calls only, and does not return.
+    let helper = unsafe {
+        Helper::start(c"sandbox-mounts", &[events.as_raw_fd()], |control| {
+            serve(control, events.as_raw_fd(), &path, user, &mut kept)
+        })
+    }?;
+    match helper.with(hear)?.errno {
+        0 => Ok(InsideMounts(helper)),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+impl InsideMounts {
+    /// What has happened to a file by now.
+    ///
+    /// # Errors
+    /// `TimedOut` where the process does not answer within two seconds.
+    pub fn status(&self, number: usize) -> io::Result<KeptStatus> {
+        let number = u32::try_from(number).map_err(io::Error::other)?;
+        self.ask(&[&b"?"[..], &number.to_ne_bytes()].concat())
+    }
+
+    /// Mounts what is at `source` in the sandbox at `target`. Follows no symbolic link.
+    ///
+    /// # Errors
+    /// What openat2(2), open_tree(2) and move_mount(2) say, and `TimedOut` where the process does not answer within two seconds.
+    pub fn bind(&self, source: &Path, target: &Path) -> io::Result<Mounted> {
+        let paths = [target, source].map(|path| path.as_os_str().as_bytes());
+        if paths.iter().any(|path| path.len() >= PATH || path.contains(&0)) {
+            return Err(Errno::ENAMETOOLONG.into());
+        }
+        self.ask(&[paths[0], b"\0", paths[1], b"\0"].concat()).map(|status| status.mounted)
+    }
+
+    fn ask(&self, ask: &[u8]) -> io::Result<KeptStatus> {
+        let answer = self.0.with(|socket| {
+            nix::sys::socket::send(socket.as_raw_fd(), ask, MsgFlags::MSG_NOSIGNAL)?;
+            hear(socket)
+        })?;
+        match answer.errno {
+            0 => Ok(answer.status),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
+}
+
+fn hear(socket: &UnixStream) -> io::Result<Answer> {
+    let mut answer = Answer::default();
+    // SAFETY: a live local of that length, which any bytes make a value of.
+    let read = Errno::result(unsafe {
+        libc::recv(socket.as_raw_fd(), (&raw mut answer).cast(), mem::size_of::<Answer>(), 0)
+    })?;
+    if usize::try_from(read) != Ok(mem::size_of::<Answer>()) {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(answer)
+}
+
+/// Mounts what comes, and serves requests until the other end is closed.
+fn serve(control: RawFd, events: RawFd, path: &CStr, user: Option<(u32, u32)>, kept: &mut [Kept]) -> ! {
+    // It sleeps until something is to be mounted, and that is in a hurry.
+    super::prefer_this_thread();
+    // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates.
+    unsafe {
+        let entered = become_owner(user).and_then(|()| enter_namespace(path, libc::CLONE_NEWNS));
+        answer(control, entered.map(|()| KeptStatus::default()));
+        if entered.is_err() {
+            libc::_exit(1);
+        }
+        let mut ask = [0_u8; ASK];
+        let mut fds = [control, events].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+        loop {
+            libc::poll(fds.as_mut_ptr(), 2, -1);
+            // Before an answer too: it tells how things are now.
+            mount_renamed(events, kept);
+            if fds[0].revents == 0 {
+                continue;
+            }
+            let read = libc::recv(control, ask.as_mut_ptr().cast(), ASK, libc::MSG_DONTWAIT);
+            if read < 0 && [Errno::EINTR, Errno::EAGAIN].contains(&Errno::last()) {
+                continue;
+            }
+            let asked = usize::try_from(read).ok().and_then(|length| ask.get(..length)).unwrap_or_default();
+            match asked {
+                [] => libc::_exit(0),
+                [b'?', number @ ..] => {
+                    let number = number.try_into().map_or(u32::MAX, u32::from_ne_bytes);
+                    let kept = usize::try_from(number).ok().and_then(|number| kept.get(number));
+                    answer(control, kept.map(|kept| kept.status).ok_or(Errno::EINVAL));
+                }
+                paths => answer(control, bind(paths)),
+            }
+        }
+    }
+}
+
+fn answer(control: RawFd, result: Result<KeptStatus, Errno>) {
+    let answer = match result {
+        Ok(status) => Answer { status, ..Answer::default() },
+        Err(errno) => Answer { errno: (errno as i32).max(1), ..Answer::default() },
+    };
+    // SAFETY: a live local of that length; its bytes are all initialized.
+    unsafe { libc::send(control, (&raw const answer).cast(), mem::size_of::<Answer>(), libc::MSG_NOSIGNAL) };
+}
+
+fn bind(paths: &[u8]) -> Result<KeptStatus, Errno> {
+    let text = |bytes| CStr::from_bytes_until_nul(bytes).map_err(|_| Errno::EINVAL);
+    let target = text(paths)?;
+    let source = text(paths.get(target.count_bytes() + 1..).unwrap_or_default())?;
+    let mounted = place(&Opened::at(source)?, &Opened::at(target)?, 0)?;
+    Ok(KeptStatus { mounted, ..KeptStatus::default() })
+}
+
+/// Mounts the files that were renamed over others.
+fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
+    note_renames(events, kept);
+    for number in 0..kept.len() {
+        let Some(file) = kept.get_mut(number) else { break };
+        let wanted = file.status.renames;
+        if wanted == file.status.mounts {
+            continue;
+        }
+        let mut mounted = Ok(Mounted::default());
+        for path in &file.places {
+            mounted = Opened::at(path).and_then(|it| place(&it, &it, libc::MOUNT_ATTR_RDONLY));
+            if mounted.is_err() {
+                break;
+            }
+        }
+        // Two renames over one name, one after the other, are one event to the kernel (inotify_merge). What changes for the file
+        // that is replaced is an event too, and keeps them apart.
+        if let (Ok(_), Some(path)) = (mounted, file.places.first()) {
+            let mask = libc::IN_ATTRIB | libc::IN_DONT_FOLLOW;
+            // SAFETY: the path is a C string.
+            let watched = unsafe { libc::inotify_add_watch(events, path.as_ptr(), mask) };
+            mounted = Errno::result(watched).and(mounted);
+        }
+        note_renames(events, kept);
+        let Some(KeptStatus { renames, mounts, mounted: last }) =
+            kept.get_mut(number).map(|it| &mut it.status)
+        else {
+            break;
+        };
+        // Where two came before the mount, who renamed the second one is not known: the two numbers stay apart for good.
+        if let Ok(mounted) = mounted
+            && *renames == wanted
+            && wanted == mounts.wrapping_add(1)
+        {
+            (*mounts, *last) = (wanted, mounted);
+        }
+    }
+}
+
+/// Counts the renames that the kernel tells of.
+fn note_renames(events: RawFd, kept: &mut [Kept]) {
+    /// `struct inotify_event` before the name.
+    const HEADER: usize = 16;
+    let mut buffer = [0_u8; 4096];
+    loop {
+        // SAFETY: a live local of that length.
+        let read = unsafe { libc::read(events, buffer.as_mut_ptr().cast(), buffer.len()) };
+        let mut rest = match usize::try_from(read) {
+            Ok(length) if length > 0 => buffer.get(..length).unwrap_or_default(),
+            _ => return,
+        };
+        while let Some((header, after)) = rest.split_at_checked(HEADER) {
+            let number = |at: usize| {
+                let bytes = header.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+                bytes.map_or(0, u32::from_ne_bytes)
+            };
+            let (watch, mask, length) = (number(0).cast_signed(), number(4), number(12));
+            let Some((name, next)) = after.split_at_checked(usize::try_from(length).unwrap_or(usize::MAX))
+            else {
+                return;
+            };
+            rest = next;
+            let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
+            let is_lost = mask & libc::IN_Q_OVERFLOW != 0;
+            for file in kept.iter_mut() {
+                if is_lost {
+                    // The two numbers stay apart for good.
+                    file.status.renames = file.status.renames.wrapping_add(2);
+                } else if file.watch == watch && file.name.as_c_str() == name {
+                    file.status.renames = file.status.renames.wrapping_add(1);
+                }
+            }
+        }
+    }
+}
+
+/// Mounts a copy of the mount of one file or directory on another.
+fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<Mounted, Errno> {
+    const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
+    const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
+    let recursive = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
+    let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC | recursive.cast_unsigned();
+    let attributes = libc::mount_attr {
+        attr_set: attributes | libc::MOUNT_ATTR_NOSUID | libc::MOUNT_ATTR_NODEV,
+        attr_clr: 0,
+        propagation: 0,
+        userns_fd: 0,
+    };
+    // SAFETY: each call takes numbers, C strings and pointers to live locals of the size given.
+    unsafe {
+        let tree = Errno::result(libc::syscall(libc::SYS_open_tree, source.0, c"".as_ptr(), flags))?;
+        let tree = Opened(RawFd::try_from(tree).map_err(|_| Errno::EBADF)?);
+        let size = mem::size_of::<libc::mount_attr>();
+        Errno::result(libc::syscall(
+            libc::SYS_mount_setattr,
+            tree.0,
+            c"".as_ptr(),
+            recursive,
+            &raw const attributes,
+            size,
+        ))?;
+        let mut stat: libc::stat = mem::zeroed();
+        Errno::result(libc::fstat(tree.0, &raw mut stat))?;
+        Errno::result(libc::syscall(
+            libc::SYS_move_mount,
+            tree.0,
+            c"".as_ptr(),
+            target.0,
+            c"".as_ptr(),
+            MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
+        ))?;
+        Ok(Mounted { dev: stat.st_dev, ino: stat.st_ino })
+    }
+}
+
+/// A descriptor that this process closes when it is done. Nothing here allocates.
+struct Opened(RawFd);
+
+impl Opened {
+    /// Opens a path of the sandbox without reading it, through no symbolic link.
+    fn at(path: &CStr) -> Result<Self, Errno> {
+        // SAFETY: any bytes, zero for one, make this a value.
+        let mut how: libc::open_how = unsafe { mem::zeroed() };
+        how.flags = u64::from((libc::O_PATH | libc::O_NOFOLLOW | libc::O_CLOEXEC).cast_unsigned());
+        how.resolve = libc::RESOLVE_NO_SYMLINKS | libc::RESOLVE_NO_MAGICLINKS;
+        let size = mem::size_of::<libc::open_how>();
+        // SAFETY: the path is a C string, and `how` is a live local of the size given.
+        let opened = Errno::result(unsafe {
+            libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, path.as_ptr(), &raw const how, size)
+        })?;
+        RawFd::try_from(opened).map(Self).map_err(|_| Errno::EBADF)
+    }
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        // SAFETY: a descriptor of this process that nothing else uses.
+        unsafe { libc::close(self.0) };
+    }
+}
