@@ -27,6 +27,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.users("limits::l12_a_stage_has_half_of_the_caller_s_descriptors", half_of_descriptors);
     list.alone("limits::l12_a_stage_takes_a_part_of_inotify", inotify);
     list.users("limits::l12_a_stage_takes_no_leases", leases);
+    list.matrix("limits::l08_the_kernel_ends_the_stage_first_when_memory_runs_out", oom_score);
     list.matrix("limits::k11_cpu_time", cpu_time);
     list.matrix("limits::k11_r06_tmpfs_size", tmpfs_size);
     list.matrix("limits::k11_output_is_cut_at_the_byte", output);
@@ -92,12 +93,15 @@ fn threads(cx: &Cx) {
     done.exits(0).prints("29, then EAGAIN\n");
 }
 
-/// Whether we have CAP_SYS_NICE (capabilities(7)).
-fn may_run_first() -> bool {
+/// Whether this process has a capability, by its number (capabilities(7)).
+fn is_capable(number: u32) -> bool {
     let status = fs::read_to_string("/proc/self/status").expect("status");
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:")).expect("capabilities");
-    u64::from_str_radix(set.trim(), 16).expect("hex") & 1 << 23 != 0
+    u64::from_str_radix(set.trim(), 16).expect("hex") & 1 << number != 0
 }
+
+const CAP_SYS_NICE: u32 = 23;
+const CAP_SYS_RESOURCE: u32 = 24;
 
 /// Forks that a bomb tries: see the probe.
 const BOMB: u64 = 2000;
@@ -123,7 +127,10 @@ fn explode(cx: &Cx, as_root: bool) {
     let shards = fs::metadata(cx.dir().join("shards")).expect("shards").len();
     if as_root {
         was_stopped(cx, &done, "pids", "100");
-        assert!(shards < BOMB / 2 || !may_run_first(), "it burned out, and was not put out: {shards}");
+        assert!(
+            shards < BOMB / 2 || !is_capable(CAP_SYS_NICE),
+            "it burned out, and was not put out: {shards}"
+        );
     } else {
         done.exits(124);
         assert_eq!(shards, 99, "the probe is one of them");
@@ -306,6 +313,26 @@ fn leases(cx: &Cx) {
         .run()
         .exits(0)
         .prints("ok\n");
+}
+
+/// proc_pid_oom_score_adj(5), which processes inherit: the whole sandbox goes before anything else does.
+fn oom_score(cx: &Cx) {
+    let script = "cat /proc/1/oom_score_adj /proc/self/oom_score_adj; echo 0 2>/dev/null >/proc/self/oom_score_adj \
+                  || echo refused; echo ready; exec sleep 30";
+    let mut live = cx.sh(&[], script).start();
+    live.until_prints("ready\n");
+    // What was raised without CAP_SYS_RESOURCE can be lowered again: documented.
+    let is_held = cx.is_root() && is_capable(CAP_SYS_RESOURCE);
+    let refused = if is_held { "refused\n" } else { "" };
+    assert_eq!(live.printed(), format!("1000\n1000\n{refused}ready\n"));
+    let score =
+        |pid| fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).expect("a score").trim().to_owned();
+    let own = score(live.pid());
+    assert_ne!(own, "1000");
+    let guard = *live.pids("sandbox-guard").first().expect("the guard");
+    assert_eq!(score(guard), if is_held { "-500" } else { &own });
+    live.signal(nix::sys::signal::Signal::SIGTERM);
+    live.wait().exits(143);
 }
 
 fn cpu_time(cx: &Cx) {

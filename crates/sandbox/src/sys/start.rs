@@ -3,7 +3,7 @@
 //! [`Command`] forks a *guard*, which never comes back to the code of this process. The guard forks the process that becomes
 //! bubblewrap, and waits. What fails in either is told through a pipe, so that whoever waits for the start may stop waiting.
 
-use std::ffi::{CString, OsStr};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -119,6 +119,8 @@ struct Plan {
     mask: SigSet,
     /// The real uid that the guard needs for its signals to be let through, where that is another one.
     real_uid: Option<u32>,
+    /// The guard asks the kernel to end it later than others when memory runs out.
+    is_to_be_protected: bool,
 }
 
 /// Starts a command, which waits for the fork alone. Its child is the guard, which ends where the program is not executed: `told` says
@@ -141,7 +143,7 @@ pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
         _ => None,
     };
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-    let plan = Plan { start, words, open, mask, real_uid };
+    let plan = Plan { start, words, open, mask, real_uid, is_to_be_protected: is_oom_score_above(-500) };
     // SAFETY: the closure makes system calls only, and allocates nothing, so that it is sound in the child of a process with
     // threads. It does not return, so that what it closes is closed for good.
     unsafe { command.pre_exec(move || guard(&plan)) };
@@ -174,6 +176,9 @@ fn guard(plan: &Plan) -> ! {
         // The other end of the lifeline among them, and the pipe by which `Command` waits.
         close_all_but(3, &plan.open);
         let own = nix::unistd::getpid();
+        if plan.is_to_be_protected {
+            let _ = set_oom_score(c"-500");
+        }
         let started = take_real_uid(plan.real_uid).and_then(|()| {
             // With SIGCHLD alone this is fork(2), without the C library's handlers: nothing but what follows runs.
             Ok(Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0))?)
@@ -247,9 +252,31 @@ fn execute(plan: &Plan, guard: Pid) -> ! {
     unsafe { libc::_exit(1) }
 }
 
+/// Sets what the kernel adds to the size of this process, and of those that it starts, when it looks for one to end because memory
+/// has run out: proc_pid_oom_score_adj(5). Makes system calls only.
+fn set_oom_score(score: &CStr) -> nix::Result<()> {
+    // SAFETY: C strings that live as long as the calls; the descriptor is closed once.
+    unsafe {
+        let path = c"/proc/self/oom_score_adj";
+        let file = Errno::result(libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC))?;
+        let written = Errno::result(libc::write(file, score.as_ptr().cast(), score.count_bytes()));
+        libc::close(file);
+        written.map(drop)
+    }
+}
+
+/// Whether this process has a score above this one, which only CAP_SYS_RESOURCE may lower.
+fn is_oom_score_above(score: i32) -> bool {
+    let own = std::fs::read_to_string("/proc/self/oom_score_adj");
+    own.is_ok_and(|own| own.trim().parse().is_ok_and(|own: i32| own > score))
+}
+
 /// What is done for the program in its process.
 fn prepare(start: &Start, guard: Pid) -> Result<(), Failure> {
     no_handlers();
+    // When memory runs out the kernel ends the stage first, and not this side, which tidies up after it. With CAP_SYS_RESOURCE, and so
+    // while this is root, the stage cannot take it back. Anybody may raise it; where `/proc` cannot be written it stays as it is.
+    let _ = set_oom_score(c"1000");
     // Before bubblewrap asks for the same: the guard, too, may be killed.
     die_with(guard)?;
     // A session of its own: the terminal's signals are for exeat, which passes them on in order.
