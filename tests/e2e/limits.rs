@@ -20,6 +20,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("limits::k11_memory_of_many_processes", memory_of_many);
     list.matrix("limits::k11_shared_memory_counts_once", shared_memory);
     list.matrix("limits::k11_files_in_memory_are_memory", files_in_memory);
+    list.matrix("limits::l08_memory_files_are_memory", memory_files);
     list.once("limits::k11_runtimes_start_in_2_gib", runtimes);
     list.matrix("limits::k11_file_size", file_size);
     list.matrix("limits::k11_open_files", open_files);
@@ -191,6 +192,20 @@ fn files_in_memory(cx: &Cx) {
     // What lies on the host, in memory or not, is not the stage's.
     let script = "head -c 150000000 /dev/zero >x; sleep 0.3; rm x; echo gone";
     cx.exeat(["run", "--memory", "100MiB", "--", "sh", "-c", script]).run().exits(0).prints("gone\n");
+}
+
+/// A memory file (memfd_create(2)) counts for no process unless it is mapped. It counts once, however many descriptors lead to it.
+fn memory_files(cx: &Cx) {
+    limited(cx, "", "hog-memfd 200 0 0").run().exits(0).prints("ok\n");
+    limited(cx, "--memory 300MiB", "hog-memfd 200 0 300").run().exits(0).prints("ok\n");
+    // Also where it is behind many other descriptors; and one that is mapped is there once.
+    for descriptors in ["0", "8000"] {
+        let limits = "--memory 100MiB --open-files 9000";
+        let done = limited(cx, limits, &format!("hog-memfd 200 {descriptors} 30000")).run();
+        was_stopped(cx, &done, "memory", "100MiB");
+        assert!(done.took < Duration::from_secs(8), "{done:?}");
+    }
+    limited(cx, "--memory 300MiB", "hog-mapped-memfd 200 500").run().exits(0).prints("ok\n");
 }
 
 /// They reserve far more than they use.

@@ -62,6 +62,48 @@ pub(crate) fn hog_vfork(megabytes: &str, millis: &str) -> Said {
     Ok("ok".into())
 }
 
+/// Writes so much into memory files that nobody maps, beside so many descriptors of other files, and keeps them for so many milliseconds.
+pub(crate) fn hog_memfd(megabytes: &str, descriptors: &str, millis: &str) -> Said {
+    let beside: io::Result<Vec<_>> =
+        (0..number(descriptors)?).map(|_: u32| File::open("/dev/null")).collect();
+    let file = nix::sys::memfd::memfd_create(c"hog", nix::sys::memfd::MFdFlags::empty())?;
+    // The same file again counts once.
+    let (mut file, again) = (File::from(file.try_clone()?), file);
+    for _ in 0..number(megabytes)? {
+        file.write_all(&[1; MEGABYTE])?;
+    }
+    thread::sleep(Duration::from_millis(number(millis)?));
+    black_box((beside?, again));
+    Ok("ok".into())
+}
+
+/// Writes so much into a memory file that is also mapped and touched, as garbage collectors and browsers do.
+pub(crate) fn hog_mapped_memfd(megabytes: &str, millis: &str) -> Said {
+    let file = nix::sys::memfd::memfd_create(c"hog", nix::sys::memfd::MFdFlags::empty())?;
+    let length = number::<usize>(megabytes)? * MEGABYTE;
+    nix::unistd::ftruncate(&file, i64::try_from(length).map_err(io::Error::other)?)?;
+    // SAFETY: a new mapping of a file that is as long, which nobody else has.
+    unsafe {
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let place = libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            protection,
+            libc::MAP_SHARED,
+            std::os::fd::AsRawFd::as_raw_fd(&file),
+            0,
+        );
+        if place == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        for page in (0..length).step_by(PAGE) {
+            place.cast::<u8>().add(page).write_volatile(1);
+        }
+    }
+    thread::sleep(Duration::from_millis(number(millis)?));
+    Ok("ok".into())
+}
+
 /// Starts processes that sleep, until there are so many or the kernel refuses.
 pub(crate) fn forks(most: &str, millis: &str) -> Said {
     let (most, pause) = (number(most)?, Duration::from_millis(number(millis)?));

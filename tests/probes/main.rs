@@ -102,6 +102,8 @@ fn main() -> ExitCode {
         ["hogs", processes, megabytes, millis] => limits::hogs(processes, megabytes, millis),
         ["hog-shared", processes, megabytes, millis] => limits::hog_shared(processes, megabytes, millis),
         ["hog-vfork", megabytes, millis] => limits::hog_vfork(megabytes, millis),
+        ["hog-memfd", megabytes, descriptors, millis] => limits::hog_memfd(megabytes, descriptors, millis),
+        ["hog-mapped-memfd", megabytes, millis] => limits::hog_mapped_memfd(megabytes, millis),
         ["forks", most, millis] => limits::forks(most, millis),
         ["bomb", most, millis] => limits::bomb(most, millis),
         ["threads", most] => limits::threads(most),

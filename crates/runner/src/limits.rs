@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use exeat_policy::{LEAST_MEMORY, Limits, Size};
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{Inside, Mount, Offer, Resource, Rlimit};
+use exeat_sandbox::{Inside, MemoryFiles, Mount, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
 
 use crate::error::Error;
@@ -28,6 +28,8 @@ const LONGEST: Duration = Duration::from_millis(500);
 const CONFIRM: Duration = Duration::from_millis(10);
 /// What walking page tables may take before the rest is estimated, and estimated high.
 const WALK: Duration = Duration::from_secs(1);
+/// What looking for memory files may take in one look; the next one goes on from there.
+const FILES: Duration = Duration::from_millis(50);
 /// How long the sandbox may be unreadable, for want of descriptors for instance, before the stage is stopped.
 const BLIND: Duration = Duration::from_secs(2);
 /// The fewest descriptors that stage2 and a dynamic linker need.
@@ -216,8 +218,9 @@ impl Held {
             self.watches_pids().map(|most| Watched::Pids { most, all: u64::from(most).saturating_add(own) }),
         ];
         for what in what.into_iter().flatten() {
-            let watcher =
-                Watcher { inside: Arc::clone(&inside), handle: offer.handle(), what, stop: stop.clone() };
+            let files = MemoryFiles::new().map_err(exeat_sandbox::Error::Watch)?;
+            let (inside, handle) = (Arc::clone(&inside), offer.handle());
+            let watcher = Watcher { inside, files, handle, what, stop: stop.clone() };
             watch.add(watcher).map_err(exeat_sandbox::Error::Watch)?;
         }
         Ok(Some(watch))
@@ -308,6 +311,7 @@ impl Drop for Watch {
 
 struct Watcher {
     inside: Arc<Inside>,
+    files: MemoryFiles,
     handle: Handle,
     what: Watched,
     stop: Sender<Stop>,
@@ -324,7 +328,7 @@ enum Watched {
 }
 
 impl Watcher {
-    fn watch(self, is_over: &mpsc::Receiver<()>) {
+    fn watch(mut self, is_over: &mpsc::Receiver<()>) {
         if matches!(self.what, Watched::Pids { .. }) {
             // A bomb that is ahead stays ahead: with thousands of processes to run, this thread would wait for seconds.
             exeat_sandbox::prefer_this_thread();
@@ -359,7 +363,7 @@ impl Watcher {
     }
 
     /// Whether the limit is exceeded.
-    fn look(&self, is_over: &mpsc::Receiver<()>) -> io::Result<bool> {
+    fn look(&mut self, is_over: &mpsc::Receiver<()>) -> io::Result<bool> {
         match self.what {
             Watched::Pids { all, .. } => self.inside.has_more_tasks_than(all),
             Watched::Memory(limit) => Ok(self.is_over_memory(limit)?
@@ -368,11 +372,15 @@ impl Watcher {
         }
     }
 
-    fn is_over_memory(&self, limit: Size) -> io::Result<bool> {
+    fn is_over_memory(&mut self, limit: Size) -> io::Result<bool> {
         let usage = self.inside.usage()?;
         // What is cheap to know settles nearly every look.
-        Ok(usage.memory_at_most() > limit.get()
-            && self.inside.memory(&usage, Instant::now() + WALK)? > limit.get())
+        if usage.memory_at_most(MemoryFiles::at_most()) <= limit.get() {
+            return Ok(false);
+        }
+        let files = self.files.bytes(&self.inside, Instant::now() + FILES)?;
+        Ok(usage.memory_at_most(files) > limit.get()
+            && self.inside.memory(&usage, files, Instant::now() + WALK)? > limit.get())
     }
 
     fn pause(&self, took: Duration) -> Duration {

@@ -122,14 +122,14 @@ impl Inside {
         Ok(false)
     }
 
-    /// The memory in `usage` in bytes, with what processes share counted once. This walks page tables: past `by`, what is
-    /// left is counted as in [`Usage::memory_at_most`].
+    /// The memory in `usage` in bytes, with what processes share counted once, and with the memory files that they have open. This
+    /// walks page tables: past `by`, what is left is counted as in [`Usage::memory_at_most`].
     ///
     /// # Errors
     /// As [`Inside::usage`].
-    pub fn memory(&self, usage: &Usage, by: Instant) -> io::Result<u64> {
+    pub fn memory(&self, usage: &Usage, files: u64, by: Instant) -> io::Result<u64> {
         let mut hosts = None;
-        let mut total = usage.stored;
+        let (mut anonymous, mut shared) = (0_u64, 0_u64);
         for process in &usage.processes {
             let counted = process.anonymous.saturating_add(process.shared);
             if counted == 0 {
@@ -146,20 +146,18 @@ impl Inside {
                 continue;
             }
             let part = if Instant::now() < by { self.share_of(process.pid)? } else { None };
-            total = total.saturating_add(part.unwrap_or(counted));
+            let (its_anonymous, its_shared) = part.unwrap_or((process.anonymous, process.shared));
+            anonymous = anonymous.saturating_add(its_anonymous);
+            shared = shared.saturating_add(its_shared);
         }
-        Ok(total)
+        Ok(usage.stored.saturating_add(anonymous).saturating_add(shared.max(files)))
     }
 
-    /// A process's proportional share of anonymous and shared memory; 0 for one that has ended, `None` where the kernel does
+    /// A process's proportional shares of anonymous and of shared memory; 0 for one that has ended, `None` where the kernel does
     /// not tell.
-    fn share_of(&self, pid: i32) -> io::Result<Option<u64>> {
-        let Some(text) = self.read(pid, "smaps_rollup")? else { return Ok(Some(0)) };
-        let parts = [field(&text, "Pss_Anon:"), field(&text, "Pss_Shmem:")];
-        Ok(match parts {
-            [Some(anonymous), Some(shared)] => Some(kib(anonymous).saturating_add(kib(shared))),
-            _ => None,
-        })
+    fn share_of(&self, pid: i32) -> io::Result<Option<(u64, u64)>> {
+        let Some(text) = self.read(pid, "smaps_rollup")? else { return Ok(Some((0, 0))) };
+        Ok(field(&text, "Pss_Anon:").map(kib).zip(field(&text, "Pss_Shmem:").map(kib)))
     }
 
     /// The sandbox's `/proc`.
@@ -186,6 +184,7 @@ impl Inside {
         line.into_iter().rev().try_fold(self.init, |of, wanted| child(of, wanted, &is_over))
     }
 
+    /// The sandbox's `/proc`, and the numbers of its processes there.
     pub(crate) fn pids(&self) -> io::Result<Vec<i32>> {
         let mut pids = Vec::new();
         for entry in self.entries()?.iter() {
@@ -240,11 +239,13 @@ impl Usage {
         self.processes.iter().map(|process| process.tasks).sum()
     }
 
-    /// Bytes of memory in use, or more: what processes share is counted for each of them.
+    /// Bytes of memory in use, or more: what processes share is counted for each of them. `files` are the bytes of their memory files.
+    /// Such a file may be mapped as well, so the larger one of mapped shared memory and memory files counts.
     #[must_use]
-    pub fn memory_at_most(&self) -> u64 {
-        let parts = self.processes.iter().flat_map(|process| [process.anonymous, process.shared]);
-        parts.fold(self.stored, u64::saturating_add)
+    pub fn memory_at_most(&self, files: u64) -> u64 {
+        let sum = |part: fn(&Process) -> u64| self.processes.iter().map(part).fold(0, u64::saturating_add);
+        let shared = sum(|process| process.shared).max(files);
+        self.stored.saturating_add(sum(|process| process.anonymous)).saturating_add(shared)
     }
 }
 
@@ -315,7 +316,10 @@ mod tests {
         let zombie = Process::parse(9, "Name:\tx\nState:\tZ (zombie)\nPPid:\t7\nThreads:\t1\n");
         assert_eq!((zombie.tasks, zombie.anonymous), (1, 0));
         let usage = Usage { processes: vec![process, zombie], stored: 100 };
-        assert_eq!((usage.tasks(), usage.memory_at_most()), (4, 100 + (16 << 10)));
+        assert_eq!((usage.tasks(), usage.memory_at_most(0)), (4, 100 + (16 << 10)));
+        // The larger one of what is mapped and what is open counts.
+        let at_most = [1 << 10, 4 << 10, 1 << 20].map(|files| usage.memory_at_most(files));
+        assert_eq!(at_most, [100 + (16 << 10), 100 + (16 << 10), 100 + (12 << 10) + (1 << 20)]);
     }
 
     /// Before Linux 6.11 the kernel does not translate: parents and children lead to the same number.
