@@ -20,7 +20,7 @@ mod meant;
 /// What a policy may spell out to load rules that are refused otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Allowances {
-    /// `*`: every name.
+    /// `*`: every name. A deny rule needs no word for it.
     pub any: bool,
     /// `*.d` where the names below d have many owners.
     pub shared_suffix: bool,
@@ -275,7 +275,9 @@ fn parse_target(target: &str, action: Action, allowances: Allowances) -> Result<
         return Ok(Pattern::Net(IpNet::from(IpAddr::V4(ip))));
     }
     if target == "*" {
-        return if allowances.any { Ok(Pattern::Name(HostPattern::Any)) } else { Err((RuleFault::Any, all)) };
+        // A deny rule may be as wide as it likes: it only takes away.
+        let is_taken = allowances.any || action == Action::Deny;
+        return if is_taken { Ok(Pattern::Name(HostPattern::Any)) } else { Err((RuleFault::Any, all)) };
     }
     let (base, start) = target.strip_prefix("*.").map_or((target, 0), |base| (base, 2));
     if let Some(at) = base.find('*') {
@@ -287,7 +289,6 @@ fn parse_target(target: &str, action: Action, allowances: Allowances) -> Result<
     if start == 0 {
         return Ok(Pattern::Name(HostPattern::Exact(name)));
     }
-    // A deny rule may be as wide as it likes: it only takes away.
     if action == Action::Allow && !allowances.shared_suffix && !allowances.any {
         match shared(&name) {
             Some(Shared::Public) => return Err((RuleFault::PublicSuffix, all)),

@@ -200,7 +200,8 @@ impl Bypass {
             }
             // Nothing is granted by it: how many owners a suffix has does not matter. Without ports: every one.
             let all = Allowances { any: false, shared_suffix: true };
-            if text == "*" { Err(BypassError::All) } else { Ok(RuleSpec::parse(text, Action::Deny, all)?) }
+            let spec = RuleSpec::parse(text, Action::Deny, all)?;
+            if spec.pattern == Pattern::Name(HostPattern::Any) { Err(BypassError::All) } else { Ok(spec) }
         };
         let suffix = text.strip_prefix('.');
         let bare = suffix.unwrap_or(text);

@@ -131,7 +131,7 @@ pub(crate) const KEYS: &[Key] = &[
         "hosts that are denied, on every port where none is given; always wins",
     ),
     key("network", "rule", Shape::Tables, "rules that need a word of explanation"),
-    key("network", "allow_any", Shape::Flag, "permits the rule `*` in this file"),
+    key("network", "allow_any", Shape::Flag, "permits the allow rule `*` in this file"),
     key("network", "allow_shared_suffix", Shape::Flag, "permits wildcards on shared suffixes in this file"),
     ceiling("network", "report", Shape::Flag, "false: no run may use report mode"),
     ceiling("network", "require_hosts", Shape::Flag, "true: a bare `Network` effect is refused"),

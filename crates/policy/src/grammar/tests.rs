@@ -184,7 +184,23 @@ fn what_a_policy_spells_out_loads() {
     for text in ["*x.com", "a.*.com", "**", "*.*", "*.*.com", "*."] {
         assert!(load(text, true, true).is_err(), "{text}");
     }
-    assert!(parse_plain("!*").is_err());
+}
+
+#[test]
+fn a_deny_rule_may_be_every_name() {
+    for (text, default, shown) in [
+        ("*", Action::Deny, "!*:*"),
+        ("*:443", Action::Deny, "!*:443"),
+        ("!*", Action::Allow, "!*:*"),
+        ("!*:80,443", Action::Allow, "!*:80,443"),
+    ] {
+        let spec = RuleSpec::parse(text, default, Allowances::default());
+        assert_eq!(spec.map(|spec| spec.to_string()).as_deref(), Ok(shown), "{text}");
+    }
+    for text in ["*", "*:443"] {
+        let error = text.parse::<RuleSpec>().unwrap_err();
+        assert_eq!(error.fault(), &RuleFault::Any, "{text}");
+    }
 }
 
 #[test]

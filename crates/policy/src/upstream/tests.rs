@@ -173,7 +173,8 @@ fn k49_no_proxy_star() {
     assert_eq!(Bypass::from_variable("*"), Ok(None));
     assert_eq!(Bypass::from_variable("a.example, *"), Ok(None));
     assert_eq!(listed("*"), Err(BypassError::All));
-    assert!(matches!(listed("*:443"), Err(BypassError::Rule(_))));
+    assert_eq!(listed("*:443"), Err(BypassError::All));
+    assert_eq!(listed(".*"), Err(BypassError::All));
 }
 
 /// K49 13: addresses, networks, ports.
