@@ -8,7 +8,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 
-use crate::addr::{self, Opening, OwnAddrs};
+use crate::addr::{self, AddrClass, Opening, OwnAddrs, classify};
 use crate::day::Day;
 use crate::decision::{Admitted, Why};
 use crate::name::HostName;
@@ -273,18 +273,34 @@ impl Policy {
 /// wide network opens no special-use address, and one within the block of such an address does.
 pub(super) fn grants_all_of(wide: &Pattern, narrow: &Pattern) -> bool {
     let (Pattern::Net(inner), Pattern::Net(outer)) = (narrow, wide) else { return wide.covers(narrow) };
-    let opens = |net: &IpNet, ip: &IpAddr| match addr::opening(*ip) {
-        Opening::Public => net.contains(ip),
-        Opening::Within(block) => net.contains(ip) && block.contains(net),
-        Opening::Never => false,
-    };
-    let within = |ip: &IpAddr| inner.contains(ip);
     wide.covers(narrow)
         && (!addr::may_be_special(inner)
             || sample_ips(&[(*inner, Action::Allow)], false)
                 .iter()
-                .filter(|ip| within(ip) && opens(inner, ip))
+                .filter(|ip| opens(inner, ip))
                 .all(|ip| opens(outer, ip)))
+}
+
+/// The classes of the special addresses that a rule for a network opens, and of the IPv4 addresses that they carry.
+pub(super) fn opened_classes(net: &IpNet) -> BTreeSet<AddrClass> {
+    if !addr::may_be_special(net) {
+        return BTreeSet::new();
+    }
+    let samples = sample_ips(&[(*net, Action::Allow)], false);
+    let opened = samples.iter().filter(|ip| opens(net, ip)).copied();
+    opened
+        .flat_map(|ip| std::iter::once(ip).chain(addr::embedded(ip).map(IpAddr::from)))
+        .map(classify)
+        .collect()
+}
+
+/// Whether a rule for a network lets this address be dialed.
+fn opens(net: &IpNet, ip: &IpAddr) -> bool {
+    match addr::opening(*ip) {
+        Opening::Public => net.contains(ip),
+        Opening::Within(block) => net.contains(ip) && block.contains(net),
+        Opening::Never => false,
+    }
 }
 
 #[cfg(test)]

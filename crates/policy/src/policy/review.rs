@@ -4,14 +4,16 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use crate::addr::{Opening, opening};
+use ipnet::IpNet;
+
+use crate::addr::{AddrClass, Opening, opening};
 use crate::day::Day;
 use crate::pattern::HostPattern;
 use crate::port::PortSet;
 use crate::rule::{Action, Note, Origin, Pattern, Rule, TlsCheck};
 use crate::suffix::shared;
 
-use super::compare::grants_all_of;
+use super::compare::{grants_all_of, opened_classes};
 use super::effective::Effective;
 use super::{Layer, Policy, Role};
 
@@ -56,6 +58,12 @@ pub enum Lint {
     NetOpensNothing,
     /// A service on the loopback of the machine that exeat runs on.
     OwnMachine,
+    /// An address at which a cloud tells a machine its credentials.
+    Metadata,
+    /// Addresses of the same link.
+    LinkLocal,
+    /// Addresses of a private network.
+    Private,
     /// The TLS server name is not checked on port 443.
     TlsOff,
     /// A nearer rule grants a part of it without its `max_upload` or `tls`, or it takes the place of one that does.
@@ -77,6 +85,9 @@ impl Lint {
             Self::RangeAllPorts => "range_all_ports",
             Self::NetOpensNothing => "net_opens_nothing",
             Self::OwnMachine => "own_machine",
+            Self::Metadata => "metadata",
+            Self::LinkLocal => "link_local",
+            Self::Private => "private",
             Self::TlsOff => "tls_off",
             Self::Shadowed => "shadowed",
         }
@@ -115,6 +126,11 @@ impl fmt::Display for Finding<'_> {
                 f.write_str("its `max_upload` and `tls` do not hold where a nearer rule counts")?
             }
             Lint::OwnMachine => f.write_str("it opens what listens for you alone on this machine")?,
+            Lint::Metadata => {
+                f.write_str("it opens an address where a cloud tells a machine its credentials")?
+            }
+            Lint::LinkLocal => f.write_str("it opens addresses of the same link, which need no router")?,
+            Lint::Private => f.write_str("it opens addresses of a private network")?,
             Lint::TlsOff => f.write_str("on port 443 a tunnel without the check can carry any host")?,
         }
         match self.by {
@@ -245,6 +261,11 @@ impl Policy {
         if wide && rule.pattern.net().is_some_and(|net| net.addr().to_canonical().is_loopback()) {
             say(Lint::OwnMachine, None);
         }
+        if let Pattern::Net(net) = &rule.pattern
+            && wide
+        {
+            special_kinds(net).into_iter().for_each(|lint| say(lint, None));
+        }
         if rule.note.tls == TlsCheck::Off && rule.ports.contains(crate::port::Port::HTTPS) {
             say(Lint::TlsOff, None);
         }
@@ -271,6 +292,20 @@ impl Policy {
             say(if bare { Lint::Swallowed } else { Lint::Duplicate }, Some(other));
         }
     }
+}
+
+/// The kinds of special addresses that a rule for a network opens and that its author should know of.
+fn special_kinds(net: &IpNet) -> BTreeSet<Lint> {
+    let classes = opened_classes(net);
+    let kinds = classes.into_iter().filter_map(|class| match class {
+        AddrClass::Metadata => Some(Lint::Metadata),
+        AddrClass::LinkLocal => Some(Lint::LinkLocal),
+        AddrClass::Private | AddrClass::UniqueLocal | AddrClass::Cgnat | AddrClass::SiteLocal => {
+            Some(Lint::Private)
+        }
+        _ => None,
+    });
+    kinds.collect()
 }
 
 /// Whether a rule leaves out what the other says of uploads or of the TLS check.

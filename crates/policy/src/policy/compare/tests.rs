@@ -125,6 +125,25 @@ fn what_is_declared_is_granted_only_where_the_grants_open_it() {
 }
 
 #[test]
+fn what_a_network_opens_is_told_by_class() {
+    for (net, expect) in [
+        ("169.254.169.254/32", &[AddrClass::Metadata][..]),
+        ("169.254.0.0/16", &[AddrClass::LinkLocal, AddrClass::Metadata]),
+        ("100.100.100.200/32", &[AddrClass::Metadata]),
+        ("168.63.129.16/32", &[AddrClass::Metadata]),
+        ("168.63.0.0/16", &[AddrClass::Public]),
+        ("10.0.0.0/8", &[AddrClass::Private]),
+        ("93.184.0.0/16", &[]),
+        ("fd00:ec2::254/128", &[AddrClass::Metadata]),
+        ("fd00::/8", &[AddrClass::UniqueLocal, AddrClass::Metadata]),
+        ("fe80::/10", &[AddrClass::LinkLocal, AddrClass::Metadata]),
+    ] {
+        let classes: Vec<_> = opened_classes(&net.parse().unwrap()).into_iter().collect();
+        assert_eq!(classes, expect, "{net}");
+    }
+}
+
+#[test]
 fn one_rule_grants_all_of_another() {
     for (wide, narrow, expect) in [
         ("0.0.0.0/0", "93.184.0.0/16", true),

@@ -33,7 +33,8 @@ fn found(policy: &Policy) -> Vec<String> {
 #[test]
 fn risky_dead_and_double_rules_are_found() {
     for (rules, expect) in [
-        (&["a.example.com", "*.example.org:8443", "10.1.2.3", "93.184.215.0/24"][..], &[][..]),
+        (&["a.example.com", "*.example.org:8443", "93.184.215.0/24"][..], &[][..]),
+        (&["10.1.2.3"], &["10.1.2.3: private"]),
         (&["*"], &["*: any"]),
         (&["0.0.0.0/0"], &["0.0.0.0/0: any"]),
         (&["*.github.io"], &["*.github.io: shared_suffix"]),
@@ -44,11 +45,21 @@ fn risky_dead_and_double_rules_are_found() {
         (&["a.example.com", "A.example.com.:443"], &["A.example.com.:443: duplicate by a.example.com"]),
         (&["a.example.com", "*.example.com"], &["a.example.com: duplicate by *.example.com"]),
         (&["a.example.com:80", "*.example.com"], &[]),
-        (&["10.0.0.0/8"], &["10.0.0.0/8: range_without_port"]),
-        (&["[fd00::/8]"], &["[fd00::/8]: range_without_port"]),
-        (&["[fd00::/8]:5432"], &[]),
-        (&["10.0.0.0/8:*"], &["10.0.0.0/8:*: range_all_ports"]),
+        (&["10.0.0.0/8"], &["10.0.0.0/8: range_without_port", "10.0.0.0/8: private"]),
+        (&["[fd00::/8]"], &["[fd00::/8]: range_without_port", "[fd00::/8]: metadata", "[fd00::/8]: private"]),
+        (&["[fd00::/8]:5432"], &["[fd00::/8]:5432: metadata", "[fd00::/8]:5432: private"]),
+        (&["10.0.0.0/8:*"], &["10.0.0.0/8:*: range_all_ports", "10.0.0.0/8:*: private"]),
         (&["10.0.0.0/7:80"], &["10.0.0.0/7:80: net_opens_nothing"]),
+        (&["169.254.169.254:80"], &["169.254.169.254:80: metadata"]),
+        (&["169.254.0.0/16:80"], &["169.254.0.0/16:80: metadata", "169.254.0.0/16:80: link_local"]),
+        (&["168.63.129.16:80"], &["168.63.129.16:80: metadata"]),
+        (&["100.100.100.200:80"], &["100.100.100.200:80: metadata"]),
+        (&["[fd00:ec2::254]:80"], &["[fd00:ec2::254]:80: metadata"]),
+        (&["[::ffff:169.254.169.254]:80"], &["[::ffff:169.254.169.254]:80: metadata"]),
+        (&["[::ffff:10.1.2.3]:80"], &["[::ffff:10.1.2.3]:80: private"]),
+        (&["[fe80::1]:80"], &["[fe80::1]:80: link_local"]),
+        (&["192.168.0.0/16:22"], &["192.168.0.0/16:22: private"]),
+        (&["168.63.0.0/16:80", "metadata.google.internal:80", "10.example.com", "!10.0.0.0/8"], &[]),
     ] {
         assert_eq!(found(&plain(rules)), expect, "{rules:?}");
     }
@@ -175,7 +186,7 @@ fn a_service_of_the_own_machine_is_found() {
     for rule in ["127.0.0.1:5432", "127.0.0.0/8:80", "[::1]:80", "[::ffff:127.0.0.1]:80"] {
         assert!(found(&plain(&[rule])).contains(&format!("{rule}: own_machine")), "{rule}");
     }
-    for rule in ["10.0.0.1:80", "a.example.com", "localhost:80", "!127.0.0.1"] {
+    for rule in ["a.example.com", "localhost:80", "!127.0.0.1"] {
         assert!(found(&plain(&[rule])).is_empty(), "{rule}");
     }
     // An upper bound is wide on purpose.
