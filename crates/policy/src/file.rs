@@ -27,11 +27,10 @@ use reader::{Reader, Typed};
 pub use sections::{PRESET_STAGE, stage_fault};
 
 /// Bytes of a policy file or allow-list that are read at most; a larger one is refused, not cut.
-pub const MAX_FILE_BYTES: usize = 1 << 20;
+pub const MAX_FILE_BYTES: usize = 16 << 20;
 
-/// Rules that one file, list or set of effects may have; more are refused. Deciding costs the same at any number, but what is
-/// said of a policy compares its rules with one another.
-pub const MAX_RULES: usize = 20_000;
+/// Rules that one file, list or set of effects may have; more are refused. Deciding costs the same at any number.
+pub const MAX_RULES: usize = 200_000;
 
 /// The `schema` that this version reads.
 pub const SCHEMA: i128 = 1;

@@ -62,7 +62,7 @@ impl PolicyBuilder {
         Self::default()
     }
 
-    /// Whether rules added from now on may be `*`.
+    /// Whether allow rules added from now on may be `*`.
     pub fn allow_any(&mut self, yes: bool) -> &mut Self {
         self.allowances.any = yes;
         self

@@ -237,19 +237,36 @@ fn the_page_names_every_key_and_effect() {
     }
 }
 
-/// What it shows can be copied.
+/// Every policy that a page shows can be copied, with presets that are there.
 #[test]
-fn the_examples_of_the_page_load() {
-    let page = include_str!("../../../../docs/policy.md");
-    let mut blocks = page.split("\n```").filter_map(|block| block.split_once('\n'));
-    let policy = |text: &str, role| PolicyFile::parse(text, "x", role, &|| vec!["packages"]).map(drop);
-    let mut seen = 0;
-    for (language, text) in blocks.by_ref().filter(|(language, _)| ["toml", "json"].contains(language)) {
-        let fits = policy(text, FileRole::Policy)
-            .or_else(|_| policy(text, FileRole::Ceiling))
-            .or_else(|_| EffectSet::parse(text, "x").map(drop));
-        assert!(fits.is_ok(), "{language}: {text}");
-        seen += 1;
+fn the_examples_of_the_pages_load() {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let docs = std::fs::read_dir(root.join("docs")).unwrap().map(|entry| entry.unwrap().path());
+    let pages = docs.chain([root.join("README.md")]);
+    let policy = |text: &str, role| {
+        let file = PolicyFile::parse(text, "x", role, &|| crate::preset::names().collect())?;
+        for (name, _) in &file.presets {
+            assert!(crate::preset::expand(name).is_ok_and(|groups| !groups.is_empty()), "{name}");
+        }
+        Ok::<(), crate::FileError>(())
+    };
+    let mut seen = std::collections::BTreeMap::new();
+    for page in pages.filter(|page| page.extension().is_some_and(|ending| ending == "md")) {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let blocks = text.split("\n```").filter_map(|block| block.split_once('\n'));
+        for (language, text) in blocks.filter(|(language, _)| ["toml", "json"].contains(language)) {
+            // A manifest of cargo, and what exeat writes.
+            if text.contains("[dependencies]") || language == "json" && !page.ends_with("policy.md") {
+                continue;
+            }
+            let fits = policy(text, FileRole::Policy).or_else(|error| {
+                let other = policy(text, FileRole::Ceiling).is_ok() || EffectSet::parse(text, "x").is_ok();
+                if other { Ok(()) } else { Err(error) }
+            });
+            assert!(fits.is_ok(), "{}: {fits:?}\n{text}", page.display());
+            *seen.entry(page.file_name().unwrap().to_owned()).or_insert(0) += 1;
+        }
     }
-    assert_eq!(seen, 4);
+    assert_eq!(seen.get(std::ffi::OsStr::new("policy.md")), Some(&4));
+    assert!(seen.contains_key(std::ffi::OsStr::new("README.md")) && seen.len() >= 4, "{seen:?}");
 }
