@@ -46,6 +46,8 @@ struct Inner {
     terms: Terms,
     /// The ceilings that bound an upstream proxy, as a policy of their own. Made when it is first asked for.
     upstream_bound: OnceLock<Option<Policy>>,
+    /// Made when it is first asked for: a run needs it for its record, its fingerprint and the file beside the record.
+    canonical_json: OnceLock<String>,
 }
 
 /// Collects the rules of one layer. Rules are a union: their order decides nothing, and a repeated one is harmless.
@@ -237,7 +239,14 @@ impl Policy {
 
     fn assemble(rules: Vec<Rule>, layers: Vec<Layer>, terms: Terms) -> Self {
         let deny = Index::new(&rules, Action::Deny);
-        Self(Arc::new(Inner { rules, layers, deny, terms, upstream_bound: OnceLock::new() }))
+        Self(Arc::new(Inner {
+            rules,
+            layers,
+            deny,
+            terms,
+            upstream_bound: OnceLock::new(),
+            canonical_json: OnceLock::new(),
+        }))
     }
 
     /// What the effective policy says, as one line of JSON: the digest of a run's policy is taken over this.
@@ -246,7 +255,11 @@ impl Policy {
     /// written, how it was spelled and in which order changes nothing, so equal policies have equal digests.
     /// Layers besides the grants stand beside them: `declared`, `lock`, and `ceilings`, sorted too. What holds for all rules is there
     /// where it is not the usual: `mode`, `nat64`, `ech`.
-    pub fn canonical_json(&self) -> String {
+    pub fn canonical_json(&self) -> &str {
+        self.0.canonical_json.get_or_init(|| self.make_canonical_json())
+    }
+
+    fn make_canonical_json(&self) -> String {
         let of = |role| {
             let layers = self.0.layers.iter().filter(move |layer: &&Layer| layer.role() == role);
             let mut all: Vec<String> = layers.map(|layer| canonical_rules(self.rules_of(layer))).collect();
@@ -523,6 +536,12 @@ fn canonical_rules(rules: &[Rule]) -> String {
 }
 
 fn canonical_rule(rule: &Rule) -> (String, String) {
+    // Most rules have no note, and a large policy has many rules.
+    if rule.note == Note::default() {
+        let text = rule.to_string();
+        let json = format!(r#"{{"rule":{}}}"#, Value::String(text.clone()));
+        return (text, json);
+    }
     let mut map = Map::new();
     let mut put = |key: &str, value: Option<String>| {
         if let Some(value) = value {

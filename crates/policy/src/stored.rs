@@ -12,8 +12,8 @@ use crate::policy::{Layers, Policy, PolicyBuilder};
 use crate::rule::{Action, Note, Origin, TlsCheck};
 use crate::terms::{Ech, Mode, Terms};
 
-/// Bytes of a stored policy that are read at most. A rule has some hundred.
-pub const MAX_STORED_BYTES: usize = 16 << 20;
+/// Bytes of a stored policy that are read at most. A rule has some hundred, and a policy several layers of them.
+pub const MAX_STORED_BYTES: usize = 64 << 20;
 
 /// The effective policy of a run, in its layers.
 #[derive(Debug, Clone)]

@@ -177,7 +177,7 @@ impl Plan {
             }
         }
         it.path("starts in", &self.cwd);
-        it.text("policy", &self.policy.canonical_json());
+        it.text("policy", self.policy.canonical_json());
         if let Some(socket) = &self.via {
             it.path("via", socket);
         }

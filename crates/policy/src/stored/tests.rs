@@ -104,7 +104,7 @@ fn comes_back(ceilings: usize) {
 
 #[test]
 fn what_was_not_stored_so_is_refused() {
-    let text = rich(2).canonical_json();
+    let text = rich(2).canonical_json().to_owned();
     let refused = |text: &str| StoredPolicy::parse(text, "f").map(|read| read.err());
     assert_eq!(refused(&format!("{text}\n")), Some(None));
     for (from, to) in [
