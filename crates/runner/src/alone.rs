@@ -226,7 +226,7 @@ fn adopt(
     let canonical = policy.canonical_json();
     let digest = sha256_hex(canonical.as_bytes());
     if let Some(record) = beside {
-        store_reloaded(record, &digest, &canonical, sync).map_err(|error| chain(&Error::Place(error)))?;
+        store_reloaded(record, &digest, canonical, sync).map_err(|error| chain(&Error::Place(error)))?;
     }
     let under = Arc::new(Under { policy_sha256: digest.clone(), mode: policy.terms().mode });
     let mut note = Note::new(What::PolicyReload);

@@ -16,7 +16,7 @@ pub fn check(data: &[u8]) {
                 accepted(text, &file.rules, file.work.is_none());
                 let policy = policy(&file, 1);
                 let canonical = policy.canonical_json();
-                serde_json::from_str::<Value>(&canonical).unwrap();
+                serde_json::from_str::<Value>(canonical).unwrap();
                 // A union: once more adds nothing.
                 assert_eq!(self::policy(&file, 2).canonical_json(), canonical);
                 // What it says can be written down, read again, and is the same policy.

@@ -61,7 +61,7 @@ fn every_rule_and_layer_comes_back() {
 fn comes_back(ceilings: usize) {
     let policy = rich(ceilings);
     let text = policy.canonical_json();
-    let stored = StoredPolicy::parse(&text, "RUN.policy.json").unwrap().unwrap();
+    let stored = StoredPolicy::parse(text, "RUN.policy.json").unwrap().unwrap();
     assert_eq!(stored.ceilings.len(), ceilings);
     let again = stored.policy("RUN.policy.json");
     assert_eq!(again.canonical_json(), text);
@@ -99,7 +99,7 @@ fn comes_back(ceilings: usize) {
     }
     let empty = Policy::from_effects(&Default::default());
     let text = empty.canonical_json();
-    assert_eq!(StoredPolicy::parse(&text, "f").unwrap().unwrap().policy("f").canonical_json(), text);
+    assert_eq!(StoredPolicy::parse(text, "f").unwrap().unwrap().policy("f").canonical_json(), text);
 }
 
 #[test]
