@@ -4,6 +4,7 @@ use e2e::case::{Cases, Cx};
 use e2e::run::Done;
 
 mod abstract_socket;
+mod across_runs;
 mod agents;
 mod bare_repository;
 mod bridge_socket;
@@ -67,6 +68,7 @@ mod without_cap_kill;
 
 pub(crate) fn cases(list: &mut Cases) {
     abstract_socket::cases(list);
+    across_runs::cases(list);
     agents::cases(list);
     bare_repository::cases(list);
     bridge_socket::cases(list);

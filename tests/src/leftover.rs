@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use nix::unistd::Pid;
 
-/// What a run is there to leave: its record.
-const EXPECTED: [&str; 2] = ["/exeat/runs/", "/audit-"];
+/// What a run is there to leave: its record, and where it was killed its journal, which the next start settles.
+const EXPECTED: [&str; 3] = ["/exeat/live/", "/exeat/runs/", "/audit-"];
 
 /// One count. The harness is the reaper of its descendants, so a process of ours that lost its parent is still found.
 #[derive(Debug, Clone, PartialEq, Eq)]

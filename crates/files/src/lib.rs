@@ -4,6 +4,7 @@
 //! anything of it is opened or mounted.
 #![forbid(unsafe_code)]
 
+mod bytes;
 pub mod names;
 pub mod protected;
 pub mod quarantine;

@@ -4,8 +4,10 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 /// When a program on the host obeys a name that has appeared.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Obeyed {
     /// Without being asked: a shell prompt, an editor window or an agent that is open in the directory is enough. What a
     /// stage makes under such a name is moved aside while the stage runs.

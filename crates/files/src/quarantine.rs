@@ -20,13 +20,17 @@ use nix::fcntl::{
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
 use nix::unistd::geteuid;
 
+use serde::{Deserialize, Serialize};
+
 use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
+mod journal;
 mod leftovers;
 mod repository;
 mod store;
 
+pub use journal::{Interrupted, Journal, Live, settle_interrupted};
 pub use leftovers::{Found, Leftovers};
 pub use repository::beyond_search;
 use repository::{Contents, MOVED};
@@ -43,7 +47,7 @@ const LONGEST: usize = 255;
 pub const MAX_ENTRIES: usize = 1 << 16;
 
 /// A name that was missing at the start.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MissingName {
     /// Its place below the tree.
     pub name: String,
@@ -52,7 +56,7 @@ pub struct MissingName {
 }
 
 /// Names in one directory that are all protected.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pattern {
     /// The directory's place below the tree, which is "" itself.
     pub dir: String,
@@ -65,9 +69,10 @@ pub struct Pattern {
 }
 
 /// Names in one writable tree that were missing at the start.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Missing {
     /// The tree.
+    #[serde(with = "crate::bytes")]
     pub tree: PathBuf,
     /// Names that were missing.
     pub names: Vec<MissingName>,
@@ -126,7 +131,7 @@ pub struct Watch {
 pub type FileId = (u64, u64);
 
 /// The key of hashes: a stage does not know it, so it can make no name whose hash is another's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Keys([u64; 2]);
 
 impl Keys {

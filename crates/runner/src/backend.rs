@@ -259,7 +259,7 @@ pub(crate) fn stand(bwrap: &Path, who: &Who) -> Result<Offer, Error> {
     ];
     let spec =
         SandboxSpec { mounts, bridge: BridgeKind::Handoff, socks5: false, identity, debuggable: false };
-    Launch { bwrap, spec, listener, cancel: cancel.into(), staging, judged: Vec::new() }
+    Launch { bwrap, spec, listener, cancel: cancel.into(), staging, judged: Vec::new(), held: None }
         .start()
         .map_err(Error::Sandbox)
 }

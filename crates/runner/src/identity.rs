@@ -28,7 +28,7 @@ use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
 use crate::uids::{Own, has_all, user_of};
 use crate::view;
 use exeat_files::names::{is_same, true_name};
-use exeat_files::quarantine;
+use exeat_files::quarantine::{self, Live};
 use exeat_files::walk::{LinkRule, WalkError};
 
 /// Who a stage is to the kernel.
@@ -278,6 +278,11 @@ impl Base<'_> {
         // Nobody has a home who is a user for this run alone.
         let owner = other.filter(|_| matches!(who, Who::Owner(..)));
         let home_words = variable("HOME").map(Path::new).filter(|home| home.is_absolute());
+        let state = state.as_ref().map(Place::state_dir);
+        let mut live = Live::default();
+        if let Some(state) = state {
+            live.read(state);
+        }
         let mut facts = view::Facts {
             cwd,
             cwd_link: variable("PWD").and_then(|pwd| untrusted_link(Path::new(pwd), cwd, links)),
@@ -294,6 +299,7 @@ impl Base<'_> {
             cache: cache.as_deref(),
             own: &own,
             unseen: &unseen,
+            live,
             root: geteuid().is_root(),
             other: other.map(|ids| view::Other { ids, by_descriptor }),
             tmp: request.limits.tmpfs_size,
@@ -303,7 +309,9 @@ impl Base<'_> {
             let known = facts.owners.len();
             // What root shows of somebody's the stage reads as that user may.
             facts.owners.extend(view::owners(&built.mounts).filter(|_| facts.root));
-            if facts.owners.len() == known {
+            // A run that started meanwhile may have made what was seen.
+            let is_news = state.is_some_and(|state| facts.live.read(state));
+            if facts.owners.len() == known && !is_news {
                 break built;
             }
         };

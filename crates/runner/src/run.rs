@@ -63,7 +63,9 @@ use crate::terminal::Terminal;
 use crate::view::mount_point;
 use crate::who::Looking;
 use exeat_files::protected::Obeyed;
-use exeat_files::quarantine::{self, DIRECTORY, Found, Keeper, Leftovers, Missing, MissingName, Watch};
+use exeat_files::quarantine::{
+    self, DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Missing, MissingName, Watch,
+};
 
 /// From a signal to the word that the command has started, which is on its way when it has.
 const STARTING: Duration = Duration::from_secs(1);
@@ -183,15 +185,19 @@ pub(crate) fn run_on(
             Within::Program { asks, started } => (Asks::of_owner(asks), Some(started)),
         };
         let keeper = keeper(&plan, run);
+        let interrupted = keeper.state.as_deref().map(quarantine::settle_interrupted).unwrap_or_default();
         let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
         let watches = watches.collect::<io::Result<Vec<_>>>();
         let mut watches = watches.map_err(prepare("the watch on protected names"))?;
+        let (journal, no_journal) = journal(&keeper, &watches);
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         // The last thing that can fail without a word in the record.
         let (log, audit) = open_log(&plan, run)?;
         let descriptors = plan.limits.descriptors(soft, hard);
-        let this = Run { plan: &plan, run, descriptors, log: log.clone(), begun: Cell::new(false) };
+        let held = journal.as_ref().map(Journal::keep_locked).transpose();
+        let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);
+        let this = Run { plan: &plan, run, descriptors, log: log.clone(), begun: Cell::new(false), held };
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
         if !this.begun.get() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
@@ -210,13 +216,18 @@ pub(crate) fn run_on(
             let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
             Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
         }));
-        let found = quarantine::finish(&watches);
+        let mut found = quarantine::finish(&watches);
+        if let Some(journal) = journal {
+            journal.remove();
+        }
+        let settled = settled(interrupted, &mut found);
         for note in found.named.iter().map(noted).chain(noted_more(&found)) {
             // The log fails closed by itself, and the line below tells.
             let _ = log.write(Event::Note(note));
         }
         let told = found.named.iter().map(told).chain(told_more(&found));
-        let mut notes: Vec<String> = no_cache.into_iter().chain(told).collect();
+        let mut notes: Vec<String> =
+            no_cache.into_iter().chain(no_journal).chain(settled).chain(told).collect();
         let lost = outcome.as_mut().map(|done| mem::take(&mut done.uncovered)).unwrap_or_default();
         for (words, line) in lost.told() {
             let mut note = Note::new(What::Uncovered);
@@ -400,6 +411,45 @@ fn keeper(plan: &Plan, run: RunId) -> Keeper {
     // Not in a directory that somebody else may write to.
     let place = key_place(plan.place.as_ref()).filter(|place| place.prepare().is_ok());
     Keeper { run: run.to_string(), state: place.map(|place| place.state_dir().to_path_buf()) }
+}
+
+/// Writes down what is watched, for the next start if this process is killed, and for runs that start meanwhile; or a line on why
+/// that cannot be.
+fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, Option<String>) {
+    let written = match &keeper.state {
+        _ if watches.is_empty() => return (None, None),
+        Some(state) => Journal::write(state, &keeper.run, watches),
+        None => Err(io::Error::other("there is no state directory of your own")),
+    };
+    match written {
+        Ok(journal) => (Some(journal), None),
+        Err(error) => {
+            let line = format!(
+                "if exeat is killed, the names that the stage made stay in their places: \
+                 what is watched cannot be written down ({error})"
+            );
+            (None, Some(line))
+        }
+    }
+}
+
+/// Adds what runs have left that were killed, and returns a line for each.
+fn settled(interrupted: Vec<Interrupted>, found: &mut Leftovers) -> Vec<String> {
+    let mut lines = Vec::new();
+    for Interrupted { run, found: left, passed } in interrupted {
+        if !left.is_empty() {
+            lines.push(format!(
+                "the run {run} was killed before its end: what its stage had left was moved aside now"
+            ));
+        }
+        lines.extend(passed.into_iter().map(|why| {
+            format!(
+                "the run {run} was killed before its end, and what its stage has left is not known: {why}"
+            )
+        }));
+        found.extend(left);
+    }
+    lines
 }
 
 fn told(found: &Found) -> String {
@@ -610,6 +660,8 @@ struct Run<'a> {
     log: Log,
     /// The record has its first line.
     begun: Cell<bool>,
+    /// What is to stay open until no process of the sandbox is left.
+    held: Cell<Option<OwnedFd>>,
 }
 
 impl Run<'_> {
@@ -787,6 +839,7 @@ impl Run<'_> {
             cancel: cancelled.into(),
             judged: judge(&self.plan.mounts),
             staging,
+            held: self.held.take(),
         };
         // Trees that root holds by descriptor are mounted once.
         let again = launch.staging.is_none().then(|| launch.try_clone()).transpose();

@@ -33,7 +33,7 @@ use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
 use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
-use exeat_files::quarantine::{Missing, beyond_search};
+use exeat_files::quarantine::{Live, Missing, beyond_search};
 use exeat_files::walk::{LinkRule, WalkError, clean};
 
 mod closed;
@@ -101,6 +101,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) own: &'a [PathBuf],
     /// The key that signs the record, those that sign other runs', and what was set aside: nothing opens them to the stage.
     pub(crate) unseen: &'a [PathBuf],
+    /// What other runs watch.
+    pub(crate) live: Live,
     /// The caller is root.
     pub(crate) root: bool,
     /// Who the stage becomes, where that is not the caller.
@@ -845,7 +847,7 @@ impl<'a> Builder<'a> {
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
         let Protected { paths: mut protected, watched: mut missing, lost, notes } =
-            protected::find(&tops, self.git_is_open, &self.facts.git);
+            protected::find(&tops, self.git_is_open, &self.facts.git, &self.facts.live);
         // What decided about this run decides about the next one, too.
         let deciding = self.files.deciding.iter();
         protected.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());

@@ -54,6 +54,8 @@ pub struct Launch {
     pub cancel: OwnedFd,
     /// Trees that are mounted for bubblewrap first: the spec names their places. Needs CAP_SYS_ADMIN.
     pub staging: Option<Staging>,
+    /// Stays open until no process of the sandbox is left, also where this process is killed.
+    pub held: Option<OwnedFd>,
     /// What the mounts of the spec must show. Names can be exchanged between the plan and the mount.
     pub judged: Vec<Judged>,
 }
@@ -172,6 +174,7 @@ impl Launch {
             listener: self.listener.try_clone()?,
             cancel: self.cancel.try_clone()?,
             staging: None,
+            held: self.held.as_ref().map(OwnedFd::try_clone).transpose()?,
             judged: self.judged.clone(),
         })
     }
@@ -185,7 +188,7 @@ impl Launch {
         let filters = seccomp::base(self.spec.debuggable)?;
         let argv = Argv::new(&self.spec, filters.len());
         let mut bwrap =
-            Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity, self.staging.as_ref())?;
+            Bwrap::spawn(&self.bwrap, &argv, &filters, self.spec.identity, self.staging.as_ref(), self.held)?;
         // They are bubblewrap's now.
         drop(self.staging);
         match wait(self.listener.as_fd(), bwrap.as_fd(), Some(self.cancel.as_fd()), by)

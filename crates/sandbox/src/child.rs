@@ -66,6 +66,7 @@ impl Bwrap {
         filters: &[Program],
         identity: Identity,
         staging: Option<&Staging>,
+        held: Option<OwnedFd>,
     ) -> Result<Self, Error> {
         let prepare = |what| move |source| Error::Prepare { what, source };
         let pipe = || pipe2(OFlag::O_CLOEXEC).map_err(|errno| prepare("a pipe")(errno.into()));
@@ -96,7 +97,7 @@ impl Bwrap {
         let lifeline_end = lifeline_end.into();
         let spawn = |source| Error::Spawn { path: path.to_path_buf(), source };
         let lifeline = Lifeline(Arc::new(lifeline));
-        let start = sys::Start { program, kept, lifeline: lifeline_end, identity, places, told };
+        let start = sys::Start { program, kept, lifeline: lifeline_end, identity, places, told, held };
         // It takes them, and with them this process's copies of what the guard alone is to have: its ends of the lifeline and of the
         // pipe.
         let mut child = sys::spawn(command, start).map_err(spawn)?;

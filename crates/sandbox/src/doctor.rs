@@ -220,7 +220,7 @@ impl Attempt {
 
     fn make(&self, path: &Path, identity: Identity) -> Result<(), Error> {
         let filters = if self.filters { seccomp::base(false)? } else { Vec::new() };
-        let mut bwrap = Bwrap::spawn(path, &self.argv(filters.len()), &filters, identity, None)?;
+        let mut bwrap = Bwrap::spawn(path, &self.argv(filters.len()), &filters, identity, None, None)?;
         match bwrap.wait_until(Instant::now() + STEP).map_err(Error::Watch)? {
             Some(Some(EXECUTED)) => Ok(()),
             Some(_) => Err(bwrap.explain()),

@@ -17,7 +17,6 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_covers_again_what_the_host_replaces", covered_again);
     list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
-    list.users("escape::b11_two_runs_in_one_directory", two_runs);
     list.once("escape::b11_what_the_host_mounts", mounts);
     list.root("escape::b11_what_only_root_may_read", of_root);
     list.users("escape::b11_what_programs_replace_at_home", at_home);
@@ -165,23 +164,6 @@ fn removed(cx: &Cx) {
         done.says(&format!(".mcp.json` {line}"));
         assert!(!cx.dir().join(".mcp.json").exists());
     }
-}
-
-/// The second takes for the caller's what the stage of the first has made; the first moves it aside.
-fn two_runs(cx: &Cx) {
-    let mut first = cx.sh(&[], "echo evil >.envrc; echo ready; exec sleep 100").start();
-    first.until_prints("ready");
-    let mut second =
-        cx.sh(&[], "echo ready; read -r go; echo evil >.envrc; exec sleep 100").stdin_open().start();
-    second.until_prints("ready");
-    first.signal(Signal::SIGTERM);
-    first.wait().exits(143).says(".envrc` was moved");
-    std::thread::sleep(Duration::from_millis(300));
-    assert!(!second.ended(), "the name alone is free, and that ends nothing");
-    let done = second.wait();
-    done.exits(137).prints("ready\n").says(".envrc` was replaced, renamed or removed on the host");
-    done.says(".envrc` was moved");
-    assert!(!cx.dir().join(".envrc").exists());
 }
 
 /// What is mounted on the host while a stage runs comes into the sandbox where mounts are shared, as systemd makes them.

@@ -35,6 +35,14 @@ impl Leftovers {
         self.named.is_empty() && self.more_moved == 0 && self.more_left == 0
     }
 
+    /// Adds what another run has left.
+    pub fn extend(&mut self, other: Self) {
+        other.named.into_iter().for_each(|found| self.add(found));
+        self.more_moved += other.more_moved;
+        self.more_left += other.more_left;
+        self.unlisted = self.unlisted.take().or(other.unlisted);
+    }
+
     /// Names it, or counts it.
     pub(super) fn add(&mut self, found: Found) {
         let is_moved = found.moved.is_ok();

@@ -16,6 +16,8 @@ use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::geteuid;
 
+use serde::{Deserialize, Serialize};
+
 use super::leftovers::Leftovers;
 use super::{Found, Keys, Missing, Watch, kind, let_in, open_at, open_beneath};
 use crate::names::open_plain;
@@ -44,7 +46,7 @@ const ROOM: Room = Room { names: 1 << 16, bytes: 1 << 24 };
 pub(super) const MOVED: usize = 1 << 16;
 
 /// What was in a repository, each as a hash with its name in the tree.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub(super) struct Contents {
     /// Links with what they say.
     links: HashSet<u64>,

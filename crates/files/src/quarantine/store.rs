@@ -45,15 +45,26 @@ pub struct Keeper {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Item {
     /// The tree.
+    #[serde(with = "crate::bytes")]
     pub tree: PathBuf,
     /// Where it was, below the tree.
+    #[serde(with = "crate::bytes")]
     pub from: PathBuf,
     /// Where it is, below the tree.
+    #[serde(with = "crate::bytes")]
     pub to: PathBuf,
     /// When it was moved, in seconds since 1970.
     pub at: u64,
     /// The device and the inode of the tree's [`DIRECTORY`].
     pub directory: FileId,
+}
+
+/// A [`DIRECTORY`] that exeat has made: a line of a list.
+#[derive(Debug, Serialize, Deserialize)]
+struct Made {
+    #[serde(with = "crate::bytes")]
+    path: PathBuf,
+    id: FileId,
 }
 
 impl Keeper {
@@ -81,13 +92,13 @@ impl Keeper {
     /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
     /// aside goes into a new directory of it.
     fn has_made(&self, id: FileId) -> bool {
-        self.manifests().is_none_or(|dir| made(&dir).iter().any(|(_, known)| *known == id))
+        self.manifests().is_none_or(|dir| made(&dir).iter().any(|made| made.id == id))
     }
 
     /// Notes a directory that was made.
     fn note_made(&self, path: &Path, id: FileId) -> io::Result<()> {
         let Some(dir) = self.manifests() else { return Ok(()) };
-        let line = serde_json::to_string(&(path, id)).map_err(io::Error::other)?;
+        let line = serde_json::to_string(&Made { path: path.to_path_buf(), id }).map_err(io::Error::other)?;
         let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(DIRECTORIES));
         list?.write_all(format!("{line}\n").as_bytes())
     }
@@ -100,7 +111,7 @@ impl Keeper {
 }
 
 /// Reads the list of the directories that exeat has made.
-fn made(manifests: &Path) -> Vec<(PathBuf, FileId)> {
+fn made(manifests: &Path) -> Vec<Made> {
     let list = File::open(manifests.join(DIRECTORIES))
         .and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
     list.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -110,7 +121,7 @@ fn made(manifests: &Path) -> Vec<(PathBuf, FileId)> {
 #[must_use]
 pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
     let known = state.map(|state| made(&state.join(MANIFESTS))).unwrap_or_default();
-    let known = known.into_iter().map(|(path, _)| path);
+    let known = known.into_iter().map(|made| made.path);
     let all: BTreeSet<PathBuf> = known.chain(near.into_iter().map(|dir| dir.join(DIRECTORY))).collect();
     all.into_iter().filter(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())).collect()
 }

@@ -11,7 +11,7 @@ use exeat_files::protected::{self, Obeyed};
 use super::closed::{is_absent, keeper, told};
 use super::{git, links_in};
 use crate::bounds::follow;
-use exeat_files::quarantine::{MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository};
+use exeat_files::quarantine::{Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -28,9 +28,15 @@ pub(super) struct Protected {
 
 /// Looks into the trees, which are where they really are. `git_is_open`: git's configuration and hooks are given up.
 /// `everywhere`: what git obeys in every repository.
-pub(super) fn find(trees: &BTreeSet<PathBuf>, git_is_open: bool, everywhere: &git::Everywhere) -> Protected {
+pub(super) fn find(
+    trees: &BTreeSet<PathBuf>,
+    git_is_open: bool,
+    everywhere: &git::Everywhere,
+    live: &Live,
+) -> Protected {
     let mut search = Search {
         trees,
+        live,
         paths: BTreeSet::new(),
         watched: BTreeMap::new(),
         lost: Vec::new(),
@@ -101,6 +107,8 @@ struct Names {
 
 struct Search<'a> {
     trees: &'a BTreeSet<PathBuf>,
+    /// What the stages of other runs have made: to cover it would be to trust it, and their ends move it aside.
+    live: &'a Live,
     paths: BTreeSet<PathBuf>,
     watched: BTreeMap<PathBuf, Names>,
     lost: Vec<String>,
@@ -116,6 +124,7 @@ impl Search<'_> {
         }
         let path = dir.join(name);
         match links_in(dir, Path::new(name)) {
+            _ if self.live.has_made(&path) => self.missing(&path, obeyed),
             Ok(false) => drop(self.paths.insert(path)),
             Ok(true) => self.behind_links(&path, obeyed),
             Err(error) => self.unseen(&path, &error, obeyed),
@@ -133,7 +142,9 @@ impl Search<'_> {
                 let mut entries = entries.flatten();
                 let names =
                     entries.by_ref().take(MAX_ENTRIES).filter_map(|it| it.file_name().into_string().ok());
-                known.extend(names.filter(|name| protected::matches_pattern(last, name)));
+                known.extend(names.filter(|name| {
+                    protected::matches_pattern(last, name) && !self.live.has_made(&at.join(name))
+                }));
                 if entries.next().is_some() {
                     self.lose(format!(
                         "`{}` holds more than {MAX_ENTRIES} names: not all of `{last}` in it are protected",
@@ -210,6 +221,7 @@ impl Search<'_> {
             return;
         }
         match fs::symlink_metadata(&place) {
+            Ok(_) if self.live.has_made(&place) => self.missing(&place, obeyed),
             Ok(_) => drop(self.paths.insert(place)),
             Err(error) => self.unseen(&place, &error, obeyed),
         }
@@ -223,7 +235,7 @@ impl Search<'_> {
 
     /// A `.git` that says in which directory the repository is.
     fn link(&mut self, path: &Path) {
-        if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()) {
+        if fs::symlink_metadata(path).is_ok_and(|meta| meta.is_file()) && !self.live.has_made(path) {
             self.paths.insert(path.to_path_buf());
         }
     }

@@ -106,6 +106,8 @@ pub(crate) struct Start {
     pub(crate) places: Option<Places>,
     /// A pipe that takes a [`Failure`]. Close-on-exec.
     pub(crate) told: OwnedFd,
+    /// The guard has it open until it ends. Close-on-exec.
+    pub(crate) held: Option<OwnedFd>,
 }
 
 /// What the guard and the program's process work with. Made before the fork: they allocate nothing.
@@ -136,7 +138,8 @@ pub(crate) fn spawn(mut command: Command, start: Start) -> io::Result<Child> {
     let words = addresses.chain([0]).collect();
     let trees = start.places.iter().flat_map(Places::descriptors);
     let own = [start.lifeline.as_raw_fd(), start.told.as_raw_fd()];
-    let mut open: Vec<RawFd> = start.kept.iter().copied().chain(trees).chain(own).collect();
+    let held = start.held.iter().map(AsRawFd::as_raw_fd);
+    let mut open: Vec<RawFd> = start.kept.iter().copied().chain(trees).chain(own).chain(held).collect();
     open.sort_unstable();
     let real_uid = match start.identity {
         Identity::Other { uid, .. } if !super::may_signal_others() => Some(uid),
@@ -197,7 +200,8 @@ fn guard(plan: &Plan) -> ! {
         };
         let watched = libc::syscall(libc::SYS_pidfd_open, program, 0_u32);
         let watched = RawFd::try_from(watched).unwrap_or(-1);
-        let mut left = [lifeline, watched];
+        let held = plan.start.held.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+        let mut left = [lifeline, watched, held];
         left.sort_unstable();
         close_all_but(3, &left);
         libc::_exit(watch(program, lifeline, watched))
@@ -489,6 +493,7 @@ mod tests {
             identity: Identity::Caller,
             places: None,
             told: told.into(),
+            held: None,
         };
         SIGNALS.set(true);
         #[expect(clippy::disallowed_methods, reason = "what is started is the test's own")]

@@ -355,6 +355,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
         certificates: Vec::new(),
         cache: None,
         unseen: &[],
+        live: exeat_files::quarantine::Live::default(),
         own: &[],
         root: false,
         other: None,

@@ -1,0 +1,93 @@
+//! L08 and L10: what one run leaves to the next one, and what runs in one directory do to each other.
+
+use std::fs;
+use std::time::Duration;
+
+use e2e::case::{Cases, Cx};
+use nix::sys::signal::Signal;
+
+pub(super) fn cases(list: &mut Cases) {
+    list.matrix("escape::l08_a_killed_run_is_settled_by_the_next_one", killed);
+    list.users("escape::l10_two_runs_end_with_their_own_codes", two_runs);
+    list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
+}
+
+/// SIGKILL, as the kernel sends it when memory runs out: nothing is moved then, and the next start does it before it judges anything.
+fn killed(cx: &Cx) {
+    let result = cx.home().join("result.json");
+    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    let plant = "mkdir .vscode; echo '{}' >.vscode/tasks.json; echo evil >.envrc; echo /x >.git/commondir; echo evil >mise.ci.toml
+        ln -s /etc/passwd .git/COMMIT_EDITMSG; echo ready; exec sleep 100";
+    let names = [".vscode/tasks.json", ".envrc", ".git/commondir", "mise.ci.toml", ".git/COMMIT_EDITMSG"];
+    let mut live = cx.sh(&[], plant).start();
+    live.until_prints("ready").signal(Signal::SIGKILL);
+    live.wait();
+    let is_there = |name: &&str| fs::symlink_metadata(cx.dir().join(name)).is_ok();
+    assert!(names.iter().all(is_there), "the stage has made nothing, and the test shows nothing");
+    // A plan changes nothing.
+    cx.exeat(["run", "--dry-run", "--", "true"]).run().exits(0);
+    assert!(names.iter().all(is_there));
+
+    e2e::wait_for(Duration::from_secs(5), "the end of the sandbox", || {
+        let done =
+            cx.exeat(["run", "--result", result.to_str().expect("ASCII"), "--", "sh", "-c", "ls -A"]).run();
+        done.exits(0);
+        let said = done.stderr();
+        let settled = said.contains("was killed before its end: what its stage had left was moved aside now");
+        if settled {
+            let left: Vec<_> = names.iter().filter(|name| is_there(name)).collect();
+            assert!(left.is_empty(), "{left:?} in place: {done:?}");
+            assert!(!done.stdout().contains(".vscode"), "the next stage has met it: {done:?}");
+            let log = done.record();
+            let notes = log.events("note");
+            let moved = notes.iter().filter(|note| note["what"] == "quarantined").count();
+            assert_eq!(moved, 5, "{notes:?}");
+        }
+        settled.then_some(())
+    });
+    let told: serde_json::Value = serde_json::from_slice(&fs::read(result).expect("a result")).expect("JSON");
+    assert_eq!(told["quarantined"].as_array().map(Vec::len), Some(5), "{told}");
+    for name in [".vscode/tasks.json", ".envrc", ".git/commondir", "mise.ci.toml"] {
+        assert!(cx.aside(name).exists());
+    }
+    // Once, and then it is over.
+    let done = cx.sh(&[], "true").run();
+    assert!(!done.stderr().contains("killed before its end"), "{done:?}");
+}
+
+/// The second one starts when the stage of the first has made protected names, and goes on when the first has moved them.
+fn two_runs(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    let make = "mkdir .vscode; echo x >.vscode/a; echo evil >.envrc; echo x >.RData; echo x >.git/commondir; echo x >mise.ci.toml";
+    let mut first = cx.sh(&[], &format!("{make}; echo ready; read -r go; exit 3")).stdin_open().start();
+    first.until_prints("ready");
+    let script = "echo ready; read -r go; echo evil >.envrc; echo it-went-on; exit 4";
+    let mut second = cx.sh(&[], script).stdin_open().start();
+    second.until_prints("ready");
+    first.wait().exits(3).says(".envrc` was moved to").says(".vscode` was moved to");
+    assert!(!cx.dir().join(".envrc").exists() && !cx.dir().join(".vscode").exists());
+    // It may not use the name either: it was never the caller's.
+    second.wait().exits(4).prints("ready\nit-went-on\n").says(".envrc` was moved to");
+    assert!(!cx.dir().join(".envrc").exists());
+}
+
+/// Each makes names of its own and meets those of the others, and they end in another order.
+fn six_runs(cx: &Cx) {
+    let names = [".envrc", ".RData", ".npmrc", ".mcp.json", "mise.toml", ".bashrc"];
+    let mut runs: Vec<_> = names
+        .iter()
+        .map(|name| {
+            let script =
+                format!("echo x >{name}; mkdir -p .vscode; echo ready; read -r go; echo x >{name}; exit 7");
+            let mut run = cx.sh(&[], &script).stdin_open().start();
+            run.until_prints("ready");
+            run
+        })
+        .collect();
+    while !runs.is_empty() {
+        let next = if runs.len() % 2 == 0 { 0 } else { runs.len() - 1 };
+        runs.remove(next).wait().exits(7);
+    }
+    let left: Vec<_> = names.iter().filter(|name| cx.dir().join(name).exists()).collect();
+    assert!(left.is_empty() && !cx.dir().join(".vscode").exists(), "{left:?}");
+}
