@@ -19,6 +19,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.root("durable::a05_a_disk_that_becomes_read_only", read_only);
     list.once("durable::each_line_is_on_the_disk_where_that_is_asked_for", synced);
     list.bridges("durable::a08_a_flood_of_refusals_is_folded_exactly", flood);
+    list.bridges("durable::l16_a_full_record_lets_the_run_go_on", full_record);
     list.once("durable::a05_a_flood_without_a_record_is_refused_as_such", flood_without_record);
     list.users("durable::a07_nothing_that_was_answered_is_lost_by_kill_9", kill_in_a_loop);
     list.users("durable::a06_the_lock_goes_with_a_run_that_is_killed", killed_writer);
@@ -248,6 +249,47 @@ fn flood(cx: &Cx) {
     let most: Vec<u64> =
         result["denied"].as_array().into_iter().flatten().filter_map(|it| it["count"].as_u64()).collect();
     assert_eq!((most.len(), most[..4].to_vec()), (1024, vec![1500, 1500, 1500, 1]), "{text}");
+}
+
+/// L16: a stage that asks for a granted host in a loop: beyond the size of the record nothing more is let out, the run goes on, and the
+/// record ends as any other, within that size.
+fn full_record(cx: &Cx) {
+    let good = cx.good();
+    cx.write("targets", &format!("{good}:7\n").repeat(1500));
+    let result = cx.home().join("result.json");
+    let _ = fs::remove_file(&result);
+    let (path, rule) = (result.display().to_string(), format!("{good}:7"));
+    let words = [
+        "run",
+        "--audit-size",
+        "1MiB",
+        "--result",
+        &path,
+        "--allow",
+        &rule,
+        "--",
+        cx.probe(),
+        "ask-all",
+        "targets",
+    ];
+    let done = cx.exeat(words).deadline(Duration::from_secs(120)).run();
+    done.exits(0).says("the record reached its size, and ");
+    let said = done.stdout();
+    let answered = |status: &str| said.lines().filter(|line| *line == status).count() as u64;
+    assert!(answered("200") > 300 && answered("503") > 300, "{said:.200}");
+    assert_eq!(answered("200") + answered("503"), 1500);
+    let log = done.record();
+    let end = log.events("run_end")[0];
+    assert_eq!((&end["allowed"], &end["errors"]), (&answered("200").into(), &answered("503").into()));
+    assert_eq!(log.events("close").len() as u64, answered("200"));
+    let size = fs::metadata(done.record_path().expect("a record")).expect("the record").len();
+    assert!(size <= 1 << 20, "{size} bytes");
+    let result: serde_json::Value =
+        serde_json::from_slice(&fs::read(&result).expect("the result")).expect("JSON");
+    let failed = result["failed"][0].as_object().expect("a host that failed").clone();
+    assert_eq!((&failed["host"], &failed["count"]), (&good.as_str().into(), &answered("503").into()));
+    let few = cx.exeat(["run", "--audit-size", "1000kB", "--", "true"]).run();
+    few.exits(2).says("the least is 1MiB");
 }
 
 /// The record goes away in the middle of a flood: a second later every answer is 503.

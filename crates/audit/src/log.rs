@@ -40,6 +40,8 @@ struct State {
     sink: Sink,
     /// The number of the next line.
     seq: u64,
+    /// Bytes of all lines.
+    bytes: u64,
     /// The digest of the line before, in hexadecimal.
     prev: String,
     counts: Counts,
@@ -86,6 +88,7 @@ impl Log {
         let state = State {
             sink,
             seq: 0,
+            bytes: 0,
             prev: NOTHING_BEFORE.to_owned(),
             counts: Counts::default(),
             failed: None,
@@ -136,6 +139,11 @@ impl Log {
     /// The verdicts so far.
     pub fn counts(&self) -> Counts {
         self.lock().counts
+    }
+
+    /// Bytes of the record so far.
+    pub fn bytes(&self) -> u64 {
+        self.lock().bytes
     }
 
     /// What the first failure was, if there was one: from then on nothing is written, and nothing may be allowed.
@@ -200,6 +208,7 @@ impl State {
             self.tree.push(&self.line);
         }
         self.seq += 1;
+        self.bytes += self.line.len() as u64;
         Ok(self.seq - 1)
     }
 }

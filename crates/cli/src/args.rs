@@ -439,6 +439,10 @@ pub(crate) struct ConnectionArgs {
     /// Connections to one host at one time
     #[arg(long, value_name = "NUMBER", value_parser = connections())]
     pub(crate) connections_per_host: Option<u32>,
+
+    /// Bytes of the record; after them nothing more is let out. Otherwise 1GiB
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) audit_size: Option<Size>,
 }
 
 fn connections() -> clap::builder::RangedI64ValueParser<u32> {
@@ -466,8 +470,8 @@ impl From<LimitArgs> for Limits {
 
 impl From<ConnectionArgs> for Limits {
     fn from(args: ConnectionArgs) -> Self {
-        let ConnectionArgs { connections, connections_per_host } = args;
-        Self { connections, connections_per_host, ..Self::default() }
+        let ConnectionArgs { connections, connections_per_host, audit_size } = args;
+        Self { connections, connections_per_host, audit_size, ..Self::default() }
     }
 }
 

@@ -78,6 +78,8 @@ pub enum Reason {
     PolicyUnavailable,
     /// The decision could not be recorded.
     AuditUnavailable,
+    /// The record has the size that it may have.
+    RecordFull,
     /// The TLS hello did not arrive in time.
     HelloTimeout,
     /// The TLS hello is malformed.
@@ -100,7 +102,7 @@ pub enum Reason {
 
 impl Reason {
     /// Every reason, in the order of the record's documentation.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::Rule,
         Self::Default,
         Self::DenyRule,
@@ -124,6 +126,7 @@ impl Reason {
         Self::Expired,
         Self::PolicyUnavailable,
         Self::AuditUnavailable,
+        Self::RecordFull,
         Self::HelloTimeout,
         Self::HelloMalformed,
         Self::HelloTooLarge,
@@ -161,6 +164,7 @@ impl Reason {
             Self::Expired => "expired",
             Self::PolicyUnavailable => "policy_unavailable",
             Self::AuditUnavailable => "audit_unavailable",
+            Self::RecordFull => "record_full",
             Self::HelloTimeout => "hello_timeout",
             Self::HelloMalformed => "hello_malformed",
             Self::HelloTooLarge => "hello_too_large",

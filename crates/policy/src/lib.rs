@@ -59,7 +59,9 @@ pub use gateway::{MAX_ADDRESSES, MAX_LITERALS, MAX_PORTS, Unserved, WELL_KNOWN};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use host_port::{HostPort, HostPortError};
 pub use ipnet::IpNet;
-pub use limits::{LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant};
+pub use limits::{
+    LEAST_AUDIT_SIZE, LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant,
+};
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;
 pub use policy::{

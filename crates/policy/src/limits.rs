@@ -27,6 +27,8 @@ pub struct Limits {
     pub connections: Option<u32>,
     /// `connections_per_host`: the same to one host.
     pub connections_per_host: Option<u32>,
+    /// `audit_size`: bytes of the record, [`LEAST_AUDIT_SIZE`] at least; beyond them no connection is let out.
+    pub audit_size: Option<Size>,
 }
 
 /// The largest number of connections that a policy may say: no machine serves more.
@@ -34,6 +36,9 @@ pub const MAX_CONNECTIONS: u32 = 1_000_000;
 
 /// The least `memory` that is taken. With less no command starts, and it was a size without its unit.
 pub const LEAST_MEMORY: Size = Size(1 << 20);
+
+/// The least `audit_size` that is taken: room for the start and the end of a run, and for some hundred connections.
+pub const LEAST_AUDIT_SIZE: Size = Size(1 << 20);
 
 /// What was probably meant by a `memory` below [`LEAST_MEMORY`]: `100M` by 100 bytes, `64MiB` by 64 KiB.
 pub fn memory_meant(size: Size) -> Option<String> {
@@ -53,7 +58,7 @@ impl Limits {
     pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
         let Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size, .. } =
             *self;
-        let Self { connections, connections_per_host, .. } = *self;
+        let Self { connections, connections_per_host, audit_size, .. } = *self;
         let text = |value: Option<Size>| value.map(|value| value.to_string());
         [
             ("timeout", timeout.map(|value| value.to_string())),
@@ -66,6 +71,7 @@ impl Limits {
             ("output_size", text(output_size)),
             ("connections", connections.map(|value| value.to_string())),
             ("connections_per_host", connections_per_host.map(|value| value.to_string())),
+            ("audit_size", text(audit_size)),
         ]
         .into_iter()
         .filter_map(|(key, value)| Some((key, value?)))
@@ -91,6 +97,7 @@ impl Limits {
             output_size: least(self.output_size, other.output_size),
             connections: least(self.connections, other.connections),
             connections_per_host: least(self.connections_per_host, other.connections_per_host),
+            audit_size: least(self.audit_size, other.audit_size),
         }
     }
 
@@ -108,6 +115,7 @@ impl Limits {
             output_size: other.output_size.or(self.output_size),
             connections: other.connections.or(self.connections),
             connections_per_host: other.connections_per_host.or(self.connections_per_host),
+            audit_size: other.audit_size.or(self.audit_size),
         }
     }
 }

@@ -241,6 +241,15 @@ pub const NAME_CONNECTIONS: usize = 16;
 /// Time in which a client of such a connection asks the next question. RFC 7766 section 6.2.3 wants seconds.
 pub const NAME_IDLE: Duration = Duration::from_secs(10);
 
+/// Bytes of a record, at most: some 700 000 connections. New ones are then refused, and the run goes on.
+pub const AUDIT_SIZE: u64 = 1 << 30;
+
+/// The part of [`AUDIT_SIZE`] that is kept for what comes after: the closes of connections that are open, counts, and the end.
+pub const AUDIT_KEPT: u64 = 4;
+
+/// It is no more than this: 8192 connections have a close of some 700 bytes each, and few of them a late refusal.
+pub const AUDIT_KEPT_MOST: u64 = 16 << 20;
+
 /// The limits of one run: the defaults are the constants of this module.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -268,6 +277,8 @@ pub struct Limits {
     pub per_host: usize,
     /// See [`LISTENERS`].
     pub listeners: usize,
+    /// See [`AUDIT_SIZE`].
+    pub audit_size: u64,
 }
 
 impl Default for Limits {
@@ -285,6 +296,7 @@ impl Default for Limits {
             connections: CONNECTIONS,
             per_host: PER_HOST,
             listeners: LISTENERS,
+            audit_size: AUDIT_SIZE,
         }
     }
 }

@@ -67,6 +67,9 @@ pub(crate) async fn reach(
     record: &mut Record<'_>,
     cx: &Context,
 ) -> Result<Reached, Refusal> {
+    if cx.record_is_full() {
+        return Err(record.full(target.clone()).await);
+    }
     let admitted = match record.ruling().policy.admit(target.clone(), today()) {
         Ok(admitted) => admitted,
         Err(denial) => return Err(record.denied(denial, Vec::new(), None).await),

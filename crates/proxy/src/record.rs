@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use exeat_audit::{Close, ConnId, Decision, End, Event, Proto, RuleRef, Via, escape};
 use exeat_policy::{
-    BudgetKey, Decision as Decided, Denial, Entrusted, Reason, Rule, Target, Verdict, Vetted,
+    BudgetKey, Decision as Decided, Denial, Entrusted, Reason, Rule, Size, Target, Verdict, Vetted,
 };
 use tokio::time::Instant;
 
@@ -196,6 +196,19 @@ impl<'a> Record<'a> {
         self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
         self.deny_inside(target, reason, None);
         told(target.clone())
+    }
+
+    /// The record has no room for another connection: it is counted, and then the refusal.
+    pub(crate) async fn full(&mut self, target: Target) -> Refusal {
+        self.target = Some(target.clone());
+        let mut decision = self.decision(Verdict::Error, Reason::RecordFull);
+        let said = format!("the record has the {} that it may have", size_text(self.cx.limits().audit_size));
+        decision.error = Some(said.clone());
+        if let Err(refusal) = self.written_for(decision, &target).await {
+            return refusal;
+        }
+        self.cx.tally(|tally| tally.record_full(&target, &said));
+        Refusal::RecordFull(target)
     }
 
     /// A refusal by policy: its decision, and then the refusal itself.
@@ -486,6 +499,11 @@ impl Drop for Record<'_> {
         }
         self.close(End::Killed, None);
     }
+}
+
+/// As it is written in a policy.
+fn size_text(bytes: u64) -> String {
+    Size::new(bytes).map(|size| size.to_string()).unwrap_or_default()
 }
 
 /// What stands for the host in a head that could not be read: of its second word, or of its first where that is no method,

@@ -41,6 +41,8 @@ struct State {
     folds: VecDeque<(Key, Fold)>,
     /// When the first of them is to be told.
     due: Option<Instant>,
+    /// Everything is counted, and told at the end.
+    held_back: bool,
 }
 
 /// What is equal.
@@ -62,6 +64,7 @@ impl Refusals {
             dials: Bucket::new(limits::FAILED_DIALS),
             folds: VecDeque::new(),
             due: None,
+            held_back: false,
         };
         Self { state: Mutex::new(state), wake: Notify::new() }
     }
@@ -73,10 +76,15 @@ impl Refusals {
     pub(crate) fn write(&self, log: &Log, decision: Decision) -> Result<Told, Error> {
         let now = Instant::now();
         let mut state = self.lock();
-        if state.bucket.take(now) {
+        if !state.held_back && state.bucket.take(now) {
             return log.write(Event::Decision(decision)).map(|_| Told::Alone);
         }
         self.fold(&mut state, log, decision, now).map(|()| Told::Folded)
+    }
+
+    /// From here on refusals are counted, and told by [`flush`](Self::flush) alone.
+    pub(crate) fn hold_back(&self) {
+        self.lock().held_back = true;
     }
 
     /// Whether a dial that is about to begin has lines of its own, should it fail.
@@ -97,6 +105,7 @@ impl Refusals {
     fn fold(&self, state: &mut State, log: &Log, decision: Decision, now: Instant) -> Result<(), Error> {
         state.count(decision);
         match state.due {
+            _ if state.held_back => {}
             None => {
                 state.due = Some(now + limits::FOLD_REFUSALS);
                 self.wake.notify_one();
@@ -125,6 +134,9 @@ impl Refusals {
     fn tell_due(&self, log: &Log) -> Option<Instant> {
         let now = Instant::now();
         let mut state = self.lock();
+        if state.held_back {
+            return None;
+        }
         if state.due.is_some_and(|due| due <= now) {
             state.tell(log, now, limits::FOLDED_LINES);
         }

@@ -33,6 +33,8 @@ pub(crate) enum Refusal {
     Failed(Target, Failure),
     /// The decision could not be recorded, so that it is not acted upon.
     NoRecord(Target),
+    /// The record has the size that it may have.
+    RecordFull(Target),
     /// Too many connections to this host are open.
     Crowded(Target),
     /// Nothing is left of what may be sent there.
@@ -162,6 +164,7 @@ impl Refusal {
             },
             Self::Failed(_, failure) => failure.row(),
             Self::NoRecord(_) => Row::new(503, "proxy_internal_error", 1, Reason::AuditUnavailable),
+            Self::RecordFull(_) => Row::new(503, "proxy_internal_error", 1, Reason::RecordFull),
             Self::Crowded(_) => Row::new(429, "connection_limit_reached", 1, Reason::BudgetConns).again(),
             Self::UsedUp(_) => Row::new(429, "http_request_denied", 2, Reason::BudgetBytes),
             Self::Busy => Row::new(503, "connection_limit_reached", 1, Reason::BudgetConns).again(),
@@ -199,6 +202,11 @@ impl Refusal {
             Self::NoRecord(target) => {
                 unreachable(target, "the attempt cannot be recorded, and nothing goes out unrecorded", "")
             }
+            Self::RecordFull(target) => unreachable(
+                target,
+                "the record of this run has the size that it may have, and nothing goes out unrecorded",
+                "",
+            ),
             Self::Crowded(target) => (
                 format!("exeat has too many open connections to {}", target.host),
                 format!(

@@ -188,7 +188,19 @@ impl Context {
 
     /// Has a refusal on record: of nothing that was let out before.
     pub(crate) fn refuse(&self, decision: Decision) -> Result<Told, exeat_audit::Error> {
+        self.record_is_full();
         self.refusals.write(&self.log, decision)
+    }
+
+    /// Whether the record has the size that it may have: then no connection is let out any more, and what is refused is counted.
+    pub(crate) fn record_is_full(&self) -> bool {
+        let size = self.room.limits.audit_size;
+        let kept = (size / limits::AUDIT_KEPT).min(limits::AUDIT_KEPT_MOST);
+        let is_full = self.log.bytes() > size - kept;
+        if is_full {
+            self.refusals.hold_back();
+        }
+        is_full
     }
 
     /// Dials that fail in a flood.

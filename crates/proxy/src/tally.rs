@@ -27,6 +27,8 @@ pub struct Summary {
     pub connections: u64,
     /// Connections of these that were not served because too many were open. No line tells of any of them.
     pub turned_away: u64,
+    /// Connections that were refused because the record has the size that it may have.
+    pub record_full: u64,
     /// Decisions to allow.
     pub allowed: u64,
     /// Decisions to deny, malformed requests included.
@@ -77,6 +79,7 @@ pub(crate) struct Tally {
     reached: HashSet<u64>,
     connections: u64,
     turned_away: u64,
+    record_full: u64,
     allowed: u64,
     denied_total: u64,
     denied_more: u64,
@@ -154,6 +157,11 @@ impl Tally {
         }
     }
 
+    pub(crate) fn record_full(&mut self, target: &Target, said: &str) {
+        self.record_full = self.record_full.saturating_add(1);
+        self.failed(target, said);
+    }
+
     pub(crate) fn failed(&mut self, target: &Target, said: &str) {
         let (host, port) = of(target);
         self.unreached(&FailedHost { host, port, said: said.to_owned(), count: 0 }, 1);
@@ -186,6 +194,7 @@ impl Tally {
             would_deny_more: self.would_deny_more,
             connections: self.connections,
             turned_away: self.turned_away,
+            record_full: self.record_full,
             allowed: self.allowed,
             denied_total: self.denied_total,
             would_deny_total: self.would_deny_total,

@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use crate::caller;
 use crate::clock::today;
 use crate::error::{Error, chain};
-use crate::limits::of_connections;
+use crate::limits::{check_audit_size, of_connections};
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
 use crate::run::{Record, begin, survive_file_limit, turned_away};
@@ -106,6 +106,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
     if let Some(proxy) = &request.upstream {
         upstream::check_ceilings(&request.policy, proxy.target(), today())?;
     }
+    check_audit_size(&request.limits)?;
     survive_file_limit()?;
     let room = raise_descriptor_limit().and_then(|_| descriptor_limit()).map(|(soft, _)| soft);
     let room = room.map_err(prepare("the limit of open descriptors"))?;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
 use exeat_files::walk::WalkError;
-use exeat_policy::{HostPort, LEAST_MEMORY, Size, Target, memory_meant};
+use exeat_policy::{HostPort, LEAST_AUDIT_SIZE, LEAST_MEMORY, Size, Target, memory_meant};
 
 use crate::discover::Unasked;
 use exeat_files::quarantine::Leftovers;
@@ -98,6 +98,9 @@ pub enum Error {
     /// A `memory` limit leaves no room for any command.
     #[error("a `memory` limit of {0} lets no command start: the least is {LEAST_MEMORY}")]
     MemoryTooSmall(Size),
+    /// An `audit_size` leaves no room for a run.
+    #[error("`audit_size` of {0} is too small for a record: the least is {LEAST_AUDIT_SIZE}")]
+    AuditTooSmall(Size),
     /// The place of the record could not be used.
     #[error("cannot keep the record")]
     Place(#[source] exeat_audit::place::Error),
@@ -364,6 +367,7 @@ impl Error {
             | Self::NotApproved
             | Self::LimitTooSmall { .. }
             | Self::MemoryTooSmall(_)
+            | Self::AuditTooSmall(_)
             | Self::Stream { .. } => 2,
             Self::Record(
                 exeat_audit::OpenError::Exists { .. }

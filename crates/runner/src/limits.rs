@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exeat_policy::{LEAST_MEMORY, Limits, Size};
+use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, Limits, Size};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Inside, MemoryFiles, Mount, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
@@ -118,6 +118,7 @@ impl Held {
                 return Err(Error::LimitTooSmall { key, least });
             }
         }
+        check_audit_size(&limits)?;
         match limits.memory.filter(|size| *size < LEAST_MEMORY) {
             Some(size) => Err(Error::MemoryTooSmall(size)),
             None => Ok(Self { limits, root }),
@@ -133,7 +134,7 @@ impl Held {
                 "tmpfs_size" => By::Mount,
                 "memory" => By::Watch,
                 "pids" => pids,
-                "connections" | "connections_per_host" => By::Proxy,
+                "connections" | "connections_per_host" | "audit_size" => By::Proxy,
                 _ => By::Supervision,
             };
             (key, value, by)
@@ -227,6 +228,14 @@ impl Held {
     }
 }
 
+/// Refuses a size of the record that leaves no room for a run.
+pub(crate) fn check_audit_size(limits: &Limits) -> Result<(), Error> {
+    match limits.audit_size.filter(|size| *size < LEAST_AUDIT_SIZE) {
+        Some(size) => Err(Error::AuditTooSmall(size)),
+        None => Ok(()),
+    }
+}
+
 /// Descriptors that are left for what is not a connection: standard streams, listeners, record, sandbox, lookups, and the
 /// clients that are told that there is no room.
 const DESCRIPTORS_KEPT: u64 = 256;
@@ -242,6 +251,9 @@ pub(crate) fn of_connections(limits: &Limits, descriptors: u64, has_gateway: boo
     }
     if let Some(per_host) = number(limits.connections_per_host) {
         of_proxy.per_host = per_host;
+    }
+    if let Some(size) = limits.audit_size {
+        of_proxy.audit_size = size.get();
     }
     let room = descriptors.saturating_sub(DESCRIPTORS_KEPT.min(descriptors / 2));
     let room = usize::try_from(room).unwrap_or(usize::MAX);
@@ -442,9 +454,10 @@ mod tests {
             output_size: "1kB".parse().ok(),
             connections: Some(512),
             connections_per_host: Some(64),
+            audit_size: "1MiB".parse().ok(),
         };
         let of_proxy = of_connections(&limits, 1 << 20, true);
-        assert_eq!((of_proxy.connections, of_proxy.per_host), (512, 64));
+        assert_eq!((of_proxy.connections, of_proxy.per_host, of_proxy.audit_size), (512, 64, 1 << 20));
         let usual = exeat_proxy::Limits::default();
         let of_proxy = of_connections(&Limits::default(), u64::MAX, true);
         assert_eq!((of_proxy.connections, of_proxy.per_host), (usual.connections, usual.per_host));
@@ -463,7 +476,8 @@ mod tests {
         let lines = |root| Held::new(limits, root).unwrap().lines().join(", ");
         let expect = "timeout=10m (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \
                       open_files=64 (rlimit), file_size=10MB (rlimit), tmpfs_size=1MiB (mount), \
-                      output_size=1kB (supervised), connections=512 (proxy), connections_per_host=64 (proxy)";
+                      output_size=1kB (supervised), connections=512 (proxy), connections_per_host=64 (proxy), \
+                      audit_size=1MiB (proxy)";
         assert_eq!(lines(false), expect);
         assert_eq!(lines(true), expect.replace("pids=7 (rlimit)", "pids=7 (watched)"));
         let rlimits = Held::new(limits, false).unwrap().rlimits(2);
@@ -485,6 +499,7 @@ mod tests {
         for limits in [
             Limits { pids: Some(0), ..Limits::default() },
             Limits { connections: Some(0), ..Limits::default() },
+            Limits { audit_size: "1000kB".parse().ok(), ..Limits::default() },
             Limits { connections_per_host: Some(0), ..Limits::default() },
             Limits { open_files: Some(LEAST_FILES - 1), ..Limits::default() },
         ] {

@@ -255,6 +255,7 @@ pub(crate) fn run_on(
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
         }
+        notes.extend(record_full(&summary));
         notes.extend(untold);
         if let Some(why) = blind {
             notes.push(format!("what the stage uses could not be measured any more: {why}"));
@@ -524,6 +525,15 @@ fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
         _ => None,
     };
     RunEnd { cause, exit, limit, connections: summary.connections, dropped: 0 }
+}
+
+/// What the caller is told of connections that the record had no room for.
+pub(crate) fn record_full(summary: &Summary) -> Option<String> {
+    let count = Some(summary.record_full).filter(|count| *count > 0)?;
+    let plural = if count == 1 { "" } else { "s" };
+    Some(format!(
+        "the record reached its size, and {count} connection{plural} got 503 for that: raise --audit-size if it is too small"
+    ))
 }
 
 /// What the record and the caller are told of connections for which there was no room. A line for each would let a flood of

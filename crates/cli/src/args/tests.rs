@@ -88,7 +88,7 @@ fn check<T: Debug + PartialEq>(parse: impl Fn(&str) -> Result<T, String>, text: 
 #[test]
 fn limits() {
     let words = "run --timeout 10m --cpu-time 90s --memory 2GiB --pids 64 --open-files 128 --file-size 10MB \
-                 --tmpfs-size 64MiB --output-size 1kB --connections 512 --connections-per-host 64 x";
+                 --tmpfs-size 64MiB --output-size 1kB --connections 512 --connections-per-host 64 --audit-size 1GiB x";
     let Command::Run(args) = parse(&words.split_whitespace().collect::<Vec<_>>()).unwrap().command else {
         panic!("not a run")
     };
@@ -96,7 +96,7 @@ fn limits() {
     assert_eq!(
         set.join(" "),
         "timeout=10m cpu_time=1m30s memory=2GiB pids=64 open_files=128 file_size=10MB tmpfs_size=64MiB output_size=1kB \
-         connections=512 connections_per_host=64"
+         connections=512 connections_per_host=64 audit_size=1GiB"
     );
     for words in
         [["--memory", "2"], ["--memory", "-1"], ["--memory", "lots"], ["--pids", "-1"], ["--cpu-time", "9"]]

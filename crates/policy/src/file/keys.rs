@@ -180,6 +180,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("limits", "output_size", Shape::Size, "stdout and stderr together"),
     key("limits", "connections", Shape::Connections, "connections at one time"),
     key("limits", "connections_per_host", Shape::Connections, "connections to one host at one time"),
+    key("limits", "audit_size", Shape::Size, "the record of the run, 1 MiB at least"),
 ];
 
 /// The keys of a published isolation policy: see [`isolation`](super::isolation).

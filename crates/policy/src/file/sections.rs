@@ -422,6 +422,7 @@ impl Reader<'_> {
                 "tmpfs_size" => limits.tmpfs_size = self.amount(entry, SIZE, ""),
                 "output_size" => limits.output_size = self.amount(entry, SIZE, ""),
                 "connections" => limits.connections = self.count(entry, MAX_CONNECTIONS),
+                "audit_size" => limits.audit_size = self.amount(entry, SIZE, ""),
                 "connections_per_host" => limits.connections_per_host = self.count(entry, MAX_CONNECTIONS),
                 _ => {}
             }

@@ -130,6 +130,9 @@ impl Attempts {
 
     /// Writes what is folded and has waited long enough. To be called about once a second.
     pub(crate) fn due(&self) {
+        if self.cx.record_is_full() {
+            return; // told at the end
+        }
         let now = Instant::now();
         let mut state = self.lock();
         let due = state.folds.values_mut().filter(|equal| equal.fold.is_due(now));
@@ -166,7 +169,7 @@ impl Attempts {
             }
         };
         equal.fold.count(times);
-        if equal.fold.is_new() {
+        if equal.fold.is_new() && !self.cx.record_is_full() {
             equal.write(&self.cx, now);
         }
     }

@@ -562,3 +562,54 @@ async fn l08_unfinished_heads_share_one_budget() {
     let words = ended.decisions();
     assert!(words.iter().any(|word| word == "deny:budget_conns"));
 }
+
+/// L16: a record that has its size lets no connection out any more, whatever the policy says of it; what is open goes on, its close
+/// and the counts of what was refused are on record, and the record is no larger than it may be.
+#[tokio::test]
+async fn l16_a_full_record_lets_nothing_more_out() {
+    let size = 64 * 1024;
+    let origin = origin(b"").await;
+    let target = format!("127.0.0.1:{}", origin.port());
+    let mut given = setup(&[&target]);
+    given.limits.audit_size = size;
+    let proxy = given.start().await;
+    let (mut standing, _) = proxy.ask(Way::Tcp, &target).await;
+    let asked = 200;
+    let mut full = 0;
+    for number in 0..asked {
+        let (client, head) = proxy.ask(WAYS[number % 2], &target).await;
+        if head.starts_with("HTTP/1.1 503 ") {
+            assert!(head.contains("details=\"record_full\""), "{head}");
+            full += 1;
+        }
+        drop(client);
+    }
+    assert!((100..asked).contains(&full), "{full}");
+    let reached = origin.connections();
+    let (_, head) = proxy.ask(Way::Tcp, "denied.test:443").await;
+    assert!(head.contains("record_full"), "{head}");
+    let mut malformed = proxy.connect(Way::Tcp).await;
+    malformed.write_all(b"\r\n").await.unwrap();
+    assert!(read_to_end(&mut *malformed).await.starts_with(b"HTTP/1.1 400 "));
+    standing.write_all(b"\0goes on").await.unwrap();
+    eventually(|| origin.bytes().ends_with(b"\0goes on")).await;
+    assert_eq!(origin.connections(), reached);
+    standing.shutdown().await.unwrap();
+    drop(standing);
+    sleep(Duration::from_millis(50)).await;
+    assert_eq!(proxy.cx.summary().record_full, full as u64 + 1);
+    let ended = proxy.end().await;
+    let allowed = ended.of("decision").iter().filter(|line| line["verdict"] == "allow").count();
+    assert_eq!(allowed, 1 + asked - full);
+    assert_eq!(ended.of("close").len(), allowed, "each that was let out has a close");
+    let counts = |reason: &str| -> Vec<u64> {
+        let lines = ended.of("decision").into_iter().filter(|line| line["reason"] == reason);
+        lines.map(|line| line["count"].as_u64().unwrap_or(1)).collect()
+    };
+    let mut refused = counts("record_full");
+    refused.sort_unstable();
+    assert_eq!(refused, [1, full as u64]);
+    assert_eq!(counts("malformed"), [1]);
+    let bytes: usize = ended.lines.iter().map(|line| line.to_string().len() + 1).sum();
+    assert!(bytes as u64 <= size, "{bytes}");
+}
