@@ -480,6 +480,7 @@ mod tests {
                       audit_size=1MiB (proxy)";
         assert_eq!(lines(false), expect);
         assert_eq!(lines(true), expect.replace("pids=7 (rlimit)", "pids=7 (watched)"));
+        assert_eq!(Held::new(limits, false).unwrap().descriptors(1024, 20_000), (64, 64));
         let rlimits = Held::new(limits, false).unwrap().rlimits(2);
         let found: Vec<_> = rlimits.iter().map(|one| (one.what, one.soft, one.hard)).collect();
         assert_eq!(
@@ -488,7 +489,6 @@ mod tests {
                 ("processor time", 2, 3),
                 ("memory", 4 << 30, 4 << 30),
                 ("processes", 9, 9),
-                ("open files", 64, 64),
                 ("file size", 10_000_000, 10_000_000),
             ]
         );
