@@ -22,11 +22,20 @@ pub struct HostPort {
     pub inner: Port,
 }
 
+/// Ports inside that exeat needs in every run, and for what.
+pub(crate) const TAKEN: [(u16, &str); 2] = [(53, "names are answered there"), (3128, "the proxy is there")];
+
 impl HostPort {
     /// The same port on both sides.
     #[must_use]
     pub const fn same(port: Port) -> Self {
         Self { port, inner: port }
+    }
+
+    /// What is at its place inside in every run, if something is.
+    #[must_use]
+    pub fn taken_by(self) -> Option<&'static str> {
+        TAKEN.iter().find(|(port, _)| *port == self.inner.get()).map(|(_, by)| *by)
     }
 
     /// What a connection to it asks for.

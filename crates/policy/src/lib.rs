@@ -60,7 +60,8 @@ pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};
 pub use host_port::{HostPort, HostPortError};
 pub use ipnet::IpNet;
 pub use limits::{
-    LEAST_AUDIT_SIZE, LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant,
+    LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, LimitError, Limits, MAX_CONNECTIONS, Size, Span,
+    memory_meant,
 };
 pub use name::{HostName, MAX_LABEL, MAX_NAME, NameError, NameFault};
 pub use pattern::HostPattern;

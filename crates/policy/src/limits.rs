@@ -34,6 +34,9 @@ pub struct Limits {
 /// The largest number of connections that a policy may say: no machine serves more.
 pub const MAX_CONNECTIONS: u32 = 1_000_000;
 
+/// The least `open_files` that is taken: what exeat's helper and a dynamic linker need.
+pub const LEAST_OPEN_FILES: u32 = 16;
+
 /// The least `memory` that is taken. With less no command starts, and it was a size without its unit.
 pub const LEAST_MEMORY: Size = Size(1 << 20);
 

@@ -11,9 +11,6 @@ use crate::error::Error;
 /// Each has a listener of its own, before anybody connects.
 const MOST: usize = 64;
 
-/// Where the gateway answers names.
-const DNS: u16 = 53;
-
 /// What is to be served, each once.
 ///
 /// # Errors
@@ -27,10 +24,9 @@ pub(crate) fn checked(
     let mut all: Vec<HostPort> = Vec::new();
     for port in asked {
         let taken = match port.inner.get() {
-            DNS => Some("names are answered there"),
             PROXY_PORT => Some("the proxy is there"),
             SOCKS5_PORT if socks5 => Some("SOCKS5 is offered there"),
-            _ => None,
+            _ => port.taken_by(),
         };
         if let Some(by) = taken {
             return Err(Error::HostPortTaken { port: *port, by });

@@ -10,7 +10,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, Limits, Size};
+use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, Limits, Size};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Inside, MemoryFiles, Mount, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
@@ -32,8 +32,6 @@ const WALK: Duration = Duration::from_secs(1);
 const FILES: Duration = Duration::from_millis(50);
 /// How long the sandbox may be unreadable, for want of descriptors for instance, before the stage is stopped.
 const BLIND: Duration = Duration::from_secs(2);
-/// The fewest descriptors that stage2 and a dynamic linker need.
-const LEAST_FILES: u32 = 16;
 
 /// The limit that ended a stage, and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,7 +108,7 @@ impl Held {
     pub(crate) fn new(limits: Limits, root: bool) -> Result<Self, Error> {
         for (key, value, least) in [
             ("pids", limits.pids, 1),
-            ("open_files", limits.open_files, LEAST_FILES),
+            ("open_files", limits.open_files, LEAST_OPEN_FILES),
             ("connections", limits.connections, 1),
             ("connections_per_host", limits.connections_per_host, 1),
         ] {
@@ -501,13 +499,16 @@ mod tests {
             Limits { connections: Some(0), ..Limits::default() },
             Limits { audit_size: "1000kB".parse().ok(), ..Limits::default() },
             Limits { connections_per_host: Some(0), ..Limits::default() },
-            Limits { open_files: Some(LEAST_FILES - 1), ..Limits::default() },
+            Limits { open_files: Some(LEAST_OPEN_FILES - 1), ..Limits::default() },
         ] {
             assert_eq!(Held::new(limits, false).unwrap_err().code(), 2, "{limits:?}");
         }
         assert!(
-            Held::new(Limits { pids: Some(1), open_files: Some(LEAST_FILES), ..Limits::default() }, true)
-                .is_ok()
+            Held::new(
+                Limits { pids: Some(1), open_files: Some(LEAST_OPEN_FILES), ..Limits::default() },
+                true
+            )
+            .is_ok()
         );
     }
 

@@ -64,6 +64,8 @@ pub(crate) enum Shape {
     Memory,
     /// A whole number from 1.
     Count,
+    /// A whole number, enough to start a command with.
+    OpenFiles,
     /// A whole number from 1 to a million.
     Connections,
     /// A section that names another proxy.
@@ -174,7 +176,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("limits", "cpu_time", Shape::Span, "processor time of each process"),
     key("limits", "memory", Shape::Memory, "memory of all processes together"),
     key("limits", "pids", Shape::Count, "processes and threads at one time"),
-    key("limits", "open_files", Shape::Count, "descriptors of each process"),
+    key("limits", "open_files", Shape::OpenFiles, "descriptors of each process"),
     key("limits", "file_size", Shape::Size, "the largest file that a process may write"),
     key("limits", "tmpfs_size", Shape::Size, "each of the private `/tmp` and `/var/tmp`"),
     key("limits", "output_size", Shape::Size, "stdout and stderr together"),

@@ -1,13 +1,15 @@
 //! What the keys of our own format mean.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
 use crate::day::Day;
 use crate::escape::visible;
 use crate::grammar::Allowances;
 use crate::host_port::HostPort;
-use crate::limits::{LEAST_MEMORY, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant};
+use crate::limits::{
+    LEAST_MEMORY, LEAST_OPEN_FILES, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant,
+};
 use crate::port::Port;
 use crate::rule::{Action, Note, TlsCheck};
 use crate::terms::{Ech, Mode};
@@ -156,6 +158,11 @@ impl Reader<'_> {
             };
             match read {
                 Some(port) => {
+                    if let Some(by) = port.taken_by() {
+                        let meant = (port.inner == port.port).then(|| format!("\"{}:INNER\"", port.port));
+                        self.fault(at, format!("nothing can be at port {} inside: {by}", port.inner), meant);
+                        continue;
+                    }
                     let origin = self.origin(at.start);
                     file.host_ports.push((port, origin));
                 }
@@ -416,14 +423,16 @@ impl Reader<'_> {
                 "timeout" => limits.timeout = self.span(entry),
                 "cpu_time" => limits.cpu_time = self.span(entry),
                 "memory" => limits.memory = self.memory(entry),
-                "pids" => limits.pids = self.count(entry, u32::MAX),
-                "open_files" => limits.open_files = self.count(entry, u32::MAX),
+                "pids" => limits.pids = self.count(entry, 1..=u32::MAX),
+                "open_files" => limits.open_files = self.count(entry, LEAST_OPEN_FILES..=u32::MAX),
                 "file_size" => limits.file_size = self.amount(entry, SIZE, ""),
                 "tmpfs_size" => limits.tmpfs_size = self.amount(entry, SIZE, ""),
                 "output_size" => limits.output_size = self.amount(entry, SIZE, ""),
-                "connections" => limits.connections = self.count(entry, MAX_CONNECTIONS),
+                "connections" => limits.connections = self.count(entry, 1..=MAX_CONNECTIONS),
                 "audit_size" => limits.audit_size = self.amount(entry, SIZE, ""),
-                "connections_per_host" => limits.connections_per_host = self.count(entry, MAX_CONNECTIONS),
+                "connections_per_host" => {
+                    limits.connections_per_host = self.count(entry, 1..=MAX_CONNECTIONS)
+                }
                 _ => {}
             }
         }
@@ -469,10 +478,10 @@ impl Reader<'_> {
         None
     }
 
-    fn count(&mut self, entry: Entry, most: u32) -> Option<u32> {
-        let what = format!("`{}` is a whole number from 1 to {most}", entry.key);
+    fn count(&mut self, entry: Entry, range: RangeInclusive<u32>) -> Option<u32> {
+        let what = format!("`{}` is a whole number from {} to {}", entry.key, range.start(), range.end());
         let at = entry.node.at;
-        let count = |number: i128| u32::try_from(number).ok().filter(|count| (1..=most).contains(count));
+        let count = |number: i128| u32::try_from(number).ok().filter(|count| range.contains(count));
         match entry.node.value {
             Value::Int(number) => {
                 let count = count(number);

@@ -507,8 +507,8 @@ fn limits_that_are_none() {
         ("memory = true", "2:10 `memory` is a size like \"512MiB\", not true or false"),
         ("pids = \"256\"", "2:8 `pids` is a whole number from 1 to 4294967295, not a string = 256"),
         ("pids = 0", "2:8 `pids` is a whole number from 1 to 4294967295"),
-        ("open_files = -1", "2:14 `open_files` is a whole number from 1 to 4294967295"),
-        ("open_files = 4294967296", "2:14 `open_files` is a whole number from 1 to 4294967295"),
+        ("open_files = -1", "2:14 `open_files` is a whole number from 16 to 4294967295"),
+        ("open_files = 4294967296", "2:14 `open_files` is a whole number from 16 to 4294967295"),
         ("pid = 1", "2:1 there is no key `pid` in `[limits]` = pids"),
     ] {
         check_faults(&format!("[limits]\n{text}"), &[expect]);
@@ -775,4 +775,19 @@ fn a03_no_message_shows_a_password() {
     }
     let error = parse("network.upstream.proxy = \"http://user:hunter2@p.test:1\"").unwrap_err().to_string();
     assert!(error.contains("1:26: a user name and a password have no place in the URL"), "{error}");
+}
+
+/// What a run could not hold is refused with its line, before anything looks at the machine.
+#[test]
+fn what_no_run_holds_is_refused_when_it_is_read() {
+    check_faults("[limits]\nopen_files = 8", &["2:14 `open_files` is a whole number from 16 to 4294967295"]);
+    assert!(parse("[limits]\nopen_files = 16").is_ok());
+    check_faults(
+        "[network]\nhost_port = [53, \"8080:53\", 3128, \"3128:80\"]",
+        &[
+            "2:14 nothing can be at port 53 inside: names are answered there = \"53:INNER\"",
+            "2:18 nothing can be at port 53 inside: names are answered there",
+            "2:29 nothing can be at port 3128 inside: the proxy is there = \"3128:INNER\"",
+        ],
+    );
 }

@@ -133,6 +133,7 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Size => (json!(["512", "10MB", "2g", "64KiB"]), json!(512)),
         Shape::Memory => (json!(["1048576", "2GB", "1m", "1024KiB"]), json!(100)),
         Shape::Count => (json!([1, 4_294_967_295_u32]), json!(0)),
+        Shape::OpenFiles => (json!([16, 4_294_967_295_u32]), json!(8)),
         Shape::Connections => (json!([1, 1_000_000]), json!(1_000_001)),
         Shape::NextHop => (json!([{"proxy": "http://p.test:3128"}]), json!({})),
         Shape::Upstream => (json!(["http://p.test:3128", "http://[2001:db8::1]:80/"]), json!(1)),
