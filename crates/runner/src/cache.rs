@@ -1,17 +1,21 @@
 //! The private cache, and how it is made. Root makes it in directories that may be another user's, so that no link in them is
 //! followed.
 
-use std::ffi::OsString;
-use std::fs::{self, DirBuilder};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, DirBuilder, Permissions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use exeat_audit::random_number;
+use exeat_files::names::true_name;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2, renameat};
 use nix::sys::stat::{Mode, mkdirat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::lists::CACHE_SETTINGS;
 use crate::staged::{Ids, way_to};
 
 /// The way to a directory, as far as it is there.
@@ -90,12 +94,13 @@ impl Steps {
     }
 }
 
-/// Makes the cache with this process's rights.
+/// Makes the cache with this process's rights, and removes the settings of earlier stages.
 ///
 /// # Errors
-/// What mkdir(2) says.
+/// What mkdir(2) says, and what keeps a setting in its place.
 pub(crate) fn make(cache: &Path) -> io::Result<()> {
-    DirBuilder::new().recursive(true).mode(0o700).create(cache)
+    DirBuilder::new().recursive(true).mode(0o700).create(cache)?;
+    remove_settings(&enter(AT_FDCWD, &true_name(cache)?, ResolveFlag::empty())?)
 }
 
 /// Makes it with another user's rights, below a directory of that user's, who may have put links there.
@@ -113,6 +118,66 @@ pub(crate) fn make_as(cache: &Path, (uid, gid): Ids) -> io::Result<()> {
     })
 }
 
+/// Removes settings from a cache that is there: an earlier stage may have left them, and this one's programs would obey them.
+///
+/// # Errors
+/// What keeps one of them in its place.
+pub(crate) fn remove_settings(top: &OwnedFd) -> io::Result<()> {
+    for name in CACHE_SETTINGS {
+        let (above, last) = name.split_once('/').unwrap_or((".", name));
+        match enter(top, Path::new(above), ResolveFlag::RESOLVE_BENEATH) {
+            Ok(dir) => remove(&dir, OsStr::new(last))?,
+            Err(Errno::ENOENT) => {}
+            // What is no directory leads the tool elsewhere, or nowhere.
+            Err(Errno::ELOOP | Errno::ENOTDIR) => unlinkat(top, above, UnlinkatFlags::NoRemoveDir)?,
+            Err(errno) => return Err(errno.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Removes an entry of a directory with all that is in it, which a stage has made: through no link, and without recursion.
+fn remove(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    let whole = |dir: &OwnedFd| {
+        let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+        // A stage can close its directories, and they are the caller's to open.
+        fs::set_permissions(&path, Permissions::from_mode(0o700))?;
+        fs::read_dir(&path)?.map(|entry| entry.map(|it| it.file_name())).collect::<io::Result<Vec<_>>>()
+    };
+    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
+        Ok(()) | Err(Errno::ENOENT) => return Ok(()),
+        Err(Errno::EISDIR | Errno::EPERM) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let tree = enter(dir, Path::new(name), ResolveFlag::RESOLVE_BENEATH)?;
+    let mut moved = 0_u64;
+    loop {
+        let entries = whole(&tree)?;
+        if entries.is_empty() {
+            return Ok(unlinkat(dir, name, UnlinkatFlags::RemoveDir)?);
+        }
+        for entry in entries {
+            let Err(Errno::EISDIR | Errno::EPERM) =
+                unlinkat(&tree, entry.as_os_str(), UnlinkatFlags::NoRemoveDir)
+            else {
+                continue;
+            };
+            let child = enter(&tree, Path::new(&entry), ResolveFlag::RESOLVE_BENEATH)?;
+            // Directories in it come up to where this one is.
+            for inner in whole(&child)? {
+                if unlinkat(&child, inner.as_os_str(), UnlinkatFlags::NoRemoveDir).is_err() {
+                    let new = format!("{:016x}-{moved}", random_number());
+                    let open = enter(&child, Path::new(&inner), ResolveFlag::RESOLVE_BENEATH)?;
+                    whole(&open)?;
+                    renameat(&child, inner.as_os_str(), &tree, new.as_str())?;
+                    moved += 1;
+                }
+            }
+            unlinkat(&tree, entry.as_os_str(), UnlinkatFlags::RemoveDir)?;
+        }
+    }
+}
+
 /// Opens a directory without following a link.
 fn enter(from: impl AsFd, name: &Path, more: ResolveFlag) -> nix::Result<OwnedFd> {
     let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS | more;
@@ -125,6 +190,36 @@ mod tests {
     use std::os::unix::fs::{MetadataExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn l11_settings_are_removed_from_a_cache_through_no_link() {
+        let dir = std::env::temp_dir().join(format!("settings-{}", std::process::id()));
+        let (cache, outside) = (dir.join("cache"), dir.join("outside"));
+        fs::create_dir_all(outside.join("init.d")).unwrap();
+        fs::create_dir_all(cache.join("cargo/registry")).unwrap();
+        fs::write(cache.join("cargo/config.toml"), "evil").unwrap();
+        symlink(&outside, cache.join("gradle")).unwrap();
+        symlink(&outside, cache.join("cargo/credentials")).unwrap();
+        // Deeper than a process has descriptors, and closed.
+        let mut deep = cache.join("cargo/bin");
+        for _ in 0..300 {
+            deep.push("d");
+        }
+        fs::create_dir_all(&deep).unwrap();
+        fs::write(deep.join("x"), "evil").unwrap();
+        symlink(&outside, deep.join("l")).unwrap();
+        fs::set_permissions(cache.join("cargo/bin/d/d"), Permissions::from_mode(0o000)).unwrap();
+        let cache = cache.canonicalize().unwrap();
+        // Twice: what is gone is no fault.
+        make(&cache).unwrap();
+        make(&cache).unwrap();
+        let names: Vec<_> =
+            fs::read_dir(cache.join("cargo")).unwrap().map(|it| it.unwrap().file_name()).collect();
+        assert_eq!(names, ["registry"], "data stays");
+        assert!(outside.join("init.d").is_dir(), "nothing that a link leads to is touched");
+        assert!(fs::symlink_metadata(cache.join("gradle")).is_err());
+        fs::remove_dir_all(&dir).unwrap();
+    }
 
     /// B14.
     #[test]

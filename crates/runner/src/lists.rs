@@ -267,6 +267,22 @@ pub(crate) const CACHES: &[(&str, &str)] = &[
     ("PRE_COMMIT_HOME", "pre-commit"),
 ];
 
+/// What tools obey or run by name in these directories of a private cache: removed before each start. The rest is data and
+/// packages.
+pub(crate) const CACHE_SETTINGS: &[&str] = &[
+    "cargo/config",
+    "cargo/config.toml",
+    "cargo/credentials",
+    "cargo/credentials.toml",
+    "cargo/bin",
+    "cargo/env",
+    "gradle/init.d",
+    "gradle/init.gradle",
+    "gradle/init.gradle.kts",
+    "gradle/gradle.properties",
+    "go/bin",
+];
+
 /// Variables of the caller's that no stage needs and some would be harmed by: the name, and what it would do.
 pub(crate) const DROPPED: &[(&str, &str)] = &[
     ("SSH_AUTH_SOCK", "host socket"),

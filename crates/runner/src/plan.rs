@@ -331,10 +331,13 @@ impl Plan {
     pub(crate) fn make_cache(&mut self) -> Result<(), String> {
         let Some(dir) = &self.cache else { return Ok(()) };
         let made = match (&mut self.staged, self.cache_maker) {
-            (Some(staged), _) => staged.make(),
+            (Some(staged), _) => staged
+                .make()
+                .and_then(|()| Steps::toward(dir))
+                .and_then(|steps| cache::remove_settings(steps.dir())),
             (None, Some(maker)) => cache::make_as(dir, maker),
             (None, None) if geteuid().is_root() => {
-                Steps::toward(dir).and_then(|mut steps| steps.make().map(drop))
+                Steps::toward(dir).and_then(|mut steps| cache::remove_settings(steps.make()?))
             }
             (None, None) => cache::make(dir),
         };

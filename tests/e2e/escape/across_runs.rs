@@ -8,6 +8,7 @@ use nix::sys::signal::Signal;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l08_a_killed_run_is_settled_by_the_next_one", killed);
+    list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
     list.users("escape::l10_two_runs_end_with_their_own_codes", two_runs);
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
 }
@@ -53,6 +54,17 @@ fn killed(cx: &Cx) {
     // Once, and then it is over.
     let done = cx.sh(&[], "true").run();
     assert!(!done.stderr().contains("killed before its end"), "{done:?}");
+}
+
+/// A stage that may change nothing leaves settings for the next one's programs in the cache.
+fn cached_settings(cx: &Cx) {
+    let names = "$CARGO_HOME/config.toml $CARGO_HOME/bin/x $GRADLE_USER_HOME/init.d/x $GOPATH/bin/x";
+    let script = format!(
+        "for f in {names}; do mkdir -p $(dirname $f); echo evil >$f; done; echo data >$CARGO_HOME/data; chmod 0 $GOPATH/bin"
+    );
+    cx.exeat(["run", "--ro", ".", "--", "sh", "-c", &script]).run().exits(0);
+    let done = cx.sh(&[], &format!("cat {names} 2>/dev/null; cat $CARGO_HOME/data; echo end")).run();
+    done.exits(0).prints("data\nend\n");
 }
 
 /// The second one starts when the stage of the first has made protected names, and goes on when the first has moved them.
