@@ -15,6 +15,7 @@ mod closed_home;
 mod core_pattern;
 mod debuggable;
 mod deciding_files;
+mod during;
 mod foreign_syscalls;
 mod git_crowd;
 mod git_environment;
@@ -125,6 +126,7 @@ pub(crate) fn cases(list: &mut Cases) {
     system_files::cases(list);
     terminal_input::cases(list);
     tmpfs_fill::cases(list);
+    during::cases(list);
     uncovered::cases(list);
     user_namespace::cases(list);
     vsock::cases(list);

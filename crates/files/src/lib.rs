@@ -8,4 +8,5 @@ mod bytes;
 pub mod names;
 pub mod protected;
 pub mod quarantine;
+pub mod stubs;
 pub mod walk;

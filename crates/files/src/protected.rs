@@ -9,8 +9,8 @@ use serde::{Deserialize, Serialize};
 /// When a program on the host obeys a name that has appeared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Obeyed {
-    /// Without being asked: a shell prompt, an editor window or an agent that is open in the directory is enough. What a
-    /// stage makes under such a name is moved aside while the stage runs.
+    /// Without being asked: a shell prompt, an editor window or an agent that is open in the directory is enough. Some of git's
+    /// names are held while the stage runs ([`crate::stubs`]); the others are moved aside when it has ended.
     AtOnce,
     /// When somebody starts the program there. Moved aside when the stage has ended: stages make these for their own use.
     WhenStarted,

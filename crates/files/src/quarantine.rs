@@ -148,7 +148,7 @@ impl Keys {
 }
 
 /// A number that nobody can foresee.
-fn random() -> u64 {
+pub(crate) fn random() -> u64 {
     // The keys of a hasher are drawn by the kernel, and those of two differ.
     RandomState::new().build_hasher().finish()
 }
@@ -245,7 +245,9 @@ impl Watch {
                 kind(stat) == SFlag::S_IFDIR || was.is_some() && file_id(stat) == *was
             })
         });
-        let names = self.missing.names.iter().filter_map(|it| self.look(&it.name, |_, _, _| false));
+        let names = self.missing.names.iter().filter_map(|it| {
+            self.look(&it.name, |dir, last, _| crate::stubs::is_stub(Path::new(&it.name), dir, last))
+        });
         let patterns = self.missing.patterns.iter().flat_map(|pattern| self.settle_pattern(pattern));
         let links = self.missing.links.iter().filter_map(|(name, target)| {
             self.look(name, |dir, last, _| readlinkat(dir, last).is_ok_and(|said| said == **target))

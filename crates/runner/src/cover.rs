@@ -23,6 +23,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::lists;
 use crate::view::{is_mask, mount_point};
 use exeat_files::names::{Row, joined, rows};
+use exeat_files::quarantine::FileId;
 
 mod remount;
 
@@ -57,6 +58,8 @@ pub(crate) struct Covers {
     restored: BTreeMap<PathBuf, u64>,
     /// Places whose file was removed on the host.
     removed: BTreeSet<PathBuf>,
+    /// Names that could not be held.
+    not_held: Vec<PathBuf>,
 }
 
 /// What the host took away from over a stage.
@@ -72,6 +75,8 @@ pub(crate) struct Uncovered {
     pub(crate) removed: BTreeSet<PathBuf>,
     /// What was removed and has come again, by its path on the host.
     pub(crate) remade: Vec<PathBuf>,
+    /// Names that could not be held.
+    pub(crate) not_held: Vec<PathBuf>,
     /// Why nothing could be covered again.
     pub(crate) no_remounts: Option<String>,
 }
@@ -110,7 +115,14 @@ impl Uncovered {
                 vec![(error.to_string(), format!("{line}: {error}"))]
             }
         };
-        rewritten.chain(restored).chain(removed).chain(over).chain(no_remounts).collect()
+        let not_held = self.not_held.iter().map(|path| {
+            let line = format!(
+                "`{}` could not be held: git on the host obeyed what the stage made there, until its end",
+                shown(path)
+            );
+            (format!("not held: {}", path.display()), line)
+        });
+        rewritten.chain(not_held).chain(restored).chain(removed).chain(over).chain(no_remounts).collect()
     }
 
     /// What the stage was ended for, by its place inside.
@@ -159,8 +171,16 @@ impl Covers {
     ///
     /// # Errors
     /// When it cannot be read, and `NotFound` when one is gone already.
-    pub(crate) fn new(table: File, planned: &[Mount], masked: &[PathBuf], offer: &Offer) -> io::Result<Self> {
-        let places = planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
+    pub(crate) fn new(
+        table: File,
+        planned: &[Mount],
+        masked: &[PathBuf],
+        stubs: &[(PathBuf, FileId)],
+        offer: &Offer,
+    ) -> io::Result<Self> {
+        let mut places: BTreeSet<_> =
+            planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
+        let stub_places: Vec<_> = stubs.iter().flat_map(|(host, _)| places_of(host, planned)).collect();
         let is_rewritten = |mount: &&Mount| {
             let is_hidden = matches!(mount, Mount::ReadOnly { host, .. } if is_mask(host));
             // Wherever it is shown.
@@ -170,7 +190,17 @@ impl Covers {
         };
         let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
         let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();
-        let remounts = Remounts::new(offer, replaceable(planned));
+        let mut remounts = Remounts::new(offer, replaceable(planned), stub_places.iter().cloned());
+        let mut not_held = Vec::new();
+        for (host, id) in stubs {
+            let is_held = remounts.as_mut().is_ok_and(|remounts| remounts.is_covered(host, *id));
+            let its_places = stub_places.iter().filter(|(stub, _)| stub == host);
+            if is_held {
+                places.extend(its_places.map(|(_, at)| at.as_os_str().to_owned()));
+            } else if its_places.count() > 0 {
+                not_held.push(host.clone());
+            }
+        }
         let mut covers = Self {
             table,
             places,
@@ -181,6 +211,7 @@ impl Covers {
             remounts,
             restored: BTreeMap::new(),
             removed: BTreeSet::new(),
+            not_held,
         };
         let text = covers.text()?;
         covers.known = rows(&text).map(|row| row.id.to_vec()).collect();
@@ -249,8 +280,8 @@ impl Covers {
         }
         // From here on whoever waits to write to one of the files may.
         let no_remounts = self.remounts.err().map(|error| error.to_string());
-        let Self { restored, removed, .. } = self;
-        (status, Uncovered { over, rewritten, restored, removed, remade, no_remounts })
+        let Self { restored, removed, not_held, .. } = self;
+        (status, Uncovered { over, rewritten, restored, removed, remade, not_held, no_remounts })
     }
 
     fn changes(&mut self) -> io::Result<Vec<Change>> {
@@ -376,4 +407,27 @@ fn replaceable(planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
         let is_there = fs::symlink_metadata(host).is_ok_and(is_plain);
         (is_there && trees.next().is_some()).then(|| (host.clone(), at.clone()))
     })
+}
+
+/// A host path in writable trees, with each place where the stage sees it.
+fn places_of(host: &Path, planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    let trees = planned.iter().filter_map(|mount| match mount {
+        Mount::Writable { host, at } => Some((host, at)),
+        _ => None,
+    });
+    let places = trees.filter_map(|(tree, at)| Some(joined(at, host.strip_prefix(tree).ok()?)));
+    // What is mounted over it last must lead there too.
+    let is_shown = |place: &PathBuf| {
+        let above = planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
+        let last = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
+        match last {
+            Some(Mount::ReadOnly { host: tree, at } | Mount::Writable { host: tree, at }) => {
+                place.strip_prefix(at).is_ok_and(|below| joined(tree, below) == host)
+            }
+            _ => false,
+        }
+    };
+    let places: BTreeSet<PathBuf> = places.filter(is_shown).collect();
+    let host = host.to_path_buf();
+    places.into_iter().map(move |place| (host.clone(), place))
 }

@@ -4,7 +4,7 @@
 //! blocks. What a run does to the process that it is part of is in [`Within`], and nowhere else.
 
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
 use std::io::{self, PipeWriter};
@@ -64,8 +64,9 @@ use crate::view::mount_point;
 use crate::who::Looking;
 use exeat_files::protected::Obeyed;
 use exeat_files::quarantine::{
-    self, DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Missing, MissingName, Watch,
+    self, DIRECTORY, FileId, Found, Interrupted, Journal, Keeper, Leftovers, Missing, MissingName, Watch,
 };
+use exeat_files::stubs::Stub;
 
 /// From a signal to the word that the command has started, which is on its way when it has.
 const STARTING: Duration = Duration::from_secs(1);
@@ -197,7 +198,10 @@ pub(crate) fn run_on(
         let descriptors = plan.limits.descriptors(soft, hard);
         let held = journal.as_ref().map(Journal::keep_locked).transpose();
         let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);
-        let this = Run { plan: &plan, run, descriptors, log: log.clone(), begun: Cell::new(false), held };
+        let (stubs, not_made) = hold_stubs(&plan);
+        let made: Vec<_> = stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?))).collect();
+        let (log_of_run, begun) = (log.clone(), Cell::new(false));
+        let this = Run { plan: &plan, stubs: &made, run, descriptors, log: log_of_run, begun, held };
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
         if !this.begun.get() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
@@ -210,6 +214,7 @@ pub(crate) fn run_on(
         // As they were for the lines that follow, and for whoever has these streams next.
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
+        drop(stubs);
         let remade = outcome.as_mut().map(|done| mem::take(&mut done.uncovered.remade)).unwrap_or_default();
         watches.extend(remade.iter().filter_map(|path| {
             let (tree, name) = place_of(&plan, path)?;
@@ -226,8 +231,8 @@ pub(crate) fn run_on(
             let _ = log.write(Event::Note(note));
         }
         let told = found.named.iter().map(told).chain(told_more(&found));
-        let mut notes: Vec<String> =
-            no_cache.into_iter().chain(no_journal).chain(settled).chain(told).collect();
+        let before = no_cache.into_iter().chain(no_journal).chain(settled).chain(not_made);
+        let mut notes: Vec<String> = before.chain(told).collect();
         let lost = outcome.as_mut().map(|done| mem::take(&mut done.uncovered)).unwrap_or_default();
         for (words, line) in lost.told() {
             let mut note = Note::new(What::Uncovered);
@@ -398,6 +403,28 @@ fn noted(Found { path, moved }: &Found) -> Note {
     let mut note = Note::new(what);
     note.error = Some(words);
     note
+}
+
+/// Holds the names of git's that are missing, and those that a stub of another run's has. Returns a line for each that cannot be
+/// held; what a stage makes there is set aside at the end of the run.
+fn hold_stubs(plan: &Plan) -> (Vec<Stub>, Vec<String>) {
+    let missing = plan.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
+    let there = plan.mounts.iter().filter_map(|mount| match mount {
+        Mount::ReadOnly { host, .. } => Some(host.clone()),
+        _ => None,
+    });
+    let names: BTreeSet<PathBuf> = missing.chain(there).collect();
+    let (mut stubs, mut lines) = (Vec::new(), Vec::new());
+    for name in &names {
+        match Stub::hold(name) {
+            Ok(stub) => stubs.extend(stub),
+            Err(error) => lines.push(format!(
+                "`{}` could not be held ({error}): what the stage makes there is moved at its end",
+                exeat_audit::escape(name.as_os_str().as_bytes(), 1024)
+            )),
+        }
+    }
+    (stubs, lines)
 }
 
 /// The writable tree that a path lies in, and its place there.
@@ -664,6 +691,8 @@ impl Server {
 
 struct Run<'a> {
     plan: &'a Plan,
+    /// Files that hold a name which was missing, to be made read-only.
+    stubs: &'a [(PathBuf, FileId)],
     run: RunId,
     /// The stage's limits of open descriptors, soft and hard.
     descriptors: (u64, u64),
@@ -860,6 +889,7 @@ impl Run<'_> {
         let limits = self.plan.limits;
         let mounts = self.plan.mounts.clone();
         let masked = self.plan.masked.clone();
+        let stubs = self.stubs.to_vec();
         let says = stop.clone();
         let (offer_to, offered) = oneshot::channel();
         let (go_to, may_go) = oneshot::channel::<bool>();
@@ -892,7 +922,7 @@ impl Run<'_> {
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
             let covers = match offer.mounts().and_then(|table| {
-                Covers::new(table, &mounts, &masked, &offer).map_err(exeat_sandbox::Error::Watch)
+                Covers::new(table, &mounts, &masked, &stubs, &offer).map_err(exeat_sandbox::Error::Watch)
             }) {
                 Ok(covers) => covers,
                 Err(error) => return drop(started_to.send(Err(error))),

@@ -17,9 +17,10 @@ pub(super) fn cases(list: &mut Cases) {
 fn killed(cx: &Cx) {
     let result = cx.home().join("result.json");
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
-    let plant = "mkdir .vscode; echo '{}' >.vscode/tasks.json; echo evil >.envrc; echo /x >.git/commondir; echo evil >mise.ci.toml
+    let plant = "mkdir .vscode; echo '{}' >.vscode/tasks.json; echo evil >.envrc; echo /x >.git/info/attributes; echo evil >mise.ci.toml
         ln -s /etc/passwd .git/COMMIT_EDITMSG; echo ready; exec sleep 100";
-    let names = [".vscode/tasks.json", ".envrc", ".git/commondir", "mise.ci.toml", ".git/COMMIT_EDITMSG"];
+    let names =
+        [".vscode/tasks.json", ".envrc", ".git/info/attributes", "mise.ci.toml", ".git/COMMIT_EDITMSG"];
     let mut live = cx.sh(&[], plant).start();
     live.until_prints("ready").signal(Signal::SIGKILL);
     live.wait();
@@ -48,7 +49,7 @@ fn killed(cx: &Cx) {
     });
     let told: serde_json::Value = serde_json::from_slice(&fs::read(result).expect("a result")).expect("JSON");
     assert_eq!(told["quarantined"].as_array().map(Vec::len), Some(5), "{told}");
-    for name in [".vscode/tasks.json", ".envrc", ".git/commondir", "mise.ci.toml"] {
+    for name in [".vscode/tasks.json", ".envrc", ".git/info/attributes", "mise.ci.toml"] {
         assert!(cx.aside(name).exists());
     }
     // Once, and then it is over.
@@ -70,7 +71,7 @@ fn cached_settings(cx: &Cx) {
 /// The second one starts when the stage of the first has made protected names, and goes on when the first has moved them.
 fn two_runs(cx: &Cx) {
     cx.outside(["git", "init", "-q", "."]).run().exits(0);
-    let make = "mkdir .vscode; echo x >.vscode/a; echo evil >.envrc; echo x >.RData; echo x >.git/commondir; echo x >mise.ci.toml";
+    let make = "mkdir .vscode; echo x >.vscode/a; echo evil >.envrc; echo x >.RData; echo x >.git/info/attributes; echo x >mise.ci.toml";
     let mut first = cx.sh(&[], &format!("{make}; echo ready; read -r go; exit 3")).stdin_open().start();
     first.until_prints("ready");
     let script = "echo ready; read -r go; echo evil >.envrc; echo it-went-on; exit 4";

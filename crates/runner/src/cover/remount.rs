@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exeat_files::names::open_plain;
+use exeat_files::quarantine::FileId;
 use exeat_sandbox::{InsideMounts, Kept, KeptStatus, Lease, Mounted, Offer};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
@@ -108,12 +109,19 @@ impl Remounts {
     ///
     /// # Errors
     /// What inotify(7) says, such as `EMFILE` where the user has no instance left, and what keeps the helper from its work.
-    pub(super) fn new(offer: &Offer, files: impl Iterator<Item = (PathBuf, PathBuf)>) -> io::Result<Self> {
+    pub(super) fn new(
+        offer: &Offer,
+        files: impl Iterator<Item = (PathBuf, PathBuf)>,
+        stubs: impl Iterator<Item = (PathBuf, PathBuf)>,
+    ) -> io::Result<Self> {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
         let mut covers: BTreeMap<_, Covered> = BTreeMap::new();
         let mut kept: Vec<Kept> = Vec::new();
-        for (host, at) in files {
+        // The helper mounts what was renamed; a stub is to be mounted first.
+        let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
+        let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
+        for (host, at, status) in files.chain(stubs.map(|(host, at)| (host, at, stub))) {
             let (Some(dir), Some(name)) = (host.parent(), host.file_name()) else { continue };
             let dir = open_plain(dir)?;
             let dir = self_path(&dir);
@@ -131,7 +139,7 @@ impl Remounts {
                         renames.add_watch(&dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR)?;
                     let name = CString::new(name.as_bytes())?;
                     let (watch, number) = (watch.as_raw(), kept.len());
-                    kept.push(Kept { watch, name, places: vec![place], status: KeptStatus::default() });
+                    kept.push(Kept { watch, name, places: vec![place], status });
                     if !host.is_dir() {
                         // See `mount_renamed`, which does the same for the file that comes next.
                         let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
@@ -161,6 +169,18 @@ impl Remounts {
     /// Whether a place may be covered again, or be removed.
     pub(super) fn knows(&self, place: &Path) -> bool {
         self.covers.values().any(|cover| cover.places.iter().any(|it| it == place))
+    }
+
+    /// Whether a file is covered that was not when the sandbox was made.
+    pub(super) fn is_covered(&mut self, host: &Path, (dev, ino): FileId) -> bool {
+        let Some(cover) = self.covers.values().find(|cover| cover.host == host) else { return false };
+        let number = cover.number;
+        let Ok(status) = self.status(number) else { return false };
+        let is_covered = status.renames == status.mounts && status.mounted == Mounted { dev, ino };
+        if let Some(cover) = self.covers.values_mut().find(|cover| cover.number == number) {
+            cover.status = status;
+        }
+        is_covered
     }
 
     /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.

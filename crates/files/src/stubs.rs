@@ -1,0 +1,260 @@
+//! Files that hold a protected name of git's while a stage runs, because the name must not be the stage's for a moment.
+//!
+//! git obeys such a name at once, in a shell prompt or an editor. Where it was missing at the start, a file of ours has it during the
+//! run, is read-only for the stage, and says to git what a missing one says. Runs share it: each has a shared lock on it, and
+//! whoever gets the lock alone at its end removes it. One that was left behind by `kill -9` is removed at the end of the next run.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata, OpenOptions};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
+use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
+
+use crate::names::open_plain;
+use crate::quarantine::FileId;
+
+/// Names that are held, and a text that git reads as if there were no file.
+const HELD: [(&str, &str); 2] = [
+    // An empty one is fatal to git.
+    ("commondir", ".\n"),
+    ("config.worktree", "# exeat holds this name while a stage runs\n"),
+];
+/// Attempts, where another run removes the file at the same moment.
+const ATTEMPTS: u32 = 8;
+
+/// Finds the text that holds this name, and the repository's directory. `None` for a name that is not held.
+fn text_of(path: &Path) -> Option<(&'static str, PathBuf)> {
+    let (name, text) = HELD.iter().find(|(name, _)| path.ends_with(name))?;
+    let repository = path.ancestors().nth(Path::new(name).components().count())?;
+    Some((text, repository.to_path_buf()))
+}
+
+/// The longest configuration that is read.
+const LONGEST_CONFIG: u64 = 1 << 20;
+
+/// Whether git reads the same with a `commondir` of ours. Where there is one it passes over `core.bare` and `core.worktree`
+/// (`check_repository_format_gently` in git's setup.c). That of a submodule says what its `.git` file says already.
+fn may_have_commondir(repository: &Path) -> bool {
+    let is_submodule = repository.ancestors().skip(1).any(|above| above.ends_with(".git/modules"));
+    let text = || {
+        // It may be a pipe.
+        let flags = (OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits();
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(repository.join("config")).ok()?;
+        file.metadata().ok().filter(Metadata::is_file)?;
+        io::read_to_string(file.take(LONGEST_CONFIG)).ok()
+    };
+    let says_more = |line: &str| {
+        let line = line.to_ascii_lowercase();
+        let line = line.rsplit(']').next().unwrap_or_default().trim();
+        line.starts_with("worktree") || (line.starts_with("bare") && !line.ends_with("false"))
+    };
+    is_submodule || (repository.ends_with(".git") && text().is_some_and(|text| !text.lines().any(says_more)))
+}
+
+/// A name that is held. Dropping it releases the name, and removes the file where nobody else holds it.
+#[derive(Debug)]
+pub struct Stub {
+    path: PathBuf,
+    dir: OwnedFd,
+    name: OsString,
+    text: &'static str,
+    lock: Option<Flock<File>>,
+}
+
+impl Stub {
+    /// Holds a name, if it is one that can be held, in a repository that is there. `None` also for a file that somebody else has made.
+    ///
+    /// # Errors
+    /// What keeps the file from being made or locked.
+    pub fn hold(path: &Path) -> io::Result<Option<Self>> {
+        let Some((text, repository)) = text_of(path) else { return Ok(None) };
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
+        let there = |error: &io::Error| {
+            !matches!(error.raw_os_error().map(Errno::from_raw), Some(Errno::ENOENT | Errno::ENOTDIR))
+        };
+        // Without a HEAD git takes nothing there for a repository.
+        let is_repository = repository.join("HEAD").symlink_metadata().is_ok();
+        if name == "commondir" && !may_have_commondir(&repository) {
+            return Ok(None);
+        }
+        let dir = match open_plain(parent) {
+            Ok(dir) if is_repository => dir,
+            Err(error) if there(&error) => return Err(error),
+            _ => return Ok(None),
+        };
+        let mut stub = Self { path: path.to_path_buf(), dir, name: name.to_owned(), text, lock: None };
+        for _ in 0..ATTEMPTS {
+            match open(&stub.dir, name.as_ref()) {
+                Ok(file) if !says(&file, text) => return Ok(None),
+                Ok(_) => {
+                    // Another description: reading has moved on in that one.
+                    let file = open(&stub.dir, name.as_ref())?;
+                    let lock = Flock::lock(file, FlockArg::LockSharedNonblock);
+                    // Locked alone by a run that removes it now.
+                    let Ok(lock) = lock else {
+                        std::thread::sleep(Duration::from_millis(1));
+                        continue;
+                    };
+                    stub.lock = Some(lock);
+                    if stub.is_in_place() {
+                        return Ok(Some(stub));
+                    }
+                    stub.lock = None;
+                }
+                Err(Errno::ENOENT) => make(&stub.dir, name.as_ref(), text)?,
+                // A symbolic link.
+                Err(Errno::ELOOP) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Err(io::ErrorKind::ResourceBusy.into())
+    }
+
+    /// Returns its path on the host.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The file that holds the name.
+    #[must_use]
+    pub fn id(&self) -> Option<FileId> {
+        let stat = fstat(self.lock.as_ref()?.as_fd()).ok()?;
+        Some((stat.st_dev, stat.st_ino))
+    }
+
+    /// Whether the name is still that of the file, and the file says what it said.
+    fn is_in_place(&self) -> bool {
+        let named = fstatat(&self.dir, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+        let is_same = named.is_ok_and(|stat| Some((stat.st_dev, stat.st_ino)) == self.id());
+        is_same && open(&self.dir, self.name.as_ref()).is_ok_and(|file| says(&file, self.text))
+    }
+}
+
+impl Drop for Stub {
+    fn drop(&mut self) {
+        let is_ours = self.is_in_place();
+        let Some(lock) = self.lock.take() else { return };
+        // Other runs that hold it keep their locks, and their stub.
+        if is_ours && lock.relock(FlockArg::LockExclusiveNonblock).is_ok() {
+            let _ = unlinkat(&self.dir, self.name.as_os_str(), UnlinkatFlags::NoRemoveDir);
+        }
+    }
+}
+
+/// Whether a file is a stub of any run's, by its path below a tree. It says nothing to git, whoever has made it.
+pub(crate) fn is_stub(path: &Path, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
+    text_of(path).is_some_and(|(text, _)| open(dir, name.as_ref()).is_ok_and(|file| says(&file, text)))
+}
+
+fn open(dir: impl AsFd, name: &Path) -> nix::Result<File> {
+    let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    openat(dir, name, flags, Mode::empty()).map(File::from)
+}
+
+/// Whether a file says what a stub says. It may be anybody's.
+fn says(file: &File, text: &str) -> bool {
+    let mut read = Vec::new();
+    let is_short = file.metadata().is_ok_and(|meta| meta.is_file() && meta.size() == text.len() as u64);
+    is_short && file.take(text.len() as u64).read_to_end(&mut read).is_ok() && read == text.as_bytes()
+}
+
+/// Makes a stub, in one step for whoever looks. One that is there by then is as good.
+fn make(dir: &OwnedFd, name: &Path, text: &str) -> io::Result<()> {
+    let new = format!(".exeat-{:016x}", crate::quarantine::random());
+    let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let file = openat(dir, new.as_str(), flags, Mode::from_bits_truncate(0o644))?;
+    let mut file = File::from(file);
+    let owner = fstat(dir)?;
+    let made = file.write_all(text.as_bytes()).and_then(|()| {
+        if geteuid().is_root() {
+            fchown(&file, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))?;
+        }
+        Ok(renameat2(dir, new.as_str(), dir, name, RenameFlags::RENAME_NOREPLACE)?)
+    });
+    if let Err(error) = made {
+        let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
+        if error.kind() != io::ErrorKind::AlreadyExists {
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// A repository of its own for a test.
+    fn repository(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("stubs-{name}-{}", std::process::id()));
+        fs::create_dir_all(dir.join(".git")).unwrap();
+        fs::write(dir.join(".git/HEAD"), "ref: refs/heads/main\n").unwrap();
+        fs::write(dir.join(".git/config"), "[core]\n\tbare = false\n").unwrap();
+        dir.canonicalize().unwrap()
+    }
+
+    #[test]
+    fn l06_removes_a_stub_with_its_last_holder_and_no_other_file() {
+        let dir = repository("shared");
+        for name in [".git/commondir", ".git/config.worktree"] {
+            let path = dir.join(name);
+            let one = Stub::hold(&path).unwrap().unwrap();
+            let other = Stub::hold(&path).unwrap().unwrap();
+            assert_eq!(one.id(), other.id());
+            drop(one);
+            assert!(path.exists(), "{name} is the other's still");
+            drop(other);
+            assert!(!path.exists(), "{name}");
+            // Left behind, as after SIGKILL.
+            fs::write(&path, text_of(&path).unwrap().0).unwrap();
+            drop(Stub::hold(&path).unwrap().unwrap());
+            assert!(!path.exists(), "{name}");
+            fs::write(&path, "somebody's").unwrap();
+            assert!(Stub::hold(&path).unwrap().is_none());
+            fs::remove_file(&path).unwrap();
+            let stub = Stub::hold(&path).unwrap().unwrap();
+            fs::remove_file(&path).unwrap();
+            fs::write(&path, "somebody's").unwrap();
+            drop(stub);
+            assert!(path.exists(), "{name} is not the file that was made");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    #[test]
+    fn l06_makes_no_stub_where_there_is_no_repository() {
+        let dir = repository("none");
+        fs::remove_file(dir.join(".git/HEAD")).unwrap();
+        for name in [".git/commondir", "commondir", ".git/other", "away/.git/commondir"] {
+            assert!(Stub::hold(&dir.join(name)).unwrap().is_none(), "{name}");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// git passes over both settings where there is a `commondir`.
+    #[test]
+    fn l06_makes_no_commondir_that_changes_what_git_reads() {
+        let dir = repository("bare");
+        let path = dir.join(".git/commondir");
+        for (config, is_held) in [
+            ("[core]\n\tbare = true\n", false),
+            ("[core] bare\n", false),
+            ("[Core]\n\tWorkTree = /x\n", false),
+            ("[core]\n\tbare = false\n", true),
+        ] {
+            fs::write(dir.join(".git/config"), config).unwrap();
+            assert_eq!(Stub::hold(&path).unwrap().is_some(), is_held, "{config}");
+        }
+        fs::remove_dir_all(dir).unwrap();
+    }
+}
