@@ -48,6 +48,7 @@ mod planted_links;
 mod proc_environ;
 mod protected_top;
 mod quarantine;
+mod repositories;
 mod resolver_sockets;
 mod root_neighbours;
 mod root_only_files;
@@ -112,6 +113,7 @@ pub(crate) fn cases(list: &mut Cases) {
     proc_environ::cases(list);
     protected_top::cases(list);
     quarantine::cases(list);
+    repositories::cases(list);
     resolver_sockets::cases(list);
     root_neighbours::cases(list);
     root_only_files::cases(list);

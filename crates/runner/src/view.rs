@@ -36,6 +36,7 @@ use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true
 use exeat_files::quarantine::{Live, Missing, beyond_search};
 use exeat_files::walk::{LinkRule, WalkError, clean};
 
+mod belongs;
 mod closed;
 mod git;
 mod place;
@@ -775,6 +776,7 @@ impl<'a> Builder<'a> {
             }
             trees.push(tree);
         }
+        trees.extend(self.repository(&trees));
         let work = match &self.files.work {
             Some(Work::Host(dir)) => Some(Bind { host: dir.clone(), guest: WORK.into() }),
             _ => None,
@@ -822,6 +824,39 @@ impl<'a> Builder<'a> {
             trees.push(tree);
         }
         Ok(trees)
+    }
+
+    /// The repository of the working directory, as far as it lies elsewhere: its working tree read-only, and the directory that
+    /// git writes to.
+    fn repository(&mut self, trees: &[Original]) -> Vec<Original> {
+        let Some(cwd) = trees.first().filter(|tree| tree.rank != Rank::Wide && tree.is_whole()) else {
+            return Vec::new();
+        };
+        let Some(found) = belongs::find(&cwd.host, self.facts.links) else { return Vec::new() };
+        let binds = self.files.ro.iter().chain(&self.files.rw);
+        let named: Vec<PathBuf> = binds.map(|bind| clean(&bind.guest)).collect();
+        let is_read_only = self.files.ro.iter().any(|bind| clean(&bind.guest) == cwd.at);
+        let may_write = cwd.rank == Rank::Writable && !is_read_only;
+        let parts = found.top.into_iter().map(|top| (top, false)).chain([(found.git, may_write)]);
+        let mut shown = Vec::new();
+        for (part, writable) in parts {
+            // What a flag names has its own rights.
+            if named.iter().any(|at| part.starts_with(at)) || self.is_masked(&part, None) {
+                continue;
+            }
+            // A repository of settings in a home says nothing about the projects there.
+            if holds_home(self.facts, &part).is_some() {
+                break;
+            }
+            if let Some(why) = unwritable(self.facts, &part) {
+                self.notes.push(format!("the repository `{}` is not shown: {why}", part.display()));
+                break;
+            }
+            let mut tree = Original::new(part.clone(), part.clone(), writable, How::Named);
+            tree.extent = self.bounded(&format!("`{}`", part.display()), tree.extent.clone(), false);
+            shown.push(tree);
+        }
+        shown
     }
 
     /// What the ceilings leave of a tree, and the declaration, which is not asked for where the stage starts.

@@ -164,6 +164,8 @@ struct Search<'a> {
     next: Vec<Candidate>,
     /// What could not be looked into.
     closed: BTreeSet<PathBuf>,
+    /// Repositories' directories: a linked worktree leads back to the one that lists it.
+    searched: BTreeSet<PathBuf>,
     files: Files,
 }
 
@@ -178,6 +180,7 @@ impl<'a> Search<'a> {
             names: NAMES,
             next: Vec::new(),
             closed: BTreeSet::new(),
+            searched: BTreeSet::new(),
             files: Files::default(),
         }
     }
@@ -300,7 +303,7 @@ impl<'a> Search<'a> {
 
     /// Adds a repository's directory, and notes its submodules and worktrees. Outside of the tree is nothing of a stage's.
     fn directory(&mut self, dir: &Path) {
-        if !dir.starts_with(self.tree) || self.found.directories.iter().any(|(known, _)| known == dir) {
+        if !dir.starts_with(self.tree) || !self.searched.insert(dir.to_path_buf()) {
             return;
         }
         if dir != self.tree && dir != self.tree.join(".git") {
@@ -491,6 +494,7 @@ impl<'a> Search<'a> {
                     self.work(&work);
                 }
                 if !self.found.directories.iter().any(|(known, _)| *known == dir) {
+                    self.searched.insert(dir.clone());
                     self.found.directories.push((dir, OF_WORKTREES));
                 }
             }
@@ -644,6 +648,20 @@ fn place(base: &Path, value: &OsStr, home: &Path) -> PathBuf {
     let below = OsStr::from_bytes(parts.next().unwrap_or_default());
     let dir = if user.is_empty() { Some(home.to_path_buf()) } else { of(user) };
     dir.map_or_else(|| base.join(value), |dir| dir.join(below))
+}
+
+/// The path that a file holds after a word, such as `gitdir:`.
+pub(super) fn path_after(file: &Path, word: &str) -> Option<PathBuf> {
+    path_in(file, word).ok().filter(|path| !path.as_os_str().is_empty())
+}
+
+/// The working tree that the configuration in a repository's directory names.
+pub(super) fn worktree_of(dir: &Path) -> Option<PathBuf> {
+    let (settings, _) = Files::default().settings(&dir.join("config"));
+    settings.iter().find_map(|setting| match setting {
+        Setting::Worktree(value) => Some(PathBuf::from(value)),
+        _ => None,
+    })
 }
 
 /// The path that a file holds; empty where it cannot be read.
