@@ -246,6 +246,21 @@ impl LinkRule {
         Ok((self.walk(dir)?, name.to_owned()))
     }
 
+    /// Follows a path as far as something is there, for a directory that is to be made.
+    ///
+    /// # Errors
+    /// As [`walk`](Self::walk), for the part that is there. A link to nothing is an error.
+    pub fn walk_existing(&self, path: &Path) -> Result<End, WalkError> {
+        let mut last = WalkError::from(Errno::ENOENT);
+        for above in path.ancestors() {
+            match self.walk(above) {
+                Err(error) if error.is_absent() && !above.is_symlink() => last = error,
+                end => return end,
+            }
+        }
+        Err(last)
+    }
+
     /// The real path of a file that may be missing, whose last name is not followed.
     ///
     /// # Errors

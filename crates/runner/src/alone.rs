@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use exeat_audit::place::{Place, store_reloaded};
 use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
+use exeat_files::walk::LinkRule;
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, UpstreamProxy, serve};
 use exeat_sandbox::{descriptor_limit, raise_descriptor_limit};
@@ -274,6 +275,7 @@ pub fn check_addresses(admitted: Admitted) -> Result<Vetted, Unchecked> {
 
 /// A Unix socket for the caller alone, and the duty to remove it.
 fn listen_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
+    let path = &LinkRule::from_env().place(path)?;
     let old = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o177));
     let bound = match UnixListener::bind(path) {
         // Left behind by a proxy that was killed: nobody answers there any more.

@@ -162,7 +162,10 @@ impl Who {
         }
         match (self, staged) {
             (Self::Own(_), Some(staged)) => staged.cache(&cache).map_err(unusable),
-            (Self::Caller, _) => Ok(cache),
+            (Self::Caller, _) => match LinkRule::from_env().walk_existing(&cache) {
+                Err(error @ WalkError::Link { .. }) => Err(format!("`{}`: {error}", cache.display())),
+                _ => Ok(cache),
+            },
             (Self::Owner(..), _) if maker.is_some() => Ok(cache),
             // bubblewrap finds it by its name.
             (Self::Kept(_), _) => match Steps::toward(&cache) {

@@ -121,7 +121,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         Some(Work::Host(dir)) => Some(real(WORK_PATH, dir)?),
         _ => None,
     };
-    let place = state_place(&request.host_env);
+    let place = state_place(&request.host_env)?;
     let stage_home = stage_home(&request);
     let environment = environment::build(&request, &stage_home);
     let base = Base {
@@ -195,7 +195,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         Some(_) if request.limits.connections_per_host.is_some() => {
             return Err(Error::ViaAnd("a limit of connections to one host"));
         }
-        Some(socket) => Some(via::find(&cwd.join(socket), &built.writable)?),
+        Some(socket) => Some(via::find(&cwd.join(socket), &links, &built.writable)?),
         None => None,
     };
     if let Some(proxy) = &request.upstream {

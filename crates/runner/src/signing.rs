@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use exeat_audit::SigningKey;
 use exeat_audit::place::{self, Place};
+use exeat_files::walk::{LinkRule, WalkError};
 use nix::unistd::geteuid;
 
 use crate::error::Error;
@@ -80,12 +81,23 @@ pub fn key_place(place: Option<&Place>) -> Option<Place> {
 /// # Errors
 /// [`Error::Key`] and [`Error::KeyPlace`], and [`Error::Place`] where there is no state directory.
 pub fn prepare_key(signing: &Signing, host_env: &BTreeMap<OsString, OsString>) -> Result<(), Error> {
-    signing.make(state_place(host_env).as_ref())
+    signing.make(state_place(host_env)?.as_ref())
 }
 
 /// Where a run with this environment keeps its record.
-pub(crate) fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Option<Place> {
+///
+/// # Errors
+/// [`Error::StrayLink`] where a link that a stage could have made leads there.
+pub(crate) fn state_place(host_env: &BTreeMap<OsString, OsString>) -> Result<Option<Place>, Error> {
     let variable = |name: &str| host_env.get(OsStr::new(name)).map(OsString::as_os_str);
     let home = home_of(variable("HOME"));
-    Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok()
+    let place = Place::from_env(variable("XDG_STATE_HOME"), Some(home.as_os_str())).ok();
+    if let Some(place) = &place {
+        let links = LinkRule::new(&home, variable("XDG_RUNTIME_DIR").map(Path::new));
+        // What else is wrong with the directory is said when it is used.
+        if let Err(error @ WalkError::Link { .. }) = links.walk_existing(place.dir()) {
+            return Err(Error::from_walk("the state directory", place.dir(), error));
+        }
+    }
+    Ok(place)
 }

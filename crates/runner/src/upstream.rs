@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
 use std::io::{self, Read};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
+use exeat_files::walk::LinkRule;
 use exeat_policy::{Day, Policy, Target};
 use exeat_proxy::{Credentials, CredentialsError, MAX_CREDENTIALS, Unchecked};
 use nix::libc;
@@ -86,7 +88,9 @@ impl AuthError {
 pub fn credentials_in(path: &Path) -> Result<Credentials, AuthError> {
     let read = |source| AuthError::Read { path: path.to_path_buf(), source };
     // A pipe without a writer does not keep us waiting.
-    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(read)?;
+    let end = LinkRule::from_env().walk(path).map_err(|error| read(error.into()))?;
+    let at = format!("/proc/self/fd/{}", end.file.as_raw_fd());
+    let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(at).map_err(read)?;
     let meta = file.metadata().map_err(read)?;
     if !meta.is_file() {
         return Err(AuthError::NoFile(path.to_path_buf()));

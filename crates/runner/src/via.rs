@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 
 use crate::error::Error;
-use exeat_files::names::true_name;
+use exeat_files::walk::{LinkRule, WalkError};
 
 /// What a run gives up that goes through another's proxy.
 pub(crate) fn missing(socket: &Path) -> String {
@@ -22,9 +22,13 @@ pub(crate) fn missing(socket: &Path) -> String {
 ///
 /// # Errors
 /// When it is none, nobody answers, or it lies in one of the `writable` trees.
-pub(crate) fn find(path: &Path, writable: &[PathBuf]) -> Result<PathBuf, Error> {
+pub(crate) fn find(path: &Path, links: &LinkRule, writable: &[PathBuf]) -> Result<PathBuf, Error> {
     let dead = |source| Error::ViaDead { path: path.to_path_buf(), source };
-    let real = true_name(path).map_err(dead)?;
+    let real = match links.walk(path) {
+        Ok(end) => end.real,
+        Err(WalkError::Io(error)) => return Err(dead(error)),
+        Err(link) => return Err(Error::from_walk("the proxy's socket", path, link)),
+    };
     if !fs::metadata(&real).map_err(dead)?.file_type().is_socket() {
         return Err(Error::ViaNoSocket(path.to_path_buf()));
     }
@@ -52,6 +56,10 @@ mod tests {
 
     use super::*;
 
+    fn found(path: &Path, writable: &[PathBuf]) -> Result<PathBuf, Error> {
+        find(path, &LinkRule::from_env(), writable)
+    }
+
     /// K38: what is named has to be a living socket, and not the stage's to replace.
     #[test]
     fn k38_a_proxy_that_can_be_trusted_to_be_there() {
@@ -60,27 +68,26 @@ mod tests {
         let dir = dir.canonicalize().unwrap();
         let writable = [dir.join("tree")];
         let place = dir.join("proxy.sock");
-        assert!(matches!(find(&place, &writable), Err(error @ Error::ViaDead { .. }) if error.code() == 125));
+        assert!(
+            matches!(found(&place, &writable), Err(error @ Error::ViaDead { .. }) if error.code() == 125)
+        );
         fs::write(dir.join("file"), "").unwrap();
-        let no_socket = find(&dir.join("file"), &writable);
+        let no_socket = found(&dir.join("file"), &writable);
         assert!(matches!(no_socket, Err(error @ Error::ViaNoSocket(_)) if error.code() == 2));
 
         let listener = UnixListener::bind(&place).unwrap();
-        assert_eq!(find(&place, &writable).unwrap(), place);
+        assert_eq!(found(&place, &writable).unwrap(), place);
         std::os::unix::fs::symlink(&place, dir.join("tree/link")).unwrap();
-        assert_eq!(
-            find(&dir.join("tree/link"), &writable).unwrap(),
-            place,
-            "where it is, not how it is named"
-        );
+        // L01: a link that a stage could have left leads to no socket.
+        assert_eq!(found(&dir.join("tree/link"), &writable).unwrap_err().code(), 2);
         let _inside = UnixListener::bind(dir.join("tree/proxy.sock")).unwrap();
         std::os::unix::fs::symlink(dir.join("tree/proxy.sock"), dir.join("link")).unwrap();
         for inside in ["tree/proxy.sock", "link"] {
-            let error = find(&dir.join(inside), &writable).unwrap_err();
+            let error = found(&dir.join(inside), &writable).unwrap_err();
             assert!(matches!(error, Error::ViaInside { .. }) && error.code() == 2, "{error}");
         }
         drop(listener);
-        assert!(matches!(find(&place, &writable), Err(Error::ViaDead { .. })), "nobody listens any more");
+        assert!(matches!(found(&place, &writable), Err(Error::ViaDead { .. })), "nobody listens any more");
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -101,6 +101,17 @@ fn flags(cx: &Cx) {
     }
     cx.exeat(["run", "--result", &format!("{dir}/new"), "--", "true"]).cwd(&other).run().exits(0);
     assert!(is_untouched(&victim), "a result replaces a link and follows none");
+    // Sockets, and the state directory that a variable names.
+    let _server = std::os::unix::net::UnixListener::bind(victim.join("s")).expect("socket");
+    cx.exeat(["run", "--via", &format!("unix:{dir}/out/s"), "--", "true"]).cwd(&other).run().exits(2);
+    fs::remove_file(victim.join("s")).expect("socket");
+    let state = format!("{dir}/out/state");
+    let done = cx.exeat_plain(["run", "--", "true"]).cwd(&other).env("XDG_STATE_HOME", &state).run();
+    done.exits(2).says("a stage could have made");
+    let done =
+        cx.exeat(["run", "--", "true"]).cwd(&other).env("XDG_CACHE_HOME", &format!("{dir}/out/c")).run();
+    done.exits(0).says("in memory");
+    assert!(is_untouched(&victim));
     cx.exeat(["audit", "lock", "-o", &format!("{dir}/out/egress.lock")]).cwd(&other).run().exits(2);
     cx.exeat(["audit", "report", "-o", &format!("{dir}/out/r.html")]).cwd(&other).run();
     assert!(is_untouched(&victim));

@@ -13,6 +13,7 @@ use crate::args::Cli;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
+use crate::whole_file::WholeFile;
 
 /// Prints the completion script of a shell.
 pub(crate) fn completions(shell: Shell) -> Result<Exit, Failure> {
@@ -39,7 +40,8 @@ pub(crate) fn man(out: Option<&Path>) -> Result<Exit, Failure> {
 fn pages(command: &Command, directory: &Path) -> Result<(), Failure> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let file = directory.join(format!("{name}.1"));
-    fs::write(&file, page(command)?).map_err(|error| cannot(&file, error))?;
+    let page = page(command)?;
+    WholeFile::at(&file).and_then(|place| place.write(&page)).map_err(|error| cannot(&file, error))?;
     command.get_subcommands().try_for_each(|command| pages(command, directory))
 }
 
