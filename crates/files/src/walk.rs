@@ -220,7 +220,7 @@ impl LinkRule {
         let path = &std::path::absolute(path)?;
         let mut walker = Walker { rule: self, links: Vec::new(), within: Vec::new() };
         let end = walker.resolve(Place::root()?, pieces(path)).map_err(|error| match error {
-            WalkError::Link { link, .. } => WalkError::Link { end: leads_to(path), link },
+            WalkError::Link { link, end } => WalkError::Link { end: true_name(path).unwrap_or(end), link },
             other => other,
         })?;
         // A `..` after a link can lead out of what the link was trusted for.

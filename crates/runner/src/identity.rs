@@ -154,6 +154,9 @@ impl Who {
         staged: Option<&mut Staged>,
     ) -> Result<PathBuf, String> {
         let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
+        if let Err(error @ WalkError::Link { .. }) = LinkRule::from_env().walk_existing(&cache) {
+            return Err(unusable(error.into()));
+        }
         if let Some(dir) = anothers(&cache).filter(|_| maker.is_none() && !matches!(self, Self::Caller)) {
             return Err(format!(
                 "`{}` is another user's, and what root makes there that user could not use; name a directory of root's by XDG_CACHE_HOME",
@@ -162,10 +165,7 @@ impl Who {
         }
         match (self, staged) {
             (Self::Own(_), Some(staged)) => staged.cache(&cache).map_err(unusable),
-            (Self::Caller, _) => match LinkRule::from_env().walk_existing(&cache) {
-                Err(error @ WalkError::Link { .. }) => Err(format!("`{}`: {error}", cache.display())),
-                _ => Ok(cache),
-            },
+            (Self::Caller, _) => Ok(cache),
             (Self::Owner(..), _) if maker.is_some() => Ok(cache),
             // bubblewrap finds it by its name.
             (Self::Kept(_), _) => match Steps::toward(&cache) {
