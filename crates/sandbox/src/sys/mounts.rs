@@ -301,8 +301,6 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<Mounted, E
             &raw const attributes,
             size,
         ))?;
-        let mut stat: libc::stat = mem::zeroed();
-        Errno::result(libc::fstat(tree.0, &raw mut stat))?;
         Errno::result(libc::syscall(
             libc::SYS_move_mount,
             tree.0,
@@ -311,6 +309,12 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<Mounted, E
             c"".as_ptr(),
             MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
         ))?;
+        // From here on it gets no second name by this one, and one that it has by now leads around the mount.
+        let mut stat: libc::stat = mem::zeroed();
+        Errno::result(libc::fstat(tree.0, &raw mut stat))?;
+        if stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_nlink != 1 {
+            return Err(Errno::EMLINK);
+        }
         Ok(Mounted { dev: stat.st_dev, ino: stat.st_ino })
     }
 }
