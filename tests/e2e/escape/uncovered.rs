@@ -76,6 +76,8 @@ fn save(cx: &Cx, name: &str, text: &str) {
     let new = path.with_extension("saved");
     fs::write(&new, text).expect("a file");
     cx.bench().give(&new, cx.is_root());
+    // Editors wait for the disk here.
+    std::thread::sleep(Duration::from_millis(50));
     fs::rename(&new, &path).expect("a rename");
 }
 
@@ -93,9 +95,10 @@ fn covered_again(cx: &Cx) {
                   echo x >x; mv x .git/config; exit 7";
     let mut live = cx.sh(&[], script).stdin_open().start();
     live.until_prints("ready");
-    git(&["config", "a.new", "1"]);
-    std::thread::sleep(Duration::from_millis(100));
-    git(&["config", "a.b", "2"]);
+    for text in ["[a]\n\tnew = 1\n", "[a]\n\tnew = 2\n"] {
+        save(cx, ".git/config", text);
+        std::thread::sleep(Duration::from_millis(100));
+    }
     for name in [".mcp.json", ".vscode/settings.json"] {
         save(cx, name, "new");
     }

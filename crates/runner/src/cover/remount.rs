@@ -135,11 +135,14 @@ impl Remounts {
                     known.into_mut().places.push(at);
                 }
                 Entry::Vacant(new) => {
-                    let watch =
-                        renames.add_watch(&dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR)?;
+                    let watch = renames.add_watch(
+                        &dir,
+                        AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_ONLYDIR,
+                    )?;
                     let name = CString::new(name.as_bytes())?;
                     let (watch, number) = (watch.as_raw(), kept.len());
-                    kept.push(Kept { watch, name, places: vec![place], status });
+                    let is_stub = status.renames > 0;
+                    kept.push(Kept { watch, name, places: vec![place], is_stub, current: -1, status });
                     if !host.is_dir() {
                         // See `mount_renamed`, which does the same for the file that comes next.
                         let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;

@@ -24,6 +24,10 @@ pub struct Kept {
     pub name: CString,
     /// Its paths in the sandbox.
     pub places: Vec<CString>,
+    /// It is not mounted yet, and is at first.
+    pub is_stub: bool,
+    /// The watch on the file that is mounted, or none.
+    pub current: i32,
     /// What happened to it.
     pub status: KeptStatus,
 }
@@ -155,12 +159,12 @@ fn serve(control: RawFd, events: RawFd, path: &CStr, user: Option<(u32, u32)>, k
         if entered.is_err() {
             libc::_exit(1);
         }
-        let mut ask = [0_u8; ASK];
+        let (mut ask, mut new) = ([0_u8; ASK], NewFiles::default());
         let mut fds = [control, events].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         loop {
             libc::poll(fds.as_mut_ptr(), 2, -1);
             // Before an answer too: it tells how things are now.
-            mount_renamed(events, kept);
+            mount_renamed(events, kept, &mut new);
             if fds[0].revents == 0 {
                 continue;
             }
@@ -200,15 +204,16 @@ fn bind(paths: &[u8]) -> Result<KeptStatus, Errno> {
 }
 
 /// Mounts the files that were renamed over others.
-fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
-    note_renames(events, kept);
+fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
+    note_renames(events, kept, new);
     for number in 0..kept.len() {
         let Some(file) = kept.get_mut(number) else { break };
         let wanted = file.status.renames;
         if wanted == file.status.mounts {
             continue;
         }
-        let mut mounted = Ok(Mounted::default());
+        let (mut mounted, mut current) = (Ok(Mounted::default()), -1);
+        let is_first = file.is_stub && wanted == 1;
         for path in &file.places {
             mounted = Opened::at(path).and_then(|it| place(&it, &it, libc::MOUNT_ATTR_RDONLY));
             if mounted.is_err() {
@@ -218,12 +223,17 @@ fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
         // Two renames over one name, one after the other, are one event to the kernel (inotify_merge). What changes for the file
         // that is replaced is an event too, and keeps them apart.
         if let (Ok(_), Some(path)) = (mounted, file.places.first()) {
-            let mask = libc::IN_ATTRIB | libc::IN_DONT_FOLLOW;
             // SAFETY: the path is a C string.
-            let watched = unsafe { libc::inotify_add_watch(events, path.as_ptr(), mask) };
+            let watched = unsafe { libc::inotify_add_watch(events, path.as_ptr(), NEW_FILE) };
             mounted = Errno::result(watched).and(mounted);
+            current = watched;
         }
-        note_renames(events, kept);
+        file.current = current;
+        note_renames(events, kept, new);
+        // A stub is no file that was renamed, and nobody else has had it.
+        if !(is_first || new.is_untouched(current)) {
+            mounted = Err(Errno::EBUSY);
+        }
         let Some(KeptStatus { renames, mounts, mounted: last }) =
             kept.get_mut(number).map(|it| &mut it.status)
         else {
@@ -239,8 +249,74 @@ fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
     }
 }
 
+/// What tells of a file that may have been written to.
+const TOUCHED: u32 = libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE;
+/// What is watched of a new file, whatever names it gets.
+const NEW_FILE: u32 =
+    libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE | libc::IN_MOVE_SELF | libc::IN_DONT_FOLLOW;
+
+/// The files that were made last in the directories of kept files. One of these may be renamed over a kept file: what happens to
+/// it from the rename on is known by its own watch, also when it is reached by another name.
+#[derive(Default)]
+struct NewFiles {
+    files: [NewFile; 32],
+    next: usize,
+}
+
+#[derive(Default, Clone, Copy)]
+struct NewFile {
+    watch: i32,
+    is_renamed: bool,
+    is_touched: bool,
+}
+
+impl NewFiles {
+    /// Watches a file that was made beside a kept one.
+    fn watch(&mut self, events: RawFd, beside: &CStr, name: &CStr) {
+        let mut path = [0_u8; PATH];
+        let dir = beside.to_bytes();
+        let dir =
+            dir.get(..dir.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1)).unwrap_or_default();
+        if dir.len() + name.count_bytes() >= PATH {
+            return;
+        }
+        path.iter_mut().zip(dir.iter().chain(name.to_bytes())).for_each(|(place, byte)| *place = *byte);
+        // SAFETY: the path ends with a NUL; the rest are numbers.
+        let watch = unsafe { libc::inotify_add_watch(events, path.as_ptr().cast(), NEW_FILE) };
+        if watch < 0 || self.files.iter().any(|file| file.watch == watch) {
+            return;
+        }
+        let next = self.next % self.files.len();
+        if let Some(place) = self.files.get_mut(next) {
+            if place.watch > 0 {
+                // SAFETY: takes numbers.
+                unsafe { libc::inotify_rm_watch(events, place.watch) };
+            }
+            *place = NewFile { watch, ..NewFile::default() };
+        }
+        self.next = next + 1;
+    }
+
+    fn note(&mut self, watch: i32, mask: u32) {
+        let Some(file) = self.files.iter_mut().find(|file| file.watch == watch && watch > 0) else { return };
+        if mask & libc::IN_MOVE_SELF != 0 {
+            (file.is_renamed, file.is_touched) = (true, file.is_renamed);
+        } else if mask & TOUCHED != 0 && file.is_renamed {
+            file.is_touched = true;
+        }
+        if mask & libc::IN_IGNORED != 0 {
+            *file = NewFile::default();
+        }
+    }
+
+    /// Whether a file was watched before it was renamed, and nothing has happened to it since.
+    fn is_untouched(&self, watch: i32) -> bool {
+        self.files.iter().any(|file| file.watch == watch && watch > 0 && file.is_renamed && !file.is_touched)
+    }
+}
+
 /// Counts the renames that the kernel tells of.
-fn note_renames(events: RawFd, kept: &mut [Kept]) {
+fn note_renames(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
     /// `struct inotify_event` before the name.
     const HEADER: usize = 16;
     let mut buffer = [0_u8; 4096];
@@ -264,12 +340,23 @@ fn note_renames(events: RawFd, kept: &mut [Kept]) {
             rest = next;
             let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
             let is_lost = mask & libc::IN_Q_OVERFLOW != 0;
+            new.note(watch, mask);
+            if mask & libc::IN_CREATE != 0
+                && let Some(place) = kept.iter().find(|it| it.watch == watch).and_then(|it| it.places.first())
+            {
+                new.watch(events, place, name);
+            }
             for file in kept.iter_mut() {
                 if is_lost {
                     // The two numbers stay apart for good.
                     file.status.renames = file.status.renames.wrapping_add(2);
-                } else if file.watch == watch && file.name.as_c_str() == name {
+                } else if mask & libc::IN_MOVED_TO != 0 && file.watch == watch && file.name.as_c_str() == name
+                {
+                    file.current = -1;
                     file.status.renames = file.status.renames.wrapping_add(1);
+                } else if mask & TOUCHED != 0 && file.current == watch && watch > 0 {
+                    // The two numbers stay apart for good.
+                    file.status.renames = file.status.renames.wrapping_add(2);
                 }
             }
         }
