@@ -101,8 +101,8 @@ fn a_policy_on_stdin() {
     let (code, out, _) = home.with_stdin(&words, toml);
     assert_eq!((code, out.as_str()), (0, "allow  a.example:443  a.example (stdin:2)\n"));
     assert_eq!(home.with_stdin(&words, br#"{"network": {"allow": ["a.example"]}}"#).0, 0);
-    let (code, _, err) = home.with_stdin(&words, &vec![b'\n'; (1 << 20) + 1]);
-    assert_eq!((code, err.as_str()), (2, "exeat: error: `stdin` is larger than 1048576 bytes\n"));
+    let (code, _, err) = home.with_stdin(&words, &vec![b'\n'; (16 << 20) + 1]);
+    assert_eq!((code, err.as_str()), (2, "exeat: error: `stdin` is larger than 16777216 bytes\n"));
 }
 
 /// K12, H23: nobody is asked whether to trust it.
