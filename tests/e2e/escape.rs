@@ -54,6 +54,7 @@ mod root_neighbours;
 mod root_only_files;
 mod root_trees;
 mod run_directory;
+mod set_aside;
 mod settings_files;
 mod setuid;
 mod socket_families;
@@ -120,6 +121,7 @@ pub(crate) fn cases(list: &mut Cases) {
     root_trees::cases(list);
     run_directory::cases(list);
     settings_files::cases(list);
+    set_aside::cases(list);
     setuid::cases(list);
     socket_families::cases(list);
     standard_streams::cases(list);

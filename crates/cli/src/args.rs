@@ -12,9 +12,11 @@ use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_policy::{Ech, EffectKind, HostPort, Limits, MAX_CONNECTIONS, Mode, Size, Span};
 
 pub(crate) mod audit;
+pub(crate) mod state;
 pub(crate) mod unread;
 
 use audit::{AuditCommand, KeyFrom};
+use state::StateCommand;
 
 /// The whole command line.
 #[derive(Debug, Parser)]
@@ -123,6 +125,12 @@ pub(crate) enum Command {
         /// What to read.
         #[command(subcommand)]
         command: AuditCommand,
+    },
+    /// Look at what runs have set aside: list it, restore it, delete it
+    State {
+        /// What to do.
+        #[command(subcommand)]
+        command: StateCommand,
     },
     /// Print the completion script of a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]

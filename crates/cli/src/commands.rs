@@ -11,3 +11,4 @@ pub(crate) mod preset;
 pub(crate) mod prove;
 pub(crate) mod proxy;
 pub(crate) mod run;
+pub(crate) mod state;

@@ -22,8 +22,11 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use args::audit::AuditCommand;
+use args::state::StateCommand;
 use args::{Cli, Command, PolicyCommand};
-use commands::{audit, check, doctor, env, generate, learn, policy, preset, prove as proof, proxy, run};
+use commands::{
+    audit, check, doctor, env, generate, learn, policy, preset, prove as proof, proxy, run, state,
+};
 use exit::Exit;
 use render::Paint;
 
@@ -77,6 +80,11 @@ fn main() -> ExitCode {
             AuditCommand::Report(args) => audit::report::run(&args),
             AuditCommand::Verify(args) => audit::verify::run(&args, out),
             AuditCommand::Key(args) => audit::key::run(&args),
+        },
+        Command::State { command } => match command {
+            StateCommand::List(args) => state::list(&args),
+            StateCommand::Restore(args) => state::restore(&args),
+            StateCommand::Prune(args) => state::prune(&args),
         },
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { out } => generate::man(out.as_deref()),

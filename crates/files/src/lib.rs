@@ -8,5 +8,6 @@ mod bytes;
 pub mod names;
 pub mod protected;
 pub mod quarantine;
+pub mod removal;
 pub mod stubs;
 pub mod walk;

@@ -26,11 +26,13 @@ use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
 mod journal;
+mod kept;
 mod leftovers;
 mod repository;
 mod store;
 
-pub use journal::{Interrupted, Journal, Live, settle_interrupted};
+pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
+pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};
 pub use repository::beyond_search;
 use repository::{Contents, MOVED};

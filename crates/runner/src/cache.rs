@@ -2,16 +2,16 @@
 //! followed.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder, Permissions};
+use std::fs::{self, DirBuilder};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::random_number;
 use exeat_files::names::true_name;
+use exeat_files::removal::remove_tree;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2, renameat};
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -126,7 +126,7 @@ pub(crate) fn remove_settings(top: &OwnedFd) -> io::Result<()> {
     for name in CACHE_SETTINGS {
         let (above, last) = name.split_once('/').unwrap_or((".", name));
         match enter(top, Path::new(above), ResolveFlag::RESOLVE_BENEATH) {
-            Ok(dir) => remove(&dir, OsStr::new(last))?,
+            Ok(dir) => remove_tree(dir.as_fd(), OsStr::new(last))?,
             Err(Errno::ENOENT) => {}
             // What is no directory leads the tool elsewhere, or nowhere.
             Err(Errno::ELOOP | Errno::ENOTDIR) => unlinkat(top, above, UnlinkatFlags::NoRemoveDir)?,
@@ -134,48 +134,6 @@ pub(crate) fn remove_settings(top: &OwnedFd) -> io::Result<()> {
         }
     }
     Ok(())
-}
-
-/// Removes an entry of a directory with all that is in it, which a stage has made: through no link, and without recursion.
-fn remove(dir: &OwnedFd, name: &OsStr) -> io::Result<()> {
-    let whole = |dir: &OwnedFd| {
-        let path = PathBuf::from(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-        // A stage can close its directories, and they are the caller's to open.
-        fs::set_permissions(&path, Permissions::from_mode(0o700))?;
-        fs::read_dir(&path)?.map(|entry| entry.map(|it| it.file_name())).collect::<io::Result<Vec<_>>>()
-    };
-    match unlinkat(dir, name, UnlinkatFlags::NoRemoveDir) {
-        Ok(()) | Err(Errno::ENOENT) => return Ok(()),
-        Err(Errno::EISDIR | Errno::EPERM) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    let tree = enter(dir, Path::new(name), ResolveFlag::RESOLVE_BENEATH)?;
-    let mut moved = 0_u64;
-    loop {
-        let entries = whole(&tree)?;
-        if entries.is_empty() {
-            return Ok(unlinkat(dir, name, UnlinkatFlags::RemoveDir)?);
-        }
-        for entry in entries {
-            let Err(Errno::EISDIR | Errno::EPERM) =
-                unlinkat(&tree, entry.as_os_str(), UnlinkatFlags::NoRemoveDir)
-            else {
-                continue;
-            };
-            let child = enter(&tree, Path::new(&entry), ResolveFlag::RESOLVE_BENEATH)?;
-            // Directories in it come up to where this one is.
-            for inner in whole(&child)? {
-                if unlinkat(&child, inner.as_os_str(), UnlinkatFlags::NoRemoveDir).is_err() {
-                    let new = format!("{:016x}-{moved}", random_number());
-                    let open = enter(&child, Path::new(&inner), ResolveFlag::RESOLVE_BENEATH)?;
-                    whole(&open)?;
-                    renameat(&child, inner.as_os_str(), &tree, new.as_str())?;
-                    moved += 1;
-                }
-            }
-            unlinkat(&tree, entry.as_os_str(), UnlinkatFlags::RemoveDir)?;
-        }
-    }
 }
 
 /// Opens a directory without following a link.
@@ -187,7 +145,8 @@ fn enter(from: impl AsFd, name: &Path, more: ResolveFlag) -> nix::Result<OwnedFd
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::fs::Permissions;
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 
     use super::*;
 

@@ -399,7 +399,7 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
 }
 
 /// Days and years of any number, or a span.
-fn parse_age(text: &str) -> Result<Duration, String> {
+pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
     const DAY: u64 = 24 * 60 * 60;
     let of = |unit: char, days: u64| {
         let seconds = digits(text.strip_suffix(unit)?)?.checked_mul(days * DAY)?;

@@ -138,6 +138,31 @@ fn journals(state: &Path) -> Vec<(PathBuf, String)> {
     found.filter(|(_, run)| !run.starts_with('.')).collect()
 }
 
+/// A run that has a journal: it goes on, or it was killed and is not settled yet.
+#[derive(Debug)]
+pub struct Open {
+    /// The run.
+    pub run: String,
+    /// Whether a process of it is left, or its journal could not be asked.
+    pub is_live: bool,
+    /// The trees that are watched.
+    pub trees: Vec<PathBuf>,
+}
+
+/// Lists the runs that are not settled.
+#[must_use]
+pub fn open_runs(state: &Path) -> Vec<Open> {
+    let open = |(path, run): (PathBuf, String)| {
+        let file = File::open(path).ok()?;
+        let trees = read(&file).unwrap_or_default().into_iter().map(|entry| entry.missing.tree);
+        let trees = trees.collect();
+        // A shared lock, held for a moment, is in the way of nobody but a start that would settle this run just now.
+        let is_live = Flock::lock(file, FlockArg::LockSharedNonblock).is_err();
+        Some(Open { run, is_live, trees })
+    };
+    journals(state).into_iter().filter_map(open).collect()
+}
+
 fn read(file: &File) -> io::Result<Vec<Entry>> {
     let mut bytes = Vec::new();
     file.take(LONGEST).read_to_end(&mut bytes)?;

@@ -74,7 +74,7 @@ impl Keeper {
     }
 
     /// Takes the lock of the directory of the manifests: whoever holds it makes directories of trees.
-    fn lock(&self) -> io::Result<Option<Flock<File>>> {
+    pub(super) fn lock(&self) -> io::Result<Option<Flock<File>>> {
         let Some(dir) = self.manifests() else { return Ok(None) };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let mut file = File::open(&dir)?;
@@ -117,6 +117,15 @@ fn made(manifests: &Path) -> Vec<Made> {
     list.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
+/// Takes a directory that is gone off the list: another one may get its inode.
+pub(super) fn forget_made(manifests: &Path, id: FileId) {
+    let kept = made(manifests).into_iter().filter(|made| made.id != id);
+    let lines = kept.filter_map(|made| serde_json::to_string(&made).ok()).map(|line| format!("{line}\n"));
+    let (beginning, list) = (manifests.join(".directories"), manifests.join(DIRECTORIES));
+    // A list that stays as it is names a directory too many.
+    let _ = fs::write(&beginning, lines.collect::<String>()).and_then(|()| fs::rename(&beginning, &list));
+}
+
 /// Lists the [`DIRECTORY`]s that no stage may see: those that exeat has made in trees of this user, and those in some directories.
 #[must_use]
 pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
@@ -127,8 +136,7 @@ pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a 
 }
 
 /// Reads all manifests in a directory: the runs, and what each has set aside. What cannot be read is left out.
-#[expect(dead_code, reason = "read by the next commit")]
-pub(crate) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
+pub(super) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
     let mut all = Vec::new();
     for entry in entries.flatten() {
@@ -356,7 +364,12 @@ fn make_fresh(above: BorrowedFd<'_>, name: &OsStr, owner: Option<(Uid, Gid)>) ->
 }
 
 /// Renames over nothing. To move a directory elsewhere is to write its `..`, which a mode of the stage's may forbid.
-fn rename_into(from: BorrowedFd<'_>, last: &OsStr, to: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
+pub(super) fn rename_into(
+    from: BorrowedFd<'_>,
+    last: &OsStr,
+    to: BorrowedFd<'_>,
+    name: &OsStr,
+) -> nix::Result<()> {
     let rename = || renameat2(from, last, to, name, RenameFlags::RENAME_NOREPLACE);
     match rename() {
         Err(Errno::EACCES) => {

@@ -1,0 +1,82 @@
+//! What was typed behind `exeat state`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{ArgGroup, Args, Subcommand, ValueHint};
+
+use super::audit::parse_age;
+
+/// What to do with what runs have left.
+#[derive(Debug, Subcommand)]
+pub(crate) enum StateCommand {
+    /// List what was set aside and still stands in a quarantine, and runs that were killed
+    List(StateListArgs),
+    /// Give what a run has set aside its place back
+    Restore(RestoreArgs),
+    /// Delete what runs have set aside
+    Prune(StatePruneArgs),
+}
+
+/// `exeat state list`.
+#[derive(Debug, Args)]
+#[command(after_help = LIST_EXAMPLES)]
+pub(crate) struct StateListArgs {
+    /// Only what was set aside in this directory and below
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// As one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `exeat state restore`.
+#[derive(Debug, Args)]
+#[command(after_help = RESTORE_EXAMPLES)]
+pub(crate) struct RestoreArgs {
+    /// The run, or the first letters of it
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+
+    /// Only what was at these paths, or below them; otherwise all
+    #[arg(value_name = "PATH", value_hint = ValueHint::AnyPath)]
+    pub(crate) paths: Vec<PathBuf>,
+}
+
+/// `exeat state prune`.
+#[derive(Debug, Args)]
+#[command(after_help = PRUNE_EXAMPLES, group(ArgGroup::new("which").args(["older_than", "all"]).required(true)))]
+pub(crate) struct StatePruneArgs {
+    /// What was set aside longer ago than this: 30d, 1y
+    #[arg(long, value_name = "SPAN", value_parser = parse_age)]
+    pub(crate) older_than: Option<Duration>,
+
+    /// Whatever its age
+    #[arg(long)]
+    pub(crate) all: bool,
+
+    /// Say what would be deleted, and delete nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+}
+
+const LIST_EXAMPLES: &str = "\
+Examples:
+  exeat state list
+  exeat state list --dir .
+  exeat state list --json | jq -r '.set_aside[].from'";
+
+const RESTORE_EXAMPLES: &str = "\
+Examples:
+  exeat state restore 01JD8Z3V5Q
+  exeat state restore 01JD8Z3V5Q .vscode
+
+Exit codes: 0 done, 1 something could not be restored and is where it was, 2 bad input.";
+
+const PRUNE_EXAMPLES: &str = "\
+Examples:
+  exeat state prune --older-than 30d --dry-run
+  exeat state prune --all
+
+Exit codes: 0 done, 1 something could not be deleted, 2 bad input.";

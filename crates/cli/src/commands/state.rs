@@ -1,0 +1,299 @@
+//! `exeat state`: what runs have set aside, which `exeat-files` finds, gives back and deletes.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use exeat_audit::{Moment, table};
+use exeat_files::quarantine::{self, Item, Kind, Open, SetAside, Standing};
+use serde_json::{Value, json};
+
+use super::audit::place_of;
+use crate::args::state::{RestoreArgs, StateListArgs, StatePruneArgs};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::printable;
+use crate::stdio;
+
+/// Of one run so many things are named in words. How many there are was the stage's to choose.
+const NAMED: usize = 100;
+
+/// What is in the state directory.
+struct State {
+    dir: PathBuf,
+    machine: Machine,
+    /// Runs that go on, or were killed and are not settled.
+    open: Vec<Open>,
+    runs: Vec<SetAside>,
+}
+
+impl State {
+    fn read() -> Result<Self, Failure> {
+        let machine = Machine::here()?;
+        let dir = place_of(&machine)?.state_dir().to_path_buf();
+        // First: a run that ends meanwhile is passed over, and one that starts has another name.
+        let open = quarantine::open_runs(&dir);
+        let runs = quarantine::set_aside(&dir);
+        Ok(Self { dir, machine, open, runs })
+    }
+
+    fn open(&self, run: &str) -> Option<&Open> {
+        self.open.iter().find(|open| open.run == run)
+    }
+
+    /// A path that was typed, with a link on the way to its last name followed where it may be.
+    fn place(&self, path: &Path) -> Result<PathBuf, Failure> {
+        let whole = self.machine.absolute(path);
+        match self.machine.links().place(&whole) {
+            Ok(place) => Ok(place),
+            // What was set aside may have taken the directory above it along.
+            Err(error) if error.is_absent() => Ok(whole),
+            Err(error) => Err(Failure::input(format!("cannot use `{}`", path.display())).because(error)),
+        }
+    }
+
+    /// Removes the empty directories that things of a run have left.
+    fn tidy(&self, aside: SetAside) {
+        quarantine::tidy(&self.dir, aside, self.open.is_empty());
+    }
+}
+
+/// `exeat state list`.
+pub(crate) fn list(args: &StateListArgs) -> Result<Exit, Failure> {
+    let state = State::read()?;
+    let dir = args.dir.as_deref().map(|dir| state.place(dir)).transpose()?;
+    let is_asked = |path: &Path| dir.as_deref().is_none_or(|dir| path.starts_with(dir));
+    let killed = state.open.iter().filter(|open| !open.is_live);
+    let killed = killed.filter(|open| dir.is_none() || open.trees.iter().any(|tree| is_asked(tree)));
+    let killed: Vec<&Open> = killed.collect();
+    let here = |aside: &SetAside| {
+        let here = aside.items.iter().filter(|(item, _)| is_asked(&item.old_path()));
+        here.filter_map(|(item, standing)| match standing {
+            Standing::Here(kind) => Some((item.clone(), *kind)),
+            Standing::Gone | Standing::Away(_) => None,
+        })
+        .collect::<Vec<_>>()
+    };
+    let runs = state.runs.iter().map(|aside| (aside.run.as_str(), here(aside)));
+    let runs: Vec<_> = runs.filter(|(_, here)| !here.is_empty()).collect();
+    if args.json {
+        stdio::out(&format!("{}\n", as_json(&state, &runs, &killed)), true)?;
+    } else {
+        stdio::out(&as_text(&state, &runs, &killed), false)?;
+    }
+    for path in away(&state.runs).iter().filter(|path| is_asked(path)) {
+        stdio::line("note", &format!("what was set aside in `{}` is not there any more", path.display()));
+    }
+    if runs.is_empty() && killed.is_empty() && !args.json {
+        stdio::line("note", "nothing that was set aside is left");
+    }
+    Ok(Exit::Yes)
+}
+
+/// The trees whose quarantine is not where it was.
+fn away(runs: &[SetAside]) -> BTreeSet<&Path> {
+    let items = runs.iter().flat_map(|aside| &aside.items);
+    let away = items.filter(|(_, standing)| matches!(standing, Standing::Away(_)));
+    away.map(|(item, _)| item.tree.as_path()).collect()
+}
+
+fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) -> Value {
+    let path = |path: &Path| path.to_string_lossy().into_owned();
+    let all = runs.iter().flat_map(|(run, here)| here.iter().map(move |(item, kind)| (run, item, kind)));
+    let set_aside = all.map(|(run, item, kind)| {
+        let (from, to) = (path(&item.old_path()), path(&item.new_path()));
+        let (word, bytes) = match kind {
+            Kind::File(bytes) => ("file", Some(*bytes)),
+            Kind::Directory => ("directory", None),
+            Kind::Link => ("link", None),
+            Kind::Other => ("other", None),
+        };
+        let (at, running) = (moment(item.at), state.open(run).is_some_and(|open| open.is_live));
+        json!({"run": run, "at": at, "from": from, "to": to, "kind": word, "bytes": bytes, "running": running})
+    });
+    let killed = killed.iter().map(|open| {
+        json!({"run": open.run, "trees": open.trees.iter().map(|tree| path(tree)).collect::<BTreeSet<_>>()})
+    });
+    json!({"set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>()})
+}
+
+fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) -> String {
+    let mut text = String::new();
+    for (run, here) in runs {
+        let at = here.iter().map(|(item, _)| item.at).max().unwrap_or(0);
+        let at = moment(at).get(..19).unwrap_or_default().replace('T', " ");
+        let note = match state.open(run) {
+            Some(open) if open.is_live => " (it goes on)",
+            _ => "",
+        };
+        let _ = writeln!(text, "{}  {at}{note}", printable(run));
+        for (item, kind) in here.iter().take(NAMED) {
+            let (from, to) = (item.old_path(), item.new_path());
+            let _ = writeln!(text, "  {}  {}", shown(&from), words(*kind));
+            let _ = writeln!(text, "    now {}", shown(&to));
+        }
+        if here.len() > NAMED {
+            let _ = writeln!(text, "  and {} more (--json names all)", here.len() - NAMED);
+        }
+    }
+    for open in killed {
+        let _ = writeln!(text, "{}  killed, and not settled: the next start does it", printable(&open.run));
+        for tree in open.trees.iter().collect::<BTreeSet<_>>() {
+            let _ = writeln!(text, "  in {}", shown(tree));
+        }
+    }
+    text
+}
+
+fn shown(path: &Path) -> String {
+    printable(&path.to_string_lossy())
+}
+
+fn words(kind: Kind) -> String {
+    match kind {
+        Kind::File(bytes) => format!("file, {}", table::bytes(bytes)),
+        Kind::Directory => "directory".into(),
+        Kind::Link => "link".into(),
+        Kind::Other => "neither file nor directory".into(),
+    }
+}
+
+fn moment(seconds: u64) -> String {
+    let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH);
+    Moment::from(time).to_string()
+}
+
+/// `exeat state restore`.
+pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
+    let mut state = State::read()?;
+    let run = find(&state, &args.run)?;
+    if let Some(open) = state.open(&run) {
+        let why = if open.is_live {
+            "goes on, and would set it aside again"
+        } else {
+            "was killed, and is not settled: start another run first"
+        };
+        stdio::line("warning", &format!("nothing is restored: {run} {why}"));
+        return Ok(Exit::No);
+    }
+    let Some(index) = state.runs.iter().position(|aside| aside.run == run) else {
+        return Err(unknown(&args.run));
+    };
+    let aside = state.runs.swap_remove(index);
+    let mut wanted = vec![args.paths.is_empty(); aside.items.len()];
+    for path in &args.paths {
+        let place = state.place(path)?;
+        let mut is_any = false;
+        for ((item, standing), wanted) in aside.items.iter().zip(&mut wanted) {
+            if matches!(standing, Standing::Here(_)) && item.old_path().starts_with(&place) {
+                (*wanted, is_any) = (true, true);
+            }
+        }
+        if !is_any {
+            let message = format!("nothing of {run} that was at `{}` is in a quarantine", path.display());
+            return Err(Failure::input(message).hint("exeat state list"));
+        }
+    }
+    let (mut text, mut is_whole) = (String::new(), true);
+    for ((item, standing), _) in aside.items.iter().zip(wanted).filter(|(_, wanted)| *wanted) {
+        let from = item.old_path();
+        let restored = match standing {
+            Standing::Gone => continue,
+            Standing::Away(error) => Err(io::Error::new(error.kind(), error.to_string())),
+            Standing::Here(_) => quarantine::restore(&run, item),
+        };
+        match restored {
+            Ok(()) => {
+                let _ = writeln!(text, "restored {}", shown(&from));
+            }
+            Err(error) => {
+                is_whole = false;
+                let why = match error.kind() {
+                    io::ErrorKind::AlreadyExists => "something else is there now".to_owned(),
+                    io::ErrorKind::NotFound => "the directory that it was in is not there".to_owned(),
+                    _ => error.to_string(),
+                };
+                let (from, to) = (from.display(), item.new_path());
+                stdio::line("warning", &format!("`{from}` stays in `{}`: {why}", to.display()));
+            }
+        }
+    }
+    state.tidy(aside);
+    stdio::out(&text, false)?;
+    Ok(if is_whole { Exit::Yes } else { Exit::No })
+}
+
+/// The run that a name or its beginning stands for.
+fn find(state: &State, name: &str) -> Result<String, Failure> {
+    let runs = state.runs.iter().map(|aside| &aside.run).chain(state.open.iter().map(|open| &open.run));
+    let runs: BTreeSet<&String> = runs.filter(|run| !name.is_empty() && run.starts_with(name)).collect();
+    let mut runs = runs.into_iter();
+    match (runs.next(), runs.next()) {
+        (Some(run), None) => Ok(run.clone()),
+        (Some(_), Some(_)) => Err(Failure::input(format!("more than one run begins with `{name}`"))),
+        (None, _) => Err(unknown(name)),
+    }
+}
+
+fn unknown(name: &str) -> Failure {
+    Failure::input(format!("no run `{name}` has set anything aside")).hint("exeat state list")
+}
+
+/// `exeat state prune`.
+pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
+    let mut state = State::read()?;
+    let before = match args.older_than {
+        None => u64::MAX,
+        Some(age) => {
+            let before = SystemTime::now().checked_sub(age);
+            let before = before.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+            before.ok_or_else(|| Failure::input("that is before all time"))?.as_secs()
+        }
+    };
+    let verb = if args.dry_run { "would delete" } else { "deleted" };
+    let (mut count, mut is_whole) = (0_usize, true);
+    for aside in std::mem::take(&mut state.runs) {
+        let newest = aside.items.iter().map(|(item, _)| item.at).max().unwrap_or(0);
+        let is_here = |(_, standing): &&(Item, Standing)| matches!(standing, Standing::Here(_));
+        let here: Vec<&Item> = aside.items.iter().filter(is_here).map(|(item, _)| item).collect();
+        if newest >= before || here.is_empty() {
+            continue;
+        }
+        if state.open(&aside.run).is_some() {
+            stdio::line(
+                "note",
+                &format!("{} goes on, or is not settled: what it set aside stays", aside.run),
+            );
+            continue;
+        }
+        let failed = if args.dry_run { Vec::new() } else { quarantine::delete(&aside) };
+        for (tree, error) in &failed {
+            is_whole = false;
+            let words =
+                format!("not all that {} set aside in `{}` is deleted: {error}", aside.run, tree.display());
+            stdio::line("warning", &words);
+        }
+        let gone = here.iter().filter(|item| failed.iter().all(|(tree, _)| *tree != item.tree));
+        let gone: Vec<_> = gone.collect();
+        count += gone.len();
+        let mut text = String::new();
+        for item in gone.iter().take(NAMED) {
+            let _ = writeln!(text, "{verb} {} (from {})", shown(&item.new_path()), shown(&item.old_path()));
+        }
+        if gone.len() > NAMED {
+            let _ = writeln!(text, "{verb} {} more of {}", gone.len() - NAMED, printable(&aside.run));
+        }
+        drop(here);
+        if !args.dry_run {
+            state.tidy(aside);
+        }
+        stdio::out(&text, false)?;
+    }
+    let plural = if count == 1 { "" } else { "s" };
+    let what = if args.dry_run { "would be deleted" } else { "deleted" };
+    stdio::out(&format!("{count} name{plural} {what}\n"), false)?;
+    Ok(if is_whole { Exit::Yes } else { Exit::No })
+}

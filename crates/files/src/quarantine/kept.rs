@@ -1,0 +1,263 @@
+//! What runs have set aside and still stands in a quarantine: found by the manifests, given back, and deleted.
+//!
+//! A manifest names a tree by its path. What is there now is entered without following a link, and only where its [`DIRECTORY`] is
+//! the one that the manifest names.
+
+use std::collections::{BTreeSet, HashMap};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::path::{Component, Path, PathBuf};
+use std::rc::Rc;
+
+use nix::errno::Errno;
+use nix::fcntl::AtFlags;
+use nix::sys::stat::{SFlag, fstat, fstatat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
+
+use super::store::{MANIFESTS, forget_made, list, rename_into};
+use super::{DIRECTORY, FileId, Item, Keeper, kind, let_in, open_at, open_beneath};
+use crate::names::open_plain;
+use crate::removal::remove_tree;
+
+/// The file in a [`DIRECTORY`] that has git pass over it.
+const IGNORE: &str = ".gitignore";
+
+/// What something is that was set aside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// A regular file of so many bytes.
+    File(u64),
+    /// A directory.
+    Directory,
+    /// A symbolic link.
+    Link,
+    /// A socket, a named pipe or a device.
+    Other,
+}
+
+/// Where something is that a manifest names.
+#[derive(Debug)]
+pub enum Standing {
+    /// In the quarantine.
+    Here(Kind),
+    /// No longer there: restored, or removed.
+    Gone,
+    /// The tree or its quarantine is not where it was.
+    Away(io::Error),
+}
+
+/// One run, and what it has set aside.
+#[derive(Debug)]
+pub struct SetAside {
+    /// The run.
+    pub run: String,
+    /// What its manifest names, outer names first.
+    pub items: Vec<(Item, Standing)>,
+}
+
+impl Item {
+    /// Where it was on the host.
+    #[must_use]
+    pub fn old_path(&self) -> PathBuf {
+        self.tree.join(&self.from)
+    }
+
+    /// Where it was put on the host.
+    #[must_use]
+    pub fn new_path(&self) -> PathBuf {
+        self.tree.join(&self.to)
+    }
+
+    /// The name of the run's directory in the [`DIRECTORY`].
+    fn run_directory(&self, run: &str) -> io::Result<&OsStr> {
+        let odd =
+            || io::Error::new(io::ErrorKind::InvalidData, "its manifest names a place that no run uses");
+        let mut parts = self.to.components();
+        let (Some(Component::Normal(outer)), Some(Component::Normal(inner))) = (parts.next(), parts.next())
+        else {
+            return Err(odd());
+        };
+        let is_the_runs = inner.to_str().and_then(|it| it.strip_prefix(run)).is_some_and(|rest| {
+            // A number follows where the name was taken.
+            rest.is_empty() || rest.starts_with('.')
+        });
+        let is_plain = |path: &Path| path.components().all(|part| matches!(part, Component::Normal(_)));
+        let is_good = outer == DIRECTORY && is_the_runs && is_plain(&self.to) && is_plain(&self.from);
+        if is_good && parts.next().is_some() && self.from.file_name().is_some() {
+            Ok(inner)
+        } else {
+            Err(odd())
+        }
+    }
+}
+
+/// A tree and its [`DIRECTORY`], both open.
+struct Place {
+    tree: File,
+    dir: File,
+}
+
+impl Place {
+    /// Opens them, if the [`DIRECTORY`] is the one that is named.
+    fn open(tree: &Path, directory: FileId) -> io::Result<Self> {
+        let tree = File::from(open_plain(tree)?);
+        let dir = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)))?;
+        let stat = fstat(&dir)?;
+        if (stat.st_dev, stat.st_ino) != directory {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "something else has its name now"));
+        }
+        Ok(Self { tree, dir: File::from(dir) })
+    }
+
+    fn of(item: &Item) -> io::Result<Self> {
+        Self::open(&item.tree, item.directory)
+    }
+
+    /// The directory that something was put into, and its name there.
+    fn entry<'a>(&self, item: &'a Item) -> io::Result<(File, &'a OsStr)> {
+        let below = item.to.strip_prefix(DIRECTORY).map_err(io::Error::other)?;
+        Ok((open_above(&self.dir, below)?, below.file_name().unwrap_or_default()))
+    }
+
+    fn look(&self, item: &Item) -> Standing {
+        let looked = self.entry(item).and_then(|(dir, last)| {
+            Ok(let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?)
+        });
+        match looked {
+            Ok(stat) => Standing::Here(match kind(&stat) {
+                SFlag::S_IFREG => Kind::File(u64::try_from(stat.st_size).unwrap_or(0)),
+                SFlag::S_IFDIR => Kind::Directory,
+                SFlag::S_IFLNK => Kind::Link,
+                _ => Kind::Other,
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Standing::Gone,
+            Err(error) => Standing::Away(error),
+        }
+    }
+}
+
+/// Opens the directory above a path below another directory.
+fn open_above(dir: &File, path: &Path) -> io::Result<File> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Ok(open_beneath(dir, above).map(File::from)?)
+}
+
+/// Lists what all runs of a user have set aside.
+#[must_use]
+pub fn set_aside(state: &Path) -> Vec<SetAside> {
+    let runs = list(&state.join(MANIFESTS)).into_iter();
+    runs.map(|(run, items)| stand(run, items)).collect()
+}
+
+/// Finds where the things of a run are.
+fn stand(run: String, mut items: Vec<Item>) -> SetAside {
+    items.sort_by(|one, other| (&one.tree, &one.from).cmp(&(&other.tree, &other.from)));
+    let mut places: HashMap<(PathBuf, FileId), Rc<io::Result<Place>>> = HashMap::new();
+    let items = items.into_iter().map(|item| {
+        let place = places.entry((item.tree.clone(), item.directory));
+        let place = Rc::clone(place.or_insert_with(|| Rc::new(Place::of(&item))));
+        let standing = match (item.run_directory(&run), place.as_ref()) {
+            (Err(error), _) => Standing::Away(error),
+            (Ok(_), Ok(place)) => place.look(&item),
+            (Ok(_), Err(error)) => Standing::Away(io::Error::new(error.kind(), error.to_string())),
+        };
+        (item, standing)
+    });
+    let items = items.collect();
+    SetAside { run, items }
+}
+
+/// Gives something its place back, by one rename.
+///
+/// # Errors
+/// `AlreadyExists` where the place is taken; what else keeps it in the quarantine. Nothing has changed then.
+pub fn restore(run: &str, item: &Item) -> io::Result<()> {
+    item.run_directory(run)?;
+    let place = Place::of(item)?;
+    let (dir, last) = place.entry(item)?;
+    let above = open_above(&place.tree, &item.from)?;
+    let name = item.from.file_name().unwrap_or_default();
+    let_in(above.as_fd(), || let_in(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name)))?;
+    Ok(())
+}
+
+/// Deletes all that a run has set aside. Returns what could not be deleted, by the tree, and why.
+pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
+    let mut failed = Vec::new();
+    for (tree, directory, name) in run_directories(aside) {
+        let deleted = Place::open(&tree, directory).and_then(|place| remove_tree(place.dir.as_fd(), &name));
+        match deleted {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => failed.push((tree, error)),
+            _ => {}
+        }
+    }
+    failed
+}
+
+/// The run's directories: trees, their [`DIRECTORY`]s, and names in them.
+fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, FileId, OsString)> {
+    let of = |item: &Item| {
+        let name = item.run_directory(&aside.run).ok()?;
+        Some((item.tree.clone(), item.directory, name.to_owned()))
+    };
+    aside.items.iter().filter_map(|(item, _)| of(item)).collect()
+}
+
+/// Removes what is empty after things of a run were restored or deleted: directories of exeat's, and at last the manifest.
+/// `may_leave`: whether a tree's [`DIRECTORY`] may go, too; no run goes on that may use it.
+pub fn tidy(state: &Path, aside: SetAside, may_leave: bool) {
+    // Whoever makes such a directory holds this lock.
+    let keeper = Keeper { run: aside.run.clone(), state: Some(state.to_path_buf()) };
+    let Ok(_lock) = keeper.lock() else { return };
+    let directories = run_directories(&aside);
+    let SetAside { run, items } = aside;
+    let items: Vec<Item> = items.into_iter().map(|(item, _)| item).collect();
+    for item in &items {
+        if let (Ok(_), Ok(place)) = (item.run_directory(&run), Place::of(item)) {
+            remove_empty(&place, item);
+        }
+    }
+    let now = stand(run.clone(), items);
+    if now.items.iter().all(|(_, standing)| matches!(standing, Standing::Gone)) {
+        let _ = fs::remove_file(state.join(MANIFESTS).join(format!("{run}.jsonl")));
+    }
+    if !may_leave {
+        return;
+    }
+    for (tree, directory, _) in directories {
+        if let Ok(place) = Place::open(&tree, directory)
+            && leave(&place)
+        {
+            forget_made(&state.join(MANIFESTS), directory);
+        }
+    }
+}
+
+/// Removes the empty directories above something that is gone, up to the run's.
+fn remove_empty(place: &Place, item: &Item) {
+    let Ok(below) = item.to.strip_prefix(DIRECTORY) else { return };
+    for dir in below.ancestors().skip(1).filter(|dir| !dir.as_os_str().is_empty()) {
+        let (Ok(above), Some(name)) = (open_above(&place.dir, dir), dir.file_name()) else { continue };
+        match unlinkat(&above, name, UnlinkatFlags::RemoveDir) {
+            Ok(()) | Err(Errno::ENOENT) => {}
+            // Something is left in it.
+            Err(_) => return,
+        }
+    }
+}
+
+/// Removes a [`DIRECTORY`] in which nothing is left, and says whether it is gone.
+fn leave(place: &Place) -> bool {
+    let Ok(mut entries) = entries(place.dir.as_fd()) else { return false };
+    if !entries.all(|entry| entry.is_ok_and(|it| it.file_name() == IGNORE)) {
+        return false;
+    }
+    let _ = unlinkat(&place.dir, IGNORE, UnlinkatFlags::NoRemoveDir);
+    let_in(place.tree.as_fd(), || unlinkat(&place.tree, DIRECTORY, UnlinkatFlags::RemoveDir)).is_ok()
+}
+
+fn entries(dir: BorrowedFd<'_>) -> io::Result<fs::ReadDir> {
+    fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))
+}

@@ -1,0 +1,124 @@
+//! L08: what was set aside is listed, restored and deleted, and nothing beside it is touched.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use e2e::case::{Cases, Cx};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::l08_what_was_set_aside_is_listed_restored_and_pruned", commands);
+    list.users("escape::l08_a_killed_run_is_listed", killed);
+}
+
+/// The stage leaves links, a name that paints, and more directories in one another than a path has room for.
+fn commands(cx: &Cx) {
+    let outside = cx.home().join("outside");
+    fs::create_dir(&outside).expect("outside");
+    fs::write(outside.join("mine"), "mine").expect("mine");
+    let attack = "import os
+open('.envrc', 'w').write('evil')
+open('mise.\\x1b[31m.toml', 'w').write('evil')
+os.mkdir('.vscode'); os.symlink('OUTSIDE', '.vscode/link'); open('.vscode/tasks.json', 'w').write('{}')
+os.symlink('OUTSIDE', '.idea')
+os.chdir('.vscode')
+for n in range(3000): os.mkdir('d'); os.chdir('d')
+os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
+    let attack = attack.replace("OUTSIDE", outside.to_str().expect("ASCII"));
+    cx.exeat(["run", "--", "python3", "-c", attack.as_str()]).run().exits(0).says(".vscode` was moved");
+    let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
+    let path = |name: &str| cx.dir().join(name).display().to_string();
+    let listed = || -> Value { serde_json::from_str(&state(&["list", "--json"]).stdout()).expect("JSON") };
+
+    let told = state(&["list"]);
+    told.exits(0)
+        .shows(&format!("{}  file, 4 B\n", path(".envrc")))
+        .shows(&format!("{}  link", path(".idea")));
+    told.shows("mise.\\u{1b}[31m.toml").shows(&cx.aside(".vscode").display().to_string());
+    assert!(!told.stdout().contains('\u{1b}'), "{told:?}");
+    assert!(state(&["list", "--dir", outside.to_str().expect("ASCII")]).stdout().is_empty());
+    let first = &listed()["set_aside"][0];
+    let run = first["run"].as_str().expect("a run").to_owned();
+    assert_eq!((&first["from"], &first["running"]), (&Value::from(path(".envrc")), &Value::from(false)));
+
+    // A place that is taken stays taken.
+    fs::write(cx.dir().join(".envrc"), "mine").expect(".envrc");
+    let done = state(&["restore", &run, ".envrc"]);
+    done.exits(1).says("something else is there now");
+    assert_eq!(fs::read(cx.dir().join(".envrc")).expect(".envrc"), b"mine");
+    fs::remove_file(cx.dir().join(".envrc")).expect(".envrc");
+    state(&["restore", &run[..20], ".envrc"]).exits(0).prints(&format!("restored {}\n", path(".envrc")));
+    assert_eq!(fs::read(cx.dir().join(".envrc")).expect(".envrc"), b"evil");
+    state(&["restore", &run, ".envrc"]).exits(2);
+    state(&["restore", "01", "x/../../.."]).exits(2);
+    state(&["restore", "nothing"]).exits(2);
+    // Bytes of another quarantine, and a link in its place: neither is the one that the manifest names.
+    let (quarantine, hidden) = (cx.dir().join(".exeat-quarantine"), cx.dir().join("q"));
+    fs::rename(&quarantine, &hidden).expect("a rename");
+    fs::create_dir_all(outside.join(&run).join(".vscode")).expect("a decoy");
+    for path in [outside.clone(), outside.join(&run), outside.join(&run).join(".vscode")] {
+        cx.bench().give(&path, cx.is_root());
+    }
+    let make: [fn(&Path, &Path) -> io::Result<()>; 2] =
+        [|outside, at| symlink(outside, at), |outside, at| fs::rename(outside, at)];
+    for make in make {
+        make(&outside, &quarantine).expect("a decoy");
+        state(&["prune", "--all"]).exits(0).prints("0 names deleted\n");
+        state(&["restore", &run]).exits(1).says("stays in");
+        state(&["list"]).exits(0).prints("").says("is not there any more");
+        assert!(quarantine.join("mine").exists() && quarantine.join(&run).join(".vscode").exists());
+        if quarantine.is_symlink() {
+            fs::remove_file(&quarantine).expect("the link");
+        } else {
+            fs::rename(&quarantine, &outside).expect("the decoy");
+        }
+    }
+    fs::rename(&hidden, &quarantine).expect("a rename");
+    assert!(state(&["prune", "--older-than", "1d"]).stdout() == "0 names deleted\n");
+    state(&["prune", "--all", "--dry-run"])
+        .exits(0)
+        .shows("would delete")
+        .shows("3 names would be deleted\n");
+    assert!(cx.aside(".vscode").is_dir());
+    let done = state(&["prune", "--all"]);
+    done.exits(0).shows("3 names deleted\n").shows(&format!("(from {})", path(".vscode")));
+    assert!(!quarantine.exists(), "an empty quarantine stays: {done:?}");
+    assert_eq!(fs::read(outside.join("mine")).expect("mine"), b"mine");
+    assert_eq!(listed()["set_aside"], Value::Array(Vec::new()));
+    state(&["restore", &run]).exits(2);
+    state(&["prune"]).exits(2);
+    // The next run sets things aside again.
+    fs::remove_file(cx.dir().join(".envrc")).expect(".envrc");
+    cx.sh(&[], "echo evil >.envrc").run().exits(0);
+    let run = listed()["set_aside"][0]["run"].as_str().expect("a run").to_owned();
+    // A link on the way to the place is not followed.
+    cx.sh(&[], "mkdir .vscode; echo {} >.vscode/tasks.json").run().exits(0);
+    state(&["restore", &run]).exits(0);
+    assert!(cx.dir().join(".envrc").exists());
+    assert_eq!(listed()["set_aside"].as_array().map(Vec::len), Some(1));
+}
+
+/// Until the next start its things are in place, and who asks is told so.
+fn killed(cx: &Cx) {
+    let mut live = cx.sh(&[], "echo evil >.envrc; echo ready; exec sleep 100").start();
+    live.until_prints("ready");
+    let list = || cx.exeat_plain(["state", "list"]).run();
+    assert!(!list().stdout().contains("killed"));
+    live.signal(Signal::SIGKILL);
+    live.wait();
+    e2e::wait_for(Duration::from_secs(5), "the end of the sandbox", || {
+        let listed = list();
+        listed.stdout().contains("killed, and not settled").then(|| {
+            listed.exits(0).shows(&format!("  in {}\n", cx.dir().display()));
+        })
+    });
+    assert!(cx.dir().join(".envrc").exists());
+    cx.sh(&[], "true").run().exits(0).says("killed before its end");
+    let listed = list();
+    assert!(!listed.stdout().contains("killed"), "{listed:?}");
+    listed.shows(&cx.dir().join(".envrc").display().to_string());
+}
