@@ -276,6 +276,10 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Files")]
     pub(crate) allow_git_config: bool,
 
+    /// Leave a protected name writable, such as .vscode or .claude/commands
+    #[arg(long, value_name = "NAME", help_heading = "Files")]
+    pub(crate) allow_write: Vec<String>,
+
     /// Where the record goes; otherwise a file per run in the state directory
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit: Option<Output>,

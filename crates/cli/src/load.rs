@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::lock::{self, Lock};
 use exeat_audit::{Source, SourceRole, sha256_hex};
+use exeat_files::protected::{self, LetThrough, NoName};
 use exeat_policy::file::{self, BindSpec, MAX_FILE_BYTES, PolicyFile, Work};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
@@ -81,6 +82,7 @@ pub(crate) struct Said {
     pub(crate) rw: Vec<Bind>,
     pub(crate) mask: Vec<PathBuf>,
     pub(crate) allow_git_config: bool,
+    pub(crate) allow_write: Vec<LetThrough>,
     pub(crate) env: Vec<EnvRule>,
     pub(crate) limits: Limits,
     pub(crate) work: Option<WorkAt>,
@@ -811,6 +813,7 @@ fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
             .map_err(|error| place_error(&format!("{shown}: fs.{key}"), error))
     };
     let mask = file.fs.mask.iter().map(|path| machine.place(path, base));
+    let key = |key: &str| format!("{shown}: fs.{key}");
     Ok(Bounds {
         name: shown.clone(),
         view: file.fs.view.map(view_of),
@@ -820,6 +823,12 @@ fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?,
         allow_git_config: file.fs.allow_git_config,
+        allow_write: file
+            .fs
+            .allow_write
+            .as_ref()
+            .map(|names| names_to_write(names, &key("allow_write")))
+            .transpose()?,
         env: file.env.pass.as_ref().map(|names| names.iter().map(Into::into).collect()),
     })
 }
@@ -903,6 +912,8 @@ impl Said {
             agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
         }
         self.allow_git_config |= file.fs.allow_git_config == Some(true);
+        let names = file.fs.allow_write.unwrap_or_default();
+        self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
         self.socks5 |= file.socks5 == Some(true);
         self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
@@ -960,6 +971,26 @@ fn from_rule(flag: &str, error: &RuleError) -> Failure {
 
 pub(crate) fn from_file(error: FileError) -> Failure {
     Failure::input(error.to_string())
+}
+
+/// Reads protected names that are to be let through. `place`: where they stand, for a message.
+pub(crate) fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThrough>, Failure> {
+    names.iter().map(|name| name_to_write(name, place)).collect()
+}
+
+fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Failure> {
+    name.parse().map_err(|error: NoName| {
+        let shown = exeat_audit::escape(name.as_bytes(), 256);
+        let failure = Failure::input(format!("{place}: `{shown}`: {error}"));
+        let known = || protected::names().map(|(name, _)| name);
+        let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
+        match known().find(lies_in).or_else(|| exeat_policy::file::nearest(name, known())) {
+            Some(meant) => failure.hint(format!("probably meant: {meant}")),
+            None => failure.hint(
+                "docs/files.md lists the protected names; .vscode is one, .claude/commands lies in one",
+            ),
+        }
+    })
 }
 
 fn place_error(what: &str, error: PlaceError) -> Failure {

@@ -58,8 +58,21 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     } = load::load(&args.policy, flags, &machine)?;
     let missing = said.missing();
     let Said {
-        stage, view, ro, rw, mask, allow_git_config, mut env, limits, work, socks5, host_ports, ..
+        stage,
+        view,
+        ro,
+        rw,
+        mask,
+        allow_git_config,
+        mut allow_write,
+        mut env,
+        limits,
+        work,
+        socks5,
+        host_ports,
+        ..
     } = said;
+    allow_write.extend(load::names_to_write(&args.allow_write, "--allow-write")?);
     notes.extend(loopback::note(&policy, &host_ports).filter(|_| args.via.is_none()));
     let declared = match declared {
         None => None,
@@ -95,6 +108,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             mask,
             cache,
             allow_git_config: allow_git_config || args.allow_git_config,
+            allow_write,
             bounds,
             declared,
             work: work.map(at),

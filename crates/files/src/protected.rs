@@ -3,6 +3,7 @@
 //! docs/files.md prints the table; a test compares.
 
 use std::fmt;
+use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
 
@@ -286,6 +287,97 @@ pub fn matches_pattern(pattern: &str, entry: &str) -> bool {
     })
 }
 
+/// The part of a name, from its first word on, that is an entry or that the entry's pattern stands for.
+fn within<'n>(name: &'n str, entry: &str) -> Option<&'n str> {
+    let words = entry.split('/').count();
+    let end = name.match_indices('/').nth(words - 1).map_or(name.len(), |(at, _)| at);
+    let part = name.get(..end)?;
+    let split = |it: &'n str| it.rsplit_once('/').unwrap_or(("", it));
+    let (above, last) = split(part);
+    let (entry_above, entry_last) = entry.rsplit_once('/').unwrap_or(("", entry));
+    let is_it = part == entry || (above == entry_above && matches_pattern(entry_last, last));
+    is_it.then_some(part)
+}
+
+/// A protected name that a run lets through: one of the table, or something in one, at the top of each writable tree.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LetThrough {
+    name: String,
+    /// Bytes of the name that are the entry's.
+    entry: usize,
+}
+
+impl LetThrough {
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.name
+    }
+
+    /// The part of it that is protected as a whole.
+    #[must_use]
+    pub fn entry(&self) -> &str {
+        self.name.get(..self.entry).unwrap_or(&self.name)
+    }
+
+    /// Whether it is all of that.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.entry == self.name.len()
+    }
+
+    /// Whether it is one of git's in a repository's directory.
+    #[must_use]
+    pub fn is_of_git(&self) -> bool {
+        self.name.starts_with(GIT)
+    }
+
+    /// Whether it is another name or lies in it.
+    #[must_use]
+    pub fn is_in(&self, other: &Self) -> bool {
+        within(&self.name, &other.name).is_some()
+    }
+}
+
+impl fmt::Display for LetThrough {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}
+
+/// A text cannot be let through as a protected name, and why.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum NoName {
+    /// The text is not written as a relative path.
+    #[error(
+        "a protected name is relative to the top of a writable tree, without `.`, `..` and control characters"
+    )]
+    Form,
+    /// The text has a pattern of the caller's own.
+    #[error("a `*` stands only where the table of protected names has it")]
+    Pattern,
+    /// The table does not have it.
+    #[error("no protected name is that, or holds it")]
+    Unknown,
+}
+
+impl FromStr for LetThrough {
+    type Err = NoName;
+
+    fn from_str(text: &str) -> Result<Self, NoName> {
+        let name = text.strip_suffix('/').unwrap_or(text);
+        let is_word = |word: &str| !["", ".", ".."].contains(&word) && !word.contains(char::is_control);
+        if !name.split('/').all(is_word) {
+            return Err(NoName::Form);
+        }
+        if is_pattern(name) && !names().any(|(entry, _)| entry == name) {
+            return Err(NoName::Pattern);
+        }
+        let entry = names().find_map(|(entry, _)| within(name, entry)).ok_or(NoName::Unknown)?;
+        Ok(Self { name: name.to_owned(), entry: entry.len() })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
@@ -314,6 +406,54 @@ mod tests {
             ("mise..toml", false),
         ] {
             assert_eq!(matches_pattern("mise.*.toml", entry), is_one, "{entry}");
+        }
+    }
+
+    #[test]
+    fn b12_a_name_is_let_through_that_the_table_has_or_holds() {
+        for (text, expected) in [
+            (".vscode", Ok(".vscode")),
+            (".vscode/", Ok(".vscode")),
+            (".claude/commands/own", Ok(".claude")),
+            (".cargo/config.toml", Ok(".cargo/config.toml")),
+            ("mise.local.toml", Ok("mise.local.toml")),
+            ("mise.*.toml", Ok("mise.*.toml")),
+            (".config/mise.a.toml", Ok(".config/mise.a.toml")),
+            (".git/hooks/pre-commit", Ok(".git/hooks")),
+            ("mise.a*.toml", Err(NoName::Pattern)),
+            (".vscode/*", Err(NoName::Pattern)),
+            (".cargo", Err(NoName::Unknown)),
+            (".git", Err(NoName::Unknown)),
+            ("a/.vscode", Err(NoName::Unknown)),
+            ("src", Err(NoName::Unknown)),
+            ("", Err(NoName::Form)),
+            ("/", Err(NoName::Form)),
+            ("/.vscode", Err(NoName::Form)),
+            ("./.vscode", Err(NoName::Form)),
+            (".vscode/./x", Err(NoName::Form)),
+            (".vscode//x", Err(NoName::Form)),
+            (".vscode/../.claude", Err(NoName::Form)),
+            (".vscode/a\u{1b}b", Err(NoName::Form)),
+        ] {
+            let name = text.parse::<LetThrough>();
+            assert_eq!(name.as_ref().map(LetThrough::entry).map_err(|error| *error), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn b12_a_name_lies_in_another() {
+        let name = |text: &str| text.parse::<LetThrough>().unwrap();
+        for (one, other, is_in) in [
+            (".claude", ".claude", true),
+            (".claude/commands", ".claude", true),
+            (".claude", ".claude/commands", false),
+            (".claude/commands-x", ".claude/commands", false),
+            ("mise.a.toml", "mise.*.toml", true),
+            ("mise.*.toml", "mise.*.toml", true),
+            ("mise.*.toml", "mise.a.toml", false),
+            (".mise.a.toml", "mise.*.toml", false),
+        ] {
+            assert_eq!(name(one).is_in(&name(other)), is_in, "{one}, {other}");
         }
     }
 

@@ -134,6 +134,8 @@ pub struct FsSection {
     pub mask: Vec<PathSpec>,
     /// `allow_git_config`. Of a ceiling: `false` forbids it.
     pub allow_git_config: Option<bool>,
+    /// `allow_write`: protected names, as written. Of a ceiling: those that may be let through at most.
+    pub allow_write: Option<Vec<String>>,
 }
 
 /// `[network.upstream]`.

@@ -111,7 +111,7 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
             {"type": "integer", "minimum": 1, "maximum": u16::MAX},
             {"type": "string", "pattern": "^[1-9][0-9]{0,4}(:[1-9][0-9]{0,4})?$"},
         ]}}),
-        Shape::Presets => json!({"type": "array", "items": {"type": "string"}}),
+        Shape::Presets | Shape::Protected => json!({"type": "array", "items": {"type": "string"}}),
         Shape::Binds => list("bind"),
         Shape::Paths => list("path"),
         Shape::Names => list("variable"),

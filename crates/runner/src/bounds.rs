@@ -14,6 +14,7 @@ use nix::unistd::geteuid;
 
 use crate::error::{Error, chain};
 use crate::request::{Declared, View};
+use exeat_files::protected::LetThrough;
 use exeat_files::walk::{LinkRule, WalkError, pieces};
 
 /// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
@@ -33,6 +34,8 @@ pub struct Bounds {
     pub mask: Vec<PathBuf>,
     /// `Some(false)`: git's configuration and hooks are not given up.
     pub allow_git_config: Option<bool>,
+    /// The protected names that are let through at most, with what lies in them.
+    pub allow_write: Option<Vec<LetThrough>>,
     /// The variables that may be passed or set besides the standard ones.
     pub env: Option<Vec<OsString>>,
 }
@@ -47,6 +50,18 @@ impl Bounds {
             mask: all(&self.mask),
             ..self.clone()
         }
+    }
+
+    /// Whether git's configuration and hooks may be given up. A list of names speaks about them, too.
+    pub(crate) fn allows_git(&self) -> bool {
+        self.allow_git_config.unwrap_or(self.allow_write.is_none())
+    }
+
+    /// Whether a protected name may be let through.
+    pub(crate) fn allows_write(&self, name: &LetThrough) -> bool {
+        let is_listed = |list: &Vec<LetThrough>| list.iter().any(|listed| name.is_in(listed));
+        let is_shut = name.is_of_git() && self.allow_git_config == Some(false);
+        !is_shut && self.allow_write.as_ref().is_none_or(is_listed)
     }
 
     /// The ceiling in a note.

@@ -48,6 +48,12 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// Something in a protected directory was to be let through, and is in no writable tree.
+    #[error("`{name}` cannot be let through: it is not there, and `{}` is protected as a whole", .name.entry())]
+    NothingToLetThrough {
+        /// The name.
+        name: exeat_files::protected::LetThrough,
+    },
     /// Something has no place in the sandbox.
     #[error("{what} cannot be shown at `{}`: {why}", .at.display())]
     NoPlace {
@@ -347,6 +353,7 @@ impl Error {
             | Self::Path { .. }
             | Self::StrayLink { .. }
             | Self::Procfs { .. }
+            | Self::NothingToLetThrough { .. }
             | Self::NoPlace { .. }
             | Self::TooMany { .. }
             | Self::Ungranted { .. }
@@ -418,6 +425,10 @@ impl Error {
                 real.display()
             )),
             Self::Procfs { .. } => Some("leave it out: the stage has a `/proc` of its own".into()),
+            Self::NothingToLetThrough { name } => Some(format!(
+                "make it first, without links; or --allow-write {} lets all of that through",
+                exeat_sandbox::shell_word(name.entry())
+            )),
             Self::NoPlace { at, .. } if at == Path::new("/") => {
                 Some("--fs host shows the whole tree, read-only".into())
             }

@@ -91,6 +91,7 @@ pub use clock::today;
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};
 pub use exeat_audit::{self as audit, RunId};
+pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Found, Leftovers};
 pub use exeat_policy::{self as policy, EffectSet, HostPort, Limits, Policy, RuleError, Size, Span};
 pub use exeat_proxy::{

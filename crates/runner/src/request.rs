@@ -8,6 +8,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use exeat_audit::Source;
+use exeat_files::protected::LetThrough;
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_proxy::UpstreamProxy;
 
@@ -79,6 +80,8 @@ pub struct Files {
     pub cache: Cache,
     /// Leave the git configuration and hooks of the working directory writable. Recorded in the plan.
     pub allow_git_config: bool,
+    /// Protected names that are writable, and neither watched nor moved aside. Recorded in the plan.
+    pub allow_write: Vec<LetThrough>,
     /// What the ceilings allow at most; all of them hold.
     pub bounds: Vec<Bounds>,
     /// What the stage declared, where that is more than a grant: binds show no more than this.

@@ -11,6 +11,7 @@ use std::path::{Component, Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
+use exeat_files::protected::NoName;
 use exeat_policy::file::PathSpec;
 use exeat_policy::{
     Action, EffectSet, HostPort, Limits, Note, Origin, Policy, PolicyBuilder, RuleError, Span,
@@ -332,6 +333,16 @@ impl Stage {
     pub fn mask(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.files.mask.push(path.as_ref().into());
         self
+    }
+
+    /// Leaves a protected name writable, at the top of each writable tree: one of docs/files.md, or something in one. It is neither
+    /// watched nor moved aside. The record says so, and [`Stage::require_full`] refuses it.
+    ///
+    /// # Errors
+    /// [`NoName`] when the text does not name one.
+    pub fn allow_write(&mut self, name: &str) -> Result<&mut Self, NoName> {
+        self.files.allow_write.push(name.parse()?);
+        Ok(self)
     }
 
     /// Starts the stage in a directory of its own, in place of the working directory: [`WORK`](crate::WORK), which is its HOME

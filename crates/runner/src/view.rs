@@ -33,6 +33,7 @@ use crate::request::{Bind, Cache, Files, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
 use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
+use exeat_files::protected::LetThrough;
 use exeat_files::quarantine::{Live, Missing, beyond_search};
 use exeat_files::walk::{LinkRule, WalkError, clean};
 
@@ -335,6 +336,8 @@ struct Builder<'a> {
     kind: View,
     /// Git's configuration and hooks are given up, and no ceiling forbids it.
     git_is_open: bool,
+    /// Protected names that are let through, as far as the ceilings let them.
+    let_through: Vec<LetThrough>,
     /// The ceilings.
     limits: Vec<Limit>,
     /// What the stage declared.
@@ -346,6 +349,7 @@ impl<'a> Builder<'a> {
         let mut notes = Vec::new();
         let mut kind = files.view;
         let mut git_is_open = files.allow_git_config;
+        let mut let_through = files.allow_write.clone();
         let mut limits = Vec::new();
         for bound in &files.bounds {
             if let Some(widest) = bound.view.filter(|widest| widest.narrower(kind) != kind) {
@@ -355,10 +359,17 @@ impl<'a> Builder<'a> {
                 ));
                 kind = widest;
             }
-            if git_is_open && bound.allow_git_config == Some(false) {
+            if git_is_open && !bound.allows_git() {
                 notes.push(format!("git's configuration and hooks stay protected: {} says so", bound.said()));
                 git_is_open = false;
             }
+            let_through.retain(|name| {
+                let is_allowed = bound.allows_write(name);
+                if !is_allowed {
+                    notes.push(format!("`{name}` stays protected: {} does not let it through", bound.said()));
+                }
+                is_allowed
+            });
             limits.push(Limit::of(bound, facts.links, &mut notes)?);
         }
         let declared = files
@@ -410,6 +421,7 @@ impl<'a> Builder<'a> {
             is_cwd_empty: false,
             kind,
             git_is_open,
+            let_through,
             limits,
             declared,
         })
@@ -881,15 +893,16 @@ impl<'a> Builder<'a> {
             parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
         });
         let tops: BTreeSet<PathBuf> = tops.collect();
-        let Protected { paths: mut protected, watched: mut missing, lost, notes } =
-            protected::find(&tops, self.git_is_open, &self.facts.git, &self.facts.live);
+        let mut protected =
+            protected::find(&tops, self.git_is_open, &self.let_through, &self.facts.git, &self.facts.live)?;
         // What decided about this run decides about the next one, too.
         let deciding = self.files.deciding.iter();
-        protected.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
-        self.lost.extend(lost);
-        self.notes.extend(notes);
+        protected.paths.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
+        let mut missing = std::mem::take(&mut protected.watched);
+        self.lost.append(&mut protected.lost);
+        self.notes.append(&mut protected.notes);
         for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {
-            if protected.iter().any(|path| tree.host.starts_with(path)) && !tree.extent.write.is_empty() {
+            if protected.covers(&tree.host) && !tree.extent.write.is_empty() {
                 tree.rank = Rank::ReadOnly;
                 tree.extent.write = Tops::default();
                 self.notes.push(format!(
@@ -998,7 +1011,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Mounts what is left of one tree.
-    fn tree(&mut self, tree: &Original, protected: &BTreeSet<PathBuf>, writable: &mut Places) {
+    fn tree(&mut self, tree: &Original, protected: &Protected, writable: &mut Places) {
         if !tree.is_whole() {
             self.cover_cut(tree);
         }
@@ -1011,7 +1024,7 @@ impl<'a> Builder<'a> {
                 }
                 continue;
             }
-            let may_write = may_write && !protected.iter().any(|path| host.starts_with(path));
+            let may_write = may_write && !protected.covers(&host);
             let words = tree.words_for(&host);
             self.bind(&host, &at, may_write, words.as_deref());
             if may_write {
@@ -1155,15 +1168,15 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// Makes the protected paths in a writable tree read-only there.
-    fn protect(&mut self, host: &Path, at: &Path, protected: &BTreeSet<PathBuf>, words: Option<&Path>) {
+    /// Makes the protected paths in a writable tree read-only there, but for what is let through in them.
+    fn protect(&mut self, host: &Path, at: &Path, protected: &Protected, words: Option<&Path>) {
         let mut outer: Option<&Path> = None;
-        for path in protected {
+        for path in &protected.paths {
             let Ok(below) = path.strip_prefix(host) else { continue };
             // What is masked in this tree stays masked, and the inside of a protected directory is protected with it.
             let masked =
                 self.masks.keys().any(|it| it != host && it.starts_with(host) && path.starts_with(it));
-            if masked || outer.is_some_and(|outer| path.starts_with(outer)) {
+            if masked || outer.is_some_and(|outer| protected.keeps(outer, path)) {
                 continue;
             }
             outer = Some(path);
@@ -1171,6 +1184,11 @@ impl<'a> Builder<'a> {
             self.pin(&joined(at, below));
             let words = words.map(|words| joined(words, below));
             self.bind(path, &joined(at, below), false, words.as_deref());
+            for open in protected.holes(path) {
+                if let Ok(below) = open.strip_prefix(host) {
+                    self.bind(open, &joined(at, below), true, None);
+                }
+            }
         }
     }
 

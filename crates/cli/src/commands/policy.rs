@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::sha256_hex;
-use exeat_files::protected;
+use exeat_files::protected::{self, LetThrough};
 use exeat_policy::file::{UpstreamSection, Work};
 use exeat_policy::{
     Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
@@ -349,6 +349,7 @@ fn shown_json(loaded: &Loaded) -> Value {
             "mask": said.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
             "work": said.work.as_ref().map(at),
             "allow_git_config": said.allow_git_config,
+            "allow_write": said.allow_write.iter().map(LetThrough::as_str).collect::<Vec<_>>(),
             "credentials": exeat_runner::lists::credentials(),
             "protected": protected::names().map(|(name, _)| name).collect::<Vec<_>>(),
         },
@@ -403,6 +404,11 @@ fn files(said: &Said) -> Vec<(&'static str, String)> {
     if said.allow_git_config {
         all.push(("git", "its configuration and hooks are writable (allow_git_config)".into()));
     }
+    all.extend(
+        said.allow_write
+            .iter()
+            .map(|name| ("write", format!("{name}, though it is protected (allow_write)"))),
+    );
     all
 }
 
@@ -427,6 +433,11 @@ fn bounded(bound: &Bounds) -> Vec<(&'static str, String)> {
     if bound.allow_git_config == Some(false) {
         all.push(("git", "its configuration and hooks stay protected".into()));
     }
+    all.extend(bound.allow_write.as_ref().map(|names| {
+        let names: Vec<_> = names.iter().map(LetThrough::as_str).collect();
+        let names = if names.is_empty() { "nothing".into() } else { names.join(" ") };
+        ("write", format!("of protected names at most {names}"))
+    }));
     all.extend(bound.env.as_ref().map(|names| {
         let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
         ("env", format!("at most {}", if names.is_empty() { "nothing".into() } else { names.join(" ") }))
@@ -538,6 +549,9 @@ impl Side {
         }
         if let Some(yes) = fs.allow_git_config {
             put("fs.allow_git_config", yes.to_string());
+        }
+        for name in fs.allow_write.iter().flatten() {
+            put("fs.allow_write", quoted(name));
         }
         match work {
             None => {}

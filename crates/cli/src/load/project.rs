@@ -98,6 +98,10 @@ pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(file.fs.allow_git_config == Some(true), false, "fs.allow_git_config") {
         file.fs.allow_git_config = None;
     }
+    let filled = file.fs.allow_write.as_ref().is_some_and(|names| !names.is_empty());
+    if drop_if(filled, speaks(|ceiling| ceiling.fs.allow_write.is_some()), "fs.allow_write") {
+        file.fs.allow_write = None;
+    }
     let env = speaks(|ceiling| ceiling.env.pass.is_some());
     if drop_if(file.env.pass.as_ref().is_some_and(|names| !names.is_empty()), env, "env.pass") {
         file.env.pass = None;

@@ -449,6 +449,20 @@ fn a_file_may_open_gits_configuration() {
     assert!(place.request(&["--policy", "shut.toml", "--allow-git-config"]).files.allow_git_config);
 }
 
+/// B12: names that are let through, of flags and of files; one that the table does not cover is refused, with the place.
+#[test]
+fn b12_names_are_let_through_by_flags_and_files() {
+    let place = Place::new();
+    place.file("open.toml", "[fs]\nallow_write = [\".vscode\"]\n");
+    let files = place.request(&["--policy", "open.toml", "--allow-write", ".claude/commands"]).files;
+    let names: Vec<&str> = files.allow_write.iter().map(exeat_runner::LetThrough::as_str).collect();
+    assert_eq!(names, [".vscode", ".claude/commands"]);
+    place.file("other.toml", "[fs]\nallow_write = [\"src\"]\n");
+    for words in [["--policy", "other.toml"], ["--ceiling", "other.toml"], ["--allow-write", "src"]] {
+        assert!(place.report(&words).contains("`src`: no protected name is that"), "{words:?}");
+    }
+}
+
 /// H23, K12: of a project's file that nobody named, what no ceiling speaks about does not count.
 #[test]
 fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
@@ -456,18 +470,18 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
     place.file(
         ".exeat.toml",
         "stage = \"s\"\n[network]\nallow = [\"a.example\"]\n[fs]\nview = \"host\"\nro = [\"~/.ssh\"]\nrw = [\"~/.bashrc\"]\n\
-         mask = [\"m\"]\nallow_git_config = true\n[env]\npass = [\"TOKEN\"]\nset = { A = \"b\" }\n[limits]\npids = 9\n",
+         mask = [\"m\"]\nallow_git_config = true\nallow_write = [\".vscode\"]\n[env]\npass = [\"TOKEN\"]\nset = { A = \"b\" }\n[limits]\npids = 9\n",
     );
     place.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
     let asked = place.asked(&["--ceiling", "hosts.toml"]);
     let files = &asked.request.files;
     assert_eq!((files.view, files.ro.len(), files.rw.len(), files.mask.len()), (View::Project, 0, 0, 1));
-    assert!(!files.allow_git_config && asked.request.env.is_empty());
+    assert!(!files.allow_git_config && files.allow_write.is_empty() && asked.request.env.is_empty());
     assert_eq!((asked.request.stage.as_deref(), asked.request.limits.pids), (Some("s"), Some(9)));
     assert_eq!(
         asked.notes[1],
-        ".exeat.toml: left out, because no ceiling bounds it: fs.view, fs.ro, fs.rw, fs.allow_git_config, env.pass, \
-         env.set; --policy .exeat.toml uses all of it"
+        ".exeat.toml: left out, because no ceiling bounds it: fs.view, fs.ro, fs.rw, fs.allow_git_config, \
+         fs.allow_write, env.pass, env.set; --policy .exeat.toml uses all of it"
     );
     // Each list on its own.
     place.file("more.toml", "[network]\nallow = [\"a.example\"]\n[fs]\nrw = [\"/srv\"]\n[env]\npass = []\n");

@@ -52,6 +52,8 @@ pub(crate) enum Shape {
     Binds,
     /// Paths.
     Paths,
+    /// Names that are protected in writable trees.
+    Protected,
     /// Names of variables.
     Names,
     /// Variables with values.
@@ -170,6 +172,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("fs", "rw", Shape::Binds, "shown writable"),
     key("fs", "mask", Shape::Paths, "hidden"),
     key("fs", "allow_git_config", Shape::Flag, "leaves git's hooks and configuration writable"),
+    key("fs", "allow_write", Shape::Protected, "protected names that are left writable"),
     key("env", "pass", Shape::Names, "variables of the caller that are passed on"),
     policy("env", "set", Shape::Variables, "variables that are set"),
     key("limits", "timeout", Shape::Span, "wall time of the run"),

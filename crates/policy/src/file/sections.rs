@@ -330,6 +330,9 @@ impl Reader<'_> {
                 "rw" => fs.rw = Some(self.binds(entry)),
                 "mask" => fs.mask = self.paths(entry).into_iter().map(|(path, _)| path).collect(),
                 "allow_git_config" => fs.allow_git_config = self.flag(&entry),
+                "allow_write" => {
+                    fs.allow_write = Some(self.strings(entry).into_iter().map(|(name, _)| name).collect());
+                }
                 _ => {}
             }
         }

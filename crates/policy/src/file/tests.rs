@@ -474,11 +474,12 @@ fn keys_of_other_programs_lead_to_ours() {
 #[test]
 fn files_of_a_policy() {
     let file =
-        parse("[fs]\nmask=[\"~/.keys\"]\nrw=[\"/w\"]\nro=[\"/w/fixed\"]\nallow_git_config=true").unwrap();
+        parse("[fs]\nmask=[\"~/.keys\"]\nrw=[\"/w\"]\nro=[\"/w/fixed\"]\nallow_git_config=true\nallow_write=[\".vscode\"]").unwrap();
     assert_eq!(file.fs.mask[0], PathSpec::Home(".keys".into()));
     assert_eq!(file.fs.rw.unwrap()[0].host, PathSpec::Absolute("/w".into()));
     assert_eq!(file.fs.ro.unwrap()[0].host, PathSpec::Absolute("/w/fixed".into()));
     assert_eq!(file.fs.allow_git_config, Some(true));
+    assert_eq!(file.fs.allow_write, Some(vec![".vscode".to_owned()]));
 }
 
 #[test]

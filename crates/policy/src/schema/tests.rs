@@ -124,6 +124,7 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Day => (json!(["2027-03-31"]), json!(2027)),
         Shape::Rules => (json!([[], ["a.test", "*.a.test:80"]]), json!("a.test")),
         Shape::HostPorts => (json!([[], [1, 65535, "5432", "11434:80"]]), json!([0])),
+        Shape::Protected => (json!([[], [".vscode"]]), json!([1])),
         Shape::Presets => (json!([[], ["code"]]), json!([1])),
         Shape::Binds => (json!([[], ["a", "~/b", "/c"]]), json!("a")),
         Shape::Paths => (json!([[], ["a", "~/b", "/c"]]), json!([""])),

@@ -6,11 +6,12 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use exeat_files::protected::{self, Obeyed};
+use exeat_files::protected::{self, LetThrough, Obeyed};
 
 use super::closed::{is_absent, keeper, told};
 use super::{git, links_in};
 use crate::bounds::follow;
+use crate::error::Error;
 use exeat_files::quarantine::{Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository};
 
 /// What was found.
@@ -20,20 +21,42 @@ pub(super) struct Protected {
     pub(super) paths: BTreeSet<PathBuf>,
     /// Watched.
     pub(super) watched: Vec<Missing>,
+    /// What is let through, by its place on the host, there or not.
+    pub(super) open: BTreeSet<PathBuf>,
     /// What is neither, for the caller.
     pub(super) lost: Vec<String>,
     /// Why directories are among the paths that could not be looked into.
     pub(super) notes: Vec<String>,
 }
 
+impl Protected {
+    /// Whether a path is read-only to the stage: it is protected, or lies in what is, and is not let through there.
+    pub(super) fn covers(&self, path: &Path) -> bool {
+        self.paths.iter().any(|outer| self.keeps(outer, path))
+    }
+
+    /// Whether a path lies in a protected one, and not in what is let through there.
+    pub(super) fn keeps(&self, outer: &Path, path: &Path) -> bool {
+        path.starts_with(outer) && !self.holes(outer).any(|open| path.starts_with(open))
+    }
+
+    /// What is let through in a protected path.
+    pub(super) fn holes<'p>(&'p self, outer: &'p Path) -> impl Iterator<Item = &'p Path> {
+        let open = self.open.iter().map(PathBuf::as_path);
+        open.filter(move |open| *open != outer && open.starts_with(outer))
+    }
+}
+
 /// Looks into the trees, which are where they really are. `git_is_open`: git's configuration and hooks are given up.
-/// `everywhere`: what git obeys in every repository.
+/// `let_through`: names that are. `everywhere`: what git obeys in every repository.
 pub(super) fn find(
     trees: &BTreeSet<PathBuf>,
     git_is_open: bool,
+    let_through: &[LetThrough],
     everywhere: &git::Everywhere,
     live: &Live,
-) -> Protected {
+) -> Result<Protected, Error> {
+    let at_tops = |name: &LetThrough| trees.iter().map(|tree| tree.join(name.as_str())).collect::<Vec<_>>();
     let mut search = Search {
         trees,
         live,
@@ -41,6 +64,7 @@ pub(super) fn find(
         watched: BTreeMap::new(),
         lost: Vec::new(),
         closed: BTreeSet::new(),
+        open: let_through.iter().flat_map(at_tops).collect(),
     };
     let given_up = |name: &str| git_is_open && name.starts_with(protected::GIT);
     let names: Vec<(&str, Obeyed)> = protected::names().filter(|(name, _)| !given_up(name)).collect();
@@ -61,6 +85,9 @@ pub(super) fn find(
             search.obeyed_by_git(tree, everywhere);
         }
     }
+    for name in let_through {
+        search.let_through(name)?;
+    }
     let watched = search.watched.into_iter();
     let watched = watched.map(|(tree, Names { missing, patterns, links, pointers, bare, repositories })| {
         Missing { tree, names: missing, patterns, links, pointers, bare, repositories }
@@ -72,7 +99,7 @@ pub(super) fn find(
     });
     let notes = notes.map(|dir| told(dir)).collect();
     search.paths.extend(search.closed);
-    Protected { paths: search.paths, watched, lost: search.lost, notes }
+    Ok(Protected { paths: search.paths, watched, open: search.open, lost: search.lost, notes })
 }
 
 /// The protected path that a directory is, or lies in: the outermost one of its repository. Agents keep work trees of their own
@@ -114,15 +141,20 @@ struct Search<'a> {
     lost: Vec<String>,
     /// Directories that could not be looked into.
     closed: BTreeSet<PathBuf>,
+    /// What is let through.
+    open: BTreeSet<PathBuf>,
 }
 
 impl Search<'_> {
     /// Looks for a name, or for all names of a pattern, in a directory.
     fn look(&mut self, dir: &Path, name: &str, obeyed: Obeyed) {
+        let path = dir.join(name);
+        if self.open.contains(&path) {
+            return;
+        }
         if protected::is_pattern(name) {
             return self.look_for_pattern(dir, name, obeyed);
         }
-        let path = dir.join(name);
         match links_in(dir, Path::new(name)) {
             _ if self.live.has_made(&path) => self.missing(&path, obeyed),
             Ok(false) => drop(self.paths.insert(path)),
@@ -155,9 +187,15 @@ impl Search<'_> {
             Err(error) if is_absent(&error) => {}
             Err(error) => return self.unseen(&at, &error, obeyed),
         }
-        for entry in &known {
+        // What is let through counts as known, there or not.
+        let let_through = self.open.iter().filter(|open| open.parent() == Some(&dir.join(above)));
+        let let_through = let_through.filter_map(|open| open.file_name()?.to_str().map(str::to_owned));
+        let let_through: BTreeSet<String> =
+            let_through.filter(|name| protected::matches_pattern(last, name)).collect();
+        for entry in known.iter().filter(|entry| !let_through.contains(*entry)) {
             self.look(&at, entry, obeyed);
         }
+        known.extend(let_through);
         let own = self.trees.contains(&at).then(|| (at.clone(), PathBuf::new()));
         let Some((tree, below)) = self.tree_of(&at).or(own) else { return };
         match below.to_str() {
@@ -184,6 +222,9 @@ impl Search<'_> {
 
     /// What is not there yet, if it would lie in a tree.
     fn missing(&mut self, path: &Path, obeyed: Obeyed) {
+        if self.open.contains(path) {
+            return;
+        }
         let Some((tree, below)) = self.tree_of(path) else { return };
         match below.to_str() {
             Some(below) => {
@@ -217,7 +258,7 @@ impl Search<'_> {
                 _ => self.lose(format!("the link `{}` cannot be watched", link.display())),
             }
         }
-        if self.tree_of(&place).is_none() {
+        if self.tree_of(&place).is_none() || self.open.contains(&place) {
             return;
         }
         match fs::symlink_metadata(&place) {
@@ -352,6 +393,31 @@ impl Search<'_> {
         for line in left {
             self.lose(line);
         }
+    }
+
+    /// Says what is let through. In a protected directory that is only what stands there: nothing new can be made in one that is
+    /// read-only, and one that is missing is moved aside as a whole.
+    fn let_through(&mut self, name: &LetThrough) -> Result<(), Error> {
+        if name.is_whole() {
+            self.lose(format!("`{name}` is writable, and stays as the stage leaves it (--allow-write)"));
+            return Ok(());
+        }
+        let mut is_any = self.trees.is_empty();
+        for tree in self.trees {
+            let path = tree.join(name.as_str());
+            let is_there = self.paths.contains(&tree.join(name.entry()))
+                && matches!(links_in(tree, Path::new(name.as_str())), Ok(false));
+            if is_there {
+                is_any = true;
+                self.lose(format!(
+                    "`{}` is writable, and stays as the stage leaves it (--allow-write)",
+                    path.display()
+                ));
+            } else {
+                self.open.remove(&path);
+            }
+        }
+        if is_any { Ok(()) } else { Err(Error::NothingToLetThrough { name: name.clone() }) }
     }
 
     fn lose(&mut self, line: String) {

@@ -289,6 +289,103 @@ fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
     assert!(matches!(built.held, Held::Partial { .. }), "recorded");
 }
 
+fn names(names: &[&str]) -> Vec<LetThrough> {
+    names.iter().map(|name| name.parse().unwrap()).collect()
+}
+
+/// B12: a name that is let through is neither read-only nor watched, so that no journal has it; all else is as before.
+#[test]
+fn b12_a_name_that_is_let_through_is_not_watched() {
+    let place = Place::new("let-through");
+    let project = place.project();
+    place.make("home/project/.idea/x");
+    place.make("home/project/mise.b.toml");
+    place.make("home/project/.cargo/config");
+    let allow_write = names(&[".vscode", ".idea", "mise.a.toml", "mise.b.toml", ".cargo/config.toml"]);
+    let all = place.build(&Files::default(), &project, None);
+    let some = place.build(&Files { allow_write: allow_write.clone(), ..Files::default() }, &project, None);
+    let watched = |built: &Built| -> BTreeSet<String> {
+        built.missing.iter().flat_map(|it| it.names.iter().map(|name| name.name.clone())).collect()
+    };
+    let gone: Vec<String> = watched(&all).difference(&watched(&some)).cloned().collect();
+    assert_eq!(gone, [".cargo/config.toml", ".vscode"]);
+    for (name, is_open) in
+        [(".idea/x", true), ("mise.b.toml", true), (".cargo/config", false), (".cargo/x", true)]
+    {
+        assert_eq!(is_writable(&some, &project.join(name)), is_open, "{name}");
+    }
+    let known = |built: &Built| {
+        let pattern =
+            built.missing[0].patterns.iter().find(|it| it.name == "mise.*.toml" && it.dir.is_empty());
+        pattern.unwrap().known.iter().cloned().collect::<BTreeSet<_>>()
+    };
+    assert_eq!(known(&all), BTreeSet::from(["mise.b.toml".into()]));
+    assert_eq!(known(&some), BTreeSet::from(["mise.a.toml".into(), "mise.b.toml".into()]));
+    let Held::Partial { missing } = &some.held else { panic!("recorded") };
+    assert!(missing.contains("`.vscode` is writable"), "{missing}");
+    // All names of a pattern, and a name that git's configuration has its hooks in.
+    let built =
+        place.build(&Files { allow_write: names(&["mise.*.toml"]), ..Files::default() }, &project, None);
+    assert!(!built.missing[0].patterns.iter().any(|it| it.name == "mise.*.toml" && it.dir.is_empty()));
+    assert!(
+        is_writable(&built, &project.join("mise.b.toml")) && !is_writable(&built, &project.join(".idea/x"))
+    );
+    // What decided about the run stays as it is.
+    let deciding = vec![project.join("mise.b.toml"), project.join(".idea/x")];
+    let built = place.build(&Files { allow_write, deciding, ..Files::default() }, &project, None);
+    assert!(
+        !is_writable(&built, &project.join("mise.b.toml")) && !is_writable(&built, &project.join(".idea/x"))
+    );
+    assert!(is_writable(&built, &project.join(".idea/y")));
+}
+
+/// B12: of a protected directory only the part is writable that is named and stands there, with its own protected paths.
+#[test]
+fn b12_a_part_of_a_protected_directory_is_let_through() {
+    let place = Place::new("part");
+    let project = place.project();
+    let files = || Files { allow_write: names(&[".claude/commands"]), ..Files::default() };
+    let refused = |files: &Files| {
+        matches!(place.try_build(files, &project, None), Err(Error::NothingToLetThrough { .. }))
+    };
+    assert!(refused(&files()), "nothing is there");
+    place.make("home/project/.claude/settings.json");
+    assert!(refused(&files()), "it is not there");
+    symlink("../src", project.join(".claude/commands")).unwrap();
+    assert!(refused(&files()), "it is a link");
+    fs::remove_file(project.join(".claude/commands")).unwrap();
+
+    place.make("home/project/.claude/commands/x/policy.toml");
+    place.make("home/project/.claude/later/x");
+    place.make("home/project/out/.claude/x");
+    let deciding = vec![project.join(".claude/commands/x/policy.toml")];
+    let rw = vec![Bind { host: project.join("out"), guest: project.join("out") }];
+    let built = place.build(&Files { deciding, rw, ..files() }, &project, None);
+    for (name, is_open) in [
+        (".claude/commands/y", true),
+        (".claude/commands/x/y", true),
+        (".claude/commands/x/policy.toml", false),
+        (".claude/commands-x", false),
+        (".claude/settings.json", false),
+        (".claude/later/x", false),
+        ("out/.claude/x", false),
+        ("out/x", true),
+    ] {
+        assert_eq!(is_writable(&built, &project.join(name)), is_open, "{name}");
+    }
+    // It can be a tree of its own, and a mask still hides it.
+    let commands = project.join(".claude/commands");
+    let rw = vec![Bind { host: commands.clone(), guest: "/c".into() }];
+    let built = place.build(&Files { rw: rw.clone(), ..files() }, &project, None);
+    assert!(is_writable(&built, Path::new("/c/y")) && is_writable(&built, &commands.join("y")));
+    let built = place.build(&Files { rw, ..Files::default() }, &project, None);
+    assert!(!is_writable(&built, Path::new("/c/y")));
+    let built = place.build(&Files { mask: vec![commands.clone()], ..files() }, &project, None);
+    assert!(is_hidden(&built, &commands.join("x")));
+    let built = place.build(&Files { mask: vec![project.join(".claude")], ..files() }, &project, None);
+    assert!(is_hidden(&built, &commands.join("x")));
+}
+
 /// What a link leads to is protected, and the link itself is watched: a mount cannot stand on a link.
 #[test]
 fn b13_a_protected_name_behind_a_link_is_followed() {

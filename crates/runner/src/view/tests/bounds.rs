@@ -268,6 +268,32 @@ fn k5_a_ceiling_keeps_git_protected() {
     assert!(is_writable(&shown(Some(true)), &config) && is_writable(&shown(None), &config));
 }
 
+/// B12: a ceiling lets through what it lists, and what lies in that; what it says of git holds for git's names.
+#[test]
+fn b12_a_ceiling_bounds_what_is_let_through() {
+    let place = place("let-through-ceiling");
+    for name in [".vscode/f", ".claude/a/f", ".git/config", ".git/hooks/f"] {
+        place.make(&format!("home/project/{name}"));
+    }
+    let project = place.project();
+    let name = |text: &str| text.parse::<LetThrough>().unwrap();
+    let open = |list: Option<&[&str]>, git: Option<bool>, allow_git_config: bool| {
+        let list = list.map(|list| list.iter().map(|text| name(text)).collect());
+        let bounds = vec![Bounds { allow_write: list, allow_git_config: git, ..ceiling(None, None) }];
+        let allow_write = [".vscode", ".claude/a", ".git/hooks"].map(name).to_vec();
+        let files = Files { allow_write, allow_git_config, bounds, ..Files::default() };
+        let built = place.build(&files, &project, None);
+        let all = [".vscode/f", ".claude/a/f", ".git/config", ".git/hooks/f"];
+        all.into_iter().filter(|name| is_writable(&built, &project.join(name))).collect::<Vec<_>>()
+    };
+    assert_eq!(open(None, None, false), [".vscode/f", ".claude/a/f", ".git/hooks/f"]);
+    assert_eq!(open(None, Some(false), true), [".vscode/f", ".claude/a/f"]);
+    assert!(open(Some(&[]), None, true).is_empty());
+    assert_eq!(open(Some(&[]), Some(true), true), [".git/config", ".git/hooks/f"]);
+    assert_eq!(open(Some(&[".claude", ".git/hooks"]), None, true), [".claude/a/f", ".git/hooks/f"]);
+    assert_eq!(open(Some(&[".claude/a/b", ".git/hooks"]), Some(false), true), [""; 0]);
+}
+
 /// B12: a ceiling that leaves only part of a tree writable leaves the names in it protected, and watched.
 #[test]
 fn b12_names_in_a_cut_tree_are_protected_and_watched() {
