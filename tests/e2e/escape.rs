@@ -34,6 +34,7 @@ mod kernel_uid;
 mod keyring;
 mod killed_bridge;
 mod killed_supervisor;
+mod let_through;
 mod linked_names;
 mod loopback_ports;
 mod mask_removal;
@@ -100,6 +101,7 @@ pub(crate) fn cases(list: &mut Cases) {
     keyring::cases(list);
     killed_bridge::cases(list);
     killed_supervisor::cases(list);
+    let_through::cases(list);
     linked_names::cases(list);
     loopback_ports::cases(list);
     mask_removal::cases(list);
