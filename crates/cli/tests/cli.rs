@@ -319,6 +319,10 @@ fn manual_pages_are_clean() {
             "exeat-prove.1",
             "exeat-proxy.1",
             "exeat-run.1",
+            "exeat-state-list.1",
+            "exeat-state-prune.1",
+            "exeat-state-restore.1",
+            "exeat-state.1",
             "exeat.1",
         ]
     );
