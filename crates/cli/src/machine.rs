@@ -68,6 +68,12 @@ impl Machine {
         self.directory(env_vars::XDG_CONFIG_HOME).unwrap_or_else(|| self.home_or_database().join(".config"))
     }
 
+    /// The directory of the private caches.
+    pub(crate) fn caches(&self) -> PathBuf {
+        let base = self.directory("XDG_CACHE_HOME");
+        base.unwrap_or_else(|| self.home_or_database().join(".cache")).join("exeat")
+    }
+
     /// HOME, or what the user database says.
     pub(crate) fn home_or_database(&self) -> PathBuf {
         exeat_runner::home_of(self.env.get(OsStr::new(env_vars::HOME)).map(OsString::as_os_str))

@@ -1,17 +1,19 @@
-//! The private cache, and how it is made. Root makes it in directories that may be another user's, so that no link in them is
+//! The private caches: how one is made for a run, and how all are listed and deleted. Root makes it in directories that may be another user's, so that no link in them is
 //! followed.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, DirBuilder};
-use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::DirBuilderExt;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
 
-use exeat_files::names::true_name;
+use exeat_files::names::{open_plain, true_name};
 use exeat_files::removal::remove_tree;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::fcntl::{AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, mkdirat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
@@ -107,15 +109,179 @@ pub(crate) fn make(cache: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// What mkdir(2) says; `EPERM` where it cannot be done as that user.
-pub(crate) fn make_as(cache: &Path, (uid, gid): Ids) -> io::Result<()> {
+pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path) -> io::Result<Flock<File>> {
     // They are a thread's own (setfsuid(2)), so the thread ends with them.
     std::thread::scope(|scope| {
         let maker = scope.spawn(|| {
             exeat_sandbox::open_files_as(uid, gid)?;
-            make(cache)
+            make(cache)?;
+            hold(cache, of)
         });
         maker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it ended early")))
     })
+}
+
+/// What follows the name of a cache in that of its note: a file beside it, which no stage sees. It has the path of the working
+/// directory, and is locked while a run uses the cache.
+const NOTE: &str = ".dir";
+/// How long a start waits for a cache that somebody is deleting.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest path that a note has (PATH_MAX of limits.h).
+const LONGEST: u64 = 4096;
+/// Caches that are listed.
+const MOST: usize = 4096;
+/// Names of a cache that are counted for its size.
+const COUNTED: usize = 200_000;
+/// Bytes of the names of directories that are still to be counted.
+const ROOM: usize = 16 << 20;
+
+/// Writes down which working directory a cache belongs to, and holds the cache as long as the lock lives.
+///
+/// # Errors
+/// `EWOULDBLOCK` where somebody is deleting it; what openat(2) and write(2) say.
+pub(crate) fn hold(cache: &Path, of: &Path) -> io::Result<Flock<File>> {
+    let (Some(base), Some(name)) = (cache.parent(), cache.file_name()) else {
+        return Err(Errno::ENOENT.into());
+    };
+    let base = enter(AT_FDCWD, &true_name(base)?, ResolveFlag::empty())?;
+    let end = Instant::now() + PATIENCE;
+    loop {
+        let note = open_note(&base, name, OFlag::O_RDWR | OFlag::O_CREAT)?;
+        match Flock::lock(note, FlockArg::LockSharedNonblock) {
+            Ok(note) => {
+                let bytes = of.as_os_str().as_bytes();
+                note.write_all_at(bytes, 0)?;
+                note.set_len(u64::try_from(bytes.len()).unwrap_or(0))?;
+                // Who deletes a cache removes its note last.
+                enter(&base, Path::new(name), ResolveFlag::RESOLVE_BENEATH)?;
+                return Ok(note);
+            }
+            Err((_, errno)) if Instant::now() > end => return Err(errno.into()),
+            Err(_) => std::thread::sleep(Duration::from_millis(5)),
+        }
+    }
+}
+
+fn open_note(base: &OwnedFd, cache: &OsStr, flags: OFlag) -> io::Result<File> {
+    let mut name = cache.to_owned();
+    name.push(NOTE);
+    let flags = flags | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
+    let file = File::from(openat(base, name.as_os_str(), flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+    if file.metadata()?.is_file() { Ok(file) } else { Err(Errno::EINVAL.into()) }
+}
+
+/// A private cache on the disk.
+#[derive(Debug)]
+pub struct PrivateCache {
+    /// Where it is.
+    pub path: PathBuf,
+    /// The working directory that it belongs to; `None` for one that no run has used since exeat notes that.
+    pub of: Option<PathBuf>,
+    /// When a run last began to use it.
+    pub last_use: Option<SystemTime>,
+    /// Whether a run uses it.
+    pub is_used: bool,
+}
+
+/// The private caches of one user.
+#[derive(Debug)]
+pub struct PrivateCaches {
+    base: OwnedFd,
+    path: PathBuf,
+}
+
+impl PrivateCaches {
+    /// Opens the directory in which they are, `exeat` in the directory for caches, which has no link in its path.
+    ///
+    /// # Errors
+    /// What openat2(2) says; `NotFound` where there was never one.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        Ok(Self { base: open_plain(path)?, path: path.to_path_buf() })
+    }
+
+    /// Lists them by their names.
+    ///
+    /// # Errors
+    /// What reading the directory says.
+    pub fn list(&self) -> io::Result<Vec<PrivateCache>> {
+        let entries = fs::read_dir(format!("/proc/self/fd/{}", self.base.as_raw_fd()))?;
+        let is_cache = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let mut names: Vec<String> = names.filter(|name| is_cache(name)).take(MOST).collect();
+        names.sort();
+        Ok(names.iter().map(|name| self.describe(name)).collect())
+    }
+
+    fn describe(&self, name: &str) -> PrivateCache {
+        let path = self.path.join(name);
+        let Ok(note) = open_note(&self.base, OsStr::new(name), OFlag::O_RDONLY) else {
+            return PrivateCache { path, of: None, last_use: None, is_used: false };
+        };
+        let last_use = note.metadata().and_then(|meta| meta.modified()).ok();
+        let mut bytes = Vec::new();
+        let read = (&note).take(LONGEST).read_to_end(&mut bytes);
+        let of = PathBuf::from(OsString::from_vec(bytes));
+        // Only for a moment, so that a start waits no longer than that.
+        let is_used = Flock::lock(note, FlockArg::LockExclusiveNonblock).is_err();
+        PrivateCache { path, of: (read.is_ok() && of.is_absolute()).then_some(of), last_use, is_used }
+    }
+
+    /// Adds up the bytes that a cache takes on the disk, and says whether that is all of it.
+    #[must_use]
+    pub fn size(&self, cache: &PrivateCache) -> (u64, bool) {
+        let Some(name) = cache.path.file_name() else { return (0, false) };
+        let (mut left, mut room, mut bytes, mut is_whole) = (COUNTED, ROOM, 0_u64, true);
+        let mut dirs = vec![PathBuf::from(name)];
+        while let Some(dir) = dirs.pop() {
+            room += dir.as_os_str().len();
+            // What is closed, or deeper than a path can say, is not counted.
+            let listed = enter(&self.base, &dir, ResolveFlag::RESOLVE_BENEATH)
+                .map_err(io::Error::from)
+                .and_then(|open| fs::read_dir(format!("/proc/self/fd/{}", open.as_raw_fd())));
+            let Ok(entries) = listed else {
+                is_whole = false;
+                continue;
+            };
+            for entry in entries {
+                let Ok((entry, meta)) = entry.and_then(|it| it.metadata().map(|meta| (it, meta))) else {
+                    is_whole = false;
+                    continue;
+                };
+                if left == 0 {
+                    return (bytes, false);
+                }
+                left -= 1;
+                bytes = bytes.saturating_add(meta.blocks().saturating_mul(512));
+                if meta.is_dir() {
+                    let below = dir.join(entry.file_name());
+                    match room.checked_sub(below.as_os_str().len()) {
+                        Some(less) => {
+                            room = less;
+                            dirs.push(below);
+                        }
+                        None => is_whole = false,
+                    }
+                }
+            }
+        }
+        (bytes, is_whole)
+    }
+
+    /// Deletes a cache with its note, and says whether it did: one that a run uses stays.
+    ///
+    /// # Errors
+    /// What keeps a part of it in its place.
+    pub fn delete(&self, cache: &PrivateCache) -> io::Result<bool> {
+        let Some(name) = cache.path.file_name() else { return Ok(false) };
+        // A start that comes now waits for this, or finds no cache and has one in memory.
+        let note = open_note(&self.base, name, OFlag::O_RDWR | OFlag::O_CREAT)?;
+        let Ok(_lock) = Flock::lock(note, FlockArg::LockExclusiveNonblock) else { return Ok(false) };
+        remove_tree(self.base.as_fd(), name)?;
+        let mut note = name.to_owned();
+        note.push(NOTE);
+        unlinkat(&self.base, note.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
+        Ok(true)
+    }
 }
 
 /// Removes settings from a cache that is there: an earlier stage may have left them, and this one's programs would obey them.

@@ -87,6 +87,7 @@ mod who;
 pub use alone::{Listen, ProxyRequest, Ready, Told, check_addresses, serve_alone};
 pub use backend::{Backend, BackendError, Report};
 pub use bounds::Bounds;
+pub use cache::{PrivateCache, PrivateCaches};
 pub use clock::today;
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};

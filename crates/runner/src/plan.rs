@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,6 +15,7 @@ use exeat_policy::{Action, Effective, HostPort, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp, shell_word};
+use nix::fcntl::Flock;
 use nix::unistd::geteuid;
 use serde_json::json;
 
@@ -79,6 +80,10 @@ pub struct Plan {
     pub(crate) cache: Option<PathBuf>,
     /// Who makes it, where that is not the caller.
     pub(crate) cache_maker: Option<Ids>,
+    /// The working directory that it belongs to.
+    cache_of: PathBuf,
+    /// Keeps it from being deleted while the run goes on.
+    cache_held: Option<Flock<File>>,
     /// Where the run directory is made.
     pub(crate) run_base: PathBuf,
     pub(crate) audit: AuditTo,
@@ -251,6 +256,8 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         },
         cache,
         cache_maker,
+        cache_of: cwd,
+        cache_held: None,
         run_base,
         audit: request.audit,
         audit_sync: request.audit_sync,
@@ -330,18 +337,26 @@ impl Plan {
     /// Why it is in memory, as a line for the caller.
     pub(crate) fn make_cache(&mut self) -> Result<(), String> {
         let Some(dir) = &self.cache else { return Ok(()) };
+        let of = &self.cache_of;
         let made = match (&mut self.staged, self.cache_maker) {
             (Some(staged), _) => staged
                 .make()
                 .and_then(|()| Steps::toward(dir))
-                .and_then(|steps| cache::remove_settings(steps.dir())),
-            (None, Some(maker)) => cache::make_as(dir, maker),
-            (None, None) if geteuid().is_root() => {
-                Steps::toward(dir).and_then(|mut steps| cache::remove_settings(steps.make()?))
-            }
-            (None, None) => cache::make(dir),
+                .and_then(|steps| cache::remove_settings(steps.dir()))
+                .and_then(|()| cache::hold(dir, of)),
+            (None, Some(maker)) => cache::make_as(dir, maker, of),
+            (None, None) if geteuid().is_root() => Steps::toward(dir)
+                .and_then(|mut steps| cache::remove_settings(steps.make()?))
+                .and_then(|()| cache::hold(dir, of)),
+            (None, None) => cache::make(dir).and_then(|()| cache::hold(dir, of)),
         };
-        let Err(error) = made else { return Ok(()) };
+        let error = match made {
+            Ok(held) => {
+                self.cache_held = Some(held);
+                return Ok(());
+            }
+            Err(error) => error,
+        };
         let why = format!("`{}` cannot be made: {error}", dir.display());
         for (mount, taken) in self.mounts.iter_mut().zip(&mut self.taken) {
             if matches!(mount, Mount::Writable { at, .. } if at == Path::new(CACHE)) {

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::case::{Cases, Cx};
@@ -13,6 +13,7 @@ use serde_json::Value;
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l08_what_was_set_aside_is_listed_restored_and_pruned", commands);
     list.users("escape::l08_a_killed_run_is_listed", killed);
+    list.users("escape::l11_private_caches_are_listed_and_deleted", caches);
 }
 
 /// The stage leaves links, a name that paints, and more directories in one another than a path has room for.
@@ -69,7 +70,9 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
         make(&outside, &quarantine).expect("a decoy");
         state(&["prune", "--all"]).exits(0).prints("0 names deleted\n");
         state(&["restore", &run]).exits(1).says("stays in");
-        state(&["list"]).exits(0).prints("").says("is not there any more");
+        let told = state(&["list"]);
+        told.exits(0).says("is not there any more");
+        assert!(!told.stdout().contains(".vscode"), "{told:?}");
         assert!(quarantine.join("mine").exists() && quarantine.join(&run).join(".vscode").exists());
         if quarantine.is_symlink() {
             fs::remove_file(&quarantine).expect("the link");
@@ -121,4 +124,49 @@ fn killed(cx: &Cx) {
     let listed = list();
     assert!(!listed.stdout().contains("killed"), "{listed:?}");
     listed.shows(&cx.dir().join(".envrc").display().to_string());
+}
+
+/// A cache is named by its working directory, and goes with all that stages have put into it; but not while a run uses it.
+fn caches(cx: &Cx) {
+    let outside = cx.home().join("outside");
+    fs::create_dir(&outside).expect("outside");
+    fs::write(outside.join("mine"), "mine").expect("mine");
+    for path in [outside.clone(), outside.join("mine")] {
+        cx.bench().give(&path, cx.is_root());
+    }
+    let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
+    let listed = || -> Value { serde_json::from_str(&state(&["list", "--json"]).stdout()).expect("JSON") };
+    let script = format!(
+        "cd $XDG_CACHE_HOME; ln -s {0} link; mkdir -p npm/closed; ln -s {0} npm/closed/x; chmod 0 npm/closed
+        ls -a ..; echo evil >../x.dir; echo ready; read end",
+        outside.display()
+    );
+    let mut live = cx.exeat(["run", "--", "sh", "-c", &script]).stdin_open().start();
+    live.until_prints("ready");
+    state(&["list"]).exits(0).shows(&format!("cache of {}  ", cx.dir().display())).shows(", in use\n");
+    let cache = listed()["caches"][0].clone();
+    assert_eq!((&cache["dir"], &cache["running"]), (&cx.dir().display().to_string().into(), &true.into()));
+    let at = PathBuf::from(cache["path"].as_str().expect("a path"));
+    let done = state(&["prune", "--caches", "--all"]);
+    done.exits(0).prints("0 caches deleted\n").says("is in use, and stays");
+    assert!(at.join("link").is_symlink());
+    assert!(!live.wait().stdout().contains(".dir"), "the stage sees the note");
+
+    state(&["list", "--dir", "."]).shows(", last used ");
+    assert!(state(&["list", "--dir", "/usr"]).stdout().is_empty());
+    state(&["prune", "--caches", "--older-than", "1d"]).exits(0).prints("0 caches deleted\n");
+    // What is set aside is another matter.
+    state(&["prune", "--all"]).exits(0).prints("0 names deleted\n");
+    state(&["prune", "--caches", "--all", "--dry-run"]).exits(0).shows("1 cache would be deleted\n");
+    assert!(at.join("link").is_symlink());
+    let done = state(&["prune", "--caches", "--all"]);
+    done.exits(0).shows(&format!("(cache of {}, ", cx.dir().display())).shows("1 cache deleted\n");
+    assert_eq!(fs::read_dir(at.parent().expect("a directory")).expect("caches").count(), 0, "{done:?}");
+    assert_eq!(fs::read(outside.join("mine")).expect("mine"), b"mine");
+    // A link in its place is no cache, and leads nowhere.
+    symlink(&outside, &at).expect("a link");
+    state(&["prune", "--caches", "--all"]).exits(0);
+    assert!(outside.join("mine").exists() && !at.is_symlink());
+    cx.sh(&[], "ls -A $XDG_CACHE_HOME; echo end").run().exits(0).prints("end\n");
+    assert_eq!(listed()["caches"][0]["running"], Value::from(false));
 }

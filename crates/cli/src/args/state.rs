@@ -10,11 +10,11 @@ use super::audit::parse_age;
 /// What to do with what runs have left.
 #[derive(Debug, Subcommand)]
 pub(crate) enum StateCommand {
-    /// List what was set aside and still stands in a quarantine, and runs that were killed
+    /// List what was set aside and still stands in a quarantine, runs that were killed, and private caches
     List(StateListArgs),
     /// Give what a run has set aside its place back
     Restore(RestoreArgs),
-    /// Delete what runs have set aside
+    /// Delete what runs have set aside, or private caches
     Prune(StatePruneArgs),
 }
 
@@ -22,7 +22,7 @@ pub(crate) enum StateCommand {
 #[derive(Debug, Args)]
 #[command(after_help = LIST_EXAMPLES)]
 pub(crate) struct StateListArgs {
-    /// Only what was set aside in this directory and below
+    /// Only what was set aside in this directory and below, and caches of such directories
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
 
@@ -48,13 +48,17 @@ pub(crate) struct RestoreArgs {
 #[derive(Debug, Args)]
 #[command(after_help = PRUNE_EXAMPLES, group(ArgGroup::new("which").args(["older_than", "all"]).required(true)))]
 pub(crate) struct StatePruneArgs {
-    /// What was set aside longer ago than this: 30d, 1y
+    /// What was set aside, or used, longer ago than this: 30d, 1y
     #[arg(long, value_name = "SPAN", value_parser = parse_age)]
     pub(crate) older_than: Option<Duration>,
 
     /// Whatever its age
     #[arg(long)]
     pub(crate) all: bool,
+
+    /// Delete private caches, and nothing that was set aside
+    #[arg(long)]
+    pub(crate) caches: bool,
 
     /// Say what would be deleted, and delete nothing
     #[arg(long)]
@@ -78,5 +82,6 @@ const PRUNE_EXAMPLES: &str = "\
 Examples:
   exeat state prune --older-than 30d --dry-run
   exeat state prune --all
+  exeat state prune --caches --older-than 90d
 
 Exit codes: 0 done, 1 something could not be deleted, 2 bad input.";

@@ -1,4 +1,5 @@
-//! `exeat state`: what runs have set aside, which `exeat-files` finds, gives back and deletes.
+//! `exeat state`: what runs have set aside, which `exeat-files` finds, gives back and deletes; and their private caches, which
+//! `exeat-runner` does.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -8,6 +9,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use exeat_audit::{Moment, table};
 use exeat_files::quarantine::{self, Item, Kind, Open, SetAside, Standing};
+use exeat_runner::{PrivateCache, PrivateCaches};
 use serde_json::{Value, json};
 
 use super::audit::place_of;
@@ -55,6 +57,22 @@ impl State {
         }
     }
 
+    /// The private caches, where there are any.
+    fn caches(&self) -> Result<Option<(PrivateCaches, Vec<PrivateCache>)>, Failure> {
+        let path = self.machine.caches();
+        let failed = |error: io::Error| {
+            Failure::could(format!("cannot read the private caches in `{}`", path.display())).because(error)
+        };
+        let real = match self.machine.links().walk(&path) {
+            Ok(end) => end.real,
+            Err(error) if error.is_absent() => return Ok(None),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let caches = PrivateCaches::open(&real).map_err(failed)?;
+        let list = caches.list().map_err(failed)?;
+        Ok(Some((caches, list)))
+    }
+
     /// Removes the empty directories that things of a run have left.
     fn tidy(&self, aside: SetAside) {
         quarantine::tidy(&self.dir, aside, self.open.is_empty());
@@ -79,18 +97,56 @@ pub(crate) fn list(args: &StateListArgs) -> Result<Exit, Failure> {
     };
     let runs = state.runs.iter().map(|aside| (aside.run.as_str(), here(aside)));
     let runs: Vec<_> = runs.filter(|(_, here)| !here.is_empty()).collect();
+    let mut caches = Vec::new();
+    if let Some((all, list)) = state.caches()? {
+        let list =
+            list.into_iter().filter(|cache| dir.is_none() || cache.of.as_deref().is_some_and(is_asked));
+        caches.extend(list.map(|cache| {
+            let size = all.size(&cache);
+            (cache, size)
+        }));
+    }
     if args.json {
-        stdio::out(&format!("{}\n", as_json(&state, &runs, &killed)), true)?;
+        let caches: Vec<Value> = caches.iter().map(cache_json).collect();
+        stdio::out(&format!("{}\n", as_json(&state, &runs, &killed, caches)), true)?;
     } else {
-        stdio::out(&as_text(&state, &runs, &killed), false)?;
+        let caches: String = caches.iter().map(cache_text).collect();
+        stdio::out(&(as_text(&state, &runs, &killed) + &caches), false)?;
     }
     for path in away(&state.runs).iter().filter(|path| is_asked(path)) {
         stdio::line("note", &format!("what was set aside in `{}` is not there any more", path.display()));
     }
-    if runs.is_empty() && killed.is_empty() && !args.json {
-        stdio::line("note", "nothing that was set aside is left");
+    if runs.is_empty() && killed.is_empty() && caches.is_empty() && !args.json {
+        stdio::line("note", "nothing that was set aside is left, and no cache");
     }
     Ok(Exit::Yes)
+}
+
+fn cache_json((cache, (bytes, is_whole)): &(PrivateCache, (u64, bool))) -> Value {
+    json!({
+        "path": cache.path.to_string_lossy(),
+        "dir": cache.of.as_ref().map(|of| of.to_string_lossy()),
+        "bytes": bytes,
+        "bytes_are_all": is_whole,
+        "last_use": cache.last_use.map(|time| Moment::from(time).to_string()),
+        "running": cache.is_used,
+    })
+}
+
+fn cache_text((cache, (bytes, is_whole)): &(PrivateCache, (u64, bool))) -> String {
+    let size = table::bytes(*bytes);
+    let size = if *is_whole { size } else { format!("more than {size}") };
+    let last = match cache.last_use {
+        _ if cache.is_used => ", in use".to_owned(),
+        Some(time) => format!(", last used {}", day_and_time(&Moment::from(time))),
+        None => String::new(),
+    };
+    format!("cache of {}  {size}{last}\n  in {}\n", cache_name(cache), shown(&cache.path))
+}
+
+/// The working directory that a cache belongs to.
+fn cache_name(cache: &PrivateCache) -> String {
+    cache.of.as_deref().map_or_else(|| "a directory that is not known".into(), shown)
 }
 
 /// The trees whose quarantine is not where it was.
@@ -100,7 +156,7 @@ fn away(runs: &[SetAside]) -> BTreeSet<&Path> {
     away.map(|(item, _)| item.tree.as_path()).collect()
 }
 
-fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) -> Value {
+fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open], caches: Vec<Value>) -> Value {
     let path = |path: &Path| path.to_string_lossy().into_owned();
     let all = runs.iter().flat_map(|(run, here)| here.iter().map(move |(item, kind)| (run, item, kind)));
     let set_aside = all.map(|(run, item, kind)| {
@@ -111,20 +167,20 @@ fn as_json(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) 
             Kind::Link => ("link", None),
             Kind::Other => ("other", None),
         };
-        let (at, running) = (moment(item.at), state.open(run).is_some_and(|open| open.is_live));
+        let (at, running) = (moment(item.at).to_string(), state.open(run).is_some_and(|open| open.is_live));
         json!({"run": run, "at": at, "from": from, "to": to, "kind": word, "bytes": bytes, "running": running})
     });
     let killed = killed.iter().map(|open| {
         json!({"run": open.run, "trees": open.trees.iter().map(|tree| path(tree)).collect::<BTreeSet<_>>()})
     });
-    json!({"set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>()})
+    json!({"set_aside": set_aside.collect::<Vec<_>>(), "killed": killed.collect::<Vec<_>>(), "caches": caches})
 }
 
 fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) -> String {
     let mut text = String::new();
     for (run, here) in runs {
         let at = here.iter().map(|(item, _)| item.at).max().unwrap_or(0);
-        let at = moment(at).get(..19).unwrap_or_default().replace('T', " ");
+        let at = day_and_time(&moment(at));
         let note = match state.open(run) {
             Some(open) if open.is_live => " (it goes on)",
             _ => "",
@@ -161,9 +217,12 @@ fn words(kind: Kind) -> String {
     }
 }
 
-fn moment(seconds: u64) -> String {
-    let time = UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH);
-    Moment::from(time).to_string()
+fn moment(seconds: u64) -> Moment {
+    Moment::from(UNIX_EPOCH.checked_add(Duration::from_secs(seconds)).unwrap_or(UNIX_EPOCH))
+}
+
+fn day_and_time(moment: &Moment) -> String {
+    moment.as_str().get(..19).unwrap_or_default().replace('T', " ")
 }
 
 /// `exeat state restore`.
@@ -254,6 +313,9 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
         }
     };
     let verb = if args.dry_run { "would delete" } else { "deleted" };
+    if args.caches {
+        return prune_caches(&state, args.dry_run, before, verb);
+    }
     let (mut count, mut is_whole) = (0_usize, true);
     for aside in std::mem::take(&mut state.runs) {
         let newest = aside.items.iter().map(|(item, _)| item.at).max().unwrap_or(0);
@@ -295,5 +357,44 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
     let plural = if count == 1 { "" } else { "s" };
     let what = if args.dry_run { "would be deleted" } else { "deleted" };
     stdio::out(&format!("{count} name{plural} {what}\n"), false)?;
+    Ok(if is_whole { Exit::Yes } else { Exit::No })
+}
+
+/// `exeat state prune --caches`.
+fn prune_caches(state: &State, is_dry: bool, before: u64, verb: &str) -> Result<Exit, Failure> {
+    let Some((all, list)) = state.caches()? else {
+        stdio::out("0 caches deleted\n", false)?;
+        return Ok(Exit::Yes);
+    };
+    let (mut count, mut is_whole) = (0_usize, true);
+    for cache in &list {
+        // One without a note was last used by an older version.
+        let last = cache.last_use.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        if last.is_some_and(|last| last.as_secs() >= before) {
+            continue;
+        }
+        let (bytes, counted_all) = all.size(cache);
+        let more = if counted_all { "" } else { "more than " };
+        let deleted = if is_dry { Ok(!cache.is_used) } else { all.delete(cache) };
+        match deleted {
+            Ok(true) => {
+                count += 1;
+                let (path, of) = (shown(&cache.path), cache_name(cache));
+                stdio::out(
+                    &format!("{verb} {path} (cache of {of}, {more}{})\n", table::bytes(bytes)),
+                    false,
+                )?;
+            }
+            Ok(false) => stdio::line("note", &format!("`{}` is in use, and stays", cache.path.display())),
+            Err(error) => {
+                is_whole = false;
+                let words = format!("not all of `{}` is deleted: {error}", cache.path.display());
+                stdio::line("warning", &words);
+            }
+        }
+    }
+    let plural = if count == 1 { "" } else { "s" };
+    let what = if is_dry { "would be deleted" } else { "deleted" };
+    stdio::out(&format!("{count} cache{plural} {what}\n"), false)?;
     Ok(if is_whole { Exit::Yes } else { Exit::No })
 }
