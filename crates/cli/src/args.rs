@@ -264,7 +264,7 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "VIEW", help_heading = "Files", hide_possible_values = true)]
     pub(crate) fs: Option<FsView>,
 
-    /// Package caches: private (default: writable, kept, one per working directory) or none
+    /// Package caches: private (default: writable, kept, one per working directory; with --ro . in memory) or none
     #[arg(long, value_name = "CACHE", help_heading = "Files", hide_possible_values = true)]
     pub(crate) cache: Option<CacheKind>,
 

@@ -8,7 +8,7 @@ use std::io::{self, Read as _};
 use exeat_audit::SigningKey;
 use exeat_policy::Limits;
 use exeat_runner::{
-    AuditTo, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Signing,
+    AuditTo, Bind, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Signing,
     Transparent, Tty, UnixSockets, View, Work,
 };
 
@@ -47,6 +47,11 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     for bind in &args.ro {
         flags.ro.push(machine.place_bind(bind, &machine.cwd).map_err(here("--ro"))?);
     }
+    // A stage that may change nothing leaves nothing to the next one either, unless the cache was asked for.
+    let is_cwd = |bind: &Bind| {
+        bind.guest == machine.cwd && machine.links().walk(&bind.host).is_ok_and(|end| end.real == machine.cwd)
+    };
+    let is_read_only = flags.ro.iter().any(is_cwd);
     for bind in &args.rw {
         flags.rw.push(machine.place_bind(bind, &machine.cwd).map_err(here("--rw"))?);
     }
@@ -92,7 +97,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     keep_key(args.audit_key.as_ref(), &env)?;
 
     let view = args.fs.map(View::from).or(view).unwrap_or_default();
-    let cache = cache(args.cache);
+    let cache = if args.cache.is_none() && is_read_only { Cache::Memory } else { cache(args.cache) };
     let bridge = match args.bridge {
         None | Some(BridgeKind::Handoff) => Bridge::Handoff,
         Some(BridgeKind::Relay) => Bridge::Relay,

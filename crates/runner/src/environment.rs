@@ -109,7 +109,7 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     for (name, value) in [("USER", "nobody"), ("LOGNAME", "nobody"), ("SHELL", "/bin/sh")] {
         env.set(name, value, Why::Identity);
     }
-    if files.cache == Cache::Private {
+    if files.cache != Cache::None {
         for (name, dir) in lists::CACHES {
             let place = if dir.is_empty() { CACHE.into() } else { format!("{CACHE}/{dir}") };
             env.set(name, place, Why::Cache);

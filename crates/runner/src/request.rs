@@ -165,6 +165,8 @@ pub enum Cache {
     /// A writable, persistent cache of exeat's own, one per working directory.
     #[default]
     Private,
+    /// A writable one in memory, empty at the start and gone with the run.
+    Memory,
     /// None: clients that need a cache write to the private `/tmp`, or fail.
     None,
 }

@@ -592,7 +592,7 @@ impl<'a> Builder<'a> {
         if let Some(at) = resolved_place(Path::new("/etc/resolv.conf")) {
             self.cover(at, resolver);
         }
-        if self.files.cache == Cache::Private {
+        if self.files.cache != Cache::None {
             match self.facts.cache {
                 Some(host) => {
                     self.mounts.push(Mount::Writable { host: host.to_path_buf(), at: CACHE.into() })

@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l08_a_killed_run_is_settled_by_the_next_one", killed);
     list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
+    list.users("escape::l11_a_read_only_stage_leaves_no_cache", read_only);
     list.users("escape::l10_two_runs_end_with_their_own_codes", two_runs);
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
 }
@@ -57,13 +58,31 @@ fn killed(cx: &Cx) {
     assert!(!done.stderr().contains("killed before its end"), "{done:?}");
 }
 
+/// With `--ro .` the cache is in memory, unless it is asked for: what such a stage leaves there meets no later run.
+fn read_only(cx: &Cx) {
+    let leave = "mkdir -p $CARGO_HOME; echo code >$CARGO_HOME/data; cat $CARGO_HOME/data";
+    let look = || cx.sh(&[], "cat $CARGO_HOME/data 2>/dev/null; echo end").run();
+    let work = cx.dir().to_str().expect("ASCII");
+    for ro in [".", work, "../work"] {
+        cx.exeat(["run", "--ro", ro, "--", "sh", "-c", leave]).run().exits(0).prints("code\n");
+        look().exits(0).prints("end\n");
+    }
+    // Shown at another place beside the writable one, it is no read-only stage.
+    for words in [&["--ro", ".", "--cache", "private"][..], &["--ro", ".:/w"]] {
+        let words = [&["run"], words, &["--", "sh", "-c", leave]].concat();
+        cx.exeat(words).run().exits(0).prints("code\n");
+        look().exits(0).prints("code\nend\n");
+        cx.exeat_plain(["state", "prune", "--caches", "--all"]).run().exits(0);
+    }
+}
+
 /// A stage that may change nothing leaves settings for the next one's programs in the cache.
 fn cached_settings(cx: &Cx) {
     let names = "$CARGO_HOME/config.toml $CARGO_HOME/bin/x $GRADLE_USER_HOME/init.d/x $GOPATH/bin/x";
     let script = format!(
         "for f in {names}; do mkdir -p $(dirname $f); echo evil >$f; done; echo data >$CARGO_HOME/data; chmod 0 $GOPATH/bin"
     );
-    cx.exeat(["run", "--ro", ".", "--", "sh", "-c", &script]).run().exits(0);
+    cx.exeat(["run", "--ro", ".", "--cache", "private", "--", "sh", "-c", &script]).run().exits(0);
     let done = cx.sh(&[], &format!("cat {names} 2>/dev/null; cat $CARGO_HOME/data; echo end")).run();
     done.exits(0).prints("data\nend\n");
 }
