@@ -873,7 +873,7 @@ impl Said {
             (&mut self.rw, effects.fs_write().collect::<Vec<_>>(), "FsWrite"),
         ] {
             for path in paths {
-                let path = machine.place(path, &machine.cwd).map_err(|error| place_error(tag, error))?;
+                let path = machine.place(path, &machine.base).map_err(|error| place_error(tag, error))?;
                 list.push(Bind { host: path.clone(), guest: path });
             }
         }
@@ -1000,16 +1000,17 @@ fn place_error(what: &str, error: PlaceError) -> Failure {
 /// The text of a policy file, the directory that its paths are relative to, and its name in messages.
 pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Failure> {
     if is_stdin(path) {
+        machine.note_stdin();
         let text = policy_text(io::stdin().lock(), STDIN)?;
         close_stdin()?;
-        return Ok((text, machine.cwd.clone(), STDIN.to_owned()));
+        return Ok((text, machine.base.clone(), STDIN.to_owned()));
     }
     let shown = path.display().to_string();
     let file = open(path, &shown, machine)?;
     // A pipe (`--policy <(...)`) lies in no directory of the user's.
     let regular = file.metadata().is_ok_and(|meta| meta.is_file());
-    let beside = path.parent().filter(|_| regular).map(|parent| machine.cwd.join(parent));
-    let base = beside.unwrap_or_else(|| machine.cwd.clone());
+    let beside = path.parent().filter(|_| regular).map(|parent| machine.base.join(parent));
+    let base = beside.unwrap_or_else(|| machine.base.clone());
     Ok((policy_text(file, &shown)?, base, shown))
 }
 

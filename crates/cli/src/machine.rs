@@ -7,6 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use exeat_files::names::is_same;
 use exeat_files::walk::LinkRule;
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_runner::Bind;
@@ -19,9 +20,12 @@ use crate::failure::Failure;
 pub(crate) struct Machine {
     /// Absolute, as the kernel says it: without symbolic links.
     pub(crate) cwd: PathBuf,
+    /// The same as the shell that led here names it, links included: where relative paths begin. A link on that way is judged like
+    /// any other.
+    pub(crate) base: PathBuf,
     /// Our own environment.
     pub(crate) env: BTreeMap<OsString, OsString>,
-    /// The real paths of the files that were read to decide about a run.
+    /// The files that were read to decide about a run.
     pub(crate) deciding: RefCell<Vec<PathBuf>>,
 }
 
@@ -38,7 +42,9 @@ impl Machine {
     pub(crate) fn here() -> Result<Self, Failure> {
         let cwd = std::env::current_dir()
             .map_err(|error| Failure::could("cannot tell the working directory").because(error))?;
-        Ok(Self { cwd, env: std::env::vars_os().collect(), deciding: RefCell::default() })
+        let pwd = std::env::var_os("PWD").map(PathBuf::from).filter(|pwd| pwd.is_absolute());
+        let base = pwd.filter(|pwd| is_same(pwd, &cwd)).unwrap_or_else(|| cwd.clone());
+        Ok(Self { cwd, base, env: std::env::vars_os().collect(), deciding: RefCell::default() })
     }
 
     /// Which links a path of this caller's may lead through.
@@ -46,20 +52,26 @@ impl Machine {
         LinkRule::new(&self.home_or_database(), self.directory("XDG_RUNTIME_DIR").as_deref())
     }
 
+    /// Notes the file that standard input is, if it is one: it decides about a run.
+    pub(crate) fn note_stdin(&self) {
+        let end = self.links().walk(Path::new("/proc/self/fd/0"));
+        self.deciding.borrow_mut().extend(end.ok().filter(|end| end.real.is_file()).map(|end| end.real));
+    }
+
     /// Opens a file that decides about a run: a policy, an effects file, a ceiling, a list of rules, a lock. The run keeps it
     /// from the stage.
     pub(crate) fn open_deciding(&self, path: &Path) -> io::Result<File> {
-        let end = self.links().walk(&self.cwd.join(path))?;
-        let file = end.read()?;
+        let path = self.base.join(path);
+        let file = self.links().walk(&path)?.read()?;
         if file.metadata()?.is_file() {
-            self.deciding.borrow_mut().push(end.real);
+            self.deciding.borrow_mut().push(path);
         }
         Ok(file)
     }
 
     /// The path from here on, without `.` in it; links and `..` stay as they are.
     pub(crate) fn absolute(&self, path: &Path) -> PathBuf {
-        self.cwd.join(path).components().collect()
+        self.base.join(path).components().collect()
     }
 
     /// The user's configuration directory (XDG Base Directory Specification). Without HOME the user database says where it is:

@@ -45,7 +45,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     let lock = args.locked.then(|| LockAt { file: args.lock_file, stage: args.stage.clone() });
     let mut flags = FileFlags { via: args.via.is_some(), quiet: args.quiet, lock, ..FileFlags::default() };
     for bind in &args.ro {
-        flags.ro.push(machine.place_bind(bind, &machine.cwd).map_err(here("--ro"))?);
+        flags.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
     }
     // A stage that may change nothing leaves nothing to the next one either, unless the cache was asked for.
     let is_cwd = |bind: &Bind| {
@@ -53,10 +53,10 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     };
     let is_read_only = flags.ro.iter().any(is_cwd);
     for bind in &args.rw {
-        flags.rw.push(machine.place_bind(bind, &machine.cwd).map_err(here("--rw"))?);
+        flags.rw.push(machine.place_bind(bind, &machine.base).map_err(here("--rw"))?);
     }
     for path in &args.mask {
-        flags.mask.push(machine.place(path, &machine.cwd).map_err(here("--mask"))?);
+        flags.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
     }
     let Loaded {
         policy, next_hop, said, mut bounds, ceiling_limits, declared, llm, sources, mut notes, ..
@@ -82,7 +82,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     let declared = match declared {
         None => None,
         Some(effects) => {
-            let place = |path| machine.place(path, &machine.cwd).map_err(here("--effects"));
+            let place = |path| machine.place(path, &machine.base).map_err(here("--effects"));
             Some(Declared {
                 read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
                 write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
@@ -285,7 +285,13 @@ pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signi
         None => Ok(Signing::Own),
         Some(KeyFrom::Nothing) => Ok(Signing::Off),
         Some(KeyFrom::File(path)) => {
-            let place = machine.links().place(&machine.absolute(path)).map_err(|error| {
+            let (links, path_here) = (machine.links(), machine.absolute(path));
+            let place = match links.walk(&path_here) {
+                Ok(end) => Ok(end.real),
+                Err(error) if error.is_absent() && !path_here.is_symlink() => links.place(&path_here),
+                Err(error) => Err(error),
+            };
+            let place = place.map_err(|error| {
                 Failure::input(format!("cannot use the key `{}`", path.display())).because(error)
             })?;
             Ok(Signing::File(place))

@@ -16,9 +16,10 @@
 use std::cell::OnceCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
@@ -28,7 +29,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, fstatfs};
 use nix::sys::statvfs::{FsFlags, fstatvfs};
 use nix::unistd::{User, geteuid};
 
-use crate::names::true_name;
+use crate::names::{is_same, true_name};
 
 /// As many links as the kernel follows in one path (path_resolution(7)).
 const MAX_LINKS: usize = 40;
@@ -206,6 +207,9 @@ impl LinkRule {
     /// # Errors
     /// [`WalkError::Link`] where a link on the way is not to be followed; otherwise what openat(2) says.
     pub fn walk(&self, path: &Path) -> Result<End, WalkError> {
+        // A relative path begins where the caller's shell says that it is: a link on that way is judged like any other.
+        let base = if path.is_relative() { logical_cwd() } else { None };
+        let path = &base.map_or_else(|| path.to_path_buf(), |base| base.join(path));
         let plain = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(plain);
         match openat2(AT_FDCWD, path, how) {
@@ -287,9 +291,9 @@ impl LinkRule {
             is_root_s && (root_alone_writes || is_system)
         };
         let is_own = |uid: u32| uid == self.caller || self.is_root(uid);
-        if is_trusted
-            || (is_own(link.st_uid) && is_own(about.st_uid) && self.configuration().contains(&dir.path))
-        {
+        let is_trusted = is_trusted
+            || (is_own(link.st_uid) && is_own(about.st_uid) && self.configuration().contains(&dir.path));
+        if is_trusted && !self.written().iter().any(|tree| dir.path.starts_with(tree)) {
             return Ok(Trust::Full);
         }
         // In a directory like /tmp anybody can make a link; the kernel asks the same of it (proc_sys_fs(5), protected_symlinks).
@@ -298,11 +302,88 @@ impl LinkRule {
             return Ok(Trust::None);
         }
         let is_below = |tree: &Path| end != tree && end.starts_with(tree);
-        if is_below(&dir.path) {
-            return Ok(Trust::Within(dir.path.clone()));
+        if is_below(&dir.path) && !self.may_pass(link.st_uid, &dir.path, end) {
+            return Ok(Trust::None);
         }
         let toolchain = self.toolchains().iter().find(|root| dir.path.starts_with(root) && is_below(root));
-        Ok(toolchain.map_or(Trust::None, |root| Trust::Within(root.clone())))
+        let below = is_below(&dir.path).then_some(&dir.path);
+        Ok(below.or(toolchain).map_or(Trust::None, |tree| Trust::Within(tree.clone())))
+    }
+
+    /// Whether whoever made a link may enter what it leads to below its directory. Root's stage is another user and may not; what
+    /// root shows is mounted by itself, past all that is closed on the way.
+    fn may_pass(&self, maker: u32, dir: &Path, end: &Path) -> bool {
+        self.caller != 0
+            || end.ancestors().take_while(|part| *part != dir).all(|part| {
+                let needed = if part.is_dir() { 0o005 } else { 0o004 };
+                fs::symlink_metadata(part)
+                    .is_ok_and(|about| about.uid() == maker || about.mode() & needed == needed)
+            })
+    }
+
+    /// The directory of programs or settings that a directory is, or lies in. A stage that writes there could leave links that
+    /// later paths are led through, and programs that are started later.
+    #[must_use]
+    pub fn kept_directory(&self, dir: &Path) -> Option<&Path> {
+        let is_top = self.caller == 0 && TOP_DIRECTORIES.iter().any(|top| dir == Path::new(top));
+        let known = TOP_DIRECTORIES.iter().map(Path::new).find(|top| is_top && dir == *top);
+        let mut homes = self.configuration().iter().chain(self.toolchains()).map(PathBuf::as_path);
+        known.or_else(|| homes.find(|known| dir.starts_with(known) && !self.home.starts_with(known)))
+    }
+
+    /// Notes trees that a stage is about to write, where links in them would be followed later. From then on they are not.
+    ///
+    /// # Errors
+    /// What the kernel says to the file `written` in the state directory.
+    pub fn note_written<'a>(&self, trees: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
+        let is_trusted = |tree: &Path| {
+            let system = SYSTEM_TREES.iter().chain(&TOP_DIRECTORIES).map(Path::new);
+            let below_system = SYSTEM_TREES.iter().any(|known| tree.starts_with(known));
+            let mut places = system.chain(self.configuration().iter().map(PathBuf::as_path));
+            below_system || places.any(|known| known.starts_with(tree))
+        };
+        let new: Vec<&Path> = trees.into_iter().filter(|tree| is_trusted(tree)).collect();
+        let known = self.written();
+        let mut lines = Vec::new();
+        for tree in new.into_iter().filter(|tree| !known.iter().any(|known| tree.starts_with(known))) {
+            lines.extend_from_slice(tree.as_os_str().as_bytes());
+            // A NUL ends each: no path holds one.
+            lines.push(0);
+        }
+        if lines.is_empty() {
+            return Ok(());
+        }
+        let flags = OFlag::O_NOFOLLOW.bits();
+        let mut options = fs::OpenOptions::new();
+        options
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .custom_flags(flags)
+            .open(self.written_file())?
+            .write_all(&lines)
+    }
+
+    /// Trees that a stage could write once, although links there would otherwise be followed.
+    fn written(&self) -> Vec<PathBuf> {
+        /// Bytes that are read: some thousand paths.
+        const MOST: u64 = 1 << 20;
+        let mut bytes = Vec::new();
+        let flags = OFlag::O_NOFOLLOW.bits();
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(self.written_file());
+        match file.and_then(|file| file.take(MOST).read_to_end(&mut bytes)) {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
+            // What cannot be read may name any tree.
+            Err(_) => return vec!["/".into()],
+        }
+        let paths = bytes.split(|byte| *byte == 0).filter(|path| !path.is_empty());
+        paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
+    }
+
+    fn written_file(&self) -> PathBuf {
+        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+        state.unwrap_or_else(|| self.home.join(".local/state")).join("exeat/written")
     }
 
     /// Whether a user id stands for root. An owner that this user namespace does not map counts as root: nobody in it can
@@ -429,6 +510,12 @@ impl Walker<'_> {
         let path = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
         Ok(Place { path, file })
     }
+}
+
+/// The working directory as the shell that led here names it, if PWD names it.
+fn logical_cwd() -> Option<PathBuf> {
+    let pwd = std::env::var_os("PWD").map(PathBuf::from).filter(|pwd| pwd.is_absolute())?;
+    is_same(&pwd, Path::new(".")).then_some(pwd)
 }
 
 /// The name that the kernel has for what is open.

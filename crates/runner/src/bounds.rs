@@ -15,7 +15,7 @@ use nix::unistd::geteuid;
 use crate::error::{Error, chain};
 use crate::request::{Declared, View};
 use exeat_files::protected::LetThrough;
-use exeat_files::walk::{LinkRule, WalkError, pieces};
+use exeat_files::walk::{End, LinkRule, WalkError, pieces};
 
 /// A ceiling's word on files and variables. What is absent limits nothing; an empty list allows nothing. Paths are absolute
 /// and mean what they lead to; a listed path that does not exist allows nothing.
@@ -172,7 +172,7 @@ impl Limit {
                 // Nor can the stage get there, which has the caller's rights at most.
                 Err(_) if is_closed(path) => {}
                 Err(error) => return Err(error),
-                Ok(Some(real)) => mask.push(real),
+                Ok(Some(end)) => mask.push(end.real),
                 // It hides nothing: what it was written for may have another name now.
                 Ok(None) => {
                     notes.push(format!(
@@ -269,10 +269,10 @@ impl Found {
     }
 }
 
-/// Finds the real path; `None` where there is nothing.
-pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Result<Option<PathBuf>, Error> {
+/// Follows a path to its end; `None` where there is nothing.
+pub(crate) fn existing(what: &'static str, path: &Path, links: &LinkRule) -> Result<Option<End>, Error> {
     match links.walk(path) {
-        Ok(end) => Ok(Some(end.real)),
+        Ok(end) => Ok(Some(end)),
         Err(error) if error.is_absent() => Ok(None),
         Err(error) => Err(Error::from_walk(what, path, error)),
     }

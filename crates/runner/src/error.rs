@@ -8,6 +8,8 @@ use exeat_audit::RunId;
 use exeat_files::walk::WalkError;
 use exeat_policy::{HostPort, LEAST_AUDIT_SIZE, LEAST_MEMORY, Size, Target, memory_meant};
 
+use exeat_sandbox::shell_word;
+
 use crate::discover::Unasked;
 use exeat_files::quarantine::Leftovers;
 
@@ -39,6 +41,14 @@ pub enum Error {
         link: PathBuf,
         /// Where it leads.
         real: PathBuf,
+    },
+    /// A file that restricts the stage has another name, through which a stage could write it.
+    #[error("{what} `{}` has another name (a hard link), which a stage could have made", .path.display())]
+    SecondName {
+        /// What it was given for.
+        what: &'static str,
+        /// The path.
+        path: PathBuf,
     },
     /// A path of the host is the process file system's: it would show the host's processes.
     #[error("{what} `{}` belongs to the process file system: a stage would see this machine's processes", .path.display())]
@@ -353,6 +363,7 @@ impl Error {
             | Self::Path { .. }
             | Self::StrayLink { .. }
             | Self::Procfs { .. }
+            | Self::SecondName { .. }
             | Self::NothingToLetThrough { .. }
             | Self::NoPlace { .. }
             | Self::TooMany { .. }
@@ -424,6 +435,9 @@ impl Error {
                 "if that is meant, write `{}` instead; `:DEST` gives it a place inside",
                 real.display()
             )),
+            Self::SecondName { path, .. } => {
+                Some(format!("copy it to a file of its own: cp {0} {0}.new && mv {0}.new {0}", shell_word(&path.display().to_string())))
+            }
             Self::Procfs { .. } => Some("leave it out: the stage has a `/proc` of its own".into()),
             Self::NothingToLetThrough { name } => Some(format!(
                 "make it first, without links; or --allow-write {} lets all of that through",

@@ -88,7 +88,7 @@ pub struct Files {
     pub declared: Option<Declared>,
     /// A directory of its own in which the stage starts, in place of the working directory.
     pub work: Option<Work>,
-    /// Files that decided about this run, such as its policy, by their real paths: read-only to the stage.
+    /// Files that decided about this run, such as its policy, as the caller named them: read-only to the stage. Absolute.
     pub deciding: Vec<PathBuf>,
 }
 

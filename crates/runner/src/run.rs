@@ -24,6 +24,7 @@ use exeat_audit::{
 use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::{self, GIT, GIT_LINK};
+use exeat_files::walk::LinkRule;
 use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
 use exeat_sandbox::backend::Handle;
@@ -871,6 +872,13 @@ impl Run<'_> {
         });
         let copies = copies.transpose().map_err(prepare("the pipes for the output"))?;
         let (cancelled, cancel) = io::pipe().map_err(prepare("a pipe"))?;
+        let written = self.plan.mounts.iter().filter_map(|mount| match mount {
+            Mount::Writable { host, .. } => Some(host.as_path()),
+            _ => None,
+        });
+        LinkRule::from_env()
+            .note_written(written)
+            .map_err(prepare("the list of trees whose links are not followed"))?;
         let launch = Launch {
             bwrap: self.plan.bwrap.clone(),
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),

@@ -35,7 +35,7 @@ use crate::uids::user_of;
 use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
 use exeat_files::protected::LetThrough;
 use exeat_files::quarantine::{Live, Missing, beyond_search};
-use exeat_files::walk::{LinkRule, WalkError, clean};
+use exeat_files::walk::{End, LinkRule, WalkError, clean};
 
 mod belongs;
 mod closed;
@@ -65,6 +65,11 @@ const MASK: &str = "/dev/null";
 pub(crate) fn is_mask(host: &Path) -> bool {
     host == Path::new(MASK)
 }
+
+/// What a mask is given for.
+const MASKED: &str = "the masked path";
+/// What a file that decided about a run is given for.
+const DECIDING: &str = "the file that decides about this run";
 
 /// What a work directory is given for.
 pub(crate) const WORK_PATH: &str = "the work directory";
@@ -313,6 +318,13 @@ impl Original {
 /// Trees, host and guest.
 type Places = Vec<(PathBuf, PathBuf)>;
 
+/// A path that takes something from the stage, now and in the next run of the same words.
+struct Restricting {
+    what: &'static str,
+    path: PathBuf,
+    end: End,
+}
+
 struct Builder<'a> {
     files: &'a Files,
     facts: &'a Facts<'a>,
@@ -324,6 +336,8 @@ struct Builder<'a> {
     masks: BTreeMap<PathBuf, By>,
     /// Other names of theirs, by which the words of a flag can mean them.
     mask_names: BTreeMap<PathBuf, Vec<PathBuf>>,
+    /// Paths that restrict the stage, each with the links on its way: a stage that could replace one would lift the restriction.
+    restricting: Vec<Restricting>,
     /// What cannot be kept.
     lost: Vec<String>,
     /// What the caller has named, and where it led.
@@ -379,13 +393,19 @@ impl<'a> Builder<'a> {
             .transpose()?;
         let (hidden, lost) = hidden(facts, &mut notes);
         let mut mask_names = hidden;
+        let mut restricting = Vec::new();
+        for path in &files.deciding {
+            let end = facts.links.walk(path).map_err(|error| Error::from_walk(DECIDING, path, error))?;
+            restricting.push(Restricting { what: DECIDING, path: path.clone(), end });
+        }
         let mut masks: BTreeMap<PathBuf, By> =
             mask_names.keys().map(|path| (path.clone(), By::Default)).collect();
         for path in &files.mask {
-            match existing("the masked path", path, facts.links)? {
-                Some(real) => {
-                    mask_names.entry(real.clone()).or_default().push(clean(path));
-                    masks.insert(real, By::Caller);
+            match existing(MASKED, path, facts.links)? {
+                Some(end) => {
+                    mask_names.entry(end.real.clone()).or_default().push(clean(path));
+                    masks.insert(end.real.clone(), By::Caller);
+                    restricting.push(Restricting { what: MASKED, path: path.clone(), end });
                 }
                 None => notes.push(format!("there is no `{}` to mask", path.display())),
             }
@@ -415,6 +435,7 @@ impl<'a> Builder<'a> {
             shown,
             masks,
             mask_names,
+            restricting,
             lost,
             named,
             left_out: Vec::new(),
@@ -798,7 +819,11 @@ impl<'a> Builder<'a> {
         let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, "the read-only path")));
         for (bind, writable, what) in named {
             let end = self.facts.links.walk(&bind.host);
-            let host = end.map_err(|error| Error::from_walk(what, &bind.host, error))?.real;
+            let end = end.map_err(|error| Error::from_walk(what, &bind.host, error))?;
+            let host = end.real.clone();
+            if !writable && clean(&bind.guest) == clean(&bind.host) {
+                self.restricting.push(Restricting { what, path: bind.host.clone(), end });
+            }
             if let Some((link, real)) =
                 self.facts.cwd_link.as_ref().filter(|_| writable && host == self.facts.cwd)
             {
@@ -895,8 +920,9 @@ impl<'a> Builder<'a> {
         let tops: BTreeSet<PathBuf> = tops.collect();
         let mut protected =
             protected::find(&tops, self.git_is_open, &self.let_through, &self.facts.git, &self.facts.live)?;
+        self.check_restricting(&tops)?;
         // What decided about this run decides about the next one, too.
-        let deciding = self.files.deciding.iter();
+        let deciding = self.restricting.iter().filter(|it| it.what == DECIDING).map(|it| &it.end.real);
         protected.paths.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
         let mut missing = std::mem::take(&mut protected.watched);
         self.lost.append(&mut protected.lost);
@@ -961,6 +987,29 @@ impl<'a> Builder<'a> {
         }
         self.notes.extend(self.lost.iter().cloned());
         Ok((writable, missing))
+    }
+
+    /// Refuses a path that restricts the stage and that a stage could have mean something else in the next run: by another link in
+    /// its place, or by another name of the file.
+    fn check_restricting(&self, tops: &BTreeSet<PathBuf>) -> Result<(), Error> {
+        for Restricting { what, path, end } in &self.restricting {
+            let can_replace = |link: &&PathBuf| tops.iter().any(|top| link.starts_with(top));
+            if let Some(link) = end.links.iter().find(can_replace) {
+                let (path, link, real) = (path.clone(), link.clone(), end.real.clone());
+                return Err(Error::StrayLink { what, path, link, real });
+            }
+            let about = end.metadata();
+            let has_names = |about: &fs::Metadata| {
+                about.is_file() && about.nlink() > 1 && about.uid() == geteuid().as_raw()
+            };
+            let is_in_reach = |about: &fs::Metadata| {
+                tops.iter().any(|top| fs::metadata(top).is_ok_and(|top| top.dev() == about.dev()))
+            };
+            if *what == DECIDING && about.is_ok_and(|about| has_names(&about) && is_in_reach(&about)) {
+                return Err(Error::SecondName { what, path: path.clone() });
+            }
+        }
+        Ok(())
     }
 
     /// Where a tree is mounted: in a tree of the host's a link leads where it leads there, elsewhere the place is made as it was
@@ -1349,9 +1398,8 @@ fn by_habit(files: &Files, facts: &Facts<'_>, cwd: &Path) -> Option<String> {
         return None;
     }
     let fix = "give it --rw . if the stage is to write there";
-    let own = [".config", ".local"].iter().map(|name| facts.home.join(name));
-    if let Some(dir) = own.filter_map(|dir| true_name(&dir).ok()).find(|dir| cwd.starts_with(dir)) {
-        return Some(format!("programs of yours read their settings in `{}`; {fix}", dir.display()));
+    if let Some(dir) = facts.links.kept_directory(cwd) {
+        return Some(format!("programs of yours, or their settings, are kept in `{}`; {fix}", dir.display()));
     }
     let path = facts.path.map(std::env::split_paths).into_iter().flatten();
     let mut programs = path.filter(|dir| dir.is_absolute()).filter_map(|dir| true_name(&dir).ok());

@@ -14,6 +14,10 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l03_a_link_into_the_working_directory_makes_it_read_only", working_directory);
     list.users("escape::l04_a_link_opens_no_mask", masks);
     list.users("escape::l05_an_exchanged_name_is_not_mounted", exchange);
+    list.users("escape::l01_a_tree_that_a_stage_wrote_is_trusted_no_more", written);
+    list.root("escape::l01_root_is_led_into_no_closed_directory_below_a_link", closed_below);
+    list.users("escape::l03_relative_paths_begin_where_the_shell_came_from", relative);
+    list.users("escape::l04_l09_no_link_of_the_stage_s_changes_what_restricts_it", restricting);
     list.users("escape::l01_l02_links_of_ordinary_layouts_are_followed", layouts);
 }
 
@@ -254,6 +258,116 @@ fn exchange(cx: &Cx) {
         assert!(is_untouched(&victim), "after {ran} runs");
     }
     drop(flipping);
+}
+
+/// A directory whose links are followed as a rule, until a stage may write there.
+fn written(cx: &Cx) {
+    let (other, victim) = scene(cx);
+    let bin = cx.home().join(".local/bin");
+    make(cx, &bin);
+    let named = bin.display().to_string();
+    let plant = format!("ln -s {} {named}/data", victim.display());
+    let read = || {
+        let ro = format!("{named}/data:/in");
+        cx.exeat(["run", "--ro", &ro, "--", "cat", "/in/secret"]).cwd(&other).run()
+    };
+    // By default no stage writes there.
+    for cwd in [&bin, &cx.home().join(".local")] {
+        let done = cx.exeat(["run", "--", "sh", "-c", &plant]).cwd(cwd).run();
+        assert_ne!(done.code, Some(0), "{done:?}");
+    }
+    link(cx, &victim.display().to_string(), &bin.join("data"));
+    read().exits(0).prints("top secret\n");
+    fs::remove_file(bin.join("data")).expect("link");
+    cx.exeat(["run", "--rw", &named, "--", "sh", "-c", &plant]).cwd(&other).run().exits(0);
+    read().exits(2).says("a stage could have made");
+    let done = cx.exeat(["run", "--", "true"]).cwd(&other).env("NVM_DIR", &format!("{named}/data")).run();
+    done.exits(0).says("left out");
+}
+
+/// What is below a link may be closed to the stage that made it, and not to root.
+fn closed_below(cx: &Cx) {
+    let (other, _) = scene(cx);
+    let theirs = cx.dir().join("theirs/sub");
+    make(cx, &theirs);
+    put(cx, &theirs.join("secret"), "top secret\n");
+    for path in [cx.dir().join("theirs"), theirs.clone(), theirs.join("secret")] {
+        std::os::unix::fs::chown(&path, Some(4242), Some(4242)).expect("chown");
+        let mode = if path.is_dir() { 0o700 } else { 0o600 };
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("chmod");
+    }
+    let plant = "cat theirs/sub/secret; ln -s theirs/sub data; ln -s theirs/sub/secret c.pem";
+    let done = cx.exeat(["run", "--", "sh", "-c", plant]).run();
+    assert!(!done.stdout().contains("secret"), "{done:?}");
+    for flag in ["--ro", "--rw"] {
+        let bind = format!("{}:/in", cx.dir().join("data").display());
+        let done = cx
+            .exeat(["run", flag, &bind, "--", "sh", "-c", "cat /in/secret; echo x > /in/secret"])
+            .cwd(&other)
+            .run();
+        done.exits(2).says("a stage could have made");
+    }
+    let pem = cx.dir().join("c.pem").display().to_string();
+    let done = cx
+        .exeat(["run", "--", "sh", "-c", "cat $SSL_CERT_FILE"])
+        .cwd(&other)
+        .env("SSL_CERT_FILE", &pem)
+        .run();
+    assert!(!done.stdout().contains("secret"), "{done:?}");
+    assert_eq!(fs::read_to_string(theirs.join("secret")).expect("secret"), "top secret\n");
+}
+
+/// From a directory that a stage's link led to, no relative path leads anywhere.
+fn relative(cx: &Cx) {
+    let (_, victim) = scene(cx);
+    make(cx, &victim.join("data"));
+    plant(cx, &victim);
+    fs::remove_dir(victim.join("data")).expect("directory");
+    let through = cx.dir().join("out");
+    let pwd = through.display().to_string();
+    for flags in [
+        ["--ro", ".."],
+        ["--rw", "."],
+        ["--ro", "../.ssh"],
+        ["--result", "../r.json"],
+        ["--audit", "../a.jsonl"],
+        ["--audit-key", "key.pem"],
+        ["--policy", "secret"],
+    ] {
+        let done = cx.exeat(["run", flags[0], flags[1], "--", "true"]).cwd(&through).env("PWD", &pwd).run();
+        done.exits(2).says("a stage could have made");
+    }
+    assert!(
+        is_untouched(&victim) && !cx.home().join("r.json").exists() && !cx.home().join("a.jsonl").exists()
+    );
+}
+
+/// A mask, a policy and a narrower `--ro` mean the same in the next run.
+fn restricting(cx: &Cx) {
+    make(cx, &cx.dir().join("versions/1/keys"));
+    put(cx, &cx.dir().join("versions/1/keys/k"), "masked\n");
+    put(cx, &cx.dir().join("versions/1/p.toml"), "schema = 1\n");
+    link(cx, "versions/1", &cx.dir().join("conf"));
+    for flags in [
+        ["--mask", "conf/keys"],
+        ["--ro", "conf/keys"],
+        ["--policy", "conf/p.toml"],
+        ["--ceiling", "conf/p.toml"],
+    ] {
+        let done = cx.exeat(["run", flags[0], flags[1], "--", "touch", "started"]).run();
+        done.exits(2).says("a stage could have made");
+        assert!(!cx.dir().join("started").exists(), "{flags:?}");
+    }
+    // A second name of the policy, made while it decided about nothing.
+    put(cx, &cx.dir().join("p.toml"), "schema = 1\n");
+    cx.exeat(["run", "--", "ln", "p.toml", "zz"]).run().exits(0);
+    cx.exeat(["run", "--policy", "p.toml", "--", "true"]).run().exits(2).says("another name");
+    // From standard input, too.
+    put(cx, &cx.dir().join("s.toml"), "schema = 1\n");
+    let script = "exec \"$0\" run --policy - -- sh -c 'echo x >> s.toml || echo refused' < s.toml";
+    let exeat = cx.bench().bin.join("exeat").display().to_string();
+    let done = cx.exeat_plain(["x"]).under(["sh", "-c", script, &exeat]).run();
+    done.exits(0).prints("refused\n");
 }
 
 /// Links that people have, each followed; every program says its name.

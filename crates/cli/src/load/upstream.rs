@@ -218,7 +218,7 @@ fn with_flags(hop: NextHop, args: &UpstreamArgs, machine: &Machine) -> Result<Ne
         let spec: AuthSpec =
             text.parse().map_err(|error| Failure::input("`--upstream-auth`").because(error))?;
         let auth =
-            place(&spec, &machine.cwd, machine).map_err(|error| place_error("--upstream-auth", error))?;
+            place(&spec, &machine.base, machine).map_err(|error| place_error("--upstream-auth", error))?;
         hop.auth = Some(auth);
     }
     if let Some(text) = &args.upstream_bypass {

@@ -33,6 +33,7 @@ impl Place {
     fn machine(&self) -> Machine {
         Machine {
             cwd: self.0.clone(),
+            base: self.0.clone(),
             env: [("HOME".into(), "/home/ann".into())].into(),
             deciding: Default::default(),
         }

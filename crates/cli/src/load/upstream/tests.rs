@@ -8,7 +8,12 @@ use crate::load::parse;
 /// A machine with these variables, in a directory that does not matter.
 fn machine(env: &[(&str, &str)]) -> Machine {
     let env = env.iter().map(|(name, value)| (name.into(), value.into()));
-    Machine { cwd: PathBuf::from("/cwd"), env: env.collect(), deciding: Default::default() }
+    Machine {
+        cwd: PathBuf::from("/cwd"),
+        base: PathBuf::from("/cwd"),
+        env: env.collect(),
+        deciding: Default::default(),
+    }
 }
 
 fn named(text: &str, role: FileRole, shown: &str) -> Named {
