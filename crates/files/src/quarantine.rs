@@ -358,9 +358,13 @@ fn file_at(tree: &File, name: &str) -> Option<FileId> {
     file_id(&fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW).ok()?)
 }
 
-/// Opens a directory in the tree: at one go, or step by step where a directory on the way was closed.
+/// Names that openat2(2) takes at one go, however long each is: PATH_MAX is 4096.
+const STEPS: usize = 15;
+
+/// Opens a directory in the tree: at one go, in pieces where its path is too long for that, or step by step where a directory on
+/// the way was closed.
 fn open_beneath(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
-    match open_at(tree.as_fd(), path) {
+    match open_deep(tree, path) {
         Err(Errno::EACCES) => {}
         other => return other,
     }
@@ -369,6 +373,21 @@ fn open_beneath(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
     for part in path.components() {
         let step = let_in(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
         dir = step;
+    }
+    Ok(dir)
+}
+
+/// Opens a directory in the tree, however long its path is.
+fn open_deep(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
+    match open_at(tree.as_fd(), path) {
+        Err(Errno::ENAMETOOLONG) => {}
+        other => return other,
+    }
+    let mut dir = open_at(tree.as_fd(), Path::new("."))?;
+    let mut parts = path.components().peekable();
+    while parts.peek().is_some() {
+        let piece: PathBuf = parts.by_ref().take(STEPS).collect();
+        dir = open_at(dir.as_fd(), &piece)?;
     }
     Ok(dir)
 }

@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::leftovers::Leftovers;
-use super::{Found, Keys, Missing, Watch, kind, let_in, open_at, open_beneath};
+use super::{Found, Keys, Missing, Watch, kind, let_in, open_beneath, open_deep};
 use crate::names::open_plain;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
@@ -103,8 +103,12 @@ impl Search<'_> {
                     unread.push(at);
                     continue;
                 }
-                // What is not there holds nothing, and what the caller cannot read is no stage's.
-                Err(_) => continue,
+                // What is not there holds nothing, and what the caller cannot read is no stage's. A link is found where it stands.
+                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::EACCES) => continue,
+                Err(_) => {
+                    unread.push(at);
+                    continue;
+                }
             };
             let mut listed = Listed::default();
             let is_whole = self.list(repository, &at, &dir, names, &mut listed, &mut next);
@@ -128,7 +132,8 @@ impl Search<'_> {
         listed: &mut Listed,
         next: &mut VecDeque<PathBuf>,
     ) -> bool {
-        for entry in names.flatten() {
+        for entry in names {
+            let Ok(entry) = entry else { return false };
             if self.room.names == 0 {
                 return false;
             }
@@ -160,7 +165,7 @@ impl Search<'_> {
 
     fn open(&self, at: &Path) -> nix::Result<OwnedFd> {
         let at = if at == Path::new("") { Path::new(".") } else { at };
-        if self.opens { open_beneath(self.tree, at) } else { open_at(self.tree.as_fd(), at) }
+        if self.opens { open_beneath(self.tree, at) } else { open_deep(self.tree, at) }
     }
 
     /// The names in a directory.
@@ -396,6 +401,26 @@ mod tests {
         // Where nothing is to be moved any more, that is counted.
         (0..one + other).for_each(|n| place.link(&format!(".git/logs/refs/{n}")));
         assert_eq!(settle(0), (one, 0, other as u64));
+    }
+
+    /// The path from the tree may be longer than the kernel takes at one go, and that from the repository short enough for git.
+    #[test]
+    fn b14_links_further_down_than_a_path_is_long() {
+        let place = Place::new("deep");
+        let before = place.look(ROOM.names);
+        let flags = nix::fcntl::OFlag::O_PATH | nix::fcntl::OFlag::O_DIRECTORY;
+        let mut dir = OwnedFd::from(File::open(place.root.join(".git/logs/refs")).unwrap());
+        let name = "d".repeat(200);
+        for _ in 0..30 {
+            nix::sys::stat::mkdirat(&dir, name.as_str(), nix::sys::stat::Mode::S_IRWXU).unwrap();
+            dir = nix::fcntl::openat(&dir, name.as_str(), flags, nix::sys::stat::Mode::empty()).unwrap();
+        }
+        nix::unistd::symlinkat("x", &dir, "link").unwrap();
+        let told = place.settle(&before, ROOM, 9);
+        assert!(matches!(&told[..], [(path, true)] if path.ends_with("/link")), "{told:?}");
+        assert!(readlinkat(&dir, "link").is_err());
+        let again = place.look(ROOM.names);
+        assert!(again.unread.is_empty());
     }
 
     /// git makes files in these by name; what is in a fan-out directory it renames into its place.
