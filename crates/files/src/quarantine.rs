@@ -248,7 +248,9 @@ impl Watch {
             })
         });
         let names = self.missing.names.iter().filter_map(|it| {
-            self.look(&it.name, |dir, last, _| crate::stubs::is_stub(Path::new(&it.name), dir, last))
+            self.look(&it.name, |dir, last, _| {
+                crate::stubs::is_stub(Path::new(&it.name), dir, last, &self.keeper)
+            })
         });
         let patterns = self.missing.patterns.iter().flat_map(|pattern| self.settle_pattern(pattern));
         let links = self.missing.links.iter().filter_map(|(name, target)| {

@@ -3,6 +3,7 @@
 //! git obeys such a name at once, in a shell prompt or an editor. Where it was missing at the start, a file of ours has it during the
 //! run, is read-only for the stage, and says to git what a missing one says. Runs share it: each has a shared lock on it, and
 //! whoever gets the lock alone at its end removes it. One that was left behind by `kill -9` is removed at the end of the next run.
+//! A list in the user's state directory, which no stage reaches, says which files are such: what a file says proves nothing.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
@@ -14,11 +15,12 @@ use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
-use nix::sys::stat::{Mode, fstat, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstat, fstatat, lstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
+use serde::{Deserialize, Serialize};
 
 use crate::names::open_plain;
-use crate::quarantine::FileId;
+use crate::quarantine::{FileId, Keeper};
 
 /// Names that are held, and a text that git reads as if there were no file.
 const HELD: [(&str, &str); 2] = [
@@ -26,6 +28,10 @@ const HELD: [(&str, &str); 2] = [
     ("commondir", ".\n"),
     ("config.worktree", "# exeat holds this name while a stage runs\n"),
 ];
+/// The list of the stubs, beside the manifests.
+const LIST: &str = "stubs";
+/// The longest list that is read.
+const LONGEST_LIST: u64 = 1 << 20;
 /// Attempts, where another run removes the file at the same moment.
 const ATTEMPTS: u32 = 8;
 
@@ -58,6 +64,60 @@ fn may_have_commondir(repository: &Path) -> bool {
     is_submodule || (repository.ends_with(".git") && text().is_some_and(|text| !text.lines().any(says_more)))
 }
 
+/// A stub that was made: a line of the list.
+#[derive(Debug, Serialize, Deserialize)]
+struct Made {
+    #[serde(with = "crate::bytes")]
+    path: PathBuf,
+    mark: Mark,
+}
+
+/// A file as it was when it was made: device, inode, and the time of its last change. Nobody can set that time, and writing, a
+/// second link and a new name change it, as does another file that gets the same inode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+struct Mark {
+    id: FileId,
+    changed: (i64, i64),
+}
+
+impl Mark {
+    fn of(stat: &FileStat) -> Self {
+        Self { id: (stat.st_dev, stat.st_ino), changed: (stat.st_ctime, stat.st_ctime_nsec) }
+    }
+}
+
+fn list(dir: &Path) -> Vec<Made> {
+    let text = File::open(dir.join(LIST)).and_then(|file| io::read_to_string(file.take(LONGEST_LIST)));
+    text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
+/// Notes a stub, and forgets those that are gone. The caller has the lock of the list.
+fn note(keeper: &Keeper, path: &Path, mark: Mark) -> io::Result<()> {
+    let Some(dir) = keeper.manifests() else { return Ok(()) };
+    // Where it cannot be looked for now it may come back.
+    let is_gone = |made: &Made| match lstat(&made.path) {
+        Ok(stat) => Mark::of(&stat) != made.mark,
+        Err(errno) => errno == Errno::ENOENT,
+    };
+    let mut all: Vec<Made> = list(&dir).into_iter().filter(|made| !is_gone(made)).collect();
+    all.push(Made { path: path.to_path_buf(), mark });
+    let mut text = String::new();
+    for made in &all {
+        text += &serde_json::to_string(made)?;
+        text.push('\n');
+    }
+    let beginning = dir.join(format!(".{LIST}"));
+    std::fs::write(&beginning, text)?;
+    std::fs::rename(&beginning, dir.join(LIST))
+}
+
+/// Whether a file is a stub that exeat has made, and nothing has happened to it since.
+fn is_known(keeper: &Keeper, file: &File) -> io::Result<bool> {
+    let stat = fstat(file)?;
+    let listed = keeper.manifests().map(|dir| list(&dir)).unwrap_or_default();
+    Ok(stat.st_nlink == 1 && listed.iter().any(|made| made.mark == Mark::of(&stat)))
+}
+
 /// A name that is held. Dropping it releases the name, and removes the file where nobody else holds it.
 #[derive(Debug)]
 pub struct Stub {
@@ -72,8 +132,8 @@ impl Stub {
     /// Holds a name, if it is one that can be held, in a repository that is there. `None` also for a file that somebody else has made.
     ///
     /// # Errors
-    /// What keeps the file from being made or locked.
-    pub fn hold(path: &Path) -> io::Result<Option<Self>> {
+    /// What keeps the file from being made or locked; that a file says what a stub says, and exeat has not made it.
+    pub fn hold(path: &Path, keeper: &Keeper) -> io::Result<Option<Self>> {
         let Some((text, repository)) = text_of(path) else { return Ok(None) };
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(None) };
         let there = |error: &io::Error| {
@@ -90,9 +150,15 @@ impl Stub {
             _ => return Ok(None),
         };
         let mut stub = Self { path: path.to_path_buf(), dir, name: name.to_owned(), text, lock: None };
+        // No other run looks at a stub of ours before it is in the list.
+        let _list = keeper.lock()?;
+        let mut made = None;
         for _ in 0..ATTEMPTS {
             match open(&stub.dir, name.as_ref()) {
                 Ok(file) if !says(&file, text) => return Ok(None),
+                Ok(file) if made != Some(Mark::of(&fstat(&file)?)) && !is_known(keeper, &file)? => {
+                    return Err(io::Error::other(UNKNOWN));
+                }
                 Ok(_) => {
                     // Another description: reading has moved on in that one.
                     let file = open(&stub.dir, name.as_ref())?;
@@ -108,7 +174,15 @@ impl Stub {
                     }
                     stub.lock = None;
                 }
-                Err(Errno::ENOENT) => make(&stub.dir, name.as_ref(), text)?,
+                Err(Errno::ENOENT) => {
+                    made = make(&stub.dir, name.as_ref(), text)?;
+                    if let Some(mark) = made
+                        && let Err(error) = note(keeper, path, mark)
+                    {
+                        let _ = unlinkat(&stub.dir, name, UnlinkatFlags::NoRemoveDir);
+                        return Err(error);
+                    }
+                }
                 // A symbolic link.
                 Err(Errno::ELOOP) => return Ok(None),
                 Err(errno) => return Err(errno.into()),
@@ -149,10 +223,18 @@ impl Drop for Stub {
     }
 }
 
-/// Whether a file is a stub of any run's, by its path below a tree. It says nothing to git, whoever has made it.
-pub(crate) fn is_stub(path: &Path, dir: BorrowedFd<'_>, name: &OsStr) -> bool {
-    text_of(path).is_some_and(|(text, _)| open(dir, name.as_ref()).is_ok_and(|file| says(&file, text)))
+/// Whether a file is a stub of a run's, by its path below a tree. One that only says the same is not: whoever made it may have
+/// another name for it, and write there later.
+pub(crate) fn is_stub(path: &Path, dir: BorrowedFd<'_>, name: &OsStr, keeper: &Keeper) -> bool {
+    text_of(path).is_some_and(|(text, _)| {
+        let file = open(dir, name.as_ref()).ok().filter(|file| says(file, text));
+        // The run that makes one just now has the lock.
+        file.is_some_and(|file| keeper.lock().is_ok_and(|_list| is_known(keeper, &file).unwrap_or(false)))
+    })
 }
+
+const UNKNOWN: &str =
+    "a file there says what one of exeat's says, and exeat has not made it: remove it, unless it is yours";
 
 fn open(dir: impl AsFd, name: &Path) -> nix::Result<File> {
     let flags = OFlag::O_RDONLY | OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK | OFlag::O_CLOEXEC;
@@ -166,8 +248,8 @@ fn says(file: &File, text: &str) -> bool {
     is_short && file.take(text.len() as u64).read_to_end(&mut read).is_ok() && read == text.as_bytes()
 }
 
-/// Makes a stub, in one step for whoever looks. One that is there by then is as good.
-fn make(dir: &OwnedFd, name: &Path, text: &str) -> io::Result<()> {
+/// Makes a stub, in one step for whoever looks. `None` where something is there by then.
+fn make(dir: &OwnedFd, name: &Path, text: &str) -> io::Result<Option<Mark>> {
     let new = format!(".exeat-{:016x}", crate::quarantine::random());
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     let file = openat(dir, new.as_str(), flags, Mode::from_bits_truncate(0o644))?;
@@ -177,15 +259,16 @@ fn make(dir: &OwnedFd, name: &Path, text: &str) -> io::Result<()> {
         if geteuid().is_root() {
             fchown(&file, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))?;
         }
-        Ok(renameat2(dir, new.as_str(), dir, name, RenameFlags::RENAME_NOREPLACE)?)
+        renameat2(dir, new.as_str(), dir, name, RenameFlags::RENAME_NOREPLACE)?;
+        Ok(Mark::of(&fstat(&file)?))
     });
-    if let Err(error) = made {
-        let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
-        if error.kind() != io::ErrorKind::AlreadyExists {
-            return Err(error);
+    match made {
+        Ok(mark) => Ok(Some(mark)),
+        Err(error) => {
+            let _ = unlinkat(dir, new.as_str(), UnlinkatFlags::NoRemoveDir);
+            if error.kind() == io::ErrorKind::AlreadyExists { Ok(None) } else { Err(error) }
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]
@@ -203,26 +286,62 @@ mod tests {
         dir.canonicalize().unwrap()
     }
 
+    fn keeper(dir: &Path) -> Keeper {
+        Keeper { run: "RUN".into(), state: Some(dir.join("state")) }
+    }
+
+    /// A file of the stage's that says the same may have another name, through which a later stage writes.
+    #[test]
+    fn l06_takes_no_file_that_says_the_same_for_a_stub() {
+        let dir = repository("lookalike");
+        let (path, keeper) = (dir.join(".git/commondir"), keeper(&dir));
+        let is_ours = || {
+            let git = OwnedFd::from(File::open(dir.join(".git")).unwrap());
+            is_stub(Path::new(".git/commondir"), git.as_fd(), OsStr::new("commondir"), &keeper)
+        };
+        fs::write(&path, ".\n").unwrap();
+        assert!(!is_ours() && Stub::hold(&path, &keeper).is_err());
+        fs::remove_file(&path).unwrap();
+        let stub = Stub::hold(&path, &keeper).unwrap().unwrap();
+        assert!(is_ours());
+        // Nor is one of exeat's that somebody has linked, or has made anew.
+        fs::hard_link(&path, dir.join("link")).unwrap();
+        assert!(!is_ours() && Stub::hold(&path, &keeper).is_err());
+        fs::remove_file(dir.join("link")).unwrap();
+        assert!(!is_ours(), "its time has changed");
+        drop(stub);
+        assert!(!path.exists());
+        // Without a state directory nobody knows of the others'.
+        let nowhere = Keeper { run: "RUN".into(), state: None };
+        let stub = Stub::hold(&path, &nowhere).unwrap().unwrap();
+        assert!(Stub::hold(&path, &nowhere).is_err());
+        drop(stub);
+        assert!(!path.exists());
+        fs::remove_dir_all(dir).unwrap();
+    }
+
     #[test]
     fn l06_removes_a_stub_with_its_last_holder_and_no_other_file() {
         let dir = repository("shared");
+        let keeper = keeper(&dir);
         for name in [".git/commondir", ".git/config.worktree"] {
             let path = dir.join(name);
-            let one = Stub::hold(&path).unwrap().unwrap();
-            let other = Stub::hold(&path).unwrap().unwrap();
+            let one = Stub::hold(&path, &keeper).unwrap().unwrap();
+            let other = Stub::hold(&path, &keeper).unwrap().unwrap();
             assert_eq!(one.id(), other.id());
             drop(one);
             assert!(path.exists(), "{name} is the other's still");
             drop(other);
             assert!(!path.exists(), "{name}");
             // Left behind, as after SIGKILL.
-            fs::write(&path, text_of(&path).unwrap().0).unwrap();
-            drop(Stub::hold(&path).unwrap().unwrap());
+            Stub::hold(&path, &keeper).unwrap().unwrap().lock = None;
+            assert!(path.exists());
+            drop(Stub::hold(&path, &keeper).unwrap().unwrap());
             assert!(!path.exists(), "{name}");
             fs::write(&path, "somebody's").unwrap();
-            assert!(Stub::hold(&path).unwrap().is_none());
+            assert!(Stub::hold(&path, &keeper).unwrap().is_none());
             fs::remove_file(&path).unwrap();
-            let stub = Stub::hold(&path).unwrap().unwrap();
+            let stub = Stub::hold(&path, &keeper).unwrap().unwrap();
             fs::remove_file(&path).unwrap();
             fs::write(&path, "somebody's").unwrap();
             drop(stub);
@@ -236,7 +355,7 @@ mod tests {
         let dir = repository("none");
         fs::remove_file(dir.join(".git/HEAD")).unwrap();
         for name in [".git/commondir", "commondir", ".git/other", "away/.git/commondir"] {
-            assert!(Stub::hold(&dir.join(name)).unwrap().is_none(), "{name}");
+            assert!(Stub::hold(&dir.join(name), &keeper(&dir)).unwrap().is_none(), "{name}");
         }
         fs::remove_dir_all(dir).unwrap();
     }
@@ -245,7 +364,7 @@ mod tests {
     #[test]
     fn l06_makes_no_commondir_that_changes_what_git_reads() {
         let dir = repository("bare");
-        let path = dir.join(".git/commondir");
+        let (path, keeper) = (dir.join(".git/commondir"), keeper(&dir));
         for (config, is_held) in [
             ("[core]\n\tbare = true\n", false),
             ("[core] bare\n", false),
@@ -253,7 +372,7 @@ mod tests {
             ("[core]\n\tbare = false\n", true),
         ] {
             fs::write(dir.join(".git/config"), config).unwrap();
-            assert_eq!(Stub::hold(&path).unwrap().is_some(), is_held, "{config}");
+            assert_eq!(Stub::hold(&path, &keeper).unwrap().is_some(), is_held, "{config}");
         }
         fs::remove_dir_all(dir).unwrap();
     }

@@ -199,7 +199,7 @@ pub(crate) fn run_on(
         let descriptors = plan.limits.descriptors(soft, hard);
         let held = journal.as_ref().map(Journal::keep_locked).transpose();
         let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);
-        let (stubs, not_made) = hold_stubs(&plan);
+        let (stubs, not_made) = hold_stubs(&plan, &keeper);
         let made: Vec<_> = stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?))).collect();
         let (log_of_run, begun) = (log.clone(), Cell::new(false));
         let this = Run { plan: &plan, stubs: &made, run, descriptors, log: log_of_run, begun, held };
@@ -408,7 +408,7 @@ fn noted(Found { path, moved }: &Found) -> Note {
 
 /// Holds the names of git's that are missing, and those that a stub of another run's has. Returns a line for each that cannot be
 /// held; what a stage makes there is set aside at the end of the run.
-fn hold_stubs(plan: &Plan) -> (Vec<Stub>, Vec<String>) {
+fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
     let missing = plan.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
     let there = plan.mounts.iter().filter_map(|mount| match mount {
         Mount::ReadOnly { host, .. } => Some(host.clone()),
@@ -417,7 +417,7 @@ fn hold_stubs(plan: &Plan) -> (Vec<Stub>, Vec<String>) {
     let names: BTreeSet<PathBuf> = missing.chain(there).collect();
     let (mut stubs, mut lines) = (Vec::new(), Vec::new());
     for name in &names {
-        match Stub::hold(name) {
+        match Stub::hold(name, keeper) {
             Ok(stub) => stubs.extend(stub),
             Err(error) => lines.push(format!(
                 "`{}` could not be held ({error}): what the stage makes there is moved at its end",

@@ -69,12 +69,12 @@ struct Made {
 
 impl Keeper {
     /// The directory of the manifests.
-    fn manifests(&self) -> Option<PathBuf> {
+    pub(crate) fn manifests(&self) -> Option<PathBuf> {
         self.state.as_ref().map(|state| state.join(MANIFESTS))
     }
 
     /// Takes the lock of the directory of the manifests: whoever holds it makes directories of trees.
-    pub(super) fn lock(&self) -> io::Result<Option<Flock<File>>> {
+    pub(crate) fn lock(&self) -> io::Result<Option<Flock<File>>> {
         let Some(dir) = self.manifests() else { return Ok(None) };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
         let mut file = File::open(&dir)?;
