@@ -187,7 +187,7 @@ impl Watch {
     /// # Errors
     /// Why it cannot be made, each time anew.
     pub fn store(&self) -> io::Result<&Store> {
-        let make = || Store::open(self.tree(), &self.missing.tree, self.directory, &self.keeper);
+        let make = || Store::open(self.tree(), &self.missing.tree, &self.keeper);
         self.store.get_or_init(make).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
     }
 
@@ -265,6 +265,30 @@ impl Watch {
         pointers.chain(names).chain(patterns).chain(links).chain(bare).collect()
     }
 
+    /// Moves aside what the stage has put under the name of the quarantine, also where nothing else is to be moved: the next run
+    /// would find it there.
+    fn settle_directory(&self) -> Option<Found> {
+        let path = self.missing.tree.join(DIRECTORY);
+        let is_new = || {
+            let there = let_in(self.tree(), || open_at(self.tree(), Path::new(DIRECTORY)));
+            let there = there.and_then(|dir| fstat(&dir)).map(|stat| (stat.st_dev, stat.st_ino));
+            // One that was there before stays until there is something to move: it may be another user's quarantine.
+            self.directory.is_none() || there.ok() != self.directory
+        };
+        if self.store.get().is_none() && !(is_new() && store::is_strange(self.tree(), &self.keeper)) {
+            return None;
+        }
+        match self.store() {
+            Ok(store) => {
+                let to = self.missing.tree.join(store.strange()?);
+                Some(Found { path, moved: Ok(to) })
+            }
+            Err(error) => {
+                store::is_strange(self.tree(), &self.keeper).then(|| Found { path, moved: Err(error) })
+            }
+        }
+    }
+
     /// Moves aside what a pattern stands for and was not there at the start.
     fn settle_pattern(&self, pattern: &Pattern) -> Vec<Found> {
         let at = if pattern.dir.is_empty() { "." } else { pattern.dir.as_str() };
@@ -335,6 +359,7 @@ pub fn finish(watches: &[Watch]) -> Leftovers {
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     let settled: Vec<Vec<Found>> = watches.iter().map(Watch::settle_names).collect();
     settled.into_iter().flatten().for_each(|found| told.add(found));
+    watches.iter().filter_map(Watch::settle_directory).for_each(|found| told.add(found));
     let mut left = MOVED;
     for watch in watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
@@ -755,8 +780,9 @@ mod tests {
         // The run's directory, and what is to lie in it.
         fs::create_dir_all(tree.join(DIRECTORY).join("RUN/.envrc")).unwrap();
         let found = done(watch);
-        assert!(found.len() == 3 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
-        for Found { path, moved } in &found {
+        assert!(found.len() == 4 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+        assert_eq!(found[3].path, tree.join(DIRECTORY), "the stage's own");
+        for Found { path, moved } in &found[..3] {
             assert!(fs::symlink_metadata(path).is_err());
             assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
         }
@@ -766,7 +792,12 @@ mod tests {
     /// Whatever the stage puts under the name of the quarantine leads nowhere, and is set aside with the rest.
     #[test]
     fn l08_the_quarantine_cannot_be_made_beforehand() {
-        let make: [fn(&Path, &Path); 4] = [
+        let make: [fn(&Path, &Path); 5] = [
+            |at, _| {
+                // As exeat makes its own.
+                fs::create_dir(at).unwrap();
+                mode(at, 0o700);
+            },
             |at, outside| symlink(outside, at).unwrap(),
             |at, _| fs::write(at, "x").unwrap(),
             |at, outside| {
@@ -790,7 +821,10 @@ mod tests {
             fs::write(tree.join(".envrc"), "evil").unwrap();
             make(&tree.join(DIRECTORY), &outside);
             let found = done(watch);
-            let [Found { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
+            let [Found { moved: Ok(moved), .. }, Found { path, moved: Ok(_) }] = &found[..] else {
+                panic!("{found:?}")
+            };
+            assert_eq!(*path, tree.join(DIRECTORY));
             assert_eq!(*moved, tree.join(DIRECTORY).join("RUN/.envrc"));
             assert_eq!(fs::read(moved).unwrap(), b"evil");
             assert!(fs::symlink_metadata(tree.join(DIRECTORY).join("RUN").join(DIRECTORY)).is_ok());
@@ -802,6 +836,62 @@ mod tests {
             mode(&tree.join(DIRECTORY).join("RUN").join(DIRECTORY), 0o700);
             fs::remove_dir_all(root).unwrap();
         }
+    }
+
+    /// A directory like exeat's own that an earlier stage has made is not taken for one, and goes though nothing else does.
+    #[test]
+    fn l08_a_quarantine_that_exeat_did_not_make_is_moved() {
+        let root = scratch("adopted");
+        let (tree, state) = (root.join("tree"), root.join("state"));
+        let start = |run: &str| {
+            let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
+            Watch::start(missing, Keeper { run: run.into(), state: Some(state.clone()) }).unwrap()
+        };
+        let forge = || {
+            fs::create_dir(tree.join(DIRECTORY)).unwrap();
+            mode(&tree.join(DIRECTORY), 0o700);
+        };
+        let watch = start("ONE");
+        forge();
+        let found = done(watch);
+        let [Found { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((path, moved), (&tree.join(DIRECTORY), &tree.join(DIRECTORY).join("ONE").join(DIRECTORY)));
+        assert!(done(start("TWO")).is_empty(), "exeat's own stays");
+        // One of which nobody knows any more who made it.
+        fs::remove_dir_all(tree.join(DIRECTORY)).unwrap();
+        forge();
+        let watch = start("THREE");
+        fs::write(tree.join(".envrc"), "evil").unwrap();
+        assert_eq!(done(watch).len(), 2);
+        assert_eq!(fs::read(tree.join(DIRECTORY).join(".gitignore")).unwrap(), b"*\n");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// A stage may close the top of the tree. For root no directory is closed.
+    #[test]
+    fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
+        let root = scratch("closed");
+        let (tree, state) = (root.join("tree"), root.join("state"));
+        for number in 0..3 {
+            let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
+            let keeper = Keeper { run: format!("RUN{number}"), state: Some(state.clone()) };
+            let watch = Watch::start(missing, keeper).unwrap();
+            fs::write(tree.join(".envrc"), "evil").unwrap();
+            // In the first round there is no quarantine yet; in the last one it is the stage's.
+            if number == 2 {
+                fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
+                fs::create_dir(tree.join(DIRECTORY)).unwrap();
+            }
+            mode(&tree, 0);
+            let found = done(watch);
+            assert_eq!(fs::metadata(&tree).unwrap().permissions().mode() & 0o777, 0);
+            mode(&tree, 0o755);
+            assert_eq!(found.len(), if number == 2 { 2 } else { 1 }, "{found:?}");
+            assert!(found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+            assert_eq!(names_in(&tree), [DIRECTORY]);
+        }
+        assert_eq!(names_in(&root.join("away")), [".gitignore", "RUN0", "RUN1"]);
+        fs::remove_dir_all(root).unwrap();
     }
 
     /// Where the directory cannot be made, what the stage has made is renamed where it stands.

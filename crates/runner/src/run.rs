@@ -11,6 +11,7 @@ use std::io::{self, PipeWriter};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt as _;
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
@@ -415,7 +416,8 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
         _ => None,
     });
     let names: BTreeSet<PathBuf> = missing.chain(there).collect();
-    let (mut stubs, mut lines) = (Vec::new(), Vec::new());
+    let mut stubs = Vec::new();
+    let mut lines: Vec<String> = linked_elsewhere(plan, &names).into_iter().collect();
     for name in &names {
         match Stub::hold(name, keeper) {
             Ok(stub) => stubs.extend(stub),
@@ -426,6 +428,25 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
         }
     }
     (stubs, lines)
+}
+
+/// Returns a line on protected files in writable trees that have another name: read-only is the protected one alone.
+fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
+    let is_linked = |name: &&PathBuf| {
+        plan.missing.iter().any(|missing| name.starts_with(&missing.tree))
+            && std::fs::symlink_metadata(name).is_ok_and(|meta| meta.is_file() && meta.nlink() > 1)
+    };
+    let mut linked = names.iter().filter(is_linked);
+    let first = linked.next()?;
+    let others = match linked.count() {
+        0 => String::new(),
+        others => format!(", and {others} more protected files"),
+    };
+    let first = exeat_audit::escape(first.as_os_str().as_bytes(), 1024);
+    Some(format!(
+        "`{first}`{others}: the file has more than one name (a hard link), and the stage may write to it through another one. \
+         Make it one of its own: copy it, and rename the copy over it"
+    ))
 }
 
 /// The writable tree that a path lies in, and its place there.

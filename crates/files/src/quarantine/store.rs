@@ -14,8 +14,8 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::{Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
-use nix::sys::stat::{FileStat, Mode, SFlag, fstat, mkdirat};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::{Deserialize, Serialize};
 
@@ -167,6 +167,8 @@ pub struct Store {
     /// The tree's owner, where that is not this process's user.
     owner: Option<(Uid, Gid)>,
     directory: FileId,
+    /// Where that is, below the tree, which had the name of the [`DIRECTORY`] and was not exeat's.
+    strange: Option<PathBuf>,
     inner: Mutex<Inner>,
 }
 
@@ -182,33 +184,33 @@ struct Inner {
 }
 
 impl Store {
-    /// Makes the run's directory in a tree. `known`: the tree's [`DIRECTORY`] as it was before the stage started.
-    pub(super) fn open(
-        tree: BorrowedFd<'_>,
-        path: &Path,
-        known: Option<FileId>,
-        keeper: &Keeper,
-    ) -> io::Result<Self> {
+    /// Makes the run's directory in a tree.
+    pub(super) fn open(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<Self> {
         let stat = fstat(tree)?;
         let caller = geteuid();
         let owner = (stat.st_uid != caller.as_raw() && caller.is_root())
             .then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
         let _lock = keeper.lock()?;
         let (mut strange, mut is_new) = (None, true);
-        let outer = match open_at(tree, Path::new(DIRECTORY)) {
-            Ok(dir) if is_ours(&dir, &stat, known, keeper)? => {
+        let outer = match let_in(tree, || open_at(tree, Path::new(DIRECTORY))) {
+            Ok(dir) if is_ours(&dir, &stat, keeper)? => {
                 is_new = false;
                 dir
             }
             Err(Errno::ENOENT) => make_outer(tree, owner)?,
             // The stage's, whatever it is: it has no business under this name, and is set aside first.
-            Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR | Errno::EACCES) => {
+            Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => {
                 let name = format!("{DIRECTORY}.{:016x}", random());
                 let_in(tree, || {
                     renameat2(tree, DIRECTORY, tree, name.as_str(), RenameFlags::RENAME_NOREPLACE)
                 })?;
+                let made = make_outer(tree, owner).inspect_err(|_| {
+                    let back =
+                        || renameat2(tree, name.as_str(), tree, DIRECTORY, RenameFlags::RENAME_NOREPLACE);
+                    let _ = let_in(tree, back);
+                });
                 strange = Some(name);
-                make_outer(tree, owner)?
+                made?
             }
             Err(errno) => return Err(errno.into()),
         };
@@ -228,16 +230,18 @@ impl Store {
             Err(error) => (None, Some(error)),
         };
         let inner = Inner { manifest, taken: HashSet::new(), numbered: 0, unlisted };
-        let store = Self {
+        let mut store = Self {
             dir,
             place: Path::new(DIRECTORY).join(name),
             tree: path.to_path_buf(),
             owner,
             directory,
+            strange: None,
             inner: Mutex::new(inner),
         };
         if let Some(name) = strange {
-            store.take(tree, OsStr::new(&name), Path::new(DIRECTORY))?;
+            let take = || store.take(tree, OsStr::new(&name), Path::new(DIRECTORY));
+            store.strange = Some(let_in(tree, take)?);
         }
         Ok(store)
     }
@@ -288,6 +292,11 @@ impl Store {
         Ok(item.to)
     }
 
+    /// Where that is, below the tree, which had the name of the [`DIRECTORY`] and was not exeat's.
+    pub(super) fn strange(&self) -> Option<&Path> {
+        self.strange.as_deref()
+    }
+
     /// Why `exeat state list` does not know all that is here.
     pub(super) fn unlisted(&self) -> Option<String> {
         let inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
@@ -321,12 +330,24 @@ impl Store {
     }
 }
 
-/// Whether a [`DIRECTORY`] is one of exeat's: the one that was there before the stage, or one that another run has made since.
-fn is_ours(dir: &OwnedFd, tree: &FileStat, known: Option<FileId>, keeper: &Keeper) -> io::Result<bool> {
+/// Whether there is something in a tree under the name of the [`DIRECTORY`] that is not exeat's.
+pub(super) fn is_strange(tree: BorrowedFd<'_>, keeper: &Keeper) -> bool {
+    // A run that makes one just now has the lock.
+    let _lock = keeper.lock();
+    match let_in(tree, || open_at(tree, Path::new(DIRECTORY))) {
+        Ok(dir) => !fstat(tree).is_ok_and(|tree| is_ours(&dir, &tree, keeper).unwrap_or(false)),
+        // There is something, or the tree is a single file.
+        Err(_) => fstatat(tree, DIRECTORY, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok(),
+    }
+}
+
+/// Whether a [`DIRECTORY`] is one that exeat has made. That it was there before the stage started proves nothing: an earlier stage may
+/// have made it.
+fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> {
     let stat = fstat(dir)?;
     let id = (stat.st_dev, stat.st_ino);
     let is_private = stat.st_uid == tree.st_uid || stat.st_uid == geteuid().as_raw();
-    Ok(is_private && stat.st_mode & 0o7777 == 0o700 && (known == Some(id) || keeper.has_made(id)))
+    Ok(is_private && stat.st_mode & 0o7777 == 0o700 && keeper.has_made(id))
 }
 
 /// Makes the [`DIRECTORY`] of a tree, which git passes over.
