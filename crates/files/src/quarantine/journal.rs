@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
+use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::fstat;
@@ -27,6 +28,10 @@ const LIVE: &str = "exeat/live";
 const LONGEST: u64 = 64 << 20;
 /// Journals that are read at one start.
 const MOST: usize = 4096;
+/// How long a tree is waited for that is not found. With its journal goes what is known of its names.
+const PATIENCE: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// Killed runs that are kept because their trees are not found.
+const WAITING: usize = 256;
 
 /// One watch of a journal.
 #[derive(Debug, Serialize, Deserialize)]
@@ -40,6 +45,9 @@ struct Entry {
     /// A hash that another version of exeat may compute otherwise: then the hashes of `contents` say nothing.
     check: u64,
     directory: Option<FileId>,
+    /// The tree was not found when the run was to be settled: that was told.
+    #[serde(default)]
+    waits: bool,
 }
 
 const CHECK: &str = "check";
@@ -55,23 +63,29 @@ impl Entry {
             keys: watch.keys,
             check: watch.keys.hash_one(CHECK),
             directory: watch.directory,
+            waits: false,
         })
     }
 
-    /// Watches again, if the tree is still the same.
-    fn resume(self, keeper: &Keeper) -> io::Result<Watch> {
+    /// Opens the tree, if it is still the same.
+    fn tree(&self) -> io::Result<File> {
         let tree = File::from(open_plain(&self.missing.tree)?);
         let stat = fstat(&tree)?;
         if (stat.st_dev, stat.st_ino) != self.id {
-            return Err(io::Error::new(io::ErrorKind::NotFound, "another directory has its name now"));
+            return Err(io::Error::other("another directory has its name now"));
         }
+        Ok(tree)
+    }
+
+    /// Watches again in the tree.
+    fn resume(self, tree: File, keeper: &Keeper) -> Watch {
         let mut missing = self.missing;
         let mut contents = self.contents;
         if self.keys.hash_one(CHECK) != self.check {
             missing.repositories.clear();
             contents.clear();
         }
-        Ok(Watch {
+        Watch {
             missing,
             tree,
             files: self.files,
@@ -80,7 +94,7 @@ impl Entry {
             directory: self.directory,
             keeper: keeper.clone(),
             store: OnceLock::new(),
-        })
+        }
     }
 }
 
@@ -180,10 +194,12 @@ pub struct Interrupted {
     pub passed: Vec<String>,
 }
 
-/// Settles the runs that were killed: moves aside what their stages have made under protected names.
+/// Settles the runs that were killed: moves aside what their stages have made under protected names. A tree that is not found, or
+/// whose name is a link now, stays in its journal, as it may come back.
 #[must_use]
 pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
     let mut all = Vec::new();
+    let mut waiting = 0;
     for (path, run) in journals(state) {
         let Ok(file) = OpenOptions::new().read(true).write(true).open(&path) else { continue };
         // Held by a live run, or by another start that settles it.
@@ -192,28 +208,61 @@ pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
         if !lock.metadata().is_ok_and(same) {
             continue;
         }
+        // How long it waits is counted from the start of the run.
+        let since = lock.metadata().and_then(|meta| meta.modified()).unwrap_or_else(|_| SystemTime::now());
+        let is_old = since.elapsed().is_ok_and(|age| age > PATIENCE);
+        let (mut later, mut has_changed) = (Vec::new(), false);
         let mut settled = Interrupted { run: run.clone(), found: Leftovers::default(), passed: Vec::new() };
         let keeper = Keeper { run, state: Some(state.to_path_buf()) };
         match read(&lock) {
             Ok(entries) => {
                 let mut watches = Vec::new();
-                for entry in entries {
-                    let tree = entry.missing.tree.clone();
-                    match entry.resume(&keeper) {
-                        Ok(watch) => watches.push(watch),
-                        // With the tree went what was in it.
-                        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                        Err(error) => settled.passed.push(format!("`{}`: {error}", tree.display())),
+                for mut entry in entries {
+                    let why = match entry.tree() {
+                        Ok(tree) => {
+                            has_changed = true;
+                            watches.push(entry.resume(tree, &keeper));
+                            continue;
+                        }
+                        Err(error) => format!("`{}`: {error}", entry.missing.tree.display()),
+                    };
+                    if is_old || waiting >= WAITING {
+                        settled.passed.push(format!("{why}; it is not looked for any more"));
+                        continue;
                     }
+                    if !entry.waits {
+                        has_changed = true;
+                        settled.passed.push(format!("{why}; starts of the next 30 days look for it"));
+                    }
+                    entry.waits = true;
+                    later.push(entry);
                 }
                 settled.found = finish(&watches);
             }
             Err(error) => settled.passed.push(format!("`{}`: {error}", path.display())),
         }
-        let _ = fs::remove_file(&path);
-        all.push(settled);
+        if later.is_empty() {
+            let _ = fs::remove_file(&path);
+        } else {
+            waiting += 1;
+            if has_changed && let Err(error) = keep(&path, &later, since) {
+                settled.passed.push(format!("`{}`: {error}", path.display()));
+            }
+        }
+        if has_changed || !settled.passed.is_empty() {
+            all.push(settled);
+        }
     }
     all
+}
+
+/// Writes a journal anew with the trees that were not found, as old as it was.
+fn keep(path: &Path, entries: &[Entry], since: SystemTime) -> io::Result<()> {
+    let beginning = path.with_extension("later");
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beginning)?;
+    file.write_all(&serde_json::to_vec(entries)?)?;
+    file.set_modified(since)?;
+    fs::rename(&beginning, path)
 }
 
 /// What the stages of live runs, and of killed ones that are not settled yet, may have made: names that were missing, or different,
@@ -244,6 +293,10 @@ impl Live {
     }
 
     fn add(&mut self, entry: Entry) {
+        // The names of another directory at its place are the caller's.
+        if entry.waits && entry.tree().is_err() {
+            return;
+        }
         let Missing { tree, names, patterns, links, pointers, .. } = entry.missing;
         self.names.extend(names.into_iter().map(|it| tree.join(it.name)));
         self.patterns.extend(patterns.into_iter().map(|it| (tree.join(it.dir), it.name, it.known)));
@@ -270,5 +323,87 @@ impl Live {
                 fs::symlink_metadata(path)
                     .is_ok_and(|meta| !meta.is_dir() && Some((meta.dev(), meta.ino())) != *was)
             })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::MissingName;
+    use super::*;
+    use crate::protected::Obeyed;
+
+    struct Place(PathBuf);
+
+    impl Place {
+        /// A run that was killed, whose stage has made `.envrc` in `tree`.
+        fn new(name: &str) -> Self {
+            let place = Self(std::env::temp_dir().join(format!("journal-{name}-{}", std::process::id())));
+            fs::create_dir_all(place.tree()).unwrap();
+            let names = vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }];
+            let missing = Missing { tree: place.tree(), names, ..Missing::default() };
+            let keeper = Keeper { run: "RUN".into(), state: Some(place.state()) };
+            let watch = Watch::start(missing, keeper).unwrap();
+            drop(Journal::write(&place.state(), "RUN", &[watch]).unwrap());
+            fs::write(place.tree().join(".envrc"), "evil").unwrap();
+            place
+        }
+
+        fn tree(&self) -> PathBuf {
+            self.0.join("tree")
+        }
+
+        fn state(&self) -> PathBuf {
+            self.0.join("state")
+        }
+
+        /// How many runs were told, lines, and names that were moved.
+        fn settle(&self) -> (usize, usize, usize) {
+            let all = settle_interrupted(&self.state());
+            let sum = |count: fn(&Interrupted) -> usize| all.iter().map(count).sum();
+            (all.len(), sum(|it| it.passed.len()), sum(|it| it.found.named.len()))
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    /// For the moment of a start the tree may have another name, or a link or another directory its name.
+    #[test]
+    fn l08_a_killed_run_is_settled_when_its_tree_is_back() {
+        let instead: [fn(&Path); 3] =
+            [|_| (), |tree| symlink("/", tree).unwrap(), |tree| fs::create_dir(tree).unwrap()];
+        for (number, instead) in instead.into_iter().enumerate() {
+            let place = Place::new(&format!("back-{number}"));
+            let (tree, away) = (place.tree(), place.0.join("away"));
+            fs::rename(&tree, &away).unwrap();
+            instead(&tree);
+            assert_eq!(place.settle(), (1, 1, 0), "told once");
+            assert_eq!(place.settle(), (0, 0, 0));
+            let mut live = Live::default();
+            live.read(&place.state());
+            assert!(!live.has_made(&tree.join(".envrc")), "another directory has other names");
+            let _ = fs::remove_file(&tree).or_else(|_| fs::remove_dir(&tree));
+            fs::rename(&away, &tree).unwrap();
+            assert_eq!(place.settle(), (1, 0, 1));
+            assert!(!tree.join(".envrc").exists());
+            assert_eq!(journals(&place.state()), []);
+        }
+    }
+
+    #[test]
+    fn l08_a_killed_run_whose_tree_is_gone_is_forgotten_in_the_end() {
+        let place = Place::new("gone");
+        fs::remove_dir_all(place.tree()).unwrap();
+        assert_eq!(place.settle(), (1, 1, 0));
+        let file = File::options().write(true).open(place.state().join(LIVE).join("RUN.json")).unwrap();
+        let long_ago = SystemTime::now() - PATIENCE - Duration::from_secs(60);
+        file.set_modified(long_ago).unwrap();
+        assert_eq!(place.settle(), (1, 1, 0), "and that is told");
+        assert_eq!(journals(&place.state()), []);
     }
 }
