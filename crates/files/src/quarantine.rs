@@ -284,7 +284,7 @@ impl Watch {
                 Some(Found { path, moved: Ok(to) })
             }
             Err(error) => {
-                store::is_strange(self.tree(), &self.keeper).then(|| Found { path, moved: Err(error) })
+                store::is_strange(self.tree(), &self.keeper).then_some(Found { path, moved: Err(error) })
             }
         }
     }
