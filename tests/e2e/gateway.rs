@@ -277,7 +277,10 @@ fn private(cx: &Cx) {
     done.shows("exeat denied").says("this host's own");
     let log = done.record();
     let decisions = log.events("decision");
-    assert_eq!(decisions.len(), 3, "{decisions:?}");
+    // A client whose connection is reset before it reads may try again.
+    let ports: std::collections::BTreeSet<_> =
+        decisions.iter().filter_map(|line| line["port"].as_u64()).collect();
+    assert!(ports == [7, 80, 443].into() && decisions.len() <= 6, "{decisions:?}");
     assert!(decisions.iter().all(|line| line["reason"] == "private_ip" && line["via"] == "transparent"));
 }
 
