@@ -55,7 +55,7 @@ impl MemoryFiles {
     /// Those of a process that has made itself unreadable (`PR_SET_DUMPABLE`) are not found.
     ///
     /// # Errors
-    /// When the sandbox's `/proc` cannot be read, and for more files than [`MOST`].
+    /// When the sandbox's `/proc` cannot be read, and for more than 65 536 files.
     pub fn bytes(&mut self, inside: &Inside, by: Instant) -> io::Result<u64> {
         let mut pids = inside.pids()?;
         pids.sort_unstable();
