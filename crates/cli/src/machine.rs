@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use exeat_files::names::is_same;
-use exeat_files::walk::LinkRule;
+use exeat_files::walk::{LinkRule, clean};
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_runner::Bind;
 
@@ -107,7 +107,7 @@ impl Machine {
             Some(guest) => self.place(guest, base)?,
             None => host.clone(),
         };
-        Ok(Bind { host, guest: without_dots(&guest) })
+        Ok(Bind { host, guest: clean(&guest) })
     }
 
     /// A path of a policy, absolute; relative ones start at `base`.
@@ -119,19 +119,4 @@ impl Machine {
             PathSpec::Relative(path) => base.join(path).components().collect(),
         })
     }
-}
-
-/// The path by its letters: `/a/b/../c` is `/a/c`, whatever `b` is.
-fn without_dots(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::CurDir => {}
-            Component::ParentDir => {
-                out.pop();
-            }
-            part => out.push(part),
-        }
-    }
-    out
 }

@@ -1503,24 +1503,9 @@ fn resolved_place(path: &Path) -> Option<PathBuf> {
     let mut place = path.to_path_buf();
     for _ in 0..LINKS {
         let Ok(target) = fs::read_link(&place) else { return Some(place) };
-        place = normal(&place.parent()?.join(target));
+        place = clean(&place.parent()?.join(target));
     }
     None
-}
-
-/// Without `.` and `..`, by words.
-fn normal(path: &Path) -> PathBuf {
-    let mut out = PathBuf::new();
-    for part in path.components() {
-        match part {
-            Component::ParentDir => {
-                out.pop();
-            }
-            Component::CurDir => {}
-            other => out.push(other),
-        }
-    }
-    out
 }
 
 /// The cache of a run that has no lasting one.

@@ -20,6 +20,7 @@ use super::closed::{is_absent, keeper, may_search};
 use crate::bounds::{Way, way};
 use exeat_files::names::true_name;
 use exeat_files::quarantine::is_repository;
+use exeat_files::walk::clean;
 
 mod config;
 mod files;
@@ -339,7 +340,7 @@ impl<'a> Search<'a> {
     fn submodules(&mut self) {
         for setting in self.settings(&self.tree.join(".gitmodules")).iter() {
             if let Setting::Submodule(path) = setting {
-                let work = super::normal(&self.tree.join(path));
+                let work = clean(&self.tree.join(path));
                 if work.starts_with(self.tree) && work != self.tree {
                     self.note_work(false, work);
                 }
@@ -623,7 +624,7 @@ fn born(path: &Path) -> Option<SystemTime> {
 
 /// Where a path leads, or would.
 fn real(path: &Path) -> PathBuf {
-    as_named(&way(path).map_or_else(|| super::normal(path), |way| way.place))
+    as_named(&way(path).map_or_else(|| clean(path), |way| way.place))
 }
 
 /// A path without links and `..`, as the kernel calls it; what is not there keeps its name.
