@@ -173,6 +173,8 @@ pub struct LinkRule {
     configuration: OnceCell<Vec<PathBuf>>,
     /// Real paths of the roots in [`TOOLCHAINS`] and [`SHARED_TOOLCHAINS`], once one is asked for.
     toolchains: OnceCell<Vec<PathBuf>>,
+    /// Trees that a stage could write once, once they are asked for.
+    written: OnceCell<Vec<PathBuf>>,
     /// Whether uid 65534 stands for owners that this user namespace does not map.
     has_unmapped: OnceCell<bool>,
 }
@@ -189,6 +191,7 @@ impl LinkRule {
             runtime: runtime.filter(|dir| dir.is_absolute()).map(Path::to_path_buf),
             configuration: OnceCell::new(),
             toolchains: OnceCell::new(),
+            written: OnceCell::new(),
             has_unmapped: OnceCell::new(),
         }
     }
@@ -293,7 +296,9 @@ impl LinkRule {
         let is_own = |uid: u32| uid == self.caller || self.is_root(uid);
         let is_trusted = is_trusted
             || (is_own(link.st_uid) && is_own(about.st_uid) && self.configuration().contains(&dir.path));
-        if is_trusted && !self.written().iter().any(|tree| dir.path.starts_with(tree)) {
+        if is_trusted
+            && !self.written.get_or_init(|| self.read_written()).iter().any(|tree| dir.path.starts_with(tree))
+        {
             return Ok(Trust::Full);
         }
         // In a directory like /tmp anybody can make a link; the kernel asks the same of it (proc_sys_fs(5), protected_symlinks).
@@ -343,7 +348,7 @@ impl LinkRule {
             below_system || places.any(|known| known.starts_with(tree))
         };
         let new: Vec<&Path> = trees.into_iter().filter(|tree| is_trusted(tree)).collect();
-        let known = self.written();
+        let known = self.read_written();
         let mut lines = Vec::new();
         for tree in new.into_iter().filter(|tree| !known.iter().any(|known| tree.starts_with(known))) {
             lines.extend_from_slice(tree.as_os_str().as_bytes());
@@ -365,7 +370,7 @@ impl LinkRule {
     }
 
     /// Trees that a stage could write once, although links there would otherwise be followed.
-    fn written(&self) -> Vec<PathBuf> {
+    fn read_written(&self) -> Vec<PathBuf> {
         /// Bytes that are read: some thousand paths.
         const MOST: u64 = 1 << 20;
         let mut bytes = Vec::new();
