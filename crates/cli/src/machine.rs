@@ -7,8 +7,7 @@ use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use exeat_files::names::is_same;
-use exeat_files::walk::{LinkRule, clean};
+use exeat_files::walk::{LinkRule, clean, cwd_by_name};
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_runner::Bind;
 
@@ -42,8 +41,8 @@ impl Machine {
     pub(crate) fn here() -> Result<Self, Failure> {
         let cwd = std::env::current_dir()
             .map_err(|error| Failure::could("cannot tell the working directory").because(error))?;
-        let pwd = std::env::var_os("PWD").map(PathBuf::from).filter(|pwd| pwd.is_absolute());
-        let base = pwd.filter(|pwd| is_same(pwd, &cwd)).unwrap_or_else(|| cwd.clone());
+        let pwd = std::env::var_os("PWD");
+        let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, &cwd)).unwrap_or(&cwd).to_path_buf();
         Ok(Self { cwd, base, env: std::env::vars_os().collect(), deciding: RefCell::default() })
     }
 

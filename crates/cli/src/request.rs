@@ -285,16 +285,10 @@ pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signi
         None => Ok(Signing::Own),
         Some(KeyFrom::Nothing) => Ok(Signing::Off),
         Some(KeyFrom::File(path)) => {
-            let (links, path_here) = (machine.links(), machine.absolute(path));
-            let place = match links.walk(&path_here) {
-                Ok(end) => Ok(end.real),
-                Err(error) if error.is_absent() && !path_here.is_symlink() => links.place(&path_here),
-                Err(error) => Err(error),
-            };
-            let place = place.map_err(|error| {
+            let place = machine.links().place_at_end(&machine.absolute(path));
+            place.map(Signing::File).map_err(|error| {
                 Failure::input(format!("cannot use the key `{}`", path.display())).because(error)
-            })?;
-            Ok(Signing::File(place))
+            })
         }
         Some(KeyFrom::Env(name)) => {
             let whence = format!("`--audit-key env:{name}`");

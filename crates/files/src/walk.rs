@@ -175,6 +175,8 @@ pub struct LinkRule {
     toolchains: OnceCell<Vec<PathBuf>>,
     /// Trees that a stage could write once, once they are asked for.
     written: OnceCell<Vec<PathBuf>>,
+    /// The file that lists them.
+    written_file: PathBuf,
     /// Whether uid 65534 stands for owners that this user namespace does not map.
     has_unmapped: OnceCell<bool>,
 }
@@ -185,9 +187,12 @@ impl LinkRule {
     /// `home` is the caller's home directory and `runtime` the value of XDG_RUNTIME_DIR, if it has one.
     #[must_use]
     pub fn new(home: &Path, runtime: Option<&Path>) -> Self {
+        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
+        let state = state.unwrap_or_else(|| home.join(".local/state"));
         Self {
             caller: geteuid().as_raw(),
             home: home.to_path_buf(),
+            written_file: state.join("exeat/written"),
             runtime: runtime.filter(|dir| dir.is_absolute()).map(Path::to_path_buf),
             configuration: OnceCell::new(),
             toolchains: OnceCell::new(),
@@ -211,7 +216,8 @@ impl LinkRule {
     /// [`WalkError::Link`] where a link on the way is not to be followed; otherwise what openat(2) says.
     pub fn walk(&self, path: &Path) -> Result<End, WalkError> {
         // A relative path begins where the caller's shell says that it is: a link on that way is judged like any other.
-        let base = if path.is_relative() { logical_cwd() } else { None };
+        let pwd = std::env::var_os("PWD").filter(|_| path.is_relative());
+        let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, Path::new(".")));
         let path = &base.map_or_else(|| path.to_path_buf(), |base| base.join(path));
         let plain = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
         let how = OpenHow::new().flags(OFlag::O_PATH | OFlag::O_CLOEXEC).resolve(plain);
@@ -276,6 +282,25 @@ impl LinkRule {
         self.walk_parent(path).map(|(dir, name)| dir.real.join(name))
     }
 
+    /// The real path of a file that may be missing, whose last name is followed. A link to nothing is an error.
+    ///
+    /// # Errors
+    /// As [`walk`](Self::walk).
+    pub fn place_at_end(&self, path: &Path) -> Result<PathBuf, WalkError> {
+        match self.walk(path) {
+            Err(error) if error.is_absent() && !path.is_symlink() => self.place(path),
+            end => end.map(|end| end.real),
+        }
+    }
+
+    /// The directories in which links are followed because of where they lie. The second list is worked out when it is come to.
+    fn trusted(&self) -> impl Iterator<Item = Trusted<'_>> {
+        let system = SYSTEM_TREES.iter().map(|tree| Trusted { dir: Path::new(tree), by: By::System });
+        let top = TOP_DIRECTORIES.iter().map(|dir| Trusted { dir: Path::new(dir), by: By::Top });
+        let own = std::iter::once_with(|| self.configuration()).flatten();
+        system.chain(top).chain(own.map(|dir| Trusted { dir, by: By::Caller }))
+    }
+
     /// Whether a link may be followed, and if only its end makes it so, the tree that the whole path must stay in.
     fn judge(&self, dir: &Place, link: &FileStat, end: &Path) -> Result<Trust, Errno> {
         if fstatvfs(&dir.file)?.flags().contains(FsFlags::ST_RDONLY) {
@@ -283,22 +308,19 @@ impl LinkRule {
         }
         let about = fstat(&dir.file)?;
         let is_root_s = self.is_root(link.st_uid) && self.is_root(about.st_uid);
-        let is_system = SYSTEM_TREES.iter().any(|tree| dir.path.starts_with(tree));
         let root_alone_writes =
             about.st_mode & 0o002 == 0 && (about.st_mode & 0o020 == 0 || about.st_gid == 0);
-        let is_trusted = if self.caller == 0 {
-            is_root_s
-                && about.st_mode & 0o002 == 0
-                && (is_system || TOP_DIRECTORIES.iter().any(|top| dir.path == Path::new(top)))
-        } else {
-            is_root_s && (root_alone_writes || is_system)
-        };
         let is_own = |uid: u32| uid == self.caller || self.is_root(uid);
-        let is_trusted = is_trusted
-            || (is_own(link.st_uid) && is_own(about.st_uid) && self.configuration().contains(&dir.path));
-        if is_trusted
-            && !self.written.get_or_init(|| self.read_written()).iter().any(|tree| dir.path.starts_with(tree))
-        {
+        let is_made_by = |by| match by {
+            By::System | By::Top if self.caller == 0 => is_root_s && about.st_mode & 0o002 == 0,
+            By::System => is_root_s,
+            By::Top => false,
+            By::Caller => is_own(link.st_uid) && is_own(about.st_uid),
+        };
+        let is_root_alone_s = self.caller != 0 && is_root_s && root_alone_writes;
+        let is_trusted =
+            is_root_alone_s || self.trusted().any(|it| is_made_by(it.by) && it.includes(&dir.path));
+        if is_trusted && !self.written().iter().any(|tree| dir.path.starts_with(tree)) {
             return Ok(Trust::Full);
         }
         // In a directory like /tmp anybody can make a link; the kernel asks the same of it (proc_sys_fs(5), protected_symlinks).
@@ -336,21 +358,17 @@ impl LinkRule {
         known.or_else(|| homes.find(|known| dir.starts_with(known) && !self.home.starts_with(known)))
     }
 
-    /// Notes trees that a stage is about to write, where links in them would be followed later. From then on they are not.
+    /// Notes trees that a stage is about to write, where links in them would be followed later. By rules that are made from then
+    /// on they are not.
     ///
     /// # Errors
     /// What the kernel says to the file `written` in the state directory.
     pub fn note_written<'a>(&self, trees: impl IntoIterator<Item = &'a Path>) -> io::Result<()> {
-        let is_trusted = |tree: &Path| {
-            let system = SYSTEM_TREES.iter().chain(&TOP_DIRECTORIES).map(Path::new);
-            let below_system = SYSTEM_TREES.iter().any(|known| tree.starts_with(known));
-            let mut places = system.chain(self.configuration().iter().map(PathBuf::as_path));
-            below_system || places.any(|known| known.starts_with(tree))
-        };
-        let new: Vec<&Path> = trees.into_iter().filter(|tree| is_trusted(tree)).collect();
-        let known = self.read_written();
+        let is_trusted = |tree: &Path| self.trusted().any(|it| it.dir.starts_with(tree) || it.includes(tree));
+        let known = self.written();
+        let is_new = |tree: &&Path| is_trusted(tree) && !known.iter().any(|known| tree.starts_with(known));
         let mut lines = Vec::new();
-        for tree in new.into_iter().filter(|tree| !known.iter().any(|known| tree.starts_with(known))) {
+        for tree in trees.into_iter().filter(is_new) {
             lines.extend_from_slice(tree.as_os_str().as_bytes());
             // A NUL ends each: no path holds one.
             lines.push(0);
@@ -365,8 +383,12 @@ impl LinkRule {
             .create(true)
             .mode(0o600)
             .custom_flags(flags)
-            .open(self.written_file())?
+            .open(&self.written_file)?
             .write_all(&lines)
+    }
+
+    fn written(&self) -> &[PathBuf] {
+        self.written.get_or_init(|| self.read_written())
     }
 
     /// Trees that a stage could write once, although links there would otherwise be followed.
@@ -375,7 +397,7 @@ impl LinkRule {
         const MOST: u64 = 1 << 20;
         let mut bytes = Vec::new();
         let flags = OFlag::O_NOFOLLOW.bits();
-        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(self.written_file());
+        let file = fs::OpenOptions::new().read(true).custom_flags(flags).open(&self.written_file);
         match file.and_then(|file| file.take(MOST).read_to_end(&mut bytes)) {
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Vec::new(),
@@ -384,11 +406,6 @@ impl LinkRule {
         }
         let paths = bytes.split(|byte| *byte == 0).filter(|path| !path.is_empty());
         paths.map(|path| PathBuf::from(OsStr::from_bytes(path))).collect()
-    }
-
-    fn written_file(&self) -> PathBuf {
-        let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|dir| dir.is_absolute());
-        state.unwrap_or_else(|| self.home.join(".local/state")).join("exeat/written")
     }
 
     /// Whether a user id stands for root. An owner that this user namespace does not map counts as root: nobody in it can
@@ -416,6 +433,30 @@ impl LinkRule {
             let shared = SHARED_TOOLCHAINS.iter().map(PathBuf::from);
             homes.chain(shared).filter_map(|root| true_name(&root).ok()).collect()
         })
+    }
+}
+
+/// A directory in which links are followed because of where they lie.
+struct Trusted<'a> {
+    dir: &'a Path,
+    by: By,
+}
+
+/// Who must have made such a link.
+#[derive(Clone, Copy)]
+enum By {
+    /// Root, in one of the [`SYSTEM_TREES`] at any depth.
+    System,
+    /// Root, directly in one of the [`TOP_DIRECTORIES`], and for root alone.
+    Top,
+    /// Root or the caller, directly in one of the [`CONFIGURATION`] directories.
+    Caller,
+}
+
+impl Trusted<'_> {
+    /// Whether links directly in this directory are meant.
+    fn includes(&self, dir: &Path) -> bool {
+        dir == self.dir || matches!(self.by, By::System) && dir.starts_with(self.dir)
     }
 }
 
@@ -517,10 +558,11 @@ impl Walker<'_> {
     }
 }
 
-/// The working directory as the shell that led here names it, if PWD names it.
-fn logical_cwd() -> Option<PathBuf> {
-    let pwd = std::env::var_os("PWD").map(PathBuf::from).filter(|pwd| pwd.is_absolute())?;
-    is_same(&pwd, Path::new(".")).then_some(pwd)
+/// The working directory as the shell that led here names it, if the value of PWD names it. Programs that change the directory
+/// do not all set PWD: one that names another directory says nothing.
+#[must_use]
+pub fn cwd_by_name<'a>(pwd: &'a OsStr, cwd: &Path) -> Option<&'a Path> {
+    Some(Path::new(pwd)).filter(|pwd| pwd.is_absolute() && is_same(pwd, cwd))
 }
 
 /// The name that the kernel has for what is open.

@@ -27,9 +27,9 @@ use crate::signing::key_place;
 use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
 use crate::uids::{Own, has_all, user_of};
 use crate::view;
-use exeat_files::names::{is_same, true_name};
+use exeat_files::names::true_name;
 use exeat_files::quarantine::{self, Live};
-use exeat_files::walk::{LinkRule, WalkError};
+use exeat_files::walk::{LinkRule, WalkError, cwd_by_name};
 
 /// Who a stage is to the kernel.
 #[derive(Debug)]
@@ -288,7 +288,7 @@ impl Base<'_> {
         }
         let mut facts = view::Facts {
             cwd,
-            cwd_link: variable("PWD").and_then(|pwd| untrusted_link(Path::new(pwd), cwd, links)),
+            cwd_link: variable("PWD").and_then(|pwd| untrusted_link(pwd, cwd, links)),
             home,
             home_words: home_words.unwrap_or(home),
             links,
@@ -336,13 +336,9 @@ impl Base<'_> {
     }
 }
 
-/// The link that a shell took into the working directory, and its end, if a stage could have made it. A PWD that names another
-/// directory says nothing: programs that change the directory do not all set it.
-fn untrusted_link(pwd: &Path, cwd: &Path, links: &LinkRule) -> Option<(PathBuf, PathBuf)> {
-    if pwd == cwd || !pwd.is_absolute() || !is_same(pwd, cwd) {
-        return None;
-    }
-    match links.walk(pwd) {
+/// The link that a shell took into the working directory, and its end, if a stage could have made it.
+fn untrusted_link(pwd: &OsStr, cwd: &Path, links: &LinkRule) -> Option<(PathBuf, PathBuf)> {
+    match links.walk(cwd_by_name(pwd, cwd)?) {
         Err(WalkError::Link { link, end }) => Some((link, end)),
         _ => None,
     }

@@ -44,6 +44,8 @@ pub struct Plan {
     pub(crate) command: Vec<OsString>,
     pub(crate) policy: Policy,
     pub(crate) bwrap: PathBuf,
+    /// Which links its paths were led through.
+    pub(crate) links: LinkRule,
     pub(crate) mounts: Vec<Mount>,
     /// Where each of them takes its tree from, where that is not the tree's own path.
     pub(crate) taken: Vec<Option<Taken>>,
@@ -224,6 +226,7 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
         command: request.command,
         policy: request.policy,
         bwrap,
+        links,
         mounts: built.mounts,
         taken,
         staged,

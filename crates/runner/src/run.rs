@@ -25,7 +25,6 @@ use exeat_audit::{
 use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
 use exeat_files::protected::{self, GIT, GIT_LINK};
-use exeat_files::walk::LinkRule;
 use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
 use exeat_sandbox::backend::Handle;
@@ -897,9 +896,8 @@ impl Run<'_> {
             Mount::Writable { host, .. } => Some(host.as_path()),
             _ => None,
         });
-        LinkRule::from_env()
-            .note_written(written)
-            .map_err(prepare("the list of trees whose links are not followed"))?;
+        let links = &self.plan.links;
+        links.note_written(written).map_err(prepare("the list of trees whose links are not followed"))?;
         let launch = Launch {
             bwrap: self.plan.bwrap.clone(),
             spec: self.plan.spec(dir.socket_path(), dir.socks5_path(), dir.denials_path()),

@@ -23,7 +23,7 @@ impl Dirs {
     }
 
     fn rule(&self) -> LinkRule {
-        LinkRule::new(&self.0.join("home"), None)
+        LinkRule { written_file: self.0.join("written"), ..LinkRule::new(&self.0.join("home"), None) }
     }
 
     fn link(&self, target: &str, at: &str) {
@@ -146,4 +146,50 @@ fn system_links_are_followed() {
 fn words_are_cleaned_without_a_look_at_the_disk() {
     assert_eq!(clean(Path::new("/a/./b/../c")), Path::new("/a/c"));
     assert_eq!(clean(Path::new("/../a")), Path::new("/a"));
+}
+
+#[test]
+fn l01_a_place_at_the_end_of_a_link_is_the_end() {
+    let dirs = Dirs::new("ends");
+    dirs.link("versions/20", "home/project/current");
+    dirs.link("../.ssh", "home/project/out");
+    dirs.link("missing", "home/project/dangling");
+    let place = |path: &str| dirs.rule().place_at_end(&dirs.0.join("home/project").join(path));
+    let end = |path: &str| dirs.0.join("home/project").join(path);
+    assert_eq!(place("current").unwrap(), end("versions/20"));
+    assert_eq!(place("current/new").unwrap(), end("versions/20/new"));
+    assert!(matches!(place("out"), Err(WalkError::Link { .. })));
+    assert!(matches!(place("out/new"), Err(WalkError::Link { .. })));
+    assert!(place("dangling").unwrap_err().is_absent());
+}
+
+#[test]
+fn l01_the_working_directory_has_the_name_that_leads_to_it() {
+    let dirs = Dirs::new("pwd");
+    dirs.link("project", "home/link");
+    let (real, link) = (dirs.0.join("home/project"), dirs.0.join("home/link"));
+    let named = |pwd: &Path| cwd_by_name(pwd.as_os_str(), &real).map(Path::to_path_buf);
+    assert_eq!(named(&link), Some(link.clone()));
+    assert_eq!(named(&real), Some(real.clone()));
+    // Another directory, none, and a relative name.
+    assert_eq!((named(&dirs.0), named(Path::new("")), named(Path::new("."))), (None, None, None));
+}
+
+#[test]
+fn l01_notes_trees_whose_links_would_be_followed() {
+    let dirs = Dirs::new("noted");
+    fs::create_dir_all(dirs.0.join("home/.config/exeat")).unwrap();
+    dirs.link("project", "home/way");
+    assert_eq!(dirs.walk("home/way").unwrap(), Path::new("home/project"));
+    let [home, project, below] =
+        ["home", "home/project", "home/.config/exeat/deep"].map(|it| dirs.0.join(it));
+    // Above a directory of settings, beside one, and below one; the last lies in a system tree.
+    let trees = [&*home, &*project, &*below, Path::new("/usr/local/lib")];
+    dirs.rule().note_written(trees).unwrap();
+    assert_eq!(dirs.rule().written(), [&*home, Path::new("/usr/local/lib")]);
+    dirs.rule().note_written(trees).unwrap();
+    assert_eq!(dirs.rule().written().len(), 2);
+    assert_eq!(dirs.walk("home/way").unwrap(), Path::new("home/project"));
+    dirs.link("../data", "home/away");
+    assert!(dirs.is_refused("home/away"));
 }
