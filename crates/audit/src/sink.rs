@@ -6,7 +6,7 @@
 
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{self, Component, Path, PathBuf};
 use std::thread;
@@ -81,9 +81,20 @@ impl Sink {
     /// file with one chain. Devices and named pipes work as they do elsewhere, `/dev/stdout` and `/dev/null` among
     /// them. A symbolic link as the last part of the path is refused, except below `/dev` and `/proc`.
     pub fn create_file(path: &Path) -> Result<Sink, OpenError> {
+        Sink::create(path, path)
+    }
+
+    /// The same in a directory that is open already. `path` is the file's real path.
+    pub fn create_in(directory: BorrowedFd<'_>, path: &Path) -> Result<Sink, OpenError> {
+        let at = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
+        Sink::create(&at.join(path.file_name().unwrap_or_default()), path)
+    }
+
+    /// Opens a file by the path `at`, which is known as `path`.
+    fn create(at: &Path, path: &Path) -> Result<Sink, OpenError> {
         match standard_stream(path) {
             Some(fd) => return Sink::from_fd(fd.map_err(|source| OpenError::io(path, source))?),
-            None => match open(path, |options| options.create_new(true).mode(0o600)) {
+            None => match open(at, |options| options.create_new(true).mode(0o600)) {
                 Ok(file) => return Sink::ours(file, path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(OpenError::io(path, source)),
@@ -91,7 +102,7 @@ impl Sink {
         }
         let of_the_kernel = is_of_the_kernel(path);
         let flags = if of_the_kernel { OFlag::empty() } else { OFlag::O_NOFOLLOW };
-        let file = open_existing(path, flags)?;
+        let file = open_existing(at, path, flags)?;
         let meta = file.metadata().map_err(|source| OpenError::io(path, source))?;
         if of_the_kernel {
             return Sink::from_fd(file.into());
@@ -422,11 +433,11 @@ fn is_of_the_kernel(path: &Path) -> bool {
     plain && !open_to_all && (path.starts_with("/dev") || path.starts_with("/proc"))
 }
 
-fn open_existing(path: &Path, flags: OFlag) -> Result<File, OpenError> {
+fn open_existing(at: &Path, path: &Path, flags: OFlag) -> Result<File, OpenError> {
     let by = Instant::now() + DEADLINE;
     loop {
         let flags = flags | OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
-        match open(path, |options| options.custom_flags(flags.bits())) {
+        match open(at, |options| options.custom_flags(flags.bits())) {
             Ok(file) => return Ok(file),
             Err(error) if error.raw_os_error() == Some(Errno::ELOOP as i32) => {
                 return Err(OpenError::Link { path: path.to_owned() });

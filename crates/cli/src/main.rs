@@ -14,7 +14,6 @@ mod request;
 mod result;
 mod stdio;
 mod trace;
-mod whole_file;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;

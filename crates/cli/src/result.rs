@@ -7,6 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
 use exeat_audit::Proto;
+use exeat_files::place::FilePlace;
 use exeat_files::walk::{End, LinkRule};
 use exeat_runner::{DeniedHost, Ended, Found, Leftovers, Outcome};
 use nix::fcntl::OFlag;
@@ -16,7 +17,6 @@ use crate::args::Output;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::request;
-use crate::whole_file::WholeFile;
 
 /// What `--result` says. Hosts and addresses are plain text; `allow` holds the rules that would let the host through.
 #[derive(Debug, Serialize)]
@@ -214,7 +214,7 @@ pub(crate) enum Sink {
     /// A pipe, a terminal, a device: written as it stands.
     Open(File),
     /// A file.
-    Whole(WholeFile),
+    Whole(FilePlace),
 }
 
 impl Sink {
@@ -248,9 +248,9 @@ impl Sink {
                 options.open(at).map(Self::Open).map_err(bad)
             }
             _ => {
-                let file = WholeFile::at(path).map_err(bad)?;
-                file.remove().map_err(bad)?;
-                Ok(Self::Whole(file))
+                let place = FilePlace::open(path).and_then(FilePlace::checked).map_err(bad)?;
+                place.remove().map_err(bad)?;
+                Ok(Self::Whole(place))
             }
         }
     }
@@ -261,7 +261,7 @@ impl Sink {
         line.push(b'\n');
         match self {
             Self::Open(mut file) => file.write_all(&line),
-            Self::Whole(file) => file.write(&line),
+            Self::Whole(place) => place.write(&line),
         }
     }
 }

@@ -6,6 +6,7 @@
 
 mod bytes;
 pub mod names;
+pub mod place;
 pub mod protected;
 pub mod quarantine;
 pub mod removal;

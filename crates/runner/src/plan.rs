@@ -110,7 +110,7 @@ pub fn plan(request: Request) -> Result<Plan, Error> {
 }
 
 /// The same with this bubblewrap, and for a stage on these streams, each a path that leads to one.
-pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]) -> Result<Plan, Error> {
+pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&str]) -> Result<Plan, Error> {
     if request.command.is_empty() {
         return Err(Error::NoCommand);
     }
@@ -156,17 +156,17 @@ pub(crate) fn plan_with(request: Request, bwrap: Option<&Path>, streams: &[&str]
     notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
     notes.extend(environment.notes.iter().cloned());
     notes.extend(said);
-    match (&request.audit, &place) {
+    match (&mut request.audit, &place) {
         (AuditTo::Default, None) => {}
         (AuditTo::Default, Some(place)) => outside(&place.dir().join("record"), &built.writable)?,
         (AuditTo::File(record), _) => {
             let what = "the record";
-            let record =
-                links.place(&cwd.join(record)).map_err(|error| Error::from_walk(what, record, error))?;
-            outside(&record, &built.writable)?;
+            *record =
+                links.place(&cwd.join(&*record)).map_err(|error| Error::from_walk(what, record, error))?;
+            outside(record, &built.writable)?;
             // Where it does not exist yet, nobody has it open.
             if let Ok(meta) = fs::metadata(&record) {
-                no_stream(&record, &meta, streams)?;
+                no_stream(record, &meta, streams)?;
             }
         }
         (AuditTo::Fd(fd), _) => descriptor_outside(fd.as_fd(), &built.writable, streams)?,

@@ -20,10 +20,12 @@ use std::time::Duration;
 
 use exeat_audit::place::store_policy;
 use exeat_audit::{
-    Cause, Event, Header, Holds, Log, Note, RunEnd, RunId, RunStart, Sink, Source, What, sha256_hex,
+    Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sink, Source, What,
+    sha256_hex,
 };
 use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
+use exeat_files::place::FilePlace;
 use exeat_files::protected::{self, GIT, GIT_LINK};
 use exeat_policy::{Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
@@ -664,7 +666,12 @@ fn open_record(
             Ok((sink, Some(path)))
         }
         (AuditTo::Default, None) => Err(Error::Place(exeat_audit::place::Error::NoHome)),
-        (AuditTo::File(path), _) => Ok((Sink::create_file(path).map_err(Error::Record)?, Some(path.clone()))),
+        (AuditTo::File(path), _) => {
+            let opened = |source| Error::Record(OpenError::Io { path: path.clone(), source });
+            let record = FilePlace::open(path).map_err(opened)?;
+            let sink = Sink::create_in(record.directory(), record.path()).map_err(Error::Record)?;
+            Ok((sink, Some(path.clone())))
+        }
         (AuditTo::Fd(fd), _) => {
             let fd = fd
                 .try_clone()

@@ -55,6 +55,20 @@ fn a_link_is_not_followed() {
     assert!(!dir.join("missing").exists());
 }
 
+/// L01: what became of the names above it does not matter; where the record stands then, nobody would look.
+#[test]
+fn l01_a_record_is_made_in_the_directory_that_was_opened() {
+    let dir = Dir::new();
+    fs::create_dir(dir.join("out")).unwrap();
+    fs::create_dir(dir.join("elsewhere")).unwrap();
+    let opened = File::open(dir.join("out")).unwrap();
+    fs::rename(dir.join("out"), dir.join("moved")).unwrap();
+    symlink(dir.join("elsewhere"), dir.join("out")).unwrap();
+    let mut sink = Sink::create_in(opened.as_fd(), &dir.join("out/run.jsonl")).unwrap();
+    assert!(dir.join("moved/run.jsonl").exists() && !dir.join("elsewhere/run.jsonl").exists());
+    assert!(matches!(sink.write_line(LINE), Err(WriteError::Renamed)));
+}
+
 #[test]
 fn devices_work() {
     Sink::create_file(Path::new("/dev/null")).unwrap().write_line(LINE).unwrap();

@@ -8,12 +8,12 @@ use clap::{Command, CommandFactory};
 use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, roman};
+use exeat_files::place::FilePlace;
 
 use crate::args::Cli;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
-use crate::whole_file::WholeFile;
 
 /// Prints the completion script of a shell.
 pub(crate) fn completions(shell: Shell) -> Result<Exit, Failure> {
@@ -41,7 +41,8 @@ fn pages(command: &Command, directory: &Path) -> Result<(), Failure> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name());
     let file = directory.join(format!("{name}.1"));
     let page = page(command)?;
-    WholeFile::at(&file).and_then(|place| place.write(&page)).map_err(|error| cannot(&file, error))?;
+    let written = FilePlace::open(&file).and_then(|it| it.write(&page));
+    written.map_err(|error| cannot(&file, error))?;
     command.get_subcommands().try_for_each(|command| pages(command, directory))
 }
 

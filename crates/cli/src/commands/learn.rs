@@ -7,6 +7,7 @@ use std::path::Path;
 
 use exeat_audit::learn::{Known, Learned};
 use exeat_audit::query;
+use exeat_files::place::FilePlace;
 use exeat_policy::Mode;
 use exeat_runner::today;
 
@@ -17,7 +18,6 @@ use crate::failure::Failure;
 use crate::render::{Paint, printable};
 use crate::request;
 use crate::stdio;
-use crate::whole_file::WholeFile;
 
 /// Runs the command, and answers with its exit code.
 pub(crate) fn run(args: LearnArgs, paint: Paint) -> Result<Exit, Failure> {
@@ -90,7 +90,7 @@ fn learned(finished: &Finished) -> Result<String, Failure> {
 /// Where the policy goes, opened before the stage runs.
 enum Sink {
     Fd(File),
-    File(WholeFile, String),
+    File(FilePlace, String),
 }
 
 impl Sink {
@@ -104,7 +104,7 @@ impl Sink {
     fn write(self, text: &str, quiet: bool) -> Result<(), Failure> {
         let written = match &self {
             Self::Fd(file) => (&*file).write_all(text.as_bytes()),
-            Self::File(file, _) => file.write(text.as_bytes()),
+            Self::File(place, _) => place.write(text.as_bytes()),
         };
         match (written, self) {
             (Ok(()), Self::File(_, shown)) if !quiet => {
@@ -122,10 +122,11 @@ impl Sink {
 }
 
 /// The place for a policy file; one that is there is somebody's work.
-pub(crate) fn file_at(path: &Path, force: bool) -> Result<WholeFile, Failure> {
+pub(crate) fn file_at(path: &Path, force: bool) -> Result<FilePlace, Failure> {
     let shown = printable(&path.display().to_string());
     if !force && path.symlink_metadata().is_ok() {
         return Err(Failure::input(format!("`{shown}` is there already")).hint("--force replaces it"));
     }
-    WholeFile::at(path).map_err(|error| Failure::input(format!("cannot write `{shown}`")).because(error))
+    let place = FilePlace::open(path).and_then(FilePlace::checked);
+    place.map_err(|error| Failure::input(format!("cannot write `{shown}`")).because(error))
 }

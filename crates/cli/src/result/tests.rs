@@ -6,7 +6,6 @@ use exeat_policy::Reason;
 use exeat_runner::{DeniedHost, FailedHost, Reached, Summary};
 
 use super::*;
-use crate::whole_file::draft;
 
 fn outcome(ended: Ended) -> Outcome {
     let run: RunId = "01JD8Z3V5QABCDEFGHJKMNPQRS".parse().unwrap();
@@ -148,9 +147,8 @@ fn what_a_stage_leaves_in_its_place_is_replaced_and_never_followed() {
     fs::create_dir(&out).unwrap();
     fs::write(&precious, "mine").unwrap();
     let sink = Sink::open(&Output::File(dir.join("out/r.json"))).unwrap();
-    // During the run: links to a file of the user's, at the result's name and at the draft's.
+    // During the run: a link to a file of the user's.
     std::os::unix::fs::symlink(&precious, out.join("r.json")).unwrap();
-    std::os::unix::fs::symlink(&precious, out.join(draft(Path::new("r.json")))).unwrap();
     sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
     assert_eq!(fs::read_to_string(&precious).unwrap(), "mine");
     assert!(fs::symlink_metadata(out.join("r.json")).unwrap().is_file());

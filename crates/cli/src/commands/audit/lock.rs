@@ -3,6 +3,7 @@
 use std::io;
 
 use exeat_audit::lock::{Lock, Seen};
+use exeat_files::place::FilePlace;
 
 use crate::args::audit::LockArgs;
 use crate::exit::Exit;
@@ -11,7 +12,6 @@ use crate::load;
 use crate::machine::Machine;
 use crate::render::printable;
 use crate::stdio;
-use crate::whole_file::WholeFile;
 
 /// Writes it.
 pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
@@ -29,13 +29,13 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
     let shown = path.display().to_string();
     let bad =
         |error: io::Error| Failure::input(format!("cannot write `{}`", printable(&shown))).because(error);
-    let file = WholeFile::at(path).map_err(bad)?;
+    let place = FilePlace::open(path).and_then(FilePlace::checked).map_err(bad)?;
     let (_, old) = load::read_lock(path, &shown, &Machine::here()?)?;
     let lock = joined(old.unwrap_or_default(), new, args.update);
     // One that is larger could not be read again.
     let text = lock.render();
     Lock::parse(&text).map_err(|error| Failure::input(format!("the lock would be none: {error}")))?;
-    file.write(text.as_bytes()).map_err(bad)?;
+    place.write(text.as_bytes()).map_err(bad)?;
     Ok(exit)
 }
 
