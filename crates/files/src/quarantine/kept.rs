@@ -13,11 +13,11 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstat, fstatat};
+use nix::sys::stat::{SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::store::{MANIFESTS, forget_made, list, rename_into};
-use super::{DIRECTORY, FileId, Item, Keeper, kind, let_in, open_at, open_beneath};
+use super::store::{DirectoryId, MANIFESTS, forget_made, list, rename_into};
+use super::{DIRECTORY, Item, Keeper, kind, let_in, open_at, open_beneath};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
@@ -101,11 +101,10 @@ struct Place {
 
 impl Place {
     /// Opens them, if the [`DIRECTORY`] is the one that is named.
-    fn open(tree: &Path, directory: FileId) -> io::Result<Self> {
+    fn open(tree: &Path, directory: DirectoryId) -> io::Result<Self> {
         let tree = File::from(open_plain(tree)?);
         let dir = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(DIRECTORY)))?;
-        let stat = fstat(&dir)?;
-        if (stat.st_dev, stat.st_ino) != directory {
+        if DirectoryId::of(dir.as_fd())? != directory {
             return Err(io::Error::new(io::ErrorKind::NotFound, "something else has its name now"));
         }
         Ok(Self { tree, dir: File::from(dir) })
@@ -154,7 +153,7 @@ pub fn set_aside(state: &Path) -> Vec<SetAside> {
 /// Finds where the things of a run are.
 fn stand(run: String, mut items: Vec<Item>) -> SetAside {
     items.sort_by(|one, other| (&one.tree, &one.from).cmp(&(&other.tree, &other.from)));
-    let mut places: HashMap<(PathBuf, FileId), Rc<io::Result<Place>>> = HashMap::new();
+    let mut places: HashMap<(PathBuf, DirectoryId), Rc<io::Result<Place>>> = HashMap::new();
     let items = items.into_iter().map(|item| {
         let place = places.entry((item.tree.clone(), item.directory));
         let place = Rc::clone(place.or_insert_with(|| Rc::new(Place::of(&item))));
@@ -197,7 +196,7 @@ pub fn delete(aside: &SetAside) -> Vec<(PathBuf, io::Error)> {
 }
 
 /// The run's directories: trees, their [`DIRECTORY`]s, and names in them.
-fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, FileId, OsString)> {
+fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, DirectoryId, OsString)> {
     let of = |item: &Item| {
         let name = item.run_directory(&aside.run).ok()?;
         Some((item.tree.clone(), item.directory, name.to_owned()))

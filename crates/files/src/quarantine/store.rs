@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -55,8 +55,27 @@ pub struct Item {
     pub to: PathBuf,
     /// When it was moved, in seconds since 1970.
     pub at: u64,
-    /// The device and the inode of the tree's [`DIRECTORY`].
-    pub directory: FileId,
+    /// The tree's [`DIRECTORY`].
+    pub directory: DirectoryId,
+}
+
+/// Which directory it is, whatever its name. An inode is given out again when what had it is gone, and the time of its creation
+/// tells the next one apart. Some file systems keep none, such as NFS before its version 4.2: there a new directory with the inode of one that is
+/// gone is taken for that one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct DirectoryId {
+    file: FileId,
+    /// Since 1970.
+    created: Option<Duration>,
+}
+
+impl DirectoryId {
+    /// Asks the kernel, by statx(2).
+    pub(super) fn of(dir: BorrowedFd<'_>) -> io::Result<Self> {
+        let meta = File::from(dir.try_clone_to_owned()?).metadata()?;
+        let created = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        Ok(Self { file: (meta.dev(), meta.ino()), created })
+    }
 }
 
 /// A [`DIRECTORY`] that exeat has made: a line of a list.
@@ -64,7 +83,7 @@ pub struct Item {
 struct Made {
     #[serde(with = "crate::bytes")]
     path: PathBuf,
-    id: FileId,
+    id: DirectoryId,
 }
 
 impl Keeper {
@@ -91,12 +110,12 @@ impl Keeper {
 
     /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
     /// aside goes into a new directory of it.
-    fn has_made(&self, id: FileId) -> bool {
+    fn has_made(&self, id: DirectoryId) -> bool {
         self.manifests().is_none_or(|dir| made(&dir).iter().any(|made| made.id == id))
     }
 
     /// Notes a directory that was made.
-    fn note_made(&self, path: &Path, id: FileId) -> io::Result<()> {
+    fn note_made(&self, path: &Path, id: DirectoryId) -> io::Result<()> {
         let Some(dir) = self.manifests() else { return Ok(()) };
         let line = serde_json::to_string(&Made { path: path.to_path_buf(), id }).map_err(io::Error::other)?;
         let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(DIRECTORIES));
@@ -117,8 +136,8 @@ fn made(manifests: &Path) -> Vec<Made> {
     list.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
-/// Takes a directory that is gone off the list: another one may get its inode.
-pub(super) fn forget_made(manifests: &Path, id: FileId) {
+/// Takes a directory that is gone off the list.
+pub(super) fn forget_made(manifests: &Path, id: DirectoryId) {
     let kept = made(manifests).into_iter().filter(|made| made.id != id);
     let lines = kept.filter_map(|made| serde_json::to_string(&made).ok()).map(|line| format!("{line}\n"));
     let (beginning, list) = (manifests.join(".directories"), manifests.join(DIRECTORIES));
@@ -166,7 +185,7 @@ pub struct Store {
     tree: PathBuf,
     /// The tree's owner, where that is not this process's user.
     owner: Option<(Uid, Gid)>,
-    directory: FileId,
+    directory: DirectoryId,
     /// Where that is, below the tree, which had the name of the [`DIRECTORY`] and was not exeat's.
     strange: Option<PathBuf>,
     inner: Mutex<Inner>,
@@ -214,8 +233,7 @@ impl Store {
             }
             Err(errno) => return Err(errno.into()),
         };
-        let id = fstat(&outer)?;
-        let directory = (id.st_dev, id.st_ino);
+        let directory = DirectoryId::of(outer.as_fd())?;
         let noted = if is_new { keeper.note_made(&path.join(DIRECTORY), directory) } else { Ok(()) };
         let mut name = keeper.run.clone();
         let dir = match make_fresh(outer.as_fd(), OsStr::new(&name), owner) {
@@ -345,7 +363,7 @@ pub(super) fn is_strange(tree: BorrowedFd<'_>, keeper: &Keeper) -> bool {
 /// have made it.
 fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> {
     let stat = fstat(dir)?;
-    let id = (stat.st_dev, stat.st_ino);
+    let id = DirectoryId::of(dir.as_fd())?;
     let is_private = stat.st_uid == tree.st_uid || stat.st_uid == geteuid().as_raw();
     Ok(is_private && stat.st_mode & 0o7777 == 0o700 && keeper.has_made(id))
 }
@@ -406,4 +424,45 @@ pub(super) fn rename_into(
 /// A name with a number behind it.
 fn numbered(name: &OsStr, number: u64) -> String {
     super::suffixed(&name.to_string_lossy(), &format!("~{number}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scratch(name: &str) -> (PathBuf, Keeper) {
+        let at = format!("store-{name}-{}", std::process::id());
+        let root = std::env::current_exe().unwrap().with_file_name(at);
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(root.join("tree")).unwrap();
+        let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
+        (root, keeper)
+    }
+
+    /// The quarantine was removed by hand, and a stage has made a directory that got its inode.
+    #[test]
+    fn l08_a_directory_with_the_inode_of_one_that_is_gone_is_strange() {
+        let (root, keeper) = scratch("inode");
+        let (path, dir) = (root.join("tree"), root.join("tree").join(DIRECTORY));
+        let tree = File::open(&path).unwrap();
+        let made = Store::open(tree.as_fd(), &path, &keeper).unwrap().directory;
+        assert!(!is_strange(tree.as_fd(), &keeper));
+        if made.created.is_none() {
+            return eprintln!("skipped: this file system keeps no time of creation");
+        }
+        // Whatever the file system gives out.
+        let later = made.created.map(|time| time + Duration::from_nanos(1));
+        assert!(keeper.has_made(made) && !keeper.has_made(DirectoryId { created: later, ..made }));
+        for _ in 0..100 {
+            fs::remove_dir_all(&dir).unwrap();
+            fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+            assert!(is_strange(tree.as_fd(), &keeper));
+            if DirectoryId::of(File::open(&dir).unwrap().as_fd()).unwrap().file == made.file {
+                break;
+            }
+        }
+        let store = Store::open(tree.as_fd(), &path, &keeper).unwrap();
+        assert_eq!(store.strange(), Some(&*Path::new(DIRECTORY).join("RUN").join(DIRECTORY)));
+        fs::remove_dir_all(&root).unwrap();
+    }
 }
