@@ -25,7 +25,7 @@ use super::{FileId, Opened, kind, let_in, open_at, random};
 pub const DIRECTORY: &str = ".exeat-quarantine";
 /// Where manifests are, below the user's state directory. No stage sees it.
 pub(super) const MANIFESTS: &str = "exeat/quarantine";
-/// The list of the [`DIRECTORY`]s that exeat has made, beside the manifests.
+/// The list of the directories that no stage may see, beside the manifests.
 const DIRECTORIES: &str = "directories";
 /// How long another run is waited for that makes such a directory at the same moment.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -78,12 +78,13 @@ impl DirectoryId {
     }
 }
 
-/// A [`DIRECTORY`] that exeat has made: a line of a list.
+/// A directory that no stage may see: a line of a list.
 #[derive(Debug, Serialize, Deserialize)]
-struct Made {
+struct Known {
     #[serde(with = "crate::bytes")]
     path: PathBuf,
-    id: DirectoryId,
+    /// Which [`DIRECTORY`] it is, if exeat has made it. Else it is what had that name, moved out of the way.
+    made: Option<DirectoryId>,
 }
 
 impl Keeper {
@@ -111,13 +112,13 @@ impl Keeper {
     /// Whether exeat has made this directory of a tree. Without a list nobody can tell, and nothing is lost: what is set
     /// aside goes into a new directory of it.
     fn has_made(&self, id: DirectoryId) -> bool {
-        self.manifests().is_none_or(|dir| made(&dir).iter().any(|made| made.id == id))
+        self.manifests().is_none_or(|dir| known(&dir).iter().any(|known| known.made == Some(id)))
     }
 
-    /// Notes a directory that was made.
-    fn note_made(&self, path: &Path, id: DirectoryId) -> io::Result<()> {
+    /// Notes a directory that no stage may see.
+    fn note(&self, path: PathBuf, made: Option<DirectoryId>) -> io::Result<()> {
         let Some(dir) = self.manifests() else { return Ok(()) };
-        let line = serde_json::to_string(&Made { path: path.to_path_buf(), id }).map_err(io::Error::other)?;
+        let line = serde_json::to_string(&Known { path, made }).map_err(io::Error::other)?;
         let list = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(DIRECTORIES));
         list?.write_all(format!("{line}\n").as_bytes())
     }
@@ -129,8 +130,8 @@ impl Keeper {
     }
 }
 
-/// Reads the list of the directories that exeat has made.
-fn made(manifests: &Path) -> Vec<Made> {
+/// Reads the list of the directories that no stage may see.
+fn known(manifests: &Path) -> Vec<Known> {
     let list = File::open(manifests.join(DIRECTORIES))
         .and_then(|file| io::read_to_string(file.take(LONGEST_MANIFEST)));
     list.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
@@ -138,18 +139,23 @@ fn made(manifests: &Path) -> Vec<Made> {
 
 /// Takes a directory that is gone off the list.
 pub(super) fn forget_made(manifests: &Path, id: DirectoryId) {
-    let kept = made(manifests).into_iter().filter(|made| made.id != id);
-    let lines = kept.filter_map(|made| serde_json::to_string(&made).ok()).map(|line| format!("{line}\n"));
+    forget(manifests, |known| known.made == Some(id));
+}
+
+fn forget(manifests: &Path, is_gone: impl Fn(&Known) -> bool) {
+    let kept = known(manifests).into_iter().filter(|known| !is_gone(known));
+    let lines = kept.filter_map(|known| serde_json::to_string(&known).ok()).map(|line| format!("{line}\n"));
     let (beginning, list) = (manifests.join(".directories"), manifests.join(DIRECTORIES));
     // A list that stays as it is names a directory too many.
     let _ = fs::write(&beginning, lines.collect::<String>()).and_then(|()| fs::rename(&beginning, &list));
 }
 
-/// Lists the [`DIRECTORY`]s that no stage may see: those that exeat has made in trees of this user, and those in some directories.
+/// Lists the directories that no stage may see: those that exeat has made in trees of this user, what it has moved out of their way and could
+/// not set aside, and each [`DIRECTORY`] in some directories.
 #[must_use]
 pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
-    let known = state.map(|state| made(&state.join(MANIFESTS))).unwrap_or_default();
-    let known = known.into_iter().map(|made| made.path);
+    let known = state.map(|state| known(&state.join(MANIFESTS))).unwrap_or_default();
+    let known = known.into_iter().map(|known| known.path);
     let all: BTreeSet<PathBuf> = known.chain(near.into_iter().map(|dir| dir.join(DIRECTORY))).collect();
     all.into_iter().filter(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())).collect()
 }
@@ -219,10 +225,7 @@ impl Store {
             Err(Errno::ENOENT) => make_outer(tree, owner)?,
             // The stage's, whatever it is: it has no business under this name, and is set aside first.
             Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => {
-                let name = format!("{DIRECTORY}.{:016x}", random());
-                let_in(tree, || {
-                    renameat2(tree, DIRECTORY, tree, name.as_str(), RenameFlags::RENAME_NOREPLACE)
-                })?;
+                let name = move_strange(tree, path, keeper)?;
                 let made = make_outer(tree, owner).inspect_err(|_| {
                     let back =
                         || renameat2(tree, name.as_str(), tree, DIRECTORY, RenameFlags::RENAME_NOREPLACE);
@@ -234,7 +237,7 @@ impl Store {
             Err(errno) => return Err(errno.into()),
         };
         let directory = DirectoryId::of(outer.as_fd())?;
-        let noted = if is_new { keeper.note_made(&path.join(DIRECTORY), directory) } else { Ok(()) };
+        let noted = if is_new { keeper.note(path.join(DIRECTORY), Some(directory)) } else { Ok(()) };
         let mut name = keeper.run.clone();
         let dir = match make_fresh(outer.as_fd(), OsStr::new(&name), owner) {
             Err(Errno::EEXIST) => {
@@ -260,6 +263,9 @@ impl Store {
         if let Some(name) = strange {
             let take = || store.take(tree, OsStr::new(&name), Path::new(DIRECTORY));
             store.strange = Some(let_in(tree, take)?);
+            if let Some(dir) = keeper.manifests() {
+                forget(&dir, |known| known.path == path.join(&name));
+            }
         }
         Ok(store)
     }
@@ -346,6 +352,16 @@ impl Store {
         }
         Ok((dir, path.to_path_buf()))
     }
+}
+
+/// Moves what has the name of the [`DIRECTORY`] out of its way, and says how it is called until it is set aside. Where the run is killed before
+/// that, or it cannot be set aside, no later stage sees it all the same.
+fn move_strange(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<String> {
+    let name = format!("{DIRECTORY}.{:016x}", random());
+    // Without a list it is set aside like the rest.
+    let _ = keeper.note(path.join(&name), None);
+    let_in(tree, || renameat2(tree, DIRECTORY, tree, name.as_str(), RenameFlags::RENAME_NOREPLACE))?;
+    Ok(name)
 }
 
 /// Whether there is something in a tree under the name of the [`DIRECTORY`] that is not exeat's.
@@ -437,6 +453,28 @@ mod tests {
         fs::create_dir_all(root.join("tree")).unwrap();
         let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
         (root, keeper)
+    }
+
+    /// The run was killed when it had moved it out of the way, or could not set it aside.
+    #[test]
+    fn l08_a_strange_directory_that_was_moved_is_hidden() {
+        let (root, keeper) = scratch("moved");
+        let path = root.join("tree");
+        let tree = File::open(&path).unwrap();
+        let make = || fs::DirBuilder::new().mode(0o700).create(path.join(DIRECTORY)).unwrap();
+        let hidden = || directories(keeper.state.as_deref(), []);
+        make();
+        fs::create_dir_all(keeper.manifests().unwrap()).unwrap();
+        let name = move_strange(tree.as_fd(), &path, &keeper).unwrap();
+        assert_eq!(hidden(), BTreeSet::from([path.join(&name)]));
+        // It is not exeat's for that, whatever its name.
+        fs::rename(path.join(&name), path.join(DIRECTORY)).unwrap();
+        assert!(is_strange(tree.as_fd(), &keeper) && hidden().is_empty());
+        // What was set aside has that name no more.
+        Store::open(tree.as_fd(), &path, &keeper).unwrap();
+        assert_eq!(hidden(), BTreeSet::from([path.join(DIRECTORY)]));
+        assert_eq!(known(&keeper.manifests().unwrap()).len(), 2);
+        fs::remove_dir_all(&root).unwrap();
     }
 
     /// The quarantine was removed by hand, and a stage has made a directory that got its inode.
