@@ -59,9 +59,9 @@ pub struct Item {
     pub directory: DirectoryId,
 }
 
-/// Which directory it is, whatever its name. An inode is given out again when what had it is gone, and the time of its creation
-/// tells the next one apart. Some file systems keep none, such as NFS before its version 4.2: there a new directory with the inode of one that is
-/// gone is taken for that one.
+/// Tells a directory from every other one, whatever its name. An inode is given out again when what had it is gone, and the time
+/// of creation tells the next one apart. Some file systems keep none, such as NFS before version 4.2: there a new directory with the
+/// inode of one that is gone is taken for that one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct DirectoryId {
     file: FileId,
@@ -150,8 +150,8 @@ fn forget(manifests: &Path, is_gone: impl Fn(&Known) -> bool) {
     let _ = fs::write(&beginning, lines.collect::<String>()).and_then(|()| fs::rename(&beginning, &list));
 }
 
-/// Lists the directories that no stage may see: those that exeat has made in trees of this user, what it has moved out of their way and could
-/// not set aside, and each [`DIRECTORY`] in some directories.
+/// Lists the directories that no stage may see: those that exeat has made in trees of this user, what it has moved out of their
+/// way and could not set aside, and each [`DIRECTORY`] in some directories.
 #[must_use]
 pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a Path>) -> BTreeSet<PathBuf> {
     let known = state.map(|state| known(&state.join(MANIFESTS))).unwrap_or_default();
@@ -354,8 +354,8 @@ impl Store {
     }
 }
 
-/// Moves what has the name of the [`DIRECTORY`] out of its way, and says how it is called until it is set aside. Where the run is killed before
-/// that, or it cannot be set aside, no later stage sees it all the same.
+/// Moves what has the name of the [`DIRECTORY`] out of its way, and says how it is called until it is set aside. Where the run is
+/// killed before that, or it cannot be set aside, no later stage sees it all the same.
 fn move_strange(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<String> {
     let name = format!("{DIRECTORY}.{:016x}", random());
     // Without a list it is set aside like the rest.
