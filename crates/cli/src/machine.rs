@@ -1,6 +1,6 @@
 //! What of the machine the meaning of arguments depends on, and the files that arguments name.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -26,6 +26,8 @@ pub(crate) struct Machine {
     pub(crate) env: BTreeMap<OsString, OsString>,
     /// The files that were read to decide about a run.
     pub(crate) deciding: RefCell<Vec<PathBuf>>,
+    /// The link rule, once it is asked for.
+    pub(crate) links: OnceCell<LinkRule>,
 }
 
 /// Why a path of an argument or a file has no place.
@@ -43,12 +45,14 @@ impl Machine {
             .map_err(|error| Failure::could("cannot tell the working directory").because(error))?;
         let pwd = std::env::var_os("PWD");
         let base = pwd.as_deref().and_then(|pwd| cwd_by_name(pwd, &cwd)).unwrap_or(&cwd).to_path_buf();
-        Ok(Self { cwd, base, env: std::env::vars_os().collect(), deciding: RefCell::default() })
+        let env = std::env::vars_os().collect();
+        Ok(Self { cwd, base, env, deciding: RefCell::default(), links: OnceCell::new() })
     }
 
     /// Which links a path of this caller's may lead through.
-    pub(crate) fn links(&self) -> LinkRule {
-        LinkRule::new(&self.home_or_database(), self.directory("XDG_RUNTIME_DIR").as_deref())
+    pub(crate) fn links(&self) -> &LinkRule {
+        let new = || LinkRule::new(&self.home_or_database(), self.directory("XDG_RUNTIME_DIR").as_deref());
+        self.links.get_or_init(new)
     }
 
     /// Notes the file that standard input is, if it is one: it decides about a run.

@@ -163,7 +163,7 @@ impl End {
 }
 
 /// Which symbolic links a caller's paths may lead through.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct LinkRule {
     caller: u32,
     home: PathBuf,

@@ -152,9 +152,10 @@ impl Who {
         cache: PathBuf,
         maker: Option<Ids>,
         staged: Option<&mut Staged>,
+        links: &LinkRule,
     ) -> Result<PathBuf, String> {
         let unusable = |error: io::Error| format!("`{}` cannot be used for it: {error}", cache.display());
-        if let Err(error @ WalkError::Link { .. }) = LinkRule::from_env().walk_existing(&cache) {
+        if let Err(error @ WalkError::Link { .. }) = links.walk_existing(&cache) {
             return Err(unusable(error.into()));
         }
         if let Some(dir) = anothers(&cache).filter(|_| maker.is_none() && !matches!(self, Self::Caller)) {
@@ -239,7 +240,7 @@ impl Base<'_> {
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
         let cache = view::cache_dir(&cache_base, cwd);
         let cache = (request.files.cache == Cache::Private)
-            .then(|| who.cache(cache, cache_maker, staged.as_mut()))
+            .then(|| who.cache(cache, cache_maker, staged.as_mut(), links))
             .transpose()
             .unwrap_or_else(|why| {
                 notes.push(format!("the package cache is in memory and ends with the run: {why}"));

@@ -36,6 +36,7 @@ impl Place {
             base: self.0.clone(),
             env: [("HOME".into(), "/home/ann".into())].into(),
             deciding: Default::default(),
+            links: Default::default(),
         }
     }
 

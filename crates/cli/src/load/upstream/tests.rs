@@ -13,6 +13,7 @@ fn machine(env: &[(&str, &str)]) -> Machine {
         base: PathBuf::from("/cwd"),
         env: env.collect(),
         deciding: Default::default(),
+        links: Default::default(),
     }
 }
 
