@@ -1,7 +1,9 @@
 use std::fmt::Debug;
 
 use clap::CommandFactory;
+use exeat_policy::{Ech, Limits, Mode};
 
+use super::values::Label;
 use super::*;
 
 #[test]
