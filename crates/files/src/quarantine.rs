@@ -614,6 +614,32 @@ mod tests {
     }
 
     #[test]
+    fn b12_names_of_a_pattern_are_moved_but_for_those_that_were_there() {
+        let root = scratch("pattern");
+        let tree = root.join("tree");
+        let pattern = |dir: &str| Pattern {
+            dir: dir.into(),
+            name: "mise.*.toml".into(),
+            known: vec!["mise.mine.toml".into()],
+            obeyed: Obeyed::AfterConsent,
+        };
+        let patterns = vec![pattern(""), pattern(".config")];
+        for dir in [tree.clone(), tree.join(".config")] {
+            fs::create_dir_all(&dir).unwrap();
+            fs::write(dir.join("mise.mine.toml"), "mine").unwrap();
+        }
+        let watch = start(Missing { tree: tree.clone(), patterns, ..Missing::default() }).unwrap();
+        for name in ["mise.x.toml", ".config/mise.y.toml", "mise.toml", "other.toml"] {
+            fs::write(tree.join(name), "evil").unwrap();
+        }
+        let found = done(watch);
+        assert!(found.len() == 2 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+        assert_eq!(names_in(&tree), [".config", DIRECTORY, "mise.mine.toml", "mise.toml", "other.toml"]);
+        assert_eq!(names_in(&tree.join(".config")), ["mise.mine.toml"]);
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
     fn b14_a_link_does_not_lead_the_move_out_of_the_tree() {
         let root = scratch("link");
         let watch = watch(&root);
@@ -786,6 +812,29 @@ mod tests {
             assert!(fs::symlink_metadata(path).is_err());
             assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
         }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// Names that meet in the quarantine keep one another; and what was put there is entered by nothing else.
+    #[test]
+    fn l08_what_was_set_aside_is_neither_replaced_nor_entered() {
+        let root = scratch("meet");
+        let tree = root.join("tree");
+        let watch = watch(&root);
+        for name in ["one", "two"] {
+            fs::create_dir(tree.join(name)).unwrap();
+            fs::write(tree.join(name).join("x"), name).unwrap();
+        }
+        fs::create_dir(tree.join("a")).unwrap();
+        let store = watch.store().unwrap();
+        let take = |dir: &str, last: &str, path: &str| {
+            let dir = open_at(watch.tree(), Path::new(dir)).unwrap();
+            tree.join(store.take(dir.as_fd(), OsStr::new(last), Path::new(path)).unwrap())
+        };
+        let aside = take(".", "a", "a");
+        let (first, second) = (take("one", "x", "a/x"), take("two", "x", "a/x"));
+        assert_eq!((fs::read(first).unwrap(), fs::read(second).unwrap()), (b"one".to_vec(), b"two".to_vec()));
+        assert!(names_in(&aside).is_empty(), "the stage has made it");
         fs::remove_dir_all(root).unwrap();
     }
 

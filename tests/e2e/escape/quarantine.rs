@@ -1,7 +1,8 @@
 //! B12: a stage that keeps what it made in its place, past the move at the end of the run, or keeps exeat from saying so.
 
 use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
 
 use e2e::case::{Cases, Cx};
 
@@ -11,6 +12,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_what_is_left_is_told", left);
     list.users("escape::b12_git_is_led_elsewhere", led_elsewhere);
     list.users("escape::b12_taken_names", taken);
+    list.root("escape::b12_a_quarantine_belongs_to_the_owner_of_its_tree", owned);
+    list.users("escape::b12_a_quarantine_is_hidden_from_a_run_above_it", hidden_above);
     list.users("escape::b12_jujutsu_is_led_elsewhere", jujutsu);
     list.users("escape::b12_many_links_are_few_lines", many);
 }
@@ -136,6 +139,35 @@ fn taken(cx: &Cx) {
         .run()
         .exits(0)
         .prints("end\n");
+}
+
+/// Root's run in somebody's directory leaves nothing there that this user could not look at and remove.
+fn owned(cx: &Cx) {
+    std::os::unix::fs::chown(cx.dir(), Some(4242), Some(4243)).expect("chown");
+    cx.sh(&[], "mkdir -p .git/info; echo evil >.git/info/attributes").run().exits(0).says("was moved");
+    let aside = cx.aside(".git/info/attributes");
+    let paths: Vec<_> = aside.ancestors().skip(1).take_while(|path| *path != cx.dir()).collect();
+    assert_eq!(paths.len(), 4);
+    for path in
+        paths.into_iter().map(Path::to_path_buf).chain([cx.dir().join(".exeat-quarantine/.gitignore")])
+    {
+        let about = fs::metadata(&path).expect("metadata");
+        assert_eq!((about.uid(), about.gid()), (4242, 4243), "{}", path.display());
+        assert!(!about.is_dir() || about.mode() & 0o7777 == 0o700, "{}", path.display());
+    }
+}
+
+/// A run whose tree is one above does not see it either.
+fn hidden_above(cx: &Cx) {
+    let sub = cx.dir().join("sub");
+    fs::create_dir(&sub).expect("a directory");
+    cx.bench().give(&sub, cx.is_root());
+    cx.sh(&[], "echo evil >.envrc").cwd(&sub).run().exits(0).says("was moved");
+    let script =
+        "ls -A sub/.exeat-quarantine; cat sub/.exeat-quarantine/*/.envrc; rm -rf sub/.exeat-quarantine
+        mv sub/.exeat-quarantine sub/x; echo x >sub/.exeat-quarantine/x; echo end";
+    cx.sh(&[], script).run().exits(0).prints("end\n");
+    assert_eq!(fs::read_to_string(cx.aside_in(&sub, ".envrc")).expect("moved aside"), "evil\n");
 }
 
 /// A `.jj/repo` that is a file has Jujutsu take its configuration from elsewhere.

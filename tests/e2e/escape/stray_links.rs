@@ -3,9 +3,11 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use e2e::case::{Cases, Cx};
+use e2e::run::Done;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l01_a_link_that_a_run_left_leads_no_flag_astray", flags);
@@ -71,24 +73,60 @@ fn is_untouched(victim: &Path) -> bool {
     names == ["secret"] && fs::read_to_string(victim.join("secret")).expect("secret") == "top secret\n"
 }
 
+/// What runs did to the victim: first whether any was led there, and then how it was refused.
+struct Led<'a> {
+    cx: &'a Cx,
+    victim: &'a Path,
+    astray: Vec<String>,
+    untold: Vec<String>,
+}
+
+impl<'a> Led<'a> {
+    fn new(cx: &'a Cx, victim: &'a Path) -> Self {
+        Self { cx, victim, astray: Vec::new(), untold: Vec::new() }
+    }
+
+    /// Notes what a run read and wrote, and makes the victim anew.
+    fn look(&mut self, what: &str, done: &Done, code: i32, says: &[&str]) {
+        if done.stdout().contains("secret")
+            || done.stderr().contains("top secret")
+            || !is_untouched(self.victim)
+        {
+            self.astray.push(what.to_owned());
+            fs::remove_dir_all(self.victim).expect("victim");
+            make(self.cx, self.victim);
+            put(self.cx, &self.victim.join("secret"), "top secret\n");
+        }
+        if done.code != Some(code) || !says.iter().all(|words| done.stderr().contains(words)) {
+            self.untold.push(format!("{what}: {done:?}"));
+        }
+    }
+
+    fn refused(&mut self, what: &str, done: &Done) {
+        let end = self.victim.display().to_string();
+        self.look(what, done, 2, &["a stage could have made", &end]);
+    }
+
+    fn nowhere(self) {
+        assert!(self.astray.is_empty(), "led astray: {:#?}", self.astray);
+        assert!(self.untold.is_empty(), "{:#?}", self.untold);
+    }
+}
+
 fn flags(cx: &Cx) {
     let (other, victim) = scene(cx);
     plant(cx, &victim);
+    let mut led = Led::new(cx, &victim);
     let dir = cx.dir().display().to_string();
-    let end = victim.display().to_string();
     for name in ["out", "chain", "sub/deep", "out/secret", "here/out", "out/../victim"] {
         for (flag, value) in [
             ("--ro", format!("{dir}/{name}:/in")),
             ("--rw", format!("{dir}/{name}:/in")),
             ("--mask", format!("{dir}/{name}")),
         ] {
-            let done = cx
-                .exeat(["run", flag, &value, "--", "sh", "-c", "cat /in/secret /in; echo x > /in/new"])
-                .cwd(&other)
-                .run();
-            done.exits(2).says("a stage could have made");
-            assert!(done.stderr().contains(&end), "names the end: {done:?}");
-            assert!(!done.stdout().contains("top secret") && is_untouched(&victim), "{flag} {value}");
+            let script = "cat /in/secret /in; echo x > /in/new; echo x > /in";
+            let done = cx.exeat(["run", flag, &value, "--", "sh", "-c", script]).cwd(&other).run();
+            led.refused(&format!("{flag} {name}"), &done);
         }
     }
     // Places that exeat itself writes.
@@ -96,63 +134,76 @@ fn flags(cx: &Cx) {
         [("--audit", "out/r.jsonl"), ("--result", "sub/deep/r.json"), ("--audit-key", "out/key.pem")]
     {
         let value = format!("{dir}/{value}");
-        cx.exeat(["run", flag, &value, "--", "true"])
-            .cwd(&other)
-            .run()
-            .exits(2)
-            .says("a stage could have made");
-        assert!(is_untouched(&victim), "{flag}");
+        led.refused(flag, &cx.exeat(["run", flag, &value, "--", "true"]).cwd(&other).run());
     }
-    cx.exeat(["run", "--result", &format!("{dir}/new"), "--", "true"]).cwd(&other).run().exits(0);
-    assert!(is_untouched(&victim), "a result replaces a link and follows none");
-    // Sockets, and the state directory that a variable names.
-    let _server = std::os::unix::net::UnixListener::bind(victim.join("s")).expect("socket");
-    cx.exeat(["run", "--via", &format!("unix:{dir}/out/s"), "--", "true"]).cwd(&other).run().exits(2);
-    fs::remove_file(victim.join("s")).expect("socket");
+    let done = cx.exeat(["run", "--result", &format!("{dir}/new"), "--", "true"]).cwd(&other).run();
+    // A result replaces a link and follows none.
+    led.look("--result of a link", &done, 0, &[]);
+    // The state directory and the cache that variables name.
     let state = format!("{dir}/out/state");
     let done = cx.exeat_plain(["run", "--", "true"]).cwd(&other).env("XDG_STATE_HOME", &state).run();
-    done.exits(2).says("a stage could have made");
-    let done =
-        cx.exeat(["run", "--", "true"]).cwd(&other).env("XDG_CACHE_HOME", &format!("{dir}/out/c")).run();
-    done.exits(0).says("in memory");
-    assert!(is_untouched(&victim));
-    cx.exeat(["audit", "lock", "-o", &format!("{dir}/out/egress.lock")]).cwd(&other).run().exits(2);
-    cx.exeat(["audit", "report", "-o", &format!("{dir}/out/r.html")]).cwd(&other).run();
-    assert!(is_untouched(&victim));
+    led.refused("XDG_STATE_HOME", &done);
+    let cache = format!("{dir}/out/c");
+    let done = cx.exeat(["run", "--", "true"]).cwd(&other).env("XDG_CACHE_HOME", &cache).run();
+    led.look("XDG_CACHE_HOME", &done, 0, &["in memory"]);
+    // What is written of a record.
+    let record = cx.exeat(["run", "--", "true"]).cwd(&other).run();
+    let record = record.record_path().expect("a record").display().to_string();
+    for (command, name) in [("lock", "egress.lock"), ("report", "r.html")] {
+        let to = format!("{dir}/out/{name}");
+        let done = cx.exeat_plain(["audit", command, "-o", &to, &record]).cwd(&other).run();
+        led.refused(&format!("audit {command}"), &done);
+    }
+    // A socket that a program of the host's listens at.
+    let server = UnixListener::bind(victim.join("s")).expect("socket");
+    server.set_nonblocking(true).expect("a socket that does not block");
+    fs::set_permissions(victim.join("s"), fs::Permissions::from_mode(0o777)).expect("mode");
+    cx.bench().give(&victim.join("s"), cx.is_root());
+    let ask = "curl -s --max-time 2 -x $HTTPS_PROXY https://x.test";
+    let via = format!("unix:{dir}/out/s");
+    let done = cx.exeat(["run", "--via", &via, "--", "sh", "-c", ask]).cwd(&other).run();
+    if server.accept().is_ok() {
+        led.astray.push("--via".into());
+    }
+    fs::remove_file(victim.join("s")).expect("socket");
+    led.look("--via", &done, 2, &["a stage could have made"]);
+    led.nowhere();
 }
 
 fn files(cx: &Cx) {
     let (other, victim) = scene(cx);
     plant(cx, &victim);
+    let mut led = Led::new(cx, &victim);
     let dir = cx.dir().display().to_string();
-    let refused = |args: &[&str]| {
-        let mut words = vec!["run"];
-        words.extend(args);
-        words.extend(["--", "true"]);
-        let done = cx.exeat(words).cwd(&other).run();
-        done.exits(2).says("a stage could have made");
-        assert!(!done.stderr().contains("top secret"), "prints no line of another file: {done:?}");
-    };
-    // The files themselves.
+    let reach =
+        format!("for at in {dir}/out /in .; do cat $at/secret; echo x > $at/new; done; rm -f new; true");
+    let run =
+        |args: &[&str]| cx.exeat([&["run"], args, &["--", "sh", "-c", &reach]].concat()).cwd(&other).run();
+    // The files themselves: no line of another file is printed.
     let file = format!("{dir}/file");
     for flag in ["--policy", "--effects", "--ceiling"] {
-        refused(&[flag, &file]);
+        led.refused(flag, &run(&[flag, &file]));
     }
-    refused(&["--allow", &format!("@{file}")]);
-    refused(&["--locked", "--lock-file", &file, "--stage", "x"]);
+    led.refused("@FILE", &run(&["--allow", &format!("@{file}")]));
+    led.refused("--lock-file", &run(&["--locked", "--lock-file", &file, "--stage", "x"]));
     // What they name.
     for effect in ["FsRead", "FsWrite"] {
-        refused(&["--effects", &format!(r#"[{{"effect":"{effect}","path":"{dir}/out"}}]"#)]);
+        let effects = format!(r#"[{{"effect":"{effect}","path":"{dir}/out"}}]"#);
+        led.refused(effect, &run(&["--effects", &effects]));
     }
     for key in ["ro", "rw", "mask"] {
         put(cx, &other.join("policy.toml"), &format!("[fs]\n{key} = [\"../work/out\"]\n"));
-        refused(&["--policy", "policy.toml"]);
+        led.refused(key, &run(&["--policy", "policy.toml"]));
+        if key != "mask" {
+            put(cx, &other.join("policy.toml"), &format!("[fs]\n{key} = [\"../work/out:/in\"]\n"));
+            led.refused(&format!("{key} elsewhere"), &run(&["--policy", "policy.toml"]));
+        }
     }
     let isolation =
         format!(r#"{{"ro_binds":[],"env_allowlist":[],"network":false,"work_host":"{dir}/out"}}"#);
     put(cx, &other.join("isolation.json"), &isolation);
-    refused(&["--policy", "isolation.json"]);
-    assert!(is_untouched(&victim));
+    led.refused("work_host", &run(&["--policy", "isolation.json"]));
+    led.nowhere();
 }
 
 fn variables(cx: &Cx) {
@@ -163,19 +214,37 @@ fn variables(cx: &Cx) {
     let venv = cx.dir().join(".venv").display().to_string();
     let path = format!("{venv}/bin:/usr/bin:/bin");
     let look = format!("cat {venv}/secret {}/left.pem; ls {venv}", cx.dir().display());
+    let mut led = Led::new(cx, &victim);
     for (name, value) in [
         ("PATH", path.clone()),
+        ("PATH", format!("{venv}:/usr/bin:/bin")),
         ("VIRTUAL_ENV", venv.clone()),
+        ("JAVA_HOME", venv.clone()),
         ("JAVA_HOME", format!("{venv}/x/..")),
         ("NODE_EXTRA_CA_CERTS", format!("{}/left.pem", cx.dir().display())),
         ("SSL_CERT_DIR", venv.clone()),
     ] {
-        let done = cx.exeat(["run", "--", "sh", "-c", &look]).cwd(&other).env(name, &value).run();
-        assert!(!done.stdout().contains("secret"), "{name}: {done:?}");
-        if name != "JAVA_HOME" {
-            done.says("left out").says("a stage could have made");
+        let done =
+            cx.exeat(["run", "--", "sh", "-c", &format!("{look}; true")]).cwd(&other).env(name, &value).run();
+        let told: &[&str] =
+            if value.ends_with("..") { &[] } else { &["left out", "a stage could have made"] };
+        led.look(&format!("{name}={value}"), &done, 0, told);
+    }
+    // Links that are followed, since no stage writes in a home: their ends are more than programs.
+    put(cx, &cx.home().join("letter"), "top secret\n");
+    for (target, at) in [(".", "all"), ("/", "machine")] {
+        link(cx, target, &cx.home().join(at));
+        let at = cx.home().join(at).display().to_string();
+        let look = format!(
+            "cat {at}/letter {at}{0}/letter; test ! -e {at}/proc || echo secret",
+            cx.home().display()
+        );
+        for (name, value) in [("PATH", format!("{at}/bin:/usr/bin:/bin")), ("VIRTUAL_ENV", at.clone())] {
+            let done = cx.exeat(["run", "--", "sh", "-c", &look]).cwd(&other).env(name, &value).run();
+            led.look(&format!("{name}={value}"), &done, 0, &["more than programs"]);
         }
     }
+    led.nowhere();
     // A command that is missing for that reason says so.
     program(cx, &victim.join("bin/tool"), "never");
     let done = cx.exeat(["run", "--", "tool"]).cwd(&other).env("PATH", &path).run();
@@ -185,18 +254,15 @@ fn variables(cx: &Cx) {
 fn working_directory(cx: &Cx) {
     let (_, victim) = scene(cx);
     plant(cx, &victim);
+    let mut led = Led::new(cx, &victim);
     let through = cx.dir().join("out");
-    let run = |args: &[&str]| {
-        let mut words = vec!["run"];
-        words.extend(args);
-        words.extend(["--", "sh", "-c", "echo x > planted"]);
-        cx.exeat(words).cwd(&through).env("PWD", &through.display().to_string()).run()
-    };
-    let done = run(&[]);
-    assert_ne!(done.code, Some(0), "{done:?}");
-    done.says("read-only").says("a stage could have made");
-    run(&["--rw", "."]).exits(2).says("a stage could have made");
-    assert!(is_untouched(&victim));
+    for flags in [&[][..], &["--rw", "."]] {
+        let words = [&["run"], flags, &["--", "sh", "-c", "echo x > planted"]].concat();
+        let done = cx.exeat(words).cwd(&through).env("PWD", &through.display().to_string()).run();
+        let read_only: &[&str] = if flags.is_empty() { &["is read-only for the stage"] } else { &[] };
+        led.look(&format!("{flags:?}"), &done, 2, &[read_only, &["a stage could have made"]].concat());
+    }
+    led.nowhere();
     // Without a shell's word there is no link: the directory is the caller's choice.
     cx.exeat(["run", "--", "sh", "-c", "echo x > planted"]).cwd(&victim).run().exits(0);
 }
@@ -280,8 +346,13 @@ fn written(cx: &Cx) {
     read().exits(0).prints("top secret\n");
     fs::remove_file(bin.join("data")).expect("link");
     cx.exeat(["run", "--rw", &named, "--", "sh", "-c", &plant]).cwd(&other).run().exits(0);
-    read().exits(2).says("a stage could have made");
-    let done = cx.exeat(["run", "--", "true"]).cwd(&other).env("NVM_DIR", &format!("{named}/data")).run();
+    let done = read();
+    assert!(!done.stdout().contains("top secret"), "{done:?}");
+    done.exits(2).says("a stage could have made");
+    let (data, look) = (format!("{named}/data"), "cat $NVM_DIR/secret; true");
+    let words = ["run", "--env", "NVM_DIR", "--", "sh", "-c", look];
+    let done = cx.exeat(words).cwd(&other).env("NVM_DIR", &data).run();
+    assert!(!done.stdout().contains("top secret"), "{done:?}");
     done.exits(0).says("left out");
 }
 
@@ -305,6 +376,8 @@ fn closed_below(cx: &Cx) {
             .exeat(["run", flag, &bind, "--", "sh", "-c", "cat /in/secret; echo x > /in/secret"])
             .cwd(&other)
             .run();
+        let text = fs::read_to_string(theirs.join("secret")).expect("secret");
+        assert!(!done.stdout().contains("secret") && text == "top secret\n", "{done:?}");
         done.exits(2).says("a stage could have made");
     }
     let pem = cx.dir().join("c.pem").display().to_string();
@@ -320,48 +393,80 @@ fn closed_below(cx: &Cx) {
 /// From a directory that a stage's link led to, no relative path leads anywhere.
 fn relative(cx: &Cx) {
     let (_, victim) = scene(cx);
-    make(cx, &victim.join("data"));
     plant(cx, &victim);
-    fs::remove_dir(victim.join("data")).expect("directory");
+    let mut led = Led::new(cx, &victim);
     let through = cx.dir().join("out");
     let pwd = through.display().to_string();
+    let beside = cx.home().join("beside");
+    let look = format!("cat /in/secret /in; cat {}; echo x > /in/new; true", beside.display());
     for flags in [
-        ["--ro", ".."],
-        ["--rw", "."],
-        ["--ro", "../.ssh"],
+        ["--ro", ".:/in"],
+        ["--rw", ".:/in"],
+        ["--ro", "../beside:/in"],
+        ["--ro", "../beside"],
         ["--result", "../r.json"],
         ["--audit", "../a.jsonl"],
         ["--audit-key", "key.pem"],
         ["--policy", "secret"],
     ] {
-        let done = cx.exeat(["run", flags[0], flags[1], "--", "true"]).cwd(&through).env("PWD", &pwd).run();
-        done.exits(2).says("a stage could have made");
+        put(cx, &beside, "top secret\n");
+        let words = ["run", flags[0], flags[1], "--", "sh", "-c", &look];
+        let done = cx.exeat(words).cwd(&through).env("PWD", &pwd).run();
+        let made = ["r.json", "a.jsonl"].map(|name| cx.home().join(name));
+        if made.iter().any(|path| path.exists()) {
+            led.astray.push(format!("{flags:?} makes a file"));
+            made.iter().for_each(|path| drop(fs::remove_file(path)));
+        }
+        led.look(&format!("{flags:?}"), &done, 2, &["a stage could have made"]);
     }
-    assert!(
-        is_untouched(&victim) && !cx.home().join("r.json").exists() && !cx.home().join("a.jsonl").exists()
-    );
+    led.nowhere();
 }
 
 /// A mask, a policy and a narrower `--ro` mean the same in the next run.
 fn restricting(cx: &Cx) {
-    make(cx, &cx.dir().join("versions/1/keys"));
-    put(cx, &cx.dir().join("versions/1/keys/k"), "masked\n");
-    put(cx, &cx.dir().join("versions/1/p.toml"), "schema = 1\n");
-    link(cx, "versions/1", &cx.dir().join("conf"));
+    let again = || {
+        let _ = fs::remove_dir_all(cx.dir().join("versions"));
+        let _ = fs::remove_file(cx.dir().join("conf")).or_else(|_| fs::remove_dir_all(cx.dir().join("conf")));
+        make(cx, &cx.dir().join("versions/1/keys"));
+        put(cx, &cx.dir().join("versions/1/keys/k"), "masked\n");
+        put(cx, &cx.dir().join("versions/1/p.toml"), "schema = 1\n[fs]\nro = [\".\"]\n");
+        link(cx, "versions/1", &cx.dir().join("conf"));
+    };
+    let (mut lifted, mut untold) = (Vec::new(), Vec::new());
     for flags in [
         ["--mask", "conf/keys"],
         ["--ro", "conf/keys"],
         ["--policy", "conf/p.toml"],
         ["--ceiling", "conf/p.toml"],
     ] {
-        let done = cx.exeat(["run", flags[0], flags[1], "--", "touch", "started"]).run();
-        done.exits(2).says("a stage could have made");
-        assert!(!cx.dir().join("started").exists(), "{flags:?}");
+        again();
+        let run = |script: &str| cx.exeat(["run", flags[0], flags[1], "--", "sh", "-c", script]).run();
+        // One stage puts something else in the place of the link, and the next one is free of what restricted it.
+        let relink = "rm conf && mkdir -p conf/keys && echo 'schema = 1' >conf/p.toml";
+        let first = run(relink);
+        let second =
+            run("cat versions/1/keys/k; echo x >>versions/1/keys/k; echo x >>versions/1/p.toml; true");
+        let key = fs::read_to_string(cx.dir().join("versions/1/keys/k")).expect("the key");
+        let policy = fs::read_to_string(cx.dir().join("versions/1/p.toml")).expect("the policy");
+        if second.stdout().contains("masked") || key != "masked\n" || policy.ends_with("x\n") {
+            lifted.push(format!("{flags:?}: {second:?}"));
+        }
+        if [&first, &second]
+            .iter()
+            .any(|it| it.code != Some(2) || !it.stderr().contains("a stage could have made"))
+        {
+            untold.push(format!("{flags:?}: {first:?}"));
+        }
     }
+    assert!(lifted.is_empty(), "{lifted:#?}");
+    assert!(untold.is_empty(), "{untold:#?}");
+    again();
     // A second name of the policy, made while it decided about nothing.
     put(cx, &cx.dir().join("p.toml"), "schema = 1\n");
     cx.exeat(["run", "--", "ln", "p.toml", "zz"]).run().exits(0);
-    cx.exeat(["run", "--policy", "p.toml", "--", "true"]).run().exits(2).says("another name");
+    let done = cx.exeat(["run", "--policy", "p.toml", "--", "sh", "-c", "echo x >>zz; true"]).run();
+    assert_eq!(fs::read_to_string(cx.dir().join("p.toml")).expect("the policy"), "schema = 1\n", "{done:?}");
+    done.exits(2).says("another name");
     // From standard input, too.
     put(cx, &cx.dir().join("s.toml"), "schema = 1\n");
     let script = "exec \"$0\" run --policy - -- sh -c 'echo x >> s.toml || echo refused' < s.toml";

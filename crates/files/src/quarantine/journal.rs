@@ -328,9 +328,10 @@ impl Live {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd as _;
     use std::os::unix::fs::symlink;
 
-    use super::super::MissingName;
+    use super::super::{MissingName, Pattern};
     use super::*;
     use crate::protected::Obeyed;
 
@@ -376,7 +377,7 @@ mod tests {
     #[test]
     fn l08_a_killed_run_is_settled_when_its_tree_is_back() {
         let instead: [fn(&Path); 3] =
-            [|_| (), |tree| symlink("/", tree).unwrap(), |tree| fs::create_dir(tree).unwrap()];
+            [|_| (), |tree| symlink("away", tree).unwrap(), |tree| fs::create_dir(tree).unwrap()];
         for (number, instead) in instead.into_iter().enumerate() {
             let place = Place::new(&format!("back-{number}"));
             let (tree, away) = (place.tree(), place.0.join("away"));
@@ -399,11 +400,101 @@ mod tests {
     fn l08_a_killed_run_whose_tree_is_gone_is_forgotten_in_the_end() {
         let place = Place::new("gone");
         fs::remove_dir_all(place.tree()).unwrap();
+        let journal = || File::options().write(true).open(place.state().join(LIVE).join("RUN.json")).unwrap();
+        let a_day_ago = SystemTime::now() - Duration::from_secs(24 * 60 * 60);
+        journal().set_modified(a_day_ago).unwrap();
         assert_eq!(place.settle(), (1, 1, 0));
-        let file = File::options().write(true).open(place.state().join(LIVE).join("RUN.json")).unwrap();
+        assert_eq!(
+            journal().metadata().unwrap().modified().unwrap(),
+            a_day_ago,
+            "it waits no longer for that"
+        );
         let long_ago = SystemTime::now() - PATIENCE - Duration::from_secs(60);
-        file.set_modified(long_ago).unwrap();
+        journal().set_modified(long_ago).unwrap();
         assert_eq!(place.settle(), (1, 1, 0), "and that is told");
         assert_eq!(journals(&place.state()), []);
+    }
+
+    #[test]
+    fn l08_a_crowd_of_killed_runs_is_not_waited_for() {
+        let place = Place::new("crowd");
+        let live = place.state().join(LIVE);
+        (1..WAITING + 2).for_each(|number| {
+            fs::copy(live.join("RUN.json"), live.join(format!("RUN{number}.json"))).unwrap();
+        });
+        fs::remove_dir_all(place.tree()).unwrap();
+        assert_eq!(place.settle(), (WAITING + 2, WAITING + 2, 0));
+        assert_eq!(journals(&place.state()).len(), WAITING);
+        fs::create_dir(place.tree()).unwrap();
+    }
+
+    /// Whatever a start meets that a live run's stage has made is that run's, and stays where it is until that one ends.
+    #[test]
+    fn l10_a_start_knows_what_the_stage_of_a_live_run_has_made() {
+        let place = Place(std::env::temp_dir().join(format!("journal-live-{}", std::process::id())));
+        let (tree, state) = (place.tree(), place.state());
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(tree.join("mise.a.toml"), "mine").unwrap();
+        fs::write(tree.join(".git"), "gitdir: mine").unwrap();
+        symlink("x", tree.join("link")).unwrap();
+        let missing = Missing {
+            tree: tree.clone(),
+            names: vec![MissingName { name: ".envrc".into(), obeyed: Obeyed::AtOnce }],
+            patterns: vec![Pattern {
+                dir: String::new(),
+                name: "mise.*.toml".into(),
+                known: vec!["mise.a.toml".into()],
+                obeyed: Obeyed::AfterConsent,
+            }],
+            links: vec![("link".into(), "x".into())],
+            pointers: vec![".git".into()],
+            ..Missing::default()
+        };
+        let keeper = Keeper { run: "LIVE".into(), state: Some(state.clone()) };
+        let watch = Watch::start(missing, keeper).unwrap();
+        let journal = Journal::write(&state, "LIVE", &[watch]).unwrap();
+        let names = [".envrc", "mise.b.toml", "mise.a.toml", "link", ".git", "other"];
+        let made = || -> Vec<&str> {
+            let mut live = Live::default();
+            assert!(live.read(&state));
+            names.into_iter().filter(|name| live.has_made(&tree.join(name))).collect()
+        };
+        // Those that are missing would be the stage's.
+        assert_eq!(made(), [".envrc", "mise.b.toml"]);
+        for name in [".envrc", "mise.b.toml", "other"] {
+            fs::write(tree.join(name), "evil").unwrap();
+        }
+        fs::remove_file(tree.join("link")).unwrap();
+        symlink("y", tree.join("link")).unwrap();
+        fs::write(tree.join("new"), "gitdir: evil").unwrap();
+        fs::rename(tree.join("new"), tree.join(".git")).unwrap();
+        assert_eq!(made(), [".envrc", "mise.b.toml", "link", ".git"]);
+        // As long as a process of it is left nobody settles it.
+        let kept = journal.keep_locked().unwrap();
+        // Closed as by SIGKILL: to drop it is to unlock it for all that share it.
+        let open = journal.lock.as_raw_fd();
+        std::mem::forget(journal);
+        nix::unistd::close(open).unwrap();
+        assert_eq!(place.settle(), (0, 0, 0));
+        assert!(tree.join(".envrc").exists());
+        drop(kept);
+        assert_eq!(place.settle(), (1, 0, 4));
+        let left: std::collections::BTreeSet<_> =
+            fs::read_dir(&tree).unwrap().map(|it| it.unwrap().file_name().into_string().unwrap()).collect();
+        assert_eq!(left, [".exeat-quarantine", "mise.a.toml", "other"].map(str::to_owned).into());
+    }
+
+    /// A `.git` file that was there before the killed run is the caller's.
+    #[test]
+    fn l08_a_killed_run_leaves_what_was_there_before_it() {
+        let place = Place(std::env::temp_dir().join(format!("journal-before-{}", std::process::id())));
+        let tree = place.tree();
+        fs::create_dir_all(&tree).unwrap();
+        fs::write(tree.join(".git"), "gitdir: mine").unwrap();
+        let missing = Missing { tree: tree.clone(), pointers: vec![".git".into()], ..Missing::default() };
+        let keeper = Keeper { run: "RUN".into(), state: Some(place.state()) };
+        drop(Journal::write(&place.state(), "RUN", &[Watch::start(missing, keeper).unwrap()]).unwrap());
+        assert_eq!(place.settle(), (1, 0, 0));
+        assert_eq!(fs::read(tree.join(".git")).unwrap(), b"gitdir: mine");
     }
 }

@@ -260,3 +260,121 @@ fn leave(place: &Place) -> bool {
 fn entries(dir: BorrowedFd<'_>) -> io::Result<fs::ReadDir> {
     fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::super::{Missing, MissingName, Watch, directories, finish};
+    use super::*;
+    use crate::protected::Obeyed;
+
+    struct Scene(PathBuf);
+
+    impl Scene {
+        fn new(name: &str) -> Self {
+            let scene = Self(std::env::temp_dir().join(format!("kept-{name}-{}", std::process::id())));
+            fs::create_dir_all(scene.tree()).unwrap();
+            scene
+        }
+
+        fn tree(&self) -> PathBuf {
+            self.0.join("tree")
+        }
+
+        fn quarantine(&self) -> PathBuf {
+            self.tree().join(DIRECTORY)
+        }
+
+        fn state(&self) -> PathBuf {
+            self.0.join("state")
+        }
+
+        /// A run whose stage has made `.envrc` and a directory `.vscode`.
+        fn run(&self, run: &str) -> SetAside {
+            let names = [".envrc", ".vscode"];
+            let names = names.map(|name| MissingName { name: name.into(), obeyed: Obeyed::AtOnce });
+            let missing = Missing { tree: self.tree(), names: names.into(), ..Missing::default() };
+            let watch = Watch::start(missing, Keeper { run: run.into(), state: Some(self.state()) });
+            fs::write(self.tree().join(".envrc"), "evil").unwrap();
+            fs::create_dir(self.tree().join(".vscode")).unwrap();
+            assert_eq!(finish(&[watch.unwrap()]).named.len(), 2);
+            self.aside(run).unwrap()
+        }
+
+        fn aside(&self, run: &str) -> Option<SetAside> {
+            set_aside(&self.state()).into_iter().find(|aside| aside.run == run)
+        }
+    }
+
+    impl Drop for Scene {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+
+    #[test]
+    fn l08_an_odd_manifest_and_a_link_at_the_tree_lead_nowhere() {
+        let scene = Scene::new("odd");
+        let aside = scene.run("RUN");
+        let item = &aside.items[0].0;
+        let to = item.to.to_str().unwrap();
+        let other = scene.quarantine().join("OTHER");
+        fs::create_dir(&other).unwrap();
+        fs::write(other.join("x"), "mine").unwrap();
+        for (from, to) in [
+            ("../out", to),
+            ("a/../b", to),
+            ("/tmp/out", to),
+            ("", to),
+            (".envrc", ".exeat-quarantine/OTHER/x"),
+            (".envrc", ".exeat-quarantine/RUN/../OTHER/x"),
+            (".envrc", ".exeat-quarantine/RUN"),
+            (".envrc", "other/RUN/.envrc"),
+        ] {
+            let odd = Item { from: from.into(), to: to.into(), ..item.clone() };
+            let error = restore("RUN", &odd).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::InvalidData, "{odd:?}");
+            let odd = SetAside { run: "RUN".into(), items: vec![(odd, Standing::Gone)] };
+            if to != item.to.to_str().unwrap() {
+                assert!(delete(&odd).is_empty() && other.join("x").exists() && item.new_path().exists());
+            }
+        }
+        fs::rename(scene.tree(), scene.0.join("away")).unwrap();
+        symlink("away", scene.tree()).unwrap();
+        assert!(matches!(scene.aside("RUN").unwrap().items[0].1, Standing::Away(_)));
+        assert!(restore("RUN", item).is_err() && !delete(&aside).is_empty());
+        assert!(item.new_path().exists() && !item.old_path().exists());
+        fs::remove_file(scene.tree()).unwrap();
+        fs::rename(scene.0.join("away"), scene.tree()).unwrap();
+        restore("RUN", item).unwrap();
+        assert!(item.old_path().exists() && !item.new_path().exists());
+    }
+
+    /// The lists know what is left, and a quarantine that another run has or may use stays.
+    #[test]
+    fn l08_what_is_empty_is_tidied_and_nothing_else() {
+        let scene = Scene::new("tidy");
+        let (one, two) = (scene.run("ONE"), scene.run("TWO"));
+        restore("ONE", &one.items[0].0).unwrap();
+        tidy(&scene.state(), one, true);
+        let one = scene.aside("ONE").unwrap();
+        assert!(matches!(one.items[0].1, Standing::Gone));
+        assert!(matches!(one.items[1].1, Standing::Here(Kind::Directory)));
+        assert!(delete(&one).is_empty());
+        tidy(&scene.state(), one, true);
+        assert!(scene.aside("ONE").is_none() && !scene.quarantine().join("ONE").exists());
+        assert!(scene.quarantine().join(IGNORE).exists() && two.items[0].0.new_path().exists());
+        assert!(directories(Some(&scene.state()), []).contains(&scene.quarantine()));
+        assert!(delete(&two).is_empty());
+        tidy(&scene.state(), two, false);
+        assert!(scene.aside("TWO").is_none() && scene.quarantine().join(IGNORE).exists());
+        fs::remove_file(scene.tree().join(".envrc")).unwrap();
+        let three = scene.run("THREE");
+        assert!(delete(&three).is_empty());
+        tidy(&scene.state(), three, true);
+        assert!(!scene.quarantine().exists());
+        let known = fs::read_to_string(scene.state().join(MANIFESTS).join("directories")).unwrap();
+        assert_eq!(known, "", "another one may get its inode");
+    }
+}
