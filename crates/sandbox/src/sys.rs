@@ -25,6 +25,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 
 use crate::spec::Identity;
 
+pub use helper::Closer;
 pub use lease::Lease;
 pub(crate) use mounts::enter as enter_mounts;
 pub use mounts::{InsideMounts, Kept, KeptStatus, Mounted};

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use exeat_files::names::open_plain;
 use exeat_files::quarantine::FileId;
-use exeat_sandbox::{InsideMounts, Kept, KeptStatus, Lease, Mounted, Offer};
+use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, Mounted, Offer};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
@@ -37,9 +37,13 @@ type Name = (WatchDescriptor, OsString);
 /// The covers that can be mounted again.
 #[derive(Debug)]
 pub(super) struct Remounts {
-    /// `None` where there is nothing to cover, and when the stage is ending.
+    /// `None` when the stage has ended.
     helper: Option<InsideMounts>,
+    /// The instances: ours, and the helper's.
     inotify: Inotify,
+    renames: OwnedFd,
+    /// Fields are dropped in order: this one after them.
+    closer: Option<Closer>,
     /// Covered files by the watch on their directory and by their name there.
     covers: BTreeMap<Name, Covered>,
     /// Files that were made since the start, and how often each was opened and closed.
@@ -154,10 +158,13 @@ impl Remounts {
                 }
             }
         }
-        let helper = offer.mount_helper(&renames.into(), kept)?;
+        let renames = renames.into();
+        let helper = offer.mount_helper(&renames, kept)?;
         Ok(Self {
             helper: Some(helper),
             inotify,
+            renames,
+            closer: None,
             covers,
             new_files: HashMap::new(),
             moving: None,
@@ -188,6 +195,8 @@ impl Remounts {
 
     /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.
     pub(super) fn release(&mut self) {
+        // Where no process can be had, this one waits for the kernel.
+        self.closer = Closer::start(&[self.inotify.as_fd(), self.renames.as_fd()]).ok();
         self.helper = None;
     }
 

@@ -6,7 +6,7 @@
 
 use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -43,30 +43,9 @@ impl Helper {
         let (ours, its) = pair()?;
         let mut open = [&[its.as_raw_fd()], kept].concat();
         open.sort_unstable();
-        // As for the guard: no handler of this process runs in the copy.
-        let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
-        // No signal tells of its end: this process may be a program of somebody else's, which waits for children of its own.
-        // SAFETY: without a stack and flags this is fork(2), without the C library's handlers: nothing but what follows runs.
-        let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) });
-        if child == Ok(0) {
-            // SAFETY: this is the only thread, every signal is blocked, and nothing of the copy is used again.
-            unsafe {
-                libc::prctl(libc::PR_SET_NAME, name.as_ptr());
-                libc::setsid();
-                // The standard streams too: a reader of the stage's output must see its end when the stage closes it.
-                close_all_but(0, &open);
-            }
-            body(its.as_raw_fd());
-            // SAFETY: ends this process, without the handlers of the one that it is a copy of.
-            unsafe { libc::_exit(1) }
-        }
-        let restored = mask.thread_set_mask();
-        drop(its);
-        let pid = libc::pid_t::try_from(child?).map_err(io::Error::other)?;
-        // From here on an error ends it.
-        let helper = Self { control: Mutex::new(Some(ours)), pid };
-        restored?;
-        Ok(helper)
+        // SAFETY: as this function's.
+        let pid = unsafe { fork(name, &open, || body(its.as_raw_fd())) }?;
+        Ok(Self { control: Mutex::new(Some(ours)), pid })
     }
 
     /// A helper in whose place a test answers.
@@ -103,6 +82,71 @@ impl Drop for Helper {
             libc::waitpid(self.pid, &raw mut status, libc::__WALL | libc::WNOHANG);
         }
     }
+}
+
+/// Closes descriptors in a process of its own, which nobody waits for.
+///
+/// The last close of an inotify(7) instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c):
+/// 10 ms and more, in which a run would not end.
+#[derive(Debug)]
+pub struct Closer(#[allow(dead_code, reason = "the process waits for its end of file")] io::PipeWriter);
+
+impl Closer {
+    /// Starts a process that has copies of these, and closes them when this is dropped. Until then every other copy must be
+    /// closed.
+    ///
+    /// # Errors
+    /// What pipe2(2) and clone(2) say.
+    pub fn start(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
+        /// Those that have not been waited for: this process may be a program that runs for long.
+        static CHILDREN: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
+        let (end, ours) = io::pipe()?;
+        let mut open: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain([end.as_raw_fd()]).collect();
+        open.sort_unstable();
+        // SAFETY: the body makes system calls only.
+        let child = unsafe {
+            fork(c"sandbox-closer", &open, || {
+                let mut byte = 0_u8;
+                while libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1) < 0
+                    && Errno::last() == Errno::EINTR
+                {}
+            })
+        }?;
+        let mut children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
+        // SAFETY: takes numbers, of children that nobody else waits for.
+        children.retain(
+            |pid| unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) } == 0,
+        );
+        children.push(child);
+        Ok(Self(ours))
+    }
+}
+
+/// Forks a process that runs `body`, and ends. Of the descriptors it has those in `open`, which are in order.
+///
+/// # Safety
+/// `body` runs in a copy of a process with threads: it makes system calls only, and allocates nothing.
+unsafe fn fork(name: &CStr, open: &[RawFd], body: impl FnOnce()) -> io::Result<libc::pid_t> {
+    // As for the guard: no handler of this process runs in the copy.
+    let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    // No signal tells of its end: this process may be a program of somebody else's, which waits for children of its own.
+    // SAFETY: without a stack and flags this is fork(2), without the C library's handlers: nothing but what follows runs.
+    let child = Errno::result(unsafe { libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0) });
+    if child == Ok(0) {
+        // SAFETY: this is the only thread, every signal is blocked, and nothing of the copy is used again.
+        unsafe {
+            libc::prctl(libc::PR_SET_NAME, name.as_ptr());
+            libc::setsid();
+            // The standard streams too: a reader of the stage's output must see its end when the stage closes it.
+            close_all_but(0, open);
+        }
+        body();
+        // SAFETY: ends this process, without the handlers of the one that it is a copy of.
+        unsafe { libc::_exit(1) }
+    }
+    // It cannot fail: the mask is one that the kernel gave.
+    let _ = mask.thread_set_mask();
+    libc::pid_t::try_from(child?).map_err(io::Error::other)
 }
 
 /// A pair of sockets that keep messages apart.
