@@ -60,7 +60,6 @@ pub const GROUPS: &[Group] = &[
             ".git/commondir",
             ".git/remotes",
             ".git/branches",
-            ".gitmodules",
             ".githooks",
             ".git-hooks",
         ],
@@ -162,6 +161,7 @@ pub const GROUPS: &[Group] = &[
             ".simple-git-hooks.cjs",
         ],
     ),
+    group("git", WhenStarted, &[".gitmodules"]),
     group(
         "editors",
         WhenStarted,
@@ -261,6 +261,9 @@ pub const GIT: &str = ".git/";
 
 /// A repository's directory; in a linked worktree and in a submodule a file that says where it is, and then protected.
 pub const GIT_LINK: &str = ".git";
+
+/// Directories of repositories. One that a stage makes is given back to it whole, but for the names of the table.
+pub const REPOSITORIES: [&str; 6] = [GIT_LINK, ".hg", ".sl", ".jj", "_darcs", ".pijul"];
 
 /// The same of Jujutsu. What programs obey in it is `config.toml`.
 pub const JJ_LINK: &str = ".jj/repo";

@@ -11,7 +11,7 @@ use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState}
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 use nix::errno::Errno;
 use nix::fcntl::{
@@ -25,12 +25,14 @@ use serde::{Deserialize, Serialize};
 use crate::names::open_plain;
 use crate::protected::{Obeyed, matches_pattern};
 
+mod arrivals;
 mod journal;
 mod kept;
 mod leftovers;
 mod repository;
 mod store;
 
+pub use arrivals::Arrivals;
 pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
 pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};
@@ -127,6 +129,8 @@ pub struct Watch {
     keeper: Keeper,
     /// Made when something is to be moved; or why it cannot be made.
     store: OnceLock<Result<Store, io::Error>>,
+    /// Directories that the stage has made, and that the host does not see under their names for now.
+    exchanged: Mutex<Vec<Item>>,
 }
 
 /// The device and the inode.
@@ -167,7 +171,7 @@ impl Watch {
         let contents = contents.collect();
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| (stat.st_dev, stat.st_ino));
-        Ok(Self { missing, tree, files, contents, keys, directory, keeper, store: OnceLock::new() })
+        Ok(Self { missing, tree, files, contents, keys, directory, keeper, store: OnceLock::new(), exchanged: Mutex::default() })
     }
 
     /// What is watched.
@@ -354,14 +358,21 @@ impl Watch {
 }
 
 /// Moves aside what has appeared in these trees.
-pub fn finish(watches: &[Watch]) -> Leftovers {
+pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
+    let watches: Vec<&Watch> = watches.into_iter().collect();
     let mut told = Leftovers::default();
+    let mut settle = |settle: fn(&Watch) -> Vec<Found>| {
+        // All trees before anything is told: one may lie in another.
+        let settled: Vec<Vec<Found>> = watches.iter().copied().map(settle).collect();
+        settled.into_iter().flatten().for_each(|found| told.add(found));
+    };
+    // First everything is put where the stage had it.
+    settle(Watch::settle_exchanged);
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
-    let settled: Vec<Vec<Found>> = watches.iter().map(Watch::settle_names).collect();
-    settled.into_iter().flatten().for_each(|found| told.add(found));
-    watches.iter().filter_map(Watch::settle_directory).for_each(|found| told.add(found));
+    settle(Watch::settle_names);
+    settle(|watch| watch.settle_directory().into_iter().collect());
     let mut left = MOVED;
-    for watch in watches {
+    for watch in &watches {
         for (name, before) in watch.missing.repositories.iter().zip(&watch.contents) {
             watch.settle(name, before, &mut left, &mut told);
         }

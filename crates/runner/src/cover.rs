@@ -14,6 +14,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exeat_sandbox::{Mount, Offer, Running, Status};
@@ -23,7 +24,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::lists;
 use crate::view::{is_mask, mount_point};
 use exeat_files::names::{Row, joined, rows};
-use exeat_files::quarantine::FileId;
+use exeat_files::quarantine::{FileId, Found, Leftovers, Watch};
 
 mod remount;
 
@@ -60,6 +61,8 @@ pub(crate) struct Covers {
     removed: BTreeSet<PathBuf>,
     /// Names that could not be held.
     not_held: Vec<PathBuf>,
+    /// What the stage has made under names that the host would have obeyed at once.
+    found: Leftovers,
 }
 
 /// What the host took away from over a stage.
@@ -77,8 +80,10 @@ pub(crate) struct Uncovered {
     pub(crate) remade: Vec<PathBuf>,
     /// Names that could not be held.
     pub(crate) not_held: Vec<PathBuf>,
-    /// Why nothing could be covered again.
+    /// Why nothing could be covered again, or taken away.
     pub(crate) no_remounts: Option<String>,
+    /// What was taken away while the stage ran, and is in the record already.
+    pub(crate) found: Leftovers,
 }
 
 impl Uncovered {
@@ -102,8 +107,10 @@ impl Uncovered {
         let removed = self.removed.iter().map(|place| {
             (place.display().to_string(), format!("`{}` was removed on the host meanwhile", shown(place)))
         });
-        let no_remounts = self.no_remounts.iter().filter(|_| self.over.is_some()).map(|why| {
-            (why.clone(), format!("a file that the host replaces could not be made read-only again: {why}"))
+        let no_remounts = self.no_remounts.iter().map(|why| {
+            let line = "protected names could not be watched while the stage ran: what it made there was moved at its end, and no file \
+                        that the host replaced could be made read-only again";
+            (format!("not watched: {why}"), format!("{line} ({why})"))
         });
         let over = match &self.over {
             None => Vec::new(),
@@ -111,7 +118,7 @@ impl Uncovered {
                 changes.iter().map(|change| (change.place().display().to_string(), change.line())).collect()
             }
             Some(Err(error)) => {
-                let line = "whether what is hidden or read-only is so still cannot be told any more: the stage was stopped";
+                let line = "what is protected could not be protected any more, and the stage was stopped";
                 vec![(error.to_string(), format!("{line}: {error}"))]
             }
         };
@@ -176,6 +183,7 @@ impl Covers {
         planned: &[Mount],
         masked: &[PathBuf],
         stubs: &[(PathBuf, FileId)],
+        watches: Arc<[Watch]>,
         offer: &Offer,
     ) -> io::Result<Self> {
         let mut places: BTreeSet<_> =
@@ -190,7 +198,7 @@ impl Covers {
         };
         let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
         let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();
-        let mut remounts = Remounts::new(offer, replaceable(planned), stub_places.iter().cloned());
+        let mut remounts = Remounts::new(offer, replaceable(planned), stub_places.iter().cloned(), watches);
         let mut not_held = Vec::new();
         for (host, id) in stubs {
             let is_held = remounts.as_mut().is_ok_and(|remounts| remounts.is_covered(host, *id));
@@ -212,6 +220,7 @@ impl Covers {
             restored: BTreeMap::new(),
             removed: BTreeSet::new(),
             not_held,
+            found: Leftovers::default(),
         };
         let text = covers.text()?;
         covers.known = rows(&text).map(|row| row.id.to_vec()).collect();
@@ -227,7 +236,12 @@ impl Covers {
 
     /// Waits until no process of the sandbox is left, and ends the stage when one of the mounts is gone for good, or another one
     /// opens something.
-    pub(crate) fn hold(mut self, running: Running) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
+    /// `note` is told what the stage has made under a protected name, when that is taken away.
+    pub(crate) fn hold(
+        mut self,
+        running: Running,
+        note: impl Fn(&Found),
+    ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
         let mut rewritten = Vec::new();
         let mut over = None;
         while over.is_none() {
@@ -249,6 +263,7 @@ impl Covers {
                 Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(),
                 Err(error) => Err(error),
             };
+            let lost = lost.and_then(|changes| self.settle_arrivals(&note).map(|()| changes));
             let lost = lost.map(|mut changes| {
                 changes.retain(|change| {
                     let place = change.place().as_os_str();
@@ -280,8 +295,23 @@ impl Covers {
         }
         // From here on whoever waits to write to one of the files may.
         let no_remounts = self.remounts.err().map(|error| error.to_string());
-        let Self { restored, removed, not_held, .. } = self;
-        (status, Uncovered { over, rewritten, restored, removed, remade, not_held, no_remounts })
+        let Self { restored, removed, not_held, found, .. } = self;
+        (status, Uncovered { over, rewritten, restored, removed, remade, not_held, no_remounts, found })
+    }
+
+    /// Takes away what the stage has made under names that the host obeys at once.
+    fn settle_arrivals(&mut self, note: impl Fn(&Found)) -> io::Result<()> {
+        let Ok(remounts) = &mut self.remounts else { return Ok(()) };
+        let (planned, known) = (&self.planned, &mut self.known);
+        let places = |source: &Path, target: &Path| places_of_both(source, target, planned);
+        let mounted = |number: u64| {
+            known.insert(number.to_string().into_bytes());
+        };
+        for found in remounts.settle_arrivals(places, mounted)? {
+            note(&found);
+            self.found.add(found);
+        }
+        Ok(())
     }
 
     fn changes(&mut self) -> io::Result<Vec<Change>> {
@@ -411,23 +441,39 @@ fn replaceable(planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
 
 /// A host path in writable trees, with each place where the stage sees it.
 fn places_of(host: &Path, planned: &[Mount]) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-    let trees = planned.iter().filter_map(|mount| match mount {
-        Mount::Writable { host, at } => Some((host, at)),
-        _ => None,
-    });
-    let places = trees.filter_map(|(tree, at)| Some(joined(at, host.strip_prefix(tree).ok()?)));
-    // What is mounted over it last must lead there too.
-    let is_shown = |place: &PathBuf| {
-        let above = planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
-        let last = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
-        match last {
-            Some(Mount::ReadOnly { host: tree, at } | Mount::Writable { host: tree, at }) => {
-                place.strip_prefix(at).is_ok_and(|below| joined(tree, below) == host)
-            }
-            _ => false,
-        }
-    };
-    let places: BTreeSet<PathBuf> = places.filter(is_shown).collect();
+    let places: BTreeSet<PathBuf> =
+        writable(planned).filter_map(|(tree, at)| place_in(tree, at, host, planned)).collect();
     let host = host.to_path_buf();
     places.into_iter().map(move |place| (host.clone(), place))
+}
+
+/// The places of two host paths in each writable tree that has both.
+fn places_of_both(one: &Path, other: &Path, planned: &[Mount]) -> Vec<(PathBuf, PathBuf)> {
+    let in_tree = |(tree, at): (&Path, &Path)| {
+        Some((place_in(tree, at, one, planned)?, place_in(tree, at, other, planned)?))
+    };
+    let places: BTreeSet<_> = writable(planned).filter_map(in_tree).collect();
+    places.into_iter().collect()
+}
+
+fn writable(planned: &[Mount]) -> impl Iterator<Item = (&Path, &Path)> {
+    planned.iter().filter_map(|mount| match mount {
+        Mount::Writable { host, at } => Some((host.as_path(), at.as_path())),
+        _ => None,
+    })
+}
+
+/// The place of a host path in a tree, if the stage sees it there.
+fn place_in(tree: &Path, at: &Path, host: &Path, planned: &[Mount]) -> Option<PathBuf> {
+    let place = joined(at, host.strip_prefix(tree).ok()?);
+    // What is mounted over it last must lead there too.
+    let above = planned.iter().filter(|mount| mount_point(mount).is_some_and(|at| place.starts_with(at)));
+    let last = above.max_by_key(|mount| mount_point(mount).map_or(0, |at| at.components().count()));
+    let is_shown = match last {
+        Some(Mount::ReadOnly { host: tree, at } | Mount::Writable { host: tree, at }) => {
+            place.strip_prefix(at).is_ok_and(|below| joined(tree, below) == host)
+        }
+        _ => false,
+    };
+    is_shown.then_some(place)
 }

@@ -192,7 +192,7 @@ pub(crate) fn run_on(
         let interrupted = keeper.state.as_deref().map(quarantine::settle_interrupted).unwrap_or_default();
         let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
         let watches = watches.collect::<io::Result<Vec<_>>>();
-        let mut watches = watches.map_err(prepare("the watch on protected names"))?;
+        let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
         let (journal, no_journal) = journal(&keeper, &watches);
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
@@ -204,7 +204,7 @@ pub(crate) fn run_on(
         let (stubs, not_made) = hold_stubs(&plan, &keeper);
         let made: Vec<_> = stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?))).collect();
         let (log_of_run, begun) = (log.clone(), Cell::new(false));
-        let this = Run { plan: &plan, stubs: &made, run, descriptors, log: log_of_run, begun, held };
+        let this = Run { plan: &plan, stubs: &made, watches: &watches, run, descriptors, log: log_of_run, begun, held };
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
         if !this.begun.get() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
@@ -219,12 +219,13 @@ pub(crate) fn run_on(
         // No process of the stage is left: what is found now stays as it is found.
         drop(stubs);
         let remade = outcome.as_mut().map(|done| mem::take(&mut done.uncovered.remade)).unwrap_or_default();
-        watches.extend(remade.iter().filter_map(|path| {
+        let remade = remade.iter().filter_map(|path| {
             let (tree, name) = place_of(&plan, path)?;
             let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
             Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
-        }));
-        let mut found = quarantine::finish(&watches);
+        });
+        let remade: Vec<_> = remade.collect();
+        let mut found = quarantine::finish(watches.iter().chain(&remade));
         if let Some(journal) = journal {
             journal.remove();
         }
@@ -233,6 +234,8 @@ pub(crate) fn run_on(
             // The log fails closed by itself, and the line below tells.
             let _ = log.write(Event::Note(note));
         }
+        // These are in the record since they came.
+        found.extend(outcome.as_mut().map(|done| mem::take(&mut done.uncovered.found)).unwrap_or_default());
         let told = found.named.iter().map(told).chain(told_more(&found));
         let before = no_cache.into_iter().chain(no_journal).chain(settled).chain(not_made);
         let mut notes: Vec<String> = before.chain(told).collect();
@@ -721,6 +724,7 @@ struct Run<'a> {
     plan: &'a Plan,
     /// Files that hold a name which was missing, to be made read-only.
     stubs: &'a [(PathBuf, FileId)],
+    watches: &'a Arc<[Watch]>,
     run: RunId,
     /// The stage's limits of open descriptors, soft and hard.
     descriptors: (u64, u64),
@@ -924,6 +928,8 @@ impl Run<'_> {
         let mounts = self.plan.mounts.clone();
         let masked = self.plan.masked.clone();
         let stubs = self.stubs.to_vec();
+        let watches = Arc::clone(self.watches);
+        let log = self.log.clone();
         let says = stop.clone();
         let (offer_to, offered) = oneshot::channel();
         let (go_to, may_go) = oneshot::channel::<bool>();
@@ -956,7 +962,7 @@ impl Run<'_> {
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
             let covers = match offer.mounts().and_then(|table| {
-                Covers::new(table, &mounts, &masked, &stubs, &offer).map_err(exeat_sandbox::Error::Watch)
+                Covers::new(table, &mounts, &masked, &stubs, watches, &offer).map_err(exeat_sandbox::Error::Watch)
             }) {
                 Ok(covers) => covers,
                 Err(error) => return drop(started_to.send(Err(error))),
@@ -973,7 +979,9 @@ impl Run<'_> {
             // The stage has its own: a reader of its output must see the end when the stage closes it.
             drop(streams);
             if started_to.send(Ok(running.take_terminal())).is_ok() {
-                drop(status_to.send(covers.hold(running)));
+                // The log fails closed by itself, and a line tells at the end.
+                let note = |found: &Found| drop(log.write(Event::Note(noted(found))));
+                drop(status_to.send(covers.hold(running, note)));
             }
             drop(watch);
         };

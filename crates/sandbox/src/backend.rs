@@ -299,13 +299,12 @@ impl Offer {
             .map_err(|(step, source)| Error::Network { step, source })
     }
 
-    /// Starts a process in the sandbox's mount namespace, from the host's side, that mounts there while the stage runs. It has the
-    /// `events`, of an inotify(7) instance, for itself. Nothing of it is inside.
+    /// The sandbox's mount namespace, for what mounts there from the host's side while the stage runs. Nothing of it is inside.
     ///
     /// # Errors
     /// What the kernel refuses; the sandbox stands as before.
-    pub fn mount_helper(&self, events: &OwnedFd, kept: Vec<sys::Kept>) -> io::Result<sys::InsideMounts> {
-        sys::enter_mounts(self.control.pid, self.identity, events, kept)
+    pub fn mount_namespace(&self) -> io::Result<sys::MountNamespace> {
+        sys::MountNamespace::of(self.control.pid, self.identity)
     }
 
     /// What finds the process behind a connection in the sandbox's network. To be taken before anything untrusted runs.

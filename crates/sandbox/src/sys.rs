@@ -27,8 +27,7 @@ use crate::spec::Identity;
 
 pub use helper::Closer;
 pub use lease::Lease;
-pub(crate) use mounts::enter as enter_mounts;
-pub use mounts::{InsideMounts, Kept, KeptStatus, Mounted};
+pub use mounts::{InsideMounts, Kept, KeptStatus, MountNamespace, Mounted};
 pub(crate) use netns::enter as enter_network;
 pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};

@@ -10,7 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -18,7 +18,7 @@ use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
 use super::repository::Contents;
-use super::{FileId, Keeper, Keys, Leftovers, Missing, Watch, finish};
+use super::{FileId, Found, Item, Keeper, Keys, Leftovers, Missing, Watch, finish};
 use crate::names::open_plain;
 use crate::protected::matches_pattern;
 
@@ -77,8 +77,10 @@ impl Entry {
         Ok(tree)
     }
 
-    /// Watches again in the tree.
-    fn resume(self, tree: File, keeper: &Keeper) -> Watch {
+    /// Watches again in the tree. `moved`: what the run has set aside while it went on.
+    fn resume(self, tree: File, keeper: &Keeper, moved: &[Item]) -> Watch {
+        let is_exchanged = |item: &&Item| item.placeholder.is_some() && item.tree == self.missing.tree;
+        let exchanged = moved.iter().filter(is_exchanged).cloned().collect();
         let mut missing = self.missing;
         let mut contents = self.contents;
         if self.keys.hash_one(CHECK) != self.check {
@@ -94,6 +96,7 @@ impl Entry {
             directory: self.directory,
             keeper: keeper.clone(),
             store: OnceLock::new(),
+            exchanged: Mutex::new(exchanged),
         }
     }
 }
@@ -214,6 +217,7 @@ pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
         let (mut later, mut has_changed) = (Vec::new(), false);
         let mut settled = Interrupted { run: run.clone(), found: Leftovers::default(), passed: Vec::new() };
         let keeper = Keeper { run, state: Some(state.to_path_buf()) };
+        let moved = keeper.listed();
         match read(&lock) {
             Ok(entries) => {
                 let mut watches = Vec::new();
@@ -221,7 +225,7 @@ pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
                     let why = match entry.tree() {
                         Ok(tree) => {
                             has_changed = true;
-                            watches.push(entry.resume(tree, &keeper));
+                            watches.push(entry.resume(tree, &keeper, &moved));
                             continue;
                         }
                         Err(error) => format!("`{}`: {error}", entry.missing.tree.display()),
@@ -238,6 +242,10 @@ pub fn settle_interrupted(state: &Path) -> Vec<Interrupted> {
                     later.push(entry);
                 }
                 settled.found = finish(&watches);
+                // Nobody has told of these.
+                for item in moved.iter().filter(|item| fs::symlink_metadata(item.new_path()).is_ok()) {
+                    settled.found.add(Found { path: item.old_path(), moved: Ok(item.new_path()) });
+                }
             }
             Err(error) => settled.passed.push(format!("`{}`: {error}", path.display())),
         }

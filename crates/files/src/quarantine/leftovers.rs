@@ -44,7 +44,7 @@ impl Leftovers {
     }
 
     /// Names it, or counts it.
-    pub(super) fn add(&mut self, found: Found) {
+    pub fn add(&mut self, found: Found) {
         let is_moved = found.moved.is_ok();
         let named = self.named.iter().filter(|other| other.moved.is_ok() == is_moved).count();
         if named < NAMED {

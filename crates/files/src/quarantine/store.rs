@@ -57,6 +57,9 @@ pub struct Item {
     pub at: u64,
     /// The tree's [`DIRECTORY`].
     pub directory: DirectoryId,
+    /// The empty directory that has its name instead, for as long as the stage runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placeholder: Option<FileId>,
 }
 
 /// Tells a directory from every other one, whatever its name. An inode is given out again when what had it is gone, and the time
@@ -123,10 +126,18 @@ impl Keeper {
         list?.write_all(format!("{line}\n").as_bytes())
     }
 
+    /// What the run has set aside by now.
+    pub(super) fn listed(&self) -> Vec<Item> {
+        self.manifests().map(|dir| read_manifest(&self.manifest_in(&dir))).unwrap_or_default()
+    }
+
+    fn manifest_in(&self, dir: &Path) -> PathBuf {
+        dir.join(format!("{}.jsonl", self.run))
+    }
+
     fn manifest(&self) -> io::Result<Option<File>> {
         let Some(dir) = self.manifests() else { return Ok(None) };
-        let path = dir.join(format!("{}.jsonl", self.run));
-        OpenOptions::new().append(true).create(true).mode(0o600).open(path).map(Some)
+        OpenOptions::new().append(true).create(true).mode(0o600).open(self.manifest_in(&dir)).map(Some)
     }
 }
 
@@ -160,6 +171,13 @@ pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a 
     all.into_iter().filter(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())).collect()
 }
 
+/// Reads a manifest. One that is too long, and lines that are none, are left out.
+fn read_manifest(path: &Path) -> Vec<Item> {
+    let short = |file: &File| file.metadata().is_ok_and(|meta| meta.len() <= LONGEST_MANIFEST);
+    let text = File::open(path).ok().filter(short).and_then(|file| io::read_to_string(file).ok());
+    text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+}
+
 /// Reads all manifests in a directory: the runs, and what each has set aside. What cannot be read is left out.
 pub(super) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
     let Ok(entries) = fs::read_dir(dir) else { return Vec::new() };
@@ -170,11 +188,8 @@ pub(super) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
         else {
             continue;
         };
-        if entry.metadata().is_ok_and(|meta| meta.is_file() && meta.len() <= LONGEST_MANIFEST)
-            && let Ok(text) = fs::read_to_string(&path)
-        {
-            let items = text.lines().filter_map(|line| serde_json::from_str(line).ok());
-            all.push((run.to_owned(), items.collect()));
+        if entry.metadata().is_ok_and(|meta| meta.is_file()) {
+            all.push((run.to_owned(), read_manifest(&path)));
         }
     }
     all.sort_by(|one, other| one.0.cmp(&other.0));
@@ -211,10 +226,7 @@ struct Inner {
 impl Store {
     /// Makes the run's directory in a tree.
     pub(super) fn open(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<Self> {
-        let stat = fstat(tree)?;
-        let caller = geteuid();
-        let owner = (stat.st_uid != caller.as_raw() && caller.is_root())
-            .then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid)));
+        let (stat, owner) = (fstat(tree)?, owner_of(tree)?);
         let _lock = keeper.lock()?;
         let (mut strange, mut is_new) = (None, true);
         let outer = match let_in(tree, || open_at(tree, Path::new(DIRECTORY))) {
@@ -285,6 +297,17 @@ impl Store {
     /// Renames an entry of a directory into this one, and says where it is then, below the tree. `path`: where it was, below the
     /// tree.
     pub fn take(&self, from: BorrowedFd<'_>, last: &OsStr, path: &Path) -> nix::Result<PathBuf> {
+        self.take_as(from, last, path, None).map(|item| item.to)
+    }
+
+    /// The same for something that has another name now, and a placeholder at its own.
+    pub(super) fn take_as(
+        &self,
+        from: BorrowedFd<'_>,
+        last: &OsStr,
+        path: &Path,
+        placeholder: Option<FileId>,
+    ) -> nix::Result<Item> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (parent, mut to) = self.parent_for(path, &inner.taken)?;
         loop {
@@ -303,6 +326,7 @@ impl Store {
             to: self.place.join(&to),
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             directory: self.directory,
+            placeholder,
         };
         if let Some(manifest) = &mut inner.manifest
             && let Err(error) = serde_json::to_string(&item)
@@ -313,7 +337,15 @@ impl Store {
             inner.manifest = None;
         }
         inner.taken.insert(to);
-        Ok(item.to)
+        Ok(item)
+    }
+
+    /// Forgets something that has its old place again.
+    pub(super) fn give_back(&self, item: &Item) {
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Ok(place) = item.to.strip_prefix(&self.place) {
+            inner.taken.remove(place);
+        }
     }
 
     /// Where that is, below the tree, which had the name of the [`DIRECTORY`] and was not exeat's.
@@ -399,8 +431,15 @@ fn make_outer(tree: BorrowedFd<'_>, owner: Option<(Uid, Gid)>) -> nix::Result<Ow
     Ok(dir)
 }
 
+/// The owner of a tree, where root makes something in another user's.
+pub(super) fn owner_of(tree: BorrowedFd<'_>) -> nix::Result<Option<(Uid, Gid)>> {
+    let (stat, caller) = (fstat(tree)?, geteuid());
+    let is_anothers = stat.st_uid != caller.as_raw() && caller.is_root();
+    Ok(is_anothers.then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid))))
+}
+
 /// Makes an empty directory, 0700, and gives it to the tree's owner. What somebody puts in its place meanwhile is not given away.
-fn make_fresh(above: BorrowedFd<'_>, name: &OsStr, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
+pub(super) fn make_fresh(above: BorrowedFd<'_>, name: &OsStr, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
     mkdirat(above, name, Mode::S_IRWXU)?;
     let dir = open_at(above, Path::new(name))?;
     let stat = fstat(&dir)?;

@@ -15,11 +15,12 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use exeat_files::names::open_plain;
-use exeat_files::quarantine::FileId;
-use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, Mounted, Offer};
+use exeat_files::quarantine::{Arrivals, FileId, Found, Watch};
+use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, MountNamespace, Mounted, Offer};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
@@ -34,16 +35,18 @@ const ATTEMPTS: u32 = 20;
 /// A name in a directory that is watched.
 type Name = (WatchDescriptor, OsString);
 
-/// The covers that can be mounted again.
+/// The covers that can be mounted again, and the names that the stage may not make for the host.
 #[derive(Debug)]
 pub(super) struct Remounts {
-    /// `None` when the stage has ended.
+    /// `None` before there is something to mount, and when the stage has ended.
     helper: Option<InsideMounts>,
+    namespace: MountNamespace,
     /// The instances: ours, and the helper's.
     inotify: Inotify,
     renames: OwnedFd,
     /// Fields are dropped in order: this one after them.
     closer: Option<Closer>,
+    arrivals: Arrivals,
     /// Covered files by the watch on their directory and by their name there.
     covers: BTreeMap<Name, Covered>,
     /// Files that were made since the start, and how often each was opened and closed.
@@ -109,7 +112,8 @@ pub(super) enum Fate {
 }
 
 impl Remounts {
-    /// Watches the directories of these files: their paths on the host, and their places in the sandbox.
+    /// Watches the directories of these files: their paths on the host, and their places in the sandbox. And those of the names
+    /// in `watches`.
     ///
     /// # Errors
     /// What inotify(7) says, such as `EMFILE` where the user has no instance left, and what keeps the helper from its work.
@@ -117,6 +121,7 @@ impl Remounts {
         offer: &Offer,
         files: impl Iterator<Item = (PathBuf, PathBuf)>,
         stubs: impl Iterator<Item = (PathBuf, PathBuf)>,
+        watches: Arc<[Watch]>,
     ) -> io::Result<Self> {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
@@ -158,13 +163,17 @@ impl Remounts {
                 }
             }
         }
-        let renames = renames.into();
-        let helper = offer.mount_helper(&renames, kept)?;
+        // Last: a directory keeps what it is watched for already.
+        let arrivals = Arrivals::new(watches, &inotify)?;
+        let (namespace, renames) = (offer.mount_namespace()?, renames.into());
+        let helper = (!kept.is_empty()).then(|| namespace.enter(&renames, kept)).transpose()?;
         Ok(Self {
-            helper: Some(helper),
+            helper,
+            namespace,
             inotify,
             renames,
             closer: None,
+            arrivals,
             covers,
             new_files: HashMap::new(),
             moving: None,
@@ -191,6 +200,36 @@ impl Remounts {
             cover.status = status;
         }
         is_covered
+    }
+
+    /// Takes names that the stage has made from the host's sight. `places` gives the places in the sandbox of two paths on the host,
+    /// and `mounted` is told the number of each mount.
+    ///
+    /// # Errors
+    /// Why the stage is to be ended ([`Arrivals::settle`]).
+    pub(super) fn settle_arrivals(
+        &mut self,
+        places: impl Fn(&Path, &Path) -> Vec<(PathBuf, PathBuf)>,
+        mut mounted: impl FnMut(u64),
+    ) -> io::Result<Vec<Found>> {
+        if !self.arrivals.is_due() {
+            return Ok(Vec::new());
+        }
+        let Self { arrivals, inotify, helper, namespace, renames, .. } = self;
+        arrivals.settle(inotify, &mut |source, target| {
+            let helper = match helper {
+                Some(helper) => helper,
+                None => helper.insert(namespace.enter(renames, Vec::new())?),
+            };
+            // Where the stage sees it under no name it is moved.
+            let mut last = Err(Errno::EXDEV.into());
+            for (source, target) in places(source, target) {
+                let (Mounted { dev, ino }, number) = helper.bind(&source, &target)?;
+                mounted(number);
+                last = Ok((dev, ino));
+            }
+            last
+        })
     }
 
     /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.
@@ -328,6 +367,7 @@ impl Remounts {
     }
 
     fn note(&mut self, event: InotifyEvent) {
+        self.arrivals.note(&event);
         let has = |flags: AddWatchFlags| event.mask.intersects(flags);
         if has(AddWatchFlags::IN_Q_OVERFLOW) {
             self.has_gaps = true;

@@ -169,16 +169,28 @@ pub(super) fn become_owner(user: Option<(u32, u32)>) -> Result<(), Errno> {
 /// # Safety
 /// The caller is the only thread of its process.
 pub(super) unsafe fn enter(path: &CStr, kind: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: each call takes numbers, constants or a C string.
+    // SAFETY: each call takes numbers, constants or a C string; the descriptor is closed once.
     unsafe {
         let namespace = Errno::result(libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC))?;
+        let entered = enter_open(namespace, kind);
+        libc::close(namespace);
+        entered
+    }
+}
+
+/// The same for a namespace that is open.
+///
+/// # Safety
+/// As [`enter`].
+pub(super) unsafe fn enter_open(namespace: RawFd, kind: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: each call takes numbers or constants.
+    unsafe {
         let owner = Errno::result(libc::ioctl(namespace, NS_GET_USERNS))?;
         Errno::result(libc::setns(owner, libc::CLONE_NEWUSER))?;
         Errno::result(libc::setns(namespace, kind))?;
         // Nobody of the same uid may look into it.
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
         libc::close(owner);
-        libc::close(namespace);
     }
     Ok(())
 }

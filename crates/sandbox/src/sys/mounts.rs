@@ -1,6 +1,7 @@
 //! In a sandbox's mount namespace, from the host's side: what makes a name read-only while the stage runs.
 
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -12,7 +13,7 @@ use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::MsgFlags;
 
-use super::helper::{Helper, become_owner, enter as enter_namespace};
+use super::helper::{Helper, become_owner, enter_open};
 use crate::spec::Identity;
 
 /// A file whose name is kept read-only in the sandbox: when another file was renamed over it, that one is mounted there.
@@ -69,36 +70,52 @@ const ASK: usize = 2 * PATH;
 #[derive(Clone, Copy, Default)]
 struct Answer {
     status: KeptStatus,
+    /// That of a mount.
+    number: u64,
     /// The error number of what failed, or 0.
     errno: i32,
     zero: u32,
 }
 
-/// Starts a process that enters the mount namespace of a process, whose user is this. It reads `events`, an inotify(7) instance that
-/// does not block, and has them for itself.
-///
-/// # Errors
-/// What clone(2) and setns(2) say.
-pub(crate) fn enter(
-    pid: libc::pid_t,
-    identity: Identity,
-    events: &OwnedFd,
-    mut kept: Vec<Kept>,
-) -> io::Result<InsideMounts> {
-    let path = CString::new(format!("/proc/{pid}/ns/mnt"))?;
-    let user = match identity {
-        Identity::Other { uid, gid } => Some((uid, gid)),
-        Identity::Caller => None,
-    };
-    // SAFETY: `serve` makes system calls only, and does not return.
-    let helper = unsafe {
-        Helper::start(c"sandbox-mounts", &[events.as_raw_fd()], |control| {
-            serve(control, events.as_raw_fd(), &path, user, &mut kept)
-        })
-    }?;
-    match helper.with(hear)?.errno {
-        0 => Ok(InsideMounts(helper)),
-        errno => Err(io::Error::from_raw_os_error(errno)),
+/// A sandbox's mount namespace, open.
+#[derive(Debug)]
+pub struct MountNamespace {
+    namespace: OwnedFd,
+    /// Whose it is, where that is another user.
+    user: Option<(u32, u32)>,
+}
+
+impl MountNamespace {
+    /// That of a process, whose user is this.
+    ///
+    /// # Errors
+    /// What open(2) says.
+    pub(crate) fn of(pid: libc::pid_t, identity: Identity) -> io::Result<Self> {
+        let user = match identity {
+            Identity::Other { uid, gid } => Some((uid, gid)),
+            Identity::Caller => None,
+        };
+        let namespace = super::as_user(identity, || File::open(format!("/proc/{pid}/ns/mnt")))?.into();
+        Ok(Self { namespace, user })
+    }
+
+    /// Starts a process that enters it, and mounts there until what is returned is dropped. It reads `events`, an inotify(7)
+    /// instance that does not block, and has them for itself.
+    ///
+    /// # Errors
+    /// What clone(2) and setns(2) say.
+    pub fn enter(&self, events: &OwnedFd, mut kept: Vec<Kept>) -> io::Result<InsideMounts> {
+        let (namespace, user) = (self.namespace.as_raw_fd(), self.user);
+        // SAFETY: `serve` makes system calls only, and does not return.
+        let helper = unsafe {
+            Helper::start(c"sandbox-mounts", &[events.as_raw_fd(), namespace], |control| {
+                serve(control, events.as_raw_fd(), namespace, user, &mut kept)
+            })
+        }?;
+        match helper.with(hear)?.errno {
+            0 => Ok(InsideMounts(helper)),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
     }
 }
 
@@ -109,28 +126,30 @@ impl InsideMounts {
     /// `TimedOut` where the process does not answer within two seconds.
     pub fn status(&self, number: usize) -> io::Result<KeptStatus> {
         let number = u32::try_from(number).map_err(io::Error::other)?;
-        self.ask(&[&b"?"[..], &number.to_ne_bytes()].concat())
+        self.ask(&[&b"?"[..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
     }
 
-    /// Mounts what is at `source` in the sandbox at `target`. Follows no symbolic link.
+    /// Mounts what is at `source` in the sandbox at `target`, and gives the mount's number in `/proc/PID/mountinfo` besides. Follows no
+    /// symbolic link.
     ///
     /// # Errors
     /// What openat2(2), open_tree(2) and move_mount(2) say, and `TimedOut` where the process does not answer within two seconds.
-    pub fn bind(&self, source: &Path, target: &Path) -> io::Result<Mounted> {
+    pub fn bind(&self, source: &Path, target: &Path) -> io::Result<(Mounted, u64)> {
         let paths = [target, source].map(|path| path.as_os_str().as_bytes());
         if paths.iter().any(|path| path.len() >= PATH || path.contains(&0)) {
             return Err(Errno::ENAMETOOLONG.into());
         }
-        self.ask(&[paths[0], b"\0", paths[1], b"\0"].concat()).map(|status| status.mounted)
+        let answer = self.ask(&[paths[0], b"\0", paths[1], b"\0"].concat())?;
+        Ok((answer.status.mounted, answer.number))
     }
 
-    fn ask(&self, ask: &[u8]) -> io::Result<KeptStatus> {
+    fn ask(&self, ask: &[u8]) -> io::Result<Answer> {
         let answer = self.0.with(|socket| {
             nix::sys::socket::send(socket.as_raw_fd(), ask, MsgFlags::MSG_NOSIGNAL)?;
             hear(socket)
         })?;
         match answer.errno {
-            0 => Ok(answer.status),
+            0 => Ok(answer),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
     }
@@ -149,13 +168,20 @@ fn hear(socket: &UnixStream) -> io::Result<Answer> {
 }
 
 /// Mounts what comes, and serves requests until the other end is closed.
-fn serve(control: RawFd, events: RawFd, path: &CStr, user: Option<(u32, u32)>, kept: &mut [Kept]) -> ! {
+fn serve(
+    control: RawFd,
+    events: RawFd,
+    namespace: RawFd,
+    user: Option<(u32, u32)>,
+    kept: &mut [Kept],
+) -> ! {
     // It sleeps until something is to be mounted, and that is in a hurry.
     super::prefer_this_thread();
     // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates.
     unsafe {
-        let entered = become_owner(user).and_then(|()| enter_namespace(path, libc::CLONE_NEWNS));
-        answer(control, entered.map(|()| KeptStatus::default()));
+        let entered = become_owner(user).and_then(|()| enter_open(namespace, libc::CLONE_NEWNS));
+        libc::close(namespace);
+        answer(control, entered.map(|()| Answer::default()));
         if entered.is_err() {
             libc::_exit(1);
         }
@@ -178,7 +204,8 @@ fn serve(control: RawFd, events: RawFd, path: &CStr, user: Option<(u32, u32)>, k
                 [b'?', number @ ..] => {
                     let number = number.try_into().map_or(u32::MAX, u32::from_ne_bytes);
                     let kept = usize::try_from(number).ok().and_then(|number| kept.get(number));
-                    answer(control, kept.map(|kept| kept.status).ok_or(Errno::EINVAL));
+                    let status = kept.map(|kept| Answer { status: kept.status, ..Answer::default() });
+                    answer(control, status.ok_or(Errno::EINVAL));
                 }
                 paths => answer(control, bind(paths)),
             }
@@ -186,21 +213,19 @@ fn serve(control: RawFd, events: RawFd, path: &CStr, user: Option<(u32, u32)>, k
     }
 }
 
-fn answer(control: RawFd, result: Result<KeptStatus, Errno>) {
-    let answer = match result {
-        Ok(status) => Answer { status, ..Answer::default() },
-        Err(errno) => Answer { errno: (errno as i32).max(1), ..Answer::default() },
-    };
+fn answer(control: RawFd, result: Result<Answer, Errno>) {
+    let failed = |errno: Errno| Answer { errno: (errno as i32).max(1), ..Answer::default() };
+    let answer = result.unwrap_or_else(failed);
     // SAFETY: a live local of that length; its bytes are all initialized.
     unsafe { libc::send(control, (&raw const answer).cast(), mem::size_of::<Answer>(), libc::MSG_NOSIGNAL) };
 }
 
-fn bind(paths: &[u8]) -> Result<KeptStatus, Errno> {
+fn bind(paths: &[u8]) -> Result<Answer, Errno> {
     let text = |bytes| CStr::from_bytes_until_nul(bytes).map_err(|_| Errno::EINVAL);
     let target = text(paths)?;
     let source = text(paths.get(target.count_bytes() + 1..).unwrap_or_default())?;
-    let mounted = place(&Opened::at(source)?, &Opened::at(target)?, 0)?;
-    Ok(KeptStatus { mounted, ..KeptStatus::default() })
+    let (mounted, number) = place(&Opened::at(source)?, &Opened::at(target)?, 0)?;
+    Ok(Answer { status: KeptStatus { mounted, ..KeptStatus::default() }, number, ..Answer::default() })
 }
 
 /// Mounts the files that were renamed over others.
@@ -212,7 +237,7 @@ fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
         if wanted == file.status.mounts {
             continue;
         }
-        let (mut mounted, mut current) = (Ok(Mounted::default()), -1);
+        let (mut mounted, mut current) = (Ok((Mounted::default(), 0)), -1);
         let is_first = file.is_stub && wanted == 1;
         for path in &file.places {
             mounted = Opened::at(path).and_then(|it| place(&it, &it, libc::MOUNT_ATTR_RDONLY));
@@ -240,7 +265,7 @@ fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
             break;
         };
         // Where two came before the mount, who renamed the second one is not known: the two numbers stay apart for good.
-        if let Ok(mounted) = mounted
+        if let Ok((mounted, _)) = mounted
             && *renames == wanted
             && wanted == mounts.wrapping_add(1)
         {
@@ -363,8 +388,8 @@ fn note_renames(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
     }
 }
 
-/// Mounts a copy of the mount of one file or directory on another.
-fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<Mounted, Errno> {
+/// Mounts a copy of the mount of one file or directory on another. Returns the mount's number, too.
+fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, u64), Errno> {
     const MOVE_MOUNT_F_EMPTY_PATH: libc::c_uint = 0x4;
     const MOVE_MOUNT_T_EMPTY_PATH: libc::c_uint = 0x40;
     let recursive = libc::AT_EMPTY_PATH | libc::AT_RECURSIVE;
@@ -397,12 +422,15 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<Mounted, E
             MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
         ))?;
         // From here on it gets no second name by this one, and one that it has by now leads around the mount.
-        let mut stat: libc::stat = mem::zeroed();
-        Errno::result(libc::fstat(tree.0, &raw mut stat))?;
-        if stat.st_mode & libc::S_IFMT == libc::S_IFREG && stat.st_nlink != 1 {
+        let mut stat: libc::statx = mem::zeroed();
+        let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
+        let at = libc::AT_EMPTY_PATH;
+        Errno::result(libc::syscall(libc::SYS_statx, tree.0, c"".as_ptr(), at, wanted, &raw mut stat))?;
+        if u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG && stat.stx_nlink != 1 {
             return Err(Errno::EMLINK);
         }
-        Ok(Mounted { dev: stat.st_dev, ino: stat.st_ino })
+        let dev = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        Ok((Mounted { dev, ino: stat.stx_ino }, stat.stx_mnt_id))
     }
 }
 
