@@ -171,7 +171,17 @@ impl Watch {
         let contents = contents.collect();
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
         let directory = directory.ok().map(|stat| (stat.st_dev, stat.st_ino));
-        Ok(Self { missing, tree, files, contents, keys, directory, keeper, store: OnceLock::new(), exchanged: Mutex::default() })
+        Ok(Self {
+            missing,
+            tree,
+            files,
+            contents,
+            keys,
+            directory,
+            keeper,
+            store: OnceLock::new(),
+            exchanged: Mutex::default(),
+        })
     }
 
     /// What is watched.

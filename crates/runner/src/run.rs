@@ -204,7 +204,16 @@ pub(crate) fn run_on(
         let (stubs, not_made) = hold_stubs(&plan, &keeper);
         let made: Vec<_> = stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?))).collect();
         let (log_of_run, begun) = (log.clone(), Cell::new(false));
-        let this = Run { plan: &plan, stubs: &made, watches: &watches, run, descriptors, log: log_of_run, begun, held };
+        let this = Run {
+            plan: &plan,
+            stubs: &made,
+            watches: &watches,
+            run,
+            descriptors,
+            log: log_of_run,
+            begun,
+            held,
+        };
         let mut outcome = this.carry_out(staged, streams, asks, started).await;
         if !this.begun.get() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
@@ -962,7 +971,8 @@ impl Run<'_> {
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
             let covers = match offer.mounts().and_then(|table| {
-                Covers::new(table, &mounts, &masked, &stubs, watches, &offer).map_err(exeat_sandbox::Error::Watch)
+                Covers::new(table, &mounts, &masked, &stubs, watches, &offer)
+                    .map_err(exeat_sandbox::Error::Watch)
             }) {
                 Ok(covers) => covers,
                 Err(error) => return drop(started_to.send(Err(error))),

@@ -1,8 +1,8 @@
-//! L06: what the host's git obeys at once, while the stage runs.
+//! L06 and L07: what programs on the host obey at once, while the stage runs.
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::case::{Cases, Cx};
 use e2e::wait_for;
@@ -12,6 +12,11 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l06_holds_the_names_that_git_obeys_during_a_run", held);
     list.users("escape::l06_git_works_beside_and_with_the_names_that_are_held", git_works);
     list.users("escape::l06_removes_what_kill_9_left_behind", left_behind);
+    list.matrix("escape::l07_the_host_runs_nothing_of_a_repository_that_the_stage_makes", new_repository);
+    list.users("escape::l07_names_are_taken_from_the_host_within_20_ms", window);
+    list.users("escape::l07_what_makes_a_repository_works_in_a_stage", makers);
+    list.users("escape::l07_a_stage_that_goes_on_making_names_is_ended", stubborn);
+    list.users("escape::l07_after_kill_9_a_repository_is_given_back", killed);
 }
 
 /// Each says to git what a missing one says.
@@ -121,4 +126,158 @@ fn left_behind(cx: &Cx) {
     git(cx, cx.dir(), "status --short");
     cx.sh(&[], "true").run().exits(0);
     absent(cx);
+}
+
+/// A directory of its own for a stage.
+fn fresh(cx: &Cx, name: &str) -> std::path::PathBuf {
+    let dir = cx.dir().join(name);
+    fs::create_dir(&dir).expect("a directory");
+    cx.bench().give(&dir, cx.is_root());
+    dir
+}
+
+/// In a directory that is none, and in its `.git`, in every way in which a directory gets there.
+fn new_repository(cx: &Cx) {
+    let evil = "printf '#!/bin/sh\ntouch \"%s/OWNED\"\n' \"$PWD\" >evil; chmod +x evil";
+    let set = "config core.fsmonitor \"$PWD/evil\"";
+    for (number, make) in [
+        format!("git init -q .; git {set}"),
+        format!("git init -q x; git -C x {set}; mv x/.git .git"),
+        format!("git init -q x; git -C x {set}; ln -s x/.git .git"),
+        format!("git init -q x; git -C x {set}; echo gitdir: x/.git >.git"),
+        format!("git init -q --bare x; git -C x {set}; mv x/* ."),
+        format!("git init -q .; git {set}; sleep 0.1; cd .git/..; mv .git y; git init -q .; git {set}"),
+    ]
+    .iter()
+    .enumerate()
+    {
+        let dir = fresh(cx, &number.to_string());
+        let script = format!("{evil}; {{ {make}; }} 2>/dev/null; echo ready; read -r go; exit 7");
+        let mut live = cx.sh(&[], &script).cwd(&dir).stdin_open().start();
+        live.until_prints("ready");
+        std::thread::sleep(Duration::from_millis(100));
+        cx.outside(["git", "status", "--short"]).cwd(&dir).run();
+        assert!(!dir.join("OWNED").exists(), "the host ran the stage's program: {make}");
+        live.wait().exits(7);
+        cx.outside(["git", "status", "--short"]).cwd(&dir).run();
+        assert!(!dir.join("OWNED").exists(), "the host ran the stage's program afterwards: {make}");
+    }
+}
+
+/// How long the host sees what the stage makes. Half of them are under the promised 20 ms on a machine that does other things, too;
+/// none stays.
+fn window(cx: &Cx) {
+    /// The promise of docs/files.md.
+    const WINDOW: Duration = Duration::from_millis(20);
+    let names = [
+        ".mcp.json",
+        ".vscode/tasks.json",
+        ".husky/pre-commit",
+        ".kiro/hooks/x",
+        ".git/HEAD",
+        ".claude/settings.json",
+    ];
+    let list = names.join(" ");
+    // The directories on the way come with what is in them.
+    let script = format!(
+        "for it in {list}; do sleep 0.2; d=${{it%/*}}; [ $d = $it ] || mkdir -p $d; echo x >$it; done; sleep 0.2; \
+         for it in {list}; do [ -f $it ] && echo $it; done; exit 0"
+    );
+    let mut live = cx.sh(&[], &script).start();
+    // First and last sight of each. It may be gone before it is looked at.
+    let mut seen = names.map(|_| None);
+    while !live.ended() {
+        for (name, seen) in names.iter().zip(&mut seen) {
+            if fs::symlink_metadata(cx.dir().join(name)).is_ok() {
+                let now = Instant::now();
+                *seen = Some(seen.map_or((now, now), |(first, _)| (first, now)));
+            }
+        }
+        std::thread::sleep(Duration::from_micros(200));
+    }
+    // The repository comes back at the end.
+    let seen = names.iter().zip(seen).filter(|(name, _)| !name.starts_with(".git"));
+    let mut seen: Vec<_> =
+        seen.map(|(_, seen)| seen.map_or(Duration::ZERO, |(first, last)| last - first)).collect();
+    seen.sort();
+    assert!(seen[seen.len() / 2] < WINDOW && seen[seen.len() - 1] < 10 * WINDOW, "{seen:?}");
+    let done = live.wait();
+    done.exits(0);
+    // Directories are the stage's still.
+    for name in names.iter().filter(|name| name.contains('/')) {
+        assert!(done.stdout().contains(name), "{done:?}");
+    }
+    let log = done.record();
+    let notes: Vec<_> = log.events("note").into_iter().filter(|note| note["what"] == "quarantined").collect();
+    assert_eq!(notes.len(), names.len() - 1, "{notes:?}");
+    assert!(cx.dir().join(".git/HEAD").exists(), "a repository is given back");
+    assert!(cx.aside(".vscode/tasks.json").exists() && cx.aside(".mcp.json").exists());
+}
+
+/// What makes a repository in an empty directory works, and the stage works on in it.
+fn makers(cx: &Cx) {
+    let options = "-c user.name=a -c user.email=a@b";
+    let origin = cx.home().join("origin");
+    cx.outside(["git", "init", "-q", "origin"]).cwd(cx.home()).run().exits(0);
+    cx.outside(["sh", "-c", "mkdir .vscode src; echo '{}' >.vscode/x; echo x >src/x; git add ."])
+        .cwd(&origin)
+        .run();
+    git(cx, &origin, "commit -q -m one");
+    let after = format!(
+        "echo 1 >f; git add f; git {options} commit -qm f; git checkout -qb b; echo 2 >f; git {options} commit -qam g; \
+         git gc -q; git fsck --no-progress; git worktree add -q ../wt 2>/dev/null || :; git log --oneline | wc -l"
+    );
+    let shown = origin.to_str().expect("ASCII");
+    for (name, make, commits) in [
+        ("init", "git init -q .".to_owned(), "2\n"),
+        ("clone", format!("git clone -q {shown} . && [ -f .vscode/x ] && [ -f src/x ]"), "3\n"),
+    ] {
+        for round in 0..3 {
+            let dir = fresh(cx, &format!("{name}{round}"));
+            let script = format!("set -e; {make}; {after}");
+            let done = cx.exeat(["run", "--ro", shown, "--", "sh", "-c", &script]).cwd(&dir).run();
+            done.exits(0).says(".git/config` was moved");
+            assert!(done.stdout().ends_with(commits), "{done:?}");
+            assert!(!dir.join(".vscode").exists());
+            let log = cx.outside(["git", "log", "--oneline", "b"]).cwd(&dir).run();
+            assert_eq!(
+                format!("{}\n", log.stdout().lines().count()),
+                commits,
+                "the host has it now: {log:?}"
+            );
+            let left: Vec<_> =
+                fs::read_dir(&dir).expect("a list").flatten().map(|it| it.file_name()).collect();
+            assert!(
+                !left.iter().any(|name| name.as_encoded_bytes().starts_with(b".exeat-quarantine.")),
+                "{left:?}"
+            );
+        }
+    }
+}
+
+fn stubborn(cx: &Cx) {
+    let script = "while :; do echo x >.mcp.json; done 2>/dev/null";
+    let done = cx.exeat(["run", "--timeout", "100s", "--", "sh", "-c", script]).run();
+    done.exits(137).says("the stage has made protected names 1000 times");
+    assert!(!cx.dir().join(".mcp.json").exists(), "{done:?}");
+}
+
+fn killed(cx: &Cx) {
+    let script = "git init -q .; git config a.b c; mkdir .vscode; sleep 0.2; echo ready; sleep 100";
+    let mut live = cx.sh(&[], script).start();
+    live.until_prints("ready");
+    let empty = |name: &str| fs::read_dir(cx.dir().join(name)).expect("a directory").next().is_none();
+    assert!(empty(".git") && empty(".vscode"));
+    live.signal(Signal::SIGKILL);
+    live.wait();
+    assert!(empty(".git") && empty(".vscode"), "the host sees nothing of it");
+    wait_for(Duration::from_secs(5), "the end of the sandbox", || {
+        let done = cx.sh(&[], "git rev-parse --git-dir; ls -d .vscode").run();
+        let is_settled = done.stderr().contains("was killed before its end");
+        if is_settled {
+            done.says(".git/config` was moved").says(".vscode` was moved").prints(".git\n");
+        }
+        is_settled.then_some(())
+    });
+    assert!(cx.dir().join(".git/HEAD").exists() && !cx.dir().join(".git/config").exists());
 }

@@ -53,15 +53,15 @@ except BlockingIOError: pass'";
 /// not what is behind it.
 fn left(cx: &Cx) {
     let result = cx.home().join("result.json");
-    let script = "mkdir c .vscode; echo '[build]' >c/config.toml; ln -s c .cargo; echo evil >.envrc; echo made; read end";
+    let script = "mkdir c .helix; echo '[build]' >c/config.toml; ln -s c .cargo; echo evil >.envrc; echo made; read end";
     let words = ["run", "--result", result.to_str().expect("ASCII"), "--", "sh", "-c", script];
     let mut live = cx.exeat(words).stdin_open().start();
     live.until_prints("made");
-    let over = cx.dir().join(".vscode");
+    let over = cx.dir().join(".helix");
     e2e::bench::bind(cx.dir(), &over);
     let done = live.wait();
     nix::mount::umount(&over).expect("umount");
-    done.says(".vscode` could not be moved aside").says(".envrc` was moved").says(".cargo` was moved");
+    done.says(".helix` could not be moved aside").says(".envrc` was moved").says(".cargo` was moved");
     let log = done.record();
     let notes = log.events("note");
     let of = |what: &str| -> Vec<String> {
@@ -74,13 +74,13 @@ fn left(cx: &Cx) {
     assert_eq!(moved, [path(".cargo"), path(".envrc")]);
     assert!(cx.dir().join("c/config.toml").exists(), "nothing behind the link is touched");
     let [left] = &of("not_quarantined")[..] else { panic!("{notes:?}") };
-    assert!(left.ends_with(&path(".vscode")) && left.contains("busy"), "{left}");
+    assert!(left.ends_with(&path(".helix")) && left.contains("busy"), "{left}");
     let told: serde_json::Value =
         serde_json::from_slice(&fs::read(result).expect("the result")).expect("JSON");
     let moved = told["quarantined"].as_array().expect("a list");
     let envrc = moved.iter().find(|one| one["path"] == path(".envrc")).expect(".envrc");
     assert_eq!(envrc["moved"], cx.aside(".envrc").display().to_string());
-    assert_eq!(told["left"][0]["path"], path(".vscode"));
+    assert_eq!(told["left"][0]["path"], path(".helix"));
     assert!(told["left"][0]["error"].as_str().is_some_and(|error| error.contains("busy")), "{told}");
 }
 
@@ -90,9 +90,9 @@ fn led_elsewhere(cx: &Cx) {
     for at in [".", "sub"] {
         fs::create_dir_all(cx.dir().join(at)).expect("a directory");
         cx.bench().give(&cx.dir().join(at), cx.is_root());
-        for kind in ["true", "rm .git; ln -s x .git"] {
+        for kind in ["true", "rm -f .git; ln -s x .git"] {
             let script = format!(
-                "set -e; cd {at}; rm -rf x .git*; git init -q --separate-git-dir x .; git config user.email a@example.com
+                "set -e; cd {at}; rm -rf x .git*; git init -q --separate-git-dir x .; export GIT_DIR=x; git config user.email a@example.com
                 git config user.name a; printf '#!/bin/sh\\necho ran >>$HOOK_RAN\\n' >x/hooks/pre-commit
                 chmod +x x/hooks/pre-commit; {kind}"
             );

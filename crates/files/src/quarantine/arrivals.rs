@@ -194,7 +194,11 @@ impl Arrivals {
             for (number, stat) in self.look(inotify)? {
                 let is_bare = self.nodes.get(number).is_some_and(|node| node.rule == Some(Rule::Bare));
                 let may_stay = kind(&stat) == SFlag::S_IFDIR && !is_bare;
-                let exchange = if may_stay { self.exchange(inotify, number, &stat, mount)? } else { Exchange::Impossible };
+                let exchange = if may_stay {
+                    self.exchange(inotify, number, &stat, mount)?
+                } else {
+                    Exchange::Impossible
+                };
                 match exchange {
                     Exchange::Done(taken) => found.extend(taken),
                     Exchange::Again => self.is_due = true,
@@ -318,7 +322,10 @@ impl Arrivals {
         if now(above.as_fd(), last) != Ok(ours) {
             // The stage has given its own the name of the empty one before that was covered.
             let path = at(&node.path);
-            return Err(io::Error::other(format!("`{}` was exchanged for another directory", path.display())));
+            return Err(io::Error::other(format!(
+                "`{}` was exchanged for another directory",
+                path.display()
+            )));
         }
         node.known = Some(ours);
         self.dirs.insert(watched, Watched::Empty(number));
@@ -339,7 +346,10 @@ impl Arrivals {
             Watched::Empty(node) => self.nodes.get(*node),
             Watched::Way(_) => None,
         });
-        empty.flat_map(|node| self.watches.get(node.watch).map(|watch| watch.settle_entries(&node.path))).flatten().collect()
+        empty
+            .flat_map(|node| self.watches.get(node.watch).map(|watch| watch.settle_entries(&node.path)))
+            .flatten()
+            .collect()
     }
 }
 
@@ -403,7 +413,10 @@ impl Watch {
         });
         let names = listed.into_iter().flatten().flatten().take(ENTRIES).map(|entry| entry.file_name());
         let names: Vec<_> = names.collect();
-        names.iter().filter_map(|name| self.settle_in(dir.as_fd(), &at.join(name), name, |_, _, _| false)).collect()
+        names
+            .iter()
+            .filter_map(|name| self.settle_in(dir.as_fd(), &at.join(name), name, |_, _, _| false))
+            .collect()
     }
 
     /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what had appeared
@@ -444,10 +457,289 @@ impl Watch {
 fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
     /// The directory may be watched for more already (inotify(7)).
     const IN_MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
-    let mask = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
+    let mask =
+        AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
     inotify.add_watch(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).as_str(), mask)
 }
 
 fn id(stat: &FileStat) -> FileId {
     (stat.st_dev, stat.st_ino)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{MetadataExt as _, symlink};
+
+    use nix::sys::inotify::InitFlags;
+
+    use super::super::{Journal, Keeper, Missing, MissingName, finish, settle_interrupted};
+    use super::*;
+
+    /// A tree, and a run that watches it.
+    struct Place {
+        root: PathBuf,
+        watches: Arc<[Watch]>,
+        arrivals: Arrivals,
+        inotify: Inotify,
+    }
+
+    impl Place {
+        fn new(name: &str, before: impl FnOnce(&Path)) -> Self {
+            let root = std::env::temp_dir().join(format!("arrivals-{name}-{}", std::process::id()));
+            fs::create_dir_all(root.join("tree")).unwrap();
+            before(&root.join("tree"));
+            let obeyed = Obeyed::AtOnce;
+            let names = [".git/config", ".git/hooks", ".vscode", ".mcp.json", ".kiro/hooks", ".hg/hgrc"];
+            let mut names: Vec<_> =
+                names.iter().map(|name| MissingName { name: (*name).into(), obeyed }).collect();
+            names.push(MissingName { name: ".npmrc".into(), obeyed: Obeyed::WhenStarted });
+            let missing = Missing {
+                tree: root.join("tree"),
+                names,
+                pointers: vec![".git".into()],
+                links: vec![("link".into(), "x".into())],
+                bare: super::super::REPOSITORY.iter().map(ToString::to_string).collect(),
+                repositories: vec![".git".into()],
+                ..Missing::default()
+            };
+            let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
+            let watches: Arc<[Watch]> = Arc::new([Watch::start(missing, keeper).unwrap()]);
+            let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+            let arrivals = Arrivals::new(Arc::clone(&watches), &inotify).unwrap();
+            Self { root, watches, arrivals, inotify }
+        }
+
+        fn tree(&self, name: &str) -> PathBuf {
+            self.root.join("tree").join(name)
+        }
+
+        fn aside(&self, name: &str) -> PathBuf {
+            self.tree(DIRECTORY).join("RUN").join(name)
+        }
+
+        fn write(&self, name: &str) {
+            fs::create_dir_all(self.tree(name).parent().unwrap()).unwrap();
+            fs::write(self.tree(name), "evil").unwrap();
+        }
+
+        /// What is taken now, by its name. In place of a mount the test does something.
+        fn settle_with(&mut self, mut instead: impl FnMut(&Path, &Path)) -> io::Result<Vec<String>> {
+            while let Ok(events) = self.inotify.read_events() {
+                events.iter().for_each(|event| self.arrivals.note(event));
+            }
+            let mut mount = |source: &Path, target: &Path| {
+                let meta = fs::symlink_metadata(source)?;
+                instead(source, target);
+                Ok((meta.dev(), meta.ino()))
+            };
+            let found = self.arrivals.settle(&self.inotify, &mut mount)?;
+            let name = |found: &Found| {
+                assert!(found.moved.is_ok(), "{found:?}");
+                found.path.strip_prefix(self.root.join("tree")).unwrap().to_str().unwrap().to_owned()
+            };
+            Ok(found.iter().map(name).collect())
+        }
+
+        fn settle(&mut self) -> Vec<String> {
+            self.settle_with(|_, _| ()).unwrap()
+        }
+
+        fn finish(&self) -> Vec<PathBuf> {
+            finish(self.watches.iter()).named.into_iter().map(|found| found.path).collect()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            fs::remove_dir_all(&self.root).unwrap();
+        }
+    }
+
+    #[test]
+    fn l07_a_file_is_moved_at_once_however_it_came() {
+        let mut place = Place::new("file", |_| ());
+        assert!(place.settle().is_empty());
+        let from = place.tree("from");
+        let make: [fn(&Path, &Path); 4] = [
+            |_, at| fs::write(at, "evil").unwrap(),
+            |from, at| fs::rename(from, at).unwrap(),
+            |from, at| fs::hard_link(from, at).unwrap(),
+            |from, at| symlink(from, at).unwrap(),
+        ];
+        for make in make {
+            for (name, moved) in [
+                (".mcp.json", ".mcp.json"),
+                (".kiro/hooks", ".kiro/hooks"),
+                (".vscode", ".vscode"),
+                (".git", ".git"),
+            ] {
+                fs::write(&from, "evil").unwrap();
+                let at = place.tree(name);
+                fs::create_dir_all(at.parent().unwrap()).unwrap();
+                // The directory on the way is new, too.
+                make(&from, &at);
+                assert_eq!(place.settle(), [moved]);
+                assert!(fs::symlink_metadata(&at).is_err());
+            }
+            let _ = fs::remove_dir_all(place.tree(".kiro"));
+        }
+        // A link where a directory would be on the way.
+        fs::create_dir_all(place.root.join("elsewhere/hooks")).unwrap();
+        symlink("../elsewhere", place.tree(".kiro")).unwrap();
+        assert_eq!(place.settle(), [".kiro"]);
+        assert!(place.root.join("elsewhere/hooks").is_dir());
+        // A name that is obeyed when something is started stays until the end.
+        place.write(".npmrc");
+        assert!(place.settle().is_empty() && place.tree(".npmrc").exists());
+        assert_eq!(place.finish(), [place.tree(".npmrc")]);
+    }
+
+    #[test]
+    fn l07_a_directory_is_exchanged_and_a_repository_given_back() {
+        let mut place = Place::new("exchanged", |_| ());
+        for name in [".git/config", ".git/HEAD", ".vscode/tasks.json", ".hg/hgrc", ".hg/store"] {
+            place.write(name);
+        }
+        assert_eq!(place.settle(), [".vscode"], "the repositories come back");
+        for name in [".git", ".hg", ".vscode"] {
+            assert_eq!(fs::read_dir(place.tree(name)).unwrap().count(), 0, "{name} is empty for the host");
+            assert!(place.aside(name).read_dir().unwrap().count() > 0, "{name}");
+        }
+        assert!(place.settle().is_empty(), "the empty directories are ours");
+        let mut found = place.finish();
+        found.sort();
+        assert_eq!(found, [place.tree(".git/config"), place.tree(".hg/hgrc")]);
+        assert!(place.tree(".git/HEAD").exists() && place.tree(".hg/store").exists());
+        assert!(!place.tree(".vscode").exists() && place.aside(".vscode/tasks.json").exists());
+        assert!(place.aside(".git/config").exists() && place.aside(".hg/hgrc").exists());
+    }
+
+    /// The stage may have opened it before something was mounted there.
+    #[test]
+    fn l07_what_appears_in_an_empty_directory_is_moved() {
+        let mut place = Place::new("opened", |_| ());
+        place.write(".git/HEAD");
+        let mut opened = None;
+        let found = place.settle_with(|_, empty| opened = Some(fs::File::open(empty).unwrap()));
+        assert!(found.unwrap().is_empty());
+        let below = |name: &str| format!("/proc/self/fd/{}/{name}", opened.as_ref().unwrap().as_raw_fd());
+        fs::write(below("HEAD"), "evil").unwrap();
+        fs::create_dir(below("objects")).unwrap();
+        let mut found = place.settle();
+        found.sort();
+        assert_eq!(found, [".git/HEAD", ".git/objects"]);
+        assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
+        // At the last moment.
+        fs::write(below("config"), "evil").unwrap();
+        assert_eq!(place.finish(), [place.tree(".git/config")]);
+        assert_eq!(fs::read(place.tree(".git/HEAD")).unwrap(), b"evil", "the stage's repository");
+        assert!(!place.tree(".git/config").exists());
+    }
+
+    /// Both names are in the stage's hands until something is mounted at them.
+    #[test]
+    fn l07_no_exchange_gives_the_stage_s_own_a_name() {
+        let mut place = Place::new("swapped", |_| ());
+        place.write(".git/HEAD");
+        let swapped = place.settle_with(|_, empty| {
+            fs::rename(empty, empty.with_file_name("x")).unwrap();
+            fs::create_dir(empty).unwrap();
+            fs::write(empty.join("HEAD"), "evil").unwrap();
+        });
+        assert!(swapped.is_err(), "{swapped:?}");
+        drop(place);
+
+        // What came under the name meanwhile is moved, and the other one is the stage's.
+        let mut place = Place::new("changed", |_| ());
+        place.write(".git/HEAD");
+        let found = place.settle_with(|name, _| {
+            fs::rename(name, name.with_file_name("x")).unwrap();
+            fs::create_dir(name).unwrap();
+            fs::write(name.join("HEAD"), "other").unwrap();
+        });
+        assert_eq!(found.unwrap(), [".git"]);
+        assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
+        assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"other");
+        drop(place);
+
+        // It is gone before it is mounted: nothing is left of the exchange.
+        let mut place = Place::new("gone", |_| ());
+        place.write(".vscode/x");
+        fs::remove_dir_all(place.tree(".vscode")).unwrap();
+        assert!(place.settle().is_empty());
+        assert!(place.root.join("tree").read_dir().unwrap().next().is_none());
+    }
+
+    #[test]
+    fn l07_a_directory_that_cannot_be_mounted_is_moved() {
+        let mut place = Place::new("unmounted", |_| ());
+        place.write(".git/HEAD");
+        while let Ok(events) = place.inotify.read_events() {
+            events.iter().for_each(|event| place.arrivals.note(event));
+        }
+        let mut refuse = |_: &Path, _: &Path| Err(Errno::EPERM.into());
+        let found = place.arrivals.settle(&place.inotify, &mut refuse).unwrap();
+        assert!(
+            found.len() == 1 && !place.tree(".git").exists() && place.aside(".git/HEAD").exists(),
+            "{found:?}"
+        );
+        let rest = place.root.join("tree").read_dir().unwrap().count();
+        assert_eq!(rest, 1, "the quarantine alone");
+    }
+
+    /// What was there, or is another run's, is not the stage's.
+    #[test]
+    fn l07_what_was_there_at_the_start_stays() {
+        let mut place = Place::new("before", |tree| {
+            fs::write(tree.join(".mcp.json"), "mine").unwrap();
+            fs::create_dir(tree.join(".git")).unwrap();
+            symlink("x", tree.join("link")).unwrap();
+        });
+        place.write("other");
+        place.write(".git/config");
+        assert_eq!(place.settle(), [".git/config"]);
+        assert!(place.tree(".mcp.json").exists());
+        fs::remove_file(place.tree("link")).unwrap();
+        symlink("y", place.tree("link")).unwrap();
+        assert_eq!(place.settle(), ["link"]);
+        place.write("HEAD");
+        place.write("refs/x");
+        assert!(place.settle().is_empty(), "not yet a repository");
+        place.write("objects/x");
+        assert_eq!(place.settle(), ["HEAD"]);
+    }
+
+    #[test]
+    fn l07_a_stage_that_makes_names_again_and_again_is_ended() {
+        let mut place = Place::new("often", |_| ());
+        let mut count = 0;
+        loop {
+            place.write(".mcp.json");
+            match place.settle_with(|_, _| ()) {
+                Ok(found) => count += found.len(),
+                Err(_) => break,
+            }
+            assert!(count <= MOST);
+        }
+        assert!(count > 100, "{count}");
+    }
+
+    #[test]
+    fn l07_after_a_kill_the_next_start_puts_things_back() {
+        let mut place = Place::new("killed", |_| ());
+        let state = place.root.join("state");
+        drop(Journal::write(&state, "RUN", &place.watches).unwrap());
+        for name in [".git/config", ".git/HEAD", ".vscode/tasks.json", ".mcp.json"] {
+            place.write(name);
+        }
+        place.settle();
+        place.watches = Arc::new([]);
+        let settled = settle_interrupted(&state);
+        let mut told: Vec<_> =
+            settled.iter().flat_map(|run| &run.found.named).map(|it| it.path.clone()).collect();
+        told.sort();
+        assert_eq!(told, [place.tree(".git/config"), place.tree(".mcp.json"), place.tree(".vscode")]);
+        assert!(place.tree(".git/HEAD").exists() && !place.tree(".vscode").exists());
+        assert!(settle_interrupted(&state).is_empty());
+    }
 }

@@ -439,7 +439,11 @@ pub(super) fn owner_of(tree: BorrowedFd<'_>) -> nix::Result<Option<(Uid, Gid)>> 
 }
 
 /// Makes an empty directory, 0700, and gives it to the tree's owner. What somebody puts in its place meanwhile is not given away.
-pub(super) fn make_fresh(above: BorrowedFd<'_>, name: &OsStr, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
+pub(super) fn make_fresh(
+    above: BorrowedFd<'_>,
+    name: &OsStr,
+    owner: Option<(Uid, Gid)>,
+) -> nix::Result<OwnedFd> {
     mkdirat(above, name, Mode::S_IRWXU)?;
     let dir = open_at(above, Path::new(name))?;
     let stat = fstat(&dir)?;

@@ -168,13 +168,7 @@ fn hear(socket: &UnixStream) -> io::Result<Answer> {
 }
 
 /// Mounts what comes, and serves requests until the other end is closed.
-fn serve(
-    control: RawFd,
-    events: RawFd,
-    namespace: RawFd,
-    user: Option<(u32, u32)>,
-    kept: &mut [Kept],
-) -> ! {
+fn serve(control: RawFd, events: RawFd, namespace: RawFd, user: Option<(u32, u32)>, kept: &mut [Kept]) -> ! {
     // It sleeps until something is to be mounted, and that is in a hurry.
     super::prefer_this_thread();
     // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates.
