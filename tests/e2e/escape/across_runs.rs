@@ -28,7 +28,7 @@ fn killed(cx: &Cx) {
     assert!(names.iter().all(is_there), "the stage has made nothing, and the test shows nothing");
     // What is obeyed at once was moved at once, and nobody could tell.
     let at_once = [".vscode/tasks.json", ".git/info/attributes"];
-    assert!(!at_once.iter().any(|name| is_there(name)));
+    assert!(!at_once.iter().any(is_there));
     // A plan changes nothing.
     cx.exeat(["run", "--dry-run", "--", "true"]).run().exits(0);
     assert!(names.iter().all(is_there));
