@@ -47,16 +47,16 @@ pub(crate) async fn serve(
         Entry::Forward(_) => Via::Forward,
     };
     let mut record = Record::new(cx, conn, via, Asked::of(&client, cx.who()));
-    // Boxed, so that what only the opening needs is gone while the tunnel lives.
-    let opening = Box::pin(async {
+    // Each boxed, so that it takes up what it needs itself, and nothing while the tunnel lives.
+    let opening = async {
         match &entry {
-            Entry::Http => open(client, &mut record, cx).await,
-            Entry::Socks5 => socks::open(client, &mut record, cx).await,
+            Entry::Http => Box::pin(open(client, &mut record, cx)).await,
+            Entry::Socks5 => Box::pin(socks::open(client, &mut record, cx)).await,
             Entry::Gateway(target) | Entry::Forward(target) => {
-                transparent::open(client, target, &mut record, cx).await
+                Box::pin(transparent::open(client, target, &mut record, cx)).await
             }
         }
-    });
+    };
     let opened = match until(stop, opening).await {
         Some(Opened::Any(any)) => {
             let settling = Box::pin(settle(*any, &mut record, cx));
@@ -132,7 +132,7 @@ async fn open(client: Stream, record: &mut Record<'_>, cx: &Context) -> Option<O
             Some(Opened::Exchange(Box::new(Exchange { client, bytes, target, path, upstream })))
         }
         Arrived::Fault(fault) => {
-            record.malformed(fault, &bytes).await;
+            Box::pin(record.malformed(fault, &bytes)).await;
             drop(bytes);
             say_no(client, &Refusal::Malformed(fault), record, cx).await
         }
@@ -355,7 +355,8 @@ fn alert(fault: HelloFault) -> &'static [u8] {
 /// Answers with a refusal, then closes so that the answer arrives.
 async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let reply = refuse(refusal, cx.run(), record.conn()).into_bytes();
-    end_with(client, &reply, record, cx).await
+    // Boxed, as every wait before it has room for it.
+    Box::pin(end_with(client, &reply, record, cx)).await
 }
 
 /// Writes the last that is said on a connection, then closes so that it arrives.
