@@ -31,6 +31,11 @@ pub(crate) struct Figure {
 }
 
 impl Figure {
+    /// A figure without a base.
+    pub(crate) fn alone(name: &str, number: f64, unit: &str, aim: Aim) -> Self {
+        Self { name: name.into(), value: format!("{number:.2} {unit}"), base: String::new(), number, aim }
+    }
+
     fn met(&self) -> Option<bool> {
         match self.aim {
             Aim::None => None,
@@ -53,6 +58,8 @@ impl Figure {
 pub(crate) struct Report {
     figures: Vec<Figure>,
     notes: Vec<String>,
+    /// Lines that `--check` looks at, with the number and the most that it may be.
+    checks: Vec<(String, f64, f64)>,
 }
 
 impl Report {
@@ -78,10 +85,18 @@ impl Report {
         self.notes.push(note);
     }
 
-    /// Whether every aim for CPU time and memory is met.
-    pub(crate) fn met(&self) -> bool {
-        let steady = |figure: &&Figure| ["CPU", "memory"].iter().any(|word| figure.name.contains(word));
-        self.figures.iter().filter(steady).all(|figure| figure.met() != Some(false))
+    /// Has `--check` fail if the number of the last line is larger than this.
+    pub(crate) fn check(&mut self, most: f64) {
+        self.checks.extend(self.figures.last().map(|figure| (figure.name.clone(), figure.number, most)));
+    }
+
+    /// Prints each bound of `--check`, and returns whether all of them hold.
+    pub(crate) fn holds(&self) -> bool {
+        for (name, number, most) in &self.checks {
+            let mark = if number <= most { "holds" } else { "BROKEN" };
+            println!("check: {name}, {number:.2} x hardened bubblewrap, at most {most}: {mark}");
+        }
+        self.checks.iter().all(|(_, number, most)| number <= most)
     }
 
     /// Prints the table.

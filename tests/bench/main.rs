@@ -1,11 +1,11 @@
 //! What exeat costs: start-up, one stream, one round trip, one CONNECT, one idle tunnel, itself at rest; and the gateway beside CONNECT.
 //!
 //! Every figure stands beside the same work done without exeat, by the same client and the same server, in turns and in
-//! one run, with every process on one CPU. A mark says whether the aim is met. `--gate` looks at CPU time and memory only,
-//! because wall time on a shared machine measures the neighbours. Run it with `cargo xtask bench`.
+//! one run, with every process on one CPU. A mark says whether the aim is met. Run it with `cargo xtask bench`.
 //!
-//! `bench [--rounds N] [--start] [--gateway] [--gate]`; `--start` measures starts and ends alone, `--gateway` the gateway's way alone,
-//! `--gate` fails when such an aim is missed. (`bench client ...` is the client that it starts, and `bench stamp` a stage that ends.)
+//! `bench [--rounds N] [--start] [--gateway] [--check]`; `--start` measures starts and ends alone, `--gateway` the gateway's way alone.
+//! `--check` measures starts, and fails if one costs more than a fixed multiple of hardened bubblewrap: not by milliseconds, which
+//! measure the machine and its neighbors. (`bench client ...` is the client that it starts, and `bench stamp` a stage that ends.)
 #![forbid(unsafe_code)]
 
 mod client;
@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let mut rounds = 7;
-    let mut gate = false;
+    let mut check = false;
     let mut only_start = false;
     let mut only_gateway = false;
     let mut words = arguments.iter();
@@ -41,14 +41,14 @@ fn main() -> ExitCode {
             "--rounds" => {
                 rounds = words.next().and_then(|number| number.parse().ok()).unwrap_or(rounds).max(5)
             }
-            "--gate" => gate = true,
+            "--check" => (check, only_start) = (true, true),
             "--start" => only_start = true,
             "--gateway" => only_gateway = true,
             // For `cargo xtask bench --quick`, which leaves criterion out.
             "--quick" => rounds = 5,
             other => {
                 eprintln!(
-                    "bench: `{other}` is not an option; there are --rounds N, --start, --gateway, --quick and --gate"
+                    "bench: `{other}` is not an option; there are --rounds N, --start, --gateway, --quick and --check"
                 );
                 return ExitCode::from(2);
             }
@@ -83,10 +83,8 @@ fn main() -> ExitCode {
         }
     }
     report.print();
-    let met = report.met();
-    if only_start || only_gateway {
-        return ExitCode::SUCCESS;
+    if !only_start && !only_gateway {
+        report.save(&under_test.directory.join("last.json"));
     }
-    report.save(&under_test.directory.join("last.json"));
-    if met || !gate { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if !check || report.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

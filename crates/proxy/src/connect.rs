@@ -355,7 +355,7 @@ fn alert(fault: HelloFault) -> &'static [u8] {
 /// Answers with a refusal, then closes so that the answer arrives.
 async fn say_no(client: Stream, refusal: &Refusal, record: &mut Record<'_>, cx: &Context) -> Option<Opened> {
     let reply = refuse(refusal, cx.run(), record.conn()).into_bytes();
-    // Boxed, as every wait before it has room for it.
+    // Boxed: its room would be part of every connection that waits for a head.
     Box::pin(end_with(client, &reply, record, cx)).await
 }
 

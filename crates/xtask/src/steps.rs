@@ -14,6 +14,9 @@ pub(crate) fn demo(arguments: &[String]) -> Result<(), String> {
     finish(Command::new(binaries.join("demo")).args(arguments).current_dir(tree::root()), "the demonstration")
 }
 
+/// Arguments of `bench` with which only its own program measures.
+const WITHOUT_CRITERION: &[&str] = &["--quick", "--start", "--gateway", "--check"];
+
 /// What exeat costs: criterion's benches, then the program that prints aims and marks.
 pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
     let binaries = release()?;
@@ -24,7 +27,9 @@ pub(crate) fn bench(arguments: &[String]) -> Result<(), String> {
             .join(package.trim_start_matches("exeat-"))
             .join("benches")
             .join(bench);
-        if arguments.iter().any(|argument| argument == "--quick") || !file.with_extension("rs").is_file() {
+        if arguments.iter().any(|argument| WITHOUT_CRITERION.contains(&argument.as_str()))
+            || !file.with_extension("rs").is_file()
+        {
             continue;
         }
         println!("# cargo bench -p {package} --bench {bench}");
