@@ -257,7 +257,7 @@ fn unfinished_heads(cx: &Cx) {
     let hello = record.repeat(3);
     let mut held = Vec::new();
     // The first KiB of each, and then 4 KiB more of each at a time: what grows leaves holes behind.
-    let first = |number: usize| if number % 8 == 0 { &hello[..1024] } else { &head.as_bytes()[..1024] };
+    let bytes = |number: usize| if number.is_multiple_of(8) { &hello[..] } else { head.as_bytes() };
     for number in 0..8000 {
         let mut stream = if number % 8 == 0 {
             match proxy.connect(&tls) {
@@ -269,7 +269,7 @@ fn unfinished_heads(cx: &Cx) {
         };
         stream.set_nonblocking(true).expect("a mode");
         // What is refused is not read to its end.
-        let _ = stream.write(first(number));
+        let _ = stream.write(&bytes(number)[..1024]);
         held.push((number, stream));
         if number % 500 == 0 {
             assert_eq!(proxy.ask(&echo), "200", "beside {number}");
@@ -277,8 +277,7 @@ fn unfinished_heads(cx: &Cx) {
     }
     for part in 0..8 {
         for (number, stream) in &mut held {
-            let bytes = if *number % 8 == 0 { &hello[..] } else { head.as_bytes() };
-            let more = bytes.get(1024 + part * 4096..).unwrap_or_default();
+            let more = bytes(*number).get(1024 + part * 4096..).unwrap_or_default();
             let _ = stream.write(more.get(..4096).unwrap_or(more));
         }
         assert_eq!(proxy.ask(&echo), "200", "beside part {part}");
