@@ -1,0 +1,409 @@
+//! The files of a command line, each read once and noted for the record.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use exeat_audit::lock;
+use exeat_audit::{Source, SourceRole, sha256_hex};
+use exeat_policy::preset;
+use exeat_policy::{
+    Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, Origin, Policy, PolicyBuilder, Role,
+    StoredPolicy,
+};
+use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
+use exeat_runner::{Bounds, Seen, today};
+use nix::unistd::geteuid;
+
+use super::project::{self, Found};
+use super::text::{is_stdin, read_lock, read_policy, text_of, write_it};
+use super::{
+    Above, INLINE, LockAt, Named, PROJECT_FILE, SITE_CEILING, STDIN, Said, USER_CEILING, from_file,
+    from_preset, groups, parse, waiting,
+};
+use crate::args::Excess;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::{printable, shell_word};
+use crate::stdio;
+
+pub(super) struct Reading<'a> {
+    pub(super) machine: &'a Machine,
+    pub(super) sources: Vec<Source>,
+    pub(super) seen: Vec<Seen>,
+    pub(super) once: Option<String>,
+    pub(super) notes: Vec<String>,
+    quiet: bool,
+}
+
+impl<'a> Reading<'a> {
+    pub(super) fn new(machine: &'a Machine, quiet: bool) -> Self {
+        Self { machine, sources: Vec::new(), seen: Vec::new(), once: None, notes: Vec::new(), quiet }
+    }
+
+    /// Looks at what is about to be read.
+    pub(super) fn look(&mut self, path: &Path) {
+        if is_stdin(path) {
+            self.once = Some(STDIN.to_owned());
+            return;
+        }
+        let seen = Seen::at(&self.machine.cwd.join(path));
+        if seen.is_no_file() {
+            self.once = Some(format!("`{}`", printable(&path.display().to_string())));
+        }
+        self.seen.push(seen);
+    }
+
+    /// Every ceiling that there is, once: the site's and the user's where they exist, then the named ones.
+    pub(super) fn ceilings(&mut self, named: &[PathBuf]) -> Result<Vec<Named>, Failure> {
+        let standing = [PathBuf::from(SITE_CEILING), self.machine.config().join(USER_CEILING)];
+        let mut all = Vec::new();
+        let mut taken = Vec::new();
+        for path in standing {
+            self.look(&path);
+            taken.extend(self.identity(&path));
+            // One that is there and cannot be read bounds something that we would not know.
+            match fs::symlink_metadata(&path) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
+                _ if path != Path::new(SITE_CEILING) => of_the_caller(&path)?,
+                _ => {}
+            }
+            all.push(self.file_seen(&path, FileRole::Ceiling)?);
+        }
+        for path in named {
+            let identity = self.identity(path);
+            if identity.as_ref().is_some_and(|identity| taken.contains(identity)) {
+                // The link that it was named by may lead elsewhere later.
+                self.look(path);
+                continue;
+            }
+            taken.extend(identity);
+            all.push(self.file(path, FileRole::Ceiling)?);
+        }
+        Ok(all)
+    }
+
+    /// What makes two names of a file one: the file, and where its relative paths start. `None`: there is no such file.
+    fn identity(&self, path: &Path) -> Option<(PathBuf, PathBuf)> {
+        if is_stdin(path) {
+            return None;
+        }
+        let path = self.machine.cwd.join(path);
+        let base = path.parent()?.canonicalize().ok()?;
+        path.canonicalize().ok().filter(|file| file.is_file()).map(|file| (file, base))
+    }
+
+    /// The project's own file, where nobody named it and a ceiling bounds what it can grant.
+    pub(super) fn project(
+        &mut self,
+        named: &[PathBuf],
+        ceilings: &[Named],
+    ) -> Result<Option<Named>, Failure> {
+        let path = self.machine.cwd.join(PROJECT_FILE);
+        let is_it = |named: &PathBuf| {
+            let real = |path: &Path| fs::canonicalize(path).ok();
+            real(&self.machine.cwd.join(named)).is_some_and(|named| Some(named) == real(&path))
+        };
+        if named.iter().any(is_it) {
+            return Ok(None);
+        }
+        self.look(&path);
+        let found = project::find(&path)
+            .map_err(|error| Failure::input(format!("cannot read `{PROJECT_FILE}`")).because(error))?;
+        let file = match found {
+            Found::Nothing => return Ok(None),
+            Found::File(file) if !ceilings.is_empty() => file,
+            found => {
+                let why = match found {
+                    Found::Unusable(what) => format!(": it is {what}"),
+                    _ => String::new(),
+                };
+                // Whoever names a policy has chosen.
+                if named.is_empty() {
+                    self.notes.push(format!(
+                        "{PROJECT_FILE} was found and not used{why}; --policy {PROJECT_FILE} uses it"
+                    ));
+                }
+                return Ok(None);
+            }
+        };
+        let text = text_of(file, PROJECT_FILE)?;
+        let base = self.machine.cwd.clone();
+        let mut file = parse(&text, PROJECT_FILE, FileRole::Policy)?;
+        if file.work.is_some() {
+            self.notes.push(format!(
+                "{PROJECT_FILE} was found and not used: it is an isolation policy; --policy {PROJECT_FILE} uses it"
+            ));
+            return Ok(None);
+        }
+        self.read(SourceRole::Policy, PROJECT_FILE, &text);
+        let left_out = project::keep_what_is_bounded(&mut file, ceilings);
+        self.notes.push(format!("{PROJECT_FILE} was found and is used, within the ceilings"));
+        if !left_out.is_empty() {
+            self.notes.push(format!(
+                "{PROJECT_FILE}: left out, because no ceiling bounds it: {}; --policy {PROJECT_FILE} uses all of it",
+                left_out.join(", ")
+            ));
+        }
+        Ok(Some(Named { file, base, shown: PROJECT_FILE.to_owned(), weak: true }))
+    }
+
+    /// Notes what was read. The record names a file in full: another run has another working directory.
+    pub(super) fn read(&mut self, role: SourceRole, file: &str, text: &str) {
+        let file = match file {
+            STDIN | INLINE => file.to_owned(),
+            file => self.machine.absolute(Path::new(file)).display().to_string(),
+        };
+        self.sources.push(Source { role, file, sha256: sha256_hex(text.as_bytes()) });
+    }
+
+    fn file(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
+        self.look(path);
+        self.file_seen(path, role)
+    }
+
+    /// `--policy`: a policy file, or the policy that stands beside a record.
+    pub(super) fn policy(
+        &mut self,
+        path: &Path,
+        stored: &mut Vec<(String, StoredPolicy)>,
+    ) -> Result<Named, Failure> {
+        self.look(path);
+        let (text, base, shown) = read_policy(path, self.machine)?;
+        let file = match StoredPolicy::parse(&text, &shown) {
+            None => parse(&text, &shown, FileRole::Policy)?,
+            Some(read) => {
+                let name = printable(&shown);
+                let mut policy = read.map_err(|error| Failure::input(format!("{name}: {error}")))?;
+                self.notes.push(format!(
+                    "{name} is the policy of a record: its rules, without files, variables, limits, and where each rule stood"
+                ));
+                let file = std::mem::take(&mut policy.grants);
+                stored.push((shown.clone(), policy));
+                file
+            }
+        };
+        self.read(SourceRole::Policy, &shown, &text);
+        Ok(Named { file, base, shown, weak: false })
+    }
+
+    fn file_seen(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
+        let (text, base, shown) = read_policy(path, self.machine)?;
+        let file = parse(&text, &shown, role)?;
+        let role = if role == FileRole::Ceiling { SourceRole::Ceiling } else { SourceRole::Policy };
+        self.read(role, &shown, &text);
+        Ok(Named { file, base, shown, weak: false })
+    }
+
+    /// `--locked`: what the lock has of the stage, as the rules of a layer.
+    pub(super) fn lock(
+        &mut self,
+        at: &LockAt,
+        of_file: Option<&str>,
+    ) -> Result<(String, PolicyBuilder), Failure> {
+        let path = at.file.as_deref().unwrap_or(Path::new(lock::FILE));
+        let shown = path.display().to_string();
+        let stage = at.stage.as_deref().or(of_file);
+        self.look(path);
+        let (text, lock) =
+            read_lock(path, &shown, self.machine).map_err(|failure| failure.hint(write_it(&shown)))?;
+        let Some(lock) = lock.filter(|lock| lock.has(stage)) else {
+            let of = match stage {
+                Some(stage) => format!("the stage `{}`", printable(stage)),
+                None => "a stage without a name".to_owned(),
+            };
+            return Err(
+                Failure::input(format!("`{}` has nothing of {of}", printable(&shown))).hint(write_it(&shown))
+            );
+        };
+        let mut rules = PolicyBuilder::new();
+        for entry in lock.of(stage) {
+            let text = entry.target.to_string();
+            let origin = Origin::File { path: shown.clone(), line: entry.line };
+            rules
+                .add(&text, Action::Allow, origin, Note::default())
+                .map_err(|error| Failure::input(format!("{shown}:{}: {error}", entry.line)))?;
+        }
+        self.read(SourceRole::Lock, &shown, &text);
+        Ok((shown, rules))
+    }
+
+    /// `--effects FILE|JSON`: text that starts as JSON does is JSON.
+    pub(super) fn effects(&mut self, argument: &str) -> Result<EffectSet, Failure> {
+        let (text, shown) = if argument.trim_start().starts_with(['[', '{']) {
+            (argument.to_owned(), INLINE.to_owned())
+        } else {
+            self.look(Path::new(argument));
+            let (text, _, shown) = read_policy(Path::new(argument), self.machine)?;
+            (text, shown)
+        };
+        let set = EffectSet::parse(&text, &shown).map_err(from_file)?;
+        self.read(SourceRole::Effects, &shown, &text);
+        Ok(set)
+    }
+
+    /// Adds the hosts of presets, asking package managers for theirs.
+    pub(super) fn presets(
+        &mut self,
+        names: &[(String, Option<Origin>)],
+        grants: &mut PolicyBuilder,
+        above: &Above<'_>,
+        said: &Said,
+        bounds: &[Bounds],
+        limits: Limits,
+    ) -> Result<(), Failure> {
+        // Each group, and whether somebody named it.
+        let mut chosen: Vec<(&'static preset::Preset, bool)> = Vec::new();
+        for (name, origin) in names {
+            let named = name != "auto" || origin.is_some();
+            let groups = if named { groups(name, origin.as_ref())? } else { self.detected()? };
+            for group in groups {
+                match chosen.iter_mut().find(|(known, _)| known.name == group.name) {
+                    Some((_, is_named)) => *is_named |= named,
+                    None => chosen.push((group, named)),
+                }
+            }
+        }
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        for rule in preset::always_denied().map_err(|error| from_preset(&error, None))? {
+            rule.add_to(grants);
+        }
+        for (group, _) in &chosen {
+            group.add_to(grants);
+        }
+        let asking: Vec<_> = chosen.iter().filter(|(group, _)| group.from_client.is_some()).collect();
+        if asking.is_empty() {
+            return Ok(());
+        }
+        let own = grants.clone().build();
+        // A client is asked for its hosts by what is granted, whatever a run may do besides.
+        let finish = |grants: PolicyBuilder| {
+            above.over(grants, None, Mode::Enforce).unwrap_or_else(|_| PolicyBuilder::new().build())
+        };
+        let ask = Ask {
+            cwd: self.machine.cwd.clone(),
+            files: said.files(bounds),
+            host_env: self.machine.env.clone(),
+            own: own.rules(),
+            finish: &finish,
+            times: Times::default(),
+            limits,
+        };
+        let discovery = Discovery::start(ask)?;
+        for (group, named) in asking {
+            let client = group.from_client.map(|client| client.as_str()).unwrap_or_default();
+            let asked = waiting::saying(
+                waiting::PATIENCE,
+                || {
+                    if !self.quiet {
+                        stdio::line(
+                            "note",
+                            &format!("preset {}: asking {client} which hosts it uses", group.name),
+                        );
+                    }
+                },
+                || discovery.ask(group),
+            );
+            let found = match asked {
+                // A mixed repository holds lock files of programs that are not here; the stage cannot run them either.
+                Err(exeat_runner::Error::Preset { client, why: Unasked::Absent { .. }, .. }) if !named => {
+                    self.notes
+                        .push(format!("--preset auto: {} left out: {client} is not on PATH", group.name));
+                    continue;
+                }
+                found => found?,
+            };
+            for rule in &found.rules {
+                rule.add_to(grants);
+            }
+            self.notes.extend(found.notes);
+            let hosts: Vec<_> = found.rules.iter().map(|rule| rule.text.as_str()).collect();
+            let hosts = if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") };
+            self.notes.push(format!("preset {}: {client} uses {hosts}", group.name));
+        }
+        Ok(())
+    }
+
+    /// `--preset auto`: what the files of the working directory choose.
+    fn detected(&mut self) -> Result<Vec<&'static preset::Preset>, Failure> {
+        let entries = fs::read_dir(&self.machine.cwd).map_err(|error| {
+            Failure::input("`--preset auto`: cannot list the working directory").because(error)
+        })?;
+        let names: Vec<String> =
+            entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
+        let found = preset::detect(names.iter().map(String::as_str));
+        let shown: Vec<_> = found.iter().map(|group| group.name.as_str()).collect();
+        self.notes.push(match shown.as_slice() {
+            [] => "--preset auto: no file here chooses a preset".to_owned(),
+            shown => format!("--preset auto: {}", shown.join(", ")),
+        });
+        Ok(found)
+    }
+
+    /// What the stage declared and does not get.
+    pub(super) fn excess(
+        &mut self,
+        policy: &Policy,
+        on_excess: Excess,
+        effects: &EffectSet,
+    ) -> Result<(), Failure> {
+        if effects.has(EffectKind::Network) {
+            self.notes.push("the stage declares `Network`: ports 80 and 443 of every public host".into());
+        }
+        let excess = policy.excess(today());
+        let said = excess.iter().map(|excess| {
+            let target = if excess.ports == excess.rule.ports {
+                excess.rule.text.clone()
+            } else {
+                format!("{}:{}", excess.rule.pattern, excess.ports)
+            };
+            let by = match (excess.missing_in, excess.denied_by) {
+                (_, Some(deny)) => format!("denied by {} ({})", deny.text, deny.origin),
+                (Some(layer), _) if layer.role() == Role::Ceiling => {
+                    format!("the ceiling {} does not allow it", layer.name().unwrap_or_default())
+                }
+                _ => "no rule allows it".to_owned(),
+            };
+            (format!("{}: `{target}`: {by}", excess.rule.origin), excess)
+        });
+        let said: Vec<_> = said.collect();
+        if on_excess == Excess::Narrow {
+            self.notes.extend(said.into_iter().map(|(said, _)| format!("left out: {said}")));
+            return Ok(());
+        }
+        let Some((first, excess)) = said.first() else { return Ok(()) };
+        let more = match said.len() - 1 {
+            0 => String::new(),
+            more => format!(" (and {more} more)"),
+        };
+        let failure = Failure::input(format!("the stage declares more than it is granted: {first}{more}"));
+        let grants = excess.missing_in.is_some_and(|layer| layer.role() == Role::Grants);
+        Err(failure.hint(if grants {
+            let rule = format!("{}:{}", excess.rule.pattern, excess.ports);
+            format!("--allow {} grants it; --on-excess narrow runs without it", shell_word(&rule))
+        } else {
+            "--on-excess narrow runs without it".into()
+        }))
+    }
+}
+
+/// A ceiling that counts unasked brings the project's own file into force as well, so it is nobody else's: under `sudo -E` the home
+/// directory is.
+fn of_the_caller(ceiling: &Path) -> Result<(), Failure> {
+    // The name, and what it leads to.
+    for about in [fs::symlink_metadata(ceiling), fs::metadata(ceiling)].into_iter().flatten() {
+        if !project::is_ours(&about) {
+            let shown = printable(&ceiling.display().to_string());
+            let (owner, own) = (about.uid(), geteuid());
+            let why = format!("the ceiling `{shown}` belongs to uid {owner}, and exeat runs as uid {own}");
+            return Err(Failure::input(why)
+                .hint("set HOME and XDG_CONFIG_HOME to directories of your own, as `sudo -H` does"));
+        }
+    }
+    // What cannot be looked at cannot be read either, which is told there.
+    Ok(())
+}

@@ -1,0 +1,111 @@
+//! The text of what decides about a run: policies, lists of rules and locks, from files and from standard input.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use exeat_audit::lock::{self, Lock};
+use exeat_policy::MAX_STORED_BYTES;
+use exeat_policy::file::MAX_FILE_BYTES;
+
+use super::STDIN;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::{printable, shell_word};
+
+/// The text of a policy file, the directory that its paths are relative to, and its name in messages.
+pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Failure> {
+    if is_stdin(path) {
+        machine.note_stdin();
+        let text = policy_text(io::stdin().lock(), STDIN)?;
+        close_stdin()?;
+        return Ok((text, machine.base.clone(), STDIN.to_owned()));
+    }
+    let shown = path.display().to_string();
+    let file = open(path, &shown, machine)?;
+    // A pipe (`--policy <(...)`) lies in no directory of the user's.
+    let regular = file.metadata().is_ok_and(|meta| meta.is_file());
+    let beside = path.parent().filter(|_| regular).map(|parent| machine.base.join(parent));
+    let base = beside.unwrap_or_else(|| machine.base.clone());
+    Ok((policy_text(file, &shown)?, base, shown))
+}
+
+/// The text of a lock file and what it says; no lock where there is no file.
+pub(crate) fn read_lock(
+    path: &Path,
+    shown: &str,
+    machine: &Machine,
+) -> Result<(String, Option<Lock>), Failure> {
+    let shown = printable(shown);
+    let bad = |error: io::Error| Failure::input(format!("cannot read `{shown}`")).because(error);
+    let file = match machine.open_deciding(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((String::new(), None)),
+        file => file.map_err(bad)?,
+    };
+    let most = u64::try_from(lock::MAX_BYTES).unwrap_or(u64::MAX).saturating_add(1);
+    let mut text = String::new();
+    file.take(most).read_to_string(&mut text).map_err(bad)?;
+    match Lock::parse(&text) {
+        Ok(lock) => Ok((text, Some(lock))),
+        Err(error) if error.line() == 0 => Err(Failure::input(format!("`{shown}` is no lock: {error}"))),
+        Err(error) => Err(Failure::input(format!("{shown}:{}: {error}", error.line()))),
+    }
+}
+
+/// How a lock is made.
+pub(super) fn write_it(shown: &str) -> String {
+    format!("after a run without --locked: exeat audit lock --last -o {}", shell_word(shown))
+}
+
+pub(super) fn is_stdin(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+pub(super) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, Failure> {
+    machine.open_deciding(path).map_err(|error| {
+        let failure = Failure::input(format!("cannot read `{}`", printable(shown))).because(error);
+        // As for curl, and for lists of rules.
+        match shown.strip_prefix('@') {
+            Some(file) => failure.hint(format!("a path stands here without `@`: {}", shell_word(file))),
+            None => failure,
+        }
+    })
+}
+
+/// At most [`MAX_FILE_BYTES`] of UTF-8; more is refused, so that a rule cannot be lost at the end.
+pub(super) fn text_of(from: impl Read, shown: &str) -> Result<String, Failure> {
+    text_within(from, shown, MAX_FILE_BYTES)
+}
+
+/// The same, but for what may be the policy of a record, which can be larger than a file. As JSON of another form it is refused later.
+fn policy_text(mut from: impl Read, shown: &str) -> Result<String, Failure> {
+    let mut first = [0];
+    let has = from
+        .read(&mut first)
+        .map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))?;
+    let most = if first == *b"{" { MAX_STORED_BYTES } else { MAX_FILE_BYTES };
+    text_within(first.get(..has).unwrap_or_default().chain(from), shown, most)
+}
+
+fn text_within(from: impl Read, shown: &str, most: usize) -> Result<String, Failure> {
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    from.take(limit)
+        .read_to_end(&mut bytes)
+        .map_err(|error| Failure::input(format!("cannot read `{shown}`")).because(error))?;
+    if bytes.len() > most {
+        return Err(Failure::input(format!("`{shown}` is larger than {most} bytes")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let good = error.as_bytes().get(..error.utf8_error().valid_up_to()).unwrap_or_default();
+        let line = good.split(|byte| *byte == b'\n').count();
+        Failure::input(format!("{shown}:{line}: the text is not UTF-8"))
+    })
+}
+
+/// The policy was the whole of stdin. What is left of it (a terminal's next line) is not for the stage.
+fn close_stdin() -> Result<(), Failure> {
+    let closed =
+        File::open("/dev/null").and_then(|null| nix::unistd::dup2_stdin(null).map_err(io::Error::from));
+    closed.map_err(|error| Failure::could("cannot close stdin after the policy").because(error))
+}
