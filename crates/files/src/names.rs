@@ -112,6 +112,11 @@ impl Mounts {
         Self(rows(table).map(mounted).collect())
     }
 
+    /// Whether all of a file system is mounted at a path.
+    pub fn has_whole(&self, path: &Path) -> bool {
+        self.0.iter().any(|mount| mount.at == path && mount.root == Path::new("/"))
+    }
+
     /// Other paths to the same file or directory, by way of bind mounts.
     pub fn aliases(&self, path: &Path) -> BTreeSet<PathBuf> {
         // Of those at one place the last is on top.

@@ -42,6 +42,7 @@ mod closed;
 mod git;
 mod place;
 mod protected;
+mod sockets;
 
 use closed::{is_absent, keeper};
 pub(crate) use git::Everywhere;
@@ -192,7 +193,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let listed = view.host_sockets(Path::new("/proc/net/unix"), wide.as_deref());
     view.check_declared()?;
     let start = view.start(is_cut);
-    let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed;
+    let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed || view.tools_expose_sockets();
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
     let cache = facts.cache.filter(|_| files.cache == Cache::Private).map(Path::to_path_buf);
@@ -344,6 +345,10 @@ struct Builder<'a> {
     named: Vec<(PathBuf, PathBuf)>,
     /// Lines on what PATH and variables name that is not shown.
     left_out: Vec<String>,
+    /// The host's mounts.
+    host_mounts: Mounts,
+    /// What they name that is shown and not the system's, each with the place that it led to.
+    tools: Vec<(PathBuf, PathBuf)>,
     /// The working directory is left empty because of what it holds.
     is_cwd_empty: bool,
     /// The view, no wider than any ceiling's.
@@ -419,9 +424,9 @@ impl<'a> Builder<'a> {
         masks.extend(unseen.map(|path| (path, By::Ceiling)));
         masks.extend(processes.into_iter().map(|path| (path, By::Ceiling)));
         // What a bind mount of the host's shows a second time is hidden there too.
-        let mounts = Mounts::new(&table);
+        let host_mounts = Mounts::new(&table);
         let aliases =
-            masks.iter().flat_map(|(path, by)| mounts.aliases(path).into_iter().map(|it| (it, *by)));
+            masks.iter().flat_map(|(path, by)| host_mounts.aliases(path).into_iter().map(|it| (it, *by)));
         for (path, by) in aliases.collect::<Vec<_>>() {
             let known = masks.entry(path).or_insert(by);
             *known = by.max(*known);
@@ -439,6 +444,8 @@ impl<'a> Builder<'a> {
             lost,
             named,
             left_out: Vec::new(),
+            host_mounts,
+            tools: Vec::new(),
             is_cwd_empty: false,
             kind,
             git_is_open,
@@ -695,6 +702,9 @@ impl<'a> Builder<'a> {
                 continue;
             }
             self.show_real(&root, &real);
+            if !lists::SYSTEM.iter().any(|tree| real.starts_with(tree)) {
+                self.tools.push((root, real));
+            }
         }
         if !unreadable.is_empty() {
             let list = unreadable.join(", ");
@@ -709,6 +719,20 @@ impl<'a> Builder<'a> {
         let line = format!("`{}` of PATH or a variable is left out: {why}", root.display());
         self.left_out.push(line.clone());
         self.notes.push(line);
+    }
+
+    /// Whether what PATH and variables name may hold sockets of the host's that are not hidden. The caller is told of the first one.
+    fn tools_expose_sockets(&mut self) -> bool {
+        let exposed = self
+            .tools
+            .iter()
+            .find_map(|(root, real)| Some((root, sockets::why_exposed(real, &self.host_mounts)?)));
+        let Some((root, why)) = exposed else { return false };
+        self.notes.push(format!(
+            "the stage gets no Unix sockets of its own: PATH or a variable has `{}` shown, and {why}",
+            root.display()
+        ));
+        true
     }
 
     /// Whether no ceiling keeps a tree out that a variable names which was given a value. It comes into the view like a

@@ -12,6 +12,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b01_host_socket", attack);
     list.matrix("escape::b01_host_socket_in_host_view", in_host_view);
     list.users("escape::b01_unix_sockets_by_word", by_word);
+    list.users("escape::b01_a_socket_beside_programs", beside_programs);
     list.users("escape::b01_host_socket_in_working_directory", in_working_directory);
 }
 
@@ -49,6 +50,29 @@ fn in_working_directory(cx: &Cx) {
     open_to_all(&stream);
     super::works_outside(cx, "unix server.sock");
     super::refused_inside(cx, "unix server.sock", &GONE);
+}
+
+/// A socket in a tree that PATH or a variable names, of which the kernel has no name: it was made under another one.
+fn beside_programs(cx: &Cx) {
+    let tools = cx.home().join("tools");
+    fs::create_dir_all(tools.join("bin")).expect("directories");
+    let (made, socket) = (cx.home().join("made.sock"), tools.join("run.sock"));
+    let _listener = UnixListener::bind(&made).expect("a socket on the host");
+    open_to_all(&made);
+    fs::rename(&made, &socket).expect("a rename");
+    let words = format!("unix {}", socket.display());
+    super::works_outside(cx, &words);
+    let path = format!("{}/bin:{}", tools.display(), e2e::bench::PATH);
+    for (name, value) in [("PATH", path.as_str()), ("VIRTUAL_ENV", tools.to_str().expect("ASCII"))] {
+        let done = cx.probing(&[], &words).env(name, value).run();
+        assert!(GONE.iter().any(|code| done.stdout().contains(code)), "{name}: {done:?}");
+        done.says("the stage gets no Unix sockets of its own").says("run.sock");
+        // Word by word as for the host's own tree.
+        let words =
+            ["run", "--unix-sockets", "on", "--", cx.probe(), "unix", socket.to_str().expect("ASCII")];
+        let done = cx.exeat(words).env(name, value).run();
+        assert!(!GONE.iter().any(|code| done.stdout().contains(code)), "the socket is not there: {done:?}");
+    }
 }
 
 /// The whole tree is visible, so the family is refused, and socketpairs stay.

@@ -515,8 +515,42 @@ fn b01_a_socket_is_hidden_in_system_trees_behind_links_and_below_a_protected_dir
     let built = place.build(&Files::default(), &place.project(), Some(&path));
     assert!(!is_hidden(&built, &place.home().join("tools/bin/node")));
     assert!(is_hidden(&built, &git) && is_hidden(&built, &tool));
-    assert_eq!(built.notes.len(), 2, "{:?}", built.notes);
-    assert!(!built.sockets_exposed);
+    assert_eq!(built.notes.len(), 3, "{:?}", built.notes);
+    assert!(built.sockets_exposed, "programs keep sockets there");
+}
+
+/// Two levels down, whatever PATH or a variable says; and where all of a file system is shown.
+#[test]
+fn b01_a_tree_of_programs_that_may_hold_sockets_takes_them_from_the_stage() {
+    let place = Place::new("held");
+    let socket = |name: &str| {
+        place.make(name);
+        let path = place.root.join(name);
+        fs::remove_file(&path).unwrap();
+        // Nobody listens any more: the kernel has no name for it.
+        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+        path
+    };
+    for name in ["one/bin/x", "two/bin/x", "two/lib/deep/lib.so", "two/lib/deep/deeper/x", "three/bin/x"] {
+        place.make(&format!("home/{name}"));
+    }
+    let build = |name: &str| {
+        let path = format!("{}/{name}/bin", place.home().display());
+        place.build(&Files::default(), &place.project(), Some(&path))
+    };
+    let quiet = build("two");
+    assert!(!quiet.sockets_exposed && quiet.notes.is_empty(), "{:?}", quiet.notes);
+    for name in ["home/one/s", "home/three/run/s"] {
+        let at = socket(name);
+        let built = build(name.split('/').nth(1).unwrap());
+        assert!(built.sockets_exposed && built.notes.len() == 1, "{name}: {:?}", built.notes);
+        assert!(built.notes[0].contains(&at.display().to_string()), "{:?}", built.notes);
+    }
+    // A walk through all of it would take too long.
+    socket("home/two/lib/deep/s");
+    assert!(!build("two").sockets_exposed);
+    let mounts = Mounts::new(&whole(Path::new("/proc/self/mountinfo")).unwrap());
+    assert!(sockets::why_exposed(Path::new("/proc"), &mounts).is_some_and(|why| why.contains("whole")));
 }
 
 #[test]
