@@ -28,6 +28,8 @@ use crate::protected::{Obeyed, REPOSITORIES};
 
 /// What is taken from the host's sight in one run. A stage that makes more is at nothing good, and each leaves a file behind.
 const MOST: usize = 1000;
+/// Directories that are watched. A stage that makes more moves those on the way to a name about.
+const DIRS: usize = 4096;
 /// Entries of an empty directory of ours that are moved at one look.
 const ENTRIES: usize = 64;
 
@@ -191,6 +193,8 @@ impl Arrivals {
         while self.is_due {
             self.is_due = false;
             let mut found = self.settle_empty();
+            // There may be more.
+            self.is_due |= !found.is_empty();
             for (number, stat) in self.look(inotify)? {
                 let is_bare = self.nodes.get(number).is_some_and(|node| node.rule == Some(Rule::Bare));
                 let may_stay = kind(&stat) == SFlag::S_IFDIR && !is_bare;
@@ -207,7 +211,7 @@ impl Arrivals {
                 self.taken += 1;
             }
             self.taken += found.len();
-            if self.taken > MOST {
+            if self.taken > MOST || self.dirs.len() > DIRS {
                 return Err(io::Error::other(format!("the stage has made protected names {MOST} times")));
             }
             all.append(&mut found);
@@ -431,7 +435,11 @@ impl Watch {
                 all.extend(self.settle_entries(&item.from));
             }
             let is_repository = REPOSITORIES.iter().any(|name| item.from.ends_with(name));
-            let given_back = if is_ours() { self.give_back(item, is_repository) } else { Err(Errno::EEXIST) };
+            let given_back = match (is_ours(), is_repository) {
+                (true, true) => self.give_back(item, &mut all),
+                (true, false) => self.remove_empty(&item.from),
+                (false, _) => Err(Errno::EEXIST),
+            };
             if given_back.is_err() && is_repository {
                 all.push(Found { path: item.old_path(), moved: Ok(item.new_path()) });
             }
@@ -439,19 +447,39 @@ impl Watch {
         all
     }
 
-    fn give_back(&self, item: &Item, is_repository: bool) -> nix::Result<()> {
-        let (above, last) = (self.above(&item.from)?, item.from.file_name().unwrap_or_default());
-        let_in(above.as_fd(), || unlinkat(&above, last, UnlinkatFlags::RemoveDir))?;
-        if is_repository {
-            let from = self.above(&item.to)?;
-            let name = item.to.file_name().unwrap_or_default();
-            let_in(above.as_fd(), || super::store::rename_into(from.as_fd(), name, above.as_fd(), last))?;
-            if let Ok(store) = self.store() {
-                store.give_back(item);
+    fn remove_empty(&self, at: &Path) -> nix::Result<()> {
+        let (above, last) = (self.above(at)?, at.file_name().unwrap_or_default());
+        let_in(above.as_fd(), || unlinkat(&above, last, UnlinkatFlags::RemoveDir))
+    }
+
+    /// Gives a repository its place back. What git obeys in it is moved first, while it has a name that git does not look for.
+    fn give_back(&self, item: &Item, found: &mut Vec<Found>) -> nix::Result<()> {
+        let tree = self.tree();
+        let store = self.store().map_err(|_| Errno::EIO)?;
+        let way = PathBuf::from(format!("{DIRECTORY}.{:016x}", random()));
+        let (from, name) = (self.above(&item.to)?, item.to.file_name().unwrap_or_default());
+        rename(from.as_fd(), name, tree, way.as_os_str())?;
+        store.give_back(item);
+        for name in &self.missing.names {
+            let Ok(inner) = Path::new(&name.name).strip_prefix(&item.from) else { continue };
+            let at = way.join(inner);
+            if let (Ok(dir), Some(last)) = (self.above(&at), at.file_name()) {
+                found.extend(self.settle_in(dir.as_fd(), Path::new(&name.name), last, |_, _, _| false));
             }
         }
-        Ok(())
+        let back = self.remove_empty(&item.from).and_then(|()| {
+            let (above, last) = (self.above(&item.from)?, item.from.file_name().unwrap_or_default());
+            rename(tree, way.as_os_str(), above.as_fd(), last)
+        });
+        back.or_else(|errno| {
+            let_in(tree, || store.take_as(tree, way.as_os_str(), &item.from, None))?;
+            Err(errno)
+        })
     }
+}
+
+fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -> nix::Result<()> {
+    let_in(from, || let_in(to, || super::store::rename_into(from, name, to, new)))
 }
 
 fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
@@ -625,9 +653,9 @@ mod tests {
         let below = |name: &str| format!("/proc/self/fd/{}/{name}", opened.as_ref().unwrap().as_raw_fd());
         fs::write(below("HEAD"), "evil").unwrap();
         fs::create_dir(below("objects")).unwrap();
-        let mut found = place.settle();
-        found.sort();
-        assert_eq!(found, [".git/HEAD", ".git/objects"]);
+        (0..200).for_each(|number| fs::write(below(&number.to_string()), "evil").unwrap());
+        let found = place.settle();
+        assert!(found.len() == 202 && found.contains(&".git/HEAD".into()), "{}", found.len());
         assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
         // At the last moment.
         fs::write(below("config"), "evil").unwrap();
