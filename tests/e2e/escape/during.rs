@@ -200,7 +200,7 @@ fn window(cx: &Cx) {
     let mut seen: Vec<_> =
         seen.map(|(_, seen)| seen.map_or(Duration::ZERO, |(first, last)| last - first)).collect();
     seen.sort();
-    assert!(seen[seen.len() / 2] < WINDOW && seen[seen.len() - 1] < 10 * WINDOW, "{seen:?}");
+    assert!(seen[seen.len() / 2] < WINDOW && seen[seen.len() - 1] < 100 * WINDOW, "{seen:?}");
     let done = live.wait();
     done.exits(0);
     // Directories are the stage's still.

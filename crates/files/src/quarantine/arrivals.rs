@@ -274,11 +274,21 @@ impl Arrivals {
     fn take(&self, number: usize) -> Option<Found> {
         let node = self.nodes.get(number)?;
         let watch = self.watches.get(node.watch)?;
-        let dir = watch.above(&node.path).ok()?;
-        let may = |dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat| {
-            node.known == Some(id(stat)) || !node.is_wrong(watch, dir, name, stat)
+        let (dir, last) = (watch.above(&node.path).ok()?, node.path.file_name()?);
+        let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW)).ok()?;
+        if node.known == Some(id(&stat)) || !node.is_wrong(watch, dir.as_fd(), last, &stat) {
+            return None;
+        }
+        // First it gets another name where it is: to make the quarantine may take long on a busy disk.
+        let Ok(new) = let_in(dir.as_fd(), || super::aside(dir.as_fd(), last)) else {
+            return watch.settle_in(dir.as_fd(), &node.path, last, |_, _, _| false);
         };
-        watch.settle_in(dir.as_fd(), &node.path, node.path.file_name()?, may)
+        let moved = match watch.store() {
+            Ok(store) => let_in(dir.as_fd(), || store.take(dir.as_fd(), OsStr::new(&new), &node.path)).ok(),
+            Err(_) => None,
+        };
+        let moved = watch.missing.tree.join(moved.unwrap_or_else(|| node.path.with_file_name(new)));
+        Some(Found { path: watch.missing.tree.join(&node.path), moved: Ok(moved) })
     }
 
     /// Puts an empty directory in the place of one that the stage has made.
@@ -294,10 +304,7 @@ impl Arrivals {
         let Some(watch) = watches.get(node.watch) else { return Ok(Exchange::Impossible) };
         let (tree, at) = (watch.tree(), |path: &Path| watch.missing.tree.join(path));
         let Some(last) = node.path.file_name() else { return Ok(Exchange::Impossible) };
-        // First what can fail.
-        let (Ok(store), Ok(above)) = (watch.store(), watch.above(&node.path)) else {
-            return Ok(Exchange::Impossible);
-        };
+        let Ok(above) = watch.above(&node.path) else { return Ok(Exchange::Impossible) };
         let empty = PathBuf::from(format!("{DIRECTORY}.{:016x}", random()));
         let Ok(made) = watch.make_empty(empty.as_os_str()) else { return Ok(Exchange::Impossible) };
         let given_up = |errno: Errno| {
@@ -331,11 +338,21 @@ impl Arrivals {
                 path.display()
             )));
         }
-        node.known = Some(ours);
-        self.dirs.insert(watched, Watched::Empty(number));
         let is_same = now(tree, empty.as_os_str()) == Ok(id(stat));
         let placeholder = Some(ours).filter(|_| is_same);
-        let item = let_in(tree, || store.take_as(tree, empty.as_os_str(), &node.path, placeholder))?;
+        // Last: to make the quarantine may take long on a busy disk.
+        let item = watch.store().map_err(|_| Errno::EIO).and_then(|store| {
+            let_in(tree, || store.take_as(tree, empty.as_os_str(), &node.path, placeholder))
+        });
+        let item = match item {
+            Ok(item) => item,
+            Err(errno) => {
+                let_in(above.as_fd(), || let_in(tree, swap))?;
+                return given_up(errno);
+            }
+        };
+        node.known = Some(ours);
+        self.dirs.insert(watched, Watched::Empty(number));
         let found = Found { path: at(&node.path), moved: Ok(at(&item.to)) };
         let is_told = node.rule != Some(Rule::Repository) || !is_same;
         if is_same {
