@@ -2,16 +2,18 @@
 //! the start is not mounted; and the links of ordinary layouts go on working.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{PermissionsExt, lchown, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use e2e::bench::Powers;
 use e2e::case::{Cases, Cx};
 use e2e::run::Done;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l01_a_link_that_a_run_left_leads_no_flag_astray", flags);
     list.users("escape::l01_a_link_that_a_run_left_leads_no_file_astray", files);
+    list.users("escape::l01_links_of_other_users_are_not_followed", foreign);
     list.users("escape::l02_a_link_that_a_run_left_leads_no_variable_astray", variables);
     list.users("escape::l03_a_link_into_the_working_directory_makes_it_read_only", working_directory);
     list.users("escape::l04_a_link_opens_no_mask", masks);
@@ -354,6 +356,54 @@ fn written(cx: &Cx) {
     let done = cx.exeat(words).cwd(&other).env("NVM_DIR", &data).run();
     assert!(!done.stdout().contains("top secret"), "{done:?}");
     done.exits(0).says("left out");
+}
+
+/// Where links of the caller's or root's would be followed, those of another user are not; nor are root's where others can make them.
+fn foreign(cx: &Cx) {
+    if cx.bench().powers != Powers::Root {
+        cx.cannot("only root makes links of other users");
+    }
+    let (other, victim) = scene(cx);
+    let home = cx.home();
+    let dir = |name: &str, mode: u32| {
+        let path = home.join(name);
+        fs::create_dir(&path).expect("a directory");
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("mode");
+        path
+    };
+    let links = |target: &Path, at: &Path, owner: u32| {
+        symlink(target, at).expect("a link");
+        lchown(at, Some(owner), Some(owner)).expect("chown");
+    };
+    let (shared, open, closed) = (dir("shared", 0o1777), dir("open", 0o777), dir("closed", 0o755));
+    make(cx, &shared.join("versions"));
+    put(cx, &shared.join("versions/secret"), "top secret\n");
+    // Below the home such a link may lead, as below any directory.
+    let away = home.with_extension("away");
+    make(cx, &away);
+    put(cx, &away.join("secret"), "top secret\n");
+    links(&away, &home.join("theirs"), 4242);
+    links(Path::new("versions"), &shared.join("current"), 4242);
+    links(&victim, &open.join("link"), 0);
+    links(&victim, &closed.join("link"), 0);
+    let read = |name: &str| {
+        let ro = format!("{}:/in", home.join(name).display());
+        cx.exeat(["run", "--ro", &ro, "--", "cat", "/in/secret"]).cwd(&other).run()
+    };
+    let (mut astray, mut untold) = (Vec::new(), Vec::new());
+    // What root's stage makes is root's.
+    let of_root: &[&str] = if cx.is_root() { &["closed/link"] } else { &[] };
+    for name in ["theirs", "shared/current", "open/link"].iter().chain(of_root) {
+        let done = read(name);
+        astray.extend(done.stdout().contains("secret").then_some(*name));
+        if done.code != Some(2) || !done.stderr().contains("a stage could have made") {
+            untold.push(done);
+        }
+    }
+    assert!(astray.is_empty() && untold.is_empty(), "{astray:?} {untold:#?}");
+    if !cx.is_root() {
+        read("closed/link").exits(0).prints("top secret\n");
+    }
 }
 
 /// What is below a link may be closed to the stage that made it, and not to root.

@@ -18,6 +18,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
     list.once("escape::b11_what_the_host_mounts", mounts);
+    list.once("escape::b11_the_record_says_that_nothing_could_be_watched", unwatched);
     list.root("escape::b11_what_only_root_may_read", of_root);
     list.users("escape::b11_what_programs_replace_at_home", at_home);
     list.users("escape::b11_a_home_that_is_a_mount", mounted_home);
@@ -316,4 +317,47 @@ fn of_root(cx: &Cx) {
             assert_eq!(done.stderr().matches("Permission denied").count(), 2, "{done:?}");
         }
     }
+}
+
+/// Without an inotify instance there is no watch, which is not known when `run_start` is written. The record says so at the end, and a
+/// file that the host replaces ends the stage.
+fn unwatched(cx: &Cx) {
+    // Of a user namespace of its own: other trials of this user need theirs.
+    let none = r#"exec unshare --user --map-root-user sh -c 'echo 0 >/proc/sys/user/max_inotify_instances &&
+        u=$1 g=$2 && shift 2 && exec unshare --user --map-user=$u --map-group=$g -- "$@"' sh $(id -u) $(id -g) "$@""#;
+    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    save(cx, ".envrc", "mine\n");
+    let run = |script: &str| cx.sh(&[], script).under(["sh", "-c", none, "sh"]);
+    let notes = |done: &e2e::run::Done| -> Vec<String> {
+        let notes = done.record();
+        let notes = notes.events("note").into_iter().filter(|note| note["what"] == "uncovered");
+        notes.map(|note| note["error"].as_str().expect("words").to_owned()).collect()
+    };
+    let done = run("mkdir .vscode; echo x >>.envrc; true").run();
+    done.exits(0).says("could not be watched").says(".vscode` was moved to");
+    let said = notes(&done);
+    assert!(said.iter().any(|note| note.starts_with("not watched: ")), "{said:?}");
+    for name in [".git/commondir", ".git/config.worktree"] {
+        let held = format!("not held: {}", cx.dir().join(name).display());
+        assert!(said.contains(&held), "{said:?}");
+    }
+    assert_eq!(
+        fs::read_to_string(cx.dir().join(".envrc")).expect(".envrc"),
+        "mine\n",
+        "read-only all the same"
+    );
+
+    let mut live = run("echo ready; exec sleep 30").start();
+    live.until_prints("ready");
+    save(cx, ".envrc", "new\n");
+    let done = live.wait();
+    done.exits(137).says("the stage was stopped");
+    let said = notes(&done);
+    let has = |words: &str| said.iter().any(|note| note.contains(words));
+    assert!(has("not watched: ") && has(".envrc"), "{said:?}");
+    // With them the run goes on.
+    let mut live = cx.sh(&[], "echo ready; read end; true").stdin_open().start();
+    live.until_prints("ready");
+    save(cx, ".envrc", "newer\n");
+    live.wait().exits(0);
 }
