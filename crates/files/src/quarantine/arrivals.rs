@@ -659,6 +659,29 @@ mod tests {
         assert!(place.aside(".git/config").exists() && place.aside(".hg/hgrc").exists());
     }
 
+    /// A prompt of the host's runs git at every moment.
+    #[test]
+    fn l07_git_obeys_nothing_of_a_repository_that_is_given_back() {
+        for round in 0..20 {
+            let mut place = Place::new(&format!("back-{round}"), |_| ());
+            place.write(".git/config");
+            place.settle();
+            let (config, end) = (place.tree(".git/config"), std::sync::atomic::AtomicBool::new(false));
+            std::thread::scope(|scope| {
+                let seen = scope.spawn(|| {
+                    let mut is_seen = false;
+                    while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                        is_seen |= config.exists();
+                    }
+                    is_seen
+                });
+                place.finish();
+                end.store(true, std::sync::atomic::Ordering::Relaxed);
+                assert!(!seen.join().unwrap(), "round {round}");
+            });
+        }
+    }
+
     /// The stage may have opened it before something was mounted there.
     #[test]
     fn l07_what_appears_in_an_empty_directory_is_moved() {
@@ -707,6 +730,28 @@ mod tests {
         assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"other");
         drop(place);
 
+        // Another one came before the mount: that one is exchanged.
+        let mut place = Place::new("again", |_| ());
+        place.write(".git/HEAD");
+        while let Ok(events) = place.inotify.read_events() {
+            events.iter().for_each(|event| place.arrivals.note(event));
+        }
+        let mut times = 0;
+        let mut mount = |source: &Path, _: &Path| {
+            times += 1;
+            if times == 1 {
+                fs::rename(source, source.with_file_name("x"))?;
+                fs::create_dir(source)?;
+                fs::write(source.join("other"), "other")?;
+            }
+            let meta = fs::symlink_metadata(source)?;
+            Ok((meta.dev(), meta.ino()))
+        };
+        assert!(place.arrivals.settle(&place.inotify, &mut mount).unwrap().is_empty());
+        assert_eq!(times, 2);
+        assert!(place.finish().is_empty() && place.tree(".git/other").exists(), "it is given back");
+        drop(place);
+
         // It is gone before it is mounted: nothing is left of the exchange.
         let mut place = Place::new("gone", |_| ());
         place.write(".vscode/x");
@@ -747,6 +792,12 @@ mod tests {
         fs::remove_file(place.tree("link")).unwrap();
         symlink("y", place.tree("link")).unwrap();
         assert_eq!(place.settle(), ["link"]);
+        fs::rename(place.tree(".git"), place.tree("away")).unwrap();
+        fs::create_dir(place.tree(".git")).unwrap();
+        assert!(place.settle().is_empty(), "a directory as before");
+        fs::remove_dir(place.tree(".git")).unwrap();
+        fs::write(place.tree(".git"), "gitdir: away").unwrap();
+        assert_eq!(place.settle(), [".git"]);
         place.write("HEAD");
         place.write("refs/x");
         assert!(place.settle().is_empty(), "not yet a repository");
