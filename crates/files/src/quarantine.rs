@@ -635,6 +635,30 @@ mod tests {
     }
 
     #[test]
+    fn b12_too_many_names_beside_a_pattern_are_told() {
+        let root = scratch("crowd");
+        let tree = root.join("tree");
+        let pattern = Pattern {
+            dir: String::new(),
+            name: "mise.*.toml".into(),
+            known: Vec::new(),
+            obeyed: Obeyed::AfterConsent,
+        };
+        let watch = start(Missing { tree: tree.clone(), patterns: vec![pattern], ..Missing::default() });
+        fs::write(tree.join("one"), "").unwrap();
+        for number in 0..MAX_ENTRIES {
+            // Links of one file are made sooner than files; 60 000 are more than some file systems allow.
+            let first = tree.join(if number < MAX_ENTRIES / 2 { "one" } else { "0" });
+            let new = tree.join(number.to_string());
+            if number == 0 { fs::write(new, "").unwrap() } else { fs::hard_link(first, new).unwrap() }
+        }
+        let found = done(watch.unwrap());
+        let [Found { path, moved: Err(error) }] = &found[..] else { panic!("{found:?}") };
+        assert!(path.ends_with("mise.*.toml") && error.to_string().contains("too many names"), "{error}");
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    #[test]
     fn b12_names_of_a_pattern_are_moved_but_for_those_that_were_there() {
         let root = scratch("pattern");
         let tree = root.join("tree");

@@ -13,6 +13,8 @@ use serde_json::Value;
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l08_what_was_set_aside_is_listed_restored_and_pruned", commands);
     list.users("escape::l08_a_killed_run_is_listed", killed);
+    list.users("escape::l08_a_run_that_is_not_settled_is_left_alone", unsettled);
+    list.users("escape::l08_in_another_file_system_a_name_is_renamed_where_it_stands", elsewhere);
     list.users("escape::l11_private_caches_are_listed_and_deleted", caches);
 }
 
@@ -124,6 +126,56 @@ fn killed(cx: &Cx) {
     let listed = list();
     assert!(!listed.stdout().contains("killed"), "{listed:?}");
     listed.shows(&cx.dir().join(".envrc").display().to_string());
+}
+
+/// What a live run, or a killed one, has set aside is neither restored nor deleted.
+fn unsettled(cx: &Cx) {
+    let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
+    let mut live = cx.sh(&[], "echo evil >.mcp.json; echo evil >.envrc; echo ready; exec sleep 100").start();
+    live.until_prints("ready");
+    let first =
+        e2e::wait_for(Duration::from_secs(5), "a name that is set aside while the stage runs", || {
+            let listed: Value = serde_json::from_str(&state(&["list", "--json"]).stdout()).expect("JSON");
+            listed["set_aside"].get(0).cloned()
+        });
+    assert_eq!(first["running"], Value::from(true));
+    let (run, to) = (first["run"].as_str().expect("a run"), first["to"].as_str().expect("a path"));
+    let stays = |why: &str| {
+        let (restored, pruned) = (state(&["restore", run]), state(&["prune", "--all"]));
+        assert!(Path::new(to).exists() && !cx.dir().join(".mcp.json").exists(), "{restored:?} {pruned:?}");
+        restored.exits(1).says(why);
+        pruned.exits(0).prints("0 names deleted\n").says("what it set aside stays");
+    };
+    stays("goes on, and would set it aside again");
+    live.signal(Signal::SIGKILL);
+    live.wait();
+    e2e::wait_for(Duration::from_secs(5), "the end of the sandbox", || {
+        state(&["list"]).stdout().contains("killed, and not settled").then_some(())
+    });
+    stays("was killed, and is not settled");
+    cx.sh(&[], "true").run().exits(0).says("killed before its end");
+    state(&["restore", run, ".mcp.json"]).exits(0);
+    assert!(cx.dir().join(".mcp.json").exists() && !cx.dir().join(".envrc").exists());
+}
+
+/// A rename leads into no other file system, and a copy could be as large as the stage likes.
+fn elsewhere(cx: &Cx) {
+    let at = cx.dir().join(".cargo");
+    fs::create_dir(&at).expect("a directory");
+    let none = None::<&str>;
+    nix::mount::mount(Some("tmpfs"), &at, Some("tmpfs"), nix::mount::MsFlags::empty(), none)
+        .expect("a mount");
+    cx.bench().give(&at, cx.is_root());
+    let done = cx.sh(&[], "echo evil >.cargo/config.toml; echo evil >.envrc").run();
+    let names = || fs::read_dir(&at).expect("names").map(|it| it.expect("a name").file_name().into_string());
+    let names: Vec<String> = names().collect::<Result<_, _>>().expect("UTF-8");
+    let text = names.first().map(|name| fs::read_to_string(at.join(name)).expect("the file"));
+    nix::mount::umount(&at).expect("umount");
+    let [name] = &names[..] else { panic!("{names:?}: {done:?}") };
+    let digits = name.strip_prefix("config.toml.exeat-quarantine.").unwrap_or_default();
+    assert!(digits.len() == 16 && text.as_deref() == Some("evil\n"), "{name}: {done:?}");
+    done.exits(0).says(&format!(".cargo/config.toml` was moved to `{}`", at.join(name).display()));
+    assert!(cx.aside(".envrc").exists());
 }
 
 /// A cache is named by its working directory, and goes with all that stages have put into it; but not while a run uses it.
