@@ -165,8 +165,3 @@ pub(crate) fn median(values: &[f64]) -> f64 {
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
-
-/// The smallest value: what the machine can do when nothing else runs.
-pub(crate) fn least(values: &[f64]) -> f64 {
-    values.iter().copied().fold(f64::NAN, f64::min)
-}
