@@ -80,7 +80,7 @@ pub(crate) struct Uncovered {
     pub(crate) remade: Vec<PathBuf>,
     /// Names that could not be held.
     pub(crate) not_held: Vec<PathBuf>,
-    /// Why nothing could be covered again, or taken away.
+    /// The reason that nothing could be covered again or taken away.
     pub(crate) no_remounts: Option<String>,
     /// What was taken away while the stage ran, and is in the record already.
     pub(crate) found: Leftovers,

@@ -128,7 +128,7 @@ fn left_behind(cx: &Cx) {
     absent(cx);
 }
 
-/// A directory of its own for a stage.
+/// Makes a directory for a stage.
 fn fresh(cx: &Cx, name: &str) -> std::path::PathBuf {
     let dir = cx.dir().join(name);
     fs::create_dir(&dir).expect("a directory");

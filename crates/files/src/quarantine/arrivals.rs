@@ -26,9 +26,9 @@ use super::store::{DIRECTORY, Item};
 use super::{FileId, Found, Watch, is_repository, kind, let_in, open_at, random};
 use crate::protected::{Obeyed, REPOSITORIES};
 
-/// What is taken from the host's sight in one run. A stage that makes more is at nothing good, and each leaves a file behind.
+/// Names are taken away so often in one run. Each leaves a file in the quarantine, and no tool makes so many.
 const MOST: usize = 1000;
-/// Directories that are watched. A stage that makes more moves those on the way to a name about.
+/// Directories are watched up to this number. More mean that the stage replaces those on the way to a name.
 const DIRS: usize = 4096;
 /// Entries of an empty directory of ours that are moved at one look.
 const ENTRIES: usize = 64;
@@ -53,7 +53,7 @@ struct Node {
     path: PathBuf,
     children: BTreeMap<OsString, usize>,
     rule: Option<Rule>,
-    /// What may stand there: another run's, or an empty directory of ours.
+    /// The file that may stand there: another run's, or an empty directory of ours.
     known: Option<FileId>,
 }
 
@@ -72,12 +72,12 @@ enum Rule {
     Bare,
 }
 
-/// What a watched directory is.
+/// The part that a watched directory has.
 #[derive(Debug, Clone, Copy)]
 enum Watched {
     /// One in which names matter: a node.
     Way(usize),
-    /// An empty directory of ours, in the place of a node.
+    /// An empty directory of ours at a node's name.
     Empty(usize),
 }
 
@@ -291,7 +291,7 @@ impl Arrivals {
         Some(Found { path: watch.missing.tree.join(&node.path), moved: Ok(moved) })
     }
 
-    /// Puts an empty directory in the place of one that the stage has made.
+    /// Exchanges a directory that the stage has made for an empty one.
     fn exchange(
         &mut self,
         inotify: &Inotify,
@@ -374,7 +374,7 @@ impl Arrivals {
     }
 }
 
-/// What became of a directory that was to be exchanged.
+/// The outcome of an exchange.
 enum Exchange {
     /// The host does not see it any more. What is to be told.
     Done(Option<Found>),
@@ -393,7 +393,7 @@ impl Node {
     fn is_wrong(&self, watch: &Watch, dir: BorrowedFd<'_>, name: &OsStr, stat: &FileStat) -> bool {
         let is_dir = kind(stat) == SFlag::S_IFDIR;
         match &self.rule {
-            // A directory is no name; a link would lead the host to what lies behind it.
+            // A directory on the way is allowed. A link leads the host to what lies behind it.
             None => kind(stat) == SFlag::S_IFLNK,
             Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.keeper),
             Some(Rule::Repository) => true,
@@ -407,7 +407,7 @@ impl Node {
 }
 
 impl Watch {
-    /// What stands at a name of the tree.
+    /// Looks up a name of the tree.
     fn stat(&self, name: &Path) -> Option<FileStat> {
         let above = self.above(name).ok()?;
         fstatat(&above, name.file_name()?, AtFlags::AT_SYMLINK_NOFOLLOW).ok()
@@ -684,7 +684,7 @@ mod tests {
 
     /// The stage may have opened it before something was mounted there.
     #[test]
-    fn l07_what_appears_in_an_empty_directory_is_moved() {
+    fn l07_moves_what_appears_in_an_empty_directory() {
         let mut place = Place::new("opened", |_| ());
         place.write(".git/HEAD");
         let mut opened = None;
@@ -777,9 +777,9 @@ mod tests {
         assert_eq!(rest, 1, "the quarantine alone");
     }
 
-    /// What was there, or is another run's, is not the stage's.
+    /// The caller's own files and those of other runs are left alone.
     #[test]
-    fn l07_what_was_there_at_the_start_stays() {
+    fn l07_leaves_alone_what_was_there_at_the_start() {
         let mut place = Place::new("before", |tree| {
             fs::write(tree.join(".mcp.json"), "mine").unwrap();
             fs::create_dir(tree.join(".git")).unwrap();

@@ -84,7 +84,7 @@ impl Drop for Helper {
     }
 }
 
-/// Closes descriptors in a process of its own, which nobody waits for.
+/// A process that closes descriptors, and that nobody waits for.
 ///
 /// The last close of an inotify(7) instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c):
 /// 10 ms and more, in which a run would not end.
@@ -98,7 +98,7 @@ impl Closer {
     /// # Errors
     /// What pipe2(2) and clone(2) say.
     pub fn start(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
-        /// Those that have not been waited for: this process may be a program that runs for long.
+        /// Children that have not been waited for: this process may be a program that runs for long.
         static CHILDREN: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
         let (end, ours) = io::pipe()?;
         let mut open: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain([end.as_raw_fd()]).collect();

@@ -70,7 +70,7 @@ const ASK: usize = 2 * PATH;
 #[derive(Clone, Copy, Default)]
 struct Answer {
     status: KeptStatus,
-    /// That of a mount.
+    /// The number of a mount.
     number: u64,
     /// The error number of what failed, or 0.
     errno: i32,
@@ -86,7 +86,7 @@ pub struct MountNamespace {
 }
 
 impl MountNamespace {
-    /// That of a process, whose user is this.
+    /// Opens that of a process, whose user is this.
     ///
     /// # Errors
     /// What open(2) says.
