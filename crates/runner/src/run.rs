@@ -193,11 +193,11 @@ pub(crate) fn run_on(
         let watches = plan.missing.iter().cloned().map(|missing| Watch::start(missing, keeper.clone()));
         let watches = watches.collect::<io::Result<Vec<_>>>();
         let watches: Arc<[Watch]> = watches.map_err(prepare("the watch on protected names"))?.into();
-        let (journal, no_journal) = journal(&keeper, &watches);
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         // The last thing that can fail without a word in the record.
         let (log, audit) = open_log(&plan, run)?;
+        let (journal, no_journal) = journal(&keeper, &watches);
         let descriptors = plan.limits.descriptors(soft, hard);
         let held = journal.as_ref().map(Journal::keep_locked).transpose();
         let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);

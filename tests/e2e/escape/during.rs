@@ -16,6 +16,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l07_names_are_taken_from_the_host_within_20_ms", window);
     list.users("escape::l07_what_makes_a_repository_works_in_a_stage", makers);
     list.users("escape::l07_a_stage_that_goes_on_making_names_is_ended", stubborn);
+    list.users("escape::l07_what_an_earlier_stage_closed_keeps_nothing_from_being_watched", closed);
     list.users("escape::l07_after_kill_9_a_repository_is_given_back", killed);
 }
 
@@ -260,6 +261,23 @@ fn makers(cx: &Cx) {
             );
         }
     }
+}
+
+/// A configuration and directories that nobody may read are protected, and cannot be watched.
+fn closed(cx: &Cx) {
+    let leave = "mkdir -p sub/.git/objects sub/.git/refs .kiro; echo ref: refs/heads/m >sub/.git/HEAD; echo '[core]' >sub/.git/config; \
+                 chmod 0 sub/.git/config .kiro";
+    cx.sh(&[], leave).run().exits(0);
+    let script = "chmod 700 .kiro; mkdir .kiro/hooks; echo x >.kiro/hooks/x; echo x >.mcp.json; echo ready; read -r go; exit 7";
+    let mut live = cx.sh(&[], script).stdin_open().start();
+    live.until_prints("ready");
+    let is_there = |name: &str| cx.dir().join(name).exists();
+    wait_for(Duration::from_secs(2), "the names to be taken away", || {
+        (!is_there(".mcp.json") && !is_there(".kiro/hooks/x")).then_some(())
+    });
+    let done = live.wait();
+    done.exits(7);
+    assert!(!done.stderr().contains("could not be watched"), "{done:?}");
 }
 
 fn stubborn(cx: &Cx) {

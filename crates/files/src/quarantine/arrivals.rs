@@ -247,8 +247,8 @@ impl Arrivals {
         let watched = let_in(dir, || add_watch(inotify, dir));
         match watched {
             Ok(watched) => drop(self.dirs.insert(watched, Watched::Way(number))),
-            // The tree is a single file.
-            Err(Errno::ENOTDIR | Errno::ENOENT) => return Ok(()),
+            // The tree is a single file; or it is another user's, and closed.
+            Err(Errno::ENOTDIR | Errno::ENOENT | Errno::EACCES) => return Ok(()),
             Err(errno) => return Err(errno.into()),
         }
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
@@ -263,6 +263,7 @@ impl Arrivals {
                 match let_in(dir, || open_at(dir, Path::new(&name))) {
                     Ok(below) => self.look_in(inotify, watch, below.as_fd(), child, found)?,
                     Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => self.is_due = true,
+                    Err(Errno::EACCES) => {}
                     Err(errno) => return Err(errno.into()),
                 }
             }

@@ -111,6 +111,56 @@ pub(super) enum Fate {
     Lost,
 }
 
+/// What is gathered of covers.
+#[derive(Default)]
+struct Covers {
+    covers: BTreeMap<Name, Covered>,
+    /// The same for the helper.
+    kept: Vec<Kept>,
+}
+
+impl Covers {
+    /// Adds a file by its path on the host and its place in the sandbox.
+    fn add(
+        &mut self,
+        inotify: &Inotify,
+        renames: &Inotify,
+        host: &Path,
+        at: PathBuf,
+        status: KeptStatus,
+    ) -> io::Result<()> {
+        let (Some(dir), Some(name)) = (host.parent(), host.file_name()) else { return Ok(()) };
+        let dir = open_plain(dir)?;
+        let dir = self_path(&dir);
+        let watch = inotify.add_watch(&dir, mask())?;
+        let place = CString::new(at.as_os_str().as_bytes())?;
+        match self.covers.entry((watch, name.to_owned())) {
+            Entry::Occupied(known) => {
+                if let Some(kept) = self.kept.get_mut(known.get().number) {
+                    kept.places.push(place);
+                }
+                known.into_mut().places.push(at);
+            }
+            Entry::Vacant(new) => {
+                if !host.is_dir() {
+                    // See `mount_renamed`, which does the same for the file that comes next.
+                    let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
+                    renames.add_watch(host, mask)?;
+                }
+                let mask = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_ONLYDIR;
+                let watch = renames.add_watch(&dir, mask)?.as_raw();
+                let (name, number) = (CString::new(name.as_bytes())?, self.kept.len());
+                let is_stub = status.renames > 0;
+                self.kept.push(Kept { watch, name, places: vec![place], is_stub, current: -1, status });
+                let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
+                let (host, was_removed, lease) = (host.to_path_buf(), false, None);
+                new.insert(Covered { host, number, status, places, state, was_removed, lease });
+            }
+        }
+        Ok(())
+    }
+}
+
 impl Remounts {
     /// Watches the directories of these files: their paths on the host, and their places in the sandbox. And those of the names
     /// in `watches`.
@@ -125,46 +175,19 @@ impl Remounts {
     ) -> io::Result<Self> {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
-        let mut covers: BTreeMap<_, Covered> = BTreeMap::new();
-        let mut kept: Vec<Kept> = Vec::new();
+        // First: what covers need may be more than there is.
+        let arrivals = Arrivals::new(watches, &inotify)?;
+        let mut watched = Covers::default();
         // The helper mounts what was renamed; a stub is to be mounted first.
         let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
         let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
         for (host, at, status) in files.chain(stubs.map(|(host, at)| (host, at, stub))) {
-            let (Some(dir), Some(name)) = (host.parent(), host.file_name()) else { continue };
-            let dir = open_plain(dir)?;
-            let dir = self_path(&dir);
-            let watch = inotify.add_watch(&dir, mask())?;
-            let place = CString::new(at.as_os_str().as_bytes())?;
-            match covers.entry((watch, name.to_owned())) {
-                Entry::Occupied(known) => {
-                    if let Some(kept) = kept.get_mut(known.get().number) {
-                        kept.places.push(place);
-                    }
-                    known.into_mut().places.push(at);
-                }
-                Entry::Vacant(new) => {
-                    let watch = renames.add_watch(
-                        &dir,
-                        AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_ONLYDIR,
-                    )?;
-                    let name = CString::new(name.as_bytes())?;
-                    let (watch, number) = (watch.as_raw(), kept.len());
-                    let is_stub = status.renames > 0;
-                    kept.push(Kept { watch, name, places: vec![place], is_stub, current: -1, status });
-                    if !host.is_dir() {
-                        // See `mount_renamed`, which does the same for the file that comes next.
-                        let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
-                        renames.add_watch(&host, mask)?;
-                    }
-                    let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
-                    let (was_removed, lease) = (false, None);
-                    new.insert(Covered { host, number, status, places, state, was_removed, lease });
-                }
+            // The file or the directory may be closed, and there may be no watch left. Whoever replaces this one ends the run.
+            if let Err(why) = watched.add(&inotify, &renames, &host, at, status) {
+                tracing::debug!(host = %host.display(), %why, "a cover is not mounted again");
             }
         }
-        // Last: a directory keeps what it is watched for already.
-        let arrivals = Arrivals::new(watches, &inotify)?;
+        let Covers { covers, kept } = watched;
         let (namespace, renames) = (offer.mount_namespace()?, renames.into());
         let helper = (!kept.is_empty()).then(|| namespace.enter(&renames, kept)).transpose()?;
         Ok(Self {
@@ -451,7 +474,9 @@ impl Covered {
 }
 
 fn mask() -> AddWatchFlags {
-    AddWatchFlags::IN_CREATE
+    // The directory is watched for more (inotify(7), IN_MASK_ADD).
+    AddWatchFlags::from_bits_retain(0x2000_0000)
+        | AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_DELETE
         | AddWatchFlags::IN_MOVED_FROM
         | AddWatchFlags::IN_MOVED_TO
