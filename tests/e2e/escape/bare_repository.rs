@@ -26,7 +26,12 @@ fn appears(cx: &Cx) {
         ("none", "true", MAKE.to_owned()),
         ("invalid", "git init -q .", format!("rm .git/HEAD; {MAKE}")),
         ("led", "mkdir objects refs", MAKE.to_owned()),
-        ("half", "git init -q --bare .; rm -r refs", MAKE.to_owned()),
+        // What completes it comes last: it is taken away at once.
+        (
+            "half",
+            "git init -q --bare .; rm -r refs",
+            MAKE.replace("git init -q --bare .;", "") + "; mkdir -p refs/heads",
+        ),
         ("common", "true", format!("{MAKE}; mkdir x; mv objects refs config hooks x; echo x >commondir")),
     ] {
         let dir = cx.dir().join(at);
@@ -38,8 +43,8 @@ fn appears(cx: &Cx) {
             fs::read_to_string(&ran).unwrap_or_default()
         };
         let done = cx.exeat(["run", "--", "sh", "-c", &script]).cwd(&dir).run();
-        done.exits(0).says("exeat-quarantine");
         assert_eq!(works(), "", "{at}: what the stage has written ran on the host: {done:?}");
+        done.exits(0).says("exeat-quarantine");
 
         // The control: where git's configuration is given up, git obeys it.
         let reset = "rm -rf -- * .git .exeat-quarantine";
