@@ -33,6 +33,7 @@ mod repository;
 mod store;
 
 pub use arrivals::Arrivals;
+use arrivals::Exchanged;
 pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
 pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};
@@ -130,7 +131,7 @@ pub struct Watch {
     /// Made when something is to be moved; or why it cannot be made.
     store: OnceLock<Result<Store, io::Error>>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
-    exchanged: Mutex<Vec<Item>>,
+    exchanged: Mutex<Vec<Exchanged>>,
 }
 
 /// The device and the inode.

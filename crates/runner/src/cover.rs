@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Mount, Offer, Running, Status};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
@@ -27,8 +28,10 @@ use exeat_files::names::{Row, joined, rows};
 use exeat_files::quarantine::{FileId, Found, Leftovers, Watch};
 
 mod remount;
+mod watchdog;
 
 use remount::{Fate, RENAMES, Remounts};
+use watchdog::Watchdog;
 
 /// Bytes of a table of mounts: bubblewrap reads no more binds than a few thousand.
 const TABLE: usize = 8 << 20;
@@ -240,12 +243,15 @@ impl Covers {
     pub(crate) fn hold(
         mut self,
         running: Running,
+        handle: Handle,
         note: impl Fn(&Found),
     ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
         let mut rewritten = Vec::new();
         let mut over = None;
+        let watchdog = Watchdog::new(handle);
         while over.is_none() {
             let (events, longest) = match &self.remounts {
+                Ok(remounts) if remounts.has_arrivals() => (Some(remounts.events()), Duration::ZERO),
                 Ok(remounts) => (Some(remounts.events()), remounts.interval().unwrap_or(BETWEEN)),
                 Err(_) => (None, BETWEEN),
             };
@@ -263,7 +269,7 @@ impl Covers {
                 Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(),
                 Err(error) => Err(error),
             };
-            let lost = lost.and_then(|changes| self.settle_arrivals(&note).map(|()| changes));
+            let lost = lost.and_then(|changes| self.settle_arrivals(&watchdog, &note).map(|()| changes));
             let lost = lost.map(|mut changes| {
                 changes.retain(|change| {
                     let place = change.place().as_os_str();
@@ -300,18 +306,19 @@ impl Covers {
     }
 
     /// Takes away what the stage has made under names that the host obeys at once.
-    fn settle_arrivals(&mut self, note: impl Fn(&Found)) -> io::Result<()> {
+    fn settle_arrivals(&mut self, watchdog: &Watchdog, note: impl Fn(&Found)) -> io::Result<()> {
         let Ok(remounts) = &mut self.remounts else { return Ok(()) };
         let (planned, known) = (&self.planned, &mut self.known);
         let places = |source: &Path, target: &Path| places_of_both(source, target, planned);
         let mounted = |number: u64| {
             known.insert(number.to_string().into_bytes());
         };
-        for found in remounts.settle_arrivals(places, mounted)? {
+        let in_sight = |is_in_sight: bool| watchdog.set(is_in_sight);
+        for found in remounts.settle_arrivals(places, mounted, &in_sight)? {
             note(&found);
             self.found.add(found);
         }
-        Ok(())
+        watchdog.check()
     }
 
     fn changes(&mut self) -> io::Result<Vec<Change>> {

@@ -981,6 +981,7 @@ impl Run<'_> {
                 Ok(watch) => watch,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
+            let handle = offer.handle();
             let [input, output, error] = &streams;
             let mut running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
                 Ok(running) => running,
@@ -991,7 +992,7 @@ impl Run<'_> {
             if started_to.send(Ok(running.take_terminal())).is_ok() {
                 // The log fails closed by itself, and a line tells at the end.
                 let note = |found: &Found| drop(log.write(Event::Note(noted(found))));
-                drop(status_to.send(covers.hold(running, note)));
+                drop(status_to.send(covers.hold(running, handle, note)));
             }
             drop(watch);
         };

@@ -1,5 +1,6 @@
 //! What is asked of a stage that runs: to end, to be told of a signal, to be suspended.
 
+use std::io;
 use std::time::Duration;
 
 use exeat_sandbox::backend::Handle;
@@ -111,7 +112,7 @@ impl Stopping {
         self.handle.kill();
     }
 
-    /// Stops the stage's process group, then this process; returns when both go on. Where nobody could continue this process
+    /// Stops the stage's process group, then its other processes and this one; returns when both go on. Where nobody could continue this process
     /// (its process group is orphaned), both go on at once, as if SIGTSTP had its default action here. `typed`: on a terminal,
     /// which would have stopped the whole process group of this process.
     ///
@@ -125,7 +126,15 @@ impl Stopping {
         while !self.handle.stage_is_stopped() && Instant::now() < by {
             sleep(LOOK).await;
         }
-        self.tell(Signal::SIGSTOP);
+        // All processes: what one makes now is not taken from the host's sight. A stage that is over has none left.
+        let is_over = |error: &io::Error| error.raw_os_error() == Some(Errno::ESRCH as i32);
+        if let Err(error) = self.handle.signal_all(Signal::SIGSTOP as i32)
+            && !is_over(&error)
+        {
+            self.untold = Some(format!("the stage could not be suspended, and went on: {error}"));
+            self.tell(Signal::SIGCONT);
+            return;
+        }
         if let Some(terminal) = &mut self.terminal {
             terminal.suspend();
         }
@@ -137,6 +146,11 @@ impl Stopping {
         if let Some(terminal) = &mut self.terminal {
             terminal.resume();
         }
-        self.tell(Signal::SIGCONT);
+        if let Err(error) = self.handle.signal_all(Signal::SIGCONT as i32)
+            && !is_over(&error)
+        {
+            self.untold = Some(format!("the stage could not be continued, and was ended: {error}"));
+            self.kill();
+        }
     }
 }

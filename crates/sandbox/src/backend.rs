@@ -480,6 +480,14 @@ impl Handle {
         self.0.permitted(|| self.0.stage.signal_group(self.0.pid, signal))
     }
 
+    /// Sends a signal to every process of the sandbox but its first, also to those that have left the stage's group.
+    ///
+    /// # Errors
+    /// What clone(2), setns(2) and kill(2) say; `ESRCH` where none is left.
+    pub fn signal_all(&self, signal: i32) -> io::Result<()> {
+        sys::signal_namespace(self.0.init_pid, self.0.identity, signal)
+    }
+
     /// Whether the stage's own process has ended.
     #[must_use]
     pub fn stage_is_over(&self) -> bool {

@@ -34,8 +34,8 @@ pub use staging::Staging;
 pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
-    Closer, InsideMounts, InsideNetwork, Kept, KeptStatus, Lease, MountNamespace, Mounted, NetStep, Network,
-    OpenNetwork, Packets, Tree, UserMap, descriptor_limit, ignores, notice_children, open_files_as,
+    Bound, Closer, InsideMounts, InsideNetwork, Kept, KeptStatus, Lease, MountNamespace, Mounted, NetStep,
+    Network, OpenNetwork, Packets, Tree, UserMap, descriptor_limit, ignores, notice_children, open_files_as,
     prefer_this_thread, raise_descriptor_limit, survive_file_limit, suspend_this_process, take_fd,
 };
 pub use who::{Finder, Process};

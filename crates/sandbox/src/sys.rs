@@ -26,8 +26,9 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 use crate::spec::Identity;
 
 pub use helper::Closer;
+pub(crate) use helper::signal_namespace;
 pub use lease::Lease;
-pub use mounts::{InsideMounts, Kept, KeptStatus, MountNamespace, Mounted};
+pub use mounts::{Bound, InsideMounts, Kept, KeptStatus, MountNamespace, Mounted};
 pub(crate) use netns::enter as enter_network;
 pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};

@@ -17,6 +17,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l07_what_makes_a_repository_works_in_a_stage", makers);
     list.users("escape::l07_a_stage_that_goes_on_making_names_is_ended", stubborn);
     list.users("escape::l07_what_an_earlier_stage_closed_keeps_nothing_from_being_watched", closed);
+    list.users("escape::l07_no_process_goes_on_while_exeat_is_suspended", suspended);
     list.users("escape::l07_after_kill_9_a_repository_is_given_back", killed);
 }
 
@@ -280,10 +281,27 @@ fn closed(cx: &Cx) {
     assert!(!done.stderr().contains("could not be watched"), "{done:?}");
 }
 
+/// Nor does one in a session of its own, which the terminal's signals do not reach.
+fn suspended(cx: &Cx) {
+    let script = "setsid sh -c 'while :; do echo x >>ticks; echo x >.mcp.json; sleep 0.2; done' 2>/dev/null & \
+                  while [ ! -e ticks ]; do sleep 0.05; done; echo ready; while :; do sleep 0.1; done";
+    let mut live = cx.sh(&[], script).own_group().start();
+    live.until_prints("ready").signal(Signal::SIGTSTP).until_stopped(true);
+    let ticks = || fs::metadata(cx.dir().join("ticks")).expect("a file").len();
+    let before = ticks();
+    std::thread::sleep(Duration::from_secs(1));
+    assert_eq!(ticks(), before, "a process works on");
+    assert!(!cx.dir().join(".mcp.json").exists());
+    live.signal(Signal::SIGCONT).until_stopped(false);
+    wait_for(Duration::from_secs(5), "it to go on", || (ticks() > before).then_some(()));
+    live.signal(Signal::SIGTERM);
+    live.wait().exits(143);
+}
+
 fn stubborn(cx: &Cx) {
-    let script = "while :; do echo x >.mcp.json; done 2>/dev/null";
+    let script = "while :; do echo x >.mcp.json; sleep 0.01; done 2>/dev/null";
     let done = cx.exeat(["run", "--timeout", "100s", "--", "sh", "-c", script]).run();
-    done.exits(137).says("the stage has made protected names 1000 times");
+    done.exits(137).says("the stage has made the protected name `.mcp.json` 20 times");
     assert!(!cx.dir().join(".mcp.json").exists(), "{done:?}");
 }
 

@@ -17,6 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 use nix::sys::stat::fstat;
 use serde::{Deserialize, Serialize};
 
+use super::arrivals::Exchanged;
 use super::repository::Contents;
 use super::{FileId, Found, Item, Keeper, Keys, Leftovers, Missing, Watch, finish};
 use crate::names::open_plain;
@@ -79,8 +80,11 @@ impl Entry {
 
     /// Watches again in the tree. `moved`: what the run has set aside while it went on.
     fn resume(self, tree: File, keeper: &Keeper, moved: &[Item]) -> Watch {
-        let is_exchanged = |item: &&Item| item.placeholder.is_some() && item.tree == self.missing.tree;
-        let exchanged = moved.iter().filter(is_exchanged).cloned().collect();
+        let exchanged = moved.iter().filter(|item| item.tree == self.missing.tree).filter_map(|item| {
+            let (from, to) = (item.from.clone(), item.to.clone());
+            Some(Exchanged { from, to, placeholder: item.placeholder? })
+        });
+        let exchanged = exchanged.collect();
         let mut missing = self.missing;
         let mut contents = self.contents;
         if self.keys.hash_one(CHECK) != self.check {

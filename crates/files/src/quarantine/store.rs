@@ -315,7 +315,7 @@ impl Store {
             match rename_into(from, last, parent.as_fd(), name) {
                 Err(Errno::EEXIST) => {
                     inner.numbered += 1;
-                    to.set_file_name(numbered(last, inner.numbered));
+                    to.set_file_name(numbered(path.file_name().unwrap_or(last), inner.numbered));
                 }
                 other => break other?,
             }
@@ -341,9 +341,9 @@ impl Store {
     }
 
     /// Forgets something that has its old place again.
-    pub(super) fn give_back(&self, item: &Item) {
+    pub(super) fn give_back(&self, to: &Path) {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Ok(place) = item.to.strip_prefix(&self.place) {
+        if let Ok(place) = to.strip_prefix(&self.place) {
             inner.taken.remove(place);
         }
     }

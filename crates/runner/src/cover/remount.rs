@@ -226,7 +226,7 @@ impl Remounts {
     }
 
     /// Takes names that the stage has made from the host's sight. `places` gives the places in the sandbox of two paths on the host,
-    /// and `mounted` is told the number of each mount.
+    /// and `mounted` is told the number of each mount. `in_sight` is told as by [`Arrivals::settle`].
     ///
     /// # Errors
     /// Why the stage is to be ended ([`Arrivals::settle`]).
@@ -234,25 +234,33 @@ impl Remounts {
         &mut self,
         places: impl Fn(&Path, &Path) -> Vec<(PathBuf, PathBuf)>,
         mut mounted: impl FnMut(u64),
+        in_sight: &dyn Fn(bool),
     ) -> io::Result<Vec<Found>> {
         if !self.arrivals.is_due() {
             return Ok(Vec::new());
         }
         let Self { arrivals, inotify, helper, namespace, renames, .. } = self;
-        arrivals.settle(inotify, &mut |source, target| {
+        let mut mount = |source: &Path, target: &Path| {
             let helper = match helper {
                 Some(helper) => helper,
                 None => helper.insert(namespace.enter(renames, Vec::new())?),
             };
+            let id = |Mounted { dev, ino }: Mounted| (dev, ino);
             // Where the stage sees it under no name it is moved.
             let mut last = Err(Errno::EXDEV.into());
             for (source, target) in places(source, target) {
-                let (Mounted { dev, ino }, number) = helper.bind(&source, &target)?;
-                mounted(number);
-                last = Ok((dev, ino));
+                let bound = helper.bind(&source, &target)?;
+                mounted(bound.number);
+                last = Ok((id(bound.mounted), id(bound.over)));
             }
             last
-        })
+        };
+        arrivals.settle(inotify, &mut mount, in_sight)
+    }
+
+    /// Whether names wait to be taken away.
+    pub(super) fn has_arrivals(&self) -> bool {
+        self.arrivals.is_due()
     }
 
     /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.

@@ -5,6 +5,7 @@
 //! the host's other namespaces.
 
 use std::ffi::CStr;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::os::unix::net::UnixStream;
@@ -19,6 +20,7 @@ use nix::sys::socket::{AddressFamily, SockFlag, SockType, setsockopt, socketpair
 use super::PidFd;
 use super::start::close_all_but;
 use crate::control::wait;
+use crate::spec::Identity;
 
 /// The deadline of one answer. The helper makes a few system calls; past this somebody has stopped it.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -119,6 +121,54 @@ impl Closer {
         );
         children.push(child);
         Ok(Self(ours))
+    }
+}
+
+/// Sends a signal to every process of a pid namespace but its first, at once: kill(2) with -1, from within.
+///
+/// # Errors
+/// What clone(2), setns(2) and kill(2) say; `ESRCH` where there is no other process.
+pub(crate) fn signal_namespace(init: libc::pid_t, identity: Identity, signal: libc::c_int) -> io::Result<()> {
+    let namespace = super::as_user(identity, || File::open(format!("/proc/{init}/ns/pid")))?;
+    let user = match identity {
+        Identity::Other { uid, gid } => Some((uid, gid)),
+        Identity::Caller => None,
+    };
+    let number = namespace.as_raw_fd();
+    // SAFETY: the bodies make system calls only.
+    let child = unsafe {
+        fork(c"sandbox-signal", &[number], || {
+            let inside = || {
+                become_owner(user)?;
+                enter_open(number, libc::CLONE_NEWPID)?;
+                // A child is the first to be in it (pid_namespaces(7)).
+                let child = Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0))?;
+                if child == 0 {
+                    let sent = Errno::result(libc::kill(-1, signal));
+                    libc::_exit(sent.err().map_or(0, |errno| errno as i32));
+                }
+                let mut status = 0;
+                Errno::result(libc::waitpid(-1, &raw mut status, libc::__WALL))?;
+                match libc::WEXITSTATUS(status) {
+                    0 if libc::WIFEXITED(status) => Ok(()),
+                    0 => Err(Errno::EINTR),
+                    errno => Err(Errno::from_raw(errno)),
+                }
+            };
+            libc::_exit(inside().err().map_or(0, |errno| errno as i32))
+        })
+    }?;
+    let mut status = 0;
+    // SAFETY: a child of this process that nobody else waits for, and a live local.
+    while let Err(errno) = Errno::result(unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) }) {
+        if errno != Errno::EINTR {
+            return Err(errno.into());
+        }
+    }
+    match libc::WEXITSTATUS(status) {
+        0 if libc::WIFEXITED(status) => Ok(()),
+        0 => Err(Errno::EINTR.into()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 

@@ -49,6 +49,17 @@ pub struct KeptStatus {
 #[derive(Debug)]
 pub struct InsideMounts(Helper);
 
+/// A mount that was made.
+#[derive(Debug, Clone, Copy)]
+pub struct Bound {
+    /// What is mounted.
+    pub mounted: Mounted,
+    /// What it is mounted over.
+    pub over: Mounted,
+    /// Its number in `/proc/PID/mountinfo`.
+    pub number: u64,
+}
+
 /// The file that a name led to when it was mounted.
 #[repr(C)]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -70,7 +81,8 @@ const ASK: usize = 2 * PATH;
 #[derive(Clone, Copy, Default)]
 struct Answer {
     status: KeptStatus,
-    /// The number of a mount.
+    /// What a mount covers, and its number.
+    over: Mounted,
     number: u64,
     /// The error number of what failed, or 0.
     errno: i32,
@@ -129,18 +141,17 @@ impl InsideMounts {
         self.ask(&[&b"?"[..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
     }
 
-    /// Mounts what is at `source` in the sandbox at `target`, and gives the mount's number in `/proc/PID/mountinfo` besides. Follows no
-    /// symbolic link.
+    /// Mounts what is at `source` in the sandbox at `target`. Follows no symbolic link.
     ///
     /// # Errors
     /// What openat2(2), open_tree(2) and move_mount(2) say, and `TimedOut` where the process does not answer within two seconds.
-    pub fn bind(&self, source: &Path, target: &Path) -> io::Result<(Mounted, u64)> {
+    pub fn bind(&self, source: &Path, target: &Path) -> io::Result<Bound> {
         let paths = [target, source].map(|path| path.as_os_str().as_bytes());
         if paths.iter().any(|path| path.len() >= PATH || path.contains(&0)) {
             return Err(Errno::ENAMETOOLONG.into());
         }
         let answer = self.ask(&[paths[0], b"\0", paths[1], b"\0"].concat())?;
-        Ok((answer.status.mounted, answer.number))
+        Ok(Bound { mounted: answer.status.mounted, over: answer.over, number: answer.number })
     }
 
     fn ask(&self, ask: &[u8]) -> io::Result<Answer> {
@@ -218,8 +229,10 @@ fn bind(paths: &[u8]) -> Result<Answer, Errno> {
     let text = |bytes| CStr::from_bytes_until_nul(bytes).map_err(|_| Errno::EINVAL);
     let target = text(paths)?;
     let source = text(paths.get(target.count_bytes() + 1..).unwrap_or_default())?;
-    let (mounted, number) = place(&Opened::at(source)?, &Opened::at(target)?, 0)?;
-    Ok(Answer { status: KeptStatus { mounted, ..KeptStatus::default() }, number, ..Answer::default() })
+    let target = Opened::at(target)?;
+    let (over, _) = target.stat()?;
+    let (mounted, number) = place(&Opened::at(source)?, &target, 0)?;
+    Ok(Answer { status: KeptStatus { mounted, ..KeptStatus::default() }, over, number, ..Answer::default() })
 }
 
 /// Mounts the files that were renamed over others.
@@ -416,15 +429,11 @@ fn place(source: &Opened, target: &Opened, attributes: u64) -> Result<(Mounted, 
             MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH,
         ))?;
         // From here on it gets no second name by this one, and one that it has by now leads around the mount.
-        let mut stat: libc::statx = mem::zeroed();
-        let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
-        let at = libc::AT_EMPTY_PATH;
-        Errno::result(libc::syscall(libc::SYS_statx, tree.0, c"".as_ptr(), at, wanted, &raw mut stat))?;
+        let (mounted, stat) = tree.stat()?;
         if u32::from(stat.stx_mode) & libc::S_IFMT == libc::S_IFREG && stat.stx_nlink != 1 {
             return Err(Errno::EMLINK);
         }
-        let dev = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
-        Ok((Mounted { dev, ino: stat.stx_ino }, stat.stx_mnt_id))
+        Ok((mounted, stat.stx_mnt_id))
     }
 }
 
@@ -444,6 +453,19 @@ impl Opened {
             libc::syscall(libc::SYS_openat2, libc::AT_FDCWD, path.as_ptr(), &raw const how, size)
         })?;
         RawFd::try_from(opened).map(Self).map_err(|_| Errno::EBADF)
+    }
+
+    fn stat(&self) -> Result<(Mounted, libc::statx), Errno> {
+        let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
+        // SAFETY: any bytes make this a value, and it is a live local of the size that the call fills.
+        let stat = unsafe {
+            let mut stat: libc::statx = mem::zeroed();
+            let (fd, at) = (self.0, libc::AT_EMPTY_PATH);
+            Errno::result(libc::syscall(libc::SYS_statx, fd, c"".as_ptr(), at, wanted, &raw mut stat))?;
+            stat
+        };
+        let dev = libc::makedev(stat.stx_dev_major, stat.stx_dev_minor);
+        Ok((Mounted { dev, ino: stat.stx_ino }, stat))
     }
 }
 

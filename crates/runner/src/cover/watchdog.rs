@@ -1,0 +1,98 @@
+//! Ends a stage that keeps a name in the host's sight.
+//!
+//! To rename something in a directory the kernel locks it, and whoever lists a very large one holds that lock for a second or more
+//! (`iterate_dir`, fs/readdir.c). The end of the stage ends the listing.
+
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use exeat_sandbox::backend::Handle;
+
+/// A name is in sight for so long at most. A busy disk takes less for a rename.
+const LONGEST: Duration = Duration::from_millis(500);
+
+/// A thread that waits while a name is taken away. It is started with the first one.
+pub(super) struct Watchdog {
+    shared: Arc<Shared>,
+    handle: Handle,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    in_sight_since: Option<Instant>,
+    is_late: bool,
+    is_over: bool,
+}
+
+impl Watchdog {
+    pub(super) fn new(handle: Handle) -> Self {
+        Self { shared: Arc::default(), handle, thread: Mutex::new(None) }
+    }
+
+    /// Says whether a name is in the host's sight now.
+    pub(super) fn set(&self, is_in_sight: bool) {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_none() {
+            let (shared, handle) = (Arc::clone(&self.shared), self.handle.clone());
+            // Where no thread can be had the name is taken away all the same.
+            *thread =
+                thread::Builder::new().name("watchdog".into()).spawn(move || shared.watch(&handle)).ok();
+        }
+        self.shared.state().in_sight_since = is_in_sight.then(Instant::now);
+        self.shared.changed.notify_all();
+    }
+
+    /// Whether no name was in sight for too long.
+    pub(super) fn check(&self) -> io::Result<()> {
+        if self.shared.state().is_late {
+            return Err(io::Error::other(format!(
+                "a protected name that the stage made could not be taken away within {} ms",
+                LONGEST.as_millis()
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.shared.state().is_over = true;
+        self.shared.changed.notify_all();
+        if let Some(thread) = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn watch(&self, handle: &Handle) {
+        let mut state = self.state();
+        while !state.is_over {
+            let Some(since) = state.in_sight_since else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            let left = LONGEST.saturating_sub(since.elapsed());
+            if left.is_zero() {
+                state.is_late = true;
+                state.in_sight_since = None;
+                handle.kill();
+                continue;
+            }
+            state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
