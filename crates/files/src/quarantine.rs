@@ -32,8 +32,8 @@ mod leftovers;
 mod repository;
 mod store;
 
-pub use arrivals::Arrivals;
 use arrivals::Exchanged;
+pub use arrivals::{Arrivals, Mount};
 pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
 pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};

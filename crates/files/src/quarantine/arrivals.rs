@@ -35,6 +35,9 @@ const DIRS: usize = 4096;
 /// Entries of an empty directory of ours that are moved at one look.
 const ENTRIES: usize = 64;
 
+/// Mounts a directory over another one in the sandbox, by their paths on the host, and says which two these were.
+pub type Mount<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
+
 /// The names of all trees of a run.
 #[derive(Debug)]
 pub struct Arrivals {
@@ -199,16 +202,15 @@ impl Arrivals {
         self.is_due
     }
 
-    /// Takes what has come from the host's sight. `mount` mounts a directory over another one in the sandbox, by their paths on
-    /// the host, and says which two directories these were; where it fails the stage's directory is moved away from under it. `in_sight` is told
-    /// when the host may see something, and when it does not any more.
+    /// Takes what has come from the host's sight. Where `mount` fails the stage's directory is moved away from under it. `in_sight` is
+    /// told when the host may see something, and when it does not any more.
     ///
     /// # Errors
     /// What cannot be taken, and that more has come than is taken in one run: the stage is to be ended.
     pub fn settle(
         &mut self,
         inotify: &Inotify,
-        mount: &mut dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)>,
+        mount: &mut Mount<'_>,
         in_sight: &dyn Fn(bool),
     ) -> io::Result<Vec<Found>> {
         let mut all = Vec::new();
@@ -318,12 +320,7 @@ impl Arrivals {
     }
 
     /// Takes the name from something.
-    fn hide(
-        &mut self,
-        inotify: &Inotify,
-        seen: &Seen,
-        mount: &mut dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)>,
-    ) -> io::Result<Option<Hidden>> {
+    fn hide(&mut self, inotify: &Inotify, seen: &Seen, mount: &mut Mount<'_>) -> io::Result<Option<Hidden>> {
         let Some(node) = self.nodes.get(seen.node) else { return Ok(None) };
         let may_stay = kind(&seen.stat) == SFlag::S_IFDIR && node.rule != Some(Rule::Bare) && !seen.is_closed;
         if may_stay {
@@ -363,12 +360,7 @@ impl Arrivals {
     }
 
     /// Exchanges a directory that the stage has made for an empty one.
-    fn exchange(
-        &mut self,
-        inotify: &Inotify,
-        seen: &Seen,
-        mount: &mut dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)>,
-    ) -> io::Result<Exchange> {
+    fn exchange(&mut self, inotify: &Inotify, seen: &Seen, mount: &mut Mount<'_>) -> io::Result<Exchange> {
         let watches = Arc::clone(&self.watches);
         let Some(node) = self.nodes.get_mut(seen.node) else { return Ok(Exchange::Impossible) };
         let Some(watch) = watches.get(node.watch) else { return Ok(Exchange::Impossible) };
