@@ -294,10 +294,13 @@ impl Watch {
             return None;
         }
         match self.store() {
-            Ok(store) => {
-                let to = self.missing.tree.join(store.strange()?);
-                Some(Found { path, moved: Ok(to) })
-            }
+            Ok(store) => match store.put_back(self.tree()) {
+                Ok(to) => {
+                    let to = self.missing.tree.join(to.as_deref().or(store.strange())?);
+                    Some(Found { path, moved: Ok(to) })
+                }
+                Err(error) => Some(Found { path, moved: Err(error) }),
+            },
             Err(error) => {
                 store::is_strange(self.tree(), &self.keeper).then_some(Found { path, moved: Err(error) })
             }
@@ -934,6 +937,30 @@ mod tests {
     }
 
     /// A directory like exeat's own that an earlier stage has made is not taken for one, and goes though nothing else does.
+    /// A live stage gives it another name, and puts its own there.
+    #[test]
+    fn l08_the_quarantine_gets_its_name_back() {
+        for has_other in [false, true] {
+            let root = scratch(&format!("name-back-{has_other}"));
+            let watch = watch(&root);
+            fs::write(root.join("tree/.envrc"), "evil").unwrap();
+            assert!(watch.settle_name(".envrc").is_some_and(|found| found.moved.is_ok()));
+            let (own, away) = (root.join("tree").join(DIRECTORY), root.join("tree/a"));
+            fs::create_dir(&away).unwrap();
+            fs::rename(&own, away.join("b")).unwrap();
+            if has_other {
+                fs::create_dir_all(own.join("RUN")).unwrap();
+                fs::write(own.join("RUN/.envrc"), "other").unwrap();
+            }
+            let found = done(watch);
+            assert_eq!(found.len(), usize::from(has_other), "{found:?}");
+            assert!(found.iter().all(|found| found.path == own && found.moved.is_ok()), "{found:?}");
+            assert_eq!(fs::read(own.join("RUN/.envrc")).unwrap(), b"evil");
+            assert!(!away.join("b").exists());
+            fs::remove_dir_all(root).unwrap();
+        }
+    }
+
     #[test]
     fn l08_a_quarantine_that_exeat_did_not_make_is_moved() {
         let root = scratch("adopted");

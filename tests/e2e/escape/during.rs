@@ -12,6 +12,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l06_holds_the_names_that_git_obeys_during_a_run", held);
     list.users("escape::l06_git_works_beside_and_with_the_names_that_are_held", git_works);
     list.users("escape::l06_removes_what_kill_9_left_behind", left_behind);
+    list.users("escape::l06_a_file_that_the_host_replaced_gets_no_second_name", second_name);
     list.matrix("escape::l07_the_host_runs_nothing_of_a_repository_that_the_stage_makes", new_repository);
     list.users("escape::l07_names_are_taken_from_the_host_within_20_ms", window);
     list.users("escape::l07_what_makes_a_repository_works_in_a_stage", makers);
@@ -106,6 +107,29 @@ fn git_works(cx: &Cx) {
     done.exits(0);
     assert!(done.stdout().ends_with("6\n"), "{done:?}");
     absent(cx);
+}
+
+/// The stage opens git's new configuration before it has its name, in a way that leaves no event (`O_PATH`), and gives it another
+/// name when it is read-only again: the next stage could write to it there.
+fn second_name(cx: &Cx) {
+    repository(cx);
+    let stage = "import os, time
+while not os.path.exists('.git/config.lock'): time.sleep(0.001)
+fd = os.open('.git/config.lock', os.O_PATH)
+print('open', flush=True)
+while os.path.exists('.git/config.lock'): time.sleep(0.001)
+time.sleep(0.5)
+os.link(f'/proc/self/fd/{fd}', '.git/alias', dst_dir_fd=os.open('.', os.O_RDONLY), follow_symlinks=True)
+time.sleep(20)";
+    let mut live = cx.exeat(["run", "--", "python3", "-c", stage]).start();
+    std::thread::sleep(Duration::from_millis(500));
+    let (new, config) = (cx.dir().join(".git/config.lock"), cx.dir().join(".git/config"));
+    fs::copy(&config, &new).expect("a new configuration");
+    cx.bench().give(&new, cx.is_root());
+    live.until_prints("open");
+    fs::rename(&new, &config).expect("git's rename");
+    let done = live.wait();
+    done.exits(137).says(".git/config` was replaced");
 }
 
 /// Two runs hold the same names; one of them is killed, and the last one that ends removes them.

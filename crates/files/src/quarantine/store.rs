@@ -60,6 +60,16 @@ pub struct Item {
     /// The empty directory that has its name instead, for as long as the stage runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placeholder: Option<FileId>,
+    /// What was set aside, if it is no directory: device, inode, and the time of its last change, which nobody can set. A live stage
+    /// reaches the quarantine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mark: Option<(FileId, (i64, i64))>,
+}
+
+/// Tells a file from another one in its place, and from itself after a change.
+pub(super) fn mark_of(stat: &FileStat) -> Option<(FileId, (i64, i64))> {
+    (kind(stat) != SFlag::S_IFDIR)
+        .then_some(((stat.st_dev, stat.st_ino), (stat.st_ctime, stat.st_ctime_nsec)))
 }
 
 /// Tells a directory from every other one, whatever its name. An inode is given out again when what had it is gone, and the time
@@ -200,6 +210,8 @@ pub(super) fn list(dir: &Path) -> Vec<(String, Vec<Item>)> {
 #[derive(Debug)]
 pub struct Store {
     dir: OwnedFd,
+    /// The [`DIRECTORY`] that it is in.
+    outer: OwnedFd,
     /// Its place below the tree.
     place: PathBuf,
     /// The tree's place on the host.
@@ -265,6 +277,7 @@ impl Store {
         let inner = Inner { manifest, taken: HashSet::new(), numbered: 0, unlisted };
         let mut store = Self {
             dir,
+            outer,
             place: Path::new(DIRECTORY).join(name),
             tree: path.to_path_buf(),
             owner,
@@ -320,6 +333,8 @@ impl Store {
                 other => break other?,
             }
         }
+        let name = to.file_name().unwrap_or(last);
+        let mark = fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().as_ref().and_then(mark_of);
         let item = Item {
             tree: self.tree.clone(),
             from: path.to_path_buf(),
@@ -327,6 +342,7 @@ impl Store {
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             directory: self.directory,
             placeholder,
+            mark,
         };
         if let Some(manifest) = &mut inner.manifest
             && let Err(error) = serde_json::to_string(&item)
@@ -338,6 +354,35 @@ impl Store {
         }
         inner.taken.insert(to);
         Ok(item)
+    }
+
+    /// Gives the [`DIRECTORY`] its name back, which a live stage can take from it. Returns where what had the name is now, below the
+    /// tree, if the stage has put something there.
+    pub(super) fn put_back(&self, tree: BorrowedFd<'_>) -> io::Result<Option<PathBuf>> {
+        let there = let_in(tree, || open_at(tree, Path::new(DIRECTORY)));
+        if there.is_ok_and(|dir| DirectoryId::of(dir.as_fd()).is_ok_and(|id| id == self.directory)) {
+            return Ok(None);
+        }
+        let way = format!("{DIRECTORY}.{:016x}", random());
+        let away = || renameat2(tree, DIRECTORY, tree, way.as_str(), RenameFlags::RENAME_NOREPLACE);
+        let is_taken = match let_in(tree, away) {
+            Err(Errno::ENOENT) => false,
+            moved => moved.map(|()| true)?,
+        };
+        // The kernel tells its name now.
+        let path = |fd: BorrowedFd<'_>| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
+        let now = path(self.outer.as_fd())?;
+        let below = now.strip_prefix(path(tree)?).map_err(|_| io::Error::other("the stage moved it away"))?;
+        let above = below.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let above = let_in(tree, || open_at(tree, above))?;
+        let last = below.file_name().unwrap_or_default();
+        let_in(above.as_fd(), || {
+            let_in(tree, || rename_into(above.as_fd(), last, tree, OsStr::new(DIRECTORY)))
+        })?;
+        if !is_taken {
+            return Ok(None);
+        }
+        Ok(Some(let_in(tree, || self.take(tree, OsStr::new(&way), Path::new(DIRECTORY)))?))
     }
 
     /// Forgets something that has its old place again.

@@ -288,6 +288,7 @@ impl Remounts {
     /// # Errors
     /// What read(2) says of the events.
     pub(super) fn update(&mut self) -> io::Result<Vec<(PathBuf, Fate)>> {
+        self.look_after_leases()?;
         self.read_events()?;
         let keys = self.covers.iter().filter(|(_, cover)| cover.needs_care()).map(|(key, _)| key.clone());
         let keys: Vec<_> = keys.collect();
@@ -298,6 +299,23 @@ impl Remounts {
             told.extend(places.into_iter().map(|place| (place, fate)));
         }
         Ok(told)
+    }
+
+    /// Asks the helper about the files that were replaced once. It hears of a second name that the stage gives one, which it may have
+    /// opened in a way that leaves no event.
+    fn look_after_leases(&mut self) -> io::Result<()> {
+        let leased =
+            self.covers.values().filter(|cover| cover.state == State::Covered && cover.lease.is_some());
+        let leased: Vec<usize> = leased.map(|cover| cover.number).collect();
+        for number in leased {
+            let status = self.status(number)?;
+            if let Some(cover) = self.covers.values_mut().find(|cover| cover.number == number)
+                && cover.status != status
+            {
+                cover.state = State::Replaced;
+            }
+        }
+        Ok(())
     }
 
     fn restore(&mut self, key: &Name) -> io::Result<Fate> {
