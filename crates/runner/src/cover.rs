@@ -237,6 +237,14 @@ impl Covers {
         Ok(covers)
     }
 
+    /// Fails where protected names cannot be watched while the stage runs.
+    pub(crate) fn check_watch(&self) -> io::Result<()> {
+        match &self.remounts {
+            Ok(_) => Ok(()),
+            Err(why) => Err(io::Error::new(why.kind(), format!("protected names cannot be watched: {why}"))),
+        }
+    }
+
     /// Waits until no process of the sandbox is left, and ends the stage when one of the mounts is gone for good, or another one
     /// opens something.
     /// `note` is told what the stage has made under a protected name, when that is taken away.

@@ -74,6 +74,8 @@ pub struct Plan {
     pub(crate) loopback: Loopback,
     pub(crate) debuggable: bool,
     pub(crate) missing: Vec<Missing>,
+    /// A start in which something holds only in part is an error.
+    pub(crate) is_full_required: bool,
     /// Lines on what PATH and variables name that is not shown.
     pub(crate) left_out: Vec<String>,
     /// What the caller or a ceiling has hidden by name.
@@ -249,6 +251,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         loopback: hardening.loopback,
         debuggable: hardening.debuggable,
         missing: built.missing,
+        is_full_required: false,
         left_out: built.left_out,
         masked,
         enforcement: Enforcement {
@@ -386,8 +389,9 @@ impl Plan {
     /// Refuses what holds only in part, such as on an older kernel or for a stage that keeps root's uid.
     ///
     /// # Errors
-    /// [`Error::NotHeld`], which says what is missing.
-    pub fn require_full(&self) -> Result<(), Error> {
+    /// [`Error::NotHeld`], which says what is missing. What shows at the start alone ends the start ([`crate::run()`]).
+    pub fn require_full(&mut self) -> Result<(), Error> {
+        self.is_full_required = true;
         let Enforcement { net, fs, syscalls, identity } = &self.enforcement;
         let lacks: Vec<String> =
             [("network", net), ("files", fs), ("system calls", syscalls), ("identity", identity)]

@@ -938,6 +938,7 @@ impl Run<'_> {
         let masked = self.plan.masked.clone();
         let stubs = self.stubs.to_vec();
         let watches = Arc::clone(self.watches);
+        let is_full_required = self.plan.is_full_required;
         let log = self.log.clone();
         let says = stop.clone();
         let (offer_to, offered) = oneshot::channel();
@@ -977,6 +978,9 @@ impl Run<'_> {
                 Ok(covers) => covers,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
+            if is_full_required && let Err(error) = covers.check_watch() {
+                return drop(started_to.send(Err(exeat_sandbox::Error::Watch(error))));
+            }
             let watch = match limits.hold(&offer, &mounts, says) {
                 Ok(watch) => watch,
                 Err(error) => return drop(started_to.send(Err(error))),

@@ -553,7 +553,7 @@ impl Stage {
         let bwrap = self.backend.as_ref().map(Backend::bwrap).transpose().map_err(Error::Backend)?;
         let open = [(stdin, 0), (stdout, 1), (stderr, 2)].map(|(stream, own)| stream.path(own));
         let open: Vec<&str> = open.iter().filter_map(Option::as_deref).collect();
-        let plan = plan_with(request, bwrap, &open)?;
+        let mut plan = plan_with(request, bwrap, &open)?;
         if self.require_full {
             plan.require_full()?;
         }

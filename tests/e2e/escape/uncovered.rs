@@ -347,6 +347,16 @@ fn unwatched(cx: &Cx) {
         "read-only all the same"
     );
 
+    // Where everything must hold nothing starts; as root that is never so.
+    let words = ["run", "--require", "full", "--", "echo", "started"];
+    let full = |done: e2e::run::Done| (done.code, done.stdout(), done.stderr());
+    let (with, said, _) = full(cx.exeat(words).run());
+    let (without, none_said, why) = full(cx.exeat(words).under(["sh", "-c", none, "sh"]).run());
+    if with == Some(0) {
+        assert!(said == "started\n" && without == Some(125) && none_said.is_empty(), "{why}");
+        assert!(why.contains("protected names cannot be watched"), "{why}");
+    }
+
     let mut live = run("echo ready; exec sleep 30").start();
     live.until_prints("ready");
     save(cx, ".envrc", "new\n");

@@ -156,7 +156,7 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
     exeat_runner::prepare_key(&request.signing, &request.host_env)?;
-    let plan = exeat_runner::plan(request)?;
+    let mut plan = exeat_runner::plan(request)?;
     match require {
         Some(Require::Full) => plan.require_full()?,
         None => {}

@@ -127,7 +127,7 @@ impl Closer {
 /// Sends a signal to every process of a pid namespace but its first, at once: kill(2) with -1, from within.
 ///
 /// # Errors
-/// What clone(2), setns(2) and kill(2) say; `ESRCH` where there is no other process.
+/// What clone(2), setns(2) and kill(2) say; `ESRCH` where there is no other process, `TimedOut` after two seconds.
 pub(crate) fn signal_namespace(init: libc::pid_t, identity: Identity, signal: libc::c_int) -> io::Result<()> {
     let namespace = super::as_user(identity, || File::open(format!("/proc/{init}/ns/pid")))?;
     let user = match identity {
@@ -144,6 +144,8 @@ pub(crate) fn signal_namespace(init: libc::pid_t, identity: Identity, signal: li
                 // A child is the first to be in it (pid_namespaces(7)).
                 let child = Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0))?;
                 if child == 0 {
+                    // The stage may stop it: it ends with its parent.
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                     let sent = Errno::result(libc::kill(-1, signal));
                     libc::_exit(sent.err().map_or(0, |errno| errno as i32));
                 }
@@ -158,17 +160,23 @@ pub(crate) fn signal_namespace(init: libc::pid_t, identity: Identity, signal: li
             libc::_exit(inside().err().map_or(0, |errno| errno as i32))
         })
     }?;
+    let ended = PidFd::open(child).and_then(|process| {
+        let process = process.as_fd();
+        wait(process, process, None, Instant::now() + ANSWER)
+    });
     let mut status = 0;
     // SAFETY: a child of this process that nobody else waits for, and a live local.
-    while let Err(errno) = Errno::result(unsafe { libc::waitpid(child, &raw mut status, libc::__WALL) }) {
-        if errno != Errno::EINTR {
-            return Err(errno.into());
+    unsafe {
+        if !matches!(ended, Ok(Some(_))) {
+            libc::kill(child, libc::SIGKILL);
         }
+        while Errno::result(libc::waitpid(child, &raw mut status, libc::__WALL)) == Err(Errno::EINTR) {}
     }
-    match libc::WEXITSTATUS(status) {
-        0 if libc::WIFEXITED(status) => Ok(()),
-        0 => Err(Errno::EINTR.into()),
-        errno => Err(io::Error::from_raw_os_error(errno)),
+    match (ended?, libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
+        (None, ..) => Err(io::ErrorKind::TimedOut.into()),
+        (_, true, 0) => Ok(()),
+        (_, true, errno) => Err(io::Error::from_raw_os_error(errno)),
+        _ => Err(Errno::EINTR.into()),
     }
 }
 
