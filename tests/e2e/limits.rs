@@ -137,7 +137,10 @@ fn explode(cx: &Cx, as_root: bool) {
         assert_eq!(shards, 99, "the probe is one of them");
     }
     assert!(done.took < Duration::from_secs(12), "{done:?}");
-    assert!(e2e::leftover::descendants().is_empty(), "{:?}", e2e::leftover::descendants());
+    // A process that nobody waits for closes what takes long.
+    e2e::wait_for(Duration::from_secs(2), "the last process", || {
+        e2e::leftover::descendants().is_empty().then_some(())
+    });
 }
 
 /// What root hands to a user's uid is held by the kernel.

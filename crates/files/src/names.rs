@@ -5,12 +5,14 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::errno::Errno;
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, renameat, renameat2};
+use nix::sys::stat::fstatat;
 
 /// Where a path leads, in the kernel's own words: links followed, and each name as the file system gives it. On one that takes
 /// `.SSH` for `.ssh` both are one name here, where realpath(3) keeps what was written.
@@ -53,6 +55,32 @@ pub fn id_of_plain(path: &Path) -> io::Result<(u64, u64)> {
 pub fn plain_name(path: &Path) -> io::Result<PathBuf> {
     let place = open_plain(path)?;
     fs::read_link(format!("/proc/self/fd/{}", place.as_raw_fd()))
+}
+
+/// Renames over nothing. Some file systems take no flags of renameat2(2), such as NFS, 9P and FUSE without them: there a plain rename
+/// follows a look whether the name is free.
+///
+/// # Errors
+/// `EEXIST` where the name is taken, and what else rename(2) says.
+pub(crate) fn rename_new(
+    from: impl AsFd,
+    name: impl AsRef<Path>,
+    to: impl AsFd,
+    new: impl AsRef<Path>,
+) -> nix::Result<()> {
+    let (name, new) = (name.as_ref(), new.as_ref());
+    match renameat2(&from, name, &to, new, RenameFlags::RENAME_NOREPLACE) {
+        Err(Errno::EINVAL | Errno::ENOSYS) => rename_after_look(from, name, to, new),
+        renamed => renamed,
+    }
+}
+
+fn rename_after_look(from: impl AsFd, name: &Path, to: impl AsFd, new: &Path) -> nix::Result<()> {
+    match fstatat(&to, new, AtFlags::AT_SYMLINK_NOFOLLOW) {
+        Ok(_) => Err(Errno::EEXIST),
+        Err(Errno::ENOENT) => renameat(from, name, to, new),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// A mount, as proc_pid_mountinfo(5) has it.
@@ -199,6 +227,22 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
+
+    #[test]
+    fn l07_renames_over_nothing_without_flags() {
+        let dir = std::env::temp_dir().join(format!("rename-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let open = File::open(&dir).unwrap();
+        fs::write(dir.join("a"), "a").unwrap();
+        fs::write(dir.join("b"), "b").unwrap();
+        let rename = |to: &str| rename_after_look(&open, Path::new("a"), &open, Path::new(to));
+        assert_eq!(rename("b"), Err(Errno::EEXIST));
+        assert_eq!(fs::read(dir.join("b")).unwrap(), b"b");
+        assert_eq!(rename("c"), Ok(()));
+        assert!(dir.join("c").exists() && !dir.join("a").exists());
+        assert_eq!(rename("d"), Err(Errno::ENOENT));
+        fs::remove_dir_all(dir).unwrap();
+    }
 
     #[test]
     fn b37_a_path_has_one_name() {

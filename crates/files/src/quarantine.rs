@@ -14,15 +14,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
 
 use nix::errno::Errno;
-use nix::fcntl::{
-    AT_FDCWD, AtFlags, OFlag, OpenHow, RenameFlags, ResolveFlag, openat2, readlinkat, renameat2,
-};
+use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
 use nix::unistd::geteuid;
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::open_plain;
+use crate::names::{open_plain, rename_new};
 use crate::protected::{Obeyed, matches_pattern};
 
 mod arrivals;
@@ -128,8 +126,8 @@ pub struct Watch {
     /// The tree's [`DIRECTORY`].
     directory: Option<FileId>,
     keeper: Keeper,
-    /// Made when something is to be moved; or why it cannot be made.
-    store: OnceLock<Result<Store, io::Error>>,
+    /// Made when something is to be moved.
+    store: OnceLock<Store>,
     /// Directories that the stage has made, and that the host does not see under their names for now.
     exchanged: Mutex<Vec<Exchanged>>,
 }
@@ -202,8 +200,11 @@ impl Watch {
     /// # Errors
     /// Why it cannot be made, each time anew.
     pub fn store(&self) -> io::Result<&Store> {
-        let make = || Store::open(self.tree(), &self.missing.tree, &self.keeper);
-        self.store.get_or_init(make).as_ref().map_err(|error| io::Error::new(error.kind(), error.to_string()))
+        if let Some(store) = self.store.get() {
+            return Ok(store);
+        }
+        let store = Store::open(self.tree(), &self.missing.tree, &self.keeper)?;
+        Ok(self.store.get_or_init(|| store))
     }
 
     /// Moves aside what stands at a name of the tree that was missing at the start, if there is anything now.
@@ -280,6 +281,13 @@ impl Watch {
         pointers.chain(names).chain(patterns).chain(links).chain(bare).collect()
     }
 
+    /// Gives the quarantine its name back, if a live stage has taken it. Returns what the stage has put there.
+    fn put_directory_back(&self) -> Option<Found> {
+        let back = self.store.get()?.put_back(self.tree());
+        let moved = back.transpose()?.map(|to| self.missing.tree.join(to));
+        Some(Found { path: self.missing.tree.join(DIRECTORY), moved })
+    }
+
     /// Moves aside what the stage has put under the name of the quarantine, also where nothing else is to be moved: the next run
     /// would find it there.
     fn settle_directory(&self) -> Option<Found> {
@@ -294,13 +302,10 @@ impl Watch {
             return None;
         }
         match self.store() {
-            Ok(store) => match store.put_back(self.tree()) {
-                Ok(to) => {
-                    let to = self.missing.tree.join(to.as_deref().or(store.strange())?);
-                    Some(Found { path, moved: Ok(to) })
-                }
-                Err(error) => Some(Found { path, moved: Err(error) }),
-            },
+            Ok(store) => {
+                let to = self.missing.tree.join(store.strange()?);
+                Some(Found { path, moved: Ok(to) })
+            }
             Err(error) => {
                 store::is_strange(self.tree(), &self.keeper).then_some(Found { path, moved: Err(error) })
             }
@@ -380,7 +385,8 @@ pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
         let settled: Vec<Vec<Found>> = watches.iter().copied().map(settle).collect();
         settled.into_iter().flatten().for_each(|found| told.add(found));
     };
-    // First everything is put where the stage had it.
+    settle(|watch| watch.put_directory_back().into_iter().collect());
+    // Then everything is put where the stage had it.
     settle(Watch::settle_exchanged);
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     settle(Watch::settle_names);
@@ -391,7 +397,7 @@ pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
             watch.settle(name, before, &mut left, &mut told);
         }
     }
-    told.unlisted = watches.iter().filter_map(|watch| watch.store.get()?.as_ref().ok()?.unlisted()).next();
+    told.unlisted = watches.iter().filter_map(|watch| watch.store.get()?.unlisted()).next();
     told
 }
 
@@ -415,13 +421,14 @@ const STEPS: usize = 15;
 
 /// Opens a directory in the tree: at one go, in pieces where its path is too long for that, or step by step where a directory on
 /// the way was closed.
-fn open_beneath(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
+fn open_beneath(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
+    let tree = tree.as_fd();
     match open_deep(tree, path) {
         Err(Errno::EACCES) => {}
         other => return other,
     }
     // `.` asks for the right to search the tree.
-    let mut dir = let_in(tree.as_fd(), || open_at(tree.as_fd(), Path::new(".")))?;
+    let mut dir = let_in(tree, || open_at(tree, Path::new(".")))?;
     for part in path.components() {
         let step = let_in(dir.as_fd(), || open_at(dir.as_fd(), part.as_ref()))?;
         dir = step;
@@ -430,12 +437,12 @@ fn open_beneath(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
 }
 
 /// Opens a directory in the tree, however long its path is.
-fn open_deep(tree: &File, path: &Path) -> nix::Result<OwnedFd> {
-    match open_at(tree.as_fd(), path) {
+fn open_deep(tree: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
+    match open_at(tree, path) {
         Err(Errno::ENAMETOOLONG) => {}
         other => return other,
     }
-    let mut dir = open_at(tree.as_fd(), Path::new("."))?;
+    let mut dir = open_at(tree, Path::new("."))?;
     let mut parts = path.components().peekable();
     while parts.peek().is_some() {
         let piece: PathBuf = parts.by_ref().take(STEPS).collect();
@@ -501,7 +508,7 @@ fn aside(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<String> {
     let words = name.to_string_lossy();
     for _ in 0..DRAWN {
         let new = drawn(&words);
-        match renameat2(dir, name, dir, new.as_str(), RenameFlags::RENAME_NOREPLACE) {
+        match rename_new(dir, name, dir, new.as_str()) {
             Err(Errno::EEXIST) => {}
             other => return other.map(|()| new),
         }
@@ -1021,10 +1028,11 @@ mod tests {
     #[test]
     fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
         let root = scratch("no-room");
-        let watch = watch(&root);
+        let mut watch = watch(&root);
         fs::write(root.join("tree/.envrc"), "evil").unwrap();
-        let refused = io::Error::from(Errno::ENOSPC);
-        watch.store.set(Err(refused)).unwrap();
+        // A file is in the way of the manifests.
+        fs::write(root.join("state"), "").unwrap();
+        watch.keeper.state = Some(root.join("state"));
         let found = done(watch);
         let [Found { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
         assert!(moved.to_string_lossy().contains(".envrc.exeat-quarantine."), "{moved:?}");

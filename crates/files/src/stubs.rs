@@ -14,12 +14,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, lstat};
 use nix::unistd::{Gid, Uid, UnlinkatFlags, fchown, geteuid, unlinkat};
 use serde::{Deserialize, Serialize};
 
-use crate::names::open_plain;
+use crate::names::{open_plain, rename_new};
 use crate::quarantine::{FileId, Keeper};
 
 /// Names that are held, and a text that git reads as if there were no file.
@@ -259,7 +259,7 @@ fn make(dir: &OwnedFd, name: &Path, text: &str) -> io::Result<Option<Mark>> {
         if geteuid().is_root() {
             fchown(&file, Some(Uid::from_raw(owner.st_uid)), Some(Gid::from_raw(owner.st_gid)))?;
         }
-        renameat2(dir, new.as_str(), dir, name, RenameFlags::RENAME_NOREPLACE)?;
+        rename_new(dir, new.as_str(), dir, name)?;
         Ok(Mark::of(&fstat(&file)?))
     });
     match made {

@@ -15,7 +15,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Mount, Offer, Running, Status};
@@ -257,6 +257,9 @@ impl Covers {
         let mut rewritten = Vec::new();
         let mut over = None;
         let watchdog = Watchdog::new(handle);
+        // The stage may have thousands of processes that want to run.
+        exeat_sandbox::prefer_this_thread();
+        let mut looked = Instant::now();
         while over.is_none() {
             let (events, longest) = match &self.remounts {
                 Ok(remounts) if remounts.has_arrivals() => (Some(remounts.events()), Duration::ZERO),
@@ -277,6 +280,13 @@ impl Covers {
                 Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(),
                 Err(error) => Err(error),
             };
+            // Nothing tells of some changes, such as a name in other letters where these are the same to the file system.
+            if looked.elapsed() >= BETWEEN
+                && let Ok(remounts) = &mut self.remounts
+            {
+                remounts.look_again();
+                looked = Instant::now();
+            }
             let lost = lost.and_then(|changes| self.settle_arrivals(&watchdog, &note).map(|()| changes));
             let lost = lost.map(|mut changes| {
                 changes.retain(|change| {
@@ -322,11 +332,14 @@ impl Covers {
             known.insert(number.to_string().into_bytes());
         };
         let in_sight = |is_in_sight: bool| watchdog.set(is_in_sight);
-        for found in remounts.settle_arrivals(places, mounted, &in_sight)? {
+        let mut all = Vec::new();
+        let settled = remounts.settle_arrivals(places, mounted, &in_sight, &mut all);
+        for found in all {
             note(&found);
             self.found.add(found);
         }
-        watchdog.check()
+        watchdog.rest();
+        settled.and_then(|()| watchdog.check())
     }
 
     fn changes(&mut self) -> io::Result<Vec<Change>> {

@@ -19,6 +19,8 @@ pub(crate) const GRACE: Duration = Duration::from_secs(5);
 const SUSPENDING: Duration = Duration::from_millis(500);
 /// The same for one that does not: it has nothing to do, and what it started in its group may have.
 const SUSPENDING_PLAINLY: Duration = Duration::from_millis(20);
+/// For names that a stage made just before it was stopped.
+const LAST_LOOK: Duration = Duration::from_millis(100);
 /// From one look whether the stage has stopped to the next.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -132,9 +134,14 @@ impl Stopping {
             && !is_over(&error)
         {
             self.untold = Some(format!("the stage could not be suspended, and went on: {error}"));
-            self.tell(Signal::SIGCONT);
+            // It may have been stopped all the same.
+            if self.handle.signal_all(Signal::SIGCONT as i32).is_err_and(|error| !is_over(&error)) {
+                self.kill();
+            }
             return;
         }
+        // What it made at the last moment is taken from the host's sight by another thread meanwhile.
+        sleep(LAST_LOOK).await;
         if let Some(terminal) = &mut self.terminal {
             terminal.suspend();
         }

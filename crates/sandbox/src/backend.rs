@@ -483,9 +483,15 @@ impl Handle {
     /// Sends a signal to every process of the sandbox but its first, also to those that have left the stage's group.
     ///
     /// # Errors
-    /// What clone(2), setns(2) and kill(2) say; `ESRCH` where none is left.
+    /// What open(2), clone(2), setns(2) and kill(2) say; `ESRCH` where none is left, and `TimedOut` after two seconds.
     pub fn signal_all(&self, signal: i32) -> io::Result<()> {
-        sys::signal_namespace(self.0.init_pid, self.0.identity, signal)
+        let Processes { init, init_pid, identity, .. } = &*self.0;
+        let opened = sys::as_user(*identity, || File::open(format!("/proc/{init_pid}/ns/pid")));
+        // The number may be another process's by now.
+        if !matches!(wait(init.as_fd(), init.as_fd(), None, Instant::now()), Ok(None)) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        sys::signal_namespace(&opened?, *identity, signal)
     }
 
     /// Whether the stage's own process has ended.

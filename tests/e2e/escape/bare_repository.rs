@@ -30,7 +30,7 @@ fn appears(cx: &Cx) {
         (
             "half",
             "git init -q --bare .; rm -r refs",
-            MAKE.replace("git init -q --bare .;", "") + "; mkdir -p refs/heads",
+            MAKE.replace("git init -q --bare .;", "") + "; mkdir refs",
         ),
         ("common", "true", format!("{MAKE}; mkdir x; mv objects refs config hooks x; echo x >commondir")),
     ] {

@@ -26,7 +26,7 @@ use super::store::DIRECTORY;
 use super::{FileId, Found, Watch, is_repository, kind, let_in, open_at, random};
 use crate::protected::{Obeyed, REPOSITORIES};
 
-/// Names are taken away so often in one run. Each leaves a file in the quarantine, and no tool makes so many.
+/// The most names that are taken away in one run. Each leaves a file in the quarantine, and no tool makes so many.
 const MOST: usize = 1000;
 /// The same for one name. Each time the host sees it for a moment.
 const TIMES: u32 = 20;
@@ -80,12 +80,12 @@ enum Rule {
 }
 
 /// The part that a watched directory has.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 enum Watched {
     /// One in which names matter: a node.
     Way(usize),
     /// An empty directory of ours at a node's name.
-    Empty(usize),
+    Empty(usize, OwnedFd),
 }
 
 impl Arrivals {
@@ -103,16 +103,20 @@ impl Arrivals {
         for seen in arrivals.look(inotify)? {
             let Some(node) = arrivals.nodes.get_mut(seen.node) else { continue };
             let Some(watch) = watches.get(node.watch) else { continue };
-            let (above, last) = (watch.above(&node.path)?, node.path.file_name().unwrap_or_default());
+            let (Ok(above), Some(last)) = (watch.above(&node.path), node.path.file_name()) else {
+                arrivals.is_due = true;
+                continue;
+            };
             if node.rule.is_none()
                 && let Ok(said) = readlinkat(&above, last)
             {
                 node.rule = Some(Rule::Link(said.into()));
             } else if let Ok(dir) = open_at(above.as_fd(), Path::new(last))
+                && let Ok(watched) = let_in(dir.as_fd(), || add_watch(inotify, &dir))
                 && is_empty(dir.as_fd())
             {
                 node.known = Some(id(&seen.stat));
-                arrivals.dirs.insert(add_watch(inotify, &dir)?, Watched::Empty(seen.node));
+                arrivals.dirs.insert(watched, Watched::Empty(seen.node, dir));
             } else {
                 arrivals.is_due = true;
             }
@@ -128,12 +132,15 @@ impl Arrivals {
 
     fn add_tree(&mut self, number: usize, watch: &Watch) {
         let missing = &watch.missing;
-        let stat = |name: &Path| watch.stat(name);
+        // What cannot be looked at is there.
+        let is_missing = |name: &Path| matches!(watch.stat(name), Err(Errno::ENOENT | Errno::ENOTDIR));
         let mut rules: Vec<(PathBuf, Rule)> = Vec::new();
         for name in &missing.pointers {
-            let rule = match stat(Path::new(name)) {
-                Some(stat) => Rule::Pointer(Some(id(&stat)).filter(|_| kind(&stat) == SFlag::S_IFREG)),
-                None => Rule::Repository,
+            let rule = match watch.stat(Path::new(name)) {
+                Err(Errno::ENOENT | Errno::ENOTDIR) => Rule::Repository,
+                stat => {
+                    Rule::Pointer(stat.ok().filter(|stat| kind(stat) == SFlag::S_IFREG).map(|stat| id(&stat)))
+                }
             };
             rules.push((name.into(), rule));
         }
@@ -141,7 +148,7 @@ impl Arrivals {
             let name = Path::new(&name.name);
             let mut ways = name.ancestors().skip(1).filter(|way| way.file_name().is_some());
             let repository = ways.find(|way| REPOSITORIES.iter().any(|it| way.ends_with(it)));
-            match repository.filter(|repository| stat(repository).is_none()) {
+            match repository.filter(|repository| is_missing(repository)) {
                 Some(repository) => rules.push((repository.to_path_buf(), Rule::Repository)),
                 None => rules.push((name.to_path_buf(), Rule::Absent)),
             }
@@ -177,7 +184,7 @@ impl Arrivals {
             self.is_due = true;
         }
         if event.mask.contains(AddWatchFlags::IN_IGNORED)
-            && let Some(Watched::Empty(node)) = self.dirs.remove(&event.wd)
+            && let Some(Watched::Empty(node, _)) = self.dirs.remove(&event.wd)
             && let Some(node) = self.nodes.get_mut(node)
         {
             // It is gone, and another directory may have its inode.
@@ -191,9 +198,14 @@ impl Arrivals {
             (Some(Watched::Way(node)), Some(name)) => {
                 self.nodes.get(*node).is_some_and(|node| node.children.contains_key(name))
             }
-            (Some(Watched::Empty(_)), _) => true,
+            (Some(Watched::Empty(..)), _) => true,
             _ => false,
         };
+    }
+
+    /// Has the names looked at, also where no event told of one.
+    pub fn look_again(&mut self) {
+        self.is_due = true;
     }
 
     /// Whether something may have come.
@@ -206,36 +218,51 @@ impl Arrivals {
     /// told when the host may see something, and when it does not any more.
     ///
     /// # Errors
-    /// What cannot be taken, and that more has come than is taken in one run: the stage is to be ended.
+    /// What cannot be taken, and that more has come than is taken in one run: the stage is to be ended. `found` has what was taken.
     pub fn settle(
         &mut self,
         inotify: &Inotify,
         mount: &mut Mount<'_>,
         in_sight: &dyn Fn(bool),
-    ) -> io::Result<Vec<Found>> {
-        let mut all = Vec::new();
+        found: &mut Vec<Found>,
+    ) -> io::Result<()> {
         // What lies deeper is seen when the directories above it are watched.
         while self.is_due {
             self.is_due = false;
             in_sight(true);
-            let mut found = self.settle_empty();
+            let mut moved = self.settle_empty();
             // There may be more.
-            self.is_due |= !found.is_empty();
-            self.taken += found.len();
+            self.is_due |= !moved.is_empty();
+            self.taken += moved.len();
+            found.append(&mut moved);
             let mut hidden = Vec::new();
-            for seen in self.look(inotify)? {
-                hidden.extend(self.hide(inotify, &seen, mount)?);
-                self.count(seen.node)?;
-            }
-            if self.taken > MOST || self.dirs.len() > DIRS {
-                return Err(io::Error::other(format!("the stage has made protected names {MOST} times")));
-            }
+            let taken = self.hide_all(inotify, mount, &mut hidden);
             in_sight(false);
             // To make the quarantine may take long on a busy disk.
             found.extend(hidden.into_iter().filter_map(|hidden| self.store(hidden)));
-            all.append(&mut found);
+            taken?;
         }
-        Ok(all)
+        Ok(())
+    }
+
+    /// Takes their names from all that have come.
+    fn hide_all(
+        &mut self,
+        inotify: &Inotify,
+        mount: &mut Mount<'_>,
+        hidden: &mut Vec<Hidden>,
+    ) -> io::Result<()> {
+        for seen in self.look(inotify)? {
+            hidden.extend(self.hide(inotify, &seen, mount)?);
+            self.count(seen.node)?;
+        }
+        if self.taken > MOST {
+            return Err(io::Error::other(format!("the stage has made protected names {MOST} times")));
+        }
+        if self.dirs.len() > DIRS {
+            return Err(io::Error::other(format!("the stage has replaced directories {DIRS} times")));
+        }
+        Ok(())
     }
 
     /// Counts what came at a name.
@@ -283,8 +310,10 @@ impl Arrivals {
         found: &mut Vec<Seen>,
     ) -> nix::Result<()> {
         let watched = let_in(dir, || add_watch(inotify, dir))?;
-        // One of ours that the stage has given another name stays one.
-        self.dirs.entry(watched).or_insert(Watched::Way(number));
+        // The stage may have given it another name; one of ours stays one.
+        if !matches!(self.dirs.get(&watched), Some(Watched::Empty(..))) {
+            self.dirs.insert(watched, Watched::Way(number));
+        }
         let Some(node) = self.nodes.get(number) else { return Ok(()) };
         for (name, child) in node.children.clone() {
             let looked = let_in(dir, || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW));
@@ -404,7 +433,7 @@ impl Arrivals {
         }
         let is_same = now(tree, empty.as_os_str()) == Ok(theirs);
         node.known = Some(ours);
-        self.dirs.insert(watched, Watched::Empty(seen.node));
+        self.dirs.insert(watched, Watched::Empty(seen.node, made));
         let placeholder = Some(ours).filter(|_| is_same);
         Ok(Exchange::Done(Hidden { node: seen.node, at: empty, placeholder }))
     }
@@ -422,22 +451,21 @@ impl Arrivals {
         let moved = watch.missing.tree.join(&to);
         let is_given_back = placeholder.is_some() && node.rule == Some(Rule::Repository);
         if let Some(placeholder) = placeholder {
-            let exchanged = Exchanged { from: node.path.clone(), to, placeholder };
+            let from = node.path.clone();
+            let exchanged = Exchanged { from, to, placeholder, is_resumed: false };
             watch.exchanged.lock().unwrap_or_else(PoisonError::into_inner).push(exchanged);
         }
         (!is_given_back).then(|| Found { path: watch.missing.tree.join(&node.path), moved: Ok(moved) })
     }
 
-    /// Moves what has appeared in the empty directories.
+    /// Moves what has appeared in the empty directories, wherever they are now.
     fn settle_empty(&self) -> Vec<Found> {
-        let empty = self.dirs.values().filter_map(|watched| match watched {
-            Watched::Empty(node) => self.nodes.get(*node),
-            Watched::Way(_) => None,
-        });
-        empty
-            .flat_map(|node| self.watches.get(node.watch).map(|watch| watch.settle_entries(&node.path)))
-            .flatten()
-            .collect()
+        let settle = |watched: &Watched| {
+            let Watched::Empty(node, dir) = watched else { return None };
+            let node = self.nodes.get(*node)?;
+            Some(self.watches.get(node.watch)?.settle_entries(dir.as_fd(), &node.path))
+        };
+        self.dirs.values().filter_map(settle).flatten().collect()
     }
 }
 
@@ -466,6 +494,8 @@ pub(super) struct Exchanged {
     /// Where it is.
     pub(super) to: PathBuf,
     pub(super) placeholder: FileId,
+    /// The run was killed, and this is a later one.
+    pub(super) is_resumed: bool,
 }
 
 /// The outcome of an exchange.
@@ -502,9 +532,10 @@ impl Node {
 
 impl Watch {
     /// Looks up a name of the tree.
-    fn stat(&self, name: &Path) -> Option<FileStat> {
-        let above = self.above(name).ok()?;
-        fstatat(&above, name.file_name()?, AtFlags::AT_SYMLINK_NOFOLLOW).ok()
+    fn stat(&self, name: &Path) -> nix::Result<FileStat> {
+        let above = self.above(name)?;
+        let last = name.file_name().unwrap_or_default();
+        let_in(above.as_fd(), || fstatat(&above, last, AtFlags::AT_SYMLINK_NOFOLLOW))
     }
 
     /// The directory that a name of the tree is in.
@@ -520,18 +551,14 @@ impl Watch {
     }
 
     /// Moves what is in a directory that was empty.
-    fn settle_entries(&self, at: &Path) -> Vec<Found> {
-        let Ok(dir) = super::open_beneath(&self.tree, at) else { return Vec::new() };
-        let listed = let_in(dir.as_fd(), || {
+    fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> Vec<Found> {
+        let listed = let_in(dir, || {
             fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))
                 .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
         });
         let names = listed.into_iter().flatten().flatten().take(ENTRIES).map(|entry| entry.file_name());
         let names: Vec<_> = names.collect();
-        names
-            .iter()
-            .filter_map(|name| self.settle_in(dir.as_fd(), &at.join(name), name, |_, _, _| false))
-            .collect()
+        names.iter().filter_map(|name| self.settle_in(dir, &at.join(name), name, |_, _, _| false)).collect()
     }
 
     /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what had appeared
@@ -541,19 +568,24 @@ impl Watch {
         let mut all = Vec::new();
         // The last first: it may lie in another one.
         for item in exchanged.iter().rev() {
-            let is_ours = || self.stat(&item.from).is_some_and(|stat| id(&stat) == item.placeholder);
-            if is_ours() {
-                all.extend(self.settle_entries(&item.from));
+            let is_ours = || self.stat(&item.from).is_ok_and(|stat| id(&stat) == item.placeholder);
+            let empty = super::open_beneath(&self.tree, &item.from).ok().filter(|_| is_ours());
+            // After a kill what is in it may be the user's.
+            let is_theirs = item.is_resumed && !empty.as_ref().is_some_and(|dir| is_empty(dir.as_fd()));
+            if let Some(dir) = empty.filter(|_| !item.is_resumed) {
+                all.extend(self.settle_entries(dir.as_fd(), &item.from));
             }
             let is_repository = REPOSITORIES.iter().any(|name| item.from.ends_with(name));
-            let given_back = match (is_ours(), is_repository) {
+            let given_back = match (is_ours() && !is_theirs, is_repository) {
                 (true, true) => self.give_back(item, &mut all),
-                (true, false) => self.remove_empty(&item.from),
-                (false, _) => Err(Errno::EEXIST),
+                (true, false) => self.remove_empty(&item.from).map_err(|_| item.to.clone()),
+                (false, _) => Err(item.to.clone()),
             };
-            if given_back.is_err() && is_repository {
+            if let Err(to) = given_back
+                && is_repository
+            {
                 let at = |path: &Path| self.missing.tree.join(path);
-                all.push(Found { path: at(&item.from), moved: Ok(at(&item.to)) });
+                all.push(Found { path: at(&item.from), moved: Ok(at(&to)) });
             }
         }
         all
@@ -565,32 +597,51 @@ impl Watch {
     }
 
     /// Gives a repository its place back. What git obeys in it is moved first, while it has a name that git does not look for.
-    fn give_back(&self, item: &Exchanged, found: &mut Vec<Found>) -> nix::Result<()> {
+    ///
+    /// # Errors
+    /// Where it is instead.
+    fn give_back(&self, item: &Exchanged, found: &mut Vec<Found>) -> Result<(), PathBuf> {
         let tree = self.tree();
         let way = PathBuf::from(format!("{DIRECTORY}.{:016x}", random()));
-        let (from, name) = (self.above(&item.to)?, item.to.file_name().unwrap_or_default());
-        rename(from.as_fd(), name, tree, way.as_os_str())?;
-        if let Ok(store) = self.store() {
+        let last = item.to.file_name().unwrap_or_default();
+        let renamed = self.above(&item.to).and_then(|from| rename(from.as_fd(), last, tree, way.as_os_str()));
+        renamed.map_err(|_| item.to.clone())?;
+        let store = self.store.get();
+        if let Some(store) = store {
             store.give_back(&item.to);
         }
-        for name in &self.missing.names {
+        // A live stage may have put something else in its place.
+        let is_dir =
+            fstatat(tree, &way, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok_and(|stat| kind(&stat) == SFlag::S_IFDIR);
+        let mut moved = Vec::new();
+        for name in self.missing.names.iter().filter(|_| is_dir) {
             let Ok(inner) = Path::new(&name.name).strip_prefix(&item.from) else { continue };
             let at = way.join(inner);
-            if let (Ok(dir), Some(last)) = (self.above(&at), at.file_name()) {
-                found.extend(self.settle_in(dir.as_fd(), Path::new(&name.name), last, |_, _, _| false));
+            match self.above(&at) {
+                Ok(dir) => {
+                    let last = at.file_name().unwrap_or_default();
+                    moved.extend(self.settle_in(dir.as_fd(), Path::new(&name.name), last, |_, _, _| false));
+                }
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(errno) => {
+                    moved.push(Found { path: self.missing.tree.join(&at), moved: Err(errno.into()) })
+                }
             }
         }
-        let back = self.remove_empty(&item.from).and_then(|()| {
+        let is_settled = is_dir && moved.iter().all(|found| found.moved.is_ok());
+        found.append(&mut moved);
+        let back = || {
+            self.remove_empty(&item.from)?;
             let (above, last) = (self.above(&item.from)?, item.from.file_name().unwrap_or_default());
             rename(tree, way.as_os_str(), above.as_fd(), last)
-        });
-        back.or_else(|errno| {
-            // It stays under the name that nobody obeys where there is no quarantine.
-            if let Ok(store) = self.store() {
-                let_in(tree, || store.take(tree, way.as_os_str(), &item.from))?;
-            }
-            Err(errno)
-        })
+        };
+        if is_settled && back().is_ok() {
+            return Ok(());
+        }
+        // It stays under the name that nobody obeys where there is no quarantine.
+        let taken =
+            store.and_then(|store| let_in(tree, || store.take(tree, way.as_os_str(), &item.from)).ok());
+        Err(taken.unwrap_or(way))
     }
 }
 
@@ -651,7 +702,15 @@ mod tests {
             fs::create_dir_all(root.join("tree")).unwrap();
             before(&root.join("tree"));
             let obeyed = Obeyed::AtOnce;
-            let names = [".git/config", ".git/hooks", ".vscode", ".mcp.json", ".kiro/hooks", ".hg/hgrc"];
+            let names = [
+                ".git/config",
+                ".git/hooks",
+                ".vscode",
+                ".mcp.json",
+                ".kiro/hooks",
+                ".vim/coc.json",
+                ".hg/hgrc",
+            ];
             let mut names: Vec<_> =
                 names.iter().map(|name| MissingName { name: (*name).into(), obeyed }).collect();
             names.push(MissingName { name: ".npmrc".into(), obeyed: Obeyed::WhenStarted });
@@ -694,7 +753,8 @@ mod tests {
                 instead(source, target);
                 Ok(ids)
             };
-            let found = self.arrivals.settle(&self.inotify, &mut mount, &|_| ())?;
+            let mut found = Vec::new();
+            self.arrivals.settle(&self.inotify, &mut mount, &|_| (), &mut found)?;
             let name = |found: &Found| {
                 assert!(found.moved.is_ok(), "{found:?}");
                 found.path.strip_prefix(self.root.join("tree")).unwrap().to_str().unwrap().to_owned()
@@ -814,6 +874,21 @@ mod tests {
         let found = place.settle();
         assert!(found.len() == 202 && found.contains(&".git/HEAD".into()), "{}", found.len());
         assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
+        // A directory on the way gets the name of another one: nothing tells of that, but that it has come.
+        fs::create_dir(place.tree(".kiro")).unwrap();
+        place.settle();
+        fs::rename(place.tree(".kiro"), place.tree(".vim")).unwrap();
+        assert!(place.settle().is_empty());
+        place.write(".vim/coc.json");
+        assert_eq!(place.settle(), [".vim/coc.json"]);
+        // The directory that it lies in may have another name by then.
+        place.write(".kiro/hooks/x");
+        let mut other = None;
+        place.settle_with(|_, empty| other = Some(fs::File::open(empty).unwrap())).unwrap();
+        fs::rename(place.tree(".kiro"), place.tree("away")).unwrap();
+        fs::write(format!("/proc/self/fd/{}/x", other.as_ref().unwrap().as_raw_fd()), "evil").unwrap();
+        assert_eq!(place.settle(), [".kiro/hooks/x"]);
+        assert_eq!(fs::read_dir(place.tree("away/hooks")).unwrap().count(), 0);
         // At the last moment.
         fs::write(below("config"), "evil").unwrap();
         assert_eq!(place.finish(), [place.tree(".git/config")]);
@@ -848,7 +923,8 @@ mod tests {
             fs::rename(target.with_file_name("x"), target)?;
             Ok(ids)
         };
-        assert!(place.arrivals.settle(&place.inotify, &mut mount, &|_| ()).is_err());
+        let mut found = Vec::new();
+        assert!(place.arrivals.settle(&place.inotify, &mut mount, &|_| (), &mut found).is_err());
         drop(place);
 
         // What came under the name meanwhile is moved, and the other one is the stage's.
@@ -880,7 +956,9 @@ mod tests {
             }
             Ok((id_of(source)?, id_of(target)?))
         };
-        assert!(place.arrivals.settle(&place.inotify, &mut mount, &|_| ()).unwrap().is_empty());
+        let mut found = Vec::new();
+        place.arrivals.settle(&place.inotify, &mut mount, &|_| (), &mut found).unwrap();
+        assert!(found.is_empty());
         assert_eq!(times, 2);
         assert!(place.finish().is_empty() && place.tree(".git/other").exists(), "it is given back");
         drop(place);
@@ -901,7 +979,8 @@ mod tests {
             events.iter().for_each(|event| place.arrivals.note(event));
         }
         let mut refuse = |_: &Path, _: &Path| Err(Errno::EPERM.into());
-        let found = place.arrivals.settle(&place.inotify, &mut refuse, &|_| ()).unwrap();
+        let mut found = Vec::new();
+        place.arrivals.settle(&place.inotify, &mut refuse, &|_| (), &mut found).unwrap();
         assert!(
             found.len() == 1 && !place.tree(".git").exists() && place.aside(".git/HEAD").exists(),
             "{found:?}"
@@ -1032,5 +1111,17 @@ mod tests {
         assert_eq!(told, [place.tree(".git/config"), place.tree(".mcp.json"), place.tree(".vscode")]);
         assert!(place.tree(".git/HEAD").exists() && !place.tree(".vscode").exists());
         assert!(settle_interrupted(&state).is_empty());
+        drop(place);
+
+        // The user makes a repository where the empty directory is: it is theirs.
+        let mut place = Place::new("user", |_| ());
+        drop(Journal::write(&place.root.join("state"), "RUN", &place.watches).unwrap());
+        place.write(".git/HEAD");
+        place.settle();
+        place.watches = Arc::new([]);
+        fs::write(place.tree(".git/HEAD"), "mine").unwrap();
+        let settled = settle_interrupted(&place.root.join("state"));
+        assert_eq!(fs::read(place.tree(".git/HEAD")).unwrap(), b"mine", "{settled:?}");
+        assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"evil");
     }
 }

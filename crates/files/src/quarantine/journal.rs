@@ -82,7 +82,7 @@ impl Entry {
     fn resume(self, tree: File, keeper: &Keeper, moved: &[Item]) -> Watch {
         let exchanged = moved.iter().filter(|item| item.tree == self.missing.tree).filter_map(|item| {
             let (from, to) = (item.from.clone(), item.to.clone());
-            Some(Exchanged { from, to, placeholder: item.placeholder? })
+            Some(Exchanged { from, to, placeholder: item.placeholder?, is_resumed: true })
         });
         let exchanged = exchanged.collect();
         let mut missing = self.missing;

@@ -165,7 +165,7 @@ impl Search<'_> {
 
     fn open(&self, at: &Path) -> nix::Result<OwnedFd> {
         let at = if at == Path::new("") { Path::new(".") } else { at };
-        if self.opens { open_beneath(self.tree, at) } else { open_deep(self.tree, at) }
+        if self.opens { open_beneath(self.tree, at) } else { open_deep(self.tree.as_fd(), at) }
     }
 
     /// The names in a directory.

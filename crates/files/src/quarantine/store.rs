@@ -14,12 +14,13 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use nix::errno::Errno;
-use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, RenameFlags, openat, renameat2};
+use nix::fcntl::{AtFlags, Flock, FlockArg, OFlag, openat};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::{Deserialize, Serialize};
 
-use super::{FileId, Opened, kind, let_in, open_at, random};
+use super::{FileId, Opened, kind, let_in, open_at, open_beneath, random};
+use crate::names::rename_new;
 
 /// The directory's name at the top of a tree.
 pub const DIRECTORY: &str = ".exeat-quarantine";
@@ -29,6 +30,8 @@ pub(super) const MANIFESTS: &str = "exeat/quarantine";
 const DIRECTORIES: &str = "directories";
 /// How long another run is waited for that makes such a directory at the same moment.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// Names that are tried for one thing: numbers, and then some that nobody foresees.
+const TRIES: u32 = 16;
 /// The longest manifest that is read.
 const LONGEST_MANIFEST: u64 = 64 << 20;
 
@@ -60,16 +63,10 @@ pub struct Item {
     /// The empty directory that has its name instead, for as long as the stage runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placeholder: Option<FileId>,
-    /// What was set aside, if it is no directory: device, inode, and the time of its last change, which nobody can set. A live stage
-    /// reaches the quarantine.
+    /// What was set aside. A live stage reaches the quarantine, and may put something else there. Whether it has written to a file is
+    /// not known: whoever made the file may have had it open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub mark: Option<(FileId, (i64, i64))>,
-}
-
-/// Tells a file from another one in its place, and from itself after a change.
-pub(super) fn mark_of(stat: &FileStat) -> Option<(FileId, (i64, i64))> {
-    (kind(stat) != SFlag::S_IFDIR)
-        .then_some(((stat.st_dev, stat.st_ino), (stat.st_ctime, stat.st_ctime_nsec)))
+    pub id: Option<FileId>,
 }
 
 /// Tells a directory from every other one, whatever its name. An inode is given out again when what had it is gone, and the time
@@ -251,8 +248,7 @@ impl Store {
             Ok(_) | Err(Errno::ELOOP | Errno::ENOTDIR) => {
                 let name = move_strange(tree, path, keeper)?;
                 let made = make_outer(tree, owner).inspect_err(|_| {
-                    let back =
-                        || renameat2(tree, name.as_str(), tree, DIRECTORY, RenameFlags::RENAME_NOREPLACE);
+                    let back = || rename_new(tree, name.as_str(), tree, DIRECTORY);
                     let _ = let_in(tree, back);
                 });
                 strange = Some(name);
@@ -323,18 +319,24 @@ impl Store {
     ) -> nix::Result<Item> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
         let (parent, mut to) = self.parent_for(path, &inner.taken)?;
-        loop {
+        for round in 0.. {
             let name = to.file_name().unwrap_or(last);
             match rename_into(from, last, parent.as_fd(), name) {
-                Err(Errno::EEXIST) => {
+                // A live stage may take names.
+                Err(Errno::EEXIST) if round < TRIES => {
                     inner.numbered += 1;
-                    to.set_file_name(numbered(path.file_name().unwrap_or(last), inner.numbered));
+                    let number = if round < TRIES / 2 { inner.numbered } else { random() };
+                    to.set_file_name(numbered(path.file_name().unwrap_or(last), number));
                 }
-                other => break other?,
+                other => {
+                    other?;
+                    break;
+                }
             }
         }
         let name = to.file_name().unwrap_or(last);
-        let mark = fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().as_ref().and_then(mark_of);
+        let id =
+            fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().map(|stat| (stat.st_dev, stat.st_ino));
         let item = Item {
             tree: self.tree.clone(),
             from: path.to_path_buf(),
@@ -342,7 +344,7 @@ impl Store {
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             directory: self.directory,
             placeholder,
-            mark,
+            id,
         };
         if let Some(manifest) = &mut inner.manifest
             && let Err(error) = serde_json::to_string(&item)
@@ -363,22 +365,19 @@ impl Store {
         if there.is_ok_and(|dir| DirectoryId::of(dir.as_fd()).is_ok_and(|id| id == self.directory)) {
             return Ok(None);
         }
-        let way = format!("{DIRECTORY}.{:016x}", random());
-        let away = || renameat2(tree, DIRECTORY, tree, way.as_str(), RenameFlags::RENAME_NOREPLACE);
-        let is_taken = match let_in(tree, away) {
-            Err(Errno::ENOENT) => false,
-            moved => moved.map(|()| true)?,
-        };
         // The kernel tells its name now.
         let path = |fd: BorrowedFd<'_>| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let now = path(self.outer.as_fd())?;
         let below = now.strip_prefix(path(tree)?).map_err(|_| io::Error::other("the stage moved it away"))?;
         let above = below.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let above = let_in(tree, || open_at(tree, above))?;
-        let last = below.file_name().unwrap_or_default();
-        let_in(above.as_fd(), || {
-            let_in(tree, || rename_into(above.as_fd(), last, tree, OsStr::new(DIRECTORY)))
-        })?;
+        let (above, last) = (open_beneath(tree, above)?, below.file_name().unwrap_or_default());
+        let way = format!("{DIRECTORY}.{:016x}", random());
+        let is_taken = match let_in(tree, || rename_new(tree, DIRECTORY, tree, way.as_str())) {
+            Err(Errno::ENOENT) => false,
+            moved => moved.map(|()| true)?,
+        };
+        let back = || rename_into(above.as_fd(), last, tree, OsStr::new(DIRECTORY));
+        let_in(above.as_fd(), || let_in(tree, back))?;
         if !is_taken {
             return Ok(None);
         }
@@ -437,7 +436,7 @@ fn move_strange(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Resul
     let name = format!("{DIRECTORY}.{:016x}", random());
     // Without a list it is set aside like the rest.
     let _ = keeper.note(path.join(&name), None);
-    let_in(tree, || renameat2(tree, DIRECTORY, tree, name.as_str(), RenameFlags::RENAME_NOREPLACE))?;
+    let_in(tree, || rename_new(tree, DIRECTORY, tree, name.as_str()))?;
     Ok(name)
 }
 
@@ -513,7 +512,7 @@ pub(super) fn rename_into(
     to: BorrowedFd<'_>,
     name: &OsStr,
 ) -> nix::Result<()> {
-    let rename = || renameat2(from, last, to, name, RenameFlags::RENAME_NOREPLACE);
+    let rename = || rename_new(from, last, to, name);
     match rename() {
         Err(Errno::EACCES) => {
             // Refused for the directory above, which the caller opens, or for this one.

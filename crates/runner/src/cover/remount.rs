@@ -40,7 +40,8 @@ type Name = (WatchDescriptor, OsString);
 pub(super) struct Remounts {
     /// `None` before there is something to mount, and when the stage has ended.
     helper: Option<InsideMounts>,
-    namespace: MountNamespace,
+    /// `None` when the stage has ended: it keeps the sandbox's mounts.
+    namespace: Option<MountNamespace>,
     /// The instances: ours, and the helper's.
     inotify: Inotify,
     renames: OwnedFd,
@@ -192,7 +193,7 @@ impl Remounts {
         let helper = (!kept.is_empty()).then(|| namespace.enter(&renames, kept)).transpose()?;
         Ok(Self {
             helper,
-            namespace,
+            namespace: Some(namespace),
             inotify,
             renames,
             closer: None,
@@ -235,27 +236,40 @@ impl Remounts {
         places: impl Fn(&Path, &Path) -> Vec<(PathBuf, PathBuf)>,
         mut mounted: impl FnMut(u64),
         in_sight: &dyn Fn(bool),
-    ) -> io::Result<Vec<Found>> {
+        found: &mut Vec<Found>,
+    ) -> io::Result<()> {
         if !self.arrivals.is_due() {
-            return Ok(Vec::new());
+            return Ok(());
         }
         let Self { arrivals, inotify, helper, namespace, renames, .. } = self;
         let mut mount = |source: &Path, target: &Path| {
             let helper = match helper {
                 Some(helper) => helper,
-                None => helper.insert(namespace.enter(renames, Vec::new())?),
+                None => {
+                    let namespace = namespace.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+                    helper.insert(namespace.enter(renames, Vec::new())?)
+                }
             };
             let id = |Mounted { dev, ino }: Mounted| (dev, ino);
             // Where the stage sees it under no name it is moved.
-            let mut last = Err(Errno::EXDEV.into());
+            let mut last: io::Result<(FileId, FileId)> = Err(Errno::EXDEV.into());
             for (source, target) in places(source, target) {
                 let bound = helper.bind(&source, &target)?;
                 mounted(bound.number);
-                last = Ok((id(bound.mounted), id(bound.over)));
+                let pair = (id(bound.mounted), id(bound.over));
+                if last.as_ref().is_ok_and(|last| *last != pair) {
+                    return Err(Errno::ENOENT.into());
+                }
+                last = Ok(pair);
             }
             last
         };
-        arrivals.settle(inotify, &mut mount, in_sight)
+        arrivals.settle(inotify, &mut mount, in_sight, found)
+    }
+
+    /// Has the names looked at.
+    pub(super) fn look_again(&mut self) {
+        self.arrivals.look_again();
     }
 
     /// Whether names wait to be taken away.
@@ -268,6 +282,7 @@ impl Remounts {
         // Where no process can be had, this one waits for the kernel.
         self.closer = Closer::start(&[self.inotify.as_fd(), self.renames.as_fd()]).ok();
         self.helper = None;
+        self.namespace = None;
     }
 
     /// Files that were removed on the host, and have come again.

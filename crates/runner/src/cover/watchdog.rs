@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 use exeat_sandbox::backend::Handle;
 
-/// A name is in sight for so long at most. A busy disk takes less for a rename.
-const LONGEST: Duration = Duration::from_millis(500);
+/// The longest time in which a name is taken away. A busy disk takes less for a rename.
+const IN_SIGHT: Duration = Duration::from_millis(500);
+/// The longest time until the next look, while what was taken away is put into the quarantine. A busy disk may take half a second.
+const BUSY: Duration = Duration::from_secs(5);
 
-/// A thread that waits while a name is taken away. It is started with the first one.
+/// A thread that waits while names are taken away. It is started with the first one.
 pub(super) struct Watchdog {
     shared: Arc<Shared>,
     handle: Handle,
@@ -29,8 +31,17 @@ struct Shared {
 #[derive(Default)]
 struct State {
     in_sight_since: Option<Instant>,
+    busy_since: Option<Instant>,
     is_late: bool,
     is_over: bool,
+}
+
+impl State {
+    /// When the stage is to be ended.
+    fn end(&self) -> Option<Instant> {
+        let in_sight = self.in_sight_since.map(|since| since + IN_SIGHT);
+        in_sight.into_iter().chain(self.busy_since.map(|since| since + BUSY)).min()
+    }
 }
 
 impl Watchdog {
@@ -38,7 +49,7 @@ impl Watchdog {
         Self { shared: Arc::default(), handle, thread: Mutex::new(None) }
     }
 
-    /// Says whether a name is in the host's sight now.
+    /// Says whether a name may be in the host's sight now. From here on this is busy with names.
     pub(super) fn set(&self, is_in_sight: bool) {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
@@ -47,8 +58,19 @@ impl Watchdog {
             *thread =
                 thread::Builder::new().name("watchdog".into()).spawn(move || shared.watch(&handle)).ok();
         }
-        self.shared.state().in_sight_since = is_in_sight.then(Instant::now);
+        let mut state = self.shared.state();
+        let now = Instant::now();
+        state.is_late |= !is_in_sight && state.end().is_some_and(|end| end <= now);
+        state.in_sight_since = is_in_sight.then(|| state.in_sight_since.unwrap_or(now));
+        state.busy_since.get_or_insert(now);
+        drop(state);
         self.shared.changed.notify_all();
+    }
+
+    /// Says that the names are where they belong.
+    pub(super) fn rest(&self) {
+        let mut state = self.shared.state();
+        (state.in_sight_since, state.busy_since) = (None, None);
     }
 
     /// Whether no name was in sight for too long.
@@ -56,7 +78,7 @@ impl Watchdog {
         if self.shared.state().is_late {
             return Err(io::Error::other(format!(
                 "a protected name that the stage made could not be taken away within {} ms",
-                LONGEST.as_millis()
+                IN_SIGHT.as_millis()
             )));
         }
         Ok(())
@@ -79,16 +101,17 @@ impl Shared {
     }
 
     fn watch(&self, handle: &Handle) {
+        exeat_sandbox::prefer_this_thread();
         let mut state = self.state();
         while !state.is_over {
-            let Some(since) = state.in_sight_since else {
+            let Some(end) = state.end() else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
-            let left = LONGEST.saturating_sub(since.elapsed());
+            let left = end.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 state.is_late = true;
-                state.in_sight_since = None;
+                (state.in_sight_since, state.busy_since) = (None, None);
                 handle.kill();
                 continue;
             }

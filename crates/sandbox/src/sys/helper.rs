@@ -128,8 +128,7 @@ impl Closer {
 ///
 /// # Errors
 /// What clone(2), setns(2) and kill(2) say; `ESRCH` where there is no other process, `TimedOut` after two seconds.
-pub(crate) fn signal_namespace(init: libc::pid_t, identity: Identity, signal: libc::c_int) -> io::Result<()> {
-    let namespace = super::as_user(identity, || File::open(format!("/proc/{init}/ns/pid")))?;
+pub(crate) fn signal_namespace(namespace: &File, identity: Identity, signal: libc::c_int) -> io::Result<()> {
     let user = match identity {
         Identity::Other { uid, gid } => Some((uid, gid)),
         Identity::Caller => None,
@@ -170,7 +169,12 @@ pub(crate) fn signal_namespace(init: libc::pid_t, identity: Identity, signal: li
         if !matches!(ended, Ok(Some(_))) {
             libc::kill(child, libc::SIGKILL);
         }
-        while Errno::result(libc::waitpid(child, &raw mut status, libc::__WALL)) == Err(Errno::EINTR) {}
+        // Where it is another user's, and may not be killed, it is left.
+        let end = Instant::now() + ANSWER;
+        while libc::waitpid(child, &raw mut status, libc::__WALL | libc::WNOHANG) == 0 && Instant::now() < end
+        {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
     match (ended?, libc::WIFEXITED(status), libc::WEXITSTATUS(status)) {
         (None, ..) => Err(io::ErrorKind::TimedOut.into()),

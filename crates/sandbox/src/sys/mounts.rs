@@ -168,10 +168,16 @@ impl InsideMounts {
 
 fn hear(socket: &UnixStream) -> io::Result<Answer> {
     let mut answer = Answer::default();
-    // SAFETY: a live local of that length, which any bytes make a value of.
-    let read = Errno::result(unsafe {
-        libc::recv(socket.as_raw_fd(), (&raw mut answer).cast(), mem::size_of::<Answer>(), 0)
-    })?;
+    let read = loop {
+        // SAFETY: a live local of that length, which any bytes make a value of.
+        let read =
+            unsafe { libc::recv(socket.as_raw_fd(), (&raw mut answer).cast(), mem::size_of::<Answer>(), 0) };
+        match Errno::result(read) {
+            // After SIGCONT, also without a handler (signal(7)).
+            Err(Errno::EINTR) => {}
+            read => break read?,
+        }
+    };
     if usize::try_from(read) != Ok(mem::size_of::<Answer>()) {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
