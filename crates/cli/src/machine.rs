@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 
 use exeat_files::walk::{LinkRule, clean, cwd_by_name};
@@ -65,7 +66,12 @@ impl Machine {
     /// from the stage.
     pub(crate) fn open_deciding(&self, path: &Path) -> io::Result<File> {
         let path = self.base.join(path);
-        let file = self.links().walk(&path)?.read()?;
+        let end = self.links().walk(&path)?;
+        // Whoever opens a named pipe waits for a writer, and a stage may have made it. One that was passed has no name.
+        if end.metadata()?.file_type().is_fifo() && end.real.symlink_metadata().is_ok() {
+            return Err(io::Error::other("it is a named pipe; pass its content by a descriptor (/dev/fd/N)"));
+        }
+        let file = end.read()?;
         if file.metadata()?.is_file() {
             self.deciding.borrow_mut().push(path);
         }

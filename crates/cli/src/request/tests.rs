@@ -497,6 +497,18 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
 }
 
 /// H23: what stands where the project's file would, and is none, is not read: not a link to a file of the user's, not a pipe.
+/// Whoever opens one waits for a writer, and an earlier stage may have made it.
+#[test]
+fn l09_a_named_pipe_decides_nothing() {
+    let place = Place::new();
+    let at = place.0.join("pipe");
+    nix::unistd::mkfifo(&at, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    for words in [&["--policy", "pipe"][..], &["--ceiling", "pipe"], &["--allow", "@pipe"]] {
+        let refused = place.try_request(words).err().map(|failure| failure.report(Paint::PLAIN));
+        assert!(refused.as_ref().is_some_and(|said| said.contains("a named pipe")), "{refused:?}");
+    }
+}
+
 #[test]
 fn what_is_no_regular_file_is_not_the_project_s() {
     let place = Place::new();

@@ -51,8 +51,16 @@ const PASSED_OVER: &[&str] =
     &["node_modules", "target", "vendor", "venv", "dist", "build", "__pycache__", "site-packages"];
 
 /// Names in a repository's directory that git obeys.
-pub(super) const OBEYED: &[&str] =
-    &["hooks", "config", "config.worktree", "info/attributes", "commondir", "remotes", "branches"];
+pub(super) const OBEYED: &[&str] = &[
+    "hooks",
+    "config",
+    "config.worktree",
+    "info/attributes",
+    "commondir",
+    "remotes",
+    "branches",
+    "sl/config",
+];
 /// Names in the directory of a linked worktree, in the repository that it belongs to.
 const OF_WORKTREES: &[&str] = &["commondir", "gitdir", "config.worktree"];
 
