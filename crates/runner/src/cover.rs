@@ -317,6 +317,9 @@ impl Covers {
         if over.is_none() && !remade.is_empty() {
             over = Some(Ok(remade.iter().cloned().map(Change::Gone).collect()));
         }
+        if let Ok(remounts) = &self.remounts {
+            remounts.separate();
+        }
         // From here on whoever waits to write to one of the files may.
         let no_remounts = self.remounts.err().map(|error| error.to_string());
         let Self { restored, removed, not_held, found, .. } = self;

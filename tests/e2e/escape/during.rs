@@ -1,6 +1,7 @@
 //! L06 and L07: what programs on the host obey at once, while the stage runs.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -130,6 +131,12 @@ time.sleep(20)";
     fs::rename(&new, &config).expect("git's rename");
     let done = live.wait();
     done.exits(137).says(".git/config` was replaced");
+    // A later stage would write to the caller's file by that name.
+    let about = fs::metadata(&config).expect("a configuration");
+    let alias = fs::metadata(cx.dir().join(".git/alias")).expect("a second name");
+    assert!(about.nlink() == 1 && about.ino() != alias.ino(), "{about:?}");
+    assert_eq!((about.uid(), about.mode()), (alias.uid(), alias.mode()));
+    git(cx, cx.dir(), "status --short");
 }
 
 /// Two runs hold the same names; one of them is killed, and the last one that ends removes them.

@@ -10,7 +10,7 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, OsStr, OsString};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -19,11 +19,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use exeat_files::names::open_plain;
+use exeat_files::place::FilePlace;
 use exeat_files::quarantine::{Arrivals, FileId, Found, Watch};
 use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, MountNamespace, Mounted, Offer};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
+use nix::unistd::{Gid, Uid, fchown, geteuid};
 
 /// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;
@@ -291,6 +293,18 @@ impl Remounts {
         self.covers.values().filter(remade).map(|cover| cover.host.clone()).collect()
     }
 
+    /// Makes each file that was replaced, and has got a second name, one of its own again: a later stage could write to it by that
+    /// name. To be called when no process of the stage is left, and while nobody else can write to the files.
+    pub(super) fn separate(&self) {
+        for cover in
+            self.covers.values().filter(|cover| cover.status.renames > 0 || cover.state != State::Covered)
+        {
+            if let Err(why) = separate(&cover.host) {
+                tracing::warn!(host = %cover.host.display(), %why, "a file keeps its second name");
+            }
+        }
+    }
+
     /// How soon to look again.
     pub(super) fn interval(&self) -> Option<Duration> {
         /// Nothing tells of a writer that waits for a lease.
@@ -512,6 +526,29 @@ impl Covered {
         }
         doubtful("somebody has it open for writing")
     }
+}
+
+/// Puts a copy in the place of a file with several names.
+fn separate(path: &Path) -> io::Result<()> {
+    /// Bytes of a file that is copied.
+    const MOST: u64 = 16 << 20;
+    let file = File::from(open_regular(path)?);
+    let meta = file.metadata()?;
+    if !meta.is_file() || meta.nlink() == 1 {
+        return Ok(());
+    }
+    if meta.len() > MOST {
+        return Err(io::ErrorKind::FileTooLarge.into());
+    }
+    let mut bytes = Vec::new();
+    file.take(MOST).read_to_end(&mut bytes)?;
+    let place = FilePlace::open(path)?;
+    place.replace(0o600, |out| out.write_all(&bytes))?;
+    let copy = File::from(open_regular(path)?);
+    if geteuid().is_root() {
+        fchown(&copy, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
+    }
+    copy.set_permissions(meta.permissions())
 }
 
 fn mask() -> AddWatchFlags {
