@@ -31,7 +31,7 @@ mod repository;
 mod store;
 
 use arrivals::Exchanged;
-pub use arrivals::{Arrivals, Mount};
+pub use arrivals::{Arrivals, IN_MASK_ADD, Mount};
 pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
 pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};
@@ -169,7 +169,7 @@ impl Watch {
         let contents = missing.repositories.iter().map(|name| Contents::of(&tree, Path::new(name), keys));
         let contents = contents.collect();
         let directory = open_at(tree.as_fd(), Path::new(DIRECTORY)).and_then(|dir| fstat(&dir));
-        let directory = directory.ok().map(|stat| (stat.st_dev, stat.st_ino));
+        let directory = directory.ok().map(|stat| id_of(&stat));
         Ok(Self {
             missing,
             tree,
@@ -294,7 +294,7 @@ impl Watch {
         let path = self.missing.tree.join(DIRECTORY);
         let is_new = || {
             let there = let_in(self.tree(), || open_at(self.tree(), Path::new(DIRECTORY)));
-            let there = there.and_then(|dir| fstat(&dir)).map(|stat| (stat.st_dev, stat.st_ino));
+            let there = there.and_then(|dir| fstat(&dir)).map(|stat| id_of(&stat));
             // One that was there before stays until there is something to move: it may be another user's quarantine.
             self.directory.is_none() || there.ok() != self.directory
         };
@@ -318,9 +318,7 @@ impl Watch {
         let path = |name: &str| Path::new(&pattern.dir).join(name);
         let listed = open_beneath(&self.tree, Path::new(at)).and_then(|dir| {
             let_in(dir.as_fd(), || {
-                let entries = fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-                let mut entries =
-                    entries.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))?;
+                let mut entries = entries(dir.as_fd())?;
                 let names = entries.by_ref().take(MAX_ENTRIES).flatten();
                 let names = names.filter_map(|entry| entry.file_name().into_string().ok());
                 let names = names
@@ -405,9 +403,14 @@ fn kind(stat: &FileStat) -> SFlag {
     SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT
 }
 
+/// Which file it is.
+fn id_of(stat: &FileStat) -> FileId {
+    (stat.st_dev, stat.st_ino)
+}
+
 /// Which file it is, if it is a regular one.
 fn file_id(stat: &FileStat) -> Option<FileId> {
-    (kind(stat) == SFlag::S_IFREG).then_some((stat.st_dev, stat.st_ino))
+    (kind(stat) == SFlag::S_IFREG).then_some(id_of(stat))
 }
 
 fn file_at(tree: &File, name: &str) -> Option<FileId> {
@@ -449,6 +452,18 @@ fn open_deep(tree: BorrowedFd<'_>, path: &Path) -> nix::Result<OwnedFd> {
         dir = open_at(dir.as_fd(), &piece)?;
     }
     Ok(dir)
+}
+
+/// Opens the directory that a path of the tree is in, as [`open_beneath`] does.
+fn open_above(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
+    let above = path.parent().filter(|above| !above.as_os_str().is_empty());
+    open_beneath(tree, above.unwrap_or(Path::new(".")))
+}
+
+/// Lists an open directory, by whatever name it has now.
+fn entries(dir: BorrowedFd<'_>) -> nix::Result<fs::ReadDir> {
+    let listed = fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
+    listed.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO)))
 }
 
 /// Opens a directory below another one, through no link.

@@ -110,3 +110,13 @@ pub enum Identity {
         gid: u32,
     },
 }
+
+impl Identity {
+    /// The kernel uid and gid of another user.
+    pub(crate) fn other(self) -> Option<(u32, u32)> {
+        match self {
+            Self::Other { uid, gid } => Some((uid, gid)),
+            Self::Caller => None,
+        }
+    }
+}

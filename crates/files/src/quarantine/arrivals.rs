@@ -10,7 +10,6 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -22,8 +21,8 @@ use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
-use super::store::DIRECTORY;
-use super::{FileId, Found, Watch, is_repository, kind, let_in, open_at, random};
+use super::store::beside;
+use super::{FileId, Found, Watch, entries, id_of, is_repository, kind, let_in, open_above, open_at};
 use crate::protected::{Obeyed, REPOSITORIES};
 
 /// The most names that are taken away in one run. Each leaves a file in the quarantine, and no tool makes so many.
@@ -34,6 +33,9 @@ const TIMES: u32 = 20;
 const DIRS: usize = 4096;
 /// Entries of an empty directory of ours that are moved at one look.
 const ENTRIES: usize = 64;
+
+/// Keeps what a directory is watched for already (inotify(7)), which the crate does not name.
+pub const IN_MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
 
 /// Mounts a directory over another one in the sandbox, by their paths on the host, and says which two these were.
 pub type Mount<'a> = dyn FnMut(&Path, &Path) -> io::Result<(FileId, FileId)> + 'a;
@@ -115,19 +117,13 @@ impl Arrivals {
                 && let Ok(watched) = let_in(dir.as_fd(), || add_watch(inotify, &dir))
                 && is_empty(dir.as_fd())
             {
-                node.known = Some(id(&seen.stat));
+                node.known = Some(id_of(&seen.stat));
                 arrivals.dirs.insert(watched, Watched::Empty(seen.node, dir));
             } else {
                 arrivals.is_due = true;
             }
         }
         Ok(arrivals)
-    }
-
-    /// Whether there is nothing to watch.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.nodes.is_empty()
     }
 
     fn add_tree(&mut self, number: usize, watch: &Watch) {
@@ -138,9 +134,9 @@ impl Arrivals {
         for name in &missing.pointers {
             let rule = match watch.stat(Path::new(name)) {
                 Err(Errno::ENOENT | Errno::ENOTDIR) => Rule::Repository,
-                stat => {
-                    Rule::Pointer(stat.ok().filter(|stat| kind(stat) == SFlag::S_IFREG).map(|stat| id(&stat)))
-                }
+                stat => Rule::Pointer(
+                    stat.ok().filter(|stat| kind(stat) == SFlag::S_IFREG).map(|stat| id_of(&stat)),
+                ),
             };
             rules.push((name.into(), rule));
         }
@@ -324,7 +320,7 @@ impl Arrivals {
             };
             let Some(node) = self.nodes.get(child) else { continue };
             let is_way = !node.children.is_empty();
-            if node.known != Some(id(&stat)) && node.is_wrong(watch, dir, &name, &stat) {
+            if node.known != Some(id_of(&stat)) && node.is_wrong(watch, dir, &name, &stat) {
                 found.push(Seen { node: child, stat, is_closed: false });
             } else if is_way && kind(&stat) == SFlag::S_IFDIR && node.known.is_none() {
                 let below = match let_in(dir, || open_at(dir, Path::new(&name))) {
@@ -380,7 +376,7 @@ impl Arrivals {
         let Some(watch) = self.watches.get(node.watch) else { return Ok(None) };
         let (dir, last) = (watch.above(&node.path)?, node.path.file_name().unwrap_or_default());
         let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?;
-        let may_stay = || node.known == Some(id(&stat)) || !node.is_wrong(watch, dir.as_fd(), last, &stat);
+        let may_stay = || node.known == Some(id_of(&stat)) || !node.is_wrong(watch, dir.as_fd(), last, &stat);
         if !seen.is_closed && may_stay() {
             return Ok(None);
         }
@@ -397,14 +393,14 @@ impl Arrivals {
         let (Ok(above), Some(last)) = (watch.above(&node.path), node.path.file_name()) else {
             return Ok(Exchange::Impossible);
         };
-        let empty = PathBuf::from(format!("{DIRECTORY}.{:016x}", random()));
+        let empty = PathBuf::from(beside());
         let Ok(made) = watch.make_empty(empty.as_os_str()) else { return Ok(Exchange::Impossible) };
         let given_up = |errno: Errno| {
             // What is mounted there goes with it.
             let _ = let_in(tree, || unlinkat(tree, &empty, UnlinkatFlags::RemoveDir));
             Ok(if errno == Errno::ENOENT { Exchange::Again } else { Exchange::Impossible })
         };
-        let (ours, theirs) = (id(&fstat(&made)?), id(&seen.stat));
+        let (ours, theirs) = (id_of(&fstat(&made)?), id_of(&seen.stat));
         // Until something is mounted at them, names in the sandbox are in the stage's hands.
         let is_tampered = || {
             let path = at(&node.path);
@@ -426,7 +422,7 @@ impl Arrivals {
             return given_up(errno);
         }
         let now = |dir: BorrowedFd<'_>, name: &OsStr| {
-            let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|stat| id(&stat))
+            let_in(dir, || fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW)).map(|stat| id_of(&stat))
         };
         if now(above.as_fd(), last) != Ok(ours) {
             return is_tampered();
@@ -521,7 +517,7 @@ impl Node {
             None => kind(stat) == SFlag::S_IFLNK,
             Some(Rule::Absent) => !crate::stubs::is_stub(&self.path, dir, name, &watch.keeper),
             Some(Rule::Repository) => true,
-            Some(Rule::Pointer(was)) => !is_dir && *was != Some(id(stat)),
+            Some(Rule::Pointer(was)) => !is_dir && *was != Some(id_of(stat)),
             Some(Rule::Link(said)) => !readlinkat(dir, name).is_ok_and(|says| says == **said),
             Some(Rule::Bare) => {
                 is_repository(|name: &str| fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok())
@@ -540,8 +536,7 @@ impl Watch {
 
     /// The directory that a name of the tree is in.
     fn above(&self, name: &Path) -> nix::Result<OwnedFd> {
-        let above = name.parent().filter(|above| !above.as_os_str().is_empty());
-        super::open_beneath(&self.tree, above.unwrap_or(Path::new(".")))
+        open_above(&self.tree, name)
     }
 
     /// Makes an empty directory at the top of the tree.
@@ -552,10 +547,7 @@ impl Watch {
 
     /// Moves what is in a directory that was empty.
     fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> Vec<Found> {
-        let listed = let_in(dir, || {
-            fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))
-                .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
-        });
+        let listed = let_in(dir, || entries(dir));
         let names = listed.into_iter().flatten().flatten().take(ENTRIES).map(|entry| entry.file_name());
         let names: Vec<_> = names.collect();
         names.iter().filter_map(|name| self.settle_in(dir, &at.join(name), name, |_, _, _| false)).collect()
@@ -568,7 +560,7 @@ impl Watch {
         let mut all = Vec::new();
         // The last first: it may lie in another one.
         for item in exchanged.iter().rev() {
-            let is_ours = || self.stat(&item.from).is_ok_and(|stat| id(&stat) == item.placeholder);
+            let is_ours = || self.stat(&item.from).is_ok_and(|stat| id_of(&stat) == item.placeholder);
             let empty = super::open_beneath(&self.tree, &item.from).ok().filter(|_| is_ours());
             // After a kill what is in it may be the user's.
             let is_theirs = item.is_resumed && !empty.as_ref().is_some_and(|dir| is_empty(dir.as_fd()));
@@ -602,7 +594,7 @@ impl Watch {
     /// Where it is instead.
     fn give_back(&self, item: &Exchanged, found: &mut Vec<Found>) -> Result<(), PathBuf> {
         let tree = self.tree();
-        let way = PathBuf::from(format!("{DIRECTORY}.{:016x}", random()));
+        let way = PathBuf::from(beside());
         let last = item.to.file_name().unwrap_or_default();
         let renamed = self.above(&item.to).and_then(|from| rename(from.as_fd(), last, tree, way.as_os_str()));
         renamed.map_err(|_| item.to.clone())?;
@@ -650,19 +642,13 @@ fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -
 }
 
 fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
-    /// The directory may be watched for more already (inotify(7)).
-    const IN_MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
     let mask =
         AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
     inotify.add_watch(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).as_str(), mask)
 }
 
 fn is_empty(dir: BorrowedFd<'_>) -> bool {
-    let listed = let_in(dir, || {
-        fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))
-            .map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(0)))
-    });
-    listed.is_ok_and(|mut entries| entries.next().is_none())
+    let_in(dir, || entries(dir)).is_ok_and(|mut entries| entries.next().is_none())
 }
 
 /// Whether a directory is the caller's, who may open it to itself.
@@ -670,17 +656,14 @@ fn is_callers(dir: BorrowedFd<'_>) -> bool {
     fstat(dir).is_ok_and(|stat| stat.st_uid == geteuid().as_raw())
 }
 
-fn id(stat: &FileStat) -> FileId {
-    (stat.st_dev, stat.st_ino)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use nix::sys::inotify::InitFlags;
 
-    use super::super::{Journal, Keeper, Missing, MissingName, finish, settle_interrupted};
+    use super::super::{DIRECTORY, Journal, Keeper, Missing, MissingName, finish, settle_interrupted};
     use super::*;
 
     fn id_of(path: &Path) -> io::Result<FileId> {

@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arrivals::Exchanged;
 use super::repository::Contents;
-use super::{FileId, Found, Item, Keeper, Keys, Leftovers, Missing, Watch, finish};
+use super::{FileId, Found, Item, Keeper, Keys, Leftovers, Missing, Watch, finish, id_of};
 use crate::names::open_plain;
 use crate::protected::matches_pattern;
 
@@ -58,7 +58,7 @@ impl Entry {
         let stat = fstat(&watch.tree)?;
         Ok(Self {
             missing: watch.missing.clone(),
-            id: (stat.st_dev, stat.st_ino),
+            id: id_of(&stat),
             files: watch.files.clone(),
             contents: watch.contents.clone(),
             keys: watch.keys,
@@ -72,7 +72,7 @@ impl Entry {
     fn tree(&self) -> io::Result<File> {
         let tree = File::from(open_plain(&self.missing.tree)?);
         let stat = fstat(&tree)?;
-        if (stat.st_dev, stat.st_ino) != self.id {
+        if id_of(&stat) != self.id {
             return Err(io::Error::other("another directory has its name now"));
         }
         Ok(tree)

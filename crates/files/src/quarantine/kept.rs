@@ -7,7 +7,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 use std::rc::Rc;
 
@@ -17,7 +17,7 @@ use nix::sys::stat::{SFlag, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use super::store::{DirectoryId, MANIFESTS, forget_made, list, rename_into};
-use super::{DIRECTORY, Item, Keeper, kind, let_in, open_at, open_beneath};
+use super::{DIRECTORY, Item, Keeper, entries, id_of, kind, let_in, open_above, open_at};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
@@ -115,7 +115,7 @@ impl Place {
     }
 
     /// The directory that something was put into, and its name there.
-    fn entry<'a>(&self, item: &'a Item) -> io::Result<(File, &'a OsStr)> {
+    fn entry<'a>(&self, item: &'a Item) -> io::Result<(OwnedFd, &'a OsStr)> {
         let below = item.to.strip_prefix(DIRECTORY).map_err(io::Error::other)?;
         Ok((open_above(&self.dir, below)?, below.file_name().unwrap_or_default()))
     }
@@ -135,12 +135,6 @@ impl Place {
             Err(error) => Standing::Away(error),
         }
     }
-}
-
-/// Opens the directory above a path below another directory.
-fn open_above(dir: &File, path: &Path) -> io::Result<File> {
-    let above = path.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(open_beneath(dir, above).map(File::from)?)
 }
 
 /// Lists what all runs of a user have set aside.
@@ -180,7 +174,7 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     let place = Place::of(item)?;
     let (dir, last) = place.entry(item)?;
     let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?;
-    if item.id != Some((stat.st_dev, stat.st_ino)) {
+    if item.id != Some(id_of(&stat)) {
         return Err(io::Error::new(io::ErrorKind::InvalidData, CHANGED));
     }
     let above = open_above(&place.tree, &item.from)?;
@@ -262,10 +256,6 @@ fn leave(place: &Place) -> bool {
     }
     let _ = unlinkat(&place.dir, IGNORE, UnlinkatFlags::NoRemoveDir);
     let_in(place.tree.as_fd(), || unlinkat(&place.tree, DIRECTORY, UnlinkatFlags::RemoveDir)).is_ok()
-}
-
-fn entries(dir: BorrowedFd<'_>) -> io::Result<fs::ReadDir> {
-    fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
 use nix::errno::Errno;
@@ -19,7 +19,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::leftovers::Leftovers;
-use super::{Found, Keys, Missing, Watch, kind, let_in, open_beneath, open_deep};
+use super::{Found, Keys, Missing, Watch, entries, kind, let_in, open_beneath, open_deep};
 use crate::names::open_plain;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
@@ -170,8 +170,7 @@ impl Search<'_> {
 
     /// The names in a directory.
     fn names(&self, dir: &OwnedFd) -> nix::Result<fs::ReadDir> {
-        // Its own directory, by whatever name it has now.
-        let names = || fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd())).map_err(errno);
+        let names = || entries(dir.as_fd());
         if self.opens {
             return let_in(dir.as_fd(), names);
         }
@@ -307,11 +306,6 @@ const CUT: &str = "it holds too much to be searched for symbolic links, through 
 
 fn stays(path: PathBuf, why: &str) -> Found {
     Found { path, moved: Err(io::Error::other(why)) }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "as map_err has it")]
-fn errno(error: io::Error) -> Errno {
-    Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO))
 }
 
 #[cfg(test)]

@@ -19,11 +19,16 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::{Deserialize, Serialize};
 
-use super::{FileId, Opened, kind, let_in, open_at, open_beneath, random};
+use super::{FileId, Opened, entries, id_of, kind, let_in, open_above, open_at, random};
 use crate::names::rename_new;
 
 /// The directory's name at the top of a tree.
 pub const DIRECTORY: &str = ".exeat-quarantine";
+/// A name beside it that nobody can have known.
+pub(super) fn beside() -> String {
+    format!("{DIRECTORY}.{:016x}", random())
+}
+
 /// Where manifests are, below the user's state directory. No stage sees it.
 pub(super) const MANIFESTS: &str = "exeat/quarantine";
 /// The list of the directories that no stage may see, beside the manifests.
@@ -335,8 +340,7 @@ impl Store {
             }
         }
         let name = to.file_name().unwrap_or(last);
-        let id =
-            fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().map(|stat| (stat.st_dev, stat.st_ino));
+        let id = fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().map(|stat| id_of(&stat));
         let item = Item {
             tree: self.tree.clone(),
             from: path.to_path_buf(),
@@ -369,9 +373,8 @@ impl Store {
         let path = |fd: BorrowedFd<'_>| fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd()));
         let now = path(self.outer.as_fd())?;
         let below = now.strip_prefix(path(tree)?).map_err(|_| io::Error::other("the stage moved it away"))?;
-        let above = below.parent().filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let (above, last) = (open_beneath(tree, above)?, below.file_name().unwrap_or_default());
-        let way = format!("{DIRECTORY}.{:016x}", random());
+        let (above, last) = (open_above(tree, below)?, below.file_name().unwrap_or_default());
+        let way = beside();
         let is_taken = match let_in(tree, || rename_new(tree, DIRECTORY, tree, way.as_str())) {
             Err(Errno::ENOENT) => false,
             moved => moved.map(|()| true)?,
@@ -433,7 +436,7 @@ impl Store {
 /// Moves what has the name of the [`DIRECTORY`] out of its way, and says how it is called until it is set aside. Where the run is
 /// killed before that, or it cannot be set aside, no later stage sees it all the same.
 fn move_strange(tree: BorrowedFd<'_>, path: &Path, keeper: &Keeper) -> io::Result<String> {
-    let name = format!("{DIRECTORY}.{:016x}", random());
+    let name = beside();
     // Without a list it is set aside like the rest.
     let _ = keeper.note(path.join(&name), None);
     let_in(tree, || rename_new(tree, DIRECTORY, tree, name.as_str()))?;
@@ -496,8 +499,7 @@ pub(super) fn make_fresh(
     }
     if let Some((uid, gid)) = owner {
         let readable = File::from(openat(&dir, ".", OFlag::O_RDONLY | OFlag::O_DIRECTORY, Mode::empty())?);
-        let entries = fs::read_dir(format!("/proc/self/fd/{}", readable.as_raw_fd()));
-        if entries.map_or(true, |mut entries| entries.next().is_some()) {
+        if entries(readable.as_fd()).map_or(true, |mut entries| entries.next().is_some()) {
             return Err(Errno::EEXIST);
         }
         fchown(&readable, Some(uid), Some(gid))?;

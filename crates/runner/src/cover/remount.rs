@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use exeat_files::names::open_plain;
 use exeat_files::place::FilePlace;
-use exeat_files::quarantine::{Arrivals, FileId, Found, Watch};
+use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
 use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, MountNamespace, Mounted, Offer};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
@@ -114,15 +114,15 @@ pub(super) enum Fate {
     Lost,
 }
 
-/// What is gathered of covers.
+/// The files that are covered, while they are gathered.
 #[derive(Default)]
-struct Covers {
+struct CoverList {
     covers: BTreeMap<Name, Covered>,
     /// The same for the helper.
     kept: Vec<Kept>,
 }
 
-impl Covers {
+impl CoverList {
     /// Adds a file by its path on the host and its place in the sandbox.
     fn add(
         &mut self,
@@ -180,7 +180,7 @@ impl Remounts {
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
         // First: what covers need may be more than there is.
         let arrivals = Arrivals::new(watches, &inotify)?;
-        let mut watched = Covers::default();
+        let mut watched = CoverList::default();
         // The helper mounts what was renamed; a stub is to be mounted first.
         let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
         let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
@@ -190,7 +190,7 @@ impl Remounts {
                 tracing::debug!(host = %host.display(), %why, "a cover is not mounted again");
             }
         }
-        let Covers { covers, kept } = watched;
+        let CoverList { covers, kept } = watched;
         let (namespace, renames) = (offer.mount_namespace()?, renames.into());
         let helper = (!kept.is_empty()).then(|| namespace.enter(&renames, kept)).transpose()?;
         Ok(Self {
@@ -552,8 +552,7 @@ fn separate(path: &Path) -> io::Result<()> {
 }
 
 fn mask() -> AddWatchFlags {
-    // The directory is watched for more (inotify(7), IN_MASK_ADD).
-    AddWatchFlags::from_bits_retain(0x2000_0000)
+    IN_MASK_ADD
         | AddWatchFlags::IN_CREATE
         | AddWatchFlags::IN_DELETE
         | AddWatchFlags::IN_MOVED_FROM

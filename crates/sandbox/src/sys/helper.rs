@@ -129,10 +129,7 @@ impl Closer {
 /// # Errors
 /// What clone(2), setns(2) and kill(2) say; `ESRCH` where there is no other process, `TimedOut` after two seconds.
 pub(crate) fn signal_namespace(namespace: &File, identity: Identity, signal: libc::c_int) -> io::Result<()> {
-    let user = match identity {
-        Identity::Other { uid, gid } => Some((uid, gid)),
-        Identity::Caller => None,
-    };
+    let user = identity.other();
     let number = namespace.as_raw_fd();
     // SAFETY: the bodies make system calls only.
     let child = unsafe {

@@ -103,12 +103,8 @@ impl MountNamespace {
     /// # Errors
     /// What open(2) says.
     pub(crate) fn of(pid: libc::pid_t, identity: Identity) -> io::Result<Self> {
-        let user = match identity {
-            Identity::Other { uid, gid } => Some((uid, gid)),
-            Identity::Caller => None,
-        };
         let namespace = super::as_user(identity, || File::open(format!("/proc/{pid}/ns/mnt")))?.into();
-        Ok(Self { namespace, user })
+        Ok(Self { namespace, user: identity.other() })
     }
 
     /// Starts a process that enters it, and mounts there until what is returned is dropped. It reads `events`, an inotify(7)

@@ -287,10 +287,7 @@ pub(crate) fn enter(
 ) -> Result<Network, (NetStep, io::Error)> {
     let other = |error: io::Error| (NetStep::Tell, error);
     let path = CString::new(format!("/proc/{pid}/ns/net")).map_err(|error| other(error.into()))?;
-    let user = match identity {
-        Identity::Other { uid, gid } => Some((uid, gid)),
-        Identity::Caller => None,
-    };
+    let user = identity.other();
     let quotas = quotas();
     // SAFETY: `serve` makes system calls only, and does not return.
     let inside = unsafe {
