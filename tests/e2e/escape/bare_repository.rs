@@ -21,18 +21,22 @@ const MAKE: &str =
 const WORK: &str = "git config --get exeat.mark >>$RAN; git status >/dev/null 2>&1; git commit -q --allow-empty -m one >/dev/null 2>&1; exit 0";
 
 fn appears(cx: &Cx) {
+    // What completes a repository is taken away at once. So it comes last.
+    let aside = |then: &str| {
+        let make = MAKE.replace("set -e;", "");
+        format!("set -e; mkdir new; cd new; {make}; {then}; cd ..; mv new/* .; rmdir new")
+    };
     let ran = cx.home().join("ran");
     for (at, before, script) in [
-        ("none", "true", MAKE.to_owned()),
-        ("invalid", "git init -q .", format!("rm .git/HEAD; {MAKE}")),
-        ("led", "mkdir objects refs", MAKE.to_owned()),
-        // What completes it comes last: it is taken away at once.
+        ("none", "true", aside("true")),
+        ("invalid", "git init -q .", format!("rm .git/HEAD; {}", aside("true"))),
+        ("led", "mkdir objects refs", aside("true")),
         (
             "half",
             "git init -q --bare .; rm -r refs",
             MAKE.replace("git init -q --bare .;", "") + "; mkdir refs",
         ),
-        ("common", "true", format!("{MAKE}; mkdir x; mv objects refs config hooks x; echo x >commondir")),
+        ("common", "true", aside("mkdir x; mv objects refs config hooks x; echo x >commondir")),
     ] {
         let dir = cx.dir().join(at);
         fs::create_dir(&dir).expect("a directory");
