@@ -295,5 +295,5 @@ fn refused_connection(cx: &Cx) {
         .says("(not a policy denial)");
     let log = done.record();
     assert_eq!(log.decision(&good)["verdict"], "allow");
-    assert_eq!(log.close_of(log.decision(&good))["end"], "error");
+    assert_eq!(log.close_of(log.decision(&good))["ended_by"], "error");
 }

@@ -89,7 +89,7 @@ fn upload_budget(cx: &Cx) {
     let closes = log.events("close");
     let sent: Vec<_> = closes.iter().map(|close| close["bytes_up"].as_u64().expect("a number")).collect();
     assert_eq!(sent.iter().sum::<u64>(), LIMIT, "{sent:?}");
-    assert_eq!((closes.len(), &closes[1]["end"]), (3, &"budget".into()), "{closes:?}");
+    assert_eq!((closes.len(), &closes[1]["ended_by"]), (3, &"budget".into()), "{closes:?}");
     let reasons: Vec<_> = log.events("decision").iter().map(|line| line["reason"].clone()).collect();
     assert_eq!(reasons, ["rule", "rule", "budget_bytes", "budget_bytes"]);
     let (v4, v6) = cx.good_addrs();

@@ -443,7 +443,7 @@ fn successor(cx: &Cx) {
     log.sound();
     let events: Vec<_> = log.records().iter().filter_map(|line| line["event"].as_str()).collect();
     assert_eq!(events[events.len() - 4..], ["decision", "close", "run_end", "checkpoint"], "{events:?}");
-    assert_eq!(log.events("close")[0]["end"], "killed");
+    assert_eq!(log.events("close")[0]["ended_by"], "killed");
 }
 
 fn open_tunnel(cx: &Cx) {

@@ -286,7 +286,7 @@ fn close<'a>(common: Line<'a>, close: &'a Close) -> Line<'a> {
         dur_us: Some(micros(close.dur)),
         bytes_up: Some(close.bytes_up),
         bytes_down: Some(close.bytes_down),
-        end: Some(close.end),
+        ended_by: Some(close.end),
         error: close.error.as_deref().map(error),
         ..common
     }
@@ -474,7 +474,7 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes_down: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    end: Option<End>,
+    ended_by: Option<End>,
     #[serde(skip_serializing_if = "Option::is_none")]
     cause: Option<Cause>,
     #[serde(skip_serializing_if = "Option::is_none")]

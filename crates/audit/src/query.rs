@@ -387,7 +387,7 @@ pub struct Record {
     pub dur_us: Option<u64>,
     pub bytes_up: Option<u64>,
     pub bytes_down: Option<u64>,
-    pub end: Option<String>,
+    pub ended_by: Option<String>,
     pub cause: Option<String>,
     pub exit: Option<i32>,
     pub limit: Option<String>,

@@ -548,7 +548,7 @@ impl Row {
         self.up = or_dash(close.bytes_up.map(bytes));
         self.down = or_dash(close.bytes_down.map(bytes));
         self.took = or_dash(close.dur_us.map(duration));
-        match close.end.as_deref() {
+        match close.ended_by.as_deref() {
             None | Some("client" | "upstream") => {}
             Some(end) => self.why.push_str(&format!("; ended: {}", cell(end))),
         }

@@ -326,7 +326,7 @@ async fn a_tunnel_from_head_to_close() {
         assert_eq!(decision["ips"][0], "127.0.0.1");
         assert_eq!(decision["rule"], format!("allowed.test:{port}"));
         assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&15.into(), &7.into()));
-        assert_eq!(close["end"], "client");
+        assert_eq!(close["ended_by"], "client");
         assert_eq!(close["ip"], "127.0.0.1");
         ended.closes_follow_decisions();
         assert_eq!((ended.summary.reached, ended.summary.allowed, ended.summary.denied_total), (1, 1, 0));
@@ -446,7 +446,7 @@ async fn the_world_says_no() {
     assert_eq!(ended.decisions(), ["allow:rule", "error:resolve_error", "error:resolve_error"]);
     ended.closes_follow_decisions();
     let refused = ended.of("close")[0];
-    assert_eq!(refused["end"], "error");
+    assert_eq!(refused["ended_by"], "error");
     assert!(refused["error"].as_str().unwrap().contains("refused"), "{refused}");
     assert_eq!(ended.summary.failed.len(), 3);
     assert_eq!(ended.summary.denied_total, 0);
@@ -565,7 +565,7 @@ async fn two_hundred_at_once() {
     let ended = proxy.end().await;
     assert_eq!(ended.decisions().len(), 200);
     ended.closes_follow_decisions();
-    assert!(ended.of("close").iter().all(|close| close["end"] == "killed"), "the run stopped them");
+    assert!(ended.of("close").iter().all(|close| close["ended_by"] == "killed"), "the run stopped them");
     assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 0);
 }
 
@@ -813,7 +813,7 @@ async fn the_stop_of_a_run() {
     let ended = proxy.end().await;
     assert!(start.elapsed() < Duration::from_secs(1));
     ended.closes_follow_decisions();
-    assert_eq!(ended.of("close")[0]["end"], "killed");
+    assert_eq!(ended.of("close")[0]["ended_by"], "killed");
     assert!(read_to_end(&mut *client).await.is_empty());
 }
 
@@ -838,7 +838,7 @@ async fn the_stop_of_a_run_in_a_hurry() {
     let (ended, ()) =
         timeout(Duration::from_secs(10), async { tokio::join!(proxy.end(), cut) }).await.unwrap();
     ended.closes_follow_decisions();
-    assert_eq!(ended.of("close")[0]["end"], "killed");
+    assert_eq!(ended.of("close")[0]["ended_by"], "killed");
     assert_eq!(ended.reports.iter().map(|report| report.aborted).sum::<u64>(), 1);
     assert!(read_to_end(&mut *client).await.is_empty());
 }

@@ -244,7 +244,7 @@ impl Event<'_> {
         event.set("type_uid", class.uid() * 100 + u32::from(activity.0));
         event.set("type_name", format!("{}: {caption}", class.caption()));
         event.id("status", "", status).id("severity", "", severity);
-        event.maybe("status_code", record.reason.as_deref().or(record.end.as_deref()));
+        event.maybe("status_code", record.reason.as_deref().or(record.ended_by.as_deref()));
         event.maybe("status_detail", record.error.as_deref());
         event.set("time", time).set("message", self.message());
         event.maybe("count", record.count.map(long));
@@ -297,7 +297,7 @@ impl Event<'_> {
         let record = self.record;
         let verdict = record.verdict();
         if record.event == Kind::Close {
-            let failed = record.end.as_deref() == Some("error");
+            let failed = record.ended_by.as_deref() == Some("error");
             let status = if failed { FAILURE } else { SUCCESS };
             return ((CLOSE.0, CLOSE.1.to_owned()), status, INFORMATIONAL);
         }
@@ -348,7 +348,7 @@ impl Event<'_> {
         let target = target.as_deref().unwrap_or("no readable host");
         let word = |word: &Option<String>| printable(word.as_deref().unwrap_or("?")).into_owned();
         if record.event == Kind::Close {
-            return format!("connection to {target} closed ({})", word(&record.end));
+            return format!("connection to {target} closed ({})", word(&record.ended_by));
         }
         format!("{} {} {target} ({})", word(&record.verdict), word(&record.via), word(&record.reason))
     }

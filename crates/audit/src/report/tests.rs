@@ -148,7 +148,7 @@ fn hostile(text: &str) -> String {
         "proxy": text, "gateway": text, "upstream": text, "enforcement": {text: text}, "limits": [text], "labels": {text: text},
         "role": text, "file": text, "file_sha256": text, "what": text, "via": text, "proto": text, "method": text, "host": text,
         "host_raw": text, "reason": text, "rule": text, "rule_src": text, "refused_by": text, "approved_by": text, "why": text,
-        "expires": text, "exe": text, "sni": text, "alpn": text, "end": text, "cause": text, "limit": text, "error": text,
+        "expires": text, "exe": text, "sni": text, "alpn": text, "ended_by": text, "cause": text, "limit": text, "error": text,
     });
     for name in ["user", "machine", "dir", "trace_id", "span_id", "key_id", "sig"] {
         all[name] = text.into();

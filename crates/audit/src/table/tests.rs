@@ -261,7 +261,7 @@ fn a01_a_forged_record_never_reaches_the_terminal() {
             "why",
             "sni",
             "alpn",
-            "end",
+            "ended_by",
             "cause",
             "limit",
             "error",

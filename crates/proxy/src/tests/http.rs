@@ -295,7 +295,7 @@ async fn p11_a_websocket_becomes_a_tunnel() {
     assert_eq!(ended.decisions(), ["allow:rule"; 2]);
     ended.closes_follow_decisions();
     for close in ended.of("close") {
-        assert_eq!(close["end"], "client");
+        assert_eq!(close["ended_by"], "client");
         assert_eq!(close["bytes_down"], answer.len(), "{close}");
         assert_eq!(close["bytes_up"], web.seen()[0].len(), "{close}");
     }
@@ -328,7 +328,7 @@ async fn r10_odd_answers_are_502() {
         let shown: String = answer.chars().take(60).collect();
         assert!(heard.starts_with("HTTP/1.1 502 exeat could not reach allowed.test"), "{shown:?}: {heard}");
         let ended = proxy.end().await;
-        assert_eq!(ended.of("close")[0]["end"], "error", "{shown:?}");
+        assert_eq!(ended.of("close")[0]["ended_by"], "error", "{shown:?}");
         assert_eq!(ended.summary.failed.len(), 1, "{shown:?}");
     }
 }
@@ -389,7 +389,7 @@ async fn a_broken_answer_is_a_reset() {
         let error = timeout(Duration::from_secs(5), client.read_to_end(&mut heard)).await.unwrap();
         assert!(error.is_err(), "HTTP/{version}: {}", String::from_utf8_lossy(&heard));
         let ended = proxy.end().await;
-        assert_eq!(ended.of("close")[0]["end"], "error");
+        assert_eq!(ended.of("close")[0]["ended_by"], "error");
     }
 }
 
@@ -581,6 +581,6 @@ async fn r03_an_exchange_has_deadlines() {
         let mut heard = Vec::new();
         let _ = timeout(Duration::from_secs(5), client.read_to_end(&mut heard)).await.expect("ends");
         let ended = proxy.end().await;
-        assert_eq!(ended.of("close")[0]["end"], end);
+        assert_eq!(ended.of("close")[0]["ended_by"], end);
     }
 }

@@ -172,7 +172,8 @@ async fn x09_an_upload_budget_is_exact() {
         assert_eq!(sent, LIMIT);
         // A reset destroys what is on its way.
         assert!(origin.bytes().len() as u64 <= LIMIT, "{}", origin.bytes().len());
-        let cut: Vec<_> = ended.of("close").into_iter().filter(|close| close["end"] == "budget").collect();
+        let cut: Vec<_> =
+            ended.of("close").into_iter().filter(|close| close["ended_by"] == "budget").collect();
         assert!(!cut.is_empty());
         let said = format!("the upload budget of 100kB is used up (grants {target})");
         assert!(cut.iter().all(|close| close["error"] == said.as_str()), "{cut:?}");
@@ -188,7 +189,7 @@ impl Ended {
         for close in self.of("close") {
             let decisions = self.of("decision");
             let of_it: Vec<_> = decisions.iter().filter(|line| line["conn"] == close["conn"]).collect();
-            assert_eq!(of_it.len(), if close["end"] == "budget" { 2 } else { 1 }, "{of_it:?}");
+            assert_eq!(of_it.len(), if close["ended_by"] == "budget" { 2 } else { 1 }, "{of_it:?}");
         }
     }
 }
@@ -207,7 +208,7 @@ async fn x09_the_last_byte_goes() {
     assert_eq!(origin.bytes().len(), 70_000);
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule"]);
-    assert_eq!(ended.of("close")[0]["end"], "client");
+    assert_eq!(ended.of("close")[0]["ended_by"], "client");
 }
 
 /// X09 for plain HTTP: the head counts with the body; the client is told why, and the origin gets no whole request.
@@ -240,7 +241,7 @@ async fn x09_requests_and_websockets() {
         ended.closes_follow_decisions_and_cuts();
         let sent: u64 = ended.of("close").iter().map(|close| close["bytes_up"].as_u64().unwrap()).sum();
         assert_eq!(sent, 20_000);
-        assert_eq!(ended.of("close")[1]["end"], "budget");
+        assert_eq!(ended.of("close")[1]["ended_by"], "budget");
     }
 
     let switch = "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
@@ -259,7 +260,7 @@ async fn x09_requests_and_websockets() {
     let ended = proxy.end().await;
     assert_eq!(ended.decisions(), ["allow:rule", "deny:budget_bytes"]);
     assert_eq!(
-        (&ended.of("close")[0]["bytes_up"], &ended.of("close")[0]["end"]),
+        (&ended.of("close")[0]["bytes_up"], &ended.of("close")[0]["ended_by"]),
         (&20_000.into(), &"budget".into())
     );
 }

@@ -62,7 +62,7 @@ async fn a_name_is_entrusted_to_the_upstream_proxy() {
         assert_eq!(decision["upstream"], format!("{NAME}:{}", upstream.port()));
         assert!(decision.get("ips").is_none() && decision["host"] == "allowed.test", "{decision}");
         assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&15.into(), &7.into()));
-        assert_eq!((&close["ip"], &close["end"]), (&"127.0.0.1".into(), &"client".into()));
+        assert_eq!((&close["ip"], &close["ended_by"]), (&"127.0.0.1".into(), &"client".into()));
         ended.closes_follow_decisions();
         assert_eq!(ended.asked, [NAME]);
         assert!(!format!("{:?}", ended.lines).contains("hunter2"));
