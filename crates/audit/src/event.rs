@@ -49,6 +49,8 @@ pub enum Event {
     Decision(Decision),
     /// A verdict on a question to the sandbox's name server.
     Dns(Question),
+    /// What a connection that is still open has moved so far.
+    Progress(Progress),
     /// A connection that was let through is over.
     Close(Close),
     /// Something a reader of the record should know.
@@ -411,6 +413,19 @@ impl Question {
     }
 }
 
+/// What a connection that is still open has moved so far.
+#[derive(Debug, Clone)]
+pub struct Progress {
+    /// The connection, as its decision names it.
+    pub conn: ConnId,
+    /// What it asked for.
+    pub target: Option<Target>,
+    /// Bytes from the sandbox to the internet, since the connection began.
+    pub bytes_up: u64,
+    /// Bytes from the internet to the sandbox, since the connection began.
+    pub bytes_down: u64,
+}
+
 /// The end of a connection that was let through. Make it with [`Close::new`] and fill in what is known.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -419,7 +434,7 @@ pub struct Close {
     pub conn: ConnId,
     /// What it asked for.
     pub target: Option<Target>,
-    /// The address that was dialled: of a connection that was left to another proxy, that one's.
+    /// The address that the connection was made to: of one that was left to another proxy, that one's. Absent if none was made.
     pub ip: Option<IpAddr>,
     /// The TLS name that the client sent.
     pub sni: Option<String>,
@@ -465,6 +480,11 @@ impl Close {
             error: None,
         }
     }
+
+    /// Whether the connection was allowed and never stood: the host was not reached, and nothing was sent to it.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.end == End::Error && self.ip.is_none()
+    }
 }
 
 /// Who or what ended a connection.
@@ -481,7 +501,7 @@ pub enum End {
     Budget,
     /// exeat cut it: the run ended, or a late refusal.
     Killed,
-    /// It broke.
+    /// It broke, or never stood.
     Error,
 }
 

@@ -45,8 +45,8 @@ pub mod verify;
 pub use attempt::Attempt;
 pub use escape::{escape, printable};
 pub use event::{
-    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, Process, Proto, Question, RuleRef, RunEnd,
-    RunStart, Source, SourceRole, Trace, Under, Via, What,
+    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, Process, Progress, Proto, Question,
+    RuleRef, RunEnd, RunStart, Source, SourceRole, Trace, Under, Via, What,
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};

@@ -20,8 +20,8 @@ use crate::escape::{clip, clip_front, escape};
 use crate::event::{Cause, End, Mode, SourceRole, What};
 use crate::tree::Tree;
 use crate::{
-    Close, ConnId, Counts, Decision, Event, Header, Note, Proto, Question, RuleRef, RunEnd, RunId, RunStart,
-    SigningKey, Source, Under, Via, hex,
+    Close, ConnId, Counts, Decision, Event, Header, Note, Progress, Proto, Question, RuleRef, RunEnd, RunId,
+    RunStart, SigningKey, Source, Under, Via, hex,
 };
 
 /// The name of the format. Fields may be added under one name; none changes its meaning.
@@ -57,6 +57,7 @@ pub(crate) fn encode(
         Event::Policy(source) => policy(common, source),
         Event::Decision(decision) => self::decision(common, header, decision),
         Event::Dns(question) => dns(common, header, question),
+        Event::Progress(progress) => self::progress(common, progress),
         Event::Close(close) => self::close(common, close),
         Event::Note(note) => self::note(common, note),
         Event::RunEnd(end) => run_end(common, counts, end),
@@ -269,6 +270,19 @@ fn ruled<'a>(common: Line<'a>, rule: Option<&'a RuleRef>, refused_by: Option<&'a
     }
 }
 
+fn progress<'a>(common: Line<'a>, progress: &'a Progress) -> Line<'a> {
+    let (host, port) = place(progress.target.as_ref());
+    Line {
+        event: "progress",
+        conn: Some(progress.conn),
+        host,
+        port,
+        bytes_up: Some(progress.bytes_up),
+        bytes_down: Some(progress.bytes_down),
+        ..common
+    }
+}
+
 fn close<'a>(common: Line<'a>, close: &'a Close) -> Line<'a> {
     let (host, port) = place(close.target.as_ref());
     Line {
@@ -314,6 +328,7 @@ fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &'a RunEnd) -> Line<'a> {
         denied: Some(counts.denied),
         would_deny: Some(counts.would_deny),
         errors: Some(counts.errors),
+        failed: Some(counts.failed),
         dropped: Some(end.dropped),
         connections: Some(end.connections),
         ..common
@@ -489,6 +504,8 @@ struct Line<'a> {
     would_deny: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     errors: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     dropped: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -67,6 +67,8 @@ pub struct Counts {
     pub would_deny: u64,
     /// Verdict `error`.
     pub errors: u64,
+    /// Allowed connections that never stood.
+    pub failed: u64,
     /// Lines of any kind.
     pub lines: u64,
 }
@@ -219,6 +221,10 @@ impl Counts {
         let (verdict, count) = match event {
             Event::Decision(decision) => (decision.verdict, decision.count),
             Event::Dns(question) => (question.verdict, question.count),
+            Event::Close(close) => {
+                self.failed = self.failed.saturating_add(u64::from(close.is_failed()));
+                return;
+            }
             _ => return,
         };
         let attempts = count.unwrap_or(1);

@@ -395,6 +395,7 @@ pub struct Record {
     pub denied: Option<u64>,
     pub would_deny: Option<u64>,
     pub errors: Option<u64>,
+    pub failed: Option<u64>,
     pub dropped: Option<u64>,
     pub connections: Option<u64>,
     pub error: Option<String>,
@@ -420,6 +421,11 @@ impl Record {
     /// Whether it is a verdict: on a request, or on a question for a name.
     pub fn is_decision(&self) -> bool {
         matches!(self.event, Kind::Decision | Kind::Dns)
+    }
+
+    /// Whether it is the close of a connection that was allowed and never stood: the host was not reached.
+    pub fn is_failed(&self) -> bool {
+        self.event == Kind::Close && self.ended_by.as_deref() == Some("error") && self.ip.is_none()
     }
 
     /// The verdict, if it is one that this version knows.
@@ -456,6 +462,8 @@ pub enum Kind {
     Decision,
     /// A verdict on a question for a name.
     Dns,
+    /// What an open connection has moved so far.
+    Progress,
     /// The end of a connection.
     Close,
     /// A remark.
@@ -475,6 +483,7 @@ impl From<String> for Kind {
             "policy" => Kind::Policy,
             "decision" => Kind::Decision,
             "dns" => Kind::Dns,
+            "progress" => Kind::Progress,
             "close" => Kind::Close,
             "note" => Kind::Note,
             "checkpoint" => Kind::Checkpoint,

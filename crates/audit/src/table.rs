@@ -82,7 +82,7 @@ fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Fi
             Kind::Close => table.close(&record)?,
             Kind::Note if filter.passes(&record) => table.note(&record)?,
             Kind::RunEnd => end = Some(record),
-            Kind::Policy | Kind::Note | Kind::Checkpoint | Kind::Other(_) => {}
+            Kind::Policy | Kind::Progress | Kind::Note | Kind::Checkpoint | Kind::Other(_) => {}
         }
     }
     table.finish()?;

@@ -310,6 +310,7 @@ impl Verifier<'_> {
                 self.policies.extend(record.policy_sha256.clone());
             }
             Kind::Decision | Kind::Dns => self.decided(line, record),
+            Kind::Close if record.is_failed() => self.counts.failed += 1,
             Kind::RunEnd => {
                 self.report.ending = Ending::Unsealed;
                 self.ended(line, record);
@@ -353,6 +354,10 @@ impl Verifier<'_> {
             if said != counted {
                 self.report.find(Finding::Counts { line, what, said, counted });
             }
+        }
+        // Records of exeat 0.1 do not have this total.
+        if let Some(said) = record.failed.filter(|said| *said != counts.failed) {
+            self.report.find(Finding::Counts { line, what: "failed", said, counted: counts.failed });
         }
         if let Some(count) = record.dropped.filter(|count| *count > 0) {
             self.report.find(Finding::Dropped { line, count });

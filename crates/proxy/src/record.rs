@@ -76,6 +76,9 @@ enum Dial {
     Unwritten(Box<Decision>, Option<Box<Denial>>),
 }
 
+/// What the record says of a dial that nobody waits for any more.
+const GIVEN_UP: &str = "given up while it was dialled";
+
 /// The decision could not be written.
 pub(crate) struct NotWritten;
 
@@ -402,7 +405,7 @@ impl<'a> Record<'a> {
     }
 
     /// The end, once: later calls change nothing, and without a decision nothing is written. Where the upload budget ran
-    /// out, that is how it ended, whatever came of it.
+    /// out, that is how it ended, whatever came of it. A dial that was given up has failed, whoever gave it up.
     pub(crate) fn close(&mut self, mut end: End, mut error: Option<String>) {
         if self.state != State::Decided {
             return;
@@ -411,6 +414,12 @@ impl<'a> Record<'a> {
         if let (Some(said), Some(target)) = (ran_out.and_then(Budget::used_up), self.target.clone()) {
             self.second(&target, Reason::BudgetBytes, said.clone());
             (end, error) = (End::Budget, Some(said));
+        }
+        if matches!(self.dial, Dial::Written)
+            && let Some(target) = &self.target
+        {
+            self.cx.tally(|tally| tally.failed(target, GIVEN_UP));
+            (end, error) = (End::Error, Some(format!("{}: {GIVEN_UP}", Reason::ConnectError)));
         }
         self.state = State::Closed;
         self.place = None;
@@ -493,9 +502,14 @@ impl<'a> Record<'a> {
 
 impl Drop for Record<'_> {
     fn drop(&mut self) {
-        if let Dial::Unwritten(decision, _) = std::mem::replace(&mut self.dial, Dial::None) {
-            let _ =
-                self.count_failed(*decision, Reason::ConnectError, "given up while it was dialled".into());
+        match std::mem::replace(&mut self.dial, Dial::None) {
+            Dial::Unwritten(decision, _) => {
+                if let Some(target) = &decision.target {
+                    self.cx.tally(|tally| tally.failed(target, GIVEN_UP));
+                }
+                let _ = self.count_failed(*decision, Reason::ConnectError, GIVEN_UP.into());
+            }
+            other => self.dial = other,
         }
         self.close(End::Killed, None);
     }

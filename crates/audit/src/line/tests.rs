@@ -18,6 +18,7 @@ fn line(header: &Header, event: &Event) -> Vec<u8> {
         denied: u64::MAX,
         would_deny: u64::MAX,
         errors: u64::MAX,
+        failed: u64::MAX,
         lines: u64::MAX,
     };
     let prev = sha256_hex(b"");
@@ -101,6 +102,12 @@ fn filled(text: &str) -> Vec<Event> {
         Event::Decision(through),
         Event::Decision(unread),
         Event::Dns(question),
+        Event::Progress(Progress {
+            conn: closed.conn,
+            target: closed.target.clone(),
+            bytes_up: u64::MAX,
+            bytes_down: u64::MAX,
+        }),
         Event::Close(closed),
         Event::Note(Note {
             what: What::PolicyReload,

@@ -258,3 +258,50 @@ fn a06_a_record_under_the_name_of_another_run_is_not_whole() {
     let named = other.parse().unwrap();
     assert_eq!(named_so(format!("{other}.jsonl")), (Standing::Tampered, vec![Finding::Name { named }]));
 }
+
+/// L17: a connection that was never made is in the totals, and a total that is wrong shows.
+#[test]
+fn l17_counts_failed_connections_in_the_totals() {
+    let dir = Dir::new();
+    let write = |name: &str| {
+        let log = Log::start_signed(Sink::create_file(&dir.join(name)).unwrap(), header(), key(1)).unwrap();
+        log.write(Event::RunStart(RunStart::default())).unwrap();
+        for conn in 1..=3 {
+            log.write(Event::Decision(allow(conn, "a.example.com:443"))).unwrap();
+        }
+        let target = crate::testing::target("a.example.com:443");
+        let progress = |bytes_up| crate::Progress {
+            conn: crate::ConnId(1),
+            target: Some(target.clone()),
+            bytes_up,
+            bytes_down: 7,
+        };
+        log.write(Event::Progress(progress(1 << 20))).unwrap();
+        let mut refused = crate::Close::new(crate::ConnId(2), crate::End::Error);
+        refused.target = Some(target.clone());
+        log.write(Event::Close(refused.clone())).unwrap();
+        // This one stood, and broke before a byte went over it.
+        let broken = crate::Close { conn: crate::ConnId(3), ip: Some([192, 0, 2, 1].into()), ..refused };
+        log.write(Event::Close(broken)).unwrap();
+        log.write(Event::Close(close(1, "a.example.com:443"))).unwrap();
+        log.write(end()).unwrap();
+        assert_eq!(log.counts().failed, 1);
+        fs::read(dir.join(name)).unwrap()
+    };
+    let bytes = write("run.jsonl");
+    let report = look(&bytes);
+    assert_eq!((report.standing(), &report.findings[..]), (Standing::Whole, &[][..]), "{report:#?}");
+    let read: Vec<Record> = Reader::new(&bytes[..]).map(Result::unwrap).collect();
+    let progress = read.iter().find(|record| record.event == Kind::Progress).unwrap();
+    assert_eq!((progress.conn, progress.bytes_up, progress.bytes_down), (Some(1), Some(1 << 20), Some(7)));
+    assert_eq!(progress.target().as_deref(), Some("a.example.com:443"));
+    let ended = read.iter().find(|record| record.event == Kind::RunEnd).unwrap();
+    assert_eq!((ended.allowed, ended.failed), (Some(3), Some(1)));
+
+    let mut less = lines(&bytes);
+    less.retain(|line| !String::from_utf8_lossy(line).contains("\"ended_by\":\"error\""));
+    less.truncate(less.len() - 1);
+    let report = look(&rechained(&less));
+    let wrong = Finding::Counts { line: less.len() as u64, what: "failed", said: 1, counted: 0 };
+    assert_eq!(report.findings, [wrong]);
+}
