@@ -22,6 +22,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("durable::l16_a_full_record_lets_the_run_go_on", full_record);
     list.once("durable::a05_a_flood_without_a_record_is_refused_as_such", flood_without_record);
     list.users("durable::a07_nothing_that_was_answered_is_lost_by_kill_9", kill_in_a_loop);
+    list.bridges("durable::l17_after_kill_9_the_record_has_what_was_sent", kill_in_an_upload);
     list.users("durable::a06_the_lock_goes_with_a_run_that_is_killed", killed_writer);
 }
 
@@ -368,4 +369,36 @@ fn kill_in_a_loop(cx: &Cx) {
         answers += served + refused;
     }
     assert!(answers > 40, "{answers} answers in 20 rounds, {cut} cut lines");
+}
+
+/// L17: exeat is killed in the middle of an upload: the record has all that was sent but what came since the last line.
+fn kill_in_an_upload(cx: &Cx) {
+    let record = cx.home().join("upload.jsonl");
+    let path = record.display().to_string();
+    let script = format!(
+        "exec 3>&1; (head -c 5000000 /dev/zero; echo sent >&3; sleep 60) | \
+         curl -sS --cacert ca.pem -T - -H Transfer-Encoding: -H 'Content-Length: 9000000' {}",
+        cx.good_url()
+    );
+    let mut live =
+        cx.exeat(["run", "--audit", &path, "--allow", &cx.good(), "--", "sh", "-c", &script]).start();
+    live.until_prints("sent");
+    let (v4, v6) = cx.good_addrs();
+    let arrived = || -> u64 {
+        let visits = [v4, v6].into_iter().flat_map(|addr| cx.bench().internet.visits(addr));
+        visits.map(|visit| visit.bytes.load(std::sync::atomic::Ordering::SeqCst)).sum()
+    };
+    wait_for(Duration::from_secs(20), "the upload", || (arrived() > 4_800_000).then_some(()));
+    live.signal(Signal::SIGKILL);
+    live.wait();
+    let log = AuditLog::read(&record);
+    assert!(log.events("close").is_empty() && log.events("run_end").is_empty());
+    let lines = log.events("progress");
+    let sent: Vec<u64> = lines.iter().map(|line| line["bytes_up"].as_u64().expect("a number")).collect();
+    assert!(
+        sent.iter().zip([1, 2, 4]).all(|(sent, mb)| (0..1_000_000).contains(&(sent - mb * 1_000_000))),
+        "{sent:?}"
+    );
+    assert!(sent.len() == 3 && sent[2] * 2 > arrived(), "{sent:?}, {} arrived", arrived());
+    assert_eq!(lines[0]["conn"], log.decision(&cx.good())["conn"]);
 }

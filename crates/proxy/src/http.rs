@@ -7,7 +7,7 @@
 use std::convert::Infallible;
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Poller, Poll, ready};
 
@@ -110,14 +110,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
     let Exchange { client, bytes, target, path, upstream } = exchange;
     let clock = Clock::start();
     let answered = AtomicBool::new(false);
-    let upstream = Metered {
-        inner: upstream,
-        up: &record.moved.up,
-        down: &record.moved.down,
-        clock: &clock,
-        answered: &answered,
-        budget: record.moved.budget.as_ref(),
-    };
+    let upstream = Metered { inner: upstream, moved: &record.moved, clock: &clock, answered: &answered };
     let (to_drive, mut driven) = oneshot::channel();
     let outcome = Mutex::new(None);
     let first = Mutex::new(Some((upstream, to_drive)));
@@ -174,7 +167,10 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
             }
             // What it ends with comes back through the answer or its body.
             _ = drive(&mut origin), if driving => driving = false,
-            () = clock.idle_for(cx.limits().idle, || cx.limits().idle) => break Err((End::Idle, None)),
+            () = clock.idle_for(cx.limits().progress.min(cx.limits().idle), || {
+                record.moved.note_time();
+                cx.limits().idle
+            }) => break Err((End::Idle, None)),
             () = &mut total => break Err((End::Budget, Some(tunnel::TOTAL_IS_OVER.to_owned()))),
             () = &mut stopping => break Err((End::Killed, None)),
         }
@@ -193,7 +189,7 @@ async fn forward(exchange: Exchange, record: &Record<'_>, cx: &Context, stop: &C
                 return Over::Cut { client, end: End::Error, error };
             };
             // Counted when they were read, and again when the tunnel passes them on.
-            moved.down.fetch_sub(upstream.read_buf.len() as u64, Ordering::Relaxed);
+            moved.take_back_down(upstream.read_buf.len() as u64);
             let early =
                 Early { up: [&parts.read_buf[..], &unread].concat(), down: upstream.read_buf.to_vec() };
             Over::Switched { client, upstream: upstream.io.into_inner().inner, early }
@@ -230,7 +226,7 @@ async fn send<'a>(
     moved: &Moved<'_>,
 ) -> Result<(Answer, Outcome), Refusal> {
     let failed = |failure| Refusal::Failed(target.clone(), failure);
-    let budget = upstream.budget;
+    let budget = upstream.moved.budget.as_ref();
     let wants_websocket = wants_websocket(&request);
     let malformed = Arc::new(AtomicBool::new(false));
     let request = outgoing(request, target, path, wants_websocket, &malformed);
@@ -437,13 +433,10 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Data<B> {
 /// The origin's socket: counts what goes over it, and bounds what may come before an answer does.
 struct Metered<'a> {
     inner: Stream,
-    up: &'a AtomicU64,
-    down: &'a AtomicU64,
+    moved: &'a Moved<'a>,
     clock: &'a Clock,
     /// The final answer's head is there.
     answered: &'a AtomicBool,
-    /// How much may go up.
-    budget: Option<&'a Budget<'a>>,
 }
 
 impl AsyncRead for Metered<'_> {
@@ -455,7 +448,7 @@ impl AsyncRead for Metered<'_> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.inner).poll_read(cx, buffer))?;
         let read = (buffer.filled().len() - before) as u64;
-        let down = self.down.fetch_add(read, Ordering::Relaxed) + read;
+        let down = self.moved.add_down(read);
         self.clock.tick();
         // R10: heads of 1xx answers without end.
         if down > limits::RESPONSE_HEAD && !self.answered.load(Ordering::Relaxed) {
@@ -472,7 +465,7 @@ impl AsyncWrite for Metered<'_> {
         bytes: &[u8],
     ) -> Poll<std::io::Result<usize>> {
         let this = &mut *self;
-        let written = match this.budget {
+        let written = match &this.moved.budget {
             None => ready!(Pin::new(&mut this.inner).poll_write(cx, bytes))?,
             Some(budget) => {
                 let inner = &mut this.inner;
@@ -486,7 +479,7 @@ impl AsyncWrite for Metered<'_> {
                 spent?
             }
         };
-        self.up.fetch_add(written as u64, Ordering::Relaxed);
+        self.moved.add_up(written as u64);
         self.clock.tick();
         Poll::Ready(Ok(written))
     }

@@ -22,6 +22,7 @@ mod http;
 pub mod limits;
 mod opening;
 mod per_host;
+mod progress;
 mod reach;
 mod record;
 mod refusals;

@@ -100,6 +100,17 @@ pub const IDLE: Duration = Duration::from_secs(15 * 60);
 /// that goes on computing for a client that has only finished its question gets twice that.
 pub const HALF_CLOSED: Duration = Duration::from_secs(60);
 
+/// Bytes after which an open connection has its first progress line in the record, both directions together; the others follow
+/// when these have doubled, so that 10 GB are some fourteen lines.
+pub const PROGRESS_FIRST: u64 = 1_000_000;
+
+/// Time after which what an open connection has moved is on record, if that is [`PROGRESS_LEAST`] or more since its last line.
+/// An open tunnel wakes up after [`HALF_CLOSED`] anyway.
+pub const PROGRESS: Duration = Duration::from_secs(60);
+
+/// See [`PROGRESS`]: connections that move little do not fill the record.
+pub const PROGRESS_LEAST: u64 = 64_000;
+
 /// Life of one tunnel, whatever it moves. A day: longer than any stage that we know of.
 pub const TOTAL: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -265,6 +276,8 @@ pub struct Limits {
     pub idle: Duration,
     /// See [`HALF_CLOSED`].
     pub half_closed: Duration,
+    /// See [`PROGRESS`].
+    pub progress: Duration,
     /// See [`TOTAL`].
     pub total: Duration,
     /// See [`DRAIN`].
@@ -290,6 +303,7 @@ impl Default for Limits {
             hello: HELLO,
             idle: IDLE,
             half_closed: HALF_CLOSED,
+            progress: PROGRESS,
             total: TOTAL,
             drain: DRAIN,
             linger: LINGER,

@@ -17,6 +17,7 @@ use crate::held::Share;
 use crate::hello::Hello;
 use crate::limits;
 use crate::per_host::Permit;
+use crate::progress::Progress;
 use crate::refusals::Told;
 use crate::reply::{Failure, Refusal};
 use crate::server::{Context, Ruling};
@@ -373,6 +374,7 @@ impl<'a> Record<'a> {
             Dial::None => {}
         }
         self.dialled = Some((addr, took));
+        self.moved.progress = Some(Progress::new(self.cx, self.conn, target.clone()));
         self.cx.tally(|tally| tally.reached(target));
         Ok(())
     }

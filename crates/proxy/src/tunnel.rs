@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::limits::{self, Limits};
+use crate::progress::Progress;
 use crate::stream::Stream;
 use crate::upload::Budget;
 
@@ -48,15 +49,17 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// What a tunnel has moved; it can be read at any moment, and is exact whatever ends the tunnel.
+/// What a connection has moved. It can be read at any moment, and is exact whatever ends the connection.
 #[derive(Debug, Default)]
 pub(crate) struct Moved<'a> {
     /// Bytes that the upstream's socket took.
-    pub(crate) up: AtomicU64,
+    up: AtomicU64,
     /// Bytes that the client's socket took.
-    pub(crate) down: AtomicU64,
+    down: AtomicU64,
     /// How much it may move up.
     pub(crate) budget: Option<Budget<'a>>,
+    /// Puts on record what was moved while the connection is open.
+    pub(crate) progress: Option<Progress<'a>>,
 }
 
 impl Moved<'_> {
@@ -66,6 +69,44 @@ impl Moved<'_> {
 
     pub(crate) fn down(&self) -> u64 {
         self.down.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add_up(&self, bytes: u64) {
+        let up = self.up.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.note_size(up, self.down());
+    }
+
+    /// Returns how many there are now.
+    pub(crate) fn add_down(&self, bytes: u64) -> u64 {
+        let down = self.down.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        self.note_size(self.up(), down);
+        down
+    }
+
+    /// Takes back bytes that were counted before they were passed on.
+    pub(crate) fn take_back_down(&self, bytes: u64) {
+        self.down.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    fn note_size(&self, up: u64, down: u64) {
+        if let Some(progress) = &self.progress {
+            progress.note_size(up, down);
+        }
+    }
+
+    /// Ends when [`note_time`](Self::note_time) is due.
+    pub(crate) async fn time_due(&self) {
+        match &self.progress {
+            Some(progress) => sleep_until(progress.time_due()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Puts on record what was moved since the last line, if a minute has passed and it is much.
+    pub(crate) fn note_time(&self) {
+        if let Some(progress) = &self.progress {
+            progress.note_time(self.up(), self.down());
+        }
     }
 }
 
@@ -110,7 +151,7 @@ pub(crate) async fn run(
         let (mut client_read, mut client_write) = halves(&mut client);
         let (mut upstream_read, mut upstream_write) = halves(&mut upstream);
         let up = async {
-            let mut count = Count { bytes: &moved.up, clock: &clock, budget: moved.budget.as_ref() };
+            let mut count = Count { moved, direction: Direction::Up, clock: &clock };
             count.write_all(&mut upstream_write, &early.up).await.map_err(Broken::upstream)?;
             drop(early.up);
             pump(&mut client_read, &mut upstream_write, pool, count)
@@ -123,7 +164,7 @@ pub(crate) async fn run(
             Ok(())
         };
         let down = async {
-            let mut count = Count { bytes: &moved.down, clock: &clock, budget: None };
+            let mut count = Count { moved, direction: Direction::Down, clock: &clock };
             let answer = async {
                 let written = count.write_all(&mut client_write, &early.down).await;
                 written.map_err(|error| (Side::Writing, error))?;
@@ -166,9 +207,12 @@ pub(crate) async fn run(
             },
             sent = stopped => Over::Done(if sent.is_ok() { who_ended() } else { End::Killed }),
             // A peer that is gone looks like one that has only finished its side.
-            () = clock.idle_for(limits.half_closed, || match first_end.load(Ordering::Relaxed) {
-                0 => limits.idle,
-                _ => limits.half_closed.min(limits.idle),
+            () = clock.idle_for(limits.half_closed.min(limits.progress), || {
+                moved.note_time();
+                match first_end.load(Ordering::Relaxed) {
+                    0 => limits.idle,
+                    _ => limits.half_closed.min(limits.idle),
+                }
             }) => Over::Done(End::Idle),
             () = tokio::time::sleep(limits.total) => Over::Total,
         }
@@ -242,7 +286,7 @@ pub(crate) fn send_now(upstream: &Stream, bytes: &[u8], moved: &Moved<'_>) -> io
             }
         }
     };
-    moved.up.fetch_add(taken as u64, Ordering::Relaxed);
+    moved.add_up(taken as u64);
     Ok(taken)
 }
 
@@ -276,19 +320,26 @@ impl Clock {
     }
 }
 
+/// Counts the bytes of one direction.
 struct Count<'a> {
-    bytes: &'a AtomicU64,
+    moved: &'a Moved<'a>,
+    direction: Direction,
     clock: &'a Clock,
-    budget: Option<&'a Budget<'a>>,
+}
+
+#[derive(Clone, Copy)]
+enum Direction {
+    Up,
+    Down,
 }
 
 impl Count<'_> {
     /// Writes all, counting each part as it is taken.
     async fn write_all(&mut self, to: &mut WriteHalf<'_>, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
-            let taken = match self.budget {
-                None => to.write(bytes).await?,
-                Some(budget) => {
+            let taken = match (self.direction, &self.moved.budget) {
+                (Direction::Down, _) | (_, None) => to.write(bytes).await?,
+                (Direction::Up, Some(budget)) => {
                     let mut write = |cx: &mut std::task::Context<'_>, part: usize| {
                         Pin::new(&mut *to).poll_write(cx, bytes.get(..part).unwrap_or_default())
                     };
@@ -298,7 +349,10 @@ impl Count<'_> {
             if taken == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
-            self.bytes.fetch_add(taken as u64, Ordering::Relaxed);
+            match self.direction {
+                Direction::Up => self.moved.add_up(taken as u64),
+                Direction::Down => drop(self.moved.add_down(taken as u64)),
+            }
             self.clock.tick();
             bytes = bytes.get(taken..).unwrap_or_default();
         }

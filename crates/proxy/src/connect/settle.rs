@@ -1,7 +1,6 @@
 //! Settles a tunnel that may carry anything, by the first bytes of its client. What the server says before is passed on.
 
 use std::io;
-use std::sync::atomic::Ordering;
 
 use exeat_audit::End;
 use exeat_policy::{Ech, Target};
@@ -63,6 +62,10 @@ impl Tunnel {
             let ready = tokio::select! {
                 // Bytes of the client are looked at, also where the server's have come as well.
                 biased;
+                () = moved.time_due() => {
+                    moved.note_time();
+                    continue;
+                }
                 ready = client.readable(), if listen => ready.map(|()| Ready::Client).map_err(of_client),
                 ready = upstream.writable(), if free > 0 => ready.map(|()| Ready::Up).map_err(of_server),
                 ready = client.writable(), if !early.down.is_empty() => ready.map(|()| Ready::Down).map_err(of_client),
@@ -89,7 +92,7 @@ impl Tunnel {
                 Ready::Down => client
                     .try_write(&early.down)
                     .map(|taken| {
-                        moved.down.fetch_add(taken as u64, Ordering::Relaxed);
+                        moved.add_down(taken as u64);
                         early.down.drain(..taken);
                         Step::Down
                     })

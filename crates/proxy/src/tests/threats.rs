@@ -613,3 +613,129 @@ async fn l16_a_full_record_lets_nothing_more_out() {
     let bytes: usize = ended.lines.iter().map(|line| line.to_string().len() + 1).sum();
     assert!(bytes as u64 <= size, "{bytes}");
 }
+
+/// Lines of an event in the record of a proxy that goes on.
+fn recorded(proxy: &Proxy, event: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(proxy.dir.join("record.jsonl")).unwrap();
+    let lines = text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines.filter(|line| line["event"] == event).collect()
+}
+
+/// L17: while a connection is open, the record has what it moved, of every kind: a line for each doubling from 1 MB on.
+#[tokio::test]
+async fn l17_the_record_has_the_bytes_of_open_connections() {
+    const MB: usize = 1_000_000;
+    let sent = vec![b'\0'; 5 * MB];
+    for kind in ["tunnel", "socks5", "http", "silent client", "websocket"] {
+        let origin = origin(match kind {
+            "silent client" => Box::leak(vec![b'\0'; 5 * MB].into_boxed_slice()),
+            "websocket" => {
+                b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                  Sec-WebSocket-Accept: a\r\n\r\n"
+            }
+            _ => b"",
+        })
+        .await;
+        let port = origin.port();
+        let target = format!("127.0.0.1:{port}");
+        let proxy = setup(&[&target]).start().await;
+        let mut client = match kind {
+            "tunnel" | "silent client" => proxy.ask(Way::Tcp, &target).await.0,
+            "socks5" => {
+                let mut client = proxy.socks(Way::Tcp).await;
+                let ask = [&[5, 1, 0, 5, 1, 0, 1, 127, 0, 0, 1], &port.to_be_bytes()[..]].concat();
+                client.write_all(&ask).await.unwrap();
+                client.read_exact(&mut [0; 12]).await.unwrap();
+                client
+            }
+            kind => {
+                let mut client = proxy.connect(Way::Tcp).await;
+                let fields = match kind {
+                    "http" => "Content-Length: 6000000",
+                    _ => "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Key: k",
+                };
+                let method = if kind == "http" { "POST" } else { "GET" };
+                let ask = format!("{method} http://{target}/ HTTP/1.1\r\nHost: {target}\r\n{fields}\r\n\r\n");
+                client.write_all(ask.as_bytes()).await.unwrap();
+                if kind == "websocket" {
+                    read_head(&mut *client).await;
+                }
+                client
+            }
+        };
+        let direction = if kind == "silent client" {
+            client.read_exact(&mut vec![0; 5 * MB]).await.unwrap();
+            "bytes_down"
+        } else {
+            client.write_all(&sent).await.unwrap();
+            eventually(|| origin.bytes().len() >= 5 * MB).await;
+            "bytes_up"
+        };
+        eventually(|| recorded(&proxy, "progress").len() == 3).await;
+        let lines = recorded(&proxy, "progress");
+        for (line, least) in lines.iter().zip([MB, 2 * MB, 4 * MB]) {
+            let moved = usize::try_from(line[direction].as_u64().unwrap()).unwrap();
+            assert!((least..least + MB).contains(&moved), "{kind}: {line}");
+            assert_eq!((&line["host"], &line["port"]), (&"127.0.0.1".into(), &port.into()), "{kind}");
+            assert_eq!(line["conn"], recorded(&proxy, "decision")[0]["conn"], "{kind}");
+        }
+        assert!(recorded(&proxy, "close").is_empty(), "{kind}");
+        drop(client);
+        let ended = proxy.end().await;
+        assert!(ended.of("close")[0][direction].as_u64() >= Some(5 * MB as u64), "{kind}");
+        assert_eq!(ended.of("progress").len(), 3, "{kind}");
+    }
+}
+
+/// L17: what was moved since the last line is on record a minute later, if it is 64 kB or more.
+#[tokio::test]
+async fn l17_the_record_has_the_bytes_of_quiet_connections_after_a_minute() {
+    // To a client that speaks, and to one that does not: its tunnel may still become anything.
+    for first in [&b"\0hello"[..], b""] {
+        let origin = origin(Box::leak(vec![b'\0'; 70_000].into_boxed_slice())).await;
+        let target = format!("127.0.0.1:{}", origin.port());
+        let mut given = setup(&[&target]);
+        given.limits.progress = Duration::from_millis(200);
+        let proxy = given.start().await;
+        let (mut client, _) = proxy.ask(Way::Tcp, &target).await;
+        client.write_all(first).await.unwrap();
+        client.read_exact(&mut vec![0; 70_000]).await.unwrap();
+        eventually(|| recorded(&proxy, "progress").len() == 1).await;
+        let line = recorded(&proxy, "progress").remove(0);
+        assert_eq!((&line["bytes_up"], &line["bytes_down"]), (&first.len().into(), &70_000.into()));
+        client.write_all(&[b'\0'; 10_000]).await.unwrap();
+        sleep(Duration::from_millis(600)).await;
+        assert_eq!(recorded(&proxy, "progress").len(), 1, "little has moved since");
+        proxy.end().await;
+    }
+}
+
+/// L17: a dial that nobody waits for any more is a failure on record, and at the end of the run: the host was not reached.
+#[tokio::test]
+async fn l17_a_dial_that_was_given_up_has_failed() {
+    // A full queue makes loopback silent.
+    let silent = TcpSocket::new_v4().unwrap();
+    silent.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let silent = silent.listen(1).unwrap();
+    let dark = silent.local_addr().unwrap();
+    let mut fill = Vec::new();
+    let connect = || TcpSocket::new_v4().unwrap().connect(dark);
+    while let Ok(Ok(stream)) = timeout(Duration::from_millis(100), connect()).await {
+        fill.push(stream);
+    }
+    let target = dark.to_string();
+    let proxy = setup(&[&target]).start().await;
+    let mut client = proxy.connect(Way::Tcp).await;
+    client
+        .write_all(format!("CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n").as_bytes())
+        .await
+        .unwrap();
+    eventually(|| recorded(&proxy, "decision").len() == 1).await;
+    let log = proxy.cx.log().clone();
+    let ended = proxy.end().await;
+    let close = ended.of("close")[0];
+    assert_eq!((&close["ended_by"], close.get("ip")), (&"error".into(), None), "{close}");
+    assert_eq!(close["error"], "connect_error: given up while it was dialled");
+    assert_eq!((ended.summary.failed.len(), ended.summary.reached), (1, 0));
+    assert_eq!((log.counts().allowed, log.counts().failed), (1, 1));
+}
