@@ -395,8 +395,38 @@ pub(crate) fn prefer(thread: libc::pid_t) {
     // process.
     unsafe {
         let policy = libc::SCHED_RR | libc::SCHED_RESET_ON_FORK;
-        if libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const lowest) != 0 {
-            libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, thread, -20);
+        if libc::syscall(libc::SYS_sched_setscheduler, thread, policy, &raw const lowest) != 0
+            && libc::syscall(libc::SYS_setpriority, libc::PRIO_PROCESS, thread, -20) != 0
+        {
+            take_short_slices(thread);
+        }
+    }
+}
+
+/// Asks for the shortest time slices: a thread that has them runs soon after it is woken. Everybody may ask (Linux 6.12,
+/// `__setparam_fair` in kernel/sched/syscalls.c).
+fn take_short_slices(thread: libc::pid_t) {
+    /// `struct sched_attr` as it was at first (sched_setattr(2)).
+    #[repr(C)]
+    #[derive(Default)]
+    struct Attributes {
+        size: u32,
+        policy: u32,
+        flags: u64,
+        nice: i32,
+        priority: u32,
+        /// Nanoseconds: the least that the kernel takes.
+        runtime: u64,
+        deadline: u64,
+        period: u64,
+    }
+    const SIZE: u32 = 48;
+    let mut attributes = Attributes::default();
+    // SAFETY: a live local of that size.
+    unsafe {
+        if libc::syscall(libc::SYS_sched_getattr, thread, &raw mut attributes, SIZE, 0) == 0 {
+            (attributes.size, attributes.runtime) = (SIZE, 100_000);
+            libc::syscall(libc::SYS_sched_setattr, thread, &raw const attributes, 0);
         }
     }
 }
