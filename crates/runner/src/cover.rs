@@ -27,6 +27,7 @@ use crate::view::{is_mask, mount_point};
 use exeat_files::names::{Row, joined, rows};
 use exeat_files::quarantine::{FileId, Found, Leftovers, Watch};
 
+mod branches;
 mod remount;
 mod watchdog;
 

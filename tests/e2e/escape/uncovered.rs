@@ -10,11 +10,12 @@ use std::time::Duration;
 use e2e::case::{Cases, Cx};
 use e2e::run::Live;
 use e2e::wait_for;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{Signal, kill};
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_a_file_that_the_host_replaces", replaced);
     list.matrix("escape::b11_covers_again_what_the_host_replaces", covered_again);
+    list.users("escape::b11_goes_on_where_the_host_sets_what_a_branch_follows", tracked);
     list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
     list.once("escape::b11_what_the_host_mounts", mounts);
@@ -116,6 +117,42 @@ fn covered_again(cx: &Cx) {
     let log = done.record();
     assert_eq!(log.events("note").iter().filter(|note| note["what"] == "uncovered").count(), 2);
     assert_eq!(log.events("run_end")[0]["cause"], "exit");
+}
+
+/// Host programs may replace a configuration twice before the first cover stands again. Whose the second file is cannot be told then, and
+/// need not be where it only says which branch follows which.
+fn tracked(cx: &Cx) {
+    let git = |words: &[&str]| {
+        cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
+    };
+    git(&["init", "-q", "-b", "main", "."]);
+    git(&["config", "remote.origin.url", "https://git.test/a.git"]);
+    let fake = ["remote.origin.url", "https://evil.test/a.git"];
+    for (settings, goes_on) in [
+        ([["branch.main.remote", "origin"], ["branch.main.merge", "refs/heads/main"]], true),
+        ([["branch.main.remote", "."], ["branch.main.rebase", "true"]], true),
+        ([["branch.main.remote", "origin"], ["core.fsmonitor", "./x"]], false),
+        ([["branch.main.remote", "https://evil.test/"], ["branch.main.rebase", "false"]], false),
+        ([fake, ["branch.main.remote", "origin"]], false),
+    ] {
+        let script = "echo ready; read -r go; echo evil >>.git/config || exit 7";
+        let mut live = cx.sh(&[], script).stdin_open().start();
+        live.until_prints("ready");
+        let helper = live.pids("sandbox-mounts")[0];
+        kill(helper, Signal::SIGSTOP).expect("a signal");
+        for [key, value] in settings {
+            git(&["config", key, value]);
+        }
+        kill(helper, Signal::SIGCONT).expect("a signal");
+        std::thread::sleep(Duration::from_millis(300));
+        assert_eq!(live.ended(), !goes_on, "{settings:?}");
+        let done = live.wait();
+        if goes_on {
+            done.exits(7).says(".git/config` was replaced on the host");
+        } else {
+            done.exits(137).says(".git/config` was replaced, renamed or removed on the host");
+        }
+    }
 }
 
 /// A stage that waits for the moment between the host's rename and the new cover. What it has written ends the run.

@@ -27,6 +27,8 @@ use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 
+use super::branches::{MOST, differ_in_branches};
+
 /// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;
 /// Renames over one name that are covered without a pause.
@@ -74,6 +76,8 @@ struct Covered {
     /// The host removed the file.
     was_removed: bool,
     lease: Option<Lease>,
+    /// What a git configuration said when it was covered last, and nobody but the host can have written it.
+    content: Option<Vec<u8>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -156,8 +160,11 @@ impl CoverList {
                 let is_stub = status.renames > 0;
                 self.kept.push(Kept { watch, name, places: vec![place], is_stub, current: -1, status });
                 let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
+                // The stage has not been started.
+                let content =
+                    open_regular(host).ok().and_then(|file| read_configuration(host, File::from(file)));
                 let (host, was_removed, lease) = (host.to_path_buf(), false, None);
-                new.insert(Covered { host, number, status, places, state, was_removed, lease });
+                new.insert(Covered { host, number, status, places, state, was_removed, lease, content });
             }
         }
         Ok(())
@@ -369,10 +376,46 @@ impl Remounts {
                 }
             }
         }
+        for _ in 0..ATTEMPTS {
+            match self.accept(key) {
+                Ok(true) => return Ok(Fate::Restored),
+                Ok(false) => break,
+                Err(why) => tracing::debug!(%why, ?key, "a configuration is looked at again"),
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
         if let Some(cover) = self.covers.get_mut(key) {
             cover.state = State::Doubtful;
         }
         Ok(Fate::Lost)
+    }
+
+    /// Covers a git configuration that the stage may have written, if it says nothing that it may not say whoever has written it.
+    ///
+    /// # Errors
+    /// Why it could not be told: it is being replaced or written.
+    fn accept(&mut self, key: &Name) -> io::Result<bool> {
+        let cover = self.covered(key)?;
+        let (number, Some(old)) = (cover.number, cover.content.clone()) else { return Ok(false) };
+        let helper = self.helper.as_ref().ok_or(io::ErrorKind::NotConnected)?;
+        let status = helper.mount_anew(number)?;
+        let cover = self.covered(key)?;
+        cover.lease = None;
+        // From here on nobody can write to it unseen.
+        let lease = cover.lease(status.mounted)?;
+        let Some(new) = read_configuration(&cover.host, lease.file()) else { return Ok(false) };
+        if !differ_in_branches(&old, &new) {
+            return Ok(false);
+        }
+        // Of what happened before it was mounted, nothing counts.
+        self.read_events()?;
+        if self.status(number)? != status {
+            return Err(io::ErrorKind::ResourceBusy.into());
+        }
+        let cover = self.covered(key)?;
+        (cover.state, cover.status, cover.lease, cover.content) =
+            (State::Covered, status, Some(lease), Some(new));
+        Ok(true)
     }
 
     /// Sees to it that a file that was replaced is covered. False: it was replaced once more after the cover stood.
@@ -414,6 +457,8 @@ impl Remounts {
                 Ok(false)
             }
             (State::New | State::Replaced, Ok(lease)) if !has_gaps => {
+                // Not by its name, which may lead to the next file already.
+                cover.content = read_configuration(&cover.host, lease.file());
                 (cover.state, cover.lease, cover.status) = (State::Covered, Some(lease), status);
                 Ok(true)
             }
@@ -549,6 +594,14 @@ fn separate(path: &Path) -> io::Result<()> {
         fchown(&copy, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
     }
     copy.set_permissions(meta.permissions())
+}
+
+/// The bytes of a file, if it is named as git's configuration is.
+fn read_configuration(path: &Path, file: impl io::Read) -> Option<Vec<u8>> {
+    path.file_name().filter(|name| *name == "config")?;
+    let mut bytes = Vec::new();
+    file.take(MOST as u64 + 1).read_to_end(&mut bytes).ok()?;
+    (bytes.len() <= MOST).then_some(bytes)
 }
 
 fn mask() -> AddWatchFlags {

@@ -33,6 +33,12 @@ impl Lease {
         Ok(Self(file))
     }
 
+    /// The file, at its start unless it was read before.
+    #[must_use]
+    pub fn file(&self) -> &File {
+        &self.0
+    }
+
     /// Whether nobody waits to write to the file.
     #[must_use]
     pub fn is_quiet(&self) -> bool {

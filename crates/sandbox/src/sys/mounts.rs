@@ -137,6 +137,16 @@ impl InsideMounts {
         self.ask(&[&b"?"[..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
     }
 
+    /// Mounts the file that has the name now, whoever has put it there, and counts from there on.
+    ///
+    /// # Errors
+    /// What openat2(2), open_tree(2) and move_mount(2) say, `EMLINK` for a file with a second name, and `TimedOut` where the process
+    /// does not answer within two seconds.
+    pub fn mount_anew(&self, number: usize) -> io::Result<KeptStatus> {
+        let number = u32::try_from(number).map_err(io::Error::other)?;
+        self.ask(&[&b"="[..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
+    }
+
     /// Mounts what is at `source` in the sandbox at `target`. Follows no symbolic link.
     ///
     /// # Errors
@@ -214,6 +224,10 @@ fn serve(control: RawFd, events: RawFd, namespace: RawFd, user: Option<(u32, u32
                     let status = kept.map(|kept| Answer { status: kept.status, ..Answer::default() });
                     answer(control, status.ok_or(Errno::EINVAL));
                 }
+                [b'=', number @ ..] => {
+                    let number = number.try_into().map_or(u32::MAX, u32::from_ne_bytes);
+                    answer(control, mount_anew(events, kept, &mut new, number));
+                }
                 paths => answer(control, bind(paths)),
             }
         }
@@ -237,6 +251,18 @@ fn bind(paths: &[u8]) -> Result<Answer, Errno> {
     Ok(Answer { status: KeptStatus { mounted, ..KeptStatus::default() }, over, number, ..Answer::default() })
 }
 
+/// Mounts the file that has a kept name now, and takes the two numbers for the same.
+fn mount_anew(events: RawFd, kept: &mut [Kept], new: &mut NewFiles, number: u32) -> Result<Answer, Errno> {
+    let file = usize::try_from(number).ok().and_then(|number| kept.get_mut(number)).ok_or(Errno::EINVAL)?;
+    let (mounted, current) = file.mount(events);
+    let (mounted, _) = mounted?;
+    (file.current, file.status.mounted, file.status.mounts) = (current, mounted, file.status.renames);
+    let status = file.status;
+    // What has happened since then counts.
+    note_renames(events, kept, new);
+    Ok(Answer { status, ..Answer::default() })
+}
+
 /// Mounts the files that were renamed over others.
 fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
     note_renames(events, kept, new);
@@ -246,22 +272,8 @@ fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
         if wanted == file.status.mounts {
             continue;
         }
-        let (mut mounted, mut current) = (Ok((Mounted::default(), 0)), -1);
         let is_first = file.is_stub && wanted == 1;
-        for path in &file.places {
-            mounted = Opened::at(path).and_then(|it| place(&it, &it, libc::MOUNT_ATTR_RDONLY));
-            if mounted.is_err() {
-                break;
-            }
-        }
-        // Two renames over one name, one after the other, are one event to the kernel (inotify_merge). What changes for the file
-        // that is replaced is an event too, and keeps them apart.
-        if let (Ok(_), Some(path)) = (mounted, file.places.first()) {
-            // SAFETY: the path is a C string.
-            let watched = unsafe { libc::inotify_add_watch(events, path.as_ptr(), NEW_FILE) };
-            mounted = Errno::result(watched).and(mounted);
-            current = watched;
-        }
+        let (mut mounted, current) = file.mount(events);
         file.current = current;
         note_renames(events, kept, new);
         // A stub is no file that was renamed, and nobody else has had it.
@@ -280,6 +292,25 @@ fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
         {
             (*mounts, *last) = (wanted, mounted);
         }
+    }
+}
+
+impl Kept {
+    /// Mounts the file that has the name now at each place. Returns its watch, too.
+    fn mount(&self, events: RawFd) -> (Result<(Mounted, u64), Errno>, i32) {
+        let mut mounted = Err(Errno::ENOENT);
+        for path in &self.places {
+            mounted = Opened::at(path).and_then(|it| place(&it, &it, libc::MOUNT_ATTR_RDONLY));
+            if mounted.is_err() {
+                break;
+            }
+        }
+        // Two renames over one name, one after the other, are one event to the kernel (inotify_merge). What changes for the file
+        // that is replaced is an event too, and keeps them apart.
+        let (Ok(_), Some(path)) = (mounted, self.places.first()) else { return (mounted, -1) };
+        // SAFETY: the path is a C string.
+        let watch = unsafe { libc::inotify_add_watch(events, path.as_ptr(), NEW_FILE) };
+        (Errno::result(watch).and(mounted), watch)
     }
 }
 

@@ -1,0 +1,110 @@
+//! What a git configuration may say whoever has written it: which branch follows which.
+
+use std::collections::HashSet;
+
+/// Bytes of a configuration that is compared.
+pub(super) const MOST: usize = 256 << 10;
+
+/// Whether two configurations differ in nothing but in sections that say which branch follows which branch of a remote that both
+/// know, as `git push -u` and `git checkout -b NAME REMOTE/NAME` write them. Such a section has git run nothing, and leads it to no
+/// other place.
+pub(super) fn differ_in_branches(one: &[u8], other: &[u8]) -> bool {
+    let (Ok(one), Ok(other)) = (std::str::from_utf8(one), std::str::from_utf8(other)) else { return false };
+    // The sections that are left are the same, byte for byte: so are the remotes.
+    without_branches(one).is_some_and(|rest| without_branches(other) == Some(rest))
+}
+
+/// The sections of a configuration that are more than this. `None` where a line goes on in the next one: then a header may be part
+/// of a value.
+fn without_branches(text: &str) -> Option<Vec<&str>> {
+    if text.contains(['\\', '\r', '\0']) || !(text.is_empty() || text.ends_with('\n')) {
+        return None;
+    }
+    let mut starts: Vec<usize> = text.match_indices("\n[").map(|(at, _)| at + 1).collect();
+    starts.insert(0, 0);
+    let ends = starts.iter().skip(1).copied().chain([text.len()]);
+    let sections: Vec<&str> =
+        starts.iter().zip(ends).filter_map(|(start, end)| text.get(*start..end)).collect();
+    let remotes: HashSet<&str> =
+        sections.iter().filter_map(|section| quoted(section.lines().next()?, "remote")).collect();
+    Some(sections.into_iter().filter(|section| !is_branch(section, &remotes)).collect())
+}
+
+/// The name in `[KIND "NAME"]`, of letters that mean nothing else.
+fn quoted<'a>(header: &'a str, kind: &str) -> Option<&'a str> {
+    let name = header.strip_prefix('[')?.strip_prefix(kind)?.strip_prefix(" \"")?.strip_suffix("\"]")?;
+    is_name(name).then_some(name)
+}
+
+fn is_branch(section: &str, remotes: &HashSet<&str>) -> bool {
+    let mut lines = section.lines();
+    lines.next().is_some_and(|header| quoted(header, "branch").is_some())
+        && lines.all(|line| match line.strip_prefix('\t').and_then(|line| line.split_once(" = ")) {
+            // Anything else is an address or a path.
+            Some(("remote", remote)) => remote == "." || remotes.contains(remote),
+            Some(("merge", branch)) => branch.strip_prefix("refs/heads/").is_some_and(is_name),
+            Some(("rebase", value)) => ["true", "false"].contains(&value),
+            _ => false,
+        })
+}
+
+fn is_name(name: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/+@".contains(c);
+    !name.is_empty() && !name.starts_with('-') && name.chars().all(is_plain)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::differ_in_branches;
+
+    const OLD: &str = "[core]\n\tbare = false\n[remote \"origin\"]\n\turl = https://git.test/a.git\n";
+
+    fn differs(new: &str) -> bool {
+        differ_in_branches(OLD.as_bytes(), new.as_bytes())
+    }
+
+    #[test]
+    fn what_a_branch_follows_may_be_added_changed_and_removed() {
+        let main = "[branch \"main\"]\n\tremote = origin\n\tmerge = refs/heads/main\n";
+        let other = "[branch \"a/b\"]\n\tremote = .\n\tmerge = refs/heads/main\n\trebase = true\n";
+        assert!(differs(OLD));
+        assert!(differs(&format!("{OLD}{main}")));
+        assert!(differs(&format!("{main}{OLD}{other}")));
+        assert!(differ_in_branches(format!("{OLD}{main}").as_bytes(), OLD.as_bytes()));
+        assert!(differ_in_branches(b"", b"[branch \"x\"]\n\tremote = .\n"));
+    }
+
+    #[test]
+    fn nothing_else_may() {
+        for more in [
+            "[core]\n\tfsmonitor = sh x\n",
+            "[branch \"x\"]\n\tremote = https://evil.test/\n",
+            "[branch \"x\"]\n\tremote = ../evil\n",
+            "[branch \"x\"]\n\tremote = ext::sh\n",
+            "[branch \"x\"]\n\tremote = other\n",
+            "[branch \"x\"]\n\tmerge = refs/heads/a b\n",
+            "[branch \"x\"]\n\tmerge = refs/tags/a\n",
+            "[branch \"x\"]\n\tpushRemote = origin\n",
+            "[branch \"x\"]\n\tremote = origin ; x\n",
+            "[branch \"x\"]\n\tremote = origin\n[core]\n\thooksPath = x\n",
+            "[branch \"x\"] fsmonitor = x\n",
+            "[branch \"x\"]\n\t[core] fsmonitor = x\n",
+            "[branch \"x\"]\n [core]\n",
+            "[branch \"x\"]\n\tremote = origin\\\n",
+            "[branch \"x\"]\n\tremote = origin",
+            "[branch \"x\"]\n\n",
+            "[branch \"x\"]\r\n\tremote = origin\n",
+            "[remote \"up\"]\n\turl = https://git.test/b.git\n",
+            "\turl = https://evil.test/\n",
+            "\t\u{feff}[branch \"x\"]\n",
+        ] {
+            assert!(!differs(&format!("{OLD}{more}")), "{more:?}");
+        }
+        assert!(!differs("[core]\n\tbare = false\n"), "a section is gone");
+        let swapped = "[remote \"origin\"]\n\turl = https://git.test/a.git\n[core]\n\tbare = false\n";
+        assert!(!differs(swapped), "the last value of a key counts: the order is kept");
+        let within = OLD.replace("\tbare", "[branch \"x\"]\n\tremote = origin\n\tbare");
+        assert!(!differs(&within), "a key has come to another section");
+        assert!(!differ_in_branches(b"\xff\n", b"\xff\n[branch \"x\"]\n\tremote = .\n"));
+    }
+}
