@@ -10,7 +10,7 @@ use std::io::{self, BufRead, Write};
 use serde_json::Value;
 
 use crate::line::ascii_json;
-use crate::query::{Reader, Record};
+use crate::query::{Filter, Kind, Reader, Record};
 
 pub mod ocsf;
 
@@ -58,20 +58,27 @@ pub struct Exported {
     pub passed_over: u64,
 }
 
-/// Exports what is left of a record; `live` hands each line on before the next one is read. What is wrong with it is in [`Reader::flaws`] afterwards.
+/// Exports what is left of a record, of the time that is asked for; `live` hands each line on before the next one is read. What is wrong with it is in [`Reader::flaws`] afterwards.
 ///
 /// # Errors
 ///
 /// Those of reading the record and of the writer.
 pub fn export<R: BufRead>(
     reader: &mut Reader<R>,
+    time: &Filter,
     exporter: &mut dyn Exporter,
     out: &mut dyn Write,
     live: bool,
 ) -> io::Result<Exported> {
     let mut exported = Exported::default();
     while let Some(record) = reader.next() {
-        if exporter.line(&record?, reader.raw(), out)? {
+        let record = record?;
+        if !time.covers(&record) {
+            // Later lines may need what the first one says of the run.
+            if record.event == Kind::RunStart {
+                exporter.line(&record, reader.raw(), &mut io::sink())?;
+            }
+        } else if exporter.line(&record, reader.raw(), out)? {
             exported.written += 1;
             if live {
                 out.flush()?;

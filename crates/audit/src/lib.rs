@@ -34,6 +34,7 @@ pub mod place;
 pub mod query;
 pub mod replay;
 pub mod report;
+pub mod select;
 mod sink;
 pub mod summary;
 pub mod table;

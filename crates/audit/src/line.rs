@@ -163,7 +163,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
 }
 
 /// A path, of which the end says most.
-fn path(path: &OsStr, max: usize) -> Cow<'_, str> {
+pub(crate) fn path(path: &OsStr, max: usize) -> Cow<'_, str> {
     match path.to_str() {
         // What JSON alone escapes is back when a reader has taken it out, and paints the terminal then.
         Some(text) if text.chars().all(|c| c != '\\' && (c.is_alphanumeric() || matches!(c, ' '..='~'))) => {
@@ -580,8 +580,8 @@ pub(crate) mod max {
     pub(super) const COMMAND: usize = 192;
     pub(super) const USER: usize = 64;
     /// A node name has at most 64 bytes (uname(2)).
-    pub(super) const MACHINE: usize = 64;
-    pub(super) const DIR: usize = 192;
+    pub(crate) const MACHINE: usize = 64;
+    pub(crate) const DIR: usize = 192;
     pub(super) const TRACE: usize = 32;
     pub(super) const SPAN: usize = 16;
     pub(super) const WORD: usize = 32;
@@ -600,8 +600,8 @@ pub(crate) mod max {
     pub(super) const LIMIT: usize = 46;
     /// Labels of a run; the rest is counted.
     pub(super) const LABELS: usize = 10;
-    pub(super) const LABEL_KEY: usize = 32;
-    pub(super) const LABEL_VALUE: usize = 64;
+    pub(crate) const LABEL_KEY: usize = 32;
+    pub(crate) const LABEL_VALUE: usize = 64;
 }
 
 #[cfg(test)]

@@ -2,6 +2,7 @@
 //!
 //! Reads no policy and prints nothing. What it makes is for its owner alone: directories 0700, files 0600.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -14,10 +15,13 @@ use nix::unistd::geteuid;
 
 use crate::query::{Kind, Record};
 use crate::sink::OpenError;
-use crate::{RunId, Sink, is_being_written};
+use crate::{Moment, RunId, Sink, is_being_written};
 
 /// Bytes at the end of a record in which its last line is looked for.
 const TAIL: u64 = 16 * 1024;
+
+/// Letters of a run's name that say the millisecond in which it was made: a later run does not make fewer ambiguous.
+const SHORT: usize = 10;
 
 /// Runs that an ambiguous prefix is answered with at most.
 const MAX_CANDIDATES: usize = 5;
@@ -96,7 +100,35 @@ impl Place {
     pub fn list(&self, limit: usize) -> Result<Vec<RunSummary>, Error> {
         let mut runs = self.runs()?;
         runs.truncate(limit);
-        Ok(runs.into_iter().map(|run| RunSummary::of(run, self.path_for(run))).collect())
+        Ok(runs
+            .into_iter()
+            .map(|run| {
+                let path = self.path_for(run);
+                let file = open(&path);
+                RunSummary::read(path, file)
+            })
+            .collect())
+    }
+
+    /// The records kept here, the newest first.
+    pub fn records(&self) -> Result<Vec<PathBuf>, Error> {
+        Ok(self.runs()?.into_iter().map(|run| self.path_for(run)).collect())
+    }
+
+    /// The shortest names by which these runs are found here, each with at least [`SHORT`] letters, in the order of the runs.
+    pub fn short_names(&self) -> Result<BTreeMap<RunId, String>, Error> {
+        let runs: Vec<String> = self.runs()?.iter().map(RunId::to_string).collect();
+        let common = |a: &str, b: Option<&String>| {
+            b.map_or(0, |b| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count())
+        };
+        // They are sorted, so a run shares most with one beside it.
+        let name = |(at, run): (usize, &String)| {
+            let before = at.checked_sub(1).and_then(|at| runs.get(at));
+            let shared = common(run, before).max(common(run, runs.get(at + 1)));
+            let short = run.get(..SHORT.max(shared + 1)).unwrap_or(run).to_owned();
+            Some((run.parse().ok()?, short))
+        };
+        Ok(runs.iter().enumerate().filter_map(name).collect())
     }
 
     /// The newest record.
@@ -175,11 +207,7 @@ impl Place {
         let mut runs = Vec::new();
         for entry in entries {
             let name = entry.map_err(at)?.file_name();
-            let run = name.to_str().and_then(|name| name.strip_suffix(".jsonl")).and_then(|run| {
-                let id: RunId = run.parse().ok()?;
-                (id.to_string() == run).then_some(id)
-            });
-            runs.extend(run);
+            runs.extend(run_in_name(Path::new(&name)));
         }
         runs.sort_unstable_by(|a, b| b.cmp(a));
         Ok(runs)
@@ -344,20 +372,32 @@ impl Kept {
     }
 }
 
-/// What a list of runs says of one. Every string is as the record has it.
-#[derive(Debug, Clone)]
+/// What the first line of a record and its last ones say. Every string is as the record has it.
+#[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct RunSummary {
-    /// The run.
-    pub run: RunId,
+    /// The run that the file is named after; otherwise the run of the first line.
+    pub run: Option<RunId>,
+    /// The run of the first line, which names the same record wherever a copy of it is.
+    pub holds: Option<String>,
     /// Its record.
     pub path: PathBuf,
     /// When it started, RFC 3339.
     pub started: Option<String>,
+    /// When its last whole line was written.
+    pub last: Option<Moment>,
     /// The name of the stage.
     pub stage: Option<String>,
     /// The first word of its command.
     pub command: Option<String>,
+    /// Who started it.
+    pub user: Option<String>,
+    /// On which machine.
+    pub machine: Option<String>,
+    /// In which directory.
+    pub dir: Option<String>,
+    /// The caller's own words.
+    pub labels: BTreeMap<String, String>,
     /// The last record, if it is a `run_end`; a run without one is unfinished.
     pub end: Option<Box<Record>>,
     /// It has no end, and its writer is still there.
@@ -367,21 +407,23 @@ pub struct RunSummary {
 }
 
 impl RunSummary {
-    fn of(run: RunId, path: PathBuf) -> RunSummary {
-        let mut summary = RunSummary {
-            run,
-            path,
-            started: None,
-            stage: None,
-            command: None,
-            end: None,
-            running: false,
-            problem: None,
-        };
-        if let Err(error) = summary.fill() {
+    /// Reads the first line of a record and its last ones, whatever is between them.
+    pub fn read(path: PathBuf, file: io::Result<File>) -> RunSummary {
+        let mut summary = RunSummary { path, ..RunSummary::default() };
+        if let Err(error) = file.and_then(|file| summary.fill(file)) {
             summary.problem = Some(error.to_string());
         }
         summary.running = summary.end.is_none() && is_being_written(&summary.path).unwrap_or(false);
+        if let Some(run) = run_in_name(&summary.path) {
+            summary.run = Some(run);
+        }
+        summary
+    }
+
+    /// Takes the first line of a record that cannot be read twice.
+    pub fn from_first_line(line: &[u8]) -> RunSummary {
+        let mut summary = RunSummary::default();
+        summary.first_line(line);
         summary
     }
 
@@ -390,56 +432,91 @@ impl RunSummary {
         !self.running && self.end.as_ref().is_none_or(|end| end.exit != Some(0))
     }
 
-    /// Reads the first line and the last, whatever stands between them.
-    fn fill(&mut self) -> io::Result<()> {
-        // O_NONBLOCK: a named pipe in this place must not stop the listing.
-        let mut file =
-            OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(&self.path)?;
+    /// How it ended, for people: `running` and `unfinished` where it has not.
+    pub fn state(&self) -> &'static str {
+        match (&self.end, &self.problem) {
+            (_, Some(_)) => "unreadable",
+            (Some(_), None) => "ended",
+            (None, None) if self.running => "running",
+            (None, None) => "unfinished",
+        }
+    }
+
+    fn fill(&mut self, mut file: File) -> io::Result<()> {
         let meta = file.metadata()?;
         if !meta.is_file() {
             return Err(io::Error::other("not a regular file"));
         }
         let mut first = Vec::new();
         BufReader::new((&file).take(TAIL)).read_until(b'\n', &mut first)?;
-        if let Ok(record) = Record::parse(first.trim_ascii_end()) {
-            self.started = Some(record.ts);
-            self.stage = record.stage;
-            self.command = record.command;
-        }
-        self.end = end_of(&mut file, meta.len())?.map(Box::new);
+        self.first_line(&first);
+        let tail = Tail::read(&mut file, meta.len())?;
+        self.last = tail.records.last().and_then(|last| Moment::of(&last.ts));
+        self.end = tail.end().map(Box::new);
         Ok(())
     }
+
+    fn first_line(&mut self, line: &[u8]) {
+        let Ok(record) = Record::parse(line.trim_ascii_end()) else { return };
+        self.run = record.run.parse().ok();
+        self.holds = Some(record.run);
+        self.started = Some(record.ts);
+        self.stage = record.stage;
+        self.command = record.command;
+        (self.user, self.machine, self.dir) = (record.user, record.machine, record.dir);
+        self.labels = record.labels;
+    }
+}
+
+/// The run that a file in the default place has its name from.
+pub(crate) fn run_in_name(path: &Path) -> Option<RunId> {
+    let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
+    name.parse().ok().filter(|run: &RunId| run.to_string() == name)
+}
+
+/// Opens a record for reading. A named pipe in its place does not stop this.
+fn open(path: &Path) -> io::Result<File> {
+    OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)
 }
 
 /// Whether the run of a record has ended in it.
 pub(crate) fn has_ended(record: &Path) -> io::Result<bool> {
-    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(record)?;
+    let mut file = open(record)?;
     let len = file.metadata()?.len();
-    Ok(end_of(&mut file, len)?.is_some())
+    Ok(Tail::read(&mut file, len)?.end().is_some())
 }
 
-/// The end of a run: the last line, or the one before its checkpoint.
-fn end_of(file: &mut File, len: u64) -> io::Result<Option<Record>> {
-    let last = last_lines(file, len)?.into_iter().map(|line| Record::parse(&line));
-    Ok(match &last.collect::<Vec<_>>()[..] {
-        [.., Ok(end)] if end.event == Kind::RunEnd => Some(end.clone()),
-        [Ok(end), Ok(seal)] if end.event == Kind::RunEnd && seal.event == Kind::Checkpoint => {
-            Some(end.clone())
-        }
-        _ => None,
-    })
+/// The last whole lines of a record.
+struct Tail {
+    /// Those of the last two lines that are records, the last one at the end.
+    records: Vec<Record>,
+    /// Whether nothing else is at the end of the file.
+    is_whole: bool,
 }
 
-/// The last two lines, without their line feeds; none where the file ends in the middle of one.
-fn last_lines(file: &mut File, len: u64) -> io::Result<Vec<Vec<u8>>> {
-    file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
-    let mut tail = Vec::new();
-    file.take(TAIL).read_to_end(&mut tail)?;
-    // What follows the last line feed was cut off: then the run has no end either.
-    let Some(whole) = tail.strip_suffix(b"\n") else { return Ok(Vec::new()) };
-    let mut lines: Vec<Vec<u8>> = whole.rsplit(|&byte| byte == b'\n').take(2).map(<[u8]>::to_vec).collect();
-    lines.reverse();
-    Ok(lines)
+impl Tail {
+    fn read(file: &mut File, len: u64) -> io::Result<Tail> {
+        file.seek(SeekFrom::Start(len.saturating_sub(TAIL)))?;
+        let mut tail = Vec::new();
+        file.take(TAIL).read_to_end(&mut tail)?;
+        let mut lines: Vec<&[u8]> = tail.rsplit(|&byte| byte == b'\n').take(3).collect();
+        // What follows the last line feed was cut off.
+        let cut = !lines.remove(0).is_empty();
+        let mut records: Vec<_> = lines.iter().map(|line| Record::parse(line)).collect();
+        let is_whole = !cut && records.first().is_some_and(Result::is_ok);
+        records.reverse();
+        Ok(Tail { records: records.into_iter().flatten().collect(), is_whole })
+    }
+
+    /// The end of the run: the last line, or the one before its checkpoint.
+    fn end(&self) -> Option<Record> {
+        let end = match &self.records[..] {
+            [.., end] if end.event == Kind::RunEnd => end,
+            [end, seal] if end.event == Kind::RunEnd && seal.event == Kind::Checkpoint => end,
+            _ => return None,
+        };
+        self.is_whole.then(|| end.clone())
+    }
 }
 
 /// A directory that was there before us: nobody but us and root may replace what we make in it.

@@ -4,12 +4,13 @@
 //! the colours that the caller asked for.
 
 use std::borrow::Cow;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead, Write};
 
 use exeat_policy::{Reason, Verdict};
 use serde_json::json;
 
+use crate::RunId;
 use crate::escape::printable;
 use crate::line::ascii_json;
 use crate::place::RunSummary;
@@ -126,15 +127,25 @@ pub fn show_json<R: BufRead>(
     Ok(totals)
 }
 
-/// Writes a list of runs as a table.
-pub fn list(runs: &[RunSummary], out: &mut dyn Write, colour: bool) -> io::Result<()> {
+/// Writes a list of runs as a table. `names` has the short names of runs by which they are found.
+pub fn list(
+    runs: &[RunSummary],
+    names: &BTreeMap<RunId, String>,
+    out: &mut dyn Write,
+    colour: bool,
+) -> io::Result<()> {
     if runs.is_empty() {
         return Ok(());
     }
+    let name = |run: &RunSummary| match run.run {
+        Some(run) => names.get(&run).cloned().unwrap_or_else(|| run.to_string()),
+        None => "-".to_owned(),
+    };
+    let width = runs.iter().map(|run| name(run).len()).max().unwrap_or_default();
     writeln!(
         out,
-        "{:<26}  {:<19}  {:<10}  {:>7}  {:>6}  {:<16}  COMMAND",
-        "RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "STAGE"
+        "{:<width$}  {:<19}  {:<10}  {:>7}  {:>6}  {:>5}  {:<16}  COMMAND",
+        "RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "STAGE"
     )?;
     for run in runs {
         let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
@@ -144,15 +155,19 @@ pub fn list(runs: &[RunSummary], out: &mut dyn Write, colour: bool) -> io::Resul
             (None, None) => ("unfinished".to_owned(), Some(YELLOW)),
             (Some(end), None) => (short_end(end), None),
         };
-        let denied = run.end.as_ref().and_then(|end| end.denied);
+        let number = |of: fn(&Record) -> Option<u64>, width: usize, style| {
+            let value = run.end.as_deref().and_then(of);
+            paint(&format!("{:>width$}", count(value)), value.filter(|it| *it > 0).map(|_| style), colour)
+        };
         writeln!(
             out,
-            "{:<26}  {:<19}  {}  {:>7}  {}  {:<16}  {}",
-            run.run.to_string(),
+            "{:<width$}  {:<19}  {}  {:>7}  {}  {}  {:<16}  {}",
+            name(run),
             run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time),
             paint(&format!("{end:<10}"), style, colour),
             count(run.end.as_ref().and_then(|end| end.allowed)),
-            paint(&format!("{:>6}", count(denied)), denied.filter(|denied| *denied > 0).map(|_| RED), colour),
+            number(|end| end.denied, 6, RED),
+            number(|end| end.would_deny, 5, YELLOW),
             run.stage.as_deref().map_or("-".into(), printable),
             run.command.as_deref().map_or("-".into(), printable),
         )?;

@@ -17,7 +17,7 @@ use sha2::{Digest as _, Sha256};
 use crate::checkpoint::{Checked, check, origin};
 use crate::escape::escape;
 use crate::line::signature_fields;
-use crate::place::{is_digest, policy_path, reloaded_path};
+use crate::place::{is_digest, policy_path, reloaded_path, run_in_name};
 use crate::query::{Flaw, Kind, Reader, Record};
 use crate::{Counts, RunId, VerifyingKey, hex, sha256_hex};
 
@@ -411,7 +411,7 @@ impl Verifier<'_> {
             self.report.find(Finding::Empty);
         }
         // Every run's record is whole, so one in the place of another would be too.
-        if let Some(named) = path.and_then(named_after)
+        if let Some(named) = path.and_then(run_in_name)
             && self.report.run.as_ref().is_some_and(|run| *run != named.to_string())
         {
             self.report.find(Finding::Name { named });
@@ -438,12 +438,6 @@ impl Verifier<'_> {
 
 /// What begins the end of a checkpoint's line. No text in the line has a bare quotation mark.
 const SIG: &[u8] = br#","sig":""#;
-
-/// The run that a file in the default place has its name from.
-fn named_after(path: &Path) -> Option<RunId> {
-    let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
-    name.parse().ok().filter(|run: &RunId| run.to_string() == name)
-}
 
 /// A file that is there and cannot be read is another one than the record needs.
 fn compare(path: Option<PathBuf>, digest: &str) -> Beside {

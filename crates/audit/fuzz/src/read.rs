@@ -31,7 +31,7 @@ pub fn check(data: &[u8]) {
     for version in [ocsf::Version::V1_1, ocsf::Version::V1_8] {
         out.clear();
         let mut exporter: Box<dyn Exporter> = Box::new(ocsf::Ocsf::new(version));
-        export(&mut reader(), &mut *exporter, &mut out, false).unwrap();
+        export(&mut reader(), &Filter::default(), &mut *exporter, &mut out, false).unwrap();
         printable(&out);
         for line in out.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()) {
             serde_json::from_slice::<serde_json::Value>(line).unwrap();

@@ -27,7 +27,7 @@ fn record() -> Vec<u8> {
 fn exported(format: Format, bytes: &[u8]) -> (Exported, Vec<u8>) {
     let mut out = Vec::new();
     let mut reader = Reader::new(Cursor::new(bytes));
-    let done = export(&mut reader, &mut *format.exporter(), &mut out, false).unwrap();
+    let done = export(&mut reader, &Filter::default(), &mut *format.exporter(), &mut out, false).unwrap();
     (done, out)
 }
 

@@ -153,7 +153,10 @@ fn runs_are_listed_newest_first_with_their_ends() {
         fs::write(place.dir().join(other), "").unwrap();
     }
     let list = place.list(10).unwrap();
-    assert_eq!(list.iter().map(|run| run.run).collect::<Vec<_>>(), [runs[2], runs[1], runs[0]]);
+    assert_eq!(
+        list.iter().map(|run| run.run).collect::<Vec<_>>(),
+        [Some(runs[2]), Some(runs[1]), Some(runs[0])]
+    );
     assert_eq!(list.iter().map(|run| run.end.is_some()).collect::<Vec<_>>(), [true, false, true]);
     assert_eq!((list[0].stage.as_deref(), list[0].command.as_deref()), (Some("nightly"), Some("curl")));
     assert_eq!(list[0].end.as_ref().unwrap().denied, Some(1));

@@ -382,12 +382,12 @@ fn a_list_of_runs_reads_as_a_table_and_as_json() {
     }
     let runs = place.list(10).unwrap();
     let mut out = Vec::new();
-    list(&runs, &mut out, false).unwrap();
+    list(&runs, &place.short_names().unwrap(), &mut out, false).unwrap();
     assert!(is_plain(&out));
     let text = String::from_utf8(out).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3);
-    assert!(lines[1].starts_with("01JD8Z3V5R0000000000000000") && lines[1].contains("unfinished"), "{text}");
+    assert!(lines[1].starts_with("01JD8Z3V5R  ") && lines[1].contains("unfinished"), "{text}");
     assert!(lines[2].contains("exit 0") && lines[2].ends_with("curl"), "{text}");
 
     let mut out = Vec::new();

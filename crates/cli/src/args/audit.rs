@@ -10,6 +10,7 @@ use exeat_audit::export::ocsf;
 use exeat_audit::query::HostFilter;
 use exeat_policy::{Reason, Span, Verdict};
 
+use super::values::Label;
 use super::{PolicyArgs, digits, words};
 
 /// `exeat audit ...`.
@@ -87,30 +88,60 @@ impl FromStr for KeyFrom {
 }
 
 /// Which records are read.
-#[derive(Debug, Args)]
+#[derive(Debug, Default, Args)]
 pub(crate) struct Records {
-    /// Records, or runs by the first letters of their names; - is standard input; otherwise the last run
-    #[arg(value_name = "FILE|RUN", value_hint = ValueHint::FilePath)]
+    /// Records, directories of them, or runs by the first letters of their names; - is standard input; otherwise the last run
+    #[arg(value_name = "FILE|DIR|RUN", value_hint = ValueHint::AnyPath)]
     pub(crate) runs: Vec<PathBuf>,
 
-    /// The last run
-    #[arg(long, conflicts_with = "runs")]
+    /// The last run (of those that the flags below select)
+    #[arg(long, conflicts_with = "runs", help_heading = WHICH)]
     pub(crate) last: bool,
+
+    /// Every run of the state directory, as with each of the flags below
+    #[arg(long, conflicts_with = "last", help_heading = WHICH)]
+    pub(crate) all: bool,
+
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
 }
 
-/// Of which time.
-#[derive(Debug, Args)]
-pub(crate) struct TimeArgs {
+/// Which of the runs.
+#[derive(Debug, Default, Args)]
+pub(crate) struct SelectionArgs {
+    /// Only runs of this stage
+    #[arg(long, value_name = "NAME", help_heading = WHICH)]
+    pub(crate) stage: Vec<String>,
+
+    /// Only runs with this label
+    #[arg(long = "label", value_name = "K=V", help_heading = WHICH)]
+    pub(crate) labels: Vec<Label>,
+
+    /// Only runs that this user started
+    #[arg(long, value_name = "NAME", help_heading = WHICH)]
+    pub(crate) user: Vec<String>,
+
+    /// Only runs on this machine
+    #[arg(long, value_name = "NAME", help_heading = WHICH)]
+    pub(crate) machine: Vec<String>,
+
+    /// Only runs that were started in this directory or below it
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, help_heading = WHICH)]
+    pub(crate) dir: Vec<PathBuf>,
+
     /// Not before this time: 2026-11-21, '2026-11-21 10:20', RFC 3339 (all UTC), or back from now: 2h, 7d
-    #[arg(long, value_name = "TIME", help_heading = "Filter", value_parser = parse_moment)]
+    #[arg(long, value_name = "TIME", help_heading = WHICH, value_parser = parse_moment)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) since: Option<Moment>,
 
     /// Not after this time
-    #[arg(long, value_name = "TIME", help_heading = "Filter", value_parser = parse_moment)]
+    #[arg(long, value_name = "TIME", help_heading = WHICH, value_parser = parse_moment)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) until: Option<Moment>,
 }
+
+/// The heading of the flags that select runs.
+const WHICH: &str = "Which runs";
 
 /// `exeat audit show`.
 #[derive(Debug, Args)]
@@ -139,9 +170,6 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "NAME", help_heading = "Filter")]
     pub(crate) exe: Vec<String>,
 
-    #[command(flatten)]
-    pub(crate) time: TimeArgs,
-
     /// Show each line as it comes, until the run is over
     #[arg(short, long)]
     pub(crate) follow: bool,
@@ -161,13 +189,6 @@ pub(crate) struct SummaryArgs {
     /// Only this host, or every host below a domain: *.example.com
     #[arg(long, value_name = "HOST", help_heading = "Filter")]
     pub(crate) host: Vec<HostFilter>,
-
-    /// Only runs of this stage
-    #[arg(long, value_name = "NAME", help_heading = "Filter")]
-    pub(crate) stage: Vec<String>,
-
-    #[command(flatten)]
-    pub(crate) time: TimeArgs,
 
     /// text (default), json, markdown, or github: for $GITHUB_STEP_SUMMARY
     #[arg(long, value_name = "FORMAT", default_value = "text")]
@@ -224,6 +245,9 @@ pub(crate) struct PruneArgs {
     #[arg(long, value_name = "SPAN", value_parser = parse_age)]
     pub(crate) older_than: Duration,
 
+    #[command(flatten)]
+    pub(crate) selection: SelectionArgs,
+
     /// Say what would be removed, and remove nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
@@ -236,22 +260,20 @@ pub(crate) struct PruneArgs {
 /// `exeat audit list`.
 #[derive(Debug, Args)]
 #[command(after_help = LIST_EXAMPLES)]
+#[command(mut_arg("runs", |arg| {
+    arg.help("Records, directories of them, or runs by the first letters of their names; otherwise every run")
+}))]
 pub(crate) struct ListArgs {
-    /// Only runs of this stage
-    #[arg(long, value_name = "NAME", help_heading = "Filter")]
-    pub(crate) stage: Vec<String>,
+    #[command(flatten)]
+    pub(crate) records: Records,
 
     /// Only runs that are over and did not end with exit code 0
     #[arg(long, help_heading = "Filter")]
     pub(crate) failed: bool,
 
-    /// Only runs in which something was denied; of those without an end it is not known
+    /// Only runs in which something was denied, or would have been; of those without an end it is not known
     #[arg(long, help_heading = "Filter")]
     pub(crate) denied: bool,
-
-    /// The times are those of the start
-    #[command(flatten)]
-    pub(crate) time: TimeArgs,
 
     /// As one JSON array
     #[arg(long)]
@@ -429,7 +451,8 @@ Exit codes: 0 the record is whole so far, 1 it is damaged, 2 bad input.";
 const SUMMARY_EXAMPLES: &str = "\
 Examples:
   exeat audit summary
-  exeat audit summary records/*.jsonl --since 7d
+  exeat audit summary --stage nightly --since 7d
+  exeat audit summary records/2026-11 --label ticket=OPS-7
   exeat audit summary run.jsonl --format github >> \"$GITHUB_STEP_SUMMARY\"
   exeat audit summary --format json | jq -r '.unused_rules[]'
 
@@ -437,7 +460,8 @@ Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
 const VERIFY_EXAMPLES: &str = "\
 Examples:
   exeat audit verify
-  exeat audit verify *.jsonl --key exeat-audit+1a2b3c4d+AbCd...
+  exeat audit verify --all
+  exeat audit verify records --key exeat-audit+1a2b3c4d+AbCd...
   exeat audit verify run.jsonl --key audit.pub --json
 
 Exit codes: 0 whole, 1 not whole (changed, or not signed to its end), 2 bad input,

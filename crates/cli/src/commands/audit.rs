@@ -10,6 +10,7 @@ pub(crate) mod lock;
 pub(crate) mod prune;
 pub(crate) mod replay;
 pub(crate) mod report;
+pub(crate) mod select;
 pub(crate) mod show;
 pub(crate) mod summary;
 pub(crate) mod verify;
@@ -20,16 +21,16 @@ use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use exeat_audit::RunId;
-use exeat_audit::place::{self, Place, RunSummary};
-use exeat_audit::query::{Flaw, Reader, Record};
+use exeat_audit::place::{self, Place};
+use exeat_audit::query::{Flaw, Kind, Reader, Record};
 use exeat_files::walk::LinkRule;
-use exeat_policy::file::PRESET_STAGE;
 
 use crate::args::audit::Records;
 use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
+use select::select;
 
 /// A record to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,16 +49,14 @@ impl Source {
 
     /// Its bytes.
     pub(crate) fn input(&self) -> Result<Box<dyn BufRead>, Failure> {
-        /// Bytes that are read at once.
-        const ROOM: usize = 256 * 1024;
         Ok(match self {
             Self::File(path) => {
                 let file =
                     LinkRule::from_env().walk(path).map_err(io::Error::from).and_then(|end| end.read());
                 let file = file.map_err(|error| self.unreadable(error))?;
-                Box::new(BufReader::with_capacity(ROOM, file))
+                Box::new(BufReader::with_capacity(select::ROOM, file))
             }
-            Self::Stdin => Box::new(BufReader::with_capacity(ROOM, io::stdin())),
+            Self::Stdin => Box::new(BufReader::with_capacity(select::ROOM, io::stdin())),
         })
     }
 
@@ -89,35 +88,15 @@ impl fmt::Display for Source {
     }
 }
 
-/// The records that were named; without any the last run's.
-pub(crate) fn sources(records: &Records) -> Result<Vec<Source>, Failure> {
-    if records.runs.is_empty() {
-        return Ok(vec![Source::File(last(&place_of(&Machine::here()?)?)?)]);
-    }
-    records.runs.iter().map(|name| source(name)).collect()
-}
-
-/// The record that was named.
-pub(crate) fn source(name: &Path) -> Result<Source, Failure> {
-    match name.to_str() {
-        Some("-") => Ok(Source::Stdin),
-        // A path needs no state directory; what has no `/` and no `.` may be a run as well.
-        Some(text) if !text.contains(['/', '.']) => {
-            place_of(&Machine::here()?)?.find(text).map(Source::File).map_err(bad_place)
-        }
-        _ => Ok(Source::File(name.to_owned())),
-    }
-}
-
 /// Whether something is wrong with a record beyond that it has no end: a run that still goes on has none yet.
 pub(crate) fn is_damaged<R: BufRead>(reader: &Reader<R>) -> bool {
     reader.more_flaws() > 0 || reader.flaws().iter().any(|flaw| !matches!(flaw, Flaw::Unfinished { .. }))
 }
 
 /// Says what is wrong with a record that is shown in a form without words.
-fn note_flaws<R: BufRead>(reader: &Reader<R>) {
+fn note_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) {
     for flaw in reader.flaws() {
-        crate::stdio::line("note", &flaw.to_string());
+        crate::stdio::line("note", &format!("{source}: {flaw}"));
     }
 }
 
@@ -127,11 +106,17 @@ pub(crate) fn each(
     records: &Records,
     mut take: impl FnMut(&Record) -> Result<(), Failure>,
 ) -> Result<Exit, Failure> {
-    let mut damaged = false;
-    for source in sources(records)? {
+    let selected = select(records)?;
+    let time = select::filter(records);
+    let mut damaged = selected.has_differing();
+    for source in selected.sources() {
         let mut reader = source.open()?;
         for record in reader.by_ref() {
-            take(&record.map_err(|error| source.unreadable(error))?)?;
+            let record = record.map_err(|error| source.unreadable(error))?;
+            // What ran is worth knowing whenever it began.
+            if record.event == Kind::RunStart || time.covers(&record) {
+                take(&record)?;
+            }
         }
         for flaw in reader.flaws() {
             crate::stdio::line("note", &format!("{source}: {flaw}"));
@@ -141,26 +126,11 @@ pub(crate) fn each(
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }
 
-/// The last run of the user's. What a preset asked a package manager is a run too, and not what they look for.
-fn last(place: &Place) -> Result<PathBuf, Failure> {
-    /// Presets of one command line leave some dozens of records at most.
-    const LOOK: usize = 64;
-    let runs = place.list(LOOK).map_err(bad_place)?;
-    let own = |run: &&RunSummary| run.stage.as_deref().is_none_or(|stage| !stage.starts_with(PRESET_STAGE));
-    match runs.iter().find(own) {
-        Some(run) => Ok(place.path_for(run.run)),
-        None => place.last().map_err(bad_place),
-    }
-}
-
 /// Where the records of this user are kept.
 pub(crate) fn place_of(machine: &Machine) -> Result<Place, Failure> {
     let value = |name: &str| machine.env.get(OsStr::new(name)).map(OsString::as_os_str);
     Place::from_env(value(env_vars::XDG_STATE_HOME), value(env_vars::HOME)).map_err(bad_place)
 }
-
-/// Letters of a run's name that tell the millisecond: enough to find it, unless two runs began in the same one.
-const SHORT: usize = 10;
 
 /// What `exeat audit show` needs to find a record: the run's short name where it stands in the default place and no
 /// other begins so, else its whole name there, else its path.
@@ -169,11 +139,7 @@ pub(crate) fn name_of(record: &Path, place: Option<&Place>) -> String {
     let Some((run, place)) = run.zip(place).filter(|(run, place)| place.path_for(*run) == record) else {
         return record.display().to_string();
     };
-    let run = run.to_string();
-    match run.get(..SHORT) {
-        Some(short) if place.find(short).is_ok() => short.to_owned(),
-        _ => run,
-    }
+    place.short_names().ok().and_then(|mut names| names.remove(&run)).unwrap_or_else(|| run.to_string())
 }
 
 fn bad_place(error: place::Error) -> Failure {
@@ -268,7 +234,7 @@ mod tests {
         let first = keep("01JD8Z3V5QABCDEFGHJKMNPQRS");
         assert_eq!(name(&first), "01JD8Z3V5Q");
         keep("01JD8Z3V5QZZZZZZZZZZZZZZZZ");
-        assert_eq!(name(&first), "01JD8Z3V5QABCDEFGHJKMNPQRS", "two runs of one millisecond");
+        assert_eq!(name(&first), "01JD8Z3V5QA", "two runs of one millisecond");
         assert_eq!(name(&keep("mine")), place.dir().join("mine.jsonl").display().to_string());
         let elsewhere = Path::new("/tmp/01JD8Z3V5QABCDEFGHJKMNPQRS.jsonl");
         assert_eq!(name(elsewhere), elsewhere.display().to_string());

@@ -5,11 +5,12 @@ use std::path::Path;
 
 use exeat_audit::diff::Diff;
 use exeat_audit::lock::{Lock, Seen};
-use exeat_audit::query::{Filter, Reader};
+use exeat_audit::query::Reader;
 use exeat_audit::summary::{Form, Summary, Traffic};
 
+use super::select::{Selected, filter, select};
 use super::{Out, Source, Stopped};
-use crate::args::audit::{DiffArgs, DiffFormat};
+use crate::args::audit::{DiffArgs, DiffFormat, Records};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::load;
@@ -28,7 +29,7 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     let (before, now) = match &lock {
         // A lock has what was let through alone.
         Some(lock) => (Summary::of_lock(lock, MOST), Summary::of_lock(&reached(args)?, MOST)),
-        None => (read(&[super::source(&args.baseline)?])?, read(&super::sources(&args.records)?)?),
+        None => (read(&baseline(&args.baseline))?, read(&args.records)?),
     };
     let mut diff = Diff::between(&before, &now);
     if lock.is_some() {
@@ -66,13 +67,13 @@ fn read_lock(path: &Path) -> Result<Lock, Failure> {
 /// What the records would lock.
 fn reached(args: &DiffArgs) -> Result<Lock, Failure> {
     let mut seen = Seen::default();
-    for source in super::sources(&args.records)? {
+    for source in chosen(&args.records)?.sources() {
         let mut reader = source.open()?;
         for record in reader.by_ref() {
             let record = record.map_err(|error| source.unreadable(error))?;
             seen.take(&record).map_err(|full| Failure::could(format!("the records have {full}")))?;
         }
-        look_at_flaws(&source, &reader)?;
+        look_at_flaws(source, &reader)?;
     }
     Ok(seen.lock())
 }
@@ -88,11 +89,25 @@ fn look_at_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) -> Result<(), 
     }
 }
 
-fn read(sources: &[Source]) -> Result<Summary, Failure> {
+/// The records that a baseline is.
+fn baseline(name: &Path) -> Records {
+    Records { runs: vec![name.to_owned()], ..Records::default() }
+}
+
+/// The records to compare. Where two of one run differ, nobody can tell which is right.
+fn chosen(records: &Records) -> Result<Selected, Failure> {
+    let selected = select(records)?;
+    match selected.has_differing() {
+        true => Err(Failure::input("two records of one run differ").hint("exeat audit verify")),
+        false => Ok(selected),
+    }
+}
+
+fn read(records: &Records) -> Result<Summary, Failure> {
     let mut summary = Summary::new(MOST);
-    for source in sources {
+    for source in chosen(records)?.sources() {
         let mut reader = source.open()?;
-        summary.read(&mut reader, &Filter::default()).map_err(|error| source.unreadable(error))?;
+        summary.read(&mut reader, &filter(records)).map_err(|error| source.unreadable(error))?;
         look_at_flaws(source, &reader)?;
     }
     Ok(summary)

@@ -2,6 +2,7 @@
 
 use exeat_audit::export::{self, Format};
 
+use super::select::{filter, select};
 use super::{Out, Source, Stopped};
 use crate::args::audit::{ExportArgs, ExportFormat};
 use crate::exit::Exit;
@@ -14,19 +15,21 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         ExportFormat::Jsonl => Format::Jsonl,
     };
     let mut exporter = format.exporter();
-    let mut damaged = false;
-    for source in super::sources(&args.records)? {
+    let selected = select(&args.records)?;
+    let time = filter(&args.records);
+    let mut damaged = selected.has_differing();
+    for source in selected.sources() {
         let mut reader = source.open()?;
         let mut out = Out::new();
         // What comes through a pipe may come from a run that goes on.
-        let live = source == Source::Stdin;
-        let done = export::export(&mut reader, &mut *exporter, &mut out, live);
+        let live = *source == Source::Stdin;
+        let done = export::export(&mut reader, &time, &mut *exporter, &mut out, live);
         out.finish(done).map_err(|error| match error {
             Stopped::Reading(error) => source.unreadable(error),
             Stopped::Writing(error) => Failure::Stdout(error),
         })?;
         for flaw in reader.flaws() {
-            crate::stdio::line("note", &flaw.to_string());
+            crate::stdio::line("note", &format!("{source}: {flaw}"));
         }
         damaged |= super::is_damaged(&reader);
     }

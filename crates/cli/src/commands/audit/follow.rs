@@ -23,7 +23,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub(super) fn run(
     args: &ShowArgs,
     filter: &Filter,
-    sources: &[Source],
+    sources: &[&Source],
     paint: Paint,
 ) -> Result<Exit, Failure> {
     match sources {
@@ -56,7 +56,7 @@ fn show(
         Stopped::Writing(error) => Failure::Stdout(error),
     })?;
     if args.json {
-        super::note_flaws(&reader);
+        super::note_flaws(source, &reader);
     }
     Ok(if super::is_damaged(&reader) { Exit::No } else { Exit::Yes })
 }

@@ -1,9 +1,10 @@
 //! `exeat audit list`: the runs of the state directory.
 
 use exeat_audit::place::RunSummary;
-use exeat_audit::{Moment, table};
+use exeat_audit::table;
 
-use super::{Out, Stopped, bad_place, place_of};
+use super::select::select_any;
+use super::{Out, Stopped, place_of};
 use crate::args::audit::ListArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -12,30 +13,31 @@ use crate::render::Paint;
 
 /// Lists them, the newest first.
 pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
-    let place = place_of(&Machine::here()?)?;
-    let mut runs = place.list(usize::MAX).map_err(bad_place)?;
-    let any = !runs.is_empty();
-    runs.retain(|run| passes(args, run));
+    let place = place_of(&Machine::here()?).ok();
+    let selected = select_any(&args.records)?;
+    let exit = selected.exit();
+    let any = !selected.found.is_empty();
+    let found = selected.found.into_iter().filter(|found| found.twin.is_none());
+    let mut runs: Vec<RunSummary> = found.map(|found| found.run).filter(|run| passes(args, run)).collect();
+    runs.sort_by(|a, b| b.run.cmp(&a.run));
     let mut out = Out::new();
     let shown = if args.json {
         table::list_json(&runs, &mut out)
     } else {
-        table::list(&runs, &mut out, paint.is_on())
+        let names = place.as_ref().and_then(|place| place.short_names().ok()).unwrap_or_default();
+        table::list(&runs, &names, &mut out, paint.is_on())
     };
     out.finish(shown)
         .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
-    if !any && !args.json {
+    if let (false, false, Some(place)) = (any, args.json, place)
+        && place.records().is_ok_and(|records| records.is_empty())
+    {
         crate::stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
     }
-    Ok(Exit::Yes)
+    Ok(exit)
 }
 
 fn passes(args: &ListArgs, run: &RunSummary) -> bool {
-    let started = run.started.as_deref().and_then(Moment::of).unwrap_or_else(|| run.run.made().into());
-    let denied = run.end.as_ref().and_then(|end| end.denied).unwrap_or(0);
-    (args.stage.is_empty() || run.stage.as_ref().is_some_and(|stage| args.stage.contains(stage)))
-        && (!args.failed || run.failed())
-        && (!args.denied || denied > 0)
-        && args.time.since.is_none_or(|since| since <= started)
-        && args.time.until.is_none_or(|until| started <= until)
+    let denied = run.end.as_ref().is_some_and(|end| end.denied.max(end.would_deny).unwrap_or(0) > 0);
+    (!args.failed || run.failed()) && (!args.denied || denied)
 }

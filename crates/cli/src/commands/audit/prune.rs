@@ -11,7 +11,7 @@ use exeat_audit::verify::{Ending, Standing, verify};
 use exeat_audit::{VerifyingKey, is_being_written, table};
 use nix::fcntl::OFlag;
 
-use super::{Out, Stopped, bad_place, place_of};
+use super::{Out, Stopped, bad_place, place_of, select};
 use crate::args::audit::PruneArgs;
 use crate::exit::Exit;
 use crate::failure::{Failure, in_house};
@@ -34,9 +34,11 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
     let keys = super::verify::keys(&[])?;
     let mut done = Done::default();
     let mut out = Out::by_line();
+    let selection = select::selection(&args.selection)?;
     let shown = place.kept().map_err(bad_place)?.iter().try_for_each(|kept| {
+        let is_selected = || selection.is_empty() || selection.passes(&select::summarize(&kept.path));
         // A run that is not there any more was removed by another.
-        if kept.last_written().is_ok_and(|last| last < before) {
+        if kept.last_written().is_ok_and(|last| last < before) && is_selected() {
             prune(args, kept, &keys, &mut done, &mut out)
         } else {
             Ok(())

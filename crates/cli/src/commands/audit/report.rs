@@ -4,6 +4,7 @@ use exeat_audit::report::Report;
 use exeat_audit::verify::Standing;
 use exeat_files::place::FilePlace;
 
+use super::select::select;
 use super::{Out, Source, Stopped, verify};
 use crate::args::audit::ReportArgs;
 use crate::exit::Exit;
@@ -13,11 +14,12 @@ use crate::failure::Failure;
 pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
     let keys = verify::keys(&args.key)?;
     let mut report = Report::default();
-    let mut damaged = false;
-    for source in super::sources(&args.records)? {
+    let selected = select(&args.records)?;
+    let mut damaged = selected.has_differing();
+    for source in selected.sources() {
         // Standard input cannot be read twice.
         let verified = match source {
-            Source::File(_) => Some(verify::look(&source, &keys)?),
+            Source::File(_) => Some(verify::look(source, &keys)?),
             Source::Stdin => None,
         };
         damaged |= verified.as_ref().is_some_and(|found| found.standing() == Standing::Tampered);

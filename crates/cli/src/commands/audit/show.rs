@@ -3,7 +3,8 @@
 use exeat_audit::query::Filter;
 use exeat_audit::table;
 
-use super::{Out, Stopped};
+use super::select::{filter, select};
+use super::{Out, Source, Stopped};
 use crate::args::audit::ShowArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -17,16 +18,15 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         reasons: args.reason.clone(),
         vias: args.via.clone(),
         exes: args.exe.clone(),
-        since: args.time.since,
-        until: args.time.until,
-        ..Filter::default()
+        ..filter(&args.records)
     };
-    let sources = super::sources(&args.records)?;
+    let selected = select(&args.records)?;
+    let sources: Vec<&Source> = selected.sources().collect();
     if args.follow {
         return super::follow::run(args, &filter, &sources, paint);
     }
-    let mut damaged = false;
-    for source in &sources {
+    let mut damaged = selected.has_differing();
+    for source in sources.iter().copied() {
         let mut reader = source.open()?;
         let mut out = Out::new();
         let shown = match sources.len() {
@@ -43,7 +43,7 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
             Stopped::Writing(error) => Failure::Stdout(error),
         })?;
         if args.json {
-            super::note_flaws(&reader);
+            super::note_flaws(source, &reader);
         }
         damaged |= super::is_damaged(&reader);
     }

@@ -6,6 +6,7 @@ use exeat_audit::place;
 use exeat_audit::query::Filter;
 use exeat_audit::summary::{self, Form, Summary};
 
+use super::select::{filter, select};
 use super::{Out, Stopped};
 use crate::args::audit::{SummaryArgs, SummaryFormat};
 use crate::exit::Exit;
@@ -14,16 +15,11 @@ use crate::render::Paint;
 
 /// Reads records and shows what they say together.
 pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
-    let filter = Filter {
-        hosts: args.host.clone(),
-        stages: args.stage.clone(),
-        since: args.time.since,
-        until: args.time.until,
-        ..Filter::default()
-    };
+    let filter = Filter { hosts: args.host.clone(), ..filter(&args.records) };
     let mut summary = Summary::default();
-    let mut damaged = false;
-    for source in super::sources(&args.records)? {
+    let selected = select(&args.records)?;
+    let mut damaged = selected.has_differing();
+    for source in selected.sources() {
         let (runs, reloads) = (summary.runs, summary.reloads);
         let mut reader = source.open()?;
         summary.read(&mut reader, &filter).map_err(|error| source.unreadable(error))?;

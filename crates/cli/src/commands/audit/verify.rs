@@ -10,6 +10,7 @@ use exeat_audit::{KeyError, SigningKey, VerifyingKey};
 use serde_json::json;
 
 use super::key::own;
+use super::select::select;
 use super::{Source, place_of};
 use crate::args::audit::VerifyArgs;
 use crate::exit::Exit;
@@ -22,8 +23,9 @@ use crate::stdio;
 pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     let keys = keys(&args.key)?;
     let mut worst = Exit::Yes;
-    for source in super::sources(&args.records)? {
-        let report = look(&source, &keys)?;
+    let selected = select(&args.records)?;
+    for source in selected.found.iter().map(|found| &found.source) {
+        let report = look(source, &keys)?;
         let exit = match report.standing() {
             Standing::Whole => Exit::Yes,
             // With a key of ours at hand, another's is as good as none.
@@ -36,12 +38,12 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
             _ => Exit::Yes,
         };
         let text = match args.json {
-            true => format!("{}\n", as_json(&source, &report)),
-            false => words(&source, &report, paint),
+            true => format!("{}\n", as_json(source, &report)),
+            false => words(source, &report, paint),
         };
         stdio::out(&text, args.json)?;
     }
-    Ok(worst)
+    Ok(if selected.has_differing() { Exit::No } else { worst })
 }
 
 /// What came of one record.

@@ -1,0 +1,364 @@
+//! The records that a command reads: those that were named, or those that its flags select.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io::{self, BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use exeat_audit::place::{Place, RunSummary};
+use exeat_audit::query::Filter;
+use exeat_audit::select::Selection;
+use exeat_files::walk::{LinkRule, clean};
+use exeat_policy::file::PRESET_STAGE;
+
+use super::{Source, bad_place, place_of};
+use crate::args::audit::{Records, SelectionArgs};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::stdio;
+
+/// Records that one command reads.
+const MAX_RECORDS: usize = 500_000;
+
+/// Directories below each other that are looked into.
+const MAX_DEPTH: usize = 16;
+
+/// Records of which a note is printed one by one, for each kind of note.
+const MAX_NOTES: usize = 10;
+
+/// A record that was selected.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Where it is.
+    pub(crate) source: Source,
+    /// What its first line and its last ones say.
+    pub(crate) run: RunSummary,
+    /// Whether a record before it holds the same run, and is read instead.
+    pub(crate) twin: Option<Twin>,
+}
+
+/// How a record compares with an earlier one of the same run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Twin {
+    /// It is the same to the byte.
+    Copy,
+    /// They differ, from this line on.
+    Differs(u64),
+}
+
+/// The records that a command reads.
+#[derive(Debug, Default)]
+pub(crate) struct Selected {
+    /// All of them, in the order in which they are read.
+    pub(crate) found: Vec<Found>,
+}
+
+impl Selected {
+    /// The records to count: each run once.
+    pub(crate) fn sources(&self) -> impl Iterator<Item = &Source> {
+        self.found.iter().filter(|found| found.twin.is_none()).map(|found| &found.source)
+    }
+
+    /// Whether two records of one run differ.
+    pub(crate) fn has_differing(&self) -> bool {
+        self.found.iter().any(|found| matches!(found.twin, Some(Twin::Differs(_))))
+    }
+
+    /// What its records are worth before they are read.
+    pub(crate) fn exit(&self) -> Exit {
+        if self.has_differing() { Exit::No } else { Exit::Yes }
+    }
+}
+
+/// Selects records. None at all is an error.
+pub(crate) fn select(records: &Records) -> Result<Selected, Failure> {
+    let one = records.runs.is_empty() && !records.all && is_empty(&records.selection);
+    let selected = gather(records, records.last || one, false)?;
+    if !selected.found.is_empty() {
+        return Ok(selected);
+    }
+    Err(match is_empty(&records.selection) {
+        true => bad_place(exeat_audit::place::Error::Empty { dir: own_place()?.dir().to_owned() }),
+        false => Failure::input("no record is of the runs that the flags select").hint("exeat audit list"),
+    })
+}
+
+/// The same where no flag means all records, and there may be none.
+pub(crate) fn select_any(records: &Records) -> Result<Selected, Failure> {
+    gather(records, records.last, true)
+}
+
+/// The lines that a command reads of its records: those of the time that was asked for.
+pub(crate) fn filter(records: &Records) -> Filter {
+    Filter { since: records.selection.since, until: records.selection.until, ..Filter::default() }
+}
+
+/// What the flags select.
+pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection, Failure> {
+    let mut dirs = Vec::new();
+    for dir in &args.dir {
+        let absolute = std::path::absolute(dir).map_err(|error| {
+            Failure::input(format!("`{}` is not a directory", dir.display())).because(error)
+        })?;
+        // A record has the directory as the shell named it, or as the kernel does.
+        dirs.extend(fs::canonicalize(&absolute));
+        dirs.push(clean(&absolute));
+    }
+    Ok(Selection {
+        stages: args.stage.clone(),
+        labels: args.labels.iter().map(|label| (label.key.clone(), label.value.clone())).collect(),
+        users: args.user.clone(),
+        machines: args.machine.clone(),
+        dirs,
+        since: args.since,
+        until: args.until,
+    })
+}
+
+fn is_empty(args: &SelectionArgs) -> bool {
+    args.stage.is_empty()
+        && args.labels.is_empty()
+        && args.user.is_empty()
+        && args.machine.is_empty()
+        && args.dir.is_empty()
+        && args.since.is_none()
+        && args.until.is_none()
+}
+
+fn own_place() -> Result<Place, Failure> {
+    place_of(&Machine::here()?)
+}
+
+fn gather(records: &Records, only_last: bool, with_runs: bool) -> Result<Selected, Failure> {
+    let selection = selection(&records.selection)?;
+    if records.runs.is_empty() {
+        let newest_first = own_place()?.records().map_err(bad_place)?;
+        return match only_last {
+            true => Ok(last(&selection, newest_first)),
+            false => of(&selection, newest_first.into_iter().rev().map(Source::File).collect(), with_runs),
+        };
+    }
+    let mut sources = Vec::new();
+    for name in &records.runs {
+        sources.extend(named(name)?);
+    }
+    if sources.iter().filter(|source| **source == Source::Stdin).count() > 1 {
+        return Err(Failure::input("`-` is there twice, and standard input is read once"));
+    }
+    of(&selection, sources, with_runs)
+}
+
+/// The records that a name means: a run, a file, standard input, or all records in a directory and below.
+pub(crate) fn named(name: &Path) -> Result<Vec<Source>, Failure> {
+    let is_dir = |path: &Path| {
+        LinkRule::from_env().walk(path).is_ok_and(|end| end.metadata().is_ok_and(|meta| meta.is_dir()))
+    };
+    let source = match name.to_str() {
+        Some("-") => Source::Stdin,
+        // A path needs no state directory; what has no `/` and no `.` may be a run as well.
+        Some(text) if !text.contains(['/', '.']) => match own_place()?.find(text) {
+            Err(exeat_audit::place::Error::NotFound { .. }) if is_dir(name) => Source::File(name.to_owned()),
+            found => Source::File(found.map_err(bad_place)?),
+        },
+        _ => Source::File(name.to_owned()),
+    };
+    let Source::File(path) = &source else { return Ok(vec![source]) };
+    if !is_dir(path) {
+        return Ok(vec![source]);
+    }
+    let mut paths = Vec::new();
+    list(path, 0, &mut paths).map_err(|error| source.unreadable(error))?;
+    match paths.is_empty() {
+        true => Err(Failure::input(format!("no record (*.jsonl) is in {source} or below"))),
+        false => Ok(paths.into_iter().map(Source::File).collect()),
+    }
+}
+
+/// The records of a directory and below, by name. Links to directories are not followed.
+fn list(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
+    if depth > MAX_DEPTH {
+        return Err(io::Error::other(format!("more than {MAX_DEPTH} directories below each other")));
+    }
+    let mut entries = fs::read_dir(dir)?.collect::<io::Result<Vec<_>>>()?;
+    entries.sort_unstable_by_key(fs::DirEntry::file_name);
+    for entry in entries {
+        let path = entry.path();
+        if entry.file_type()?.is_dir() {
+            list(&path, depth + 1, paths)?;
+        } else if path.extension().is_some_and(|extension| extension == "jsonl") {
+            if paths.len() >= MAX_RECORDS {
+                return Err(io::Error::other(format!("more than {MAX_RECORDS} records")));
+            }
+            paths.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// The newest record that passes. What a preset asked a package manager is a run too, and not what people look for.
+fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
+    let mut preset = None;
+    for path in newest_first {
+        let source = Source::File(path);
+        let run = summary_of(&source);
+        if !selection.passes(&run) {
+            continue;
+        }
+        let is_preset = run.stage.as_deref().is_some_and(|stage| stage.starts_with(PRESET_STAGE));
+        let found = Found { source, run, twin: None };
+        if !is_preset || !selection.stages.is_empty() {
+            return Selected { found: vec![found] };
+        }
+        preset = preset.or(Some(found));
+    }
+    Selected { found: preset.into_iter().collect() }
+}
+
+/// Those of the records that pass, with what is to be said of copies.
+fn of(selection: &Selection, sources: Vec<Source>, with_runs: bool) -> Result<Selected, Failure> {
+    let alone = !with_runs && sources.len() == 1 && selection.is_empty();
+    let mut found: Vec<Found> = Vec::new();
+    let mut unknown = Notes::default();
+    for source in sources {
+        // What is alone and not asked about is opened once.
+        let run = if alone { RunSummary::default() } else { summary_of(&source) };
+        if !selection.passes(&run) {
+            continue;
+        }
+        if run.holds.is_none() && !selection.is_empty() {
+            unknown.note(|| {
+                format!("{source} is read: its first line cannot be, so nobody can tell whether the flags select it")
+            });
+        }
+        found.push(Found { source, run, twin: None });
+    }
+    unknown.finish();
+    compare(&mut found)?;
+    Ok(Selected { found })
+}
+
+/// What the first line and the last ones of a record say. Of what can be read once, nothing is taken.
+fn summary_of(source: &Source) -> RunSummary {
+    match source {
+        Source::File(path) => summarize(path),
+        Source::Stdin => match io::stdin().lock().fill_buf() {
+            Ok(begin) => RunSummary::from_first_line(
+                begin.split_inclusive(|&byte| byte == b'\n').next().unwrap_or_default(),
+            ),
+            Err(_) => RunSummary::default(),
+        },
+    }
+}
+
+/// The same of a file.
+pub(super) fn summarize(path: &Path) -> RunSummary {
+    let open = || {
+        let end = LinkRule::from_env().walk(path).map_err(io::Error::from)?;
+        // To open a named pipe would wait for its writer, and to read it would take what the command needs.
+        match end.metadata()?.is_file() {
+            true => end.read(),
+            false => Err(io::Error::other("not a regular file")),
+        }
+    };
+    RunSummary::read(path.to_owned(), open())
+}
+
+/// Finds records of the same run: copies count once, and what differs is said.
+fn compare(found: &mut [Found]) -> Result<(), Failure> {
+    let mut first: HashMap<String, usize> = HashMap::new();
+    let (mut copies, mut differing) = (Notes::default(), Notes::default());
+    for at in 0..found.len() {
+        let Some((before, Some(this))) = found.split_at_mut_checked(at).map(|(a, b)| (a, b.first_mut()))
+        else {
+            continue;
+        };
+        let Some(run) = this.run.holds.clone() else { continue };
+        let Some(other) = first.get(&run).and_then(|at| before.get(*at)) else {
+            first.insert(run, at);
+            continue;
+        };
+        let (Source::File(old), Source::File(new)) = (&other.source, &this.source) else {
+            let run = exeat_audit::escape(run.as_bytes(), 40);
+            return Err(Failure::input(format!(
+                "{} and {} hold the same run, {run}: name one of them",
+                other.source, this.source
+            )));
+        };
+        let (old_source, source) = (&other.source, &this.source);
+        let line = first_difference(old, new).map_err(|error| this.source.unreadable(error))?;
+        match line {
+            None => copies.note(|| format!("{source} is a copy of {old_source}: the run counts once")),
+            Some(line) => differing.warn(|| {
+                format!(
+                    "{source} and {old_source} hold the same run and differ from line {line} on: the first one named \
+                     counts (exeat audit verify looks at both)"
+                )
+            }),
+        }
+        this.twin = Some(line.map_or(Twin::Copy, Twin::Differs));
+    }
+    copies.finish();
+    differing.finish();
+    Ok(())
+}
+
+/// The first line in which two files differ.
+fn first_difference(a: &Path, b: &Path) -> io::Result<Option<u64>> {
+    let open = |path: &Path| LinkRule::from_env().walk(path).map_err(io::Error::from)?.read();
+    let (a, b): (File, File) = (open(a)?, open(b)?);
+    let (one, other) = (a.metadata()?, b.metadata()?);
+    if (one.dev(), one.ino()) == (other.dev(), other.ino()) {
+        return Ok(None);
+    }
+    let (mut a, mut b) = (BufReader::with_capacity(ROOM, a), BufReader::with_capacity(ROOM, b));
+    let mut line = 1;
+    loop {
+        let (x, y) = (a.fill_buf()?, b.fill_buf()?);
+        if x.is_empty() || y.is_empty() {
+            return Ok((!x.is_empty() || !y.is_empty()).then_some(line));
+        }
+        let both = x.len().min(y.len());
+        let (x, y) = (x.get(..both).unwrap_or_default(), y.get(..both).unwrap_or_default());
+        let same = if x == y { both } else { x.iter().zip(y).take_while(|(x, y)| x == y).count() };
+        line += x.iter().take(same).filter(|&&byte| byte == b'\n').count() as u64;
+        if same < both {
+            return Ok(Some(line));
+        }
+        a.consume(both);
+        b.consume(both);
+    }
+}
+
+/// Bytes that are read at once.
+pub(super) const ROOM: usize = 256 * 1024;
+
+/// Notes of one kind: some one by one, and then how many more there are.
+#[derive(Default)]
+struct Notes {
+    count: usize,
+}
+
+impl Notes {
+    fn note(&mut self, text: impl FnOnce() -> String) {
+        self.say("note", text);
+    }
+
+    fn warn(&mut self, text: impl FnOnce() -> String) {
+        self.say("warning", text);
+    }
+
+    fn say(&mut self, kind: &str, text: impl FnOnce() -> String) {
+        self.count += 1;
+        if self.count <= MAX_NOTES {
+            stdio::line(kind, &text());
+        }
+    }
+
+    fn finish(&self) {
+        if self.count > MAX_NOTES {
+            stdio::line("note", &format!("and {} more like that", self.count - MAX_NOTES));
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Records that the library writes, as the commands that read them show them. Nothing here starts a sandbox.
+
+#![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use exeat_audit::{
+    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, RuleRef, RunEnd, RunId, RunStart,
+    SigningKey, Sink, Via, sha256_hex,
+};
+use exeat_policy::{Reason, Target, Verdict};
+use serde_json::Value;
+
+#[path = "support/home.rs"]
+mod home;
+
+use home::Home;
+
+/// The canonical policy of every run here.
+const POLICY: &str = "{}";
+
+/// A run to write a record of.
+struct Run {
+    run: RunId,
+    stage: &'static str,
+    start: RunStart,
+    events: Vec<Event>,
+}
+
+impl Run {
+    fn new(stage: &'static str) -> Self {
+        let start = RunStart { command: Some("sh".into()), ..RunStart::default() };
+        // Runs of one millisecond have no order.
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        Self { run: RunId::new(), stage, start, events: Vec::new() }
+    }
+
+    fn asks(mut self, verdict: Verdict, reason: Reason, host: &str) -> Self {
+        let conn = ConnId(self.events.len() as u64 + 1);
+        let mut decision = Decision::new(conn, Via::Connect, verdict, reason);
+        decision.target = Some(Target::parse(host.as_bytes()).unwrap());
+        if verdict == Verdict::Allow {
+            decision.ips = vec!["93.184.216.34".parse().unwrap()];
+            decision.rule = Some(RuleRef {
+                text: host.into(),
+                src: ".exeat.toml:3".into(),
+                why: None,
+                approved_by: None,
+                expires: None,
+            });
+        }
+        self.events.push(Event::Decision(decision));
+        self
+    }
+
+    fn reaches(self, host: &str, up: u64) -> Self {
+        let mut run = self.asks(Verdict::Allow, Reason::Rule, host);
+        let mut close = Close::new(ConnId(run.events.len() as u64), End::Client);
+        close.target = Some(Target::parse(host.as_bytes()).unwrap());
+        close.bytes_up = up;
+        close.bytes_down = 1;
+        run.events.push(Event::Close(close));
+        run
+    }
+
+    fn is_refused(self, host: &str) -> Self {
+        self.asks(Verdict::Deny, Reason::Default, host)
+    }
+
+    /// Writes the record to the default place, signed with the user's key.
+    fn record(self, home: &Home) -> PathBuf {
+        let key = own_key(home);
+        let path = runs(home).join(format!("{}.jsonl", self.run));
+        let header = Header {
+            run: self.run,
+            stage: Some(self.stage.into()),
+            policy_sha256: sha256_hex(POLICY.as_bytes()),
+            mode: Mode::Enforce,
+        };
+        let log = Log::start_signed(Sink::create_file(&path).unwrap(), header, key).unwrap();
+        log.write(Event::RunStart(self.start)).unwrap();
+        for event in self.events {
+            log.write(event).unwrap();
+        }
+        log.write(Event::RunEnd(RunEnd {
+            cause: Cause::Exit,
+            exit: Some(0),
+            limit: None,
+            connections: 1,
+            dropped: 0,
+        }))
+        .unwrap();
+        path
+    }
+}
+
+fn runs(home: &Home) -> PathBuf {
+    let place = home.0.join(".local/state/exeat/runs");
+    fs::create_dir_all(&place).unwrap();
+    place
+}
+
+fn own_key(home: &Home) -> SigningKey {
+    SigningKey::load_or_make(&runs(home).parent().unwrap().join("audit.key")).unwrap()
+}
+
+/// Runs a command over records, and gives its exit code, what it printed and what it said.
+fn audit(home: &Home, words: &[&str]) -> (i32, String, String) {
+    home.run(&[&["audit"], words].concat())
+}
+
+fn json(home: &Home, words: &[&str]) -> Value {
+    let (_, out, said) = audit(home, words);
+    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{said}"))
+}
+
+/// Two runs of one stage and one of another, each with a host of its own.
+fn three(home: &Home) -> [PathBuf; 3] {
+    let mut import = Run::new("import").reaches("one.example.com:443", 10);
+    import.start.labels = vec![("ticket".into(), "OPS-7".into())];
+    import.start.user = Some("cleo".into());
+    let mut again = Run::new("import").reaches("two.example.com:443", 20);
+    again.start.machine = Some("ci-7".into());
+    again.start.dir = Some("/srv/work/job".into());
+    let train = Run::new("train").reaches("three.example.com:443", 30).is_refused("evil.example.com:443");
+    [import.record(home), again.record(home), train.record(home)]
+}
+
+fn name_of(path: &Path) -> &str {
+    path.file_stem().unwrap().to_str().unwrap()
+}
+
+#[test]
+fn l17_every_command_takes_the_same_selection() {
+    let home = Home::new();
+    let [one, two, three] = three(&home);
+    let selected = |words: &[&str]| {
+        let list = json(&home, &[&["list", "--json"], words].concat());
+        let mut runs: Vec<_> =
+            list.as_array().unwrap().iter().map(|run| run["run"].as_str().unwrap().to_owned()).collect();
+        runs.sort();
+        let bytes =
+            json(&home, &[&["summary", "--format", "json"], words].concat())["total"]["bytes_up"].clone();
+        (runs.iter().map(String::len).filter(|len| *len == 26).count(), bytes.as_u64().unwrap())
+    };
+    assert_eq!(selected(&["--all"]), (3, 60));
+    assert_eq!(selected(&["--stage", "import"]), (2, 30));
+    assert_eq!(selected(&["--stage", "import", "--stage", "train"]), (3, 60));
+    assert_eq!(selected(&["--label", "ticket=OPS-7"]), (1, 10));
+    assert_eq!(selected(&["--user", "cleo"]), (1, 10));
+    assert_eq!(selected(&["--machine", "ci-7"]), (1, 20));
+    assert_eq!(selected(&["--dir", "/srv/work"]), (1, 20));
+    assert_eq!(selected(&["--stage", "import", "--machine", "ci-7"]), (1, 20));
+    assert_eq!(selected(&["--since", "1h"]), (3, 60));
+    assert_eq!(selected(&["--last", "--stage", "import"]), (1, 20));
+    assert_eq!(selected(&[runs(&home).to_str().unwrap()]), (3, 60), "a directory is all records in it");
+    assert_eq!(selected(&[runs(&home).to_str().unwrap(), "--stage", "train"]), (1, 30));
+    assert_eq!(selected(&[".", "--stage", "train"]), (1, 30), "and below");
+    assert_eq!(selected(&[one.to_str().unwrap(), two.to_str().unwrap(), "--label", "ticket=OPS-7"]), (1, 10));
+
+    home.file("policy.toml", "[network]\nallow = [\"three.example.com:443\"]\n");
+    for (command, code, shown) in [
+        (&["show"][..], 0, "three.example.com"),
+        (&["verify", "--json"], 0, name_of(&three)),
+        (&["export"], 0, "three.example.com"),
+        (&["report", "-o", "-"], 0, "three.example.com"),
+        (&["learn"], 0, "three.example.com"),
+        (&["lock"], 0, "train three.example.com:443 connect"),
+        (&["replay", "--policy", "policy.toml"], 0, "as before"),
+        (&["diff", one.to_str().unwrap()], 1, "+ three.example.com:443"),
+        (&["prune", "--older-than", "1d"], 0, "0 records removed"),
+    ] {
+        let (exit, out, said) = audit(&home, &[command, &["--stage", "train"]].concat());
+        assert!(exit == code && out.contains(shown), "{command:?}: {exit} {out}{said}");
+        assert!(!out.contains("two.example.com"), "{command:?}: {out}");
+        if command[0] != "prune" {
+            let (exit, out, said) = audit(&home, &[command, &["--stage", "none"]].concat());
+            assert!(
+                exit == 2 && said.contains("no record is of the runs"),
+                "{command:?}: {exit} {out}{said}"
+            );
+        }
+    }
+    let (exit, out, _) = audit(&home, &["list", "--stage", "none"]);
+    assert_eq!((exit, out.as_str()), (0, ""));
+    fs::create_dir(home.0.join("empty")).unwrap();
+    let (exit, _, said) = audit(&home, &["summary", "empty"]);
+    assert!(exit == 2 && said.contains("no record (*.jsonl)"), "{said}");
+}
+
+#[test]
+fn l17_a_stream_is_selected_by_its_first_line() {
+    let home = Home::new();
+    let [one, _, three] = three(&home);
+    let bytes = |words: &[&str], input: &Path| {
+        let words = [&["audit", "summary", "--format", "json"], words].concat();
+        let (exit, out, said) = home.with_stdin(&words, &fs::read(input).unwrap());
+        (exit, serde_json::from_str::<Value>(&out).ok().and_then(|it| it["total"]["bytes_up"].as_u64()), said)
+    };
+    assert_eq!(bytes(&["-", "--stage", "train"], &three).1, Some(30));
+    assert_eq!(bytes(&["-", "--stage", "train"], &one).0, 2);
+    assert_eq!(bytes(&["-", one.to_str().unwrap()], &three).1, Some(40));
+    let (exit, _, said) = bytes(&["-", one.to_str().unwrap()], &one);
+    assert!(exit == 2 && said.contains("hold the same run"), "{said}");
+    let (exit, _, said) = bytes(&["-", "-"], &one);
+    assert!(exit == 2 && said.contains("standard input is read once"), "{said}");
+}
+
+#[test]
+fn l17_the_same_run_twice_counts_once() {
+    let home = Home::new();
+    let [one, two, _] = three(&home);
+    fs::create_dir(home.0.join("backup")).unwrap();
+    let backup = home.0.join("backup").join(one.file_name().unwrap());
+    fs::copy(&one, &backup).unwrap();
+    let count = |words: &[&str]| {
+        let (exit, out, said) = audit(&home, &[&["summary", "--format", "json"], words].concat());
+        let value: Value = serde_json::from_str(&out).unwrap();
+        (exit, value["runs"].as_u64().unwrap(), value["total"]["bytes_up"].as_u64().unwrap(), said)
+    };
+    let (one, two, backup_path) = (one.to_str().unwrap(), two.to_str().unwrap(), backup.to_str().unwrap());
+    let (exit, runs, bytes, said) = count(&[one, two, backup_path]);
+    assert_eq!((exit, runs, bytes), (0, 2, 30));
+    assert!(
+        said.contains("backup") && said.contains("is a copy of") && said.contains("counts once"),
+        "{said}"
+    );
+    let (exit, runs, bytes, _) = count(&[one, &name_of(Path::new(one)).to_ascii_lowercase()]);
+    assert_eq!((exit, runs, bytes), (0, 1, 10), "by file and by name");
+
+    let text = fs::read_to_string(&backup).unwrap();
+    for (changed, line) in [
+        (text.replacen("one.example.com", "own.example.com", 1), 3),
+        (text.lines().take(3).map(|line| format!("{line}\n")).collect(), 4),
+    ] {
+        fs::write(&backup, changed).unwrap();
+        let (exit, runs, bytes, said) = count(&[one, backup_path]);
+        assert_eq!((exit, runs, bytes), (1, 1, 10), "{said}");
+        assert!(said.contains("hold the same run and differ from line"), "{line}: {said}");
+        for command in [&["learn"][..], &["lock"], &["export"], &["show"], &["list"], &["report", "-o", "-"]]
+        {
+            let (exit, out, said) = audit(&home, &[command, &[one, backup_path]].concat());
+            assert!(exit == 1 && said.contains("differ from line"), "{command:?}: {exit} {said}");
+            assert!(!out.contains("own.example.com"), "{command:?}: {out}");
+        }
+        let (exit, _, said) = audit(&home, &["diff", two, one, backup_path]);
+        assert!(exit == 2 && said.contains("two records of one run differ"), "{said}");
+        let (exit, out, _) = audit(&home, &["verify", one, backup_path]);
+        assert!(exit == 1 && out.contains("backup"), "{out}");
+    }
+}
+
+#[test]
+fn l17_a_list_names_runs_as_short_as_they_are_found() {
+    let home = Home::new();
+    for (run, stage) in [
+        ("01JD8Z3V5QABCDEFGHJKMNPQRS", "one"),
+        ("01JD8Z3V5QABZDEFGHJKMNPQRS", "two"),
+        ("01JE8Z3V5QABCDEFGHJKMNPQRS", "three"),
+    ] {
+        Run { run: run.parse().unwrap(), ..Run::new(stage) }.record(&home);
+    }
+    let (_, out, _) = audit(&home, &["list"]);
+    let names: Vec<_> = out.lines().skip(1).map(|line| line.split(' ').next().unwrap()).collect();
+    assert_eq!(names, ["01JE8Z3V5Q", "01JD8Z3V5QABZ", "01JD8Z3V5QABC"], "{out}");
+    for (name, stage) in names.iter().zip(["three", "two", "one"]) {
+        let (exit, out, said) = audit(&home, &["show", name]);
+        assert!(exit == 0 && out.contains(&format!("stage     {stage}\n")), "{out}{said}");
+    }
+}
+
+#[test]
+fn l17_a_list_shows_what_only_report_mode_let_through() {
+    let home = Home::new();
+    Run::new("reported").asks(Verdict::WouldDeny, Reason::Default, "evil.example.com:443").record(&home);
+    Run::new("clean").reaches("one.example.com:443", 1).record(&home);
+    let (_, out, _) = audit(&home, &["list"]);
+    let (head, row) =
+        (out.lines().next().unwrap(), out.lines().find(|line| line.contains("reported")).unwrap());
+    let at = head.find("WOULD").unwrap() + "WOULD".len();
+    assert_eq!(row.get(..at).unwrap().rsplit(' ').next(), Some("1"), "{out}");
+    let (_, out, _) = audit(&home, &["list", "--denied"]);
+    assert!(out.contains("reported") && !out.contains("clean"), "{out}");
+}
