@@ -2,7 +2,7 @@
 
 use exeat_audit::export::{self, Format};
 
-use super::select::{filter, select};
+use super::select::{filter, select_to_show};
 use super::{Out, Source, Stopped};
 use crate::args::audit::{ExportArgs, ExportFormat};
 use crate::exit::Exit;
@@ -15,7 +15,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         ExportFormat::Jsonl => Format::Jsonl,
     };
     let mut exporter = format.exporter();
-    let selected = select(&args.records)?;
+    let selected = select_to_show(&args.records)?;
     let time = filter(&args.records);
     let mut damaged = selected.has_differing();
     for source in selected.sources() {

@@ -72,17 +72,35 @@ impl Selected {
     }
 }
 
+/// What is said where the flags select nothing.
+const NOTHING: &str = "no record is of the runs that the flags select";
+
 /// Selects records. None at all is an error.
 pub(crate) fn select(records: &Records) -> Result<Selected, Failure> {
+    let selected = select_some(records)?;
+    match selected.found.is_empty() {
+        true => Err(Failure::input(NOTHING).hint("exeat audit list")),
+        false => Ok(selected),
+    }
+}
+
+/// Selects records to be shown. That the flags select none is a note: nothing may have run in that time.
+pub(crate) fn select_to_show(records: &Records) -> Result<Selected, Failure> {
+    let selected = select_some(records)?;
+    if selected.found.is_empty() {
+        stdio::line("note", NOTHING);
+    }
+    Ok(selected)
+}
+
+/// Selects records. None at all is an error unless the flags say which.
+fn select_some(records: &Records) -> Result<Selected, Failure> {
     let one = records.runs.is_empty() && !records.all && is_empty(&records.selection);
     let selected = gather(records, records.last || one, false)?;
-    if !selected.found.is_empty() {
-        return Ok(selected);
+    if selected.found.is_empty() && is_empty(&records.selection) {
+        return Err(bad_place(exeat_audit::place::Error::Empty { dir: own_place()?.dir().to_owned() }));
     }
-    Err(match is_empty(&records.selection) {
-        true => bad_place(exeat_audit::place::Error::Empty { dir: own_place()?.dir().to_owned() }),
-        false => Failure::input("no record is of the runs that the flags select").hint("exeat audit list"),
-    })
+    Ok(selected)
 }
 
 /// The same where no flag means all records, and there may be none.

@@ -3,7 +3,7 @@
 use exeat_audit::query::Filter;
 use exeat_audit::table;
 
-use super::select::{filter, select};
+use super::select::{filter, select_to_show};
 use super::{Out, Source, Stopped};
 use crate::args::audit::ShowArgs;
 use crate::exit::Exit;
@@ -20,7 +20,7 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         exes: args.exe.clone(),
         ..filter(&args.records)
     };
-    let selected = select(&args.records)?;
+    let selected = select_to_show(&args.records)?;
     let sources: Vec<&Source> = selected.sources().collect();
     if args.follow {
         return super::follow::run(args, &filter, &sources, paint);

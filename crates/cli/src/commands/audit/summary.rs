@@ -6,7 +6,7 @@ use exeat_audit::place;
 use exeat_audit::query::Filter;
 use exeat_audit::summary::{self, Form, Summary};
 
-use super::select::{filter, select};
+use super::select::{filter, select_to_show};
 use super::{Out, Stopped};
 use crate::args::audit::{SummaryArgs, SummaryFormat};
 use crate::exit::Exit;
@@ -17,7 +17,7 @@ use crate::render::Paint;
 pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
     let filter = Filter { hosts: args.host.clone(), ..filter(&args.records) };
     let mut summary = Summary::default();
-    let selected = select(&args.records)?;
+    let selected = select_to_show(&args.records)?;
     let mut damaged = selected.has_differing();
     for source in selected.sources() {
         let (runs, reloads) = (summary.runs, summary.reloads);
