@@ -64,7 +64,7 @@ impl Run {
         run
     }
 
-    fn is_refused(self, host: &str) -> Self {
+    fn refuses(self, host: &str) -> Self {
         self.asks(Verdict::Deny, Reason::Default, host)
     }
 
@@ -112,7 +112,8 @@ fn audit(home: &Home, words: &[&str]) -> (i32, String, String) {
 
 fn json(home: &Home, words: &[&str]) -> Value {
     let (_, out, said) = audit(home, words);
-    serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{said}"))
+    assert!(!out.is_empty(), "{said}");
+    serde_json::from_str(&out).unwrap()
 }
 
 /// Two runs of one stage and one of another, each with a host of its own.
@@ -123,7 +124,7 @@ fn three(home: &Home) -> [PathBuf; 3] {
     let mut again = Run::new("import").reaches("two.example.com:443", 20);
     again.start.machine = Some("ci-7".into());
     again.start.dir = Some("/srv/work/job".into());
-    let train = Run::new("train").reaches("three.example.com:443", 30).is_refused("evil.example.com:443");
+    let train = Run::new("train").reaches("three.example.com:443", 30).refuses("evil.example.com:443");
     [import.record(home), again.record(home), train.record(home)]
 }
 

@@ -19,7 +19,7 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     let any = !selected.found.is_empty();
     let found = selected.found.into_iter().filter(|found| found.twin.is_none());
     let mut runs: Vec<RunSummary> = found.map(|found| found.run).filter(|run| passes(args, run)).collect();
-    runs.sort_by(|a, b| b.run.cmp(&a.run));
+    runs.sort_by_key(|run| std::cmp::Reverse(run.run));
     let mut out = Out::new();
     let shown = if args.json {
         table::list_json(&runs, &mut out)
