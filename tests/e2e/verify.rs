@@ -15,6 +15,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("verify::a_run_leaves_a_whole_record", whole);
     list.once("verify::a06_every_edited_line_is_found", edited);
     list.once("verify::a04_a_crash_is_told_from_an_edit", crash);
+    list.once("verify::l17_a_killed_run_is_signed_to_its_last_second", killed);
     list.once("verify::a_foreign_tool_checks_the_signature", foreign);
     list.users("verify::the_key_is_hidden_whatever_is_shown", hidden);
     list.users("verify::the_key_comes_from_elsewhere", elsewhere);
@@ -119,12 +120,69 @@ fn crash(cx: &Cx) {
     live.signal(Signal::SIGKILL);
     live.wait();
     let done = verify(cx, &audit);
-    done.exits(1).shows("not finished: no end of the run after line 1");
+    done.exits(1)
+        .shows("not finished: no end of the run after line 2")
+        .shows("lines 1 to 2 are whole and signed");
     let whole = ran(cx);
     let text = fs::read_to_string(&whole).expect("the record");
     let cut = text.len() - text.lines().last().expect("a line").len() / 2;
     let at = cx.write("cut.jsonl", text.get(..cut).expect("ASCII")).display().to_string();
     verify(cx, &at).exits(1).shows("ends in the middle: its writer was stopped there");
+}
+
+/// L17: a run that is killed has its lines signed but for those of the last second, and a short record that was cut and chained anew
+/// is told from it.
+fn killed(cx: &Cx) {
+    let audit = cx.home().join("killed-later.jsonl").display().to_string();
+    cx.write("one", &format!("{}:443\n", cx.evil()));
+    cx.probe();
+    let script =
+        "for i in 1 2 3 4 5 6 7 8 9 10 11; do ./probe ask-all one; sleep 0.2; done; echo on; exec sleep 60";
+    let mut live = cx.exeat(["run", "--audit", &audit, "--", "sh", "-c", script]).start();
+    live.until_prints("on");
+    live.signal(Signal::SIGKILL);
+    live.wait();
+    let text = fs::read_to_string(&audit).expect("the record");
+    let lines: Vec<String> = text.lines().map(|line| format!("{line}\n")).collect();
+    let values: Vec<Value> = lines.iter().map(|line| serde_json::from_str(line).expect("JSON")).collect();
+    let mono = |line: &Value| line["mono_us"].as_u64().expect("a time");
+    let last = values.iter().map(mono).max().expect("lines");
+    let signed = values.iter().rposition(|line| line["event"] == "checkpoint").expect("a checkpoint");
+    let early = values.iter().position(|line| line["event"] == "checkpoint").expect("a checkpoint");
+    let first = values.iter().position(|line| line["event"] == "decision").expect("a decision");
+    assert!(early < first, "{text}");
+    let old = values.iter().skip(signed + 1).filter(|line| last - mono(line) > 1_200_000).count();
+    assert!(old == 0 && values.len() > 20, "{old} lines that are not signed are older than a second: {text}");
+    let tail = match signed + 1 == lines.len() {
+        true => "no end of the run".to_owned(),
+        false => {
+            format!("unsigned tail: nothing speaks against, or for, lines {} to {}", signed + 2, lines.len())
+        }
+    };
+    verify(cx, &audit).exits(1).shows("not finished: ").shows(&tail);
+
+    // Where nothing happens, nothing is signed.
+    let idle = cx.sh(&[], "sleep 2.2").run();
+    assert_eq!(idle.exits(0).record().events("checkpoint").len(), 2);
+
+    // The refusals of a second were taken out, and all but the first checkpoint.
+    let mut at = 0;
+    let less: Vec<String> = lines
+        .into_iter()
+        .zip(&values)
+        .filter(|(_, line)| {
+            at += 1;
+            at <= early + 1 || (line["event"] != "checkpoint" && mono(line) > 1_000_000)
+        })
+        .map(|(line, _)| line)
+        .collect();
+    let path = cx.write("forged.jsonl", &rechained(&less)).display().to_string();
+    let said = format!(
+        "lines {} to {} are not signed, and exeat signs each line within a second",
+        early + 2,
+        less.len()
+    );
+    verify(cx, &path).exits(1).shows("NOT WHOLE").shows(&said);
 }
 
 /// The signature by OpenSSL, the root by the definition of RFC 6962 section 2.1.
@@ -305,5 +363,5 @@ fn proxy(cx: &Cx) {
     }
     live.signal(Signal::SIGTERM);
     live.wait().exits(0);
-    verify(cx, &audit).exits(0).shows("whole: 3 lines");
+    verify(cx, &audit).exits(0).shows("whole: 4 lines");
 }

@@ -5,6 +5,7 @@
 //! that it wanted to record.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use exeat_policy::Verdict;
@@ -18,8 +19,12 @@ use crate::{Event, Header, RunId, SigningKey, sha256_hex};
 /// Lines after which a checkpoint is written. One takes some 20 microseconds, and as much room as two decisions.
 pub(crate) const CHECKPOINT_EVERY: u64 = 128;
 
-/// A line that comes later than this after the last checkpoint is followed by one.
-const CHECKPOINT_AFTER: Duration = Duration::from_secs(300);
+/// Age of the first unsigned line at which a checkpoint is written: readers count on a second ([`UNSIGNED`]).
+const CHECKPOINT_AFTER: Duration = Duration::from_millis(800);
+
+/// Time in which a line is signed. All that a run which was killed wrote later than this after its last checkpoint is one line: the next
+/// checkpoint follows it at once.
+pub(crate) const UNSIGNED: Duration = Duration::from_secs(1);
 
 /// The record of one run. Clones write to the same record.
 #[derive(Debug, Clone)]
@@ -50,8 +55,12 @@ struct State {
     ended: bool,
     /// Stands for all lines, where they are signed.
     tree: Tree,
-    /// How many lines the last checkpoint was written after, and when.
-    signed: (u64, Instant),
+    /// Lines up to the last checkpoint, itself included.
+    signed: u64,
+    /// When the first line after it was written, if lines are signed at all.
+    unsigned_since: Option<Instant>,
+    /// Told when there is such a line.
+    waker: Option<Waker>,
     /// The line being made; kept so that a line costs no allocation.
     line: Vec<u8>,
 }
@@ -80,7 +89,8 @@ impl Log {
         Log::begin(sink, header, None)
     }
 
-    /// The same with a signed checkpoint after every 128 lines or 5 minutes, and behind the last.
+    /// The same with a signed checkpoint after every 128 lines and after the last, and where [`Log::sign_due`] is called in time, within a
+    /// second of every line.
     pub fn start_signed(sink: Sink, header: Header, key: SigningKey) -> Result<Log, Error> {
         Log::begin(sink, header, Some(key))
     }
@@ -96,7 +106,9 @@ impl Log {
             failed: None,
             ended: false,
             tree: Tree::default(),
-            signed: (0, started),
+            signed: 0,
+            unsigned_since: None,
+            waker: None,
             line: Vec::with_capacity(MAX_LINE),
         };
         Ok(Log { shared: Arc::new(Shared { header, started, key, state: Mutex::new(state) }) })
@@ -120,22 +132,49 @@ impl Log {
             Ok(seq) => {
                 state.counts = counts;
                 state.ended = matches!(event, Event::RunEnd(_));
-                match state.seal(&self.shared) {
-                    // The event itself is on record; the next one hears of it.
-                    Err(error) if !state.ended => state.failed = Some(error.to_string().into()),
-                    Err(error) => {
-                        state.failed = Some(error.to_string().into());
-                        return Err(Error::Write(Fault(error)));
-                    }
-                    Ok(()) => {}
+                let is_due = state.ended || state.is_checkpoint_due();
+                // Where it cannot be written, the event itself is on record all the same, and the next one hears of it.
+                match state.sign(&self.shared, is_due) {
+                    Err(error) if state.ended => Err(error),
+                    _ => Ok(seq),
                 }
-                Ok(seq)
             }
             Err(error) => {
                 state.failed = Some(error.to_string().into());
                 Err(Error::Write(Fault(error)))
             }
         }
+    }
+
+    /// Writes a checkpoint now, if there is a line that none covers.
+    ///
+    /// # Errors
+    /// Where it cannot be written: the record stops there.
+    pub fn sign(&self) -> Result<(), Error> {
+        let mut state = self.lock();
+        match &state.failed {
+            Some(first) => Err(Error::Stopped { first: Arc::clone(first) }),
+            None => state.sign(&self.shared, true),
+        }
+    }
+
+    /// Waits for a line that no checkpoint covers, and returns when [`Log::sign_due`] is to be called. One task at a time may wait.
+    pub fn poll_unsigned(&self, cx: &mut Context<'_>) -> Poll<Instant> {
+        let mut state = self.lock();
+        match state.unsigned_since.filter(|_| state.failed.is_none() && !state.ended) {
+            Some(since) => Poll::Ready(since + CHECKPOINT_AFTER),
+            None => {
+                state.waker = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+
+    /// Writes a checkpoint if one is due. Where it cannot be written, the next event hears of it.
+    pub fn sign_due(&self) {
+        let mut state = self.lock();
+        let is_due = state.failed.is_none() && state.is_checkpoint_due();
+        let _ = state.sign(&self.shared, is_due);
     }
 
     /// The verdicts so far.
@@ -178,16 +217,24 @@ impl State {
         self.put(shared, |out, at, _| line::encode(out, &shared.header, at, counts, event))
     }
 
-    /// Writes a checkpoint where one is due.
-    fn seal(&mut self, shared: &Shared) -> Result<(), FaultKind> {
-        let Some(key) = &shared.key else { return Ok(()) };
-        let (lines, at) = self.signed;
-        let due = self.seq - lines >= CHECKPOINT_EVERY || at.elapsed() >= CHECKPOINT_AFTER;
-        if due || self.ended {
-            self.put(shared, |out, at, tree| line::encode_checkpoint(out, &shared.header, at, tree, key))?;
-            self.counts.lines += 1;
-            self.signed = (self.seq, Instant::now());
-        }
+    fn is_checkpoint_due(&self) -> bool {
+        self.seq - self.signed >= CHECKPOINT_EVERY
+            || self.unsigned_since.is_some_and(|since| since.elapsed() >= CHECKPOINT_AFTER)
+    }
+
+    /// Writes a checkpoint if there are unsigned lines and `is_due`. The record stops where it cannot be written.
+    fn sign(&mut self, shared: &Shared, is_due: bool) -> Result<(), Error> {
+        let Some(key) = shared.key.as_ref().filter(|_| is_due && self.unsigned_since.is_some()) else {
+            return Ok(());
+        };
+        let written =
+            self.put(shared, |out, at, tree| line::encode_checkpoint(out, &shared.header, at, tree, key));
+        written.map_err(|error| {
+            self.failed = Some(error.to_string().into());
+            Error::Write(Fault(error))
+        })?;
+        self.counts.lines += 1;
+        (self.signed, self.unsigned_since) = (self.seq, None);
         Ok(())
     }
 
@@ -197,7 +244,8 @@ impl State {
         encode: impl FnOnce(&mut Vec<u8>, &Position<'_>, &Tree) -> serde_json::Result<()>,
     ) -> Result<u64, FaultKind> {
         let ts = format!("{:.6}", Timestamp::now());
-        let mono_us = u64::try_from(shared.started.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let now = Instant::now();
+        let mono_us = u64::try_from((now - shared.started).as_micros()).unwrap_or(u64::MAX);
         let at = Position { seq: self.seq, ts: &ts, mono_us, prev: &self.prev };
         self.line.clear();
         encode(&mut self.line, &at, &self.tree)?;
@@ -208,6 +256,8 @@ impl State {
         self.prev = sha256_hex(&self.line);
         if shared.key.is_some() {
             self.tree.push(&self.line);
+            self.unsigned_since.get_or_insert(now);
+            self.waker.take().into_iter().for_each(Waker::wake);
         }
         self.seq += 1;
         self.bytes += self.line.len() as u64;

@@ -17,6 +17,7 @@ use sha2::{Digest as _, Sha256};
 use crate::checkpoint::{Checked, check, origin};
 use crate::escape::escape;
 use crate::line::signature_fields;
+use crate::log::{CHECKPOINT_EVERY, UNSIGNED};
 use crate::place::{is_digest, policy_path, reloaded_path, run_in_name};
 use crate::query::{Flaw, Kind, Reader, Record};
 use crate::{Counts, RunId, VerifyingKey, hex, sha256_hex};
@@ -170,6 +171,13 @@ pub enum Finding {
         /// How many.
         count: u64,
     },
+    /// Lines at the end that no checkpoint covers, more of them or over a longer time than exeat leaves unsigned.
+    Unsigned {
+        /// The first.
+        from: u64,
+        /// The last.
+        to: u64,
+    },
     /// A decision under a policy that the record does not have.
     UnknownPolicy {
         /// The decision's line.
@@ -211,6 +219,11 @@ impl fmt::Display for Finding {
             Finding::Dropped { line, count } => {
                 write!(f, "line {line}: {count} attempts are in no line (`dropped`)")
             }
+            Finding::Unsigned { from, to } => write!(
+                f,
+                "lines {from} to {to} are not signed, and exeat signs each line within a second: \
+                 they were written anew, or checkpoints were taken out"
+            ),
             Finding::UnknownPolicy { line } => {
                 write!(f, "line {line}: decided under a policy that did not hold in this run")
             }
@@ -251,6 +264,8 @@ pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -
         counts: Counts::default(),
         told: 0,
         policies: Vec::new(),
+        is_signed_early: false,
+        tail: Tail::default(),
     };
     while let Some(record) = reader.next() {
         let record = record?;
@@ -269,6 +284,35 @@ struct Verifier<'a> {
     told: usize,
     /// The digests of the policies that came to hold.
     policies: Vec<String>,
+    /// The first lines were signed before anything was decided. exeat 0.1 did not do that, and signed later.
+    is_signed_early: bool,
+    tail: Tail,
+}
+
+/// The lines after the last good checkpoint.
+#[derive(Default)]
+struct Tail {
+    lines: u64,
+    /// When the first of them was written, in microseconds of the run.
+    begin: u64,
+    /// When the last but one was, and the last.
+    ends: (u64, u64),
+}
+
+impl Tail {
+    fn add(&mut self, mono_us: u64) {
+        if self.lines == 0 {
+            self.begin = mono_us;
+        }
+        self.lines += 1;
+        self.ends = (self.ends.1, mono_us);
+    }
+
+    /// Whether exeat would have signed some of it: any line but the last that comes later is followed by a checkpoint.
+    fn is_overdue(&self) -> bool {
+        let span = self.ends.0.saturating_sub(self.begin);
+        self.lines > CHECKPOINT_EVERY || (self.lines > 1 && u128::from(span) > UNSIGNED.as_micros())
+    }
 }
 
 impl Verifier<'_> {
@@ -298,6 +342,7 @@ impl Verifier<'_> {
             none => *none = Some((ts.clone(), ts)),
         }
         self.report.run.get_or_insert_with(|| escape(record.run.as_bytes(), 64));
+        self.tail.add(record.mono_us);
         let unsealed = self.report.ending == Ending::Unsealed;
         self.report.ending = Ending::Unfinished;
         match record.event {
@@ -317,6 +362,10 @@ impl Verifier<'_> {
             }
             Kind::Checkpoint => {
                 let good = self.checkpoint(reader, record, line);
+                if good {
+                    self.tail = Tail::default();
+                    self.is_signed_early |= self.counts == Counts::default();
+                }
                 if unsealed {
                     self.report.ending = if good { Ending::Sealed } else { Ending::Unsealed };
                 }
@@ -409,6 +458,9 @@ impl Verifier<'_> {
         self.report.lines = lines;
         if lines == 0 {
             self.report.find(Finding::Empty);
+        }
+        if self.is_signed_early && self.tail.is_overdue() {
+            self.report.find(Finding::Unsigned { from: self.report.covered + 1, to: lines });
         }
         // Every run's record is whole, so one in the place of another would be too.
         if let Some(named) = path.and_then(run_in_name)

@@ -26,7 +26,7 @@ use crate::error::{Error, chain};
 use crate::limits::{check_audit_size, of_connections};
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
-use crate::run::{Record, begin, survive_file_limit, turned_away};
+use crate::run::{Record, begin, signing, survive_file_limit, turned_away};
 use crate::signals::Signals;
 use crate::signing::Signing;
 use crate::upstream;
@@ -167,38 +167,41 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
         (request.ready)(&shown, audit.as_deref());
         // Beside the record in its usual place.
         let beside = audit.as_deref().filter(|_| matches!(request.audit, AuditTo::Default));
-        loop {
-            let done = tokio::select! {
-                signal = signals.next() => match signal {
-                    Signal::SIGHUP if reloader.ask() => continue,
-                    Signal::SIGHUP => Err("the thread that reads it has ended".to_owned()),
-                    _ => {
-                        if stop.is_cancelled() {
-                            context.cut(); // a second signal does not wait for the drain
+        let served = async {
+            loop {
+                let done = tokio::select! {
+                    signal = signals.next() => match signal {
+                        Signal::SIGHUP if reloader.ask() => continue,
+                        Signal::SIGHUP => Err("the thread that reads it has ended".to_owned()),
+                        _ => {
+                            if stop.is_cancelled() {
+                                context.cut(); // a second signal does not wait for the drain
+                            }
+                            // While the listeners are open: from here on the names are free for a successor.
+                            drop((socket.take(), socks5_socket.take()));
+                            stop.cancel();
+                            continue;
                         }
-                        // While the listeners are open: from here on the names are free for a successor.
-                        drop((socket.take(), socks5_socket.take()));
-                        stop.cancel();
-                        continue;
+                    },
+                    done = reloader.next(), if !stop.is_cancelled() => done,
+                    report = &mut serving => {
+                        tracing::debug!(?report, "the proxy has stopped");
+                        break;
                     }
-                },
-                done = reloader.next(), if !stop.is_cancelled() => done,
-                report = &mut serving => {
-                    tracing::debug!(?report, "the proxy has stopped");
-                    break;
-                }
-            };
-            match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside, request.audit_sync)) {
-                Ok((digest, notes)) => (request.told)(Ok((&digest, &notes))),
-                Err(why) => {
-                    let mut note = Note::new(What::PolicyReload);
-                    note.error = Some(why.clone());
-                    // The log fails closed by itself.
-                    let _ = log.write(Event::Note(note));
-                    (request.told)(Err(&why));
+                };
+                match done.and_then(|reloaded| adopt(reloaded, &context, &log, beside, request.audit_sync)) {
+                    Ok((digest, notes)) => (request.told)(Ok((&digest, &notes))),
+                    Err(why) => {
+                        let mut note = Note::new(What::PolicyReload);
+                        note.error = Some(why.clone());
+                        // The log fails closed by itself.
+                        let _ = log.write(Event::Note(note));
+                        (request.told)(Err(&why));
+                    }
                 }
             }
-        }
+        };
+        signing(&log, served).await;
         let summary = context.summary();
         if let Some(note) = turned_away(&summary) {
             // The log fails closed by itself, and the line below tells.

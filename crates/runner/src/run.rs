@@ -5,8 +5,10 @@
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
+use std::future::{Future, poll_fn};
 use std::io::{self, PipeWriter};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -214,7 +216,7 @@ pub(crate) fn run_on(
             begun,
             held,
         };
-        let mut outcome = this.carry_out(staged, streams, asks, started).await;
+        let mut outcome = signing(&log, this.carry_out(staged, streams, asks, started)).await;
         if !this.begun.get() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
             let why = match &outcome {
@@ -658,12 +660,29 @@ impl Record<'_> {
     }
 }
 
-/// Writes the first lines of a record.
+/// Writes the first lines of a record, and signs them: who started the run, when, and under which policy.
 pub(crate) fn begin(log: &Log, start: RunStart, sources: &[Source]) -> Result<(), Error> {
     log.write(Event::RunStart(start)).map_err(Error::Log)?;
-    sources
-        .iter()
-        .try_for_each(|source| log.write(Event::Policy(source.clone())).map(drop).map_err(Error::Log))
+    for source in sources {
+        log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
+    }
+    log.sign().map_err(Error::Log)
+}
+
+/// Runs alongside `work` and has every line of the record signed within a second. Returns what `work` does.
+pub(crate) async fn signing<T>(log: &Log, work: impl Future<Output = T>) -> T {
+    tokio::select! {
+        done = work => done,
+        never = keep_signed(log) => match never {},
+    }
+}
+
+async fn keep_signed(log: &Log) -> Infallible {
+    loop {
+        let due = poll_fn(|cx| log.poll_unsigned(cx)).await;
+        sleep_until(due.into()).await;
+        log.sign_due();
+    }
 }
 
 /// The sink, and its path where it has one.

@@ -305,3 +305,47 @@ fn l17_counts_failed_connections_in_the_totals() {
     let wrong = Finding::Counts { line: less.len() as u64, what: "failed", said: 1, counted: 0 };
     assert_eq!(report.findings, [wrong]);
 }
+
+/// L17: a record that was cut, edited and chained anew behind its last checkpoint is not taken for one whose run was killed, where the
+/// killed run would have signed the lines.
+#[test]
+fn l17_unsigned_lines_are_told_from_a_killed_run() {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let log = Log::start_signed(Sink::create_file(&path).unwrap(), header(), key(1)).unwrap();
+    log.write(Event::RunStart(RunStart::default())).unwrap();
+    log.sign().unwrap();
+    for conn in 0..2 {
+        log.write(Event::Decision(deny(conn, "h.example:443"))).unwrap();
+    }
+    std::thread::sleep(std::time::Duration::from_millis(1100));
+    // Too late to be alone: the checkpoint follows at once.
+    log.write(Event::Decision(allow(2, "a.example.com:443"))).unwrap();
+    log.write(Event::Decision(allow(3, "a.example.com:443"))).unwrap();
+    let killed = fs::read(&path).unwrap();
+    let report = look(&killed);
+    assert_eq!((report.lines, report.covered, report.checkpoints), (7, 6, 2), "{report:#?}");
+    assert_eq!((report.standing(), report.ending), (Standing::Unfinished, Ending::Unfinished));
+    // Killed at any other moment, too: all but the last line are signed, or not a second old.
+    for kept in 1..=7 {
+        let report = look(&lines(&killed)[..kept].concat());
+        assert_eq!(report.standing(), Standing::Unfinished, "{kept} lines: {report:#?}");
+    }
+    // A refusal was taken out, the checkpoint behind it too, and the rest chained anew.
+    let mut less = lines(&killed);
+    less.remove(5);
+    less.remove(2);
+    let report = look(&rechained(&less));
+    assert_eq!(report.findings, [Finding::Unsigned { from: 3, to: 5 }], "{report:#?}");
+
+    for _ in 0..CHECKPOINT_EVERY {
+        log.write(Event::Decision(deny(4, "h.example:443"))).unwrap();
+    }
+    let mut less = lines(&fs::read(&path).unwrap());
+    less.retain(|line| {
+        !line.windows(13).any(|part| part == b"\"checkpoint\",")
+            || line.starts_with(b"{\"schema\":\"egress/1\",\"seq\":1,")
+    });
+    let report = look(&rechained(&less));
+    assert!(report.findings.contains(&Finding::Unsigned { from: 3, to: less.len() as u64 }), "{report:#?}");
+}

@@ -126,6 +126,10 @@ fn words(source: &Source, report: &Report, paint: Paint) -> String {
             0 => writeln!(text, "  no line is covered by a good signature"),
             covered => writeln!(text, "  lines 1 to {covered} are whole and signed"),
         };
+        if report.covered < report.lines && report.standing() == Standing::Unfinished {
+            let (from, to) = (report.covered + 1, report.lines);
+            let _ = writeln!(text, "  unsigned tail: nothing speaks against, or for, lines {from} to {to}");
+        }
     }
     for policy in &report.policies {
         let short = policy.sha256.get(..16).unwrap_or(&policy.sha256);
