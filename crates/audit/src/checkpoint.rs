@@ -7,7 +7,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
 use crate::tree::Hash;
-use crate::{RunId, SigningKey, VerifyingKey, sha256_hex};
+use crate::{SigningKey, VerifyingKey};
 
 /// What is signed: so many lines of this run have this root, and the checkpoint's own line begins with what has this digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,10 +28,6 @@ pub(crate) fn origin(run: &str) -> String {
 }
 
 impl Checkpoint {
-    pub(crate) fn new(run: RunId, n: u64, root: Hash, own_line: &[u8]) -> Checkpoint {
-        Checkpoint { origin: origin(&run.to_string()), n, root, line: sha256_hex(own_line) }
-    }
-
     /// The text that is signed: origin, size and root, and one extension line.
     pub(crate) fn text(&self) -> String {
         format!("{}\n{}\n{}\nline {}\n", self.origin, self.n, BASE64.encode(self.root), self.line)

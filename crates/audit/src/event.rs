@@ -91,6 +91,31 @@ pub struct RunStart {
     pub limits: Vec<String>,
     /// The caller's own words, `--label K=V`. Of two with one key the later stands.
     pub labels: Vec<(String, String)>,
+    /// Its place in the ledger.
+    pub ledger: InLedger,
+}
+
+/// Whether the ledger has a run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum InLedger {
+    /// There is none, because nothing signs the record, or a key that does not last.
+    #[default]
+    None,
+    /// There is one, and no number could be taken in it. A note says why.
+    Unnumbered,
+    /// It has this number.
+    Number(Number),
+}
+
+/// The place of a run in the ledger of its key and machine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Number {
+    /// The ledger's name.
+    pub ledger: String,
+    /// The number of the run in it, from 1.
+    pub no: u64,
+    /// The digest of the line that the ledger ended with when the number was taken, in hexadecimal.
+    pub prev: String,
 }
 
 /// A place in a trace (W3C Trace Context): what a run is a part of.
@@ -547,6 +572,8 @@ pub enum What {
     ProxyLost,
     /// Connections were not served because too many were open at one time; no other line tells of them.
     TurnedAway,
+    /// The run has no number in the ledger, or the ledger does not have its start.
+    Unnumbered,
 }
 
 /// The end of a run. Verdicts are counted by the log itself.

@@ -143,7 +143,7 @@ impl SigningKey {
 
 /// Makes a file for its owner alone, whole or not at all, and never over another one. It has one name from its first moment on: what
 /// hides the key from a stage knows that one.
-fn place_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(crate) fn place_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let nameless = OpenOptions::new().write(true).mode(0o600).custom_flags(OFlag::O_TMPFILE.bits()).open(dir);
     let mut file = match nameless {

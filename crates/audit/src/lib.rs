@@ -26,6 +26,7 @@ pub mod follow;
 mod id;
 pub mod key;
 pub mod learn;
+pub mod ledger;
 mod line;
 pub mod lock;
 mod log;
@@ -46,13 +47,13 @@ pub mod verify;
 pub use attempt::Attempt;
 pub use escape::{escape, printable};
 pub use event::{
-    Cause, Close, Decision, End, Event, Header, Holds, Mode, Note, Process, Progress, Proto, Question,
-    RuleRef, RunEnd, RunStart, Source, SourceRole, Trace, Under, Via, What,
+    Cause, Close, Decision, End, Event, Header, Holds, InLedger, Mode, Note, Number, Process, Progress,
+    Proto, Question, RuleRef, RunEnd, RunStart, Source, SourceRole, Trace, Under, Via, What,
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};
-pub use line::{MAX_LINE, SCHEMA, ascii_json};
-pub use log::{Counts, Error, Fault, Log};
+pub use line::{LEDGER_SCHEMA, MAX_LINE, SCHEMA, ascii_json};
+pub use log::{Counts, Error, Fault, Log, Sealed};
 pub use moment::{Moment, MomentError};
 pub use sink::{OpenError, Sink, is_being_written};
 

@@ -15,17 +15,20 @@ use exeat_policy::{Host, Target};
 use serde::Serialize;
 use serde_json::ser::Formatter;
 
-use crate::checkpoint::{Checkpoint, Signed};
+use crate::checkpoint::{Checkpoint, Signed, origin};
 use crate::escape::{clip, clip_front, escape};
-use crate::event::{Cause, End, Mode, SourceRole, What};
-use crate::tree::Tree;
+use crate::event::{Cause, End, InLedger, Mode, SourceRole, What};
+use crate::tree::{Hash, Tree};
 use crate::{
     Close, ConnId, Counts, Decision, Event, Header, Note, Progress, Proto, Question, RuleRef, RunEnd, RunId,
-    RunStart, SigningKey, Source, Under, Via, hex,
+    RunStart, Sealed, SigningKey, Source, Under, Via, hex, sha256_hex,
 };
 
 /// The name of the format. Fields may be added under one name; none changes its meaning.
 pub const SCHEMA: &str = "egress/1";
+
+/// The name of the format of a ledger.
+pub const LEDGER_SCHEMA: &str = "egress-ledger/1";
 
 /// Bytes of a line at most, its line feed included: PIPE_BUF on Linux, below which a write to a pipe is never mixed
 /// with another (pipe(7)).
@@ -83,19 +86,93 @@ pub(crate) fn encode_checkpoint(
         key_id: Some(key.verifying().key_id()),
         ..common(header, at)
     };
+    let signed = sign_line(out, &line, origin(&header.run.to_string()), (tree.len(), root), key)?;
+    out.extend(signature_fields(&signed)?);
+    Ok(())
+}
+
+/// Appends a line up to its signature, and signs it with what stands before it: so many lines, and their digest.
+fn sign_line(
+    out: &mut Vec<u8>,
+    line: &Line<'_>,
+    origin: String,
+    (n, root): (u64, Hash),
+    key: &SigningKey,
+) -> serde_json::Result<Signed> {
     let begin = out.len();
     line.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, Ascii))?;
     // What is signed has a digest of this line too, up to here: `ts` and the like could be changed otherwise.
     out.truncate(out.len() - 1);
     let own = out.get(begin..).unwrap_or_default();
-    let signed = Checkpoint::new(header.run, tree.len(), root, own).sign(key);
-    out.extend(signature_fields(&signed)?);
+    Ok(Checkpoint { origin, n, root, line: sha256_hex(own) }.sign(key))
+}
+
+/// One line of a ledger.
+pub(crate) struct LedgerLine<'a> {
+    pub(crate) event: &'static str,
+    pub(crate) run: RunId,
+    /// The number of the run, where it is known.
+    pub(crate) no: Option<u64>,
+    /// The last number that was taken.
+    pub(crate) last: u64,
+    pub(crate) stage: Option<&'a str>,
+    pub(crate) policy_sha256: Option<&'a str>,
+    /// The digest of the first line of the record.
+    pub(crate) first: Option<&'a str>,
+    /// The place of the record, where it is not the usual one.
+    pub(crate) file: Option<&'a str>,
+    pub(crate) user: Option<&'a str>,
+    pub(crate) cause: Option<Cause>,
+    /// Lines that the last checkpoint of the record covers, and their root.
+    pub(crate) sealed: Option<&'a Sealed>,
+    /// Bytes of a torn line that stood in the place of this one.
+    pub(crate) torn: Option<u64>,
+}
+
+/// Appends a line of the ledger with this origin, its signature and its line feed included. `before` is the digest of the line before.
+pub(crate) fn encode_ledger(
+    out: &mut Vec<u8>,
+    origin: &str,
+    at: &Position<'_>,
+    before: Hash,
+    line: &LedgerLine<'_>,
+    key: &SigningKey,
+) -> serde_json::Result<()> {
+    let whole = Line {
+        schema: LEDGER_SCHEMA,
+        seq: at.seq,
+        ts: at.ts,
+        mono_us: at.mono_us,
+        event: line.event,
+        run: Some(line.run),
+        no: line.no,
+        last: Some(line.last),
+        stage: line.stage.map(|text| clip(text, max::STAGE)),
+        policy_sha256: line.policy_sha256.map(|text| clip(text, max::DIGEST)),
+        first: line.first.map(|text| clip(text, max::DIGEST)),
+        file: line.file.map(|text| clip_front(text, max::FILE)),
+        user: line.user.map(|text| clip(text, max::USER)),
+        cause: line.cause,
+        n: line.sealed.map(|sealed| sealed.lines),
+        root: line.sealed.map(|sealed| sealed.root.clone()),
+        torn: line.torn,
+        prev: at.prev,
+        ..Line::default()
+    };
+    let signed = sign_line(out, &whole, origin.to_owned(), (at.seq, before), key)?;
+    // The note can be made from the line: it would be half of the ledger.
+    out.extend(SIG);
+    out.extend(signed.sig.as_bytes());
+    out.extend(b"\"}\n");
     Ok(())
 }
 
+/// What begins the end of a signed line. No text in the line has a bare quotation mark.
+pub(crate) const SIG: &[u8] = br#","sig":""#;
+
 /// The end of a checkpoint's line, from behind its last field on.
 pub(crate) fn signature_fields(signed: &Signed) -> serde_json::Result<Vec<u8>> {
-    let mut out = br#","sig":""#.to_vec();
+    let mut out = SIG.to_vec();
     out.extend(signed.sig.as_bytes());
     out.extend(br#"","signed_note":"#);
     signed.note.serialize(&mut serde_json::Serializer::with_formatter(&mut out, Ascii))?;
@@ -136,6 +213,11 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
             (clip(aspect, max::ASPECT), Cow::Owned(clip(&holds.to_string(), max::HOLDS).into_owned()))
         })
         .collect();
+    let (ledger, number) = match &start.ledger {
+        InLedger::None => ("none".into(), None),
+        InLedger::Unnumbered => ("unnumbered".into(), None),
+        InLedger::Number(number) => (clip(&number.ledger, max::LEDGER), Some(number)),
+    };
     // With somebody else's proxy the policy is that one's, and not known here.
     let own = start.proxy.is_none();
     Line {
@@ -158,6 +240,9 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         limits: start.limits.iter().take(max::LIMITS).map(|text| clip(text, max::LIMIT)).collect(),
         labels: (!labels.is_empty()).then_some(labels),
         labels_more: (more > 0).then_some(more),
+        no: number.map(|number| number.no),
+        ledger: Some(ledger),
+        ledger_prev: number.map(|number| clip(&number.prev, max::DIGEST)),
         ..common
     }
 }
@@ -417,6 +502,18 @@ struct Line<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     labels_more: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    no: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    last: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ledger_prev: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    torn: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<SourceRole>,
     #[serde(skip_serializing_if = "Option::is_none")]
     file: Option<Cow<'a, str>>,
@@ -586,11 +683,13 @@ pub(crate) mod max {
     pub(super) const SPAN: usize = 16;
     pub(super) const WORD: usize = 32;
     /// A Unix socket's path has at most 107 bytes (unix(7)).
-    pub(super) const PROXY: usize = 256;
+    pub(super) const PROXY: usize = 224;
+    /// Two numbers in hexadecimal.
+    pub(super) const LEDGER: usize = 8 + 1 + 16;
     /// A host name, `:` and five digits.
     pub(super) const UPSTREAM: usize = HOST + 6;
     /// In the first line, which has much to say; each decision has all of it.
-    pub(super) const UPSTREAM_OF_RUN: usize = 160;
+    pub(super) const UPSTREAM_OF_RUN: usize = 136;
     pub(super) const GATEWAY: usize = 96;
     pub(super) const ASPECTS: usize = 6;
     pub(super) const ASPECT: usize = 24;

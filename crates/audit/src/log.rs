@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::line::{self, MAX_LINE, Position};
 use crate::sink::{Sink, WriteError};
 use crate::tree::Tree;
-use crate::{Event, Header, RunId, SigningKey, sha256_hex};
+use crate::{Event, Header, RunId, SigningKey, hex, sha256_hex};
 
 /// Lines after which a checkpoint is written. One takes some 20 microseconds, and as much room as two decisions.
 pub(crate) const CHECKPOINT_EVERY: u64 = 128;
@@ -49,6 +49,8 @@ struct State {
     bytes: u64,
     /// The digest of the line before, in hexadecimal.
     prev: String,
+    /// That of the first line.
+    first: Option<String>,
     counts: Counts,
     /// What the first failure was; nothing is written after it.
     failed: Option<Arc<str>>,
@@ -61,6 +63,8 @@ struct State {
     unsigned_since: Option<Instant>,
     /// Told when there is such a line.
     waker: Option<Waker>,
+    /// What the last checkpoint says.
+    sealed: Option<Sealed>,
     /// The line being made; kept so that a line costs no allocation.
     line: Vec<u8>,
 }
@@ -80,6 +84,15 @@ pub struct Counts {
     pub failed: u64,
     /// Lines of any kind.
     pub lines: u64,
+}
+
+/// What a checkpoint says of the lines before it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sealed {
+    /// How many lines there are.
+    pub lines: u64,
+    /// Their Merkle root, in hexadecimal.
+    pub root: String,
 }
 
 impl Log {
@@ -102,6 +115,7 @@ impl Log {
             seq: 0,
             bytes: 0,
             prev: NOTHING_BEFORE.to_owned(),
+            first: None,
             counts: Counts::default(),
             failed: None,
             ended: false,
@@ -109,6 +123,7 @@ impl Log {
             signed: 0,
             unsigned_since: None,
             waker: None,
+            sealed: None,
             line: Vec::with_capacity(MAX_LINE),
         };
         Ok(Log { shared: Arc::new(Shared { header, started, key, state: Mutex::new(state) }) })
@@ -197,6 +212,21 @@ impl Log {
         self.shared.header.run
     }
 
+    /// What the last checkpoint says; `None` before the first one, and in a record that nothing signs.
+    pub fn sealed(&self) -> Option<Sealed> {
+        self.lock().sealed.clone()
+    }
+
+    /// The digest of the first line, once it is written.
+    pub(crate) fn first_line(&self) -> Option<String> {
+        self.lock().first.clone()
+    }
+
+    /// Microseconds since the run began.
+    pub(crate) fn mono_us(&self) -> u64 {
+        u64::try_from(self.shared.started.elapsed().as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// What every line has in common.
     pub fn header(&self) -> &Header {
         &self.shared.header
@@ -227,6 +257,7 @@ impl State {
         let Some(key) = shared.key.as_ref().filter(|_| is_due && self.unsigned_since.is_some()) else {
             return Ok(());
         };
+        let sealed = Sealed { lines: self.tree.len(), root: hex(&self.tree.root()) };
         let written =
             self.put(shared, |out, at, tree| line::encode_checkpoint(out, &shared.header, at, tree, key));
         written.map_err(|error| {
@@ -234,6 +265,7 @@ impl State {
             Error::Write(Fault(error))
         })?;
         self.counts.lines += 1;
+        self.sealed = Some(sealed);
         (self.signed, self.unsigned_since) = (self.seq, None);
         Ok(())
     }
@@ -254,6 +286,7 @@ impl State {
         }
         self.sink.write_line(&self.line)?;
         self.prev = sha256_hex(&self.line);
+        self.first.get_or_insert_with(|| self.prev.clone());
         if shared.key.is_some() {
             self.tree.push(&self.line);
             self.unsigned_since.get_or_insert(now);

@@ -2,7 +2,7 @@
 //!
 //! Reads no policy and prints nothing. What it makes is for its owner alone: directories 0700, files 0600.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
@@ -75,6 +75,11 @@ impl Place {
     /// Where the key is that signs the records: beside their directory.
     pub fn key_path(&self) -> PathBuf {
         self.base.join("exeat/audit.key")
+    }
+
+    /// Where the ledgers are: beside the key.
+    pub(crate) fn ledger_dir(&self) -> PathBuf {
+        self.base.join("exeat")
     }
 
     /// Makes the directories where they are missing, and refuses what [`Place::create`] does.
@@ -180,20 +185,32 @@ impl Place {
         };
         for entry in entries {
             let name = entry.map_err(at)?.file_name();
-            let run = name.to_str().and_then(|name| {
-                let (run, rest) = name.split_once('.')?;
-                let rest = rest.strip_suffix(".json")?;
-                (rest == "policy" || is_reloaded(rest.strip_prefix("policy-")?))
-                    .then_some(run)?
-                    .parse::<RunId>()
-                    .ok()
-            });
+            let run = name.to_str().and_then(run_of_policy);
             let at = run.and_then(|run| kept.binary_search_by_key(&run, |kept| kept.run).ok());
             if let Some(kept) = at.and_then(|at| kept.get_mut(at)) {
                 kept.beside.push(self.dir.join(name));
             }
         }
         Ok(kept)
+    }
+
+    /// The runs that a policy is kept of, and no record: that was taken away.
+    pub fn orphans(&self) -> Result<BTreeSet<RunId>, Error> {
+        let at = |source| Error::Io { path: self.dir.clone(), source };
+        let entries = match fs::read_dir(&self.dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+            Err(error) => return Err(at(error)),
+        };
+        let mut runs = BTreeSet::new();
+        for entry in entries {
+            runs.extend(entry.map_err(at)?.file_name().to_str().and_then(run_of_policy));
+        }
+        // A record is made before its policy, so one of a run that starts meanwhile is there.
+        for run in self.runs()? {
+            runs.remove(&run);
+        }
+        Ok(runs)
     }
 
     /// The names of all runs, the newest first. A directory that does not exist has none.
@@ -212,6 +229,13 @@ impl Place {
         runs.sort_unstable_by(|a, b| b.cmp(a));
         Ok(runs)
     }
+}
+
+/// The run that a stored policy has its name from.
+fn run_of_policy(name: &str) -> Option<RunId> {
+    let (run, rest) = name.split_once('.')?;
+    let rest = rest.strip_suffix(".json")?;
+    (rest == "policy" || is_reloaded(rest.strip_prefix("policy-")?)).then_some(run)?.parse().ok()
 }
 
 /// Where the effective policy of a record stands: `run.policy.json` beside `run.jsonl`.

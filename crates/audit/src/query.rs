@@ -18,7 +18,7 @@ use crate::escape::{escape, printable};
 use crate::log::NOTHING_BEFORE;
 use crate::moment::Moment;
 use crate::tree::{self, Tree};
-use crate::{SCHEMA, hex};
+use crate::{LEDGER_SCHEMA, SCHEMA, hex};
 
 /// Bytes of a line that are kept. Ours have 4096 at most; another version may write more.
 const MAX_READ: usize = 8 * 1024;
@@ -35,6 +35,8 @@ pub fn read(path: &Path) -> io::Result<Reader<BufReader<File>>> {
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
+    /// What the lines are of.
+    schema: &'static str,
     /// The line just read, its line feed included; cut at [`MAX_READ`].
     raw: Vec<u8>,
     /// The number of that line, from 1.
@@ -61,6 +63,7 @@ impl<R: BufRead> Reader<R> {
     pub fn new(input: R) -> Reader<R> {
         Reader {
             input,
+            schema: SCHEMA,
             raw: Vec::new(),
             number: 0,
             run: None,
@@ -79,6 +82,12 @@ impl<R: BufRead> Reader<R> {
     /// The same, and keeps the Merkle tree over the lines.
     pub(crate) fn with_tree(input: R) -> Reader<R> {
         Reader { tree: Some(Tree::default()), ..Reader::new(input) }
+    }
+
+    /// Reads a ledger: one chain, whose lines are of many runs.
+    pub(crate) fn of_ledger(input: R) -> Reader<R> {
+        // It has no end.
+        Reader { schema: LEDGER_SCHEMA, ended: true, ..Reader::new(input) }
     }
 
     /// The tree over all lines before the record that was given last.
@@ -153,6 +162,21 @@ impl<R: BufRead> Reader<R> {
     /// Compares a record with the one before it.
     fn place(&mut self, record: &Record) {
         let line = self.number;
+        if self.schema == SCHEMA {
+            self.place_in_run(record);
+        }
+        if record.seq != self.next_seq {
+            self.flaw(Flaw::Gap { line, expected: self.next_seq, found: record.seq });
+        }
+        if record.prev.as_deref() != Some(&self.prev) {
+            self.flaw(Flaw::Chain { line });
+        }
+        self.next_seq = record.seq.wrapping_add(1);
+    }
+
+    /// Compares the run of a record with that of the one before it.
+    fn place_in_run(&mut self, record: &Record) {
+        let line = self.number;
         if self.run.as_ref().is_some_and(|run| *run != record.run) {
             self.flaw(Flaw::AnotherRun { line });
             if !self.ended {
@@ -169,15 +193,14 @@ impl<R: BufRead> Reader<R> {
         if self.ended && (record.event != Kind::Checkpoint || self.sealed) {
             self.flaw(Flaw::AfterEnd { line });
         }
-        if record.seq != self.next_seq {
-            self.flaw(Flaw::Gap { line, expected: self.next_seq, found: record.seq });
-        }
-        if record.prev.as_deref() != Some(&self.prev) {
-            self.flaw(Flaw::Chain { line });
-        }
-        self.next_seq = record.seq.wrapping_add(1);
         self.sealed = self.ended && record.event == Kind::Checkpoint;
         self.ended = self.sealed || record.event == Kind::RunEnd;
+    }
+
+    /// Whether what was read is the beginning of a line.
+    fn begins_as_a_line(&self) -> bool {
+        let begin = format!(r#"{{"schema":"{}","seq":"#, self.schema);
+        self.raw.starts_with(begin.as_bytes()) || begin.as_bytes().starts_with(&self.raw)
     }
 
     fn flaw(&mut self, flaw: Flaw) {
@@ -188,9 +211,6 @@ impl<R: BufRead> Reader<R> {
         }
     }
 }
-
-/// How every line begins.
-const BEGIN: &[u8] = br#"{"schema":"egress/1","seq":"#;
 
 /// How a line came in.
 struct Line {
@@ -226,17 +246,18 @@ impl<R: BufRead> Iterator for Reader<R> {
             if !line.whole {
                 self.flaw(Flaw::Cut { line: number });
             }
-            let record = if line.fits { Record::parse(self.raw()) } else { Err("it is too long".to_owned()) };
+            let record = if line.fits {
+                Record::parse_as(self.schema, self.raw())
+            } else {
+                Err("it is too long".to_owned())
+            };
             match record {
                 Ok(record) => {
                     self.place(&record);
                     self.prev = digest;
                     return Some(Ok(record));
                 }
-                Err(_)
-                    if !line.whole
-                        && line.fits
-                        && (self.raw.starts_with(BEGIN) || BEGIN.starts_with(&self.raw)) => {} // told above
+                Err(_) if !line.whole && line.fits && self.begins_as_a_line() => {} // told above
                 Err(why) => self.flaw(Flaw::Malformed { line: number, why }),
             }
             self.next_seq = self.next_seq.wrapping_add(1);
@@ -350,6 +371,12 @@ pub struct Record {
     pub limits: Vec<String>,
     #[serde(default)]
     pub labels: std::collections::BTreeMap<String, String>,
+    pub no: Option<u64>,
+    pub last: Option<u64>,
+    pub ledger: Option<String>,
+    pub ledger_prev: Option<String>,
+    pub first: Option<String>,
+    pub torn: Option<u64>,
     pub role: Option<String>,
     pub file: Option<String>,
     pub file_sha256: Option<String>,
@@ -410,9 +437,14 @@ pub struct Record {
 impl Record {
     /// Reads one line, without its line feed. The error says in printable words what is wrong with it.
     pub(crate) fn parse(line: &[u8]) -> Result<Record, String> {
+        Record::parse_as(SCHEMA, line)
+    }
+
+    /// Reads one line of this schema.
+    pub(crate) fn parse_as(schema: &str, line: &[u8]) -> Result<Record, String> {
         let record: Record =
             serde_json::from_slice(line).map_err(|error| escape(error.to_string().as_bytes(), 160))?;
-        if record.schema != SCHEMA {
+        if record.schema != schema {
             return Err(format!("its schema is `{}`", escape(record.schema.as_bytes(), 40)));
         }
         Ok(record)

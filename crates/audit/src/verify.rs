@@ -16,7 +16,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::checkpoint::{Checked, check, origin};
 use crate::escape::escape;
-use crate::line::signature_fields;
+use crate::line::{SIG, signature_fields};
 use crate::log::{CHECKPOINT_EVERY, UNSIGNED};
 use crate::place::{is_digest, policy_path, reloaded_path, run_in_name};
 use crate::query::{Flaw, Kind, Reader, Record};
@@ -57,6 +57,30 @@ pub struct Report {
     pub more: u64,
     /// How the file ends.
     pub ending: Ending,
+    /// What a ledger is held against.
+    pub witness: Witness,
+}
+
+/// What a record says of its ledger, and what the ledger must say of it. Text is as the record has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Witness {
+    /// The name of its ledger, or the word for why it has none.
+    pub ledger: Option<String>,
+    /// Its number there.
+    pub no: Option<u64>,
+    /// The digest of the line that the ledger ended with.
+    pub ledger_prev: Option<String>,
+    /// That of the first line of the record.
+    pub first: Option<String>,
+    /// Lines that the last checkpoint covers, and their root, as it says.
+    pub sealed: Option<(u64, String)>,
+    /// A note says that the ledger does not have the run.
+    pub is_unnumbered: bool,
+    /// The end of the run is in it.
+    pub has_ended: bool,
+    /// Lines in it.
+    pub lines: u64,
 }
 
 /// A policy that a record was made under.
@@ -260,6 +284,7 @@ pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -
             findings: Vec::new(),
             more: 0,
             ending: Ending::Unfinished,
+            witness: Witness::default(),
         },
         counts: Counts::default(),
         told: 0,
@@ -274,6 +299,25 @@ pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -
     }
     it.flaws(&reader);
     Ok(it.finish(reader.number(), path))
+}
+
+impl Witness {
+    /// Takes in a line of the record.
+    fn take(&mut self, line: &[u8], record: &Record) {
+        self.lines += 1;
+        match record.event {
+            Kind::RunStart if self.first.is_none() => {
+                self.first = Some(sha256_hex(line));
+                self.ledger.clone_from(&record.ledger);
+                self.no = record.no;
+                self.ledger_prev.clone_from(&record.ledger_prev);
+            }
+            Kind::Note if record.what.as_deref() == Some("unnumbered") => self.is_unnumbered = true,
+            Kind::Checkpoint => self.sealed = record.n.zip(record.root.clone()),
+            Kind::RunEnd => self.has_ended = true,
+            _ => {}
+        }
+    }
 }
 
 struct Verifier<'a> {
@@ -343,6 +387,7 @@ impl Verifier<'_> {
         }
         self.report.run.get_or_insert_with(|| escape(record.run.as_bytes(), 64));
         self.tail.add(record.mono_us);
+        self.report.witness.take(reader.whole_line(), record);
         let unsealed = self.report.ending == Ending::Unsealed;
         self.report.ending = Ending::Unfinished;
         match record.event {
@@ -487,9 +532,6 @@ impl Verifier<'_> {
         self.report
     }
 }
-
-/// What begins the end of a checkpoint's line. No text in the line has a bare quotation mark.
-const SIG: &[u8] = br#","sig":""#;
 
 /// A file that is there and cannot be read is another one than the record needs.
 fn compare(path: Option<PathBuf>, digest: &str) -> Beside {

@@ -60,6 +60,18 @@ pub(crate) struct RunResult<'a> {
     uncovered: Vec<String>,
     /// The record; `null` when there is none, or when it went to a descriptor.
     audit: Option<String>,
+    /// The line that the ledger has of the end of the run; `null` when it has none.
+    ledger: Option<LedgerHead<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct LedgerHead<'a> {
+    /// The name of the ledger.
+    name: &'a str,
+    /// The number of the run.
+    no: u64,
+    /// The digest of the line.
+    sha256: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -150,6 +162,11 @@ impl<'a> RunResult<'a> {
             left_more: outcome.found.more_left,
             uncovered: outcome.uncovered.iter().map(|path| path.display().to_string()).collect(),
             audit: outcome.audit.as_ref().map(|path| path.display().to_string()),
+            ledger: outcome.ledger.as_ref().map(|head| LedgerHead {
+                name: &head.ledger,
+                no: head.no,
+                sha256: &head.sha256,
+            }),
         }
     }
 
@@ -176,6 +193,7 @@ impl<'a> RunResult<'a> {
             left_more: found.more_left,
             uncovered: Vec::new(),
             audit: lost.and_then(|lost| lost.audit.as_ref()).map(|path| path.display().to_string()),
+            ledger: None,
         }
     }
 }

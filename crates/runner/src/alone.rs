@@ -10,6 +10,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use exeat_audit::ledger::Head;
 use exeat_audit::place::{Place, store_reloaded};
 use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
 use exeat_files::walk::LinkRule;
@@ -23,10 +24,11 @@ use tokio_util::sync::CancellationToken;
 use crate::caller;
 use crate::clock::today;
 use crate::error::{Error, chain};
+use crate::ledger::begin;
 use crate::limits::{check_audit_size, of_connections};
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
-use crate::run::{Record, begin, signing, survive_file_limit, turned_away};
+use crate::run::{Opened, Record, signing, survive_file_limit, turned_away};
 use crate::signals::Signals;
 use crate::signing::Signing;
 use crate::upstream;
@@ -89,12 +91,23 @@ pub enum Listen {
     Tcp(SocketAddr),
 }
 
+/// What a proxy came to.
+#[derive(Debug)]
+pub struct Served {
+    /// What it saw.
+    pub summary: Summary,
+    /// The line that the ledger has of its end; `None` where it has none.
+    pub ledger: Option<Head>,
+    /// Lines for the caller.
+    pub notes: Vec<String>,
+}
+
 /// Serves until SIGINT, SIGTERM or SIGQUIT, then drains until another of these. At SIGHUP, and when a file of the policy has changed, the policy
 /// is read again; one that is faulty changes nothing.
 ///
 /// # Errors
 /// When the place or the record cannot be had, or the record could not be ended.
-pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
+pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
     let prepare = |what| move |source| Error::Prepare { what, source };
     for place in [&request.listen].into_iter().chain(&request.listen_socks5) {
         if let Listen::Tcp(address) = place
@@ -149,8 +162,8 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             policy: Some(&request.policy),
         };
         request.signing.make(place.as_ref())?;
-        let (log, audit) = record.open(run)?;
-        begin(&log, start, &request.sources)?;
+        let Opened { log, path: audit, ledger } = record.open(run)?;
+        let listed = begin(&log, ledger, start, &request.sources)?;
 
         let context = Context::new(request.policy, log.clone(), run);
         let context =
@@ -215,7 +228,8 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Summary, Error> {
             dropped: 0,
         };
         log.write(Event::RunEnd(end)).map_err(Error::Log)?;
-        Ok(summary)
+        let (ledger, unlisted) = listed.end(&log, Cause::Stopped);
+        Ok(Served { summary, ledger, notes: unlisted.into_iter().collect() })
     })
 }
 

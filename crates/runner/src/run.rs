@@ -20,10 +20,10 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use exeat_audit::ledger::Head;
 use exeat_audit::place::store_policy;
 use exeat_audit::{
-    Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sink, Source, What,
-    sha256_hex,
+    Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sink, What, sha256_hex,
 };
 use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
@@ -56,6 +56,7 @@ use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
 use crate::gateway::{Entered, Wanted, Ways, off};
+use crate::ledger::{Listed, RunLedger, begin};
 use crate::limits::{self, Reached, Stop};
 use crate::output::{Copies, Meter};
 use crate::plan::Plan;
@@ -94,6 +95,8 @@ pub struct Outcome {
     pub through: Option<Through>,
     /// The record; `None` when it went to a descriptor.
     pub audit: Option<PathBuf>,
+    /// The line that the ledger has of the end of the run; `None` where it has none.
+    pub ledger: Option<Head>,
     /// Protected names that the stage has made: moved aside, or still where they were.
     pub found: Leftovers,
     /// With [`Ended::Uncovered`]: what was hidden or read-only until the host replaced or removed it, or mounted something
@@ -198,14 +201,14 @@ pub(crate) fn run_on(
         let flags = streams.own.then(|| Flags::of(&streams.fds)).transpose();
         let flags = flags.map_err(prepare("the flags of the standard streams"))?;
         // The last thing that can fail without a word in the record.
-        let (log, audit) = open_log(&plan, run)?;
+        let Opened { log, path: audit, ledger } = open_log(&plan, run)?;
         let (journal, no_journal) = journal(&keeper, &watches);
         let descriptors = plan.limits.descriptors(soft, hard);
         let held = journal.as_ref().map(Journal::keep_locked).transpose();
         let held = Cell::new(held.map_err(prepare("the journal of what is watched"))?);
         let (stubs, not_made) = hold_stubs(&plan, &keeper);
         let made: Vec<_> = stubs.iter().filter_map(|it| Some((it.path().to_path_buf(), it.id()?))).collect();
-        let (log_of_run, begun) = (log.clone(), Cell::new(false));
+        let (log_of_run, ledger) = (log.clone(), Cell::new(Some(ledger)));
         let this = Run {
             plan: &plan,
             stubs: &made,
@@ -213,11 +216,12 @@ pub(crate) fn run_on(
             run,
             descriptors,
             log: log_of_run,
-            begun,
+            ledger,
+            listed: Cell::new(Listed::None),
             held,
         };
         let mut outcome = signing(&log, this.carry_out(staged, streams, asks, started)).await;
-        if !this.begun.get() {
+        if !this.has_begun() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
             let why = match &outcome {
                 Err(Error::Gateway { source, .. }) => Some(source),
@@ -266,7 +270,12 @@ pub(crate) fn run_on(
             Ok(done) => run_end(done.ended, &done.summary),
             Err(_) => RunEnd { cause: Cause::Setup, exit: None, limit: None, connections: 0, dropped: 0 },
         };
+        let cause = end.cause;
         let ended = log.write(Event::RunEnd(end));
+        // Without its end the record is not what the ledger could vouch for.
+        let listed = this.listed.replace(Listed::None);
+        let (ledger, unlisted) = if ended.is_ok() { listed.end(&log, cause) } else { (None, None) };
+        notes.extend(unlisted);
         let done = match outcome {
             Ok(done) => done,
             Err(error) => return Err(lost_with(error, run, audit, found, notes)),
@@ -292,7 +301,10 @@ pub(crate) fn run_on(
         if how == Ended::NotFound {
             notes.extend(plan.left_out.iter().cloned());
         }
-        Ok((Outcome { run, ended: how, why_not, summary, through, audit, found, uncovered, notes }, signal))
+        Ok((
+            Outcome { run, ended: how, why_not, summary, through, audit, ledger, found, uncovered, notes },
+            signal,
+        ))
     })
 }
 
@@ -612,7 +624,7 @@ pub(crate) fn turned_away(summary: &Summary) -> Option<Note> {
 }
 
 /// Opens the record.
-fn open_log(plan: &Plan, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
+fn open_log(plan: &Plan, run: RunId) -> Result<Opened, Error> {
     let record = Record {
         audit: &plan.audit,
         sync: plan.audit_sync,
@@ -636,9 +648,18 @@ pub(crate) struct Record<'a> {
     pub(crate) policy: Option<&'a Policy>,
 }
 
+/// A record that is open.
+pub(crate) struct Opened {
+    pub(crate) log: Log,
+    /// Where it is, unless it goes to a descriptor.
+    pub(crate) path: Option<PathBuf>,
+    /// The ledger that the run is to be in.
+    pub(crate) ledger: RunLedger,
+}
+
 impl Record<'_> {
     /// Opens the record.
-    pub(crate) fn open(self, run: RunId) -> Result<(Log, Option<PathBuf>), Error> {
+    pub(crate) fn open(self, run: RunId) -> Result<Opened, Error> {
         let key = self.signing.load(self.place)?;
         let (mut sink, path) = open_record(self.audit, self.place, run)?;
         if self.sync {
@@ -652,21 +673,13 @@ impl Record<'_> {
         let policy_sha256 = canonical.map(|it| sha256_hex(it.as_bytes())).unwrap_or_default();
         let mode = self.policy.map(|policy| policy.terms().mode).unwrap_or_default();
         let header = Header { run, stage: self.stage, policy_sha256, mode };
+        let ledger = RunLedger::find(self.signing, key.as_ref(), self.place, self.audit, self.sync);
         let log = match key {
             Some(key) => Log::start_signed(sink, header, key),
             None => Log::start(sink, header),
         };
-        Ok((log.map_err(Error::Log)?, path))
+        Ok(Opened { log: log.map_err(Error::Log)?, path, ledger })
     }
-}
-
-/// Writes the first lines of a record, and signs them: who started the run, when, and under which policy.
-pub(crate) fn begin(log: &Log, start: RunStart, sources: &[Source]) -> Result<(), Error> {
-    log.write(Event::RunStart(start)).map_err(Error::Log)?;
-    for source in sources {
-        log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
-    }
-    log.sign().map_err(Error::Log)
 }
 
 /// Runs alongside `work` and has every line of the record signed within a second. Returns what `work` does.
@@ -757,8 +770,10 @@ struct Run<'a> {
     /// The stage's limits of open descriptors, soft and hard.
     descriptors: (u64, u64),
     log: Log,
-    /// The record has its first line.
-    begun: Cell<bool>,
+    /// The ledger, until the record has its first line.
+    ledger: Cell<Option<RunLedger>>,
+    /// What the ledger has of the run.
+    listed: Cell<Listed>,
     /// What is to stay open until no process of the sandbox is left.
     held: Cell<Option<OwnedFd>>,
 }
@@ -788,10 +803,20 @@ impl Run<'_> {
             enforcement: aspects.into_iter().map(|(name, held)| (name.to_owned(), holds(held))).collect(),
             limits: self.plan.limits.lines(),
             labels: self.plan.labels.clone(),
+            ..RunStart::default()
         };
         // Also where it cannot be written: to begin twice would not mend it.
-        self.begun.set(true);
-        begin(&self.log, start, &self.plan.sources)
+        let ledger = self.ledger.take().unwrap_or(RunLedger::None);
+        self.listed.set(begin(&self.log, ledger, start, &self.plan.sources)?);
+        Ok(())
+    }
+
+    /// Whether the record has its first line.
+    fn has_begun(&self) -> bool {
+        let ledger = self.ledger.take();
+        let has_begun = ledger.is_none();
+        self.ledger.set(ledger);
+        has_begun
     }
 
     async fn carry_out(

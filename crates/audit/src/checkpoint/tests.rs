@@ -1,11 +1,16 @@
 use super::*;
+use crate::{RunId, sha256_hex};
+
+fn checkpoint_of(run: &str, n: u64, root: Hash, own_line: &[u8]) -> Checkpoint {
+    Checkpoint { origin: origin(run), n, root, line: sha256_hex(own_line) }
+}
 
 fn key(seed: u8) -> SigningKey {
     crate::testing::key(seed)
 }
 
 fn checkpoint() -> Checkpoint {
-    Checkpoint::new(RunId::new(), 128, [7; 32], b"{\"schema\":\"egress/1\"")
+    checkpoint_of(&RunId::new().to_string(), 128, [7; 32], b"{\"schema\":\"egress/1\"")
 }
 
 #[test]
@@ -44,7 +49,7 @@ fn no_byte_of_a_note_can_be_changed() {
 #[test]
 fn the_text_is_that_of_the_standard() {
     let ours = key(1);
-    let point = Checkpoint::new("01JD8Z3V5QABCDEFGHJKMNPQRS".parse().unwrap(), 2, [0; 32], b"x");
+    let point = checkpoint_of("01JD8Z3V5QABCDEFGHJKMNPQRS", 2, [0; 32], b"x");
     let note = point.sign(&ours).note;
     let lines: Vec<&str> = note.lines().collect();
     assert_eq!(lines[0], "exeat-run/01JD8Z3V5QABCDEFGHJKMNPQRS");

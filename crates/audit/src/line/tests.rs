@@ -93,6 +93,7 @@ fn filled(text: &str) -> Vec<Event> {
         enforcement: (0..50).map(|n| (format!("{n}{text}"), Holds::Partial(text.to_owned()))).collect(),
         limits: (0..50).map(|n| format!("{n}{text}")).collect(),
         labels: (0..50).map(|n| (format!("{n}{text}"), text.to_owned())).collect(),
+        ledger: InLedger::Number(crate::Number { ledger: text.into(), no: u64::MAX, prev: text.into() }),
     };
     vec![
         Event::Policy(Source { role: SourceRole::Ceiling, file: text.to_owned(), sha256: text.to_owned() }),
@@ -220,6 +221,7 @@ fn a_run_start_tells_what_runs_and_what_holds() {
         ],
         limits: vec!["memory=2GiB (watched)".into()],
         labels: vec![("a".into(), "1".into()), ("a".into(), "2".into())],
+        ledger: InLedger::None,
     }));
     assert_eq!(value["event"], "run_start");
     assert_eq!(value["command"], "/usr/bin/curl");

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use exeat_policy::{Mode, Terms};
-use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Seen};
+use exeat_runner::{Listen, Load, ProxyRequest, Reloaded, Seen, Served};
 
 use crate::args::audit::KeyFrom;
 use crate::args::{ListenAt, PolicyArgs, ProxyArgs};
@@ -71,7 +71,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let told = Rc::clone(&record);
     let load = again(args.policy.clone(), machine.clone(), &loaded);
     let quiet = args.quiet;
-    let summary = exeat_runner::serve_alone(ProxyRequest {
+    let Served { summary, notes, .. } = exeat_runner::serve_alone(ProxyRequest {
         listen,
         listen_socks5,
         listen_anywhere: args.listen_anywhere,
@@ -107,6 +107,9 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
             }
         }),
     })?;
+    for note in &notes {
+        stdio::line("note", note);
+    }
 
     if !quiet {
         let record = record.get().map(|path| audit::name_of(path, place.as_ref()));

@@ -1,0 +1,71 @@
+//! The id of a machine, as far as a ledger is concerned: where its lock can be shared, and nobody else goes on with a copy of it.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::UNIX_EPOCH;
+
+use nix::sys::statfs::statfs;
+
+use super::LedgerError;
+use crate::key::place_new;
+use crate::{random_number, sha256_hex};
+
+/// File systems that several machines mount at one time (statfs(2)): AFS, Ceph, CIFS, GPFS, Lustre, NFS, SMB, SMB 2.
+const SHARED: [u32; 8] =
+    [0x5346_414f, 0x00c3_6400, 0xff53_4d42, 0x4750_4653, 0x0bd0_0bd0, 0x6969, 0x517b, 0xfe53_4d42];
+
+/// Digits of an id, and of what it is filed under.
+const DIGITS: usize = 16;
+
+/// Reads the id of this machine from the directory of the ledgers, or makes it there at first use.
+///
+/// The number is random, because the machine's own (machine-id(5)) is often cloned with a disk. It is filed under what
+/// tells a copy of the directory from the directory, so that a copy gets an id of its own.
+pub(super) fn id(dir: &Path) -> Result<String, LedgerError> {
+    let at = |path: &Path| {
+        let path = path.to_owned();
+        move |source| LedgerError::Io { path, source }
+    };
+    let path = file(dir).map_err(at(dir))?;
+    if let Some(id) = read(&path).map_err(at(&path))? {
+        return Ok(id);
+    }
+    let id = format!("{:0width$x}", random_number(), width = DIGITS);
+    match place_new(&path, format!("{id}\n").as_bytes()) {
+        Ok(()) => Ok(id),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+            let damaged = || io::Error::other("it holds no id: remove it");
+            read(&path).and_then(|id| id.ok_or_else(damaged)).map_err(at(&path))
+        }
+        Err(error) => Err(at(&path)(error)),
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<String>> {
+    let text = match fs::read(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let id = String::from_utf8(text).ok().map(|text| text.trim_ascii().to_owned());
+    Ok(id.filter(|id| id.len() == DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit())))
+}
+
+/// Where the id is: under a digest of the machine's own id and of the directory's inode and time of creation; on a file system that
+/// several machines mount, also of the machine's name.
+fn file(dir: &Path) -> io::Result<PathBuf> {
+    let meta = fs::metadata(dir)?;
+    // Some file systems do not keep it.
+    let created = meta.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
+    let kind = statfs(dir)?.filesystem_type().0;
+    #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a magic number has 32 bits")]
+    let is_shared = SHARED.contains(&(kind as u32));
+    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let name = if is_shared { read("/proc/sys/kernel/hostname") } else { String::new() };
+    let machine = read("/etc/machine-id");
+    let text = format!("{machine}\0{}\0{}\0{name}", meta.ino(), created.as_nanos());
+    let digest = sha256_hex(text.as_bytes());
+    Ok(dir.join(format!("host-{}", digest.get(..DIGITS).unwrap_or(&digest))))
+}

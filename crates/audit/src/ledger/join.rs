@@ -1,0 +1,295 @@
+//! Ledgers and the records that they speak of, held against each other.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use super::read::{Book, Entry, Start, shown};
+use crate::RunId;
+use crate::verify::Witness;
+
+/// A record that was read.
+#[derive(Debug, Clone)]
+pub struct Seen {
+    /// Its run.
+    pub run: RunId,
+    /// What it says of its ledger, and what the ledger must say of it.
+    pub witness: Witness,
+    /// Its writer is still there.
+    pub is_running: bool,
+    /// The policy that its run began with stands beside it.
+    pub has_policy: bool,
+}
+
+/// What came of it.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Joined {
+    /// What is wrong.
+    pub faults: Vec<Fault>,
+    /// Runs whose ledger has no end of them, and whose record has none either: killed.
+    pub killed: Vec<RunId>,
+    /// Those that still go on.
+    pub running: u64,
+    /// Runs that ended, as their record says, and whose ledger has no end.
+    pub no_end: Vec<RunId>,
+    /// Records that were pruned.
+    pub pruned: u64,
+    /// When the last of them was pruned, and by whom; printable.
+    pub last_pruned: Option<(String, String)>,
+    /// Records in other places, as the ledgers name them; printable.
+    pub elsewhere: Vec<(u64, RunId, String)>,
+    /// Records of runs that could not take a number.
+    pub unnumbered: u64,
+    /// Records that say that there is no ledger: nothing signed them, or a key that does not last.
+    pub without: u64,
+    /// Records that say nothing about a ledger: they are older.
+    pub older: u64,
+}
+
+/// Something that a ledger and the records say differently.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A run is in the ledger, and its record is not where it should be.
+    Removed {
+        /// The ledger.
+        ledger: String,
+        /// The number of the run.
+        no: u64,
+        /// The run.
+        run: RunId,
+        /// Its stage; printable.
+        stage: Option<String>,
+        /// When it began; printable.
+        started: String,
+        /// Its policy is still there.
+        policy_left: bool,
+    },
+    /// The policy that stood beside a record is gone.
+    PolicyRemoved {
+        /// The number of the run.
+        no: u64,
+        /// The run.
+        run: RunId,
+    },
+    /// A policy without a record beside it, of a run that no ledger has.
+    RecordOfPolicy {
+        /// The run.
+        run: RunId,
+    },
+    /// A record has a number in a ledger that does not have its run.
+    NotInLedger {
+        /// The ledger; printable.
+        ledger: String,
+        /// The number.
+        no: u64,
+        /// The run.
+        run: RunId,
+    },
+    /// Records have numbers in a ledger that is not here.
+    NoLedger {
+        /// The ledger; printable.
+        ledger: String,
+        /// How many records.
+        records: u64,
+    },
+    /// The record is not the one that the ledger speaks of.
+    OtherRecord {
+        /// The number.
+        no: u64,
+        /// The run.
+        run: RunId,
+    },
+    /// The ledger before the start of a run is not the one that the run saw.
+    OtherLedger {
+        /// The number.
+        no: u64,
+        /// The run.
+        run: RunId,
+    },
+}
+
+impl Fault {
+    /// The word for it in JSON.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Fault::Removed { .. } => "record_removed",
+            Fault::PolicyRemoved { .. } => "policy_removed",
+            Fault::RecordOfPolicy { .. } => "record_of_policy_removed",
+            Fault::NotInLedger { .. } => "not_in_ledger",
+            Fault::NoLedger { .. } => "ledger_missing",
+            Fault::OtherRecord { .. } => "other_record",
+            Fault::OtherLedger { .. } => "other_ledger",
+        }
+    }
+
+    /// The run that it is about.
+    pub fn run(&self) -> Option<RunId> {
+        match self {
+            Fault::Removed { run, .. }
+            | Fault::PolicyRemoved { run, .. }
+            | Fault::RecordOfPolicy { run }
+            | Fault::NotInLedger { run, .. }
+            | Fault::OtherRecord { run, .. }
+            | Fault::OtherLedger { run, .. } => Some(*run),
+            Fault::NoLedger { .. } => None,
+        }
+    }
+
+    /// The number that it is about.
+    pub fn no(&self) -> Option<u64> {
+        match self {
+            Fault::Removed { no, .. }
+            | Fault::PolicyRemoved { no, .. }
+            | Fault::NotInLedger { no, .. }
+            | Fault::OtherRecord { no, .. }
+            | Fault::OtherLedger { no, .. } => Some(*no),
+            Fault::RecordOfPolicy { .. } | Fault::NoLedger { .. } => None,
+        }
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Removed { no, run, stage, started, policy_left, .. } => {
+                write!(f, "number {no}: the record of {run} was removed (")?;
+                if let Some(stage) = stage {
+                    write!(f, "{stage}, ")?;
+                }
+                let left = if *policy_left { ", its policy is still there" } else { "" };
+                write!(f, "{started}{left})")
+            }
+            Fault::PolicyRemoved { no, run } => {
+                write!(f, "number {no}: the policy beside the record of {run} was removed")
+            }
+            Fault::RecordOfPolicy { run } => {
+                write!(f, "the record of {run} was removed: its policy is still there")
+            }
+            Fault::NotInLedger { ledger, no, run } => write!(
+                f,
+                "number {no}: {run} has it in its record, and not in the ledger {ledger}: that was cut or replaced, or \
+                 its machine crashed"
+            ),
+            Fault::NoLedger { ledger, records } => {
+                let plural = if *records == 1 { " has its number" } else { "s have their numbers" };
+                write!(
+                    f,
+                    "the ledger {ledger} is not here, and {records} record{plural} from it: it was removed, or they \
+                     come from another machine"
+                )
+            }
+            Fault::OtherRecord { no, run } => {
+                write!(f, "number {no}: the record of {run} is not the one that the ledger has")
+            }
+            Fault::OtherLedger { no, run } => {
+                write!(f, "number {no}: the ledger before it is not the one that {run} saw when it started")
+            }
+        }
+    }
+}
+
+/// Holds ledgers and the records of a directory against each other. `policies` are the runs that a policy stands there of
+/// without a record.
+pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joined {
+    let mut joined = Joined::default();
+    let by_run: BTreeMap<RunId, &Seen> = records.iter().map(|seen| (seen.run, seen)).collect();
+    let mut policies = policies.clone();
+    for book in books {
+        for (run, entry) in &book.runs {
+            let left = policies.remove(run);
+            joined.entry(book, *run, entry, by_run.get(run).copied(), left);
+        }
+    }
+    let mut missing: BTreeMap<&str, u64> = BTreeMap::new();
+    for seen in by_run.values() {
+        let witness = &seen.witness;
+        let (ledger, no) = match (witness.ledger.as_deref(), witness.no) {
+            (None, _) => {
+                joined.older += 1;
+                continue;
+            }
+            _ if witness.is_unnumbered => {
+                joined.unnumbered += 1;
+                continue;
+            }
+            (Some("unnumbered"), _) => {
+                joined.unnumbered += 1;
+                continue;
+            }
+            (Some(_), None) => {
+                joined.without += 1;
+                continue;
+            }
+            (Some(ledger), Some(no)) => (ledger, no),
+        };
+        match books.iter().find(|book| book.name == ledger) {
+            None => *missing.entry(ledger).or_default() += 1,
+            // It was killed between the two lines, before anything ran: its record has nothing else.
+            Some(book) if !book.runs.contains_key(&seen.run) && witness.lines > 1 => {
+                joined.faults.push(Fault::NotInLedger { ledger: book.name.clone(), no, run: seen.run });
+            }
+            Some(_) => {}
+        }
+    }
+    for (ledger, records) in missing {
+        joined.faults.push(Fault::NoLedger { ledger: shown(ledger), records });
+    }
+    joined.faults.extend(policies.into_iter().map(|run| Fault::RecordOfPolicy { run }));
+    joined
+}
+
+impl Joined {
+    /// What a ledger says of one run.
+    fn entry(&mut self, book: &Book, run: RunId, entry: &Entry, seen: Option<&Seen>, policy_left: bool) {
+        if let (None, Some((when, who))) = (seen, &entry.pruned) {
+            self.pruned += 1;
+            let who = who.as_deref().map_or_else(|| "unknown".to_owned(), shown);
+            if self.last_pruned.as_ref().is_none_or(|(last, _)| *last < shown(when)) {
+                self.last_pruned = Some((shown(when), who));
+            }
+            return;
+        }
+        // Of a ledger whose beginning was cut; that is told.
+        let Some(start) = &entry.start else { return };
+        let Some(seen) = seen else {
+            match &start.file {
+                Some(file) => self.elsewhere.push((start.no, run, shown(file))),
+                None => self.faults.push(Fault::Removed {
+                    ledger: book.name.clone(),
+                    no: start.no,
+                    run,
+                    stage: start.stage.as_deref().map(shown),
+                    started: shown(&start.ts),
+                    policy_left,
+                }),
+            }
+            return;
+        };
+        self.compare(run, start, entry, seen);
+    }
+
+    /// A run that has both.
+    fn compare(&mut self, run: RunId, start: &Start, entry: &Entry, seen: &Seen) {
+        let (no, witness) = (start.no, &seen.witness);
+        let sealed = entry.end.as_ref().and_then(|end| end.sealed.as_ref());
+        let is_same = witness.no == Some(no)
+            && (start.first.is_none() || start.first == witness.first)
+            && sealed.is_none_or(|sealed| witness.sealed.as_ref() == Some(sealed));
+        if !is_same {
+            self.faults.push(Fault::OtherRecord { no, run });
+        }
+        if witness.ledger_prev != start.prev {
+            self.faults.push(Fault::OtherLedger { no, run });
+        }
+        if start.policy.is_some() && start.file.is_none() && !seen.has_policy {
+            self.faults.push(Fault::PolicyRemoved { no, run });
+        }
+        match (&entry.end, witness.has_ended) {
+            (Some(_), _) => {}
+            (None, true) => self.no_end.push(run),
+            (None, false) if seen.is_running => self.running += 1,
+            (None, false) => self.killed.push(run),
+        }
+    }
+}

@@ -1,0 +1,456 @@
+use std::collections::BTreeSet;
+use std::io::BufReader;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+use crate::place::{policy_path, store_policy};
+use crate::testing::{Dir, key};
+use crate::verify::verify;
+use crate::{Header, Mode, RunEnd, VerifyingKey, is_being_written};
+
+/// A state directory with a key.
+struct Bench {
+    dir: Dir,
+    place: Place,
+}
+
+impl Bench {
+    fn new() -> Bench {
+        let dir = Dir::new();
+        let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
+        place.prepare().unwrap();
+        Bench { dir, place }
+    }
+
+    fn ledger(&self) -> Ledger {
+        Ledger::find(&self.place, key(1), false).unwrap()
+    }
+
+    fn start(&self) -> (Log, Begun) {
+        let run = RunId::new();
+        let (sink, path) = self.place.create(run).unwrap();
+        store_policy(&path, "{}", false).unwrap();
+        let policy_sha256 = sha256_hex(b"{}");
+        let header = Header { run, stage: Some("nightly".into()), policy_sha256, mode: Mode::Enforce };
+        let log = Log::start_signed(sink, header, key(1)).unwrap();
+        let begun = self.ledger().begin(&log, RunStart::default(), None).unwrap();
+        if let Begun::Unnumbered(why) = &begun {
+            log.write(unnumbered(why)).unwrap();
+        }
+        (log, begun)
+    }
+
+    /// A whole run.
+    fn run(&self) -> (RunId, u64) {
+        let (run, head) = self.run_for(Duration::ZERO);
+        (run, head.unwrap().no)
+    }
+
+    /// The same for so long, and what the ledger has of it, or why it has nothing.
+    fn run_for(&self, span: Duration) -> (RunId, Result<Head, String>) {
+        let (log, begun) = self.start();
+        thread::sleep(span);
+        let end = RunEnd { cause: Cause::Exit, exit: Some(0), limit: None, connections: 0, dropped: 0 };
+        log.write(Event::RunEnd(end)).unwrap();
+        let head = match begun {
+            Begun::Numbered(numbered) => numbered.end(&log, Cause::Exit).map_err(|error| error.to_string()),
+            Begun::Unnumbered(why) => Err(why),
+        };
+        (log.run(), head)
+    }
+
+    fn books(&self) -> Vec<Book> {
+        Book::all(&self.place, &[key(1).verifying().clone()]).unwrap()
+    }
+
+    /// The only ledger, and what it and the records come to.
+    fn joined(&self) -> (Book, Joined) {
+        let mut books = self.books();
+        assert_eq!(books.len(), 1, "{books:#?}");
+        let joined = self.join(&books);
+        (books.remove(0), joined)
+    }
+
+    fn join(&self, books: &[Book]) -> Joined {
+        let keys: [VerifyingKey; 1] = [key(1).verifying().clone()];
+        let kept = self.place.kept().unwrap();
+        let records: Vec<Seen> = kept
+            .iter()
+            .map(|kept| {
+                let file = BufReader::new(File::open(&kept.path).unwrap());
+                let report = verify(file, Some(&kept.path), &keys).unwrap();
+                Seen {
+                    run: kept.run,
+                    witness: report.witness,
+                    is_running: is_being_written(&kept.path).unwrap(),
+                    has_policy: policy_path(&kept.path).exists(),
+                }
+            })
+            .collect();
+        join(books, &records, &self.place.orphans().unwrap())
+    }
+
+    fn path(&self) -> PathBuf {
+        self.ledger().path
+    }
+
+    fn lines(&self) -> Vec<String> {
+        fs::read_to_string(self.path()).unwrap().lines().map(str::to_owned).collect()
+    }
+
+    fn write_lines(&self, lines: &[String]) {
+        fs::write(self.path(), lines.iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    }
+}
+
+fn nothing(joined: &Joined) {
+    assert_eq!(joined.faults, [], "{joined:#?}");
+    assert!(joined.killed.is_empty() && joined.no_end.is_empty(), "{joined:#?}");
+}
+
+#[test]
+fn l17_numbers_runs_and_signs_each_line() {
+    let bench = Bench::new();
+    for no in 1..=3 {
+        assert_eq!(bench.run().1, no);
+    }
+    let (book, joined) = bench.joined();
+    nothing(&joined);
+    assert_eq!((book.last, book.lines, &book.told[..], book.torn), (3, 6, &[][..], 0));
+    assert_eq!(book.key.as_ref(), Some(key(1).verifying()));
+    let lines = bench.lines();
+    assert_eq!(book.head, Some(sha256_hex(format!("{}\n", lines[5]).as_bytes())));
+    let size = lines.iter().map(String::len).max().unwrap();
+    assert!(size < 700, "{size}: {}", lines[0]);
+    // A key that is not known proves nothing.
+    let books = Book::all(&bench.place, &[key(2).verifying().clone()]).unwrap();
+    assert_eq!(books[0].told, [Told::UnknownKey { line: 6 }]);
+}
+
+#[test]
+fn l17_finds_a_record_that_was_removed() {
+    let bench = Bench::new();
+    let runs: Vec<_> = (0..3).map(|_| bench.run().0).collect();
+    let record = bench.place.path_for(runs[1]);
+    fs::remove_file(&record).unwrap();
+    let (_, joined) = bench.joined();
+    let told = joined.faults.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(told.len(), 1, "{told:?}");
+    let begin = format!("number 2: the record of {} was removed (nightly, 2", runs[1]);
+    assert!(told[0].starts_with(&begin) && told[0].ends_with(", its policy is still there)"), "{told:?}");
+    fs::remove_file(policy_path(&record)).unwrap();
+    assert!(matches!(&bench.joined().1.faults[..], [Fault::Removed { no: 2, policy_left: false, .. }]));
+    // Pruned is another word.
+    bench.ledger().prune(runs[1], Some(2), Some("cleo")).unwrap();
+    let (book, joined) = bench.joined();
+    nothing(&joined);
+    assert_eq!((joined.pruned, book.last, &book.told[..]), (1, 3, &[][..]));
+    assert_eq!(joined.last_pruned.unwrap().1, "cleo");
+    assert_eq!(bench.run().1, 4);
+}
+
+#[test]
+fn l17_finds_a_policy_that_was_removed_and_one_that_was_left() {
+    let bench = Bench::new();
+    let run = bench.run().0;
+    fs::remove_file(policy_path(&bench.place.path_for(run))).unwrap();
+    assert_eq!(bench.joined().1.faults, [Fault::PolicyRemoved { no: 1, run }]);
+    let stray = RunId::new();
+    fs::write(bench.place.dir().join(format!("{stray}.policy.json")), "{}").unwrap();
+    let faults = bench.joined().1.faults;
+    assert_eq!(faults, [Fault::PolicyRemoved { no: 1, run }, Fault::RecordOfPolicy { run: stray }]);
+}
+
+#[test]
+fn l17_a_start_without_an_end_has_a_word_of_its_own() {
+    let bench = Bench::new();
+    let (log, begun) = bench.start();
+    let (_, joined) = bench.joined();
+    assert_eq!((joined.running, &joined.killed[..], &joined.faults[..]), (1, &[][..], &[][..]));
+    let run = log.run();
+    drop((log, begun));
+    let (_, joined) = bench.joined();
+    assert_eq!((joined.running, &joined.killed[..], &joined.faults[..]), (0, &[run][..], &[][..]));
+    assert_eq!(bench.run().1, 2);
+}
+
+#[test]
+fn l17_a_ledger_that_was_edited_or_cut_is_told_and_goes_on() {
+    let bench = Bench::new();
+    let runs: Vec<_> = (0..4).map(|_| bench.run().0).collect();
+    let lines = bench.lines();
+    let told = || bench.joined().0.told;
+
+    let mut edited = lines.clone();
+    edited[2] = edited[2].replacen("nightly", "weekly", 1);
+    bench.write_lines(&edited);
+    // Line 3 is the last one that leads to the place.
+    assert_eq!(told(), [Told::Changed { line: 4 }, Told::Signature { line: 3 }]);
+
+    let mut removed = lines.clone();
+    removed.drain(2..4);
+    bench.write_lines(&removed);
+    assert_eq!(told(), [Told::Changed { line: 3 }, Told::Missing { from: 2, to: 2 }]);
+    assert!(matches!(bench.joined().1.faults[..], [Fault::NotInLedger { no: 2, .. }]));
+
+    // Chained anew, without the key.
+    let mut chained = edited.clone();
+    let mut prev = sha256_hex(format!("{}\n", chained[2]).as_bytes());
+    for line in &mut chained[3..] {
+        let at = line.find("\"prev\":\"").unwrap() + 8;
+        line.replace_range(at..at + 64, &prev);
+        prev = sha256_hex(format!("{line}\n").as_bytes());
+    }
+    bench.write_lines(&chained);
+    assert_eq!(told(), [Told::Signature { line: 8 }]);
+
+    // Cut between two lines: the ledger alone cannot know, and the record of the run can. Its number is taken again.
+    bench.write_lines(&lines[..6]);
+    assert_eq!(told(), []);
+    let not_there = |run, no| Fault::NotInLedger { ledger: bench.ledger().name, no, run };
+    assert_eq!(bench.joined().1.faults, [not_there(runs[3], 4)]);
+    assert_eq!(bench.run().1, 4);
+    assert_eq!(bench.joined().1.faults, [not_there(runs[3], 4)]);
+
+    fs::remove_file(bench.path()).unwrap();
+    let missing = Fault::NoLedger { ledger: bench.ledger().name, records: 5 };
+    assert_eq!(bench.join(&[]).faults, [missing]);
+    assert_eq!(bench.run().1, 1);
+    assert_eq!(bench.joined().1.faults.len(), 5);
+}
+
+/// By who has the key: each record saw the ledger that was there.
+#[test]
+fn l17_records_witness_a_ledger_that_was_written_anew() {
+    let bench = Bench::new();
+    let runs: Vec<_> = (0..2).map(|_| bench.run().0).collect();
+    fs::remove_file(bench.path()).unwrap();
+    // Another run's past, and then the same runs.
+    let other = RunId::new();
+    bench.ledger().prune(other, None, None).unwrap();
+    let ledger = bench.ledger();
+    for (at, run) in runs.iter().enumerate() {
+        let mut held = ledger.lock().unwrap();
+        held.last = at as u64 + 1;
+        held.append(0, &LedgerLine::new(START, *run, Some(at as u64 + 1))).unwrap();
+    }
+    let (book, joined) = bench.joined();
+    assert_eq!(book.told, []);
+    let other = |at: usize| Fault::OtherLedger { no: at as u64 + 1, run: runs[at] };
+    assert_eq!(joined.faults, [other(0), other(1)]);
+}
+
+#[test]
+fn l17_a_record_in_the_place_of_another_is_found() {
+    let bench = Bench::new();
+    let (run, _) = bench.run();
+    let record = bench.place.path_for(run);
+    let text = fs::read_to_string(&record).unwrap();
+    // Signed with the key and never in the ledger, under the name that is.
+    fs::write(&record, text.replacen("\"mono_us\":", "\"mono_us\":9", 1)).unwrap();
+    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: 1, run }]);
+    // The end of the record was cut off.
+    let lines: Vec<&str> = text.lines().collect();
+    fs::write(&record, format!("{}\n", lines[0])).unwrap();
+    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: 1, run }]);
+}
+
+#[test]
+fn l17_a_torn_last_line_stops_no_run() {
+    let torn: [&[u8]; 5] = [b"{\"schema\":\"egress-led", b"{", &[0; 3000], &[0; 100_000], &[0xff; 9000]];
+    for torn in torn {
+        let bench = Bench::new();
+        bench.run();
+        let mut file = OpenOptions::new().append(true).open(bench.path()).unwrap();
+        file.write_all(torn).unwrap();
+        for no in 2..=3 {
+            assert_eq!(bench.run().1, no, "{} bytes", torn.len());
+        }
+        let (book, joined) = bench.joined();
+        nothing(&joined);
+        assert_eq!((book.last, book.torn, &book.told[..]), (3, 1, &[][..]), "{} bytes", torn.len());
+        assert!(fs::read(bench.path()).unwrap().is_ascii());
+        assert!(bench.lines()[2].contains(&format!(",\"torn\":{},", torn.len())));
+    }
+    // Of a ledger that never had a line.
+    let bench = Bench::new();
+    fs::write(bench.path(), [0; 512]).unwrap();
+    assert_eq!(bench.run().1, 1);
+    assert_eq!(bench.joined().0.torn, 1);
+}
+
+/// What somebody wrote into it as lines stays, and is told.
+#[test]
+fn l17_lines_that_are_none_are_told_and_stop_no_run() {
+    let bench = Bench::new();
+    bench.run();
+    let mut file = OpenOptions::new().append(true).open(bench.path()).unwrap();
+    file.write_all(b"not a line\n{}\n").unwrap();
+    assert_eq!(bench.run().1, 2);
+    let (book, joined) = bench.joined();
+    nothing(&joined);
+    assert_eq!((book.last, book.torn), (2, 0));
+    assert_eq!(book.told, [Told::Malformed { line: 3 }, Told::Malformed { line: 4 }]);
+}
+
+#[test]
+fn l17_a_half_line_at_the_end_may_be_being_written() {
+    let bench = Bench::new();
+    bench.run();
+    let mut file = OpenOptions::new().append(true).open(bench.path()).unwrap();
+    file.write_all(b"{\"schema\":\"egress-led").unwrap();
+    let (book, joined) = bench.joined();
+    nothing(&joined);
+    assert_eq!((book.last, &book.told[..]), (1, &[][..]));
+}
+
+fn why(begun: Begun) -> String {
+    match begun {
+        Begun::Unnumbered(why) => why,
+        Begun::Numbered(_) => panic!("it has a number"),
+    }
+}
+
+#[test]
+fn l17_a_lock_that_cannot_be_had_is_a_note_after_a_second() {
+    let bench = Bench::new();
+    bench.run();
+    let other = File::open(bench.path()).unwrap();
+    let lock = Flock::lock(other, FlockArg::LockExclusiveNonblock).unwrap();
+    let since = Instant::now();
+    let (log, begun) = bench.start();
+    let took = since.elapsed();
+    assert!(took >= DEADLINE && took < DEADLINE * 3, "{took:?}");
+    assert!(why(begun).contains("has the lock of the ledger"), "{log:?}");
+    drop((lock, log));
+    assert_eq!(bench.run().1, 2);
+    let (_, joined) = bench.joined();
+    nothing(&joined);
+    assert_eq!(joined.unnumbered, 1);
+    let text = fs::read_to_string(&bench.place.kept().unwrap()[1].path).unwrap();
+    assert!(text.contains("\"ledger\":\"unnumbered\"") && text.contains("\"what\":\"unnumbered\""), "{text}");
+}
+
+#[test]
+fn l17_a_ledger_that_cannot_be_used_refuses_no_run() {
+    type Spoil = fn(&Path);
+    let spoiled: [(&str, Spoil); 5] = [
+        ("not a file of yours alone", |path| fs::create_dir(path).unwrap()),
+        ("symbolic", |path| std::os::unix::fs::symlink("elsewhere", path).unwrap()),
+        ("not a file of yours alone", |path| {
+            fs::write(path, "").unwrap();
+            fs::hard_link(path, path.with_extension("other")).unwrap();
+        }),
+        ("move it away", |path| fs::write(path, "no ledger\n").unwrap()),
+        ("move it away", |path| fs::write(path, vec![0; 40_000_000]).unwrap()),
+    ];
+    for (word, spoil) in spoiled {
+        let bench = Bench::new();
+        spoil(&bench.path());
+        let (log, begun) = bench.start();
+        let why = why(begun).to_lowercase();
+        assert!(why.contains(word) || why.contains("directory"), "{why}");
+        drop(log);
+        let kept = bench.place.kept().unwrap();
+        assert!(fs::read_to_string(&kept[0].path).unwrap().contains("\"what\":\"unnumbered\""));
+    }
+}
+
+/// The part of a line that a full disk took is removed again.
+#[test]
+fn l17_what_could_not_be_written_whole_leaves_no_part() {
+    let bench = Bench::new();
+    bench.run();
+    let before = fs::read(bench.path()).unwrap();
+    let held = bench.ledger();
+    let mut held = held.lock().unwrap();
+    // A line that is too long is the one failure that a trial can have without a disk of its own.
+    let long = "x".repeat(5000);
+    held.prev = long;
+    let error = held.append(0, &LedgerLine::new(START, RunId::new(), Some(2))).unwrap_err();
+    assert!(error.to_string().contains("too long"), "{error}");
+    assert_eq!(fs::read(bench.path()).unwrap(), before);
+    assert_eq!(bench.run().1, 2);
+}
+
+#[test]
+fn l17_2000_runs_at_64_in_parallel_leave_no_gap() {
+    let bench = Bench::new();
+    let (left, late) = (AtomicU64::new(2000), AtomicU64::new(0));
+    let take = || left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok();
+    thread::scope(|scope| {
+        for _ in 0..64 {
+            scope.spawn(|| {
+                while take() {
+                    if let (_, Err(why)) = bench.run_for(Duration::from_millis(50)) {
+                        assert!(why.contains("has the lock"), "{why}");
+                        late.fetch_add(1, Ordering::Relaxed);
+                    }
+                }
+            });
+        }
+    });
+    let (book, joined) = bench.joined();
+    assert_eq!((&joined.faults[..], &joined.killed[..], &book.told[..]), (&[][..], &[][..], &[][..]));
+    // Each run is in the ledger, or its record says why it is not. On a busy machine one may wait for a second.
+    assert_eq!(book.last + joined.unnumbered, 2000);
+    let late = late.into_inner();
+    assert_eq!(late, joined.unnumbered + joined.no_end.len() as u64);
+    assert!(late <= 20, "{late} of 4000 waited for the lock for a second");
+}
+
+#[test]
+fn l17_a_copy_of_the_state_directory_has_a_ledger_of_its_own() {
+    let bench = Bench::new();
+    bench.run();
+    let copy = Bench::new();
+    let from = bench.dir.join("exeat");
+    for entry in fs::read_dir(&from).unwrap().map(Result::unwrap) {
+        if entry.file_type().unwrap().is_file() {
+            fs::copy(entry.path(), copy.dir.join("exeat").join(entry.file_name())).unwrap();
+        }
+    }
+    assert_eq!(bench.ledger().name, bench.ledger().name);
+    assert_ne!(bench.ledger().name, copy.ledger().name);
+    assert_eq!(copy.run().1, 1);
+    // The ledger that was copied, and its own.
+    let books = copy.books();
+    assert_eq!(books.iter().map(|book| (book.last, &book.told[..])).collect::<Vec<_>>(), [(1, &[][..]); 2]);
+    // One that was renamed is the same.
+    let place = bench.dir.join("renamed");
+    fs::create_dir(&place).unwrap();
+    fs::rename(&from, place.join("exeat")).unwrap();
+    let renamed = Place::from_env(Some(place.as_os_str()), None).unwrap();
+    let ledger = Ledger::find(&renamed, key(1), false).unwrap();
+    assert_eq!(ledger.name, books.iter().find(|book| book.name != copy.ledger().name).unwrap().name);
+}
+
+#[test]
+fn l17_another_key_has_another_ledger() {
+    let bench = Bench::new();
+    let [ours, other] = [1, 2].map(|seed| Ledger::find(&bench.place, key(seed), false).unwrap().name);
+    assert_ne!(ours, other);
+    assert_eq!(ours.split_once('-').unwrap().1, other.split_once('-').unwrap().1, "the machine is the same");
+}
+
+/// What a person may hold against a ledger by hand.
+#[test]
+fn a_line_says_what_it_says() {
+    let bench = Bench::new();
+    let (run, _) = bench.run();
+    let record = fs::read_to_string(bench.place.path_for(run)).unwrap();
+    let (first, last) = (record.lines().next().unwrap(), record.lines().last().unwrap());
+    let last: serde_json::Value = serde_json::from_str(last).unwrap();
+    let lines = bench.lines();
+    let [start, end] = &lines[..] else { panic!("{lines:?}") };
+    let [start, end] = [start, end].map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    assert_eq!(
+        (&start["schema"], &start["event"], &start["no"]),
+        (&"egress-ledger/1".into(), &"start".into(), &1.into())
+    );
+    assert_eq!(start["first"], sha256_hex(format!("{first}\n").as_bytes()).as_str());
+    assert_eq!((&end["event"], &end["cause"], &end["no"]), (&"end".into(), &"exit".into(), &1.into()));
+    assert_eq!((&end["n"], &end["root"]), (&last["n"], &last["root"]));
+    assert_eq!(end["prev"], sha256_hex(format!("{}\n", lines[0]).as_bytes()).as_str());
+    let _: BTreeSet<RunId> = bench.place.orphans().unwrap();
+}

@@ -1,0 +1,111 @@
+//! The ledger's part in a run: which one it is, and what is written there. The ledger itself is `exeat-audit`'s.
+
+use exeat_audit::ledger::{Begun, Head, Ledger, Numbered, unnumbered};
+use exeat_audit::place::Place;
+use exeat_audit::{Cause, Event, Log, RunStart, SigningKey, Source};
+
+use crate::error::{Error, chain};
+use crate::request::AuditTo;
+use crate::signing::{Signing, key_place};
+
+/// The ledger that a run is to be in.
+#[derive(Debug)]
+pub(crate) enum RunLedger {
+    /// There is none: nothing signs the record, or a key that does not last.
+    None,
+    /// There is one, and it cannot be used, for this reason.
+    Lost(String),
+    /// This one. Where the record is not in its usual place, its path.
+    Of(Ledger, Option<String>),
+}
+
+impl RunLedger {
+    /// Finds the ledger of the key that signs a record. With `sync` each line of it is on the disk when it is written.
+    pub(crate) fn find(
+        signing: &Signing,
+        key: Option<&SigningKey>,
+        place: Option<&Place>,
+        audit: &AuditTo,
+        sync: bool,
+    ) -> Self {
+        let key = match (signing, key) {
+            (Signing::Own | Signing::File(_), Some(key)) => key.clone(),
+            _ => return Self::None,
+        };
+        let Some(own) = key_place(place) else { return Self::Lost("there is no state directory".into()) };
+        let file = match audit {
+            AuditTo::Default if Some(&own) == place => None,
+            AuditTo::Default => place.map(|place| place.dir().display().to_string()),
+            AuditTo::File(path) => Some(path.display().to_string()),
+            AuditTo::Fd(_) => Some("a descriptor".into()),
+        };
+        match own.prepare() {
+            Err(error) => Self::Lost(chain(&error)),
+            Ok(()) => match Ledger::find(&own, key, sync) {
+                Ok(ledger) => Self::Of(ledger, file),
+                Err(error) => Self::Lost(error.to_string()),
+            },
+        }
+    }
+}
+
+/// A run on record, as far as the ledger goes.
+#[derive(Debug)]
+pub(crate) enum Listed {
+    /// It has no ledger.
+    None,
+    /// The ledger does not have it, which a line for the caller says.
+    Unnumbered(String),
+    /// The ledger has its start.
+    Numbered(Numbered),
+}
+
+/// Writes the first lines of a record, and signs them: who started the run, when, and under which policy. Writes the start of the run
+/// in its ledger before anything else.
+pub(crate) fn begin(
+    log: &Log,
+    ledger: RunLedger,
+    start: RunStart,
+    sources: &[Source],
+) -> Result<Listed, Error> {
+    let (begun, why) = match ledger {
+        RunLedger::Of(ledger, file) => {
+            match ledger.begin(log, start, file.as_deref()).map_err(Error::Log)? {
+                Begun::Numbered(numbered) => (Some(numbered), None),
+                Begun::Unnumbered(why) => (None, Some(why)),
+            }
+        }
+        RunLedger::None => log.write(Event::RunStart(start)).map(|_| (None, None)).map_err(Error::Log)?,
+        RunLedger::Lost(why) => {
+            let ledger = exeat_audit::InLedger::Unnumbered;
+            log.write(Event::RunStart(RunStart { ledger, ..start })).map_err(Error::Log)?;
+            (None, Some(why))
+        }
+    };
+    for source in sources {
+        log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
+    }
+    if let Some(why) = &why {
+        log.write(unnumbered(why)).map_err(Error::Log)?;
+    }
+    log.sign().map_err(Error::Log)?;
+    Ok(match (begun, why) {
+        (Some(numbered), _) => Listed::Numbered(numbered),
+        (None, Some(why)) => Listed::Unnumbered(format!("the run has no number in the ledger: {why}")),
+        (None, None) => Listed::None,
+    })
+}
+
+impl Listed {
+    /// Writes the end of a run there when its record has it, and returns what the ledger has, or a line for the caller.
+    pub(crate) fn end(self, log: &Log, cause: Cause) -> (Option<Head>, Option<String>) {
+        match self {
+            Self::None => (None, None),
+            Self::Unnumbered(line) => (None, Some(line)),
+            Self::Numbered(numbered) => match numbered.end(log, cause) {
+                Ok(head) => (Some(head), None),
+                Err(error) => (None, Some(format!("the ledger does not have the end of the run: {error}"))),
+            },
+        }
+    }
+}
