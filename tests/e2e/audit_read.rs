@@ -11,6 +11,9 @@ use serde_json::{Value, json};
 
 pub(crate) fn cases(list: &mut Cases) {
     list.once("audit_read::summary_of_many_runs", summary);
+    list.users("audit_read::l17_a_summary_says_what_is_not_known", not_known);
+    list.once("audit_read::l17_a_summary_names_the_host_that_took_most", took_most);
+    list.once("audit_read::l17_unused_rules_have_file_line_stage_and_run", unused_rules);
     list.once("audit_read::a01_hostile_records_stay_in_their_cells", hostile);
     list.once("audit_read::show_by_time_and_way", filters);
     list.once("audit_read::follow_shows_lines_as_they_come", follow);
@@ -52,14 +55,15 @@ fn summary(cx: &Cx) {
         .shows("runs      2\n")
         .shows("stages    import (1), nightly (1)\n")
         .shows("2 allowed, 2 denied");
-    text.shows("RULES NEVER USED\n         unused.example:22\n");
+    text.shows("RULES NEVER USED\n         unused.example:22  (a flag or a preset; stage import, nightly; 2 runs, the last ");
     let (refused, granted) = (text.stdout().find(&evil), text.stdout().find(&good));
     assert!(refused < granted, "what was refused stands first: {text:?}");
     let value = cx.exeat_plain([&words[..], &["--format", "json"]].concat()).run().json();
     assert_eq!(value["hosts"][0]["host"], evil);
     assert_eq!(value["hosts"][0]["reasons"], json!({"default": 2}));
     assert_eq!((&value["hosts"][1]["allowed"], &value["hosts"][1]["port"]), (&2.into(), &443.into()));
-    assert_eq!(value["unused_rules"], json!(["unused.example:22"]));
+    let unused = &value["unused_rules"][0];
+    assert_eq!((&unused["rule"], &unused["runs"]), (&"unused.example:22".into(), &2.into()));
     let one = cx.exeat_plain(["audit", "summary", "--last", "--stage", "import"]).run();
     one.exits(0).shows("runs      1\n").shows("stages    import (1)\n");
     cx.exeat_plain(["audit", "summary", "--stage", "none"])
@@ -69,11 +73,151 @@ fn summary(cx: &Cx) {
         .says("no record");
     let github = cx.exeat_plain([&words[..], &["--format", "github"]].concat()).run();
     github.exits(0).shows("### Egress: 2 allowed, 2 denied\n").shows(&format!("| `{evil}:443` | 2 | 0 |"));
-    github.shows("<details><summary>1 target without a refusal</summary>\n");
+    github.shows("<details><summary>1 target let through, the most bytes up first</summary>\n");
     cx.exeat_plain(["audit", "summary", "nothing-here.jsonl"]).run().exits(2);
     let cut = fs::read(&records[0]).expect("a record");
     cx.write("cut.jsonl", &String::from_utf8_lossy(&cut[..cut.len() - 9]));
     cx.exeat_plain(["audit", "summary", "cut.jsonl"]).run().exits(1).says("was cut off");
+}
+
+/// A run that was killed while connections were open, one that reached nothing, and one in report mode.
+fn not_known(cx: &Cx) {
+    let good = cx.good();
+    let path = |name: &str| cx.home().join(name).display().to_string();
+    let killed = path("killed.jsonl");
+    let hold =
+        ["run", "--audit", &killed, "--allow", &good, "--", cx.probe(), "hold", &format!("{good}:443"), "2"];
+    let mut live = cx.exeat_plain(hold).stdin_open().start();
+    live.until_prints("holding");
+    let said = "at least 0 B up, 0 B down; 2 connections without an end, their bytes are not known";
+    cx.exeat_plain(["audit", "summary", &killed]).run().exits(0).shows(said);
+    live.signal(Signal::SIGKILL);
+    drop(live);
+    let text = cx.exeat_plain(["audit", "summary", &killed]).run();
+    text.exits(0)
+        .shows(said)
+        .shows(" unknown   unknown ")
+        .shows("signature not checked here (exeat audit verify)\n");
+    let value = cx.exeat_plain(["audit", "summary", &killed, "--format", "json"]).run().json();
+    for of in [&value["total"], &value["hosts"][0]] {
+        assert_eq!((&of["open"], &of["bytes_complete"]), (&2.into(), &false.into()), "{of}");
+    }
+    for form in ["markdown", "github"] {
+        cx.exeat_plain(["audit", "summary", &killed, "--format", form]).run().exits(0).shows(said);
+    }
+
+    // Nothing listens there.
+    let failed = path("failed.jsonl");
+    cx.write("targets", &format!("127.0.0.1:9\n{good}:443\n"));
+    let rules = ["--allow", "127.0.0.1:9", "--allow", &good];
+    let words =
+        [&["run", "--audit", &failed][..], &rules, &["--", cx.probe(), "ask-all", "targets"]].concat();
+    cx.exeat_plain(words).run().exits(0);
+    let text = cx.exeat_plain(["audit", "summary", &failed, "--sort", "failed"]).run();
+    text.exits(0).shows("attempts  2 allowed, 0 denied, 1 failed\n").shows("connect_error");
+    let row = text.stdout().lines().find(|line| line.contains("127.0.0.1:9 ")).map(str::to_owned);
+    assert!(row.is_some_and(|row| row.starts_with("      -        1       -       1 ")), "{text:?}");
+
+    let report = path("report.jsonl");
+    cx.write("targets", &format!("{good}:443\n"));
+    let words = [
+        "run",
+        "--mode",
+        "report",
+        "--audit",
+        &report,
+        "--allow",
+        "other.example",
+        "--",
+        cx.probe(),
+        "ask-all",
+        "targets",
+    ];
+    cx.exeat_plain(words).run().exits(0);
+    let text = cx.exeat_plain(["audit", "summary", &report]).run();
+    text.exits(0).shows("1 would be denied").shows("\napproved  by nobody: 1 let through");
+}
+
+/// More hosts than a table has rows, of which the last took most.
+fn took_most(cx: &Cx) {
+    let mut text = String::new();
+    let mut prev = "0".repeat(64);
+    let mut line = |seq: usize, fields: Value| {
+        let mut line = json!({"schema": "egress/1", "seq": seq, "ts": "2026-11-22T10:00:00.000000Z", "mono_us": seq, "run": "R", "prev": prev});
+        line.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let line = format!("{line}\n");
+        prev = sha256_hex(line.as_bytes());
+        text.push_str(&line);
+    };
+    for n in 0..12_001 {
+        let (host, up) = if n == 12_000 {
+            ("zzz.example.net".to_owned(), 9_000_000_000_u64)
+        } else {
+            (format!("h{n}.example.net"), 2)
+        };
+        line(
+            2 * n,
+            json!({"event": "decision", "conn": n, "via": "connect", "host": host, "port": 443, "verdict": "allow", "reason": "rule"}),
+        );
+        line(
+            2 * n + 1,
+            json!({"event": "close", "conn": n, "host": host, "port": 443, "ip": "192.0.2.1", "bytes_up": up, "bytes_down": 0, "ended_by": "client"}),
+        );
+    }
+    cx.write("many.jsonl", &text);
+    for words in [
+        &[][..],
+        &["--sort", "up"],
+        &["--format", "json"],
+        &["--format", "markdown"],
+        &["--format", "github"],
+    ] {
+        let done = cx.exeat_plain([&["audit", "summary", "many.jsonl"], words].concat()).run();
+        done.exits(0);
+        let rows = done.stdout().lines().filter(|line| line.contains("zzz.example.net")).count();
+        assert_eq!(rows, 2, "once at the head, once in a row: {words:?}");
+    }
+    let text = cx.exeat_plain(["audit", "summary", "many.jsonl", "--sort", "up"]).run();
+    text.exits(0)
+        .shows("\nmost up   zzz.example.net:443, 9.0 GB\n")
+        .shows("and 2000 other hosts: 2000 allowed, 0 denied; 4.0 kB up");
+    // Without a directory for a temporary file it is said, and nothing is left out.
+    let none = cx.exeat_plain(["audit", "summary", "many.jsonl"]).env("TMPDIR", "/nowhere").run();
+    none.exits(2).says("TMPDIR");
+}
+
+/// Of which policy a rule is that decided nothing.
+fn unused_rules(cx: &Cx) {
+    let good = cx.good();
+    cx.write(
+        "import.toml",
+        &format!("schema = 1\n[network]\nallow = [\n  \"{good}\",\n  \"never.example:22\",\n]\n"),
+    );
+    cx.write("targets", &format!("{good}:443\n"));
+    let words =
+        ["run", "--stage", "import", "--policy", "import.toml", "--", cx.probe(), "ask-all", "targets"];
+    cx.exeat_plain(words).run().exits(0);
+    let run = cx.exeat_plain(["audit", "list", "--json"]).run().json()[0]["run"]
+        .as_str()
+        .expect("a run")
+        .to_owned();
+    let never = |end: &str| {
+        format!(
+            "\nRULES NEVER USED\n         never.example:22  (import.toml{end}; stage import; run {run})\n"
+        )
+    };
+    cx.exeat_plain(["audit", "summary"]).run().exits(0).shows(&never(":5"));
+    for words in [["--host", "other.example"], ["--since", "1h"], ["--until", "now"]] {
+        let part = cx.exeat_plain([&["audit", "summary"][..], &words].concat()).run();
+        part.exits(0);
+        assert!(!part.stdout().contains("NEVER USED"), "{part:?}");
+    }
+    // The file is another one by now: its lines are not those of that run.
+    cx.write("import.toml", &format!("schema = 1\n[network]\nallow = [\"never.example:22\", \"{good}\"]\n"));
+    cx.exeat_plain(["audit", "summary"])
+        .run()
+        .exits(0)
+        .shows(&never(" (changed or gone since: its line is not known)"));
 }
 
 /// A record that somebody made: what exeat itself would never write.

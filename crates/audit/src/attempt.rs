@@ -69,6 +69,11 @@ impl Record {
         })
     }
 
+    /// Whether it is the decision of an attempt that was let through.
+    pub fn is_let_through(&self) -> bool {
+        self.is_decision() && matches!(self.verdict(), Some(Verdict::Allow | Verdict::WouldDeny))
+    }
+
     /// The host that it is about, if that is one.
     pub fn asked_host(&self) -> Option<Host> {
         let host = self.host.as_deref()?;

@@ -9,7 +9,7 @@ use exeat_policy::Verdict;
 use serde_json::{Value, json};
 
 use crate::Proto;
-use crate::summary::{Form, HostSummary, Summary, code, list, target};
+use crate::summary::{Form, HostSummary, Sort, Summary, code, list, target};
 use crate::table::{GREEN, RED, YELLOW, paint};
 
 /// What differs between two summaries, each list in the order of [`Summary::hosts`].
@@ -48,7 +48,7 @@ impl<'a> Diff<'a> {
             let (name, port, proto) = host.key();
             summary.host(name, port, proto)
         };
-        for host in now.hosts() {
+        for host in now.hosts(Sort::Denied) {
             let Some(old) = find(before, host) else {
                 diff.new.push(host);
                 continue;
@@ -62,7 +62,7 @@ impl<'a> Diff<'a> {
                 diff.changed.push(Changed { now: host, before: old, vias, verdicts });
             }
         }
-        diff.gone = before.hosts().into_iter().filter(|host| find(now, host).is_none()).collect();
+        diff.gone = before.hosts(Sort::Denied).into_iter().filter(|host| find(now, host).is_none()).collect();
         diff
     }
 
@@ -173,14 +173,14 @@ fn joined(verdicts: &[Verdict]) -> String {
 
 /// What became of a host: words of the vocabulary alone.
 fn said(host: &HostSummary) -> String {
-    let reasons: Vec<_> = host.reasons.keys().map(|reason| reason.as_str()).collect();
+    let reasons: Vec<_> = host.reasons().into_keys().map(exeat_policy::Reason::as_str).collect();
     let reasons = if reasons.is_empty() { String::new() } else { format!(": {}", reasons.join(", ")) };
     let vias: Vec<_> = host.vias.iter().copied().collect();
     format!("{}{reasons} [{}]", joined(&verdicts(host)), vias.join(" "))
 }
 
 fn of_host(host: &HostSummary) -> Value {
-    let reasons: Vec<_> = host.reasons.keys().map(|reason| reason.as_str()).collect();
+    let reasons: Vec<_> = host.reasons().into_keys().map(exeat_policy::Reason::as_str).collect();
     json!({
         "host": host.host,
         "port": host.port,

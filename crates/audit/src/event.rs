@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub use exeat_policy::Mode;
 use exeat_policy::{Host, HostName, Reason, Rule, Target, Verdict, WordError};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{ConnId, RunId};
 
@@ -254,7 +254,7 @@ impl FromStr for Via {
 }
 
 /// What is spoken above IP.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub enum Proto {
     /// TCP, of which nothing is written.
     #[default]

@@ -7,6 +7,8 @@ use std::time::SystemTime;
 
 use exeat_policy::Span;
 use jiff::{Timestamp, ToSpan as _, Unit};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Bytes of `2026-11-21T10:20:32.123456Z`.
 const WIDTH: usize = 27;
@@ -77,6 +79,18 @@ impl From<SystemTime> for Moment {
             .ok()
             .and_then(Moment::exact)
             .unwrap_or(Moment(*b"0000-01-01T00:00:00.000000Z"))
+    }
+}
+
+impl Serialize for Moment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Moment {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Moment, D::Error> {
+        Moment::of(&String::deserialize(deserializer)?).ok_or_else(|| D::Error::custom(MomentError))
     }
 }
 

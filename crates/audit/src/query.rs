@@ -560,12 +560,21 @@ impl Filter {
 
     /// Whether a line is of the time and of a stage that are asked for, whatever it says.
     pub fn covers(&self, record: &Record) -> bool {
+        self.is_of_stage(record) && self.is_of_time(record)
+    }
+
+    /// Whether a line is of a stage that is asked for.
+    pub(crate) fn is_of_stage(&self, record: &Record) -> bool {
         let stage = record.stage.as_deref();
-        (self.stages.is_empty() || self.stages.iter().any(|wanted| Some(wanted.as_str()) == stage))
-            && ((self.since.is_none() && self.until.is_none())
-                || Moment::of(&record.ts).is_some_and(|at| {
-                    self.since.is_none_or(|since| since <= at) && self.until.is_none_or(|until| at <= until)
-                }))
+        self.stages.is_empty() || self.stages.iter().any(|wanted| Some(wanted.as_str()) == stage)
+    }
+
+    /// Whether a line is of the time that is asked for.
+    pub(crate) fn is_of_time(&self, record: &Record) -> bool {
+        (self.since.is_none() && self.until.is_none())
+            || Moment::of(&record.ts).is_some_and(|at| {
+                self.since.is_none_or(|since| since <= at) && self.until.is_none_or(|until| at <= until)
+            })
     }
 
     /// Whether a line tells of a host that is asked for.

@@ -148,7 +148,7 @@ impl Report {
         let mut reading = Reading::default();
         for record in reader.by_ref() {
             let record = record?;
-            self.summary.take(&mut reading, &record, &Filter::default());
+            self.summary.take(&mut reading, &record, &Filter::default())?;
             if run.as_ref().is_none_or(|run| run.name != record.run) {
                 self.keep(run.take());
                 run = Some(Run::new(file, &record));
@@ -159,7 +159,7 @@ impl Report {
             self.rule(&record);
         }
         self.keep(run);
-        self.summary.end(reading, reader);
+        self.summary.end(reading, reader)?;
         for run in self.runs.iter_mut().skip(first) {
             self.policies += run.find_policies(path, MAX_POLICIES.saturating_sub(self.policies));
         }
@@ -177,7 +177,8 @@ impl Report {
     /// # Errors
     ///
     /// Those of the writer.
-    pub fn write(&self, out: &mut dyn io::Write) -> io::Result<()> {
+    pub fn write(&mut self, out: &mut dyn io::Write) -> io::Result<()> {
+        self.summary.finish()?;
         html::write(self, out)
     }
 

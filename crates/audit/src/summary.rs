@@ -1,26 +1,32 @@
 //! What many records say together: per host who was let through and who was not, and which rules did it.
 //!
-//! Proves nothing and prints nothing. Memory is bounded whatever the records hold: hosts and rules beyond the bounds are
-//! counted, exactly, without their names.
+//! Proves nothing and prints nothing. Memory is bounded whatever the records hold, and the sums are exact. Of hosts beyond the bound
+//! those are named that stand first in one of the orders of [`Sort`]; all others are counted together.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io::{self, BufRead};
-use std::net::IpAddr;
 
-use exeat_policy::{Action, AddrClass, Allowances, Host, Port, Reason, RuleSpec, Verdict, classify};
-use serde::Deserialize;
+use exeat_policy::{Host, Reason, Verdict};
+use serde::{Deserialize, Serialize};
 
 use crate::lock::Lock;
 use crate::query::{Filter, Kind, Reader, Record};
 use crate::{Moment, Proto};
 
+mod hosts;
+mod rules;
 mod write;
 
+pub use hosts::{Few, HostSummary, Seen};
+pub use rules::{Approved, Effect, Idle, PolicyOf, RuleSummary, Unused, Used};
 pub use write::{Form, write};
 pub(crate) use write::{code, list, target};
 
-/// Hosts, each with its port and protocol, that are told apart where the caller asks for no other number.
+use hosts::Hosts;
+use rules::{Policies, Rules};
+
+/// Hosts, each with its port and protocol, that are named of each order where the caller asks for no other number.
 pub const MAX_HOSTS: usize = 10_000;
 
 /// Rules that are told apart.
@@ -29,13 +35,16 @@ const MAX_RULES: usize = 10_000;
 /// Stages that are told apart.
 const MAX_STAGES: usize = 100;
 
-/// Rules that are kept of one host.
-const MAX_RULES_OF_HOST: usize = 16;
+/// Files of one run's policy that are kept.
+const MAX_FILES: usize = 100;
+
+/// Open connections of one run that are followed; more than a proxy serves at once.
+const MAX_OPEN: usize = 1 << 16;
 
 /// Bytes of a name that is kept: no host name is longer (RFC 1035, section 2.3.4), and exeat writes no longer rule.
 const MAX_NAME: usize = 512;
 
-/// What records say together.
+/// What records say together. Read them with [`Summary::read`], and then call [`Summary::finish`].
 #[derive(Debug)]
 pub struct Summary {
     /// Lines that were looked at.
@@ -58,91 +67,99 @@ pub struct Summary {
     pub total: Traffic,
     /// Hosts beyond those that are told apart, together.
     pub others: Traffic,
-    /// Notes that a policy was read again.
-    pub reloads: u64,
+    /// How many hosts those are; known after [`Summary::finish`].
+    pub other_hosts: u64,
     /// Flaws of the records.
     pub flaws: u64,
-    hosts: HashMap<String, BTreeMap<(Option<u16>, Proto), HostSummary>>,
-    count: usize,
-    most: usize,
+    hosts: Hosts,
     rules: Rules,
-    /// Rules of the stored policies, canonical.
-    granted: BTreeSet<String>,
-    /// Addresses that are not public to which an allowed name led: a rule for one was used too, and no line names it.
-    opened: BTreeSet<(IpAddr, u16)>,
-    /// There were more than are kept.
-    opened_more: bool,
-    policies: u64,
-    granted_more: u64,
+    policies: Policies,
+    /// A part of the lines was asked for, so that a rule without one may have been used.
+    narrowed: bool,
 }
 
-/// What is counted: of one host, or of all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// What is counted: of one host, of a run, or of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// Attempts by verdict.
     pub tally: Tally,
-    /// Bytes from the sandbox to the internet, of the connections that ended.
+    /// Bytes from the sandbox to the internet: of each connection those at its end, or else the last that were on record. Where a
+    /// connection is open these are at least so many.
     pub bytes_up: u64,
     /// Bytes back.
     pub bytes_down: u64,
+    /// Connections that were let through and whose end is not on record: the run goes on, or was killed.
+    pub open: u64,
+    /// Attempts that were let through, and nobody approved the rule, or there was none.
+    pub unapproved: u64,
 }
 
-/// What became of one host, on one port, in one protocol.
-#[derive(Debug, Clone)]
+/// How hosts are ordered. The greatest stands first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
-pub struct HostSummary {
-    /// As the record has it; `None`: what was asked for was no host, or the line stands for many. Not printable as it is.
-    pub host: Option<String>,
-    /// `None`: only a name was asked for.
-    pub port: Option<u16>,
-    /// What would have been spoken.
-    pub proto: Proto,
-    /// What is counted.
-    pub traffic: Traffic,
-    /// Why it was not let through, or would not have been: attempts by reason.
-    pub reasons: BTreeMap<Reason, u64>,
-    /// The ways it came in, in the words of the record.
-    pub vias: BTreeSet<&'static str>,
-    /// The first line that tells of it.
-    pub first: Option<Moment>,
-    /// The last one.
-    pub last: Option<Moment>,
-    /// The rules that decided; see [`Summary::rules`].
-    rules: Vec<usize>,
-    /// There were more than are kept.
-    pub rules_more: bool,
+pub enum Sort {
+    /// By refusals, then by those that report mode let through, by failures, by what was let through.
+    #[default]
+    Denied,
+    /// By bytes from the sandbox to the internet.
+    Up,
+    /// By bytes back.
+    Down,
+    /// By what was not reached.
+    Failed,
+    /// By attempts of any kind.
+    Attempts,
 }
 
-/// A rule that decided, as the record names it. Not printable as it is.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Used {
-    /// As it was typed.
-    pub rule: String,
-    /// Where.
-    pub src: String,
-    /// It is one that refuses.
-    pub denies: bool,
-}
-
-#[derive(Debug, Default)]
-struct Rules {
-    /// By rule, source and what it does: their numbers.
-    numbers: HashMap<Used, usize>,
-    /// In the order of their numbers, each with the attempts that it decided.
-    all: Vec<(Used, u64)>,
-    /// Attempts that were decided by rules beyond the bound.
-    more: u64,
-    /// The rule of the line before: most lines have the one of the line before.
-    last: Option<usize>,
+impl Sort {
+    /// Every order.
+    pub const ALL: [Sort; 5] = [Sort::Denied, Sort::Up, Sort::Down, Sort::Failed, Sort::Attempts];
 }
 
 /// A record that is being added line by line.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// The run that the last line belonged to.
-    run: String,
-    /// It has not ended.
-    open: bool,
+    /// What is known of the run that the last line belonged to.
+    run: RunFacts,
+    /// A line of it was within the filter.
+    counted: bool,
+    /// It has ended.
+    ended: bool,
+    /// Its connections that are open.
+    conns: HashMap<u64, Conn>,
+    /// Connections that were let through beyond those; whether they have ended is not followed.
+    unfollowed: u64,
+    /// What is counted of this run.
+    traffic: Traffic,
+}
+
+/// What the lines of a run say of the run.
+#[derive(Debug, Clone, Default)]
+#[non_exhaustive]
+pub struct RunFacts {
+    /// Its name, as the record has it.
+    pub run: String,
+    /// Its stage.
+    pub stage: Option<String>,
+    /// Where it was started.
+    pub dir: Option<String>,
+    /// The files that its policy was made from, the first hundred: role, name, digest.
+    pub files: Vec<(String, String, String)>,
+    /// Whether its policy was read again.
+    pub reloaded: bool,
+}
+
+/// An open connection.
+#[derive(Debug)]
+struct Conn {
+    host: Option<String>,
+    port: Option<u16>,
+    proto: Proto,
+    rule: Option<usize>,
+    /// It was left to another proxy, whose address the record has.
+    through: bool,
+    bytes_up: u64,
+    bytes_down: u64,
 }
 
 impl Default for Summary {
@@ -152,7 +169,7 @@ impl Default for Summary {
 }
 
 impl Summary {
-    /// One that tells at most `most` hosts apart.
+    /// One that keeps the first `most` hosts of each order.
     pub fn new(most: usize) -> Summary {
         Summary {
             lines: 0,
@@ -165,22 +182,21 @@ impl Summary {
             last: None,
             total: Traffic::default(),
             others: Traffic::default(),
-            reloads: 0,
+            other_hosts: 0,
             flaws: 0,
-            hosts: HashMap::new(),
-            count: 0,
-            most,
+            hosts: Hosts::new(most),
             rules: Rules::default(),
-            granted: BTreeSet::new(),
-            opened: BTreeSet::new(),
-            opened_more: false,
-            policies: 0,
-            granted_more: 0,
+            policies: Policies::default(),
+            narrowed: false,
         }
     }
 
     /// What a lock says was reached, each entry let through once; all stages together.
-    pub fn of_lock(lock: &Lock, most: usize) -> Summary {
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Summary::finish`].
+    pub fn of_lock(lock: &Lock, most: usize) -> io::Result<Summary> {
         let mut summary = Summary::new(most);
         for entry in lock.entries() {
             let host = match &entry.target.host {
@@ -188,102 +204,149 @@ impl Summary {
                 Host::Ip(ip) => ip.to_string(),
             };
             summary.total.tally.allowed += 1;
-            match summary.place(Some(&host), Some(entry.target.port.get()), Proto::Tcp) {
-                Some(host) => {
-                    host.traffic.tally.allowed += 1;
-                    host.vias.insert(via_word(entry.via.as_str()));
-                }
-                None => summary.others.tally.allowed += 1,
-            }
+            let row = summary.hosts.row(Some(&host), Some(entry.target.port.get()), Proto::Tcp)?;
+            row.traffic.tally.allowed += 1;
+            row.vias.insert(via_word(entry.via.as_str()));
         }
-        summary
+        summary.finish()?;
+        Ok(summary)
     }
 
-    /// Adds a record. Of the filter its time, stages and hosts count. What is wrong with the record is in
-    /// [`Reader::flaws`], and counted.
+    /// Adds a record, and gives what it says of its last run. Of the filter its time, stages and hosts count. What is wrong with the record is
+    /// in [`Reader::flaws`], and counted.
     ///
     /// A connection's bytes are counted where its end is within the filter.
-    pub fn read<R: BufRead>(&mut self, reader: &mut Reader<R>, filter: &Filter) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// Those of reading, and those of a temporary file where there are many hosts.
+    pub fn read<R: BufRead>(&mut self, reader: &mut Reader<R>, filter: &Filter) -> io::Result<RunFacts> {
         let mut reading = Reading::default();
         for record in reader.by_ref() {
-            self.take(&mut reading, &record?, filter);
+            self.take(&mut reading, &record?, filter)?;
         }
-        self.end(reading, reader);
-        Ok(())
+        let facts = std::mem::take(&mut reading.run);
+        self.end(reading, reader)?;
+        Ok(facts)
     }
 
     /// Adds one line, for whoever looks at each line too. `reading` is the record's own, and goes to [`Summary::end`].
-    pub fn take(&mut self, reading: &mut Reading, record: &Record, filter: &Filter) {
-        let Reading { run, open } = reading;
-        // The end of a run is its end whether or not its time is asked for.
-        *open &= record.event != Kind::RunEnd || *run != record.run;
-        if !filter.covers(record) {
-            return;
+    ///
+    /// # Errors
+    ///
+    /// Those of a temporary file where there are many hosts.
+    pub fn take(&mut self, reading: &mut Reading, record: &Record, filter: &Filter) -> io::Result<()> {
+        if !filter.is_of_stage(record) {
+            return Ok(());
         }
-        if *run != record.run {
-            self.unfinished += u64::from(*open);
+        self.narrowed |= !filter.hosts.is_empty() || filter.since.is_some() || filter.until.is_some();
+        if reading.run.run != record.run {
+            self.end_run(reading)?;
+            reading.run.run.clone_from(&record.run);
+            reading.run.stage.clone_from(&record.stage);
+        }
+        reading.note(record);
+        if !filter.is_of_time(record) {
+            // A connection that began before the time asked for may end within it, or have no end at all.
+            let early = filter.since.is_some_and(|since| Moment::of(&record.ts).is_some_and(|at| at < since));
+            if early && record.is_decision() && filter.names(record) {
+                reading.open(record, None);
+            } else if early && record.event == Kind::Close {
+                reading.conns.remove(&record.conn.unwrap_or_default());
+            }
+            return Ok(());
+        }
+        if !reading.counted {
+            reading.counted = true;
             self.begin(record);
-            run.clone_from(&record.run);
-            *open = record.event != Kind::RunEnd;
         }
-        self.add(record, filter);
+        self.add(reading, record, filter)
     }
 
-    /// The record is at its end.
-    pub fn end<R: BufRead>(&mut self, reading: Reading, reader: &Reader<R>) {
-        self.unfinished += u64::from(reading.open);
+    /// The run that the last line belonged to is over, as far as it was read: gives what is counted of it. The next line begins another one.
+    ///
+    /// # Errors
+    ///
+    /// Those of a temporary file where there are many hosts.
+    pub fn end_run(&mut self, reading: &mut Reading) -> io::Result<Traffic> {
+        let Reading { counted, ended, conns, unfollowed, mut traffic, .. } = std::mem::take(reading);
+        if !counted {
+            return Ok(traffic);
+        }
+        self.unfinished += u64::from(!ended);
+        for conn in conns.into_values() {
+            let so_far = Traffic {
+                open: 1,
+                bytes_up: conn.bytes_up,
+                bytes_down: conn.bytes_down,
+                ..Traffic::default()
+            };
+            self.hosts.row(conn.host.as_deref(), conn.port, conn.proto)?.traffic.merge(&so_far);
+            self.rules.ended(conn.rule, conn.bytes_up, false);
+            traffic.merge(&so_far);
+        }
+        let unfollowed = Traffic { open: unfollowed, ..Traffic::default() };
+        self.others.merge(&unfollowed);
+        traffic.merge(&unfollowed);
+        self.total.merge(&traffic);
+        Ok(traffic)
+    }
+
+    /// The record is at its end: gives what is counted of its last run.
+    ///
+    /// # Errors
+    ///
+    /// Those of a temporary file where there are many hosts.
+    pub fn end<R: BufRead>(&mut self, mut reading: Reading, reader: &Reader<R>) -> io::Result<Traffic> {
         self.flaws += reader.flaws().len() as u64 + reader.more_flaws();
+        self.end_run(&mut reading)
+    }
+
+    /// All records were added: decides which hosts are named. Of more hosts than are kept, [`Summary::hosts`] is not right before.
+    ///
+    /// # Errors
+    ///
+    /// Those of a temporary file where there are many hosts.
+    pub fn finish(&mut self) -> io::Result<()> {
+        let (others, hosts) = self.hosts.finish()?;
+        self.others.merge(&others);
+        self.other_hosts += hosts;
+        Ok(())
     }
 
     /// Adds an effective policy as it is stored beside a record, so that the rules can be named which decided nothing.
     /// What is no such policy is an error and changes nothing.
-    pub fn add_policy(&mut self, canonical_json: &str) -> Result<(), serde_json::Error> {
-        #[derive(Deserialize)]
-        struct Stored {
-            rules: Vec<Rule>,
-        }
-        #[derive(Deserialize)]
-        struct Rule {
-            rule: String,
-        }
-        let stored: Stored = serde_json::from_str(canonical_json)?;
-        self.policies += 1;
-        for Rule { rule } in stored.rules {
-            if self.granted.contains(&rule) {
-                continue;
-            }
-            if self.granted.len() < MAX_RULES && rule.len() <= MAX_NAME {
-                self.granted.insert(rule);
-            } else {
-                self.granted_more += 1;
-            }
-        }
-        Ok(())
+    ///
+    /// # Errors
+    ///
+    /// The text is no stored policy.
+    pub fn add_policy(&mut self, canonical_json: &str, of: PolicyOf<'_>) -> Result<(), serde_json::Error> {
+        self.policies.add(canonical_json, of)
     }
 
-    /// The hosts: those first that were refused most often, then those that would have been, that failed, that were
-    /// let through.
-    pub fn hosts(&self) -> Vec<&HostSummary> {
-        let mut hosts: Vec<&HostSummary> = self.hosts.values().flat_map(BTreeMap::values).collect();
-        hosts.sort_unstable_by(|a, b| {
-            let weight = |it: &HostSummary| {
-                let Tally { allowed, denied, would_deny, errors } = it.traffic.tally;
-                (denied, would_deny, errors, allowed)
-            };
-            weight(b).cmp(&weight(a)).then_with(|| a.key().cmp(&b.key()))
-        });
+    /// The hosts in an order.
+    pub fn hosts(&self, sort: Sort) -> Vec<&HostSummary> {
+        let mut hosts: Vec<&HostSummary> = self.hosts.all().collect();
+        hosts::sort(&mut hosts, sort);
         hosts
+    }
+
+    /// The host that was sent most, if any was sent anything.
+    pub fn most_up(&self) -> Option<&HostSummary> {
+        let key =
+            |host: &&HostSummary| (host.traffic.bytes_up, std::cmp::Reverse(host.key().0.map(str::to_owned)));
+        self.hosts.all().filter(|host| host.traffic.bytes_up > 0).max_by_key(key)
     }
 
     /// One host.
     pub fn host(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&HostSummary> {
-        self.hosts.get(host.unwrap_or_default())?.get(&(port, proto))
+        self.hosts.get(host, port, proto)
     }
 
-    /// The rules that decided, each with the attempts, the most used first.
-    pub fn rules(&self) -> Vec<(&Used, u64)> {
-        let mut rules: Vec<_> = self.rules.all.iter().map(|(used, count)| (used, *count)).collect();
-        rules.sort_unstable_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(b.0)));
+    /// The rules that decided, the most used first.
+    pub fn rules(&self) -> Vec<&RuleSummary> {
+        let mut rules: Vec<_> = self.rules.all.iter().collect();
+        rules.sort_unstable_by(|a, b| b.attempts.cmp(&a.attempts).then_with(|| a.used.cmp(&b.used)));
         rules
     }
 
@@ -294,28 +357,22 @@ impl Summary {
 
     /// The rules that decided about a host.
     pub fn rules_of(&self, host: &HostSummary) -> impl Iterator<Item = &Used> {
-        host.rules.iter().filter_map(|number| self.rules.all.get(*number)).map(|(used, _)| used)
+        host.rules.kept.iter().filter_map(|number| self.rules.all.get(*number)).map(|it| &it.used)
     }
 
-    /// The rules of the stored policies that decided nothing, in their canonical spelling. `None`: no policy was added.
-    pub fn unused(&self) -> Option<Vec<&str>> {
-        if self.policies == 0 {
-            return None;
-        }
-        let used: BTreeSet<String> = self.rules.all.iter().filter_map(|(used, _)| used.canonical()).collect();
-        let idle = |rule: &&str| !used.contains(*rule) && !self.has_opened(rule);
-        Some(self.granted.iter().map(String::as_str).filter(idle).collect())
+    /// What rules let through, by who approved them; `None` stands for rules that nobody approved.
+    pub fn approvals(&self) -> BTreeMap<Option<&str>, Approved> {
+        self.rules.approvals()
     }
 
-    /// Whether a rule is for an address to which an allowed name led; of more addresses than are kept, perhaps.
-    fn has_opened(&self, rule: &str) -> bool {
-        let all = Allowances { any: true, shared_suffix: true };
-        let Ok(rule) = RuleSpec::parse(rule, Action::Allow, all) else { return false };
-        let Some(net) = rule.pattern.net() else { return false };
-        let covers = |(ip, port): &(IpAddr, u16)| {
-            net.contains(ip) && Port::new(*port).is_some_and(|port| rule.ports.contains(port))
-        };
-        rule.action == Action::Allow && (self.opened_more || self.opened.iter().any(covers))
+    /// The rules of the stored policies that decided nothing.
+    pub fn unused(&self) -> Idle<'_> {
+        if self.narrowed { Idle::NotAsked } else { self.policies.unused(&self.rules) }
+    }
+
+    /// Rules of stored policies beyond those that are told apart.
+    pub fn policy_rules_more(&self) -> u64 {
+        self.policies.more
     }
 
     fn begin(&mut self, record: &Record) {
@@ -328,172 +385,144 @@ impl Summary {
         }
     }
 
-    fn add(&mut self, record: &Record, filter: &Filter) {
+    fn add(&mut self, reading: &mut Reading, record: &Record, filter: &Filter) -> io::Result<()> {
         self.lines += 1;
         let at = Moment::of(&record.ts);
         widen(&mut self.first, &mut self.last, at);
         match record.event {
             Kind::Decision | Kind::Dns if filter.names(record) => {
-                self.total.tally.add(record);
-                self.open(record);
+                reading.traffic.decided(record);
+                self.policies.open(record);
                 let rule = self.rules.number(record);
-                match self.place_of(record) {
-                    Some(host) => host.decided(record, at, rule),
-                    None => self.others.tally.add(record),
+                let proto = spoken(record.proto.as_deref());
+                self.hosts.row(record.host.as_deref(), record.port, proto)?.decided(record, at, rule);
+                reading.open(record, rule);
+            }
+            Kind::Progress => {
+                if let Some(conn) = record.conn.and_then(|conn| reading.conns.get_mut(&conn)) {
+                    conn.bytes_up = conn.bytes_up.max(record.bytes_up.unwrap_or(0));
+                    conn.bytes_down = conn.bytes_down.max(record.bytes_down.unwrap_or(0));
                 }
             }
-            // The end of a request that could not be read tells of no host.
-            Kind::Close if record.host.is_some() && filter.names(record) => {
-                self.total.closed(record);
-                match self.place_of(record) {
-                    Some(host) => {
-                        host.traffic.closed(record);
-                        widen(&mut host.first, &mut host.last, at);
-                    }
-                    None => self.others.closed(record),
-                }
-            }
+            Kind::Close => self.close(reading, record, at, filter)?,
             Kind::Note if matches!(record.what.as_deref(), Some("tap_drops" | "turned_away")) => {
                 self.unseen = self.unseen.saturating_add(record.count.unwrap_or(1));
             }
-            Kind::Note if record.what.as_deref() == Some("policy_reload") => self.reloads += 1,
             Kind::RunEnd => self.unrecorded = self.unrecorded.saturating_add(record.dropped.unwrap_or(0)),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Counts the end of a connection, with the host that its decision named.
+    fn close(
+        &mut self,
+        reading: &mut Reading,
+        record: &Record,
+        at: Option<Moment>,
+        filter: &Filter,
+    ) -> io::Result<()> {
+        let conn = record.conn.and_then(|conn| reading.conns.remove(&conn));
+        // The end of a request that could not be read tells of no host.
+        if conn.is_none() && (record.host.is_none() || !filter.names(record)) {
+            return Ok(());
+        }
+        let failed = record.is_failed();
+        let ended = Traffic {
+            tally: Tally { failed: u64::from(failed), ..Tally::default() },
+            bytes_up: record.bytes_up.unwrap_or(0),
+            bytes_down: record.bytes_down.unwrap_or(0),
+            ..Traffic::default()
+        };
+        reading.traffic.merge(&ended);
+        let (host, port, proto) = match &conn {
+            Some(conn) => (conn.host.as_deref(), conn.port, conn.proto),
+            None => (record.host.as_deref(), record.port, Proto::Tcp),
+        };
+        let row = self.hosts.row(host, port, proto)?;
+        row.traffic.merge(&ended);
+        widen(&mut row.first, &mut row.last, at);
+        if failed {
+            row.evidence.entry((Verdict::Error, Some(failure(record)))).or_default().add(1, at);
+        }
+        if let (Some(conn), Some(ip)) = (&conn, record.ip)
+            && !conn.through
+        {
+            row.addresses.add(ip);
+        }
+        self.rules.ended(conn.and_then(|conn| conn.rule), ended.bytes_up, failed);
+        Ok(())
+    }
+}
+
+impl Reading {
+    /// Notes what a line says of its run.
+    fn note(&mut self, record: &Record) {
+        match record.event {
+            Kind::RunStart => self.run.dir.clone_from(&record.dir),
+            Kind::Policy if self.run.files.len() < MAX_FILES => {
+                let text = |text: &Option<String>| text.clone().unwrap_or_default();
+                self.run.files.push((text(&record.role), text(&record.file), text(&record.file_sha256)));
+            }
+            Kind::Note => self.run.reloaded |= record.what.as_deref() == Some("policy_reload"),
+            // The end of a run is its end whether or not its time is asked for.
+            Kind::RunEnd => self.ended = true,
             _ => {}
         }
     }
 
-    /// Where an allowed name led, if that takes a rule of its own.
-    fn open(&mut self, record: &Record) {
-        if record.verdict() != Some(Verdict::Allow) {
+    /// Follows a connection that was let through.
+    fn open(&mut self, record: &Record, rule: Option<usize>) {
+        let Some(conn) = record.conn.filter(|_| record.is_let_through()) else { return };
+        if self.conns.len() >= MAX_OPEN && !self.conns.contains_key(&conn) {
+            self.unfollowed += 1;
             return;
         }
-        for ip in record.ips.iter().filter(|ip| classify(**ip) != AddrClass::Public) {
-            let place = (*ip, record.port.unwrap_or_default());
-            if self.opened.len() < MAX_RULES || self.opened.contains(&place) {
-                self.opened.insert(place);
-            } else {
-                self.opened_more = true;
-            }
-        }
-    }
-
-    /// The host that a line tells of; `None` where it is one too many.
-    fn place_of(&mut self, record: &Record) -> Option<&mut HostSummary> {
-        self.place(record.host.as_deref(), record.port, spoken(record.proto.as_deref()))
-    }
-
-    fn place(&mut self, name: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&mut HostSummary> {
-        let host = name.unwrap_or_default();
-        let key = (port, proto);
-        let known = self.hosts.get(host).is_some_and(|ports| ports.contains_key(&key));
-        if !known {
-            if self.count >= self.most || host.len() > MAX_NAME {
-                return None;
-            }
-            self.count += 1;
-            let new = HostSummary::new(name.map(str::to_owned), port, proto);
-            self.hosts.entry(host.to_owned()).or_default().insert(key, new);
-        }
-        self.hosts.get_mut(host)?.get_mut(&key)
-    }
-}
-
-impl HostSummary {
-    fn new(host: Option<String>, port: Option<u16>, proto: Proto) -> HostSummary {
-        HostSummary {
-            host,
-            port,
-            proto,
-            traffic: Traffic::default(),
-            reasons: BTreeMap::new(),
-            vias: BTreeSet::new(),
-            first: None,
-            last: None,
-            rules: Vec::new(),
-            rules_more: false,
-        }
-    }
-
-    /// By what it is found, and told apart from others.
-    pub fn key(&self) -> (Option<&str>, Option<u16>, Proto) {
-        (self.host.as_deref(), self.port, self.proto)
-    }
-
-    fn decided(&mut self, record: &Record, at: Option<Moment>, rule: Option<usize>) {
-        self.traffic.tally.add(record);
-        widen(&mut self.first, &mut self.last, at);
-        if let Some(reason) = record.reason().filter(|_| record.verdict() != Some(Verdict::Allow)) {
-            let count = self.reasons.entry(reason).or_default();
-            *count = count.saturating_add(record.count.unwrap_or(1));
-        }
-        if let Some(via) = record.via.as_deref() {
-            self.vias.insert(via_word(via));
-        }
-        if let Some(rule) = rule.filter(|rule| !self.rules.contains(rule)) {
-            if self.rules.len() < MAX_RULES_OF_HOST {
-                self.rules.push(rule);
-            } else {
-                self.rules_more = true;
-            }
-        }
+        let conn_of = Conn {
+            host: record.host.clone(),
+            port: record.port,
+            proto: spoken(record.proto.as_deref()),
+            rule,
+            through: record.upstream.is_some(),
+            bytes_up: 0,
+            bytes_down: 0,
+        };
+        self.conns.insert(conn, conn_of);
     }
 }
 
 impl Traffic {
-    fn closed(&mut self, record: &Record) {
-        self.bytes_up = self.bytes_up.saturating_add(record.bytes_up.unwrap_or(0));
-        self.bytes_down = self.bytes_down.saturating_add(record.bytes_down.unwrap_or(0));
+    /// Whether the bytes are those of every connection up to its end.
+    pub fn is_complete(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(crate) fn merge(&mut self, other: &Traffic) {
+        self.tally.merge(&other.tally);
+        self.bytes_up = self.bytes_up.saturating_add(other.bytes_up);
+        self.bytes_down = self.bytes_down.saturating_add(other.bytes_down);
+        self.open = self.open.saturating_add(other.open);
+        self.unapproved = self.unapproved.saturating_add(other.unapproved);
+    }
+
+    /// Counts a decision.
+    fn decided(&mut self, record: &Record) {
+        self.tally.add(record);
+        if record.is_let_through() && record.approved_by.is_none() {
+            self.unapproved = self.unapproved.saturating_add(record.count.unwrap_or(1));
+        }
     }
 }
 
-impl Used {
-    /// As a stored policy writes it; `None` for what is no rule, or was cut.
-    fn canonical(&self) -> Option<String> {
-        let all = Allowances { any: true, shared_suffix: true };
-        let action = match self.denies && !self.rule.starts_with('!') {
-            true => Action::Deny,
-            false => Action::Allow,
-        };
-        RuleSpec::parse(&self.rule, action, all).ok().map(|rule| rule.to_string())
-    }
-}
-
-impl Rules {
-    /// The number of the rule that decided, which is counted.
-    fn number(&mut self, record: &Record) -> Option<usize> {
-        let (rule, src) = (record.rule.as_deref()?, record.rule_src.as_deref().unwrap_or_default());
-        let denies = record.reason() == Some(Reason::DenyRule);
-        let count = record.count.unwrap_or(1);
-        let is = |used: &Used| used.rule == rule && used.src == src && used.denies == denies;
-        if self.last.and_then(|last| self.all.get(last)).is_none_or(|(used, _)| !is(used)) {
-            self.last = self.find(rule, src, denies);
-        }
-        match self.last.and_then(|last| self.all.get_mut(last)) {
-            Some((_, attempts)) => *attempts = attempts.saturating_add(count),
-            None => self.more = self.more.saturating_add(count),
-        }
-        self.last
-    }
-
-    fn find(&mut self, rule: &str, src: &str, denies: bool) -> Option<usize> {
-        if rule.len() > MAX_NAME || src.len() > MAX_NAME {
-            return None;
-        }
-        let used = Used { rule: rule.to_owned(), src: src.to_owned(), denies };
-        if let Some(number) = self.numbers.get(&used) {
-            return Some(*number);
-        }
-        let number = self.all.len();
-        (number < MAX_RULES).then(|| {
-            self.all.push((used.clone(), 0));
-            self.numbers.insert(used, number);
-            number
-        })
-    }
+/// Why a connection was not made: its `error` begins with the word.
+fn failure(record: &Record) -> Reason {
+    let word = record.error.as_deref().and_then(|error| error.split(':').next());
+    word.and_then(|word| word.parse().ok()).unwrap_or(Reason::ConnectError)
 }
 
 /// Attempts by verdict. A line that stands for several counts as several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Tally {
     /// Verdict `allow`.
     pub allowed: u64,
@@ -503,11 +532,19 @@ pub struct Tally {
     pub would_deny: u64,
     /// Verdict `error`.
     pub errors: u64,
+    /// Connections among those that were let through which were not reached.
+    pub failed: u64,
 }
 
 impl Tally {
-    /// Counts one line.
+    /// Counts one line: a decision, or the close of a connection that was not reached.
     pub fn add(&mut self, record: &Record) {
+        if record.is_failed() {
+            self.failed = self.failed.saturating_add(1);
+        }
+        if !record.is_decision() {
+            return;
+        }
         let count = match record.verdict() {
             Some(Verdict::Allow) => &mut self.allowed,
             Some(Verdict::Deny) => &mut self.denied,
@@ -516,6 +553,36 @@ impl Tally {
             None => return,
         };
         *count = count.saturating_add(record.count.unwrap_or(1));
+    }
+
+    /// What got an answer from the network's side that was none: verdict `error`, and let through but not reached.
+    pub fn not_reached(&self) -> u64 {
+        self.errors.saturating_add(self.failed)
+    }
+
+    /// What was let through, as far as it is not known that it failed.
+    pub fn reached(&self) -> u64 {
+        self.allowed.saturating_add(self.would_deny).saturating_sub(self.failed)
+    }
+
+    /// Attempts of any kind.
+    pub fn attempts(&self) -> u64 {
+        let Tally { allowed, denied, would_deny, errors, failed: _ } = self;
+        [denied, would_deny, errors].into_iter().fold(*allowed, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(crate) fn merge(&mut self, other: &Tally) {
+        let Tally { allowed, denied, would_deny, errors, failed } = other;
+        for (sum, count) in [
+            (&mut self.allowed, allowed),
+            (&mut self.denied, denied),
+            (&mut self.would_deny, would_deny),
+            (&mut self.errors, errors),
+            (&mut self.failed, failed),
+        ] {
+            *sum = sum.saturating_add(*count);
+        }
     }
 
     /// How many got a verdict.
@@ -535,8 +602,8 @@ impl fmt::Display for Tally {
         if self.would_deny > 0 {
             write!(f, ", {} would be denied", self.would_deny)?;
         }
-        if self.errors > 0 {
-            write!(f, ", {} failed", self.errors)?;
+        if self.not_reached() > 0 {
+            write!(f, ", {} failed", self.not_reached())?;
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use exeat_audit::export::{Exporter, export, ocsf};
 use exeat_audit::learn::{Known, Learned};
 use exeat_audit::lock::{Lock, Seen};
 use exeat_audit::query::{Filter, Reader};
-use exeat_audit::summary::{self, Form, Summary};
+use exeat_audit::summary::{self, Form, Sort, Summary};
 use exeat_audit::{table, verify::verify};
 
 pub fn check(data: &[u8]) {
@@ -22,9 +22,10 @@ pub fn check(data: &[u8]) {
 
     let mut summary = Summary::default();
     summary.read(&mut reader(), &filter).unwrap();
+    summary.finish().unwrap();
     for form in [Form::Text { colour: false }, Form::Json, Form::Markdown, Form::GitHub] {
         out.clear();
-        summary::write(&summary, form, &mut out).unwrap();
+        summary::write(&summary, form, Sort::Up, &mut out).unwrap();
         printable(&out);
     }
 

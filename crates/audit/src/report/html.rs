@@ -12,7 +12,7 @@ use super::{MAX_DENIED, MAX_ROWS, Policy, Report, Run, Said, Source, Stored};
 use crate::Proto;
 use crate::escape::printable;
 use crate::query::Record;
-use crate::summary::{HostSummary, Tally, Traffic};
+use crate::summary::{HostSummary, Sort, Tally, Traffic};
 use crate::table::{bytes, day_and_time, duration};
 use crate::verify::{self, Ending, Standing};
 
@@ -265,7 +265,8 @@ fn head(report: &Report, title: &str, out: &mut String) -> fmt::Result {
         "<p class=\"soft\">Programs ran in a sandbox that has no network of its own. Each attempt to reach another machine was \
          held against the rules before it was answered. This page shows what was recorded of that.</p>\n</header>"
     )?;
-    let Tally { allowed, denied, would_deny, errors } = total.tally;
+    let Tally { allowed, denied, would_deny, .. } = total.tally;
+    let errors = total.tally.not_reached();
     let told = |count: u64, word: &str| (count > 0).then(|| format!("{} {word}", number(count)));
     let rest: Vec<String> = [
         told(would_deny, "would have been denied, and passed, since the policy only reports"),
@@ -472,10 +473,10 @@ fn name_of(host: &HostSummary) -> String {
 /// What was not let through, and why: first of all.
 fn denied(report: &Report, out: &mut String) -> fmt::Result {
     let refused = |host: &&&HostSummary| {
-        let Tally { denied, would_deny, errors, .. } = host.traffic.tally;
-        denied > 0 || would_deny > 0 || errors > 0
+        let Tally { denied, would_deny, .. } = host.traffic.tally;
+        denied > 0 || would_deny > 0 || host.traffic.tally.not_reached() > 0
     };
-    let all = report.summary.hosts();
+    let all = report.summary.hosts(Sort::Denied);
     let hosts: Vec<_> = all.iter().filter(refused).collect();
     if hosts.is_empty() {
         return Ok(());
@@ -483,39 +484,20 @@ fn denied(report: &Report, out: &mut String) -> fmt::Result {
     out.push_str("<h2>Denied, and why</h2>\n");
     let mut table = Table::new(&["Host", "What", "Times", "Why", "First"]);
     for host in hosts.iter().take(MAX_ROWS) {
-        let tally = host.traffic.tally;
-        for (it, times) in [
-            (Verdict::Deny, tally.denied),
-            (Verdict::WouldDeny, tally.would_deny),
-            (Verdict::Error, tally.errors),
-        ] {
-            if times == 0 {
+        for it in [Verdict::Deny, Verdict::WouldDeny, Verdict::Error] {
+            let (seen, reasons) = host.seen(it);
+            if seen.count == 0 {
                 continue;
             }
             let (word, class) = verdict(it);
-            // A reason of one verdict is none of another; those that two have are rare, and stand with both.
-            let network = |reason: &Reason| {
-                matches!(
-                    reason,
-                    Reason::ResolveError
-                        | Reason::ConnectError
-                        | Reason::TlsError
-                        | Reason::Timeout
-                        | Reason::DnsEmpty
-                )
-            };
-            let why: Vec<&str> = host
-                .reasons
-                .keys()
-                .filter(|reason| (it == Verdict::Error) == network(reason) || host.reasons.len() == 1)
-                .map(|reason| plain(*reason))
-                .collect();
+            let why: Vec<&str> =
+                reasons.into_iter().map(|reason| reason.map_or("another reason", plain)).collect();
             table.row(&[
                 ("", code(&name_of(host))),
                 (class, word.to_owned()),
-                count("", times),
+                count("", seen.count),
                 ("", text(&why.join("; ")).to_string()),
-                ("t", host.first.map(|at| text(&day_and_time(at.as_str())).to_string()).unwrap_or_default()),
+                ("t", seen.first.map(|at| text(&day_and_time(at.as_str())).to_string()).unwrap_or_default()),
             ]);
         }
     }
@@ -525,7 +507,7 @@ fn denied(report: &Report, out: &mut String) -> fmt::Result {
 
 /// Every host, those first that were denied.
 fn hosts(report: &Report, out: &mut String) -> fmt::Result {
-    let hosts = report.summary.hosts();
+    let hosts = report.summary.hosts(Sort::Up);
     if hosts.is_empty() {
         out.push_str("<h2>Hosts</h2>\n<p>Nothing was tried.</p>\n");
         return Ok(());
@@ -541,7 +523,7 @@ fn hosts(report: &Report, out: &mut String) -> fmt::Result {
         let [up, down] = sizes(&host.traffic);
         let mut rules: Vec<String> = report.summary.rules_of(host).map(|used| code(&used.rule)).collect();
         rules.dedup();
-        if host.rules_more {
+        if host.has_more_rules() {
             rules.push("and more".to_owned());
         }
         table.row(&[
@@ -579,14 +561,15 @@ fn rules(report: &Report, out: &mut String) -> fmt::Result {
     out.push_str("<h2>Rules that decided</h2>\n");
     let mut table = Table::new(&["Rule", "Attempts", "Where it stands", "Why", "Approved by", "Expires"]);
     let none = Said::default();
-    for (used, attempts) in rules.iter().take(MAX_ROWS) {
+    for it in rules.iter().take(MAX_ROWS) {
+        let (used, attempts) = (&it.used, it.attempts);
         let said = report.rules.get(&(used.rule.clone(), used.src.clone())).unwrap_or(&none);
         let cell = |text_of: &Option<String>| {
             text_of.as_deref().map(|words| text(words).to_string()).unwrap_or_default()
         };
         table.row(&[
-            ("", format!("{} {}", if used.denies { "denies" } else { "allows" }, code(&used.rule))),
-            count("", *attempts),
+            ("", format!("{} {}", used.effect.as_str(), code(&used.rule))),
+            count("", attempts),
             ("", code(&used.src)),
             ("", cell(&said.why)),
             ("", cell(&said.approved_by)),

@@ -61,10 +61,7 @@ impl Timeline {
 }
 
 fn sum(tallies: &[Tally]) -> Tally {
-    tallies.iter().fold(Tally::default(), |sum, one| Tally {
-        allowed: sum.allowed.saturating_add(one.allowed),
-        denied: sum.denied.saturating_add(one.denied),
-        would_deny: sum.would_deny.saturating_add(one.would_deny),
-        errors: sum.errors.saturating_add(one.errors),
-    })
+    let mut all = Tally::default();
+    tallies.iter().for_each(|tally| all.merge(tally));
+    all
 }

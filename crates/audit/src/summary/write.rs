@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{HostSummary, Summary, Traffic, Used};
+use super::{Effect, HostSummary, Idle, RuleSummary, Sort, Summary, Traffic, Unused, Used};
 use crate::line::ascii_json;
 use crate::table::{GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
 use crate::{Moment, Proto};
@@ -32,33 +32,38 @@ pub enum Form {
     GitHub,
 }
 
-/// Writes a summary.
-pub fn write(summary: &Summary, form: Form, out: &mut dyn Write) -> io::Result<()> {
+/// Writes a summary with its hosts in an order.
+///
+/// # Errors
+///
+/// Those of the writer.
+pub fn write(summary: &Summary, form: Form, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
     match form {
-        Form::Text { colour } => text(summary, colour, out),
-        Form::Json => json(summary, out),
-        Form::Markdown => markdown(summary, out, false),
-        Form::GitHub => markdown(summary, out, true),
+        Form::Text { colour } => text(summary, colour, sort, out),
+        Form::Json => json(summary, sort, out),
+        Form::Markdown => markdown(summary, sort, out, false),
+        Form::GitHub => markdown(summary, sort, out, true),
     }
 }
 
-fn text(summary: &Summary, colour: bool, out: &mut dyn Write) -> io::Result<()> {
+fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
+    let plain = |text: &str| cell(text).into_owned();
     for (name, value) in head(summary) {
         writeln!(out, "{name:<9} {value}")?;
     }
     for warning in warnings(summary) {
         writeln!(out, "{} {warning}", paint("!", Some(YELLOW), colour))?;
     }
-    let hosts = summary.hosts();
+    let hosts = summary.hosts(sort);
     if !hosts.is_empty() {
         writeln!(
             out,
             "\n{:>7}  {:>7}  {:>6}  {:>6}  {:>8}  {:>8}  {:<19}  {:<19}  {:<32}  WHY",
-            "DENIED", "ALLOWED", "WOULD", "ERRORS", "UP", "DOWN", "FIRST (UTC)", "LAST", "TARGET"
+            "DENIED", "ALLOWED", "WOULD", "FAILED", "UP", "DOWN", "FIRST (UTC)", "LAST", "TARGET"
         )?;
     }
-    for host in hosts {
-        let Traffic { tally, bytes_up, bytes_down } = host.traffic;
+    for host in &hosts {
+        let Traffic { tally, bytes_up, bytes_down, open, .. } = host.traffic;
         let number = |count: u64, width: usize, style| {
             let text = format!("{:>width$}", if count == 0 { "-".to_owned() } else { count.to_string() });
             if count == 0 { text } else { paint(&text, style, colour) }
@@ -69,35 +74,45 @@ fn text(summary: &Summary, colour: bool, out: &mut dyn Write) -> io::Result<()> 
             number(tally.denied, 7, Some(RED)),
             number(tally.allowed, 7, Some(GREEN)),
             number(tally.would_deny, 6, Some(YELLOW)),
-            number(tally.errors, 6, Some(YELLOW)),
-            bytes(bytes_up),
-            bytes(bytes_down),
+            number(tally.not_reached(), 6, Some(YELLOW)),
+            at_least(bytes_up, open),
+            at_least(bytes_down, open),
             time(host.first),
             time(host.last),
             target(host),
-            why(summary, host, &|text| cell(text).into_owned()),
+            why(summary, host, &plain),
         )?;
     }
-    if summary.others != Traffic::default() {
-        writeln!(out, "and others: {}", in_words(&summary.others))?;
+    if let Some(others) = others(summary) {
+        writeln!(out, "{others}")?;
+    }
+    let unapproved: Vec<_> = hosts.iter().filter(|host| host.traffic.unapproved > 0).collect();
+    if !unapproved.is_empty() && is_approved(summary) {
+        writeln!(out, "\nREACHED, AND NOBODY APPROVED")?;
+        for host in unapproved {
+            writeln!(out, "{:>7}  {}", host.traffic.unapproved, target(host))?;
+        }
     }
     let rules = summary.rules();
     if !rules.is_empty() {
         writeln!(out, "\nRULES THAT DECIDED")?;
     }
-    for (used, count) in rules {
-        writeln!(out, "{count:>7}  {}", rule(used, &|text| cell(text).into_owned()))?;
+    for it in rules {
+        writeln!(out, "{:>7}  {}", it.attempts, rule_in_full(it, &plain))?;
     }
     if summary.rules_more() > 0 {
         writeln!(out, "{:>7}  by others", summary.rules_more())?;
     }
     match summary.unused() {
-        None => {}
-        Some(unused) if unused.is_empty() => writeln!(out, "\nevery rule of the stored policies was used")?,
-        Some(unused) => {
+        Idle::NotAsked => {}
+        Idle::Rules(unused) if unused.is_empty() => {
+            writeln!(out, "\nevery rule of the stored policies was used")?;
+        }
+        Idle::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count))?,
+        Idle::Rules(unused) => {
             writeln!(out, "\nRULES NEVER USED")?;
-            for rule in unused {
-                writeln!(out, "         {}", cell(rule))?;
+            for rule in &unused {
+                writeln!(out, "         {}  ({})", cell(rule.rule), origin(rule, &plain))?;
             }
         }
     }
@@ -120,9 +135,116 @@ fn head(summary: &Summary) -> Vec<(&'static str, String)> {
         head.push(("time", format!("{} to {} UTC", time(summary.first), time(summary.last))));
     }
     head.push(("attempts", summary.total.tally.to_string()));
-    let Traffic { bytes_up, bytes_down, .. } = summary.total;
-    head.push(("bytes", format!("{} up, {} down", bytes(bytes_up), bytes(bytes_down))));
+    head.push(("bytes", moved(&summary.total)));
+    if let Some(host) = summary.most_up() {
+        head.push((
+            "most up",
+            format!("{}, {}", target(host), at_least(host.traffic.bytes_up, host.traffic.open)),
+        ));
+    }
+    if let Some(approved) = approved(summary, &|text| cell(text).into_owned()) {
+        head.push(("approved", approved));
+    }
+    head.push(("signature", UNSIGNED.to_owned()));
     head
+}
+
+/// What no reader of lines can say.
+const UNSIGNED: &str = "not checked here (exeat audit verify)";
+
+/// Bytes each way, and whether that is all.
+pub(crate) fn moved(traffic: &Traffic) -> String {
+    let Traffic { bytes_up, bytes_down, open, .. } = traffic;
+    let moved = format!("{} up, {} down", bytes(*bytes_up), bytes(*bytes_down));
+    match open {
+        0 => moved,
+        open => format!("at least {moved}; {}", without_end(*open)),
+    }
+}
+
+/// So many connections have no end on record.
+pub(crate) fn without_end(open: u64) -> String {
+    match open {
+        1 => "1 connection without an end, its bytes are not known".to_owned(),
+        open => format!("{open} connections without an end, their bytes are not known"),
+    }
+}
+
+/// Bytes, of which more may have gone over connections that are open.
+pub(crate) fn at_least(count: u64, open: u64) -> String {
+    match (count, open) {
+        (count, 0) => bytes(count),
+        (0, _) => "unknown".to_owned(),
+        (count, _) => format!(">={}", bytes(count)),
+    }
+}
+
+/// Whether any rule that let something through says who approved it.
+fn is_approved(summary: &Summary) -> bool {
+    summary.approvals().keys().any(Option::is_some)
+}
+
+/// Who approved what was let through; `None` where nothing was.
+fn approved(summary: &Summary, safe: &dyn Fn(&str) -> String) -> Option<String> {
+    /// Approvers that are named.
+    const NAMED: usize = 20;
+    let approvals = summary.approvals();
+    let mut named: Vec<_> = approvals.iter().filter_map(|(by, sum)| Some(((*by)?, sum))).collect();
+    named.sort_by_key(|(by, sum)| (std::cmp::Reverse(sum.attempts), *by));
+    let more = named.len().saturating_sub(NAMED);
+    let mut parts: Vec<String> = named
+        .into_iter()
+        .take(NAMED)
+        .map(|(by, sum)| format!("by {} {} ({} up)", safe(by), sum.attempts, bytes(sum.bytes_up)))
+        .collect();
+    if more > 0 {
+        parts.push(format!("by {more} others"));
+    }
+    match (parts.is_empty(), summary.total.unapproved) {
+        (true, 0) => None,
+        (true, count) => {
+            Some(format!("by nobody: {count} let through by rules that do not say who approved them"))
+        }
+        (false, 0) => Some(parts.join(", ")),
+        (false, count) => Some(format!("{}; {count} let through that nobody approved", parts.join(", "))),
+    }
+}
+
+/// The hosts that are not named, together.
+fn others(summary: &Summary) -> Option<String> {
+    let hosts = match summary.other_hosts {
+        0 if summary.others == Traffic::default() => return None,
+        0 => "others".to_owned(),
+        1 => "1 other host".to_owned(),
+        hosts => format!("{hosts} other hosts"),
+    };
+    Some(format!("and {hosts}: {}; {}", summary.others.tally, moved(&summary.others)))
+}
+
+fn cannot_tell(count: u64) -> String {
+    format!(
+        "which rules were never used cannot be told: of {count} attempts it is not on record which rule decided"
+    )
+}
+
+/// Where a rule was written, and whose policy has it.
+fn origin(rule: &Unused<'_>, safe: &dyn Fn(&str) -> String) -> String {
+    let all = |few: &super::Few<String, 4>| {
+        let more = few.more.then(|| "others".to_owned());
+        few.kept.iter().map(|it| safe(it)).chain(more).collect::<Vec<_>>().join(", ")
+    };
+    let mut parts = Vec::new();
+    if !rule.places.kept.is_empty() {
+        parts.push(all(rule.places));
+    }
+    if !rule.stages.kept.is_empty() {
+        parts.push(format!("stage {}", all(rule.stages)));
+    }
+    parts.push(match rule.runs {
+        1 => format!("run {}", safe(rule.run)),
+        runs => format!("{runs} runs, the last {}", safe(rule.run)),
+    });
+    parts.join("; ")
 }
 
 /// What a reader must know before they rely on the numbers.
@@ -138,28 +260,56 @@ fn warnings(summary: &Summary) -> Vec<String> {
     .collect()
 }
 
-fn json(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
+fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
     let with = |mut value: Value, traffic: &Traffic| {
         if let (Value::Object(all), Value::Object(more)) = (&mut value, of_traffic(traffic)) {
             all.extend(more);
         }
         value
     };
+    let place = |host: &HostSummary| {
+        json!({
+            "host": host.host,
+            "port": host.port,
+            "proto": match host.proto { Proto::Tcp => None, proto => Some(proto.to_string()) },
+        })
+    };
+    let (unused, unknown) = match summary.unused() {
+        Idle::Rules(unused) => (Some(unused), 0),
+        Idle::NotAsked => (None, 0),
+        Idle::CannotTell(count) => (None, count),
+    };
+    let unused = unused.map(|unused| {
+        let rule = |it: &Unused<'_>| {
+            json!({"rule": it.rule, "places": it.places.kept, "stages": it.stages.kept, "runs": it.runs, "run": it.run})
+        };
+        unused.iter().map(rule).collect::<Vec<_>>()
+    });
+    let approvals: Vec<_> = summary
+        .approvals()
+        .into_iter()
+        .map(|(by, sum)| json!({"approved_by": by, "attempts": sum.attempts, "bytes_up": sum.bytes_up}))
+        .collect();
     let head = json!({
         "schema": 1,
         "runs": summary.runs,
         "unfinished": summary.unfinished,
         "stages": summary.stages,
         "lines": summary.lines,
-        "first": summary.first.as_ref().map(Moment::as_str),
-        "last": summary.last.as_ref().map(Moment::as_str),
+        "first": summary.first,
+        "last": summary.last,
         "flaws": summary.flaws,
         "dropped": summary.unrecorded,
         "unseen": summary.unseen,
+        "signatures": "not_checked",
         "total": of_traffic(&summary.total),
+        "most_up": summary.most_up().map(|host| with(place(host), &host.traffic)),
         "others": of_traffic(&summary.others),
+        "other_hosts": summary.other_hosts,
+        "approvals": approvals,
         "rules_more": summary.rules_more(),
-        "unused_rules": summary.unused(),
+        "unused_rules": unused,
+        "unused_rules_unknown": unknown,
     });
     // One object, but a host and a rule a line: what is long can be read with the eye and with `grep`.
     out.write_all(b"{\n")?;
@@ -169,28 +319,53 @@ fn json(summary: &Summary, out: &mut dyn Write) -> io::Result<()> {
         ascii_json(out, &value.to_string())?;
         out.write_all(b",\n")?;
     }
-    let hosts = summary.hosts().into_iter().map(|host| {
-        let rules: Vec<_> =
-            summary.rules_of(host).map(|used| json!({"rule": used.rule, "src": used.src})).collect();
-        let value = json!({
-            "host": host.host,
-            "port": host.port,
-            "proto": match host.proto { Proto::Tcp => None, proto => Some(proto.to_string()) },
+    let hosts = summary.hosts(sort).into_iter().map(|host| {
+        let rules: Vec<_> = summary
+            .rules_of(host)
+            .map(|used| json!({"rule": used.rule, "src": used.src, "approved_by": used.approved_by}))
+            .collect();
+        let evidence: Vec<_> = host
+            .evidence
+            .iter()
+            .map(|((verdict, reason), seen)| {
+                json!({"verdict": verdict, "reason": reason, "count": seen.count, "first": seen.first, "last": seen.last})
+            })
+            .collect();
+        let mut value = with(place(host), &host.traffic);
+        let more = json!({
             "via": host.vias,
-            "reasons": host.reasons.iter().map(|(reason, count)| (reason.as_str().to_owned(), json!(count)))
+            "addresses": host.addresses.kept,
+            "addresses_more": host.addresses.more,
+            "programs": host.programs.kept,
+            "programs_more": host.programs.more,
+            "reasons": host.reasons().iter().map(|(reason, count)| (reason.as_str().to_owned(), json!(count)))
                 .collect::<serde_json::Map<_, _>>(),
+            "evidence": evidence,
             "rules": rules,
-            "rules_more": host.rules_more,
-            "first": host.first.as_ref().map(Moment::as_str),
-            "last": host.last.as_ref().map(Moment::as_str),
+            "rules_more": host.has_more_rules(),
+            "first": host.first,
+            "last": host.last,
         });
-        with(value, &host.traffic)
+        if let (Value::Object(all), Value::Object(more)) = (&mut value, more) {
+            all.extend(more);
+        }
+        value
     });
     list(out, "hosts", hosts)?;
     out.write_all(b",\n")?;
-    let rules = summary.rules().into_iter().map(
-        |(used, count)| json!({"rule": used.rule, "src": used.src, "denies": used.denies, "count": count}),
-    );
+    let rules = summary.rules().into_iter().map(|it| {
+        json!({
+            "rule": it.used.rule,
+            "src": it.used.src,
+            "effect": it.used.effect.as_str(),
+            "approved_by": it.used.approved_by,
+            "why": it.why,
+            "expires": it.expires,
+            "count": it.attempts,
+            "failed": it.failed,
+            "bytes_up": it.bytes_up,
+        })
+    });
     list(out, "rules", rules)?;
     out.write_all(b"\n}\n")
 }
@@ -208,21 +383,24 @@ pub(crate) fn list(out: &mut dyn Write, name: &str, values: impl Iterator<Item =
 }
 
 fn of_traffic(traffic: &Traffic) -> Value {
-    let Traffic { tally, bytes_up, bytes_down } = traffic;
+    let Traffic { tally, bytes_up, bytes_down, open, unapproved } = traffic;
     json!({
         "allowed": tally.allowed,
         "denied": tally.denied,
         "would_deny": tally.would_deny,
         "errors": tally.errors,
+        "failed": tally.failed,
+        "unapproved": unapproved,
         "bytes_up": bytes_up,
         "bytes_down": bytes_down,
+        "open": open,
+        "bytes_complete": traffic.is_complete(),
     })
 }
 
-fn markdown(summary: &Summary, out: &mut dyn Write, github: bool) -> io::Result<()> {
+fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) -> io::Result<()> {
     let rows = if github { MAX_ROWS } else { usize::MAX };
     let tally = &summary.total.tally;
-    let (hosts, unused) = (summary.hosts(), summary.unused());
     writeln!(out, "### Egress: {tally}\n")?;
     let stages = match summary.stages.is_empty() {
         true => String::new(),
@@ -239,16 +417,30 @@ fn markdown(summary: &Summary, out: &mut dyn Write, github: bool) -> io::Result<
     if summary.first.is_some() {
         write!(out, ", {} to {} UTC", time(summary.first), time(summary.last))?;
     }
-    let Traffic { bytes_up, bytes_down, .. } = summary.total;
-    writeln!(out, ", {} up, {} down", bytes(bytes_up), bytes(bytes_down))?;
+    writeln!(out, ", {}", moved(&summary.total))?;
+    if let Some(host) = summary.most_up() {
+        let Traffic { bytes_up, open, .. } = host.traffic;
+        writeln!(out, "\nMost went up to {}: {}", code(&target(host)), at_least(bytes_up, open))?;
+    }
+    if let Some(approved) = approved(summary, &code) {
+        writeln!(out, "\nApproved {approved}")?;
+    }
+    writeln!(out, "\nSignature: {UNSIGNED}")?;
     for warning in warnings(summary) {
         writeln!(out, "\n**{warning}**")?;
     }
-    // What was refused is what people look for; the rest is folded away.
-    let (bad, good): (Vec<_>, Vec<_>) = hosts.into_iter().partition(|host| {
+    // What was refused is what people look for; the rest is folded away. A host that was refused and reached is in both tables, so that
+    // neither order hides what the other has.
+    let bad = |host: &&HostSummary| {
         let tally = &host.traffic.tally;
-        tally.denied + tally.would_deny + tally.errors > 0
-    });
+        tally.denied + tally.would_deny + tally.not_reached() > 0
+    };
+    let good = |host: &&HostSummary| {
+        let Traffic { tally, bytes_up, bytes_down, open, .. } = host.traffic;
+        tally.reached() + bytes_up + bytes_down + open > 0
+    };
+    let bad: Vec<_> = summary.hosts(sort).into_iter().filter(bad).collect();
+    let good: Vec<_> = summary.hosts(Sort::Up).into_iter().filter(good).collect();
     let table = |out: &mut dyn Write, hosts: &[&HostSummary]| {
         writeln!(
             out,
@@ -256,7 +448,7 @@ fn markdown(summary: &Summary, out: &mut dyn Write, github: bool) -> io::Result<
         )?;
         writeln!(out, "| --- | ---: | ---: | ---: | ---: | ---: | ---: | --- | --- | --- |")?;
         for host in hosts.iter().take(rows) {
-            let Traffic { tally, bytes_up, bytes_down } = host.traffic;
+            let Traffic { tally, bytes_up, bytes_down, open, .. } = host.traffic;
             writeln!(
                 out,
                 "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
@@ -264,9 +456,9 @@ fn markdown(summary: &Summary, out: &mut dyn Write, github: bool) -> io::Result<
                 tally.denied,
                 tally.allowed,
                 tally.would_deny,
-                tally.errors,
-                bytes(bytes_up),
-                bytes(bytes_down),
+                tally.not_reached(),
+                at_least(bytes_up, open),
+                at_least(bytes_down, open),
                 time(host.first),
                 time(host.last),
                 why(summary, host, &code),
@@ -282,34 +474,37 @@ fn markdown(summary: &Summary, out: &mut dyn Write, github: bool) -> io::Result<
     }
     if !good.is_empty() {
         let plural = if good.len() == 1 { "" } else { "s" };
-        let what = format!("{} target{plural} without a refusal", good.len());
+        let what = format!("{} target{plural} let through, the most bytes up first", good.len());
         folded(out, &what, github, |out| table(out, &good))?;
     }
-    if summary.others != Traffic::default() {
-        writeln!(out, "\nAnd others: {}", in_words(&summary.others))?;
+    if let Some(others) = others(summary) {
+        writeln!(out, "\n{others}")?;
     }
     let rules = summary.rules();
     if !rules.is_empty() {
         let plural = if rules.len() == 1 { "" } else { "s" };
         folded(out, &format!("{} rule{plural} decided", rules.len()), github, |out| {
             writeln!(out, "\n| Attempts | Rule |\n| ---: | --- |")?;
-            for (used, count) in rules.iter().take(rows) {
-                writeln!(out, "| {count} | {} |", rule(used, &code))?;
+            for it in rules.iter().take(rows) {
+                writeln!(out, "| {} | {} |", it.attempts, rule_in_full(it, &code))?;
             }
             Ok(())
         })?;
     }
-    if let Some(unused) = unused.filter(|unused| !unused.is_empty()) {
-        let plural = if unused.len() == 1 { "was" } else { "were" };
-        folded(out, &format!("{} of the rules {plural} never used", unused.len()), github, |out| {
-            writeln!(out)?;
-            for rule in unused.iter().take(rows) {
-                writeln!(out, "- {}", code(rule))?;
-            }
-            Ok(())
-        })?;
+    match summary.unused() {
+        Idle::Rules(unused) if !unused.is_empty() => {
+            let plural = if unused.len() == 1 { "was" } else { "were" };
+            folded(out, &format!("{} of the rules {plural} never used", unused.len()), github, |out| {
+                writeln!(out)?;
+                for rule in unused.iter().take(rows) {
+                    writeln!(out, "- {} ({})", code(rule.rule), origin(rule, &code))?;
+                }
+                Ok(())
+            })
+        }
+        Idle::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count)),
+        Idle::Rules(_) | Idle::NotAsked => Ok(()),
     }
-    Ok(())
 }
 
 /// Something below a heading that opens it, or below an ordinary one.
@@ -351,29 +546,51 @@ pub(crate) fn target(host: &HostSummary) -> String {
 
 /// The reasons and the rules of a host.
 fn why(summary: &Summary, host: &HostSummary, safe: &dyn Fn(&str) -> String) -> String {
-    let reasons = host.reasons.iter().map(|(reason, count)| match count {
-        1 => reason.to_string(),
-        count => format!("{reason} ({count}x)"),
-    });
+    let reasons: Vec<_> = host
+        .reasons()
+        .into_iter()
+        .map(|(reason, count)| match count {
+            1 => reason.to_string(),
+            count => format!("{reason} ({count}x)"),
+        })
+        .collect();
     let rules = summary.rules_of(host).map(|used| rule(used, safe));
-    let more = host.rules_more.then(|| "and others".to_owned());
+    let more = host.has_more_rules().then(|| "and others".to_owned());
+    let open = (host.traffic.open > 0).then(|| format!("{} without an end", host.traffic.open));
     // Other ways than the proxy variables are worth a word.
     let vias: Vec<_> = host.vias.iter().copied().filter(|via| *via != "connect").collect();
     let vias = (!vias.is_empty()).then(|| format!("[{}]", vias.join(" ")));
-    let parts: Vec<_> = reasons.chain(rules).chain(more).chain(vias).collect();
+    let parts: Vec<_> = reasons.into_iter().chain(rules).chain(more).chain(open).chain(vias).collect();
     parts.join(", ")
 }
 
 fn rule(used: &Used, safe: &dyn Fn(&str) -> String) -> String {
-    let mark = if used.denies && !used.rule.starts_with('!') { "deny " } else { "" };
+    let mark = if used.effect == Effect::Denies && !used.rule.starts_with('!') { "deny " } else { "" };
     match used.src.as_str() {
         "" => format!("{mark}{}", safe(&used.rule)),
         src => format!("{mark}{} ({})", safe(&used.rule), safe(src)),
     }
 }
 
-fn in_words(traffic: &Traffic) -> String {
-    format!("{}; {} up, {} down", traffic.tally, bytes(traffic.bytes_up), bytes(traffic.bytes_down))
+/// A rule with what it says of itself and what it let through.
+fn rule_in_full(it: &RuleSummary, safe: &dyn Fn(&str) -> String) -> String {
+    let mut text = rule(&it.used, safe);
+    if it.used.effect == Effect::Expired {
+        text.push_str(&match it.expires.as_deref() {
+            Some(day) => format!(", expired, granted until {}", safe(day)),
+            None => ", expired".to_owned(),
+        });
+    }
+    if let Some(by) = it.used.approved_by.as_deref() {
+        text.push_str(&format!(", approved by {}", safe(by)));
+    }
+    if it.failed > 0 {
+        text.push_str(&format!(", {} failed", it.failed));
+    }
+    if it.bytes_up > 0 {
+        text.push_str(&format!(", {} up", bytes(it.bytes_up)));
+    }
+    text
 }
 
 fn time(at: Option<Moment>) -> String {

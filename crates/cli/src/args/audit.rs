@@ -194,6 +194,26 @@ pub(crate) struct SummaryArgs {
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: SummaryFormat,
+
+    /// What stands first: denied (default), up or down (bytes), failed, or attempts
+    #[arg(long, value_name = "ORDER", default_value = "denied")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) sort: SummarySort,
+}
+
+/// `--sort` of a summary.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum SummarySort {
+    /// What was refused most.
+    Denied,
+    /// What was sent most.
+    Up,
+    /// What sent most.
+    Down,
+    /// What was not reached.
+    Failed,
+    /// What was asked for most.
+    Attempts,
 }
 
 /// `--format` of a summary.

@@ -7,6 +7,7 @@ pub(crate) mod key;
 pub(crate) mod learn;
 pub(crate) mod list;
 pub(crate) mod lock;
+mod origins;
 pub(crate) mod prune;
 pub(crate) mod replay;
 pub(crate) mod report;

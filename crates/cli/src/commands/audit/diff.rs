@@ -1,12 +1,12 @@
 //! `exeat audit diff`: what records reach that a baseline did not.
 
-use std::io::BufRead;
+use std::io::{self, BufRead};
 use std::path::Path;
 
 use exeat_audit::diff::Diff;
 use exeat_audit::lock::{Lock, Seen};
 use exeat_audit::query::Reader;
-use exeat_audit::summary::{Form, Summary, Traffic};
+use exeat_audit::summary::{Form, Summary};
 
 use super::select::{Selected, filter, select};
 use super::{Out, Source, Stopped};
@@ -28,7 +28,10 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     };
     let (before, now) = match &lock {
         // A lock has what was let through alone.
-        Some(lock) => (Summary::of_lock(lock, MOST), Summary::of_lock(&reached(args)?, MOST)),
+        Some(lock) => {
+            let of = |lock: &Lock| Summary::of_lock(lock, MOST).map_err(too_many);
+            (of(lock)?, of(&reached(args)?)?)
+        }
         None => (read(&baseline(&args.baseline))?, read(&args.records)?),
     };
     let mut diff = Diff::between(&before, &now);
@@ -46,7 +49,7 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
     let shown = diff.write(form, &mut out);
     out.finish(shown)
         .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
-    if [&before, &now].into_iter().any(|summary| summary.others != Traffic::default()) {
+    if [&before, &now].into_iter().any(|summary| summary.other_hosts > 0) {
         return Err(Failure::could(format!("more than {MOST} hosts: the others were not compared")));
     }
     Ok(if diff.is_new() { Exit::No } else { Exit::Yes })
@@ -110,5 +113,11 @@ fn read(records: &Records) -> Result<Summary, Failure> {
         summary.read(&mut reader, &filter(records)).map_err(|error| source.unreadable(error))?;
         look_at_flaws(source, &reader)?;
     }
+    summary.finish().map_err(too_many)?;
     Ok(summary)
+}
+
+/// So many hosts need a temporary file, which failed.
+fn too_many(error: io::Error) -> Failure {
+    Failure::input(error.to_string())
 }

@@ -4,11 +4,12 @@ use std::path::Path;
 
 use exeat_audit::place;
 use exeat_audit::query::Filter;
-use exeat_audit::summary::{self, Form, Summary};
+use exeat_audit::summary::{self, Form, PolicyOf, RunFacts, Sort, Summary};
 
+use super::origins::Origins;
 use super::select::{filter, select_to_show};
 use super::{Out, Stopped};
-use crate::args::audit::{SummaryArgs, SummaryFormat};
+use crate::args::audit::{SummaryArgs, SummaryFormat, SummarySort};
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::render::Paint;
@@ -18,43 +19,53 @@ pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
     let filter = Filter { hosts: args.host.clone(), ..filter(&args.records) };
     let mut summary = Summary::default();
     let selected = select_to_show(&args.records)?;
+    let mut origins = Origins::default();
     let mut damaged = selected.has_differing();
     for source in selected.sources() {
-        let (runs, reloads) = (summary.runs, summary.reloads);
+        let runs = summary.runs;
         let mut reader = source.open()?;
-        summary.read(&mut reader, &filter).map_err(|error| source.unreadable(error))?;
+        let facts = summary.read(&mut reader, &filter).map_err(|error| source.unreadable(error))?;
         for flaw in reader.flaws() {
             crate::stdio::line("note", &format!("{source}: {flaw}"));
         }
         damaged |= super::is_damaged(&reader);
         if let Some(record) = source.path().filter(|_| summary.runs > runs) {
-            let reloaded = summary.reloads > reloads;
-            add_policies(&mut summary, record, reloaded);
+            add_policies(&mut summary, record, &facts, &mut origins);
         }
     }
+    summary.finish().map_err(|error| Failure::input(error.to_string()))?;
     let form = match args.format {
         SummaryFormat::Text => Form::Text { colour: paint.is_on() },
         SummaryFormat::Json => Form::Json,
         SummaryFormat::Markdown => Form::Markdown,
         SummaryFormat::Github => Form::GitHub,
     };
+    let sort = match args.sort {
+        SummarySort::Denied => Sort::Denied,
+        SummarySort::Up => Sort::Up,
+        SummarySort::Down => Sort::Down,
+        SummarySort::Failed => Sort::Failed,
+        SummarySort::Attempts => Sort::Attempts,
+    };
     let mut out = Out::new();
-    let shown = summary::write(&summary, form, &mut out);
+    let shown = summary::write(&summary, form, sort, &mut out);
     out.finish(shown)
         .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }
 
 /// Adds the policies that stand beside a record. A record without one is whole: only its rules are not known.
-fn add_policies(summary: &mut Summary, record: &Path, reloaded: bool) {
-    let paths = match reloaded {
+pub(super) fn add_policies(summary: &mut Summary, record: &Path, facts: &RunFacts, origins: &mut Origins) {
+    let paths = match facts.reloaded {
         // The directory of all runs can be large, and few of them have read a policy again.
         true => place::stored_policies(record).unwrap_or_default(),
         false => vec![place::policy_path(record)],
     };
+    let places = origins.of(facts);
+    let of = PolicyOf { run: &facts.run, stage: facts.stage.as_deref(), places: &places };
     for path in paths {
         let added = place::read_policy(&path).and_then(|text| match text {
-            Some(text) => Ok(summary.add_policy(&text)?),
+            Some(text) => Ok(summary.add_policy(&text, of)?),
             None => Ok(()),
         });
         if let Err(error) = added {

@@ -1,0 +1,482 @@
+//! The table of hosts, exact for any number of them.
+//!
+//! A stage chooses the names, their order and how often each comes back, so no table that drops rows as it goes names the right ones
+//! in the end. When the table is full its rows go to a temporary file, sorted by name. At the end the files are merged, equal rows are added
+//! up, and only then is it decided which rows are kept: the first of each order.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead as _, BufReader, BufWriter, Lines, Seek as _, Write as _};
+use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt as _;
+
+use exeat_policy::{Reason, Verdict};
+use serde::{Deserialize, Serialize};
+
+use super::{MAX_NAME, Sort, Tally, Traffic, via_word, widen};
+use crate::query::Record;
+use crate::{Moment, Proto, RunId};
+
+/// Addresses and programs that are kept of one host.
+const MAX_FEW: usize = 8;
+
+/// Rules that are kept of one host.
+pub(super) const MAX_RULES_OF_HOST: usize = 16;
+
+/// Temporary files of one size that are merged into one.
+const FAN: usize = 16;
+
+/// What became of one host, on one port, in one protocol.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct HostSummary {
+    /// As the record has it, and cut where it is longer than any name; `None`: what was asked for was no host, or the line stands for
+    /// many. Not printable as it is.
+    pub host: Option<String>,
+    /// `None`: only a name was asked for.
+    pub port: Option<u16>,
+    /// What would have been spoken.
+    pub proto: Proto,
+    /// What is counted.
+    pub traffic: Traffic,
+    /// What was not let through, would not have been, or failed: by verdict and reason. The reason is `None` where the record has a
+    /// word that this version does not know. A connection that was let through and not reached is under `error`.
+    #[serde(with = "evidence")]
+    pub evidence: BTreeMap<(Verdict, Option<Reason>), Seen>,
+    /// The ways it came in, in the words of the record.
+    #[serde(with = "words")]
+    pub vias: BTreeSet<&'static str>,
+    /// The addresses that connections were made to.
+    pub addresses: Few<IpAddr, MAX_FEW>,
+    /// The programs that asked, by path. Not printable as they are.
+    pub programs: Few<String, MAX_FEW>,
+    /// The first line about it.
+    pub first: Option<Moment>,
+    /// The last one.
+    pub last: Option<Moment>,
+    /// The rules that decided; see [`super::Summary::rules`].
+    pub(super) rules: Few<usize, MAX_RULES_OF_HOST>,
+}
+
+/// How often something was seen, and when.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Seen {
+    /// Attempts.
+    pub count: u64,
+    /// The first line.
+    pub first: Option<Moment>,
+    /// The last one.
+    pub last: Option<Moment>,
+}
+
+/// The first few of many different values.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(bound(deserialize = "T: Ord + Deserialize<'de>"))]
+pub struct Few<T: Ord, const MOST: usize> {
+    /// Those that are kept.
+    pub kept: BTreeSet<T>,
+    /// Whether there were others.
+    pub more: bool,
+}
+
+impl<T: Ord, const MOST: usize> Default for Few<T, MOST> {
+    fn default() -> Self {
+        Few { kept: BTreeSet::new(), more: false }
+    }
+}
+
+impl<T: Ord, const MOST: usize> Few<T, MOST> {
+    pub(super) fn add(&mut self, value: T) {
+        if self.kept.len() < MOST {
+            self.kept.insert(value);
+        } else {
+            self.more |= !self.kept.contains(&value);
+        }
+    }
+
+    fn merge(&mut self, other: Self) {
+        self.more |= other.more;
+        other.kept.into_iter().for_each(|value| self.add(value));
+    }
+}
+
+impl Seen {
+    pub(super) fn add(&mut self, count: u64, at: Option<Moment>) {
+        self.count = self.count.saturating_add(count);
+        widen(&mut self.first, &mut self.last, at);
+    }
+
+    /// Adds what was seen elsewhere.
+    pub(crate) fn merge(&mut self, other: &Seen) {
+        self.add(other.count, other.first);
+        widen(&mut self.first, &mut self.last, other.last);
+    }
+}
+
+impl HostSummary {
+    fn new(host: Option<String>, port: Option<u16>, proto: Proto) -> HostSummary {
+        HostSummary {
+            host,
+            port,
+            proto,
+            traffic: Traffic::default(),
+            evidence: BTreeMap::new(),
+            vias: BTreeSet::new(),
+            addresses: Few::default(),
+            programs: Few::default(),
+            first: None,
+            last: None,
+            rules: Few::default(),
+        }
+    }
+
+    /// By what it is found, and told apart from others.
+    pub fn key(&self) -> (Option<&str>, Option<u16>, Proto) {
+        (self.host.as_deref(), self.port, self.proto)
+    }
+
+    /// Why it was not let through, would not have been, or failed: attempts by reason, of all verdicts together.
+    pub fn reasons(&self) -> BTreeMap<Reason, u64> {
+        let mut reasons: BTreeMap<Reason, u64> = BTreeMap::new();
+        for ((_, reason), seen) in &self.evidence {
+            if let Some(reason) = reason {
+                let count = reasons.entry(*reason).or_default();
+                *count = count.saturating_add(seen.count);
+            }
+        }
+        reasons
+    }
+
+    /// What got one verdict: how often and when, and the reasons.
+    pub fn seen(&self, verdict: Verdict) -> (Seen, Vec<Option<Reason>>) {
+        let mut all = Seen::default();
+        let mut reasons = Vec::new();
+        for ((_, reason), seen) in self.evidence.iter().filter(|((of, _), _)| *of == verdict) {
+            all.merge(seen);
+            reasons.push(*reason);
+        }
+        (all, reasons)
+    }
+
+    /// Whether there were more rules than are kept.
+    pub fn has_more_rules(&self) -> bool {
+        self.rules.more
+    }
+
+    pub(super) fn decided(&mut self, record: &Record, at: Option<Moment>, rule: Option<usize>) {
+        self.traffic.decided(record);
+        widen(&mut self.first, &mut self.last, at);
+        let (verdict, count) = (record.verdict(), record.count.unwrap_or(1));
+        if let Some(verdict) = verdict.filter(|verdict| *verdict != Verdict::Allow) {
+            self.evidence.entry((verdict, record.reason())).or_default().add(count, at);
+        }
+        if let Some(via) = record.via.as_deref() {
+            self.vias.insert(via_word(via));
+        }
+        if let Some(exe) = &record.exe {
+            self.programs.add(cut(exe).to_owned());
+        }
+        if let Some(rule) = rule {
+            self.rules.add(rule);
+        }
+    }
+
+    /// Adds another row about the same host.
+    fn merge(&mut self, other: HostSummary) {
+        self.traffic.merge(&other.traffic);
+        for (key, seen) in other.evidence {
+            self.evidence.entry(key).or_default().merge(&seen);
+        }
+        self.vias.extend(other.vias);
+        self.addresses.merge(other.addresses);
+        self.programs.merge(other.programs);
+        widen(&mut self.first, &mut self.last, other.first);
+        widen(&mut self.first, &mut self.last, other.last);
+        self.rules.merge(other.rules);
+    }
+
+    /// What an order sorts by; the greatest stands first.
+    fn weight(&self, sort: Sort) -> (u64, u64, u64, u64) {
+        let Traffic { tally, bytes_up, bytes_down, open, .. } = self.traffic;
+        let Tally { allowed, denied, would_deny, .. } = tally;
+        match sort {
+            Sort::Denied => (denied, would_deny, tally.not_reached(), allowed),
+            Sort::Up => (bytes_up, open, bytes_down, allowed),
+            Sort::Down => (bytes_down, open, bytes_up, allowed),
+            Sort::Failed => (tally.not_reached(), denied, would_deny, allowed),
+            Sort::Attempts => (tally.attempts(), denied, would_deny, allowed),
+        }
+    }
+}
+
+/// Sorts rows; equal ones by name.
+pub(super) fn sort<'a>(hosts: &mut [&'a HostSummary], by: Sort) {
+    hosts.sort_by_cached_key(|host: &&'a HostSummary| (Reverse(host.weight(by)), (*host).key()));
+}
+
+/// Text cut to the length of a name.
+fn cut(text: &str) -> &str {
+    let mut end = text.len().min(MAX_NAME);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.get(..end).unwrap_or_default()
+}
+
+/// The rows of one host. Boxed: a map has room for eleven values, and most hosts are asked for on one port.
+type Ports = BTreeMap<(Option<u16>, Proto), Box<HostSummary>>;
+
+/// Rows by host, port and protocol.
+#[derive(Debug)]
+pub(super) struct Hosts {
+    rows: HashMap<String, Ports>,
+    count: usize,
+    /// Rows in memory at most, and rows of each order that are kept at the end.
+    most: usize,
+    spilled: Vec<Spilled>,
+}
+
+/// Rows in a file without a name, sorted by host.
+#[derive(Debug)]
+struct Spilled {
+    /// How often the rows were merged.
+    level: u32,
+    file: File,
+}
+
+impl Hosts {
+    pub(super) fn new(most: usize) -> Hosts {
+        Hosts { rows: HashMap::new(), count: 0, most, spilled: Vec::new() }
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &HostSummary> {
+        self.rows.values().flat_map(BTreeMap::values).map(Box::as_ref)
+    }
+
+    pub(super) fn get(&self, host: Option<&str>, port: Option<u16>, proto: Proto) -> Option<&HostSummary> {
+        self.rows.get(host.unwrap_or_default())?.get(&(port, proto)).map(Box::as_ref)
+    }
+
+    /// The row of a host, made where there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of the temporary file that the table goes to where it is full.
+    pub(super) fn row(
+        &mut self,
+        host: Option<&str>,
+        port: Option<u16>,
+        proto: Proto,
+    ) -> io::Result<&mut HostSummary> {
+        let host = host.map(cut);
+        if self.get(host, port, proto).is_none() {
+            if self.count >= self.most {
+                self.spill()?;
+            }
+            self.count += 1;
+        }
+        let rows = self.rows.entry(host.unwrap_or_default().to_owned()).or_default();
+        let new = || Box::new(HostSummary::new(host.map(str::to_owned), port, proto));
+        Ok(rows.entry((port, proto)).or_insert_with(new))
+    }
+
+    /// Leaves the rows that stand first in one of the orders, and gives all others together, with their number.
+    ///
+    /// # Errors
+    ///
+    /// Those of the temporary files.
+    pub(super) fn finish(&mut self) -> io::Result<(Traffic, u64)> {
+        let mut kept = Kept { rows: Vec::new(), most: self.most, others: Traffic::default(), dropped: 0 };
+        if self.spilled.is_empty() {
+            self.drain().for_each(|row| kept.rows.push(row));
+        } else {
+            self.spill()?;
+            let spilled = self.spilled.drain(..).map(|spilled| spilled.file).collect();
+            merge(spilled, |row| {
+                kept.push(row);
+                Ok(())
+            })?;
+        }
+        if kept.rows.len() > self.most {
+            kept.prune();
+        }
+        self.count = kept.rows.len();
+        for row in kept.rows {
+            let rows = self.rows.entry(row.host.clone().unwrap_or_default()).or_default();
+            rows.insert((row.port, row.proto), Box::new(row));
+        }
+        Ok((kept.others, kept.dropped))
+    }
+
+    fn drain(&mut self) -> impl Iterator<Item = HostSummary> + use<> {
+        self.count = 0;
+        std::mem::take(&mut self.rows).into_values().flat_map(BTreeMap::into_values).map(|row| *row)
+    }
+
+    /// Moves all rows to a file.
+    fn spill(&mut self) -> io::Result<()> {
+        let said = |error: io::Error| {
+            let dir = std::env::temp_dir();
+            let what = format!(
+                "so many hosts need a temporary file, and TMPDIR ({}) takes none: {error}",
+                dir.display()
+            );
+            io::Error::new(error.kind(), what)
+        };
+        let mut rows: Vec<HostSummary> = self.drain().collect();
+        rows.sort_unstable_by(|a, b| a.key().cmp(&b.key()));
+        let mut out = Out::new().map_err(said)?;
+        rows.iter().try_for_each(|row| out.write(row)).map_err(said)?;
+        self.spilled.push(Spilled { level: 0, file: out.finish().map_err(said)? });
+        while let Some(level) = self.level_to_merge() {
+            let from = self.spilled.len().saturating_sub(FAN);
+            let files = self.spilled.split_off(from).into_iter().map(|spilled| spilled.file).collect();
+            let mut out = Out::new().map_err(said)?;
+            merge(files, |row| out.write(&row)).map_err(said)?;
+            self.spilled.push(Spilled { level: level + 1, file: out.finish().map_err(said)? });
+        }
+        Ok(())
+    }
+
+    /// The level of the last files, if there are enough of one level.
+    fn level_to_merge(&self) -> Option<u32> {
+        let from = self.spilled.len().checked_sub(FAN)?;
+        let (last, level) = (self.spilled.get(from..)?, self.spilled.last()?.level);
+        last.iter().all(|spilled| spilled.level == level).then_some(level)
+    }
+}
+
+/// Rows that may stand first in one of the orders.
+struct Kept {
+    rows: Vec<HostSummary>,
+    most: usize,
+    others: Traffic,
+    dropped: u64,
+}
+
+impl Kept {
+    fn push(&mut self, row: HostSummary) {
+        self.rows.push(row);
+        if self.rows.len() > self.most.saturating_mul(2 * Sort::ALL.len()).saturating_add(1024) {
+            self.prune();
+        }
+    }
+
+    /// Drops what `most` others stand before in every order: it never gets to the front again.
+    fn prune(&mut self) {
+        let mut order: Vec<&HostSummary> = self.rows.iter().collect();
+        let mut first: BTreeSet<(Option<String>, Option<u16>, Proto)> = BTreeSet::new();
+        for by in Sort::ALL {
+            sort(&mut order, by);
+            first.extend(order.iter().take(self.most).map(|row| (row.host.clone(), row.port, row.proto)));
+        }
+        self.rows.retain(|row| {
+            let stays = first.contains(&(row.host.clone(), row.port, row.proto));
+            if !stays {
+                self.others.merge(&row.traffic);
+                self.dropped += 1;
+            }
+            stays
+        });
+    }
+}
+
+/// Rows on their way to a temporary file.
+struct Out(BufWriter<File>);
+
+impl Out {
+    /// The file has no name once it is open, so that nothing is left of it whatever ends this process.
+    fn new() -> io::Result<Out> {
+        let path = std::env::temp_dir().join(format!(".exeat-{}", RunId::new()));
+        let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        fs::remove_file(&path)?;
+        Ok(Out(BufWriter::new(file)))
+    }
+
+    fn write(&mut self, row: &HostSummary) -> io::Result<()> {
+        serde_json::to_writer(&mut self.0, row)?;
+        self.0.write_all(b"\n")
+    }
+
+    fn finish(self) -> io::Result<File> {
+        let mut file = self.0.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.rewind()?;
+        Ok(file)
+    }
+}
+
+/// Gives all rows of sorted files in their order, those of one host added up.
+fn merge(files: Vec<File>, mut take: impl FnMut(HostSummary) -> io::Result<()>) -> io::Result<()> {
+    fn next(lines: &mut Lines<BufReader<File>>) -> io::Result<Option<HostSummary>> {
+        Ok(lines.next().transpose()?.map(|line| serde_json::from_str(&line)).transpose()?)
+    }
+    let mut heads = Vec::new();
+    for file in files {
+        let mut lines = BufReader::new(file).lines();
+        heads.push((next(&mut lines)?, lines));
+    }
+    loop {
+        let mut least: Option<HostSummary> = None;
+        for (head, _) in &heads {
+            let Some(head) = head else { continue };
+            if least.as_ref().is_none_or(|least| head.key() < least.key()) {
+                least = Some(HostSummary::new(head.host.clone(), head.port, head.proto));
+            }
+        }
+        let Some(mut row) = least else { return Ok(()) };
+        for (head, lines) in &mut heads {
+            if let Some(same) = head.take_if(|head| head.key() == row.key()) {
+                row.merge(same);
+                *head = next(lines)?;
+            }
+        }
+        take(row)?;
+    }
+}
+
+/// Evidence as a list: its keys are no text.
+mod evidence {
+    use std::collections::BTreeMap;
+
+    use exeat_policy::{Reason, Verdict};
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use super::Seen;
+
+    type Map = BTreeMap<(Verdict, Option<Reason>), Seen>;
+
+    pub(super) fn serialize<S: Serializer>(map: &Map, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(map.iter().map(|((verdict, reason), seen)| (verdict, reason, seen)))
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map, D::Error> {
+        let rows = Vec::<(String, Option<String>, Seen)>::deserialize(deserializer)?;
+        let parsed = rows.into_iter().map(|(verdict, reason, seen)| {
+            Ok(((verdict.parse()?, reason.map(|reason| reason.parse()).transpose()?), seen))
+        });
+        parsed.collect::<Result<_, exeat_policy::WordError>>().map_err(D::Error::custom)
+    }
+}
+
+/// Words of the record's vocabulary.
+mod words {
+    use std::collections::BTreeSet;
+
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub(super) fn serialize<S: Serializer>(
+        words: &BTreeSet<&'static str>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        words.serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<BTreeSet<&'static str>, D::Error> {
+        let words = Vec::<String>::deserialize(deserializer)?;
+        Ok(words.iter().map(|word| super::via_word(word)).collect())
+    }
+}

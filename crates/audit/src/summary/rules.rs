@@ -1,0 +1,314 @@
+//! The rules that decided, and those of the stored policies that decided nothing.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
+
+use exeat_policy::{Action, AddrClass, Allowances, Port, Reason, RuleSpec, Verdict, classify};
+use serde::Deserialize;
+
+use super::hosts::Few;
+use super::{MAX_NAME, MAX_RULES};
+use crate::query::Record;
+
+/// Every rule may be read that a policy had.
+const ALL: Allowances = Allowances { any: true, shared_suffix: true };
+
+/// Places and stages that are kept of one rule.
+const MAX_PLACES: usize = 4;
+
+/// A rule that decided, as the record names it. Not printable as it is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Used {
+    /// As it was typed.
+    pub rule: String,
+    /// Where.
+    pub src: String,
+    /// What it did.
+    pub effect: Effect,
+    /// Who approved it, where it says so.
+    pub approved_by: Option<String>,
+}
+
+/// What a rule did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Effect {
+    /// It let attempts through.
+    Allows,
+    /// It refuses.
+    Denies,
+    /// It would have let attempts through, and had expired.
+    Expired,
+}
+
+impl Effect {
+    /// The word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Effect::Allows => "allows",
+            Effect::Denies => "denies",
+            Effect::Expired => "expired",
+        }
+    }
+}
+
+/// What a rule decided.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct RuleSummary {
+    /// The rule.
+    pub used: Used,
+    /// Attempts that it decided.
+    pub attempts: u64,
+    /// Those of them that were let through and not reached.
+    pub failed: u64,
+    /// Bytes from the sandbox to the internet, as far as they are known.
+    pub bytes_up: u64,
+    /// Why it exists, where it says so.
+    pub why: Option<String>,
+    /// The day from which it is refused, where it has one.
+    pub expires: Option<String>,
+}
+
+/// What was let through under the name of one approver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Approved {
+    /// Attempts.
+    pub attempts: u64,
+    /// Bytes from the sandbox to the internet, as far as they are known.
+    pub bytes_up: u64,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    numbers: HashMap<Used, usize>,
+    /// In the order of their numbers.
+    pub(super) all: Vec<RuleSummary>,
+    /// Attempts that were decided by rules beyond the bound.
+    pub(super) more: u64,
+    /// Attempts that a rule decided, and their line does not say which.
+    unnamed: u64,
+    /// The rule of the line before: most lines have the one of the line before.
+    last: Option<usize>,
+}
+
+impl Rules {
+    /// Counts the rule that decided, and gives its number.
+    pub(super) fn number(&mut self, record: &Record) -> Option<usize> {
+        let reason = record.reason();
+        let count = record.count.unwrap_or(1);
+        let Some(rule) = record.rule.as_deref() else {
+            if matches!(reason, Some(Reason::Rule | Reason::DenyRule | Reason::Expired)) {
+                self.unnamed = self.unnamed.saturating_add(count);
+            }
+            return None;
+        };
+        let effect = match reason {
+            Some(Reason::DenyRule) => Effect::Denies,
+            Some(Reason::Expired) => Effect::Expired,
+            _ => Effect::Allows,
+        };
+        let (src, approved_by) = (record.rule_src.as_deref().unwrap_or_default(), &record.approved_by);
+        let is = |used: &Used| {
+            used.rule == rule && used.src == src && used.effect == effect && used.approved_by == *approved_by
+        };
+        if self.last.and_then(|last| self.all.get(last)).is_none_or(|it| !is(&it.used)) {
+            let (rule, src) = (rule.to_owned(), src.to_owned());
+            self.last = self.find(Used { rule, src, effect, approved_by: approved_by.clone() }, record);
+        }
+        match self.last.and_then(|last| self.all.get_mut(last)) {
+            Some(it) => it.attempts = it.attempts.saturating_add(count),
+            None => self.more = self.more.saturating_add(count),
+        }
+        self.last
+    }
+
+    fn find(&mut self, used: Used, record: &Record) -> Option<usize> {
+        if used.rule.len().max(used.src.len()) > MAX_NAME {
+            return None;
+        }
+        if let Some(number) = self.numbers.get(&used) {
+            return Some(*number);
+        }
+        let number = self.all.len();
+        (number < MAX_RULES).then(|| {
+            self.numbers.insert(used.clone(), number);
+            let (why, expires) = (record.why.clone(), record.expires.clone());
+            self.all.push(RuleSummary { used, attempts: 0, failed: 0, bytes_up: 0, why, expires });
+            number
+        })
+    }
+
+    /// Counts what became of a connection that a rule let through.
+    pub(super) fn ended(&mut self, rule: Option<usize>, bytes_up: u64, failed: bool) {
+        if let Some(it) = rule.and_then(|rule| self.all.get_mut(rule)) {
+            it.bytes_up = it.bytes_up.saturating_add(bytes_up);
+            it.failed += u64::from(failed);
+        }
+    }
+
+    /// What was let through by each approver's rules; `None` stands for rules that nobody approved.
+    pub(super) fn approvals(&self) -> BTreeMap<Option<&str>, Approved> {
+        let mut all: BTreeMap<Option<&str>, Approved> = BTreeMap::new();
+        for it in self.all.iter().filter(|it| it.used.effect == Effect::Allows) {
+            let sum = all.entry(it.used.approved_by.as_deref()).or_default();
+            sum.attempts = sum.attempts.saturating_add(it.attempts);
+            sum.bytes_up = sum.bytes_up.saturating_add(it.bytes_up);
+        }
+        all
+    }
+
+    /// Whether a rule may have decided without being known here: then nothing can be called unused.
+    fn is_partial(&self) -> bool {
+        self.more > 0 || self.unnamed > 0
+    }
+}
+
+impl Used {
+    /// As a stored policy writes it; `None` for what is no rule, or was cut.
+    fn canonical(&self) -> Option<String> {
+        let action = match self.effect == Effect::Denies && !self.rule.starts_with('!') {
+            true => Action::Deny,
+            false => Action::Allow,
+        };
+        RuleSpec::parse(&self.rule, action, ALL).ok().map(|rule| rule.to_string())
+    }
+}
+
+/// Where a stored policy comes from.
+#[derive(Clone, Copy)]
+pub struct PolicyOf<'a> {
+    /// The run that it is stored beside.
+    pub run: &'a str,
+    /// The stage of that run.
+    pub stage: Option<&'a str>,
+    /// Where a rule was written, by its canonical spelling.
+    pub places: &'a dyn Fn(&str) -> Vec<String>,
+}
+
+/// A rule of a stored policy that decided nothing. Not printable as it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Unused<'a> {
+    /// In its canonical spelling.
+    pub rule: &'a str,
+    /// Where it was written, with file and line where they are known.
+    pub places: &'a Few<String, MAX_PLACES>,
+    /// Stages whose policy has it.
+    pub stages: &'a Few<String, MAX_PLACES>,
+    /// Runs whose policy has it.
+    pub runs: u64,
+    /// The last of them, in the order in which they were read.
+    pub run: &'a str,
+}
+
+/// What can be said of rules that decided nothing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Idle<'a> {
+    /// No policy is stored beside the records, or not all lines were asked for.
+    NotAsked,
+    /// Which rule decided is not on record for that many attempts.
+    CannotTell(u64),
+    /// These.
+    Rules(Vec<Unused<'a>>),
+}
+
+/// The rules of the stored policies.
+#[derive(Debug, Default)]
+pub(super) struct Policies {
+    granted: BTreeMap<String, Granted>,
+    /// Addresses that are not public to which an allowed name led: a rule for one was used too, and no line names it.
+    opened: BTreeSet<(IpAddr, u16)>,
+    /// There were more than are kept.
+    opened_more: bool,
+    count: u64,
+    /// Rules that are not kept.
+    pub(super) more: u64,
+}
+
+#[derive(Debug, Default)]
+struct Granted {
+    places: Few<String, MAX_PLACES>,
+    stages: Few<String, MAX_PLACES>,
+    runs: u64,
+    run: String,
+}
+
+impl Policies {
+    pub(super) fn add(&mut self, canonical_json: &str, of: PolicyOf<'_>) -> Result<(), serde_json::Error> {
+        #[derive(Deserialize)]
+        struct Stored {
+            rules: Vec<Rule>,
+        }
+        #[derive(Deserialize)]
+        struct Rule {
+            rule: String,
+        }
+        let stored: Stored = serde_json::from_str(canonical_json)?;
+        self.count += 1;
+        for Rule { rule } in stored.rules {
+            if !self.granted.contains_key(&rule) && (self.granted.len() >= MAX_RULES || rule.len() > MAX_NAME)
+            {
+                self.more += 1;
+                continue;
+            }
+            let places = (of.places)(&rule);
+            let granted = self.granted.entry(rule).or_default();
+            places.into_iter().for_each(|place| granted.places.add(place));
+            if let Some(stage) = of.stage.filter(|stage| stage.len() <= MAX_NAME) {
+                granted.stages.add(stage.to_owned());
+            }
+            // A policy that was read again is the same run's.
+            if granted.run != of.run {
+                granted.runs += 1;
+                of.run.clone_into(&mut granted.run);
+            }
+        }
+        Ok(())
+    }
+
+    /// Where an allowed name led, if that takes a rule of its own.
+    pub(super) fn open(&mut self, record: &Record) {
+        if record.verdict() != Some(Verdict::Allow) {
+            return;
+        }
+        for ip in record.ips.iter().filter(|ip| classify(**ip) != AddrClass::Public) {
+            let place = (*ip, record.port.unwrap_or_default());
+            if self.opened.len() < MAX_RULES || self.opened.contains(&place) {
+                self.opened.insert(place);
+            } else {
+                self.opened_more = true;
+            }
+        }
+    }
+
+    pub(super) fn unused(&self, rules: &Rules) -> Idle<'_> {
+        if self.count == 0 {
+            return Idle::NotAsked;
+        }
+        if rules.is_partial() {
+            return Idle::CannotTell(rules.more.saturating_add(rules.unnamed));
+        }
+        let used: BTreeSet<String> = rules.all.iter().filter_map(|it| it.used.canonical()).collect();
+        let idle = self.granted.iter().filter(|(rule, _)| !used.contains(*rule) && !self.has_opened(rule));
+        Idle::Rules(
+            idle.map(|(rule, it)| Unused {
+                rule,
+                places: &it.places,
+                stages: &it.stages,
+                runs: it.runs,
+                run: &it.run,
+            })
+            .collect(),
+        )
+    }
+
+    /// Whether a rule is for an address to which an allowed name led; of more addresses than are kept, perhaps.
+    fn has_opened(&self, rule: &str) -> bool {
+        let Ok(rule) = RuleSpec::parse(rule, Action::Allow, ALL) else { return false };
+        let Some(net) = rule.pattern.net() else { return false };
+        let covers = |(ip, port): &(IpAddr, u16)| {
+            net.contains(ip) && Port::new(*port).is_some_and(|port| rule.ports.contains(port))
+        };
+        rule.action == Action::Allow && (self.opened_more || self.opened.iter().any(covers))
+    }
+}
