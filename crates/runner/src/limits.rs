@@ -10,12 +10,17 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use exeat_audit::RunId;
 use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, Limits, Size};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Inside, MemoryFiles, Mount, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;
 
 use crate::error::Error;
+
+mod group;
+
+use group::MemoryGroup;
 
 /// From one count of the sandbox's tasks to the next: two CPUs fork some 100 times meanwhile.
 const COUNT: Duration = Duration::from_millis(5);
@@ -73,6 +78,8 @@ impl fmt::Display for Reached {
 pub(crate) enum By {
     /// The kernel refuses what goes beyond (setrlimit(2)).
     Rlimit,
+    /// The kernel's limit of a control group's memory.
+    Group,
     /// The kernel's limit of a file system's size.
     Mount,
     /// exeat stops the stage at the limit.
@@ -87,6 +94,7 @@ impl fmt::Display for By {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rlimit => "rlimit",
+            Self::Group => "cgroup",
             Self::Mount => "mount",
             Self::Supervision => "supervised",
             Self::Watch => "watched",
@@ -101,6 +109,8 @@ pub(crate) struct Held {
     pub(crate) limits: Limits,
     /// The kernel counts no processes of its own root's against RLIMIT_NPROC, so they are counted from here.
     root: bool,
+    /// The kernel bounds the memory of a control group.
+    has_group: bool,
 }
 
 impl Held {
@@ -119,7 +129,9 @@ impl Held {
         check_audit_size(&limits)?;
         match limits.memory.filter(|size| *size < LEAST_MEMORY) {
             Some(size) => Err(Error::MemoryTooSmall(size)),
-            None => Ok(Self { limits, root }),
+            None => {
+                Ok(Self { limits, root, has_group: limits.memory.is_some() && group::delegated().is_some() })
+            }
         }
     }
 
@@ -130,6 +142,7 @@ impl Held {
             let by = match key {
                 "cpu_time" | "open_files" | "file_size" => By::Rlimit,
                 "tmpfs_size" => By::Mount,
+                "memory" if self.has_group => By::Group,
                 "memory" => By::Watch,
                 "pids" => pids,
                 "connections" | "connections_per_host" | "audit_size" => By::Proxy,
@@ -195,23 +208,31 @@ impl Held {
         &self,
         offer: &Offer,
         mounts: &[Mount],
+        run: RunId,
         stop: Sender<Stop>,
     ) -> Result<Option<Watch>, exeat_sandbox::Error> {
         let Limits { memory, pids, .. } = self.limits;
+        let group = memory.filter(|_| self.has_group).map(|limit| {
+            let made = group::delegated().ok_or_else(|| io::ErrorKind::NotFound.into());
+            let made = made.and_then(|above| MemoryGroup::make(&above, &run.to_string(), limit));
+            let entered = made.and_then(|group| Ok((offer.enter(&group.processes()?)?, group)));
+            entered.map(|((), group)| (group, limit, stop.clone()))
+        });
+        let group =
+            group.transpose().map_err(|source| exeat_sandbox::Error::Limit { what: "memory", source })?;
+        // What the kernel bounds needs no watch.
+        let memory = memory.filter(|_| group.is_none());
         if memory.is_none() && pids.is_none() {
             offer.limit(&self.rlimits(0))?;
-            return Ok(None);
+            return Ok(group.map(|group| Watch { group: Some(group), threads: Vec::new() }));
         }
         let inside = offer.inside(&in_memory(mounts))?;
         let usage = inside.usage().map_err(exeat_sandbox::Error::Watch)?;
         // The stage is one of them, as stage2 is now.
         let own = usage.tasks().saturating_sub(1);
         offer.limit(&self.rlimits(own))?;
-        if memory.is_none() && self.watches_pids().is_none() {
-            return Ok(None);
-        }
+        let mut watch = Watch { group, threads: Vec::new() };
         let inside = Arc::new(inside);
-        let mut watch = Watch::default();
         let what = [
             memory.map(Watched::Memory),
             self.watches_pids().map(|most| Watched::Pids { most, all: u64::from(most).saturating_add(own) }),
@@ -296,22 +317,36 @@ pub(crate) struct Stop {
     pub(crate) blind: Option<String>,
 }
 
-/// The threads that watch a sandbox, one for each limit. Dropping this ends them.
-#[derive(Debug, Default)]
-pub(crate) struct Watch(Vec<(mpsc::Sender<()>, JoinHandle<()>)>);
+/// What holds limits while a stage runs. Dropping this ends it.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// With the limit, and who is told that it was reached.
+    group: Option<(MemoryGroup, Size, Sender<Stop>)>,
+    /// One for each limit that is watched.
+    threads: Vec<(mpsc::Sender<()>, JoinHandle<()>)>,
+}
 
 impl Watch {
     fn add(&mut self, watcher: Watcher) -> io::Result<()> {
         let (over, is_over) = mpsc::channel();
         let thread = std::thread::Builder::new().name("limits".into());
-        self.0.push((over, thread.spawn(move || watcher.watch(&is_over))?));
+        self.threads.push((over, thread.spawn(move || watcher.watch(&is_over))?));
         Ok(())
+    }
+
+    /// Tells of a limit that the kernel held, when the stage has ended.
+    pub(crate) fn tell(&self) {
+        if let Some((group, limit, stop)) = &self.group
+            && group.has_killed()
+        {
+            let _ = stop.try_send(Stop { reached: Reached::Memory(*limit), blind: None });
+        }
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        for (over, thread) in self.0.drain(..) {
+        for (over, thread) in self.threads.drain(..) {
             drop(over);
             // A look takes little more than WALK at most. A panic there has been reported, and the stage is over.
             let _ = thread.join();

@@ -977,7 +977,7 @@ impl Run<'_> {
         let mut go = self.go(terminal.as_ref())?;
         let wanted = Wanted::of(self.plan);
         let without_gateway = self.variables(&self.plan.without_gateway);
-        let limits = self.plan.limits;
+        let (limits, run) = (self.plan.limits, self.run);
         let mounts = self.plan.mounts.clone();
         let masked = self.plan.masked.clone();
         let stubs = self.stubs.to_vec();
@@ -1025,7 +1025,7 @@ impl Run<'_> {
             if is_full_required && let Err(error) = covers.check_watch() {
                 return drop(started_to.send(Err(exeat_sandbox::Error::Watch(error))));
             }
-            let watch = match limits.hold(&offer, &mounts, says) {
+            let watch = match limits.hold(&offer, &mounts, run, says) {
                 Ok(watch) => watch,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
@@ -1040,7 +1040,11 @@ impl Run<'_> {
             if started_to.send(Ok(running.take_terminal())).is_ok() {
                 // The log fails closed by itself, and a line tells at the end.
                 let note = |found: &Found| drop(log.write(Event::Note(noted(found))));
-                drop(status_to.send(covers.hold(running, handle, note)));
+                let status = covers.hold(running, handle, note);
+                if let Some(watch) = &watch {
+                    watch.tell();
+                }
+                drop(status_to.send(status));
             }
             drop(watch);
         };

@@ -4,7 +4,7 @@
 //! executed, [`Running::wait`] until it is over. A caller that serves something meanwhile gives them a thread.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
@@ -265,6 +265,14 @@ impl Offer {
             let set = || sys::lower_limit(self.control.pid, *resource, *soft, *hard);
             sys::as_user(self.identity, set).map_err(|source| Error::Limit { what, source })
         })
+    }
+
+    /// Puts the process that becomes the stage into a control group, by its file `cgroup.procs` (cgroups(7)).
+    ///
+    /// # Errors
+    /// What write(2) says.
+    pub fn enter(&self, mut processes: &File) -> io::Result<()> {
+        processes.write_all(self.control.pid.to_string().as_bytes())
     }
 
     /// The sandbox, to be measured from the host. `tmpfs` are its file systems in memory, by their paths inside.
