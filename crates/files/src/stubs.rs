@@ -9,7 +9,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -32,6 +32,8 @@ const HELD: [(&str, &str); 2] = [
 const LIST: &str = "stubs";
 /// The longest list that is read.
 const LONGEST_LIST: u64 = 1 << 20;
+/// A list that is longer is searched for stubs that are gone.
+const LONG_LIST: usize = 4 << 10;
 /// Attempts, where another run removes the file at the same moment.
 const ATTEMPTS: u32 = 8;
 
@@ -86,24 +88,39 @@ impl Mark {
     }
 }
 
-fn list(dir: &Path) -> Vec<Made> {
-    let text = File::open(dir.join(LIST)).and_then(|file| io::read_to_string(file.take(LONGEST_LIST)));
-    text.unwrap_or_default().lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+/// The text of the list, empty where there is none.
+fn list(dir: &Path) -> String {
+    let mut bytes = Vec::with_capacity(2 * LONG_LIST);
+    let read = File::open(dir.join(LIST)).and_then(|file| file.take(LONGEST_LIST).read_to_end(&mut bytes));
+    read.map(|_| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
 }
 
-/// Notes a stub, and forgets those that are gone. The caller has the lock of the list.
+/// Notes a stub at the end of the list. The caller has the lock of the list.
 fn note(keeper: &Keeper, path: &Path, mark: Mark) -> io::Result<()> {
     let Some(dir) = keeper.manifests() else { return Ok(()) };
+    let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(dir.join(LIST))?;
+    if file.metadata()?.size() > LONG_LIST as u64 {
+        forget_gone(&dir)?;
+        file = OpenOptions::new().append(true).open(dir.join(LIST))?;
+    }
+    // A line whose writer was killed has no end: this one is not to be its end.
+    let line = serde_json::to_string(&Made { path: path.to_path_buf(), mark })?;
+    file.write_all(format!("\n{line}\n").as_bytes())
+}
+
+/// Takes the stubs off the list that are gone. File systems write a file to the disk that is renamed over another one, so this
+/// is not done each time.
+fn forget_gone(dir: &Path) -> io::Result<()> {
     // Where it cannot be looked for now it may come back.
     let is_gone = |made: &Made| match lstat(&made.path) {
         Ok(stat) => Mark::of(&stat) != made.mark,
         Err(errno) => errno == Errno::ENOENT,
     };
-    let mut all: Vec<Made> = list(&dir).into_iter().filter(|made| !is_gone(made)).collect();
-    all.push(Made { path: path.to_path_buf(), mark });
     let mut text = String::new();
-    for made in &all {
-        text += &serde_json::to_string(made)?;
+    let all = list(dir);
+    let all = all.lines().filter_map(|line| serde_json::from_str(line).ok());
+    for made in all.filter(|made| !is_gone(made)) {
+        text += &serde_json::to_string(&made)?;
         text.push('\n');
     }
     let beginning = dir.join(format!(".{LIST}"));
@@ -115,7 +132,9 @@ fn note(keeper: &Keeper, path: &Path, mark: Mark) -> io::Result<()> {
 fn is_known(keeper: &Keeper, file: &File) -> io::Result<bool> {
     let stat = fstat(file)?;
     let listed = keeper.manifests().map(|dir| list(&dir)).unwrap_or_default();
-    Ok(stat.st_nlink == 1 && listed.iter().any(|made| made.mark == Mark::of(&stat)))
+    // As a line ends. A path has no quotation mark of its own in it.
+    let end = format!(",\"mark\":{}}}", serde_json::to_string(&Mark::of(&stat))?);
+    Ok(stat.st_nlink == 1 && listed.lines().any(|line| line.ends_with(&end)))
 }
 
 /// A name that is held. Dropping it releases the name, and removes the file where nobody else holds it.
@@ -129,6 +148,12 @@ pub struct Stub {
 }
 
 impl Stub {
+    /// Whether a name is one that can be held.
+    #[must_use]
+    pub fn can_hold(path: &Path) -> bool {
+        text_of(path).is_some()
+    }
+
     /// Holds a name, if it is one that can be held, in a repository that is there. `None` also for a file that somebody else has made.
     ///
     /// # Errors
@@ -159,9 +184,7 @@ impl Stub {
                 Ok(file) if made != Some(Mark::of(&fstat(&file)?)) && !is_known(keeper, &file)? => {
                     return Err(io::Error::other(UNKNOWN));
                 }
-                Ok(_) => {
-                    // Another description: reading has moved on in that one.
-                    let file = open(&stub.dir, name.as_ref())?;
+                Ok(file) => {
                     let lock = Flock::lock(file, FlockArg::LockSharedNonblock);
                     // Locked alone by a run that removes it now.
                     let Ok(lock) = lock else {
@@ -208,7 +231,7 @@ impl Stub {
     fn is_in_place(&self) -> bool {
         let named = fstatat(&self.dir, self.name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
         let is_same = named.is_ok_and(|stat| Some((stat.st_dev, stat.st_ino)) == self.id());
-        is_same && open(&self.dir, self.name.as_ref()).is_ok_and(|file| says(&file, self.text))
+        is_same && self.lock.as_ref().is_some_and(|file| says(file, self.text))
     }
 }
 
@@ -243,9 +266,9 @@ fn open(dir: impl AsFd, name: &Path) -> nix::Result<File> {
 
 /// Whether a file says what a stub says. It may be anybody's.
 fn says(file: &File, text: &str) -> bool {
-    let mut read = Vec::new();
+    let mut read = vec![0; text.len()];
     let is_short = file.metadata().is_ok_and(|meta| meta.is_file() && meta.size() == text.len() as u64);
-    is_short && file.take(text.len() as u64).read_to_end(&mut read).is_ok() && read == text.as_bytes()
+    is_short && file.read_exact_at(&mut read, 0).is_ok() && read == text.as_bytes()
 }
 
 /// Makes a stub, in one step for whoever looks. `None` where something is there by then.
@@ -347,6 +370,28 @@ mod tests {
             drop(stub);
             assert!(path.exists(), "{name} is not the file that was made");
         }
+        fs::remove_dir_all(dir).unwrap();
+    }
+
+    /// Stubs that are gone are taken off, but not at each start; a line whose writer was killed costs no other.
+    #[test]
+    fn l06_keeps_a_short_list_of_stubs() {
+        let dir = repository("list");
+        let (path, keeper) = (dir.join(".git/config.worktree"), keeper(&dir));
+        let other = Stub::hold(&dir.join(".git/commondir"), &keeper).unwrap().unwrap();
+        let list = keeper.manifests().unwrap().join(LIST);
+        let mut longest = 0;
+        for _ in 0..100 {
+            fs::OpenOptions::new().append(true).open(&list).unwrap().write_all(b"{\"path\":\"\xc3").unwrap();
+            let stub = Stub::hold(&path, &keeper).unwrap().unwrap();
+            let file = open(&stub.dir, Path::new("config.worktree")).unwrap();
+            assert!(is_known(&keeper, &file).unwrap());
+            longest = longest.max(fs::metadata(&list).unwrap().len());
+        }
+        assert!((LONG_LIST as u64..2 * LONG_LIST as u64).contains(&longest), "{longest}");
+        // The one that is held by now was made first.
+        assert!(is_known(&keeper, &open(&other.dir, Path::new("commondir")).unwrap()).unwrap());
+        drop(other);
         fs::remove_dir_all(dir).unwrap();
     }
 
