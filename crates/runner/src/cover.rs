@@ -178,18 +178,18 @@ impl Change {
 }
 
 impl Covers {
-    /// `table` is that of the sandbox, where nothing untrusted has run yet; `masked` is what somebody has hidden by name.
+    /// Nothing untrusted has run yet in the sandbox; `masked` is what somebody has hidden by name.
     ///
     /// # Errors
-    /// When it cannot be read, and `NotFound` when one is gone already.
+    /// [`exeat_sandbox::Error::Watch`] when its table of mounts cannot be read, and with `NotFound` when one is gone already.
     pub(crate) fn new(
-        table: File,
         planned: &[Mount],
         masked: &[PathBuf],
         stubs: &[(PathBuf, FileId)],
         watches: Arc<[Watch]>,
         offer: &Offer,
-    ) -> io::Result<Self> {
+    ) -> Result<Self, exeat_sandbox::Error> {
+        let watch = exeat_sandbox::Error::Watch;
         let mut places: BTreeSet<_> =
             planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
         let stub_places: Vec<_> = stubs.iter().flat_map(|(host, _)| places_of(host, planned)).collect();
@@ -214,7 +214,8 @@ impl Covers {
             }
         }
         let mut covers = Self {
-            table,
+            // What was mounted before it was opened is no change to whoever waits for one (`mounts_poll`, fs/proc_namespace.c).
+            table: offer.mounts()?,
             places,
             planned: planned.to_vec(),
             rewritten,
@@ -226,14 +227,12 @@ impl Covers {
             not_held,
             found: Leftovers::default(),
         };
-        let text = covers.text()?;
+        let text = covers.text().map_err(watch)?;
         covers.known = rows(&text).map(|row| row.id.to_vec()).collect();
-        let late = |words: String| Err(io::Error::new(io::ErrorKind::NotFound, words));
         if let Some(gone) = covers.gone(&text).next() {
-            return late(format!(
-                "`{}` was replaced, renamed or removed on the host meanwhile",
-                gone.display()
-            ));
+            let words =
+                format!("`{}` was replaced, renamed or removed on the host meanwhile", gone.display());
+            return Err(watch(io::Error::new(io::ErrorKind::NotFound, words)));
         }
         Ok(covers)
     }
