@@ -124,6 +124,8 @@ struct CoverList {
     covers: BTreeMap<Name, Covered>,
     /// The same for the helper.
     kept: Vec<Kept>,
+    /// Their directories, with the watch in each of the two instances.
+    dirs: HashMap<PathBuf, (WatchDescriptor, WatchDescriptor)>,
 }
 
 impl CoverList {
@@ -137,9 +139,17 @@ impl CoverList {
         status: KeptStatus,
     ) -> io::Result<()> {
         let (Some(dir), Some(name)) = (host.parent(), host.file_name()) else { return Ok(()) };
-        let dir = open_plain(dir)?;
-        let dir = self_path(&dir);
-        let watch = inotify.add_watch(&dir, mask())?;
+        let (watch, of_helper) = match self.dirs.get(dir) {
+            Some(known) => *known,
+            None => {
+                let open = open_plain(dir)?;
+                let place = self_path(&open);
+                let events =
+                    AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_ONLYDIR;
+                let watches = (inotify.add_watch(&place, mask())?, renames.add_watch(&place, events)?);
+                *self.dirs.entry(dir.to_path_buf()).or_insert(watches)
+            }
+        };
         let place = CString::new(at.as_os_str().as_bytes())?;
         match self.covers.entry((watch, name.to_owned())) {
             Entry::Occupied(known) => {
@@ -154,8 +164,7 @@ impl CoverList {
                     let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
                     renames.add_watch(host, mask)?;
                 }
-                let mask = AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_ONLYDIR;
-                let watch = renames.add_watch(&dir, mask)?.as_raw();
+                let watch = of_helper.as_raw();
                 let (name, number) = (CString::new(name.as_bytes())?, self.kept.len());
                 let is_stub = status.renames > 0;
                 self.kept.push(Kept { watch, name, places: vec![place], is_stub, current: -1, status });
@@ -197,7 +206,7 @@ impl Remounts {
                 tracing::debug!(host = %host.display(), %why, "a cover is not mounted again");
             }
         }
-        let CoverList { covers, kept } = watched;
+        let CoverList { covers, kept, .. } = watched;
         let (namespace, renames) = (offer.mount_namespace()?, renames.into());
         let helper = (!kept.is_empty()).then(|| namespace.enter(&renames, kept)).transpose()?;
         Ok(Self {
