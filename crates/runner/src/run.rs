@@ -438,14 +438,15 @@ fn noted(Found { path, moved }: &Found) -> Note {
 /// held; what a stage makes there is set aside at the end of the run.
 fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
     let missing = plan.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
+    let missing = missing.filter(|path| Stub::can_hold(path));
     let there = plan.mounts.iter().filter_map(|mount| match mount {
         Mount::ReadOnly { host, .. } => Some(host.clone()),
         _ => None,
     });
-    let names: BTreeSet<PathBuf> = missing.chain(there).collect();
+    let there: BTreeSet<PathBuf> = there.collect();
     let mut stubs = Vec::new();
-    let mut lines: Vec<String> = linked_elsewhere(plan, &names).into_iter().collect();
-    for name in &names {
+    let mut lines: Vec<String> = linked_elsewhere(plan, &there).into_iter().collect();
+    for name in &missing.chain(there).collect::<BTreeSet<_>>() {
         match Stub::hold(name, keeper) {
             Ok(stub) => stubs.extend(stub),
             Err(error) => lines.push(format!(
@@ -1015,10 +1016,7 @@ impl Run<'_> {
             }
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
-            let covers = match offer.mounts().and_then(|table| {
-                Covers::new(table, &mounts, &masked, &stubs, watches, &offer)
-                    .map_err(exeat_sandbox::Error::Watch)
-            }) {
+            let covers = match Covers::new(&mounts, &masked, &stubs, watches, &offer) {
                 Ok(covers) => covers,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
