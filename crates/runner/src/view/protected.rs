@@ -2,11 +2,14 @@
 //! is nothing to make read-only. Looks at the host and changes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use exeat_files::protected::{self, LetThrough, Obeyed};
+use nix::fcntl::{AtFlags, OFlag};
+use nix::sys::stat::{SFlag, fstatat};
 
 use super::closed::{is_absent, keeper, told};
 use super::{git, links_in};
@@ -65,6 +68,7 @@ pub(super) fn find(
         lost: Vec::new(),
         closed: BTreeSet::new(),
         open: let_through.iter().flat_map(at_tops).collect(),
+        opened: None,
     };
     let given_up = |name: &str| git_is_open && name.starts_with(protected::GIT);
     let names: Vec<(&str, Obeyed)> = protected::names().filter(|(name, _)| !given_up(name)).collect();
@@ -90,7 +94,8 @@ pub(super) fn find(
     }
     let watched = search.watched.into_iter();
     let watched = watched.map(|(tree, Names { missing, patterns, links, pointers, bare, repositories })| {
-        Missing { tree, names: missing, patterns, links, pointers, bare, repositories }
+        let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
+        Missing { tree, names, patterns, links, pointers, bare, repositories }
     });
     let watched = watched.collect();
     let notes = search.closed.iter().filter(|dir| {
@@ -124,7 +129,7 @@ pub(super) fn around(dir: &Path) -> Option<&Path> {
 /// Names in one tree that are watched.
 #[derive(Default)]
 struct Names {
-    missing: Vec<MissingName>,
+    missing: BTreeMap<String, Obeyed>,
     patterns: Vec<Pattern>,
     links: Vec<(String, PathBuf)>,
     pointers: Vec<String>,
@@ -143,6 +148,8 @@ struct Search<'a> {
     closed: BTreeSet<PathBuf>,
     /// What is let through.
     open: BTreeSet<PathBuf>,
+    /// The directory that names were looked for in last. Most are in the same one.
+    opened: Option<(PathBuf, File)>,
 }
 
 impl Search<'_> {
@@ -155,12 +162,31 @@ impl Search<'_> {
         if protected::is_pattern(name) {
             return self.look_for_pattern(dir, name, obeyed);
         }
-        match links_in(dir, Path::new(name)) {
+        match self.has_links(dir, name) {
             _ if self.live.has_made(&path) => self.missing(&path, obeyed),
             Ok(false) => drop(self.paths.insert(path)),
             Ok(true) => self.behind_links(&path, obeyed),
             Err(error) => self.unseen(&path, &error, obeyed),
         }
+    }
+
+    /// Whether a part of a name in a directory is a symbolic link.
+    fn has_links(&mut self, dir: &Path, name: &str) -> io::Result<bool> {
+        let open = match &mut self.opened {
+            Some((known, open)) if known == dir => open,
+            other => {
+                let open = OpenOptions::new().read(true).custom_flags(OFlag::O_PATH.bits()).open(dir)?;
+                &mut other.insert((dir.to_path_buf(), open)).1
+            }
+        };
+        let ends = name.match_indices('/').map(|(end, _)| end).chain([name.len()]);
+        for part in ends.filter_map(|end| name.get(..end)) {
+            let stat = fstatat(&*open, part, AtFlags::AT_SYMLINK_NOFOLLOW)?;
+            if SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFLNK {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     /// Looks for the names that a pattern stands for, and has new ones watched.
@@ -229,10 +255,8 @@ impl Search<'_> {
         match below.to_str() {
             Some(below) => {
                 let names = self.watched.entry(tree).or_default();
-                match names.missing.iter_mut().find(|known| known.name == below) {
-                    Some(known) => known.obeyed = known.obeyed.min(obeyed),
-                    None => names.missing.push(MissingName { name: below.to_owned(), obeyed }),
-                }
+                let known = names.missing.entry(below.to_owned()).or_insert(obeyed);
+                *known = obeyed.min(*known);
             }
             None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", path.display())),
         }
