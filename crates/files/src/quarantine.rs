@@ -5,14 +5,16 @@
 //! that was opened before it ran, and no symbolic link is followed. It has set the modes, too: a directory of the caller's is
 //! opened for the move, and closed again.
 
-use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::hash::{BuildHasher as _, DefaultHasher, Hash, Hasher as _, RandomState};
-use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock};
+use std::{io, iter};
 
+use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
@@ -246,12 +248,12 @@ impl Watch {
         });
         let moved =
             is_wrong.and_then(|is_wrong| is_wrong.then(|| self.set_aside(dir, last, below)).transpose());
-        let path = self.missing.tree.join(below);
-        match moved {
-            Ok(None) | Err(Errno::ENOENT) => None,
-            Ok(Some(new)) => Some(Found { path, moved: Ok(new) }),
-            Err(errno) => Some(Found { path, moved: Err(errno.into()) }),
-        }
+        let moved = match moved {
+            Ok(None) | Err(Errno::ENOENT) => return None,
+            Ok(Some(new)) => Ok(new),
+            Err(errno) => Err(errno.into()),
+        };
+        Some(Found { path: self.missing.tree.join(below), moved })
     }
 
     /// Moves aside what has appeared under the names that are known. How many these are is not for the stage to say.
@@ -320,7 +322,7 @@ impl Watch {
             let_in(dir.as_fd(), || {
                 let mut entries = entries(dir.as_fd())?;
                 let names = entries.by_ref().take(MAX_ENTRIES).flatten();
-                let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+                let names = names.filter_map(|(name, _)| name.into_string().ok());
                 let names = names
                     .filter(|name| matches_pattern(&pattern.name, name) && !pattern.known.contains(name));
                 Ok((names.collect::<Vec<_>>(), entries.next().is_some()))
@@ -349,7 +351,6 @@ impl Watch {
     /// What stands at a name, unless it may.
     fn look(&self, name: &str, may: impl Fn(BorrowedFd<'_>, &OsStr, &FileStat) -> bool) -> Option<Found> {
         let (above, last) = name.rsplit_once('/').map_or((None, name), |(above, last)| (Some(above), last));
-        let path = self.missing.tree.join(name);
         // Most names are at the top of the tree, which is open.
         let opened = above.map(|above| open_beneath(&self.tree, Path::new(above))).transpose();
         let opened = match opened {
@@ -357,7 +358,8 @@ impl Watch {
             Err(Errno::ENOENT | Errno::ENOTDIR) => return None,
             Err(errno) => {
                 let link = above.and_then(|above| self.link_on_the_way(above));
-                return Some(link.unwrap_or(Found { path, moved: Err(errno.into()) }));
+                let found = || Found { path: self.missing.tree.join(name), moved: Err(errno.into()) };
+                return Some(link.unwrap_or_else(found));
             }
         };
         let dir = opened.as_ref().map_or(self.tree.as_fd(), AsFd::as_fd);
@@ -460,10 +462,28 @@ fn open_above(tree: impl AsFd, path: &Path) -> nix::Result<OwnedFd> {
     open_beneath(tree, above.unwrap_or(Path::new(".")))
 }
 
-/// Lists an open directory, by whatever name it has now.
-fn entries(dir: BorrowedFd<'_>) -> nix::Result<fs::ReadDir> {
-    let listed = fs::read_dir(format!("/proc/self/fd/{}", dir.as_raw_fd()));
-    listed.map_err(|error| Errno::from_raw(error.raw_os_error().unwrap_or(nix::libc::EIO)))
+/// An entry of a directory: its name, and its kind, where the file system says that here.
+type Entry = (OsString, Option<Type>);
+
+/// Lists an open directory, by whatever name it has now. An error is the last that comes.
+fn entries(dir: BorrowedFd<'_>) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<>> {
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
+    let mut listed = Some(Dir::openat(dir, ".", flags, Mode::empty())?.into_iter());
+    Ok(iter::from_fn(move || {
+        loop {
+            match listed.as_mut()?.next()? {
+                Ok(entry) if [c".", c".."].contains(&entry.file_name()) => {}
+                Ok(entry) => {
+                    let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
+                    return Some(Ok((name, entry.file_type())));
+                }
+                Err(errno) => {
+                    listed = None;
+                    return Some(Err(errno));
+                }
+            }
+        }
+    }))
 }
 
 /// Opens a directory below another one, through no link.

@@ -128,8 +128,10 @@ impl Arrivals {
 
     fn add_tree(&mut self, number: usize, watch: &Watch) {
         let missing = &watch.missing;
+        // Of each of these directories there are several names.
+        let mut repositories: HashMap<&Path, bool> = HashMap::new();
         // What cannot be looked at is there.
-        let is_missing = |name: &Path| matches!(watch.stat(name), Err(Errno::ENOENT | Errno::ENOTDIR));
+        let look = |name: &Path| matches!(watch.stat(name), Err(Errno::ENOENT | Errno::ENOTDIR));
         let mut rules: Vec<(PathBuf, Rule)> = Vec::new();
         for name in &missing.pointers {
             let rule = match watch.stat(Path::new(name)) {
@@ -144,6 +146,7 @@ impl Arrivals {
             let name = Path::new(&name.name);
             let mut ways = name.ancestors().skip(1).filter(|way| way.file_name().is_some());
             let repository = ways.find(|way| REPOSITORIES.iter().any(|it| way.ends_with(it)));
+            let mut is_missing = |name| *repositories.entry(name).or_insert_with(|| look(name));
             match repository.filter(|repository| is_missing(repository)) {
                 Some(repository) => rules.push((repository.to_path_buf(), Rule::Repository)),
                 None => rules.push((name.to_path_buf(), Rule::Absent)),
@@ -548,7 +551,7 @@ impl Watch {
     /// Moves what is in a directory that was empty.
     fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> Vec<Found> {
         let listed = let_in(dir, || entries(dir));
-        let names = listed.into_iter().flatten().flatten().take(ENTRIES).map(|entry| entry.file_name());
+        let names = listed.into_iter().flatten().flatten().take(ENTRIES).map(|(name, _)| name);
         let names: Vec<_> = names.collect();
         names.iter().filter_map(|name| self.settle_in(dir, &at.join(name), name, |_, _, _| false)).collect()
     }

@@ -251,7 +251,7 @@ fn remove_empty(place: &Place, item: &Item) {
 /// Removes a [`DIRECTORY`] in which nothing is left, and says whether it is gone.
 fn leave(place: &Place) -> bool {
     let Ok(mut entries) = entries(place.dir.as_fd()) else { return false };
-    if !entries.all(|entry| entry.is_ok_and(|it| it.file_name() == IGNORE)) {
+    if !entries.all(|entry| entry.is_ok_and(|(name, _)| name == IGNORE)) {
         return false;
     }
     let _ = unlinkat(&place.dir, IGNORE, UnlinkatFlags::NoRemoveDir);

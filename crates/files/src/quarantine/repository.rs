@@ -6,11 +6,12 @@
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Component, Path, PathBuf};
 
+use nix::dir::Type;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, readlinkat};
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
@@ -19,7 +20,7 @@ use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 
 use super::leftovers::Leftovers;
-use super::{Found, Keys, Missing, Watch, entries, kind, let_in, open_beneath, open_deep};
+use super::{Entry, Found, Keys, Missing, Watch, entries, kind, let_in, open_beneath, open_deep};
 use crate::names::open_plain;
 
 /// Directories of a repository that are searched with all that is in them (gitrepository-layout(5)), but for the [`is_fan_out`] of
@@ -128,7 +129,7 @@ impl Search<'_> {
         repository: &Path,
         at: &Path,
         dir: &OwnedFd,
-        names: fs::ReadDir,
+        names: impl Iterator<Item = nix::Result<Entry>>,
         listed: &mut Listed,
         next: &mut VecDeque<PathBuf>,
     ) -> bool {
@@ -138,14 +139,20 @@ impl Search<'_> {
                 return false;
             }
             self.room.names -= 1;
-            let (name, Ok(kind)) = (entry.file_name(), entry.file_type()) else { continue };
-            if kind.is_symlink() {
+            let (name, known) = entry;
+            let is = |kind: Type, bits: SFlag| match known {
+                Some(known) => known == kind,
+                // Not every file system says it here.
+                None => fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW)
+                    .is_ok_and(|stat| super::kind(&stat) == bits),
+            };
+            if is(Type::Symlink, SFlag::S_IFLNK) {
                 if let Ok(target) = readlinkat(dir, name.as_os_str()) {
                     let mark = self.keys.hash_one((at.join(&name).as_os_str(), &target));
                     let is_old_head = is_old_head(&name, Path::new(&target));
                     listed.links.push(Link { name, mark, is_old_head });
                 }
-            } else if kind.is_dir() {
+            } else if is(Type::Directory, SFlag::S_IFDIR) {
                 if is_searched(repository, at, &name) {
                     let path = at.join(&name);
                     let Some(bytes) = self.room.bytes.checked_sub(path.as_os_str().len()) else {
@@ -169,7 +176,7 @@ impl Search<'_> {
     }
 
     /// The names in a directory.
-    fn names(&self, dir: &OwnedFd) -> nix::Result<fs::ReadDir> {
+    fn names(&self, dir: &OwnedFd) -> nix::Result<impl Iterator<Item = nix::Result<Entry>> + use<>> {
         let names = || entries(dir.as_fd());
         if self.opens {
             return let_in(dir.as_fd(), names);
@@ -310,6 +317,7 @@ fn stays(path: PathBuf, why: &str) -> Found {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::fs::symlink;
 
     use super::super::Keeper;
