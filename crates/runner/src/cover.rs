@@ -256,7 +256,8 @@ impl Covers {
     ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
         let mut rewritten = Vec::new();
         let mut over = None;
-        let watchdog = Watchdog::new(handle);
+        let first_look = self.remounts.as_ref().map(Remounts::first_look).unwrap_or_default();
+        let watchdog = Watchdog::new(handle, first_look);
         // The stage may have thousands of processes that want to run.
         exeat_sandbox::prefer_this_thread();
         let mut looked = Instant::now();

@@ -14,6 +14,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, RenameFlags, readlinkat, renameat2};
@@ -50,6 +51,7 @@ pub struct Arrivals {
     is_due: bool,
     /// How much was taken.
     taken: usize,
+    first_look: Duration,
 }
 
 /// A directory on the way to a name, or a name.
@@ -97,8 +99,10 @@ impl Arrivals {
     /// # Errors
     /// What inotify_add_watch(2) says.
     pub fn new(watches: Arc<[Watch]>, inotify: &Inotify) -> io::Result<Self> {
-        let (nodes, dirs) = (Vec::new(), HashMap::new());
-        let mut arrivals = Self { watches: Arc::clone(&watches), nodes, dirs, is_due: false, taken: 0 };
+        let began = Instant::now();
+        let (nodes, dirs, first_look) = (Vec::new(), HashMap::new(), Duration::ZERO);
+        let mut arrivals =
+            Self { watches: Arc::clone(&watches), nodes, dirs, is_due: false, taken: 0, first_look };
         for (number, watch) in watches.iter().enumerate() {
             arrivals.add_tree(number, watch);
         }
@@ -123,6 +127,7 @@ impl Arrivals {
                 arrivals.is_due = true;
             }
         }
+        arrivals.first_look = began.elapsed();
         Ok(arrivals)
     }
 
@@ -205,6 +210,12 @@ impl Arrivals {
     /// Has the names looked at, also where no event told of one.
     pub fn look_again(&mut self) {
         self.is_due = true;
+    }
+
+    /// How long the first look at all names took, which is a measure of the machine and its file systems.
+    #[must_use]
+    pub fn first_look(&self) -> Duration {
+        self.first_look
     }
 
     /// Whether something may have come.

@@ -285,6 +285,11 @@ impl Remounts {
         arrivals.settle(inotify, &mut mount, in_sight, found)
     }
 
+    /// See [`Arrivals::first_look`].
+    pub(super) fn first_look(&self) -> Duration {
+        self.arrivals.first_look()
+    }
+
     /// Has the names looked at.
     pub(super) fn look_again(&mut self) {
         self.arrivals.look_again();
@@ -324,7 +329,7 @@ impl Remounts {
     /// How soon to look again.
     pub(super) fn interval(&self) -> Option<Duration> {
         /// Nothing tells of a writer that waits for a lease.
-        const WITH_LEASES: Duration = Duration::from_millis(10);
+        const WITH_LEASES: Duration = Duration::from_millis(100);
         self.covers.values().any(|cover| cover.lease.is_some()).then_some(WITH_LEASES)
     }
 

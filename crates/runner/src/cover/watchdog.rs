@@ -10,8 +10,10 @@ use std::time::{Duration, Instant};
 
 use exeat_sandbox::backend::Handle;
 
-/// The longest time in which a name is taken away. A busy disk takes less for a rename.
+/// The time in which a name is taken away: at least this, because a busy disk may take as long for a rename.
 const IN_SIGHT: Duration = Duration::from_millis(500);
+/// And this many times what the first look at all names took, for a slow machine or file system.
+const LOOKS: u32 = 20;
 /// The longest time until the next look, while what was taken away is put into the quarantine. A busy disk may take half a second.
 const BUSY: Duration = Duration::from_secs(5);
 
@@ -22,8 +24,9 @@ pub(super) struct Watchdog {
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-#[derive(Default)]
 struct Shared {
+    /// The longest time that a name is in sight.
+    in_sight: Duration,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -36,17 +39,25 @@ struct State {
     is_over: bool,
 }
 
+/// The longest time that a name is in sight, by how long the first look at all names took.
+fn longest(first_look: Duration) -> Duration {
+    (first_look * LOOKS).clamp(IN_SIGHT, BUSY)
+}
+
 impl State {
     /// When the stage is to be ended.
-    fn end(&self) -> Option<Instant> {
-        let in_sight = self.in_sight_since.map(|since| since + IN_SIGHT);
+    fn end(&self, in_sight: Duration) -> Option<Instant> {
+        let in_sight = self.in_sight_since.map(|since| since + in_sight);
         in_sight.into_iter().chain(self.busy_since.map(|since| since + BUSY)).min()
     }
 }
 
 impl Watchdog {
-    pub(super) fn new(handle: Handle) -> Self {
-        Self { shared: Arc::default(), handle, thread: Mutex::new(None) }
+    /// `first_look`: how long it took to look at all names before the stage was there.
+    pub(super) fn new(handle: Handle, first_look: Duration) -> Self {
+        let shared =
+            Shared { in_sight: longest(first_look), state: Mutex::default(), changed: Condvar::new() };
+        Self { shared: Arc::new(shared), handle, thread: Mutex::new(None) }
     }
 
     /// Says whether a name may be in the host's sight now. From here on this is busy with names.
@@ -60,7 +71,7 @@ impl Watchdog {
         }
         let mut state = self.shared.state();
         let now = Instant::now();
-        state.is_late |= !is_in_sight && state.end().is_some_and(|end| end <= now);
+        state.is_late |= !is_in_sight && state.end(self.shared.in_sight).is_some_and(|end| end <= now);
         state.in_sight_since = is_in_sight.then(|| state.in_sight_since.unwrap_or(now));
         state.busy_since.get_or_insert(now);
         drop(state);
@@ -78,7 +89,7 @@ impl Watchdog {
         if self.shared.state().is_late {
             return Err(io::Error::other(format!(
                 "a protected name that the stage made could not be taken away within {} ms",
-                IN_SIGHT.as_millis()
+                self.shared.in_sight.as_millis()
             )));
         }
         Ok(())
@@ -104,7 +115,7 @@ impl Shared {
         exeat_sandbox::prefer_this_thread();
         let mut state = self.state();
         while !state.is_over {
-            let Some(end) = state.end() else {
+            let Some(end) = state.end(self.in_sight) else {
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
@@ -116,6 +127,19 @@ impl Shared {
                 continue;
             }
             state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::longest;
+    use std::time::Duration;
+
+    #[test]
+    fn a_slow_machine_has_more_time() {
+        for (first_look, expected) in [(0, 500), (2, 500), (25, 500), (100, 2000), (400, 5000)] {
+            assert_eq!(longest(Duration::from_millis(first_look)), Duration::from_millis(expected));
         }
     }
 }
