@@ -23,8 +23,9 @@ fn without_branches(text: &str) -> Option<Vec<&str>> {
     let mut starts: Vec<usize> = text.match_indices("\n[").map(|(at, _)| at + 1).collect();
     starts.insert(0, 0);
     let ends = starts.iter().skip(1).copied().chain([text.len()]);
-    let sections: Vec<&str> =
-        starts.iter().zip(ends).filter_map(|(start, end)| text.get(*start..end)).collect();
+    let sections = starts.iter().zip(ends).filter_map(|(start, end)| text.get(*start..end));
+    // A text without a line has none.
+    let sections: Vec<&str> = sections.filter(|section| !section.is_empty()).collect();
     let remotes: HashSet<&str> =
         sections.iter().filter_map(|section| quoted(section.lines().next()?, "remote")).collect();
     Some(sections.into_iter().filter(|section| !is_branch(section, &remotes)).collect())
