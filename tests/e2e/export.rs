@@ -65,7 +65,7 @@ fn real_run(cx: &Cx) {
     cx.exeat_plain(words).run().exits(0);
     for version in VERSIONS {
         let done = cx.exeat_plain(["audit", "export", "--ocsf", version]).run();
-        done.exits(0).silent();
+        done.exits(0).says_nothing_more();
         let (fits, said) = checked(cx, version, &done.stdout());
         assert!(fits, "OCSF {version}: {said}");
         let events = events(&done.stdout());
@@ -135,7 +135,7 @@ fn kinds() -> String {
 fn every_kind(cx: &Cx) {
     for version in VERSIONS {
         let done = cx.exeat_plain(["audit", "export", "--ocsf", version, "-"]).stdin(kinds()).run();
-        done.exits(0).silent();
+        done.exits(0).says_nothing_more();
         let (fits, said) = checked(cx, version, &done.stdout());
         assert!(fits, "OCSF {version}: {said}");
         let has = |event: &str| {

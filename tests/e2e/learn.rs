@@ -185,7 +185,7 @@ fn replayed(cx: &Cx) {
     let record = record_of(&done);
     let asked = cx.bench().dns.queries(&good).len();
     let same = cx.exeat(["audit", "replay", "--allow", &on_443, "--allow", &on_7, &record]).run();
-    same.exits(0).shows("4 as before, 0 now denied, 0 now allowed, 0 otherwise").silent();
+    same.exits(0).shows("4 as before, 0 now denied, 0 now allowed, 0 otherwise").says_nothing_more();
     cx.write("new.toml", &format!("[network]\nallow = [\"{good}\", \"{evil}\"]\n"));
     let done = cx.exeat(["audit", "replay", "--policy", "new.toml", &record]).run();
     done.exits(1)
@@ -260,7 +260,7 @@ fn locked(cx: &Cx) {
     let flags = ["--stage", "import", "--allow", &on_443, "--allow", &on_7];
     let done = asking(cx, &flags, &[&on_443]).run();
     done.exits(0).prints("200\n");
-    cx.exeat(["audit", "lock", "-o", "egress.lock", &record_of(&done)]).run().exits(0).silent();
+    cx.exeat(["audit", "lock", "-o", "egress.lock", &record_of(&done)]).run().exits(0).says_nothing_more();
     let lock = fs::read_to_string(cx.dir().join("egress.lock")).expect("a lock");
     assert!(lock.ends_with(&format!("\nschema 1\nimport {on_443} connect\n")), "{lock}");
 
@@ -296,7 +296,11 @@ fn lock_written(cx: &Cx) {
     };
     let (one, two, unnamed) = (run(&["--stage", "one"], &a), run(&["--stage", "two"], &a), run(&[], &b));
     let lock = |words: &[&str]| {
-        cx.exeat([&["audit", "lock", "-o", "x.lock"], words].concat()).run().exits(0).silent().prints("");
+        cx.exeat([&["audit", "lock", "-o", "x.lock"], words].concat())
+            .run()
+            .exits(0)
+            .says_nothing_more()
+            .prints("");
         let text = fs::read_to_string(cx.dir().join("x.lock")).expect("a lock");
         text.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>()
     };

@@ -401,6 +401,13 @@ impl Done {
         self
     }
 
+    /// Nothing on standard error but that no signature was checked.
+    #[track_caller]
+    pub fn says_nothing_more(&self) -> &Self {
+        assert_eq!(self.stderr(), "exeat: signature: not checked here (verify)\n", "stderr of {self:?}");
+        self
+    }
+
     /// Standard output as JSON.
     #[track_caller]
     pub fn json(&self) -> serde_json::Value {

@@ -102,7 +102,7 @@ impl<'a> Diff<'a> {
 
     fn json(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(b"{\n\"schema\": 1,\n")?;
-        writeln!(out, "\"same\": {},", self.same)?;
+        writeln!(out, "\"signature\": \"not checked\",\n\"same\": {},", self.same)?;
         list(out, "new", self.new.iter().map(|host| of_host(host)))?;
         out.write_all(b",\n")?;
         let changed = self.changed.iter().map(|changed| {

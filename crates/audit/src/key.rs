@@ -246,7 +246,7 @@ impl VerifyingKey {
         let file =
             OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
         file.take(MAX_KEY).read_to_string(&mut text).map_err(at)?;
-        VerifyingKey::all_in(&text)
+        VerifyingKey::all_in(&text).map_err(|_| KeyError::NotAVerifyingKeyAt { path: path.to_owned() })
     }
 }
 
@@ -310,6 +310,12 @@ pub enum KeyError {
     /// The text is no public key.
     #[error("not a vkey (NAME+ID+KEY), nor a public Ed25519 key in PEM: `exeat audit key` prints yours")]
     NotAVerifyingKey,
+    /// The file holds something else than public keys.
+    #[error("`{}` holds something else than vkeys (NAME+ID+KEY) or a public Ed25519 key in PEM: `exeat audit key` prints yours", .path.display())]
+    NotAVerifyingKeyAt {
+        /// The file.
+        path: PathBuf,
+    },
     /// The kernel gave no random bytes.
     #[error("the kernel gives no random bytes")]
     NoRandomness,

@@ -56,6 +56,12 @@ pub struct Reader<R> {
     tree: Option<Tree>,
     /// The last one's part in it.
     leaf: Option<Sha256>,
+    /// Whether the writer is still there, where that is known.
+    is_running: Option<bool>,
+    /// Whether every line ends in CR LF, as the first one does. They are read without the CR.
+    has_crlf: bool,
+    /// Whether NUL bytes were found.
+    has_nul: bool,
 }
 
 impl<R: BufRead> Reader<R> {
@@ -76,7 +82,15 @@ impl<R: BufRead> Reader<R> {
             more_flaws: 0,
             tree: None,
             leaf: None,
+            is_running: None,
+            has_crlf: false,
+            has_nul: false,
         }
+    }
+
+    /// Says whether the writer of this record is still there.
+    pub fn with_writer(self, is_running: bool) -> Reader<R> {
+        Reader { is_running: Some(is_running), ..self }
     }
 
     /// The same, and keeps the Merkle tree over the lines.
@@ -128,8 +142,11 @@ impl<R: BufRead> Reader<R> {
             tree::leaf()
         });
         let mut digest = Sha256::new();
-        let mut line = Line { whole: false, fits: true };
+        let mut line = Line { whole: false, fits: true, has_nul: false };
         let mut read = false;
+        // A CR is kept back until it is known whether it ends the line.
+        let mut has_cr = false;
+        let mut begin = None;
         while !line.whole {
             let piece = match self.input.fill_buf() {
                 Ok(piece) => piece,
@@ -139,22 +156,51 @@ impl<R: BufRead> Reader<R> {
             if piece.is_empty() {
                 break;
             }
-            read = true;
             let end = piece.iter().position(|&byte| byte == b'\n');
             let taken = end.map_or(piece.len(), |at| at + 1);
-            let piece = piece.get(..taken).unwrap_or(piece);
-            digest.update(piece);
-            if let Some(leaf) = &mut leaf {
-                leaf.update(piece);
+            let mut piece = piece.get(..taken).unwrap_or(piece);
+            if self.number == 0 && !read {
+                for (magic, damage) in DAMAGES {
+                    if let Some(rest) = piece.strip_prefix(magic) {
+                        piece = if damage == Damage::ByteOrderMark { rest } else { piece };
+                        begin = Some(damage);
+                    }
+                }
             }
+            read = true;
             line.whole = end.is_some();
-            if self.raw.len() + taken <= MAX_READ {
-                self.raw.extend_from_slice(piece);
-            } else {
-                line.fits = false;
+            let ends_in_crlf = piece.ends_with(b"\r\n") || (has_cr && piece == b"\n");
+            if self.number == 0 && ends_in_crlf {
+                self.has_crlf = true;
+            }
+            let mut parts: [&[u8]; 3] = [if has_cr { b"\r" } else { b"" }, piece, b""];
+            has_cr = false;
+            if self.has_crlf || self.number == 0 {
+                if ends_in_crlf {
+                    let text = piece.strip_suffix(b"\r\n").unwrap_or_default();
+                    parts = if piece == b"\n" { [b"", b"\n", b""] } else { [parts[0], text, b"\n"] };
+                } else if let Some(text) = piece.strip_suffix(b"\r") {
+                    has_cr = true;
+                    parts[1] = text;
+                }
+            }
+            for part in parts {
+                digest.update(part);
+                if let Some(leaf) = &mut leaf {
+                    leaf.update(part);
+                }
+                if self.raw.len() + part.len() <= MAX_READ {
+                    self.raw.extend_from_slice(part);
+                } else {
+                    line.fits = false;
+                    line.has_nul |= part.contains(&0);
+                }
             }
             self.input.consume(taken);
         }
+        line.has_nul |= self.raw.contains(&0);
+        let line_ends = (self.number == 0 && self.has_crlf).then_some(Damage::CarriageReturns);
+        begin.into_iter().chain(line_ends).for_each(|damage| self.damage(damage));
         self.leaf = leaf.filter(|_| read);
         Ok(read.then(|| (line, hex(&digest.finalize()))))
     }
@@ -180,7 +226,7 @@ impl<R: BufRead> Reader<R> {
         if self.run.as_ref().is_some_and(|run| *run != record.run) {
             self.flaw(Flaw::AnotherRun { line });
             if !self.ended {
-                self.flaw(Flaw::Unfinished { line: line - 1 });
+                self.flaw(Flaw::Unfinished { line: line - 1, is_running: Some(false) });
             }
             self.next_seq = 0;
             self.prev = NOTHING_BEFORE.to_owned();
@@ -203,6 +249,10 @@ impl<R: BufRead> Reader<R> {
         self.raw.starts_with(begin.as_bytes()) || begin.as_bytes().starts_with(&self.raw)
     }
 
+    fn damage(&mut self, damage: Damage) {
+        self.flaw(Flaw::Damaged { line: self.number + 1, damage });
+    }
+
     fn flaw(&mut self, flaw: Flaw) {
         if self.flaws.len() < MAX_FLAWS {
             self.flaws.push(flaw);
@@ -218,6 +268,48 @@ struct Line {
     whole: bool,
     /// All of it was kept.
     fits: bool,
+    /// A NUL byte is in it.
+    has_nul: bool,
+}
+
+/// How files begin that something innocent was done to.
+const DAMAGES: [(&[u8], Damage); 5] = [
+    (b"\xef\xbb\xbf", Damage::ByteOrderMark),
+    (b"\x1f\x8b", Damage::Compressed("gzip", "zcat")),
+    (b"\x28\xb5\x2f\xfd", Damage::Compressed("zstd", "zstdcat")),
+    (b"\xfd7zXZ\0", Damage::Compressed("xz", "xzcat")),
+    (b"BZh", Damage::Compressed("bzip2", "bzcat")),
+];
+
+/// What was done to a file, and no sign of somebody who hides something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Damage {
+    /// It was compressed by the first, and the second takes that back.
+    Compressed(&'static str, &'static str),
+    /// A byte order mark was put in front. It is passed over.
+    ByteOrderMark,
+    /// Line ends were made CR LF. They are read as LF.
+    CarriageReturns,
+    /// NUL bytes are where lines were.
+    NulBytes,
+}
+
+impl fmt::Display for Damage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Damage::Compressed(by, undo) => {
+                write!(f, "the file is compressed ({by}): {undo} FILE | exeat audit verify -")
+            }
+            Damage::ByteOrderMark => f.write_str(
+                "the file starts with a byte order mark, which an editor adds: tail -c +4 FILE takes it away",
+            ),
+            Damage::CarriageReturns => f.write_str(
+                "the line ends were made CR LF, as a transfer in text mode does: tr -d '\\r' < FILE takes that back",
+            ),
+            Damage::NulBytes => f.write_str("NUL bytes, as after a power cut: what was in their place is lost"),
+        }
+    }
 }
 
 impl<R: BufRead> Iterator for Reader<R> {
@@ -232,7 +324,7 @@ impl<R: BufRead> Iterator for Reader<R> {
                     self.done = true;
                     self.raw.clear();
                     if !self.ended {
-                        self.flaw(Flaw::Unfinished { line: self.number });
+                        self.flaw(Flaw::Unfinished { line: self.number, is_running: self.is_running });
                     }
                     return None;
                 }
@@ -243,8 +335,13 @@ impl<R: BufRead> Iterator for Reader<R> {
             };
             self.number += 1;
             let number = self.number;
-            if !line.whole {
+            if !line.whole && !line.has_nul {
                 self.flaw(Flaw::Cut { line: number });
+            }
+            if number == 1 && self.flaws.iter().any(Flaw::is_compressed) {
+                // What follows is no text.
+                self.done = true;
+                return None;
             }
             let record = if line.fits {
                 Record::parse_as(self.schema, self.raw())
@@ -258,6 +355,11 @@ impl<R: BufRead> Iterator for Reader<R> {
                     return Some(Ok(record));
                 }
                 Err(_) if !line.whole && line.fits && self.begins_as_a_line() => {} // told above
+                Err(_) if line.has_nul => {
+                    if !std::mem::replace(&mut self.has_nul, true) {
+                        self.flaw(Flaw::Damaged { line: number, damage: Damage::NulBytes });
+                    }
+                }
                 Err(why) => self.flaw(Flaw::Malformed { line: number, why }),
             }
             self.next_seq = self.next_seq.wrapping_add(1);
@@ -280,6 +382,15 @@ pub enum Flaw {
     Unfinished {
         /// The last line.
         line: u64,
+        /// Whether its writer is still there, where that is known.
+        is_running: Option<bool>,
+    },
+    /// Something innocent was done to the file.
+    Damaged {
+        /// From this line on.
+        line: u64,
+        /// What.
+        damage: Damage,
     },
     /// A line that is no record of a schema known here.
     Malformed {
@@ -314,13 +425,28 @@ pub enum Flaw {
     },
 }
 
+impl Flaw {
+    fn is_compressed(&self) -> bool {
+        matches!(self, Flaw::Damaged { damage: Damage::Compressed(..), .. })
+    }
+}
+
 impl fmt::Display for Flaw {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Flaw::Cut { line } => write!(f, "line {line} was cut off"),
-            Flaw::Unfinished { line } => {
-                write!(f, "unfinished: no `run_end` after line {line} (still running, killed, or cut off)")
+            Flaw::Unfinished { line, is_running } => {
+                let (word, why) = match is_running {
+                    Some(true) => ("running", ""),
+                    Some(false) => ("unfinished", " (killed, or cut off)"),
+                    None => ("unfinished", " (still running, killed, or cut off)"),
+                };
+                write!(f, "{word}: no `run_end` after line {line}{why}")
             }
+            Flaw::Damaged { line, damage: damage @ Damage::NulBytes } => {
+                write!(f, "from line {line} on: {damage}")
+            }
+            Flaw::Damaged { damage, .. } => damage.fmt(f),
             Flaw::Malformed { line, why } => write!(f, "line {line} is no record: {why}"),
             Flaw::Gap { line, expected, found } => {
                 write!(
@@ -331,7 +457,12 @@ impl fmt::Display for Flaw {
             Flaw::Chain { line } => {
                 write!(f, "line {line} was not written after the line that stands before it")
             }
-            Flaw::AnotherRun { line } => write!(f, "line {line} begins the record of another run"),
+            Flaw::AnotherRun { line } => write!(
+                f,
+                "line {line} begins the record of another run: head -n {} FILE is the first record, tail -n +{line} FILE \
+                 the second",
+                line - 1
+            ),
             Flaw::AfterEnd { line } => write!(f, "line {line} stands after the end of its run"),
         }
     }
@@ -442,8 +573,15 @@ impl Record {
 
     /// Reads one line of this schema.
     pub(crate) fn parse_as(schema: &str, line: &[u8]) -> Result<Record, String> {
-        let record: Record =
-            serde_json::from_slice(line).map_err(|error| escape(error.to_string().as_bytes(), 160))?;
+        let record: Record = serde_json::from_slice(line).map_err(|error| match error.classify() {
+            serde_json::error::Category::Data => {
+                // The line that it names is always 1.
+                let text = error.to_string();
+                let text = text.rsplit_once(" at line ").map_or(text.as_str(), |(text, _)| text);
+                escape(text.as_bytes(), 160)
+            }
+            _ => format!("it is not JSON from byte {} on", error.column().max(1)),
+        })?;
         if record.schema != schema {
             return Err(format!("its schema is `{}`", escape(record.schema.as_bytes(), 40)));
         }

@@ -353,7 +353,7 @@ impl<'a> Replay<'a> {
             })
         });
         let value = json!({
-            "schema": 1, "same": self.same, "now_denied": self.now_denied, "now_allowed": self.now_allowed,
+            "schema": 1, "signature": "not checked", "same": self.same, "now_denied": self.now_denied, "now_allowed": self.now_allowed,
             "otherwise": self.otherwise, "unchecked": self.unchecked, "unjudged": self.unjudged,
             "unlisted": self.beyond, "differences": all.collect::<Vec<_>>(),
         });

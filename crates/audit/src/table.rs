@@ -195,6 +195,7 @@ pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
             "denied": end.and_then(|end| end.denied),
             "would_deny": end.and_then(|end| end.would_deny),
             "problem": run.problem,
+            "signature": "not checked",
         });
         out.write_all(if at == 0 { b"\n  " } else { b",\n  " })?;
         ascii_json(out, &value.to_string())?;

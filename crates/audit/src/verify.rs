@@ -9,8 +9,10 @@ use std::fs::OpenOptions;
 use std::io::{self, BufRead, Read as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use exeat_policy::Verdict;
+use jiff::{SignedDuration, Timestamp};
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
@@ -24,6 +26,12 @@ use crate::{Counts, RunId, VerifyingKey, hex, sha256_hex};
 
 /// Findings that are told one by one; the rest is counted.
 const MAX_FINDINGS: usize = 32;
+
+/// Clocks that differ by more than this between two lines stepped.
+const STEP: Duration = Duration::from_secs(2);
+
+/// A run is named before its first line, and no longer before than this.
+const NAMED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Policies of one record that are looked at: those that a proxy read again, and the first.
 const MAX_POLICIES: usize = 256;
@@ -51,6 +59,10 @@ pub struct Report {
     pub span: Option<(String, String)>,
     /// The policies that decided, in the order in which they came to hold.
     pub policies: Vec<Stored>,
+    /// What is odd, and proves nothing.
+    pub notes: Vec<Note>,
+    /// Notes beyond these.
+    pub more_notes: u64,
     /// What is wrong.
     pub findings: Vec<Finding>,
     /// Findings beyond these.
@@ -141,6 +153,12 @@ impl Report {
         } else {
             Standing::Unfinished
         }
+    }
+
+    /// The lines that no good checkpoint covers, where nothing else is wrong: the first and the last.
+    pub fn unsigned_tail(&self) -> Option<(u64, u64)> {
+        let is_tail = self.standing() == Standing::Unfinished && self.covered < self.lines;
+        is_tail.then_some((self.covered + 1, self.lines))
     }
 
     fn find(&mut self, finding: Finding) {
@@ -264,6 +282,57 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Something odd that proves nothing: clocks are set, and machines sleep. Lines count from 1.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Note {
+    /// The line.
+    pub line: u64,
+    /// What is odd about it.
+    pub odd: Odd,
+}
+
+/// What is odd about a line's time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Odd {
+    /// The clock on the wall went on by so much more than the one that only runs on.
+    Step(SignedDuration),
+    /// The run was named so much earlier.
+    Name(SignedDuration),
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (line, sign) = (self.line, |by: &SignedDuration| if by.is_negative() { '-' } else { '+' });
+        match &self.odd {
+            Odd::Step(by) => write!(
+                f,
+                "line {line}: the clock stepped by {}{}{}",
+                sign(by),
+                words(by),
+                if by.is_negative() { "" } else { ", or the machine slept" }
+            ),
+            Odd::Name(by) => write!(
+                f,
+                "line {line}: its time is {}{} from the time that the run's name has",
+                sign(by),
+                words(by)
+            ),
+        }
+    }
+}
+
+/// A time in the largest unit that fits, such as `21 d`.
+fn words(by: &SignedDuration) -> String {
+    let seconds = by.unsigned_abs().as_secs();
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
 /// Looks at a record. With `path` the policies beside it are compared as well.
 ///
 /// # Errors
@@ -281,6 +350,8 @@ pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -
             unknown_keys: BTreeSet::new(),
             span: None,
             policies: Vec::new(),
+            notes: Vec::new(),
+            more_notes: 0,
             findings: Vec::new(),
             more: 0,
             ending: Ending::Unfinished,
@@ -291,6 +362,8 @@ pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -
         policies: Vec::new(),
         is_signed_early: false,
         tail: Tail::default(),
+        clock: None,
+        is_over: false,
     };
     while let Some(record) = reader.next() {
         let record = record?;
@@ -331,6 +404,10 @@ struct Verifier<'a> {
     /// The first lines were signed before anything was decided. exeat 0.1 did not do that, and signed later.
     is_signed_early: bool,
     tail: Tail,
+    /// The line before: its time on the wall, and since the run began.
+    clock: Option<(Timestamp, Duration)>,
+    /// Another run's record begins: what follows is not looked at.
+    is_over: bool,
 }
 
 /// The lines after the last good checkpoint.
@@ -363,7 +440,14 @@ impl Verifier<'_> {
     /// What the reader has found since.
     fn flaws<R: BufRead>(&mut self, reader: &Reader<R>) {
         for flaw in reader.flaws().get(self.told..).unwrap_or_default() {
+            if self.is_over {
+                break;
+            }
             match flaw {
+                Flaw::AnotherRun { .. } => {
+                    self.report.find(Finding::Line(flaw.clone()));
+                    self.is_over = true;
+                }
                 Flaw::Cut { .. } => self.report.ending = Ending::MidLine,
                 Flaw::Unfinished { .. } => {}
                 Flaw::Chain { line } => self.report.find(Finding::Changed { line: *line }),
@@ -371,7 +455,9 @@ impl Verifier<'_> {
             }
         }
         self.told = reader.flaws().len();
-        self.report.more = self.report.more.max(reader.more_flaws());
+        if !self.is_over {
+            self.report.more = self.report.more.max(reader.more_flaws());
+        }
     }
 
     fn record<R: BufRead>(&mut self, reader: &Reader<R>, record: &Record) {
@@ -379,7 +465,11 @@ impl Verifier<'_> {
             // Cut in front of its line feed, it can still be read; it is no line for all that.
             return;
         }
+        if self.is_over {
+            return;
+        }
         let line = reader.number();
+        self.clock(line, record);
         let ts = escape(record.ts.as_bytes(), 64);
         match &mut self.report.span {
             Some((_, last)) => *last = ts,
@@ -416,6 +506,36 @@ impl Verifier<'_> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// Compares the clock on the wall with the one that only runs on, and the first line with the name of its run.
+    fn clock(&mut self, line: u64, record: &Record) {
+        let Ok(now) = record.ts.parse::<Timestamp>() else { return };
+        let mono = Duration::from_micros(record.mono_us);
+        let before = self.clock.replace((now, mono));
+        let Some((then, mono_then)) = before else {
+            let made = record.run.parse().ok().and_then(|run: RunId| Timestamp::try_from(run.made()).ok());
+            if let Some(by) =
+                made.map(|made| now.duration_since(made)).filter(|by| by.unsigned_abs() > NAMED_WITHIN)
+            {
+                self.note(Note { line, odd: Odd::Name(by) });
+            }
+            return;
+        };
+        let ran = SignedDuration::try_from(mono.saturating_sub(mono_then)).unwrap_or(SignedDuration::MAX);
+        let by = now.duration_since(then).saturating_sub(ran);
+        // A clock that is put right little by little is slower or faster by 0.05 % (adjtime(3)).
+        if by.unsigned_abs() > STEP + ran.unsigned_abs() / 1000 {
+            self.note(Note { line, odd: Odd::Step(by) });
+        }
+    }
+
+    fn note(&mut self, note: Note) {
+        if self.report.notes.len() < MAX_FINDINGS {
+            self.report.notes.push(note);
+        } else {
+            self.report.more_notes += 1;
         }
     }
 

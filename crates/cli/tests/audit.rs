@@ -287,3 +287,105 @@ fn l17_a_list_shows_what_only_report_mode_let_through() {
     let (_, out, _) = audit(&home, &["list", "--denied"]);
     assert!(out.contains("reported") && !out.contains("clean"), "{out}");
 }
+
+#[test]
+fn l17_verify_ends_with_totals_and_shows_what_is_not_whole() {
+    let home = Home::new();
+    let [one, two, _] = three(&home);
+    let vkey = own_key(&home).verifying().to_string();
+    let (exit, out, _) = audit(&home, &["verify", "--all"]);
+    let totals = format!(
+        "3 whole, 0 not whole, signed by {vkey}\n3 policies are not stored beside the records: not compared\n"
+    );
+    assert_eq!((exit, out.as_str()), (0, totals.as_str()));
+    let (exit, out, _) = audit(&home, &["verify", one.to_str().unwrap()]);
+    assert!(exit == 0 && out.contains(": whole: ") && out.contains("\n1 whole, 0 not whole"), "{out}");
+
+    let text = fs::read_to_string(&two).unwrap();
+    fs::write(&two, text.replacen("two.example.com", "own.example.com", 1)).unwrap();
+    let (exit, out, _) = audit(&home, &["verify", "--all"]);
+    assert_eq!(exit, 1);
+    assert!(out.starts_with(&format!("`{}`: NOT WHOLE\n", two.display())), "{out}");
+    assert!(out.contains("\n2 whole, 1 not whole, signed by ") && !out.contains(name_of(&one)), "{out}");
+}
+
+#[test]
+fn l17_an_unknown_key_is_125_whether_or_not_there_are_keys() {
+    let home = Home::new();
+    let [one, ..] = three(&home);
+    let one = one.to_str().unwrap();
+    let other = Home::new();
+    let stranger = own_key(&other).verifying().to_string();
+    let (exit, out, _) = audit(&home, &["verify", one, "--key", &stranger]);
+    assert!(
+        exit == 125 && out.contains("not proved: signed by") && out.contains("1 not proved"),
+        "{exit} {out}"
+    );
+    let (exit, ..) = audit(&other, &["verify", one]);
+    assert_eq!(exit, 125);
+    // What is damaged is damaged, whoever signed it.
+    let text = fs::read_to_string(one).unwrap();
+    fs::write(one, text.replacen("one.example.com", "own.example.com", 1)).unwrap();
+    assert_eq!(audit(&home, &["verify", one, "--key", &stranger]).0, 1);
+}
+
+#[test]
+fn l17_another_key_than_the_own_one_is_said() {
+    let home = Home::new();
+    let [one, two, _] = three(&home);
+    let own = own_key(&home);
+    let state = home.0.join(".local/state/exeat");
+    // Somebody who can write there has added a key, and signed a record with it.
+    let other = Home::new();
+    let stranger = own_key(&other);
+    let mut run = Run::new("import").reaches("one.example.com:443", 1);
+    run.run = name_of(&one).parse().unwrap();
+    let forged = run.record(&other);
+    fs::copy(&forged, &one).unwrap();
+    fs::write(state.join("audit.pub"), format!("{}\n{}\n", own.verifying(), stranger.verifying())).unwrap();
+    let (exit, out, _) = audit(&home, &["verify", one.to_str().unwrap()]);
+    let said = format!("note: signed by another key than audit.key: {}", stranger.verifying().key_id());
+    assert!(exit == 0 && out.contains(&said), "{out}");
+    let (_, out, _) = audit(&home, &["verify", "--all"]);
+    let totals = format!("{} (1) (another key than audit.key)", stranger.verifying());
+    assert!(out.contains(&totals), "{out}");
+    let value = json(&home, &["verify", "--json", two.to_str().unwrap()]);
+    assert_eq!(value["other_key_than_own"], false);
+
+    fs::write(state.join("audit.pub"), "nonsense\n").unwrap();
+    let (exit, _, said) = audit(&home, &["verify", two.to_str().unwrap()]);
+    assert!(exit == 2 && said.contains("exeat/audit.pub`"), "{said}");
+}
+
+#[test]
+fn l17_readers_say_that_they_check_no_signature() {
+    let home = Home::new();
+    three(&home);
+    home.file("policy.toml", "[network]\nallow = [\"three.example.com:443\"]\n");
+    let baseline = runs(&home);
+    for command in [
+        &["show"][..],
+        &["show", "--json"],
+        &["summary"],
+        &["list"],
+        &["export"],
+        &["learn"],
+        &["lock"],
+        &["replay", "--policy", "policy.toml"],
+        &["diff", baseline.to_str().unwrap()],
+    ] {
+        let (_, out, said) = audit(&home, command);
+        assert!(said.contains("signature: not checked here (verify)\n"), "{command:?}: {said}");
+        assert!(!out.contains("whole") && !said.contains("whole"), "{command:?}: {out}{said}");
+    }
+    for command in [
+        &["summary", "--format", "json"][..],
+        &["replay", "--policy", "policy.toml", "--format", "json"],
+        &["diff", baseline.to_str().unwrap(), "--format", "json"],
+    ] {
+        assert_eq!(json(&home, command)["signature"], "not checked", "{command:?}");
+    }
+    assert_eq!(json(&home, &["list", "--json"])[0]["signature"], "not checked");
+    let (_, out, said) = audit(&home, &["verify"]);
+    assert!(!said.contains("not checked") && out.contains("whole"), "{out}{said}");
+}

@@ -91,7 +91,7 @@ fn a06_tampering_shows() {
     assert_eq!(headless, [Flaw::Gap { line: 1, expected: 0, found: 1 }, Flaw::Chain { line: 1 }]);
 
     let tailless = flaws_of(|lines| drop(lines.pop()));
-    assert_eq!(tailless, [Flaw::Unfinished { line: 6 }]);
+    assert_eq!(tailless, [Flaw::Unfinished { line: 6, is_running: None }]);
 
     let doubled = flaws_of(|lines| lines.push(lines[6].clone()));
     assert!(doubled.contains(&Flaw::AfterEnd { line: 8 }), "{doubled:?}");

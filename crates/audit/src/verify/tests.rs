@@ -349,3 +349,128 @@ fn l17_unsigned_lines_are_told_from_a_killed_run() {
     let report = look(&rechained(&less));
     assert!(report.findings.contains(&Finding::Unsigned { from: 3, to: less.len() as u64 }), "{report:#?}");
 }
+
+/// The text of each finding.
+fn findings(bytes: &[u8]) -> Vec<String> {
+    let report = look(bytes);
+    assert_eq!(report.standing(), Standing::Tampered, "{report:#?}");
+    report.findings.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn l17_innocent_damage_is_named_with_its_cure() {
+    let dir = Dir::new();
+    let bytes = record(&dir, 200);
+    let text = String::from_utf8(bytes.clone()).unwrap();
+    assert_eq!(
+        findings(&[b"\xef\xbb\xbf", &bytes[..]].concat()),
+        ["the file starts with a byte order mark, which an editor adds: tail -c +4 FILE takes it away"]
+    );
+    let crlf = text.replace('\n', "\r\n");
+    let cured =
+        "the line ends were made CR LF, as a transfer in text mode does: tr -d '\\r' < FILE takes that back";
+    assert_eq!(findings(crlf.as_bytes()), [cured]);
+    // However the file is cut into pieces that are read at once.
+    for room in [1, 2, 3, 100] {
+        let input = std::io::BufReader::with_capacity(room, crlf.as_bytes());
+        let report = verify(input, None, &[key(1).verifying().clone()]).unwrap();
+        assert_eq!(report.findings.len(), 1, "{room}: {:?}", report.findings);
+    }
+    for (magic, undo) in [
+        (&b"\x1f\x8b\x08\0\n\n\n"[..], "(gzip): zcat FILE |"),
+        (b"\x28\xb5\x2f\xfd\x01", "(zstd): zstdcat FILE |"),
+        (b"\xfd7zXZ\0", "(xz): xzcat FILE |"),
+        (b"BZh91AY", "(bzip2): bzcat FILE |"),
+    ] {
+        let found = findings(magic);
+        assert!(found.len() == 1 && found[0].contains(undo), "{found:?}");
+    }
+}
+
+#[test]
+fn l17_nul_bytes_are_told_from_an_edit() {
+    let dir = Dir::new();
+    let lines = lines(&record(&dir, 30));
+    let at_end = [lines[..20].concat(), vec![0; 20_000]].concat();
+    assert_eq!(
+        findings(&at_end),
+        ["from line 21 on: NUL bytes, as after a power cut: what was in their place is lost"]
+    );
+    let between = [lines[..20].concat(), vec![0; 600], lines[21..].concat()].concat();
+    let found = findings(&between);
+    assert!(found[0].starts_with("from line 21 on: NUL bytes"), "{found:?}");
+}
+
+#[test]
+fn l17_two_records_in_one_file_are_told_apart() {
+    let dir = Dir::new();
+    let first = record(&dir, 3);
+    let both = [first.clone(), record(&dir, 3)].concat();
+    let line = lines(&first).len();
+    let said = format!(
+        "line {} begins the record of another run: head -n {line} FILE is the first record, tail -n +{} FILE the second",
+        line + 1,
+        line + 1
+    );
+    assert_eq!(findings(&both), [said]);
+    assert_eq!(look(&both).covered, line as u64, "the first one is whole and signed");
+}
+
+#[test]
+fn l17_what_is_not_json_is_said_without_a_second_line_number() {
+    let dir = Dir::new();
+    let mut lines = lines(&record(&dir, 3));
+    lines[2] = b"garbage\n".to_vec();
+    let found = findings(&lines.concat());
+    assert_eq!(found[0], "line 3 is no record: it is not JSON from byte 1 on");
+}
+
+/// A run that was named a second before 2026-11-21 10:20:32 UTC.
+const RUN: &str = "01M7YSYCCR0000000000000000";
+
+/// A record whose lines have these times, on the wall and since the run began, in seconds.
+fn timed(dir: &Dir, times: &[(i64, i64)]) -> Vec<u8> {
+    let lines = lines(&record(dir, times.len() as u64));
+    let start: Timestamp = "2026-11-21T10:20:32Z".parse().unwrap();
+    let timed = lines.iter().zip(times).map(|(line, (wall, mono))| {
+        let mut value: serde_json::Value = serde_json::from_slice(line).unwrap();
+        value["ts"] = (start + SignedDuration::from_secs(*wall)).to_string().into();
+        value["mono_us"] = (mono * 1_000_000).into();
+        value["run"] = RUN.into();
+        format!("{value}\n").into_bytes()
+    });
+    timed.collect::<Vec<_>>().concat()
+}
+
+#[test]
+fn l17_a_clock_that_steps_is_noted_with_the_line() {
+    let dir = Dir::new();
+    let noted = |times: &[(i64, i64)]| -> Vec<String> {
+        look(&timed(&dir, times)).notes.iter().map(ToString::to_string).collect()
+    };
+    let day = 86_400;
+    assert!(noted(&[(0, 0), (1, 1), (3600, 3600), (10 * day, 10 * day + 400)]).is_empty());
+    assert_eq!(
+        noted(&[(0, 0), (1, 1), (1 - 21 * day, 1), (2 - 21 * day, 2)]),
+        ["line 3: the clock stepped by -21 d"]
+    );
+    assert_eq!(
+        noted(&[(0, 0), (28_801, 1), (28_802, 2)]),
+        ["line 2: the clock stepped by +8 h, or the machine slept"]
+    );
+    assert_eq!(
+        noted(&[(-3 * day, 0), (1 - 3 * day, 1)]),
+        ["line 1: its time is -2 d from the time that the run's name has"]
+    );
+}
+
+#[test]
+fn l17_an_unsigned_tail_is_neither_praised_nor_blamed() {
+    let dir = Dir::new();
+    let lines = lines(&record(&dir, 200));
+    let report = look(&lines[..150].concat());
+    let tail = Some((report.covered + 1, 150));
+    assert_eq!((report.standing(), report.unsigned_tail()), (Standing::Unfinished, tail));
+    assert!(report.covered > 100, "a checkpoint stands for these");
+    assert_eq!(look(&lines.concat()).unsigned_tail(), None);
+}

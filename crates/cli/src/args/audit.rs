@@ -466,7 +466,7 @@ Examples:
   exeat audit show --last --since 2h --via direct
   exeat audit show --follow --verdict deny
 
-Exit codes: 0 the record is whole so far, 1 it is damaged, 2 bad input.";
+Exit codes: 0 no damage found (signatures: exeat audit verify), 1 it is damaged, 2 bad input.";
 
 const SUMMARY_EXAMPLES: &str = "\
 Examples:
@@ -476,7 +476,7 @@ Examples:
   exeat audit summary run.jsonl --format github >> \"$GITHUB_STEP_SUMMARY\"
   exeat audit summary --format json | jq -r '.unused_rules[]'
 
-Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
+Exit codes: 0 no damage found (signatures: exeat audit verify), 1 a record is damaged, 2 bad input.";
 const VERIFY_EXAMPLES: &str = "\
 Examples:
   exeat audit verify
@@ -544,11 +544,11 @@ Examples:
   exeat audit export --ocsf 1.1 01JD8Z3V5Q run.jsonl
   tail -c +1 -f run.jsonl | exeat audit export - | send-to-siem
 
-Exit codes: 0 the records are whole so far, 1 one is damaged, 2 bad input.";
+Exit codes: 0 no damage found (signatures: exeat audit verify), 1 a record is damaged, 2 bad input.";
 
 const REPORT_EXAMPLES: &str = "\
 Examples:
   exeat audit report -o report.html
   exeat audit report -o - 01JD8Z3V5Q run.jsonl > report.html
 
-Exit codes: 0 the records are whole so far, 1 one is damaged (the page says so), 2 bad input.";
+Exit codes: 0 no damage found, 1 a record is damaged (the page says so), 2 bad input.";

@@ -45,6 +45,9 @@ pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
         DiffFormat::Json => Form::Json,
         DiffFormat::Markdown => Form::Markdown,
     };
+    if !matches!(args.format, DiffFormat::Json) {
+        super::note_signature();
+    }
     let mut out = Out::new();
     let shown = diff.write(form, &mut out);
     out.finish(shown)

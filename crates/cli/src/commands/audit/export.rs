@@ -33,5 +33,8 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
         }
         damaged |= super::is_damaged(&reader);
     }
+    if !selected.found.is_empty() {
+        super::note_signature();
+    }
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }

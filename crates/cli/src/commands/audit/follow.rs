@@ -58,6 +58,7 @@ fn show(
     if args.json {
         super::note_flaws(source, &reader);
     }
+    super::note_signature();
     Ok(if super::is_damaged(&reader) { Exit::No } else { Exit::Yes })
 }
 

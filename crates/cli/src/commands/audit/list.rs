@@ -34,6 +34,9 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     {
         crate::stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
     }
+    if !args.json && !runs.is_empty() {
+        super::note_signature();
+    }
     Ok(exit)
 }
 

@@ -47,5 +47,8 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         }
         damaged |= super::is_damaged(&reader);
     }
+    if !sources.is_empty() {
+        super::note_signature();
+    }
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }

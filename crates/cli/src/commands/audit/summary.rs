@@ -47,6 +47,9 @@ pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
         SummarySort::Failed => Sort::Failed,
         SummarySort::Attempts => Sort::Attempts,
     };
+    if !matches!(args.format, SummaryFormat::Json) && !selected.found.is_empty() {
+        super::note_signature();
+    }
     let mut out = Out::new();
     let shown = summary::write(&summary, form, sort, &mut out);
     out.finish(shown)

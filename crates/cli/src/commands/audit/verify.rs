@@ -1,5 +1,6 @@
 //! `exeat audit verify`: whether records are whole. What that takes is `exeat_audit::verify`'s.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
@@ -19,31 +20,116 @@ use crate::machine::Machine;
 use crate::render::{Paint, printable};
 use crate::stdio;
 
-/// Looks at each record, and says what it found.
+/// Verifies each record. Prints those that are not whole, or the only one, and then how many of which kind there are.
 pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     let keys = keys(&args.key)?;
-    let mut worst = Exit::Yes;
+    // With keys that were named nobody asks which one is the user's.
+    let own = if args.key.is_empty() { signing_key()? } else { None };
     let selected = select(&args.records)?;
-    for source in selected.found.iter().map(|found| &found.source) {
+    let mut totals = Totals { has_differing: selected.has_differing(), ..Totals::default() };
+    let alone = selected.found.len() == 1;
+    for found in &selected.found {
+        let source = &found.source;
         let report = look(source, &keys)?;
-        let exit = match report.standing() {
-            Standing::Whole => Exit::Yes,
-            // With a key of ours at hand, another's is as good as none.
-            Standing::UnknownKey if keys.is_empty() => Exit::CouldNot,
-            _ => Exit::No,
-        };
-        worst = match (worst, exit) {
-            (Exit::No, _) | (_, Exit::No) => Exit::No,
-            (Exit::CouldNot, _) | (_, Exit::CouldNot) => Exit::CouldNot,
-            _ => Exit::Yes,
-        };
-        let text = match args.json {
-            true => format!("{}\n", as_json(source, &report)),
-            false => words(source, &report, paint),
-        };
-        stdio::out(&text, args.json)?;
+        let is_other_key = own.as_ref().zip(report.key.as_ref()).is_some_and(|(own, key)| own != key);
+        totals.add(&report, is_other_key);
+        if args.json {
+            stdio::out(&format!("{}\n", as_json(source, &report, is_other_key)), true)?;
+        } else if alone || report.standing() != Standing::Whole || !report.notes.is_empty() {
+            stdio::out(&words(source, &report, is_other_key, paint), false)?;
+        }
     }
-    Ok(if selected.has_differing() { Exit::No } else { worst })
+    if !args.json {
+        stdio::out(&totals.words(), false)?;
+    }
+    Ok(totals.exit())
+}
+
+/// What came of all records.
+#[derive(Default)]
+struct Totals {
+    whole: u64,
+    not_proved: u64,
+    not_whole: u64,
+    /// The keys that signed whole records, as they are printed, each with how many and whether it is the user's.
+    keys: BTreeMap<String, (u64, bool)>,
+    /// Policies that could not be compared with whole records.
+    not_compared: u64,
+    /// Whether two records of one run differ.
+    has_differing: bool,
+}
+
+impl Totals {
+    fn add(&mut self, report: &Report, is_other_key: bool) {
+        match report.standing() {
+            Standing::Whole => {
+                self.whole += 1;
+                let missing = report.policies.iter().filter(|policy| policy.beside == Beside::Missing);
+                self.not_compared += missing.count() as u64;
+                if let Some(key) = &report.key {
+                    self.keys.entry(key.to_string()).or_insert((0, is_other_key)).0 += 1;
+                }
+            }
+            Standing::UnknownKey => self.not_proved += 1,
+            Standing::Unfinished | Standing::Tampered => self.not_whole += 1,
+        }
+    }
+
+    fn exit(&self) -> Exit {
+        if self.not_whole > 0 || self.has_differing {
+            Exit::No
+        } else if self.not_proved > 0 {
+            Exit::CouldNot
+        } else {
+            Exit::Yes
+        }
+    }
+
+    fn words(&self) -> String {
+        let mut text = format!("{} whole, {} not whole", grouped(self.whole), grouped(self.not_whole));
+        if self.not_proved > 0 {
+            let _ = write!(text, ", {} not proved", grouped(self.not_proved));
+        }
+        let several = self.keys.len() > 1;
+        for (at, (key, (count, is_other))) in self.keys.iter().enumerate() {
+            let _ = write!(text, "{}{key}", if at == 0 { ", signed by " } else { " and " });
+            if several {
+                let _ = write!(text, " ({})", grouped(*count));
+            }
+            if *is_other {
+                text.push_str(" (another key than audit.key)");
+            }
+        }
+        text.push('\n');
+        if self.not_compared > 0 {
+            let plural = if self.not_compared == 1 { "y is" } else { "ies are" };
+            let _ = writeln!(
+                text,
+                "{} polic{plural} not stored beside the records: not compared",
+                grouped(self.not_compared)
+            );
+        }
+        text
+    }
+}
+
+/// A number for people, with a space between thousands.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(' ');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The key that signs this user's records today, where it can be read.
+fn signing_key() -> Result<Option<VerifyingKey>, Failure> {
+    let path = own(&place_of(&Machine::here()?)?)?.key_path();
+    Ok(SigningKey::load(&path).ok().map(|key| key.verifying().clone()))
 }
 
 /// What came of one record.
@@ -89,7 +175,7 @@ fn own_keys(place: &Place) -> Result<Vec<VerifyingKey>, KeyError> {
     Ok(keys)
 }
 
-fn words(source: &Source, report: &Report, paint: Paint) -> String {
+fn words(source: &Source, report: &Report, is_other_key: bool, paint: Paint) -> String {
     let lines = |count: u64| format!("{count} line{}", if count == 1 { "" } else { "s" });
     let mut text = format!("{}: ", printable(&source.to_string()));
     let _ = match report.standing() {
@@ -126,10 +212,20 @@ fn words(source: &Source, report: &Report, paint: Paint) -> String {
             0 => writeln!(text, "  no line is covered by a good signature"),
             covered => writeln!(text, "  lines 1 to {covered} are whole and signed"),
         };
-        if report.covered < report.lines && report.standing() == Standing::Unfinished {
-            let (from, to) = (report.covered + 1, report.lines);
-            let _ = writeln!(text, "  unsigned tail: nothing speaks against, or for, lines {from} to {to}");
-        }
+    }
+    if let Some((first, last)) = report.unsigned_tail() {
+        let lines = if first == last { format!("line {last}") } else { format!("lines {first} to {last}") };
+        let _ = writeln!(text, "  unsigned tail: nothing speaks against, or for, {lines}");
+    }
+    if is_other_key {
+        let key = report.key.as_ref().map(VerifyingKey::key_id).unwrap_or_default();
+        let _ = writeln!(text, "  {}: signed by another key than audit.key: {key}", paint.odd("note"));
+    }
+    for note in &report.notes {
+        let _ = writeln!(text, "  {}: {note}", paint.odd("note"));
+    }
+    if report.more_notes > 0 {
+        let _ = writeln!(text, "  {}: and {} more like that", paint.odd("note"), report.more_notes);
     }
     for policy in &report.policies {
         let short = policy.sha256.get(..16).unwrap_or(&policy.sha256);
@@ -166,7 +262,7 @@ fn ending(report: &Report) -> String {
     }
 }
 
-fn as_json(source: &Source, report: &Report) -> serde_json::Value {
+fn as_json(source: &Source, report: &Report, is_other_key: bool) -> serde_json::Value {
     let standing = match report.standing() {
         Standing::Whole => "whole",
         Standing::Unfinished => "unfinished",
@@ -197,7 +293,11 @@ fn as_json(source: &Source, report: &Report) -> serde_json::Value {
         "covered": report.covered,
         "checkpoints": report.checkpoints,
         "key": report.key.as_ref().map(ToString::to_string),
+        "other_key_than_own": is_other_key,
         "unknown_keys": report.unknown_keys,
+        "unsigned_from": report.unsigned_tail().map(|(first, _)| first),
+        "notes": report.notes.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "more_notes": report.more_notes,
         "first": report.span.as_ref().map(|(first, _)| first),
         "last": report.span.as_ref().map(|(_, last)| last),
         "policies": policies.collect::<Vec<_>>(),
