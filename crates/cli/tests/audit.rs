@@ -389,3 +389,22 @@ fn l17_readers_say_that_they_check_no_signature() {
     let (_, out, said) = audit(&home, &["verify"]);
     assert!(!said.contains("not checked") && out.contains("whole"), "{out}{said}");
 }
+
+#[test]
+fn l17_a_run_that_goes_on_has_one_word() {
+    let home = Home::new();
+    let run = RunId::new();
+    let path = runs(&home).join(format!("{run}.jsonl"));
+    let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
+    let log = Log::start_signed(Sink::create_file(&path).unwrap(), header, own_key(&home)).unwrap();
+    log.write(Event::RunStart(RunStart::default())).unwrap();
+    let words = |word: &str| {
+        let (exit, out, _) = audit(&home, &["show"]);
+        assert!(exit == 0 && out.contains(&format!("! {word}: no `run_end` after line ")), "{out}");
+        let (_, out, _) = audit(&home, &["list"]);
+        assert!(out.contains(word), "{out}");
+    };
+    words("running");
+    drop(log);
+    words("unfinished");
+}
