@@ -214,7 +214,9 @@ impl Book {
         let mut is_broken = false;
         for flaw in reader.flaws().get(*known..).unwrap_or_default() {
             match flaw {
-                Flaw::Malformed { line, .. } => self.tell(Told::Malformed { line: *line }),
+                Flaw::Malformed { line, .. } | Flaw::Damaged { line, .. } => {
+                    self.tell(Told::Malformed { line: *line })
+                }
                 Flaw::Chain { line } | Flaw::Gap { line, .. } => {
                     if !is_broken {
                         self.tell(Told::Changed { line: *line });
