@@ -158,11 +158,11 @@ fn from_records(cx: &Cx) {
     let on_443 = format!("{good}:443");
     let record = record_of(&asking(cx, &["--allow", &good], &[&on_443, &format!("{evil}:443")]).run());
     let done = cx.exeat(["audit", "learn", &record]).run();
-    done.exits(0).silent();
+    done.exits(0).says_nothing_more();
     assert_eq!(rules_of(&done.stdout()), [on_443.as_str()]);
     done.shows(&format!("#   \"{evil}:443\",  # 1x default; first"));
     let done = cx.exeat(["audit", "learn", "--denied", "-o", "l.toml", &record]).run();
-    done.exits(0).prints("").silent();
+    done.exits(0).prints("").says_nothing_more();
     let text = fs::read_to_string(cx.dir().join("l.toml")).expect("a policy");
     assert_eq!(rules_of(&text), [on_443, format!("{evil}:443")]);
     cx.exeat(["audit", "learn", "-o", "l.toml", &record]).run().exits(2).says("is there already");

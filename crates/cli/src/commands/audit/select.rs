@@ -205,7 +205,7 @@ fn list(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
         let path = entry.path();
         if entry.file_type()?.is_dir() {
             list(&path, depth + 1, paths)?;
-        } else if path.extension().is_some_and(|extension| extension == "jsonl") {
+        } else if is_record(&path) {
             if paths.len() >= MAX_RECORDS {
                 return Err(io::Error::other(format!("more than {MAX_RECORDS} records")));
             }
@@ -213,6 +213,12 @@ fn list(dir: &Path, depth: usize, paths: &mut Vec<PathBuf>) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// Whether a file has the name of a record. A ledger beside them has lines of another kind.
+fn is_record(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    name.ends_with(".jsonl") && !name.starts_with("ledger-")
 }
 
 /// The newest record that passes. What a preset asked a package manager is a run too, and not what people look for.
