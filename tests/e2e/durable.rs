@@ -16,6 +16,7 @@ use nix::sys::signal::Signal;
 pub(crate) fn cases(list: &mut Cases) {
     list.bridges("durable::a06_a_record_that_is_not_where_it_was_ends", moved_record);
     list.users("durable::a05_a_size_limit_ends_the_record_and_not_exeat", size_limit);
+    list.users("durable::l17_a_record_on_a_full_disk_has_its_end", full_disk);
     list.root("durable::a05_a_disk_that_becomes_read_only", read_only);
     list.once("durable::each_line_is_on_the_disk_where_that_is_asked_for", synced);
     list.bridges("durable::a08_a_flood_of_refusals_is_folded_exactly", flood);
@@ -124,10 +125,56 @@ fn size_limit(cx: &Cx) {
     // Not a part of a line: none was begun that had no room.
     let text = fs::read(done.record_path().expect("a record")).expect("the record");
     assert!(text.len() <= 131_072 && text.ends_with(b"\n"), "{} bytes", text.len());
-    assert_eq!(done.record_so_far().events("decision").len(), served);
+    let log = done.record();
+    let allowed = log.events("decision").into_iter().filter(|it| it["verdict"] == "allow").count();
+    assert_eq!((allowed, log.events("close").len()), (served, served));
+    assert_eq!(log.events("run_end")[0]["errors"], 200 - served as u64);
+    let record = done.record_path().expect("a record").display().to_string();
+    cx.exeat_plain(["audit", "verify", &record]).run().exits(0).shows("whole: ");
     // So small that no sandbox can be made: said, too.
     let run = cx.probing(&[], "ask-all targets").under(["sh", "-c", "ulimit -f 8; exec \"$@\"", "sh"]);
     run.run().exits(125).says("file too large");
+}
+
+/// L17: the disk fills up while the stage runs: nothing new is let out, and what is open has its close, the record its end.
+fn full_disk(cx: &Cx) {
+    let (place, copy) = (cx.home().join("small"), cx.home().join("copy.jsonl"));
+    fs::create_dir(&place).expect("a mount point");
+    let good = cx.good();
+    cx.write("targets", &format!("{good}:7\n").repeat(400));
+    cx.probe();
+    let _ = fs::remove_file(cx.dir().join("go"));
+    let script = format!(
+        "sleep 100 | ./probe hold {good}:7 20 & until test -e go; do sleep 0.02; done; ./probe ask-all targets"
+    );
+    let (record, rule) = (place.join("record.jsonl").display().to_string(), format!("{good}:7"));
+    let after =
+        format!("\"$@\"; code=$?; cp {record} {}; stat -c 'blocks %b' {record}; exit $code", copy.display());
+    let mount = format!("mount -t tmpfs -o size=1m,mode=1777 none {}", place.display());
+    let run = cx.exeat(["run", "--audit", &record, "--allow", &rule, "--", "sh", "-c", &script]);
+    let mut live = run.under(["sh", "-c", &after, "sh"]).in_mounts(&mount).start();
+    live.until_prints("holding 20");
+    let fill = format!("cat /dev/zero >{}/filler", place.display());
+    let pid = live.pid().to_string();
+    Command::new("nsenter").args(["-m", "-t", &pid, "sh", "-c", &fill]).output().expect("nsenter");
+    cx.write("go", "");
+    let done = live.wait();
+    done.exits(0).says("there was no space for more of the record (No space left on device");
+    let said = done.stdout();
+    let answered = |status: &str| said.lines().filter(|line| *line == status).count() as u64;
+    assert!(answered("200") > 10 && answered("503") > 200, "{said}");
+    assert_eq!(answered("200") + answered("503"), 400);
+    let log = AuditLog::read(&copy);
+    let end = log.events("run_end")[0];
+    assert_eq!((&end["allowed"], &end["errors"]), (&(answered("200") + 20).into(), &answered("503").into()));
+    assert_eq!((log.events("close").len() as u64, &end["dropped"]), (answered("200") + 20, &0.into()));
+    assert_eq!(log.events("note")[0]["what"], "no_room");
+    // In blocks of 512 bytes: what was kept for the end is given back.
+    let blocks: u64 =
+        said.lines().find_map(|line| line.strip_prefix("blocks ")?.parse().ok()).expect("a number");
+    let size = fs::metadata(&copy).expect("the copy").len();
+    assert!(blocks * 512 <= size.next_multiple_of(4096), "{blocks} blocks for {size} bytes");
+    cx.exeat_plain(["audit", "verify", &copy.display().to_string()]).run().exits(0).shows("whole: ");
 }
 
 /// While a record is written its disk cannot be made read-only; where the kernel does it after an error, that is a record

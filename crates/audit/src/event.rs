@@ -397,6 +397,18 @@ impl Decision {
     }
 }
 
+impl Decision {
+    /// Whether a connection begins with it that has a close. A late refusal has the address that was dialled.
+    pub(crate) fn opens(&self) -> bool {
+        self.conn.is_some() && self.ip.is_none()
+    }
+
+    /// Whether something may leave because of it.
+    pub(crate) fn lets_out(&self) -> bool {
+        self.conn.is_some() && matches!(self.verdict, Verdict::Allow | Verdict::WouldDeny)
+    }
+}
+
 /// A verdict on a question to the sandbox's name server. Make it with [`Question::new`] and fill in what is known.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -570,6 +582,10 @@ pub enum What {
     PolicyReload,
     /// Somebody else's proxy could not be reached.
     ProxyLost,
+    /// The disk has no space for more than the end of the record: from here on nothing more is let out.
+    NoRoom,
+    /// The file system keeps no space for the end of the record: on a full disk it ends as it stands.
+    NoReserve,
     /// Connections were not served because too many were open at one time; no other line tells of them.
     TurnedAway,
     /// The run has no number in the ledger, or the ledger does not have its start.

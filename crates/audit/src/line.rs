@@ -414,7 +414,7 @@ fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &'a RunEnd) -> Line<'a> {
         would_deny: Some(counts.would_deny),
         errors: Some(counts.errors),
         failed: Some(counts.failed),
-        dropped: Some(end.dropped),
+        dropped: Some(end.dropped.saturating_add(counts.dropped)),
         connections: Some(end.connections),
         ..common
     }

@@ -14,7 +14,7 @@ use jiff::Timestamp;
 use crate::line::{self, MAX_LINE, Position};
 use crate::sink::{Sink, WriteError};
 use crate::tree::Tree;
-use crate::{Event, Header, RunId, SigningKey, hex, sha256_hex};
+use crate::{Event, Header, Note, RunId, SigningKey, What, hex, sha256_hex};
 
 /// Lines after which a checkpoint is written. One takes some 20 microseconds, and as much room as two decisions.
 pub(crate) const CHECKPOINT_EVERY: u64 = 128;
@@ -25,6 +25,15 @@ const CHECKPOINT_AFTER: Duration = Duration::from_millis(800);
 /// Time in which a line is signed. All that a run which was killed wrote later than this after its last checkpoint is one line: the next
 /// checkpoint follows it at once.
 pub(crate) const UNSIGNED: Duration = Duration::from_secs(1);
+
+/// Bytes for which the disk keeps space ahead of the end of a record: for notes, counts and the end.
+const AHEAD: u64 = 64 * 1024;
+
+/// The same for each open connection: its close has some 500 bytes, and at most three times as many.
+const AHEAD_CLOSE: u64 = 2048;
+
+/// Of these so many are for the end of the run and its checkpoint.
+const AHEAD_END: u64 = 2 * MAX_LINE as u64;
 
 /// The record of one run. Clones write to the same record.
 #[derive(Debug, Clone)]
@@ -54,6 +63,12 @@ struct State {
     counts: Counts,
     /// What the first failure was; nothing is written after it.
     failed: Option<Arc<str>>,
+    /// Why there is no more space for the record than what was kept for its end.
+    full: Option<Arc<str>>,
+    /// The record says so.
+    is_full_noted: bool,
+    /// Connections that have a decision and no close.
+    open: u64,
     ended: bool,
     /// Stands for all lines, where they are signed.
     tree: Tree,
@@ -82,6 +97,8 @@ pub struct Counts {
     pub errors: u64,
     /// Allowed connections that never stood.
     pub failed: u64,
+    /// Attempts that are in no line, because there was no space for it.
+    pub dropped: u64,
     /// Lines of any kind.
     pub lines: u64,
 }
@@ -118,6 +135,9 @@ impl Log {
             first: None,
             counts: Counts::default(),
             failed: None,
+            full: None,
+            is_full_noted: false,
+            open: 0,
             ended: false,
             tree: Tree::default(),
             signed: 0,
@@ -147,17 +167,27 @@ impl Log {
             Ok(seq) => {
                 state.counts = counts;
                 state.ended = matches!(event, Event::RunEnd(_));
-                let is_due = state.ended || state.is_checkpoint_due();
-                // Where it cannot be written, the event itself is on record all the same, and the next one hears of it.
-                match state.sign(&self.shared, is_due) {
-                    Err(error) if state.ended => Err(error),
-                    _ => Ok(seq),
+                match &event {
+                    Event::Decision(decision) if decision.opens() => state.open += 1,
+                    Event::Close(_) => state.open = state.open.saturating_sub(1),
+                    _ => {}
                 }
+                let is_due = state.ended || state.is_checkpoint_due();
+                // Where these cannot be written, the event itself is on record all the same, and the next one hears of it.
+                let noted = state.note_full(&self.shared);
+                let signed = noted.and_then(|()| state.sign(&self.shared, is_due));
+                if state.ended {
+                    state.sink.give_back();
+                    signed?;
+                }
+                Ok(seq)
             }
-            Err(error) => {
-                state.failed = Some(error.to_string().into());
+            // What else is to be written has its space.
+            Err(error @ FaultKind::Full { .. }) => {
+                state.counts.dropped += counts.attempts().saturating_sub(state.counts.attempts());
                 Err(Error::Write(Fault(error)))
             }
+            Err(error) => Err(state.stop(error)),
         }
     }
 
@@ -197,9 +227,22 @@ impl Log {
         self.lock().counts
     }
 
-    /// Bytes of the record so far.
-    pub fn bytes(&self) -> u64 {
-        self.lock().bytes
+    /// Whether the record has more bytes than these, or the disk has no space for more: then nothing may be let out that was not
+    /// before.
+    pub fn is_beyond(&self, bytes: u64) -> bool {
+        let state = self.lock();
+        state.bytes > bytes || state.full.is_some()
+    }
+
+    /// Why the disk has no space for more than the end of the record, if it has none. From then on closes, counts and the end are written,
+    /// and nothing that would let something out.
+    pub fn full(&self) -> Option<Arc<str>> {
+        self.lock().full.clone()
+    }
+
+    /// Why no space is kept for the end of a record that is a file, if none is: on a full disk it ends as it stands.
+    pub fn no_space_kept(&self) -> Option<String> {
+        self.lock().sink.no_space_kept()
     }
 
     /// What the first failure was, if there was one: from then on nothing is written, and nothing may be allowed.
@@ -244,7 +287,41 @@ impl Log {
 
 impl State {
     fn append(&mut self, shared: &Shared, counts: &Counts, event: &Event) -> Result<u64, FaultKind> {
-        self.put(shared, |out, at, _| line::encode(out, &shared.header, at, counts, event))
+        let keep = match event {
+            Event::RunEnd(_) => 0,
+            Event::Close(_) => AHEAD_END,
+            // Nothing that would need a close, or many lines.
+            Event::Decision(decision) if self.full.is_some() && decision.lets_out() => u64::MAX,
+            Event::Progress(_) | Event::Policy(_) if self.full.is_some() => u64::MAX,
+            _ => AHEAD_END.saturating_add(self.closes()),
+        };
+        self.put(shared, keep, |out, at, _| line::encode(out, &shared.header, at, counts, event))
+    }
+
+    /// Bytes for the closes of the connections that are open.
+    fn closes(&self) -> u64 {
+        self.open.saturating_mul(AHEAD_CLOSE)
+    }
+
+    /// Says in the record that the disk has no space for more, once, and signs that: what follows may stay unsigned.
+    fn note_full(&mut self, shared: &Shared) -> Result<(), Error> {
+        let Some(why) = self.full.clone().filter(|_| !self.is_full_noted) else { return Ok(()) };
+        self.is_full_noted = true;
+        let mut note = Note::new(What::NoRoom);
+        note.error = Some(why.to_string());
+        let counts = self.counts;
+        match self.append(shared, &counts, &Event::Note(note)) {
+            Ok(_) => self.counts.lines += 1,
+            Err(FaultKind::Full { .. }) => return Ok(()),
+            Err(error) => return Err(self.stop(error)),
+        }
+        self.sign(shared, true)
+    }
+
+    /// Nothing is written any more.
+    fn stop(&mut self, fault: FaultKind) -> Error {
+        self.failed = Some(fault.to_string().into());
+        Error::Write(Fault(fault))
     }
 
     fn is_checkpoint_due(&self) -> bool {
@@ -258,21 +335,28 @@ impl State {
             return Ok(());
         };
         let sealed = Sealed { lines: self.tree.len(), root: hex(&self.tree.root()) };
-        let written =
-            self.put(shared, |out, at, tree| line::encode_checkpoint(out, &shared.header, at, tree, key));
-        written.map_err(|error| {
-            self.failed = Some(error.to_string().into());
-            Error::Write(Fault(error))
-        })?;
-        self.counts.lines += 1;
-        self.sealed = Some(sealed);
+        let keep = if self.ended { 0 } else { AHEAD_END.saturating_add(self.closes()) };
+        let encode = |out: &mut Vec<u8>, at: &Position<'_>, tree: &Tree| {
+            line::encode_checkpoint(out, &shared.header, at, tree, key)
+        };
+        match self.put(shared, keep, encode) {
+            Ok(_) => {
+                self.counts.lines += 1;
+                self.sealed = Some(sealed);
+            }
+            // The end of the run is signed.
+            Err(FaultKind::Full { .. }) if !self.ended => {}
+            Err(error) => return Err(self.stop(error)),
+        }
         (self.signed, self.unsigned_since) = (self.seq, None);
         Ok(())
     }
 
+    /// Writes one line. On a full disk, only where `keep` bytes of what was kept are left after it.
     fn put(
         &mut self,
         shared: &Shared,
+        keep: u64,
         encode: impl FnOnce(&mut Vec<u8>, &Position<'_>, &Tree) -> serde_json::Result<()>,
     ) -> Result<u64, FaultKind> {
         let ts = format!("{:.6}", Timestamp::now());
@@ -283,6 +367,17 @@ impl State {
         encode(&mut self.line, &at, &self.tree)?;
         if self.line.len() > MAX_LINE {
             return Err(FaultKind::TooLong { bytes: self.line.len() });
+        }
+        if self.full.is_none()
+            && let Err(why) = self.sink.keep_ahead(self.line.len(), AHEAD.saturating_add(self.closes()))
+        {
+            self.full = Some(why.to_string().into());
+        }
+        let needed = keep.saturating_add(self.line.len() as u64);
+        if let Some(why) = self.full.clone()
+            && self.sink.left().is_some_and(|left| left < needed)
+        {
+            return Err(FaultKind::Full { why });
         }
         self.sink.write_line(&self.line)?;
         self.prev = sha256_hex(&self.line);
@@ -299,6 +394,11 @@ impl State {
 }
 
 impl Counts {
+    /// Attempts of any verdict.
+    fn attempts(&self) -> u64 {
+        [self.denied, self.would_deny, self.errors].into_iter().fold(self.allowed, u64::saturating_add)
+    }
+
     fn add(&mut self, event: &Event) {
         self.lines += 1;
         let (verdict, count) = match event {
@@ -351,6 +451,8 @@ pub struct Fault(FaultKind);
 enum FaultKind {
     #[error(transparent)]
     Sink(#[from] WriteError),
+    #[error("there is no space for another line: {why}")]
+    Full { why: Arc<str> },
     #[error("a line of {bytes} bytes is longer than {MAX_LINE}")]
     TooLong { bytes: usize },
     #[error(transparent)]

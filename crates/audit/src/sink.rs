@@ -13,7 +13,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, Flock, FlockArg, OFlag, fcntl};
+use nix::fcntl::{FallocateFlags, FcntlArg, Flock, FlockArg, OFlag, fallocate, fcntl};
+use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::socket::{MsgFlags, send};
@@ -27,6 +28,12 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// How often a file that is locked is tried again, a [`PAUSE`] apart: [`is_being_written`] holds it for some microseconds.
 const LOCK_TRIES: u32 = 10;
+
+/// Bytes by which the space of a record grows at once, so that the file system is rarely asked.
+const STEP: u64 = 1 << 20;
+
+/// The same for the first time: most runs are short.
+const FIRST_STEP: u64 = 64 * 1024;
 
 /// Where the lines of one run go.
 #[derive(Debug)]
@@ -72,6 +79,17 @@ struct Ours {
     id: (u64, u64),
     /// Its size.
     size: u64,
+    /// Up to where the disk has space for it.
+    space: Space,
+}
+
+/// The space on the disk that a file has, whatever else fills the disk.
+#[derive(Debug)]
+enum Space {
+    /// Up to this byte.
+    Until(u64),
+    /// None is kept, for this reason.
+    Unknown(io::Error),
 }
 
 impl Sink {
@@ -179,9 +197,71 @@ impl Sink {
         let meta = file.metadata().map_err(at)?;
         let lock = lock(file.try_clone().map_err(at)?, path)?;
         let path = path::absolute(path).map_err(at)?;
-        let ours = Ours { path, id: id(&meta), size: meta.len() };
+        let ours = Ours { path, id: id(&meta), size: meta.len(), space: Space::Until(0) };
         let regular = Regular::new(&file, meta.nlink() > 0, Some(ours)).map_err(at)?;
         Ok(Sink::of(file, Kind::Regular(regular), lock))
+    }
+
+    /// Sees to it that there is space for a line and for `ahead` more bytes.
+    ///
+    /// # Errors
+    /// The disk is full, or the file may not be that large. What was kept before is kept.
+    pub(crate) fn keep_ahead(&mut self, line: usize, ahead: u64) -> Result<(), WriteError> {
+        let Kind::Regular(Regular { ours: Some(ours), limit, .. }) = &mut self.kind else { return Ok(()) };
+        let end = ours.size + line as u64;
+        if let Some(limit) = limit.filter(|limit| end + ahead.min(*limit / 4) > *limit) {
+            return Err(WriteError::Limit { bytes: limit });
+        }
+        let Space::Until(space) = ours.space else { return Ok(()) };
+        let least = end + ahead;
+        if least <= space {
+            return Ok(());
+        }
+        let step = if space == 0 { FIRST_STEP } else { STEP };
+        let tried = allocate(&self.file, least + step).map(|()| least + step);
+        match tried.or_else(|_| allocate(&self.file, least).map(|()| least)) {
+            Ok(space) => ours.space = Space::Until(space),
+            // A disk that is as good as full at the start keeps nothing, and takes lines for as long as it can.
+            Err(errno) if space == 0 || matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS) => {
+                ours.space = Space::Unknown(errno.into());
+            }
+            Err(errno) => return Err(WriteError::Io(errno.into())),
+        }
+        Ok(())
+    }
+
+    /// Bytes for which there is space; `None` where that is not known.
+    pub(crate) fn left(&self) -> Option<u64> {
+        let Kind::Regular(Regular { ours: Some(ours), limit, .. }) = &self.kind else { return None };
+        let space = match ours.space {
+            Space::Until(space) => Some(space),
+            Space::Unknown(_) => None,
+        };
+        let until = [space, *limit].into_iter().flatten().min()?;
+        Some(until.saturating_sub(ours.size))
+    }
+
+    /// Why no space is kept ahead of the end of a file; `None` where it is, and for what is not a file.
+    pub(crate) fn no_space_kept(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Regular(Regular { ours: Some(Ours { space: Space::Unknown(why), .. }), .. }) => {
+                Some(why.to_string())
+            }
+            Kind::Regular(Regular { ours: None, .. }) => Some("it was given as a descriptor".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Gives space back that was kept and is not used.
+    pub(crate) fn give_back(&mut self) {
+        if let Kind::Regular(Regular { ours: Some(ours), .. }) = &mut self.kind
+            && matches!(ours.space, Space::Until(space) if space > ours.size)
+            && self.file.metadata().is_ok_and(|meta| meta.len() == ours.size)
+        {
+            // Where it fails, some room is used for nothing.
+            let _ = self.file.set_len(ours.size);
+            ours.space = Space::Until(ours.size);
+        }
     }
 
     /// Writes one whole line, or fails.
@@ -242,6 +322,23 @@ impl Sink {
     pub(crate) fn with_deadline(mut self, deadline: Duration) -> Sink {
         self.deadline = deadline;
         self
+    }
+}
+
+impl Drop for Sink {
+    fn drop(&mut self) {
+        self.give_back();
+    }
+}
+
+/// Has the disk keep space for a file up to a byte. Its size is as before.
+fn allocate(file: &File, until: u64) -> Result<(), Errno> {
+    let until = libc::off_t::try_from(until).map_err(|_| Errno::EFBIG)?;
+    loop {
+        match fallocate(file, FallocateFlags::FALLOC_FL_KEEP_SIZE, 0, until) {
+            Err(Errno::EINTR) => {}
+            done => return done,
+        }
     }
 }
 

@@ -361,6 +361,7 @@ pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -
         told: 0,
         policies: Vec::new(),
         is_signed_early: false,
+        is_full: false,
         tail: Tail::default(),
         clock: None,
         is_over: false,
@@ -403,6 +404,8 @@ struct Verifier<'a> {
     policies: Vec<String>,
     /// The first lines were signed before anything was decided. exeat 0.1 did not do that, and signed later.
     is_signed_early: bool,
+    /// A line that is signed says that the disk is full.
+    is_full: bool,
     tail: Tail,
     /// The line before: its time on the wall, and since the run began.
     clock: Option<(Timestamp, Duration)>,
@@ -418,6 +421,8 @@ struct Tail {
     begin: u64,
     /// When the last but one was, and the last.
     ends: (u64, u64),
+    /// One of them says that the disk is full.
+    is_full: bool,
 }
 
 impl Tail {
@@ -478,6 +483,7 @@ impl Verifier<'_> {
         self.report.run.get_or_insert_with(|| escape(record.run.as_bytes(), 64));
         self.tail.add(record.mono_us);
         self.report.witness.take(reader.whole_line(), record);
+        self.tail.is_full |= record.event == Kind::Note && record.what.as_deref() == Some("no_room");
         let unsealed = self.report.ending == Ending::Unsealed;
         self.report.ending = Ending::Unfinished;
         match record.event {
@@ -498,6 +504,8 @@ impl Verifier<'_> {
             Kind::Checkpoint => {
                 let good = self.checkpoint(reader, record, line);
                 if good {
+                    // After this nothing but the end has to be signed.
+                    self.is_full |= self.tail.is_full;
                     self.tail = Tail::default();
                     self.is_signed_early |= self.counts == Counts::default();
                 }
@@ -624,7 +632,7 @@ impl Verifier<'_> {
         if lines == 0 {
             self.report.find(Finding::Empty);
         }
-        if self.is_signed_early && self.tail.is_overdue() {
+        if self.is_signed_early && !self.is_full && self.tail.is_overdue() {
             self.report.find(Finding::Unsigned { from: self.report.covered + 1, to: lines });
         }
         // Every run's record is whole, so one in the place of another would be too.

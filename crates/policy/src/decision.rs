@@ -78,7 +78,7 @@ pub enum Reason {
     PolicyUnavailable,
     /// The decision could not be recorded.
     AuditUnavailable,
-    /// The record has the size that it may have.
+    /// The record has no room for more: it has its size, or the disk is full.
     RecordFull,
     /// The TLS hello did not arrive in time.
     HelloTimeout,

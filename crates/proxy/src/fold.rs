@@ -69,6 +69,16 @@ impl Fold {
         self.last.is_none()
     }
 
+    /// Whether some are in no line yet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.pending > 0
+    }
+
+    /// Takes those out that are in no line yet.
+    pub(crate) fn take(&mut self) -> u64 {
+        std::mem::take(&mut self.pending)
+    }
+
     pub(crate) fn is_due(&self, now: Instant) -> bool {
         self.pending > 0 && self.last.is_none_or(|last| now.duration_since(last) >= self.pause)
     }
@@ -76,7 +86,7 @@ impl Fold {
     /// Writes a line for all that are in none yet, and gives how many they are. The next one waits twice as long as this one,
     /// and no longer than `longest`, so that no number of them fills a disk.
     pub(crate) fn write(&mut self, log: &Log, now: Instant, longest: Duration) -> u64 {
-        let times = std::mem::take(&mut self.pending);
+        let times = self.take();
         if times == 0 {
             return 0;
         }

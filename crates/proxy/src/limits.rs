@@ -200,6 +200,9 @@ pub const FOLD: (Duration, Duration) = (Duration::from_secs(10), Duration::from_
 /// Lines for such that are written in one go: about a millisecond.
 pub const FOLDS_AT_ONCE: usize = 100;
 
+/// Lines about attempts that are written one by one at the end of a record whose disk is full; the others are added up.
+pub const FOLDS_LAST: usize = 32;
+
 /// Bytes of a packet that the tap looks at. IPv4 has 60 bytes of header at most (RFC 791), IPv6 40 and its extensions, which
 /// Linux lets no ordinary program add.
 pub const PACKET: usize = 128;

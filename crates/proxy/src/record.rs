@@ -206,7 +206,10 @@ impl<'a> Record<'a> {
     pub(crate) async fn full(&mut self, target: Target) -> Refusal {
         self.target = Some(target.clone());
         let mut decision = self.decision(Verdict::Error, Reason::RecordFull);
-        let said = format!("the record has the {} that it may have", size_text(self.cx.limits().audit_size));
+        let said = match self.cx.log().full() {
+            Some(why) => format!("the disk has no room for the record: {why}"),
+            None => format!("the record has the {} that it may have", size_text(self.cx.limits().audit_size)),
+        };
         decision.error = Some(said.clone());
         if let Err(refusal) = self.written_for(decision, &target).await {
             return refusal;
@@ -308,6 +311,11 @@ impl<'a> Record<'a> {
 
     async fn write_grant(&mut self, decision: Decision, would_deny: Option<&Denial>) -> Result<(), Refusal> {
         if let Some(target) = decision.target.clone() {
+            self.asked.settle().await;
+            // Not when the name was looked up: here nothing comes between.
+            if self.cx.record_is_full() {
+                return Err(self.full(target).await);
+            }
             self.written_for(decision, &target).await?;
         }
         self.cx.tally(|tally| match would_deny {

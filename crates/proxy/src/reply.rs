@@ -33,7 +33,7 @@ pub(crate) enum Refusal {
     Failed(Target, Failure),
     /// The decision could not be recorded, so that it is not acted upon.
     NoRecord(Target),
-    /// The record has the size that it may have.
+    /// The record has no room for more: it has its size, or the disk is full.
     RecordFull(Target),
     /// Too many connections to this host are open.
     Crowded(Target),
@@ -204,7 +204,7 @@ impl Refusal {
             }
             Self::RecordFull(target) => unreachable(
                 target,
-                "the record of this run has the size that it may have, and nothing goes out unrecorded",
+                "the record of this run has no room for more, and nothing goes out unrecorded",
                 "",
             ),
             Self::Crowded(target) => (

@@ -192,11 +192,12 @@ impl Context {
         self.refusals.write(&self.log, decision)
     }
 
-    /// Whether the record has the size that it may have: then no connection is let out any more, and what is refused is counted.
+    /// Whether the record has the size that it may have, or the disk no space for more of it: then no connection is let out any more, and
+    /// what is refused is counted.
     pub(crate) fn record_is_full(&self) -> bool {
         let size = self.room.limits.audit_size;
         let kept = (size / limits::AUDIT_KEPT).min(limits::AUDIT_KEPT_MOST);
-        let is_full = self.log.bytes() > size - kept;
+        let is_full = self.log.is_beyond(size - kept);
         if is_full {
             self.refusals.hold_back();
         }

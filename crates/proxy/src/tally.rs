@@ -27,7 +27,7 @@ pub struct Summary {
     pub connections: u64,
     /// Connections of these that were not served because too many were open. No line tells of any of them.
     pub turned_away: u64,
-    /// Connections that were refused because the record has the size that it may have.
+    /// Connections that were refused because the record has no room for more.
     pub record_full: u64,
     /// Decisions to allow.
     pub allowed: u64,

@@ -286,7 +286,7 @@ pub(crate) fn run_on(
             // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
             notes.push(format!("the record is incomplete: {}", chain(&error)));
         }
-        notes.extend(record_full(&summary));
+        notes.extend(record_full(&summary, log.full().as_deref()));
         notes.extend(untold);
         if let Some(why) = blind {
             notes.push(format!("what the stage uses could not be measured any more: {why}"));
@@ -605,12 +605,18 @@ fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
 }
 
 /// What the caller is told of connections that the record had no room for.
-pub(crate) fn record_full(summary: &Summary) -> Option<String> {
-    let count = Some(summary.record_full).filter(|count| *count > 0)?;
+pub(crate) fn record_full(summary: &Summary, no_space: Option<&str>) -> Option<String> {
+    let count = summary.record_full;
     let plural = if count == 1 { "" } else { "s" };
-    Some(format!(
-        "the record reached its size, and {count} connection{plural} got 503 for that: raise --audit-size if it is too small"
-    ))
+    match no_space {
+        Some(why) => Some(format!(
+            "there was no space for more of the record ({why}), and {count} connection{plural} got 503 for that"
+        )),
+        None if count == 0 => None,
+        None => Some(format!(
+            "the record reached its size, and {count} connection{plural} got 503 for that: raise --audit-size if it is too small"
+        )),
+    }
 }
 
 /// What the record and the caller are told of connections for which there was no room. A line for each would let a flood of

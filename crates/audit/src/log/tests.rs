@@ -7,7 +7,7 @@ use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
 use super::*;
-use crate::testing::{Dir, allow, close, deny, end, header, log};
+use crate::testing::{Dir, allow, close, deny, end, header, key, log};
 use crate::{Note, RunStart, What};
 
 fn lines(path: &Path) -> Vec<Value> {
@@ -160,4 +160,32 @@ fn what_a_decision_costs() {
         println!("a decision, {how}: p50 {:?}, p99 {:?}, {:.0} lines/s", at(50), at(99), 1.0 / each);
         assert!(sync || cfg!(debug_assertions) || at(50).as_micros() < 15);
     }
+}
+
+/// L17: space for the end of a record is kept on the disk, and given back when it has ended. Its size is that of its lines all the while.
+#[test]
+fn l17_space_is_kept_for_the_end_of_a_record() {
+    use std::os::unix::fs::MetadataExt as _;
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let log = Log::start_signed(Sink::create_file(&path).unwrap(), header(), key(1)).unwrap();
+    log.write(Event::RunStart(RunStart::default())).unwrap();
+    if log.no_space_kept().is_some() {
+        return; // not on this file system
+    }
+    let left = || {
+        let meta = fs::metadata(&path).unwrap();
+        (meta.blocks() * 512).saturating_sub(meta.len())
+    };
+    for conn in 0..3000 {
+        log.write(Event::Decision(allow(conn, "a.example.com:443"))).unwrap();
+        assert!(left() >= AHEAD + conn * AHEAD_CLOSE, "{conn}: {}", left());
+    }
+    for conn in 0..3000 {
+        log.write(Event::Close(close(conn, "a.example.com:443"))).unwrap();
+    }
+    log.write(end()).unwrap();
+    assert!(left() < 8192, "{}", left());
+    let text = fs::read(&path).unwrap();
+    assert!(text.ends_with(b"}\n") && !text.contains(&0));
 }

@@ -117,7 +117,7 @@ fn plain(reason: Reason) -> &'static str {
         Reason::BudgetConns => "too many connections at once",
         Reason::Expired => "the rule that allowed it has expired",
         Reason::AuditUnavailable => "it could not be recorded",
-        Reason::RecordFull => "the record had the size that it may have",
+        Reason::RecordFull => "the record had no room for more",
         Reason::HelloTimeout | Reason::HelloMalformed | Reason::HelloTooLarge => {
             "the beginning of the encrypted connection could not be read"
         }

@@ -142,14 +142,19 @@ impl Attempts {
     /// Writes what is folded and not yet written. The last thing that is called.
     pub(crate) fn flush(&self) {
         let now = Instant::now();
-        self.lock().folds.values_mut().for_each(|equal| equal.write(&self.cx, now));
+        let mut state = self.lock();
+        if self.cx.log().full().is_some() {
+            state.merge(limits::FOLDS_LAST);
+        }
+        state.folds.values_mut().for_each(|equal| equal.write(&self.cx, now));
     }
 
     fn count(&self, key: Key, times: u64) {
         let ruling = self.cx.ruling();
         let now = Instant::now();
         let mut state = self.lock();
-        let apart = state.folds.contains_key(&key) || key == Key::Missed || state.takes(self.most, now);
+        let takes = |state: &mut State| !self.cx.record_is_full() && state.takes(self.most, now);
+        let apart = state.folds.contains_key(&key) || key == Key::Missed || takes(&mut state);
         let key = if apart { key } else { Key::Rest(key.reason(&ruling.policy)) };
         let equal = match state.folds.entry(key) {
             Entry::Vacant(place) => {
@@ -185,6 +190,26 @@ impl State {
         let room = self.own < most && self.bucket.take(now);
         self.own += usize::from(room);
         room
+    }
+}
+
+impl State {
+    /// Counts together what is refused for one reason, but for the first `most`: on a full disk there is space for few lines.
+    fn merge(&mut self, most: usize) {
+        let mut merged = Vec::new();
+        let apart = |key: &Key| !matches!(key, Key::Rest(_) | Key::Missed);
+        let waiting = self.folds.iter_mut().filter(|(key, equal)| apart(key) && equal.fold.is_waiting());
+        for (key, equal) in waiting.skip(most) {
+            let reason = key.reason(&equal.ruling.policy);
+            merged.push((reason, Arc::clone(&equal.ruling), equal.fold.take()));
+        }
+        for (reason, ruling, times) in merged {
+            let rest = self
+                .folds
+                .entry(Key::Rest(reason))
+                .or_insert_with_key(|key| Equal::new(Told::of(key, &ruling), Arc::clone(&ruling)));
+            rest.fold.count(times);
+        }
     }
 }
 

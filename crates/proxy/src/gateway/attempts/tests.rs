@@ -438,3 +438,20 @@ proptest! {
         })?;
     }
 }
+
+/// L17: at the end of a record whose disk is full there is space for few lines, and their counts are exact all the same.
+#[tokio::test(start_paused = true)]
+async fn l17_few_lines_tell_of_all_attempts_on_a_full_disk() {
+    let run = Run::new(&[]);
+    let attempts = run.attempts();
+    for _ in 0..2 {
+        (0..100).for_each(|number| attempts.name_denied(&name(&format!("h{number}.example.com"))));
+    }
+    let before = run.lines().len();
+    attempts.lock().merge(32);
+    attempts.flush();
+    let lines = run.lines();
+    assert_eq!((before, lines.len()), (100, 133));
+    assert_eq!((told(&lines), told(&lines[132..])), (200, 68));
+    assert!(lines[132].get("host").is_none(), "{}", lines[132]);
+}
