@@ -26,6 +26,7 @@ mod export;
 mod gateway;
 mod http;
 mod learn;
+mod ledger;
 mod life;
 mod limits;
 mod load;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
     doctor::cases(&mut cases);
     escape::cases(&mut cases);
     vectors::cases(&mut cases);
+    ledger::cases(&mut cases);
     verify::cases(&mut cases);
     load::cases(&mut cases);
     who::cases(&mut cases);

@@ -422,6 +422,8 @@ pub struct RunSummary {
     pub dir: Option<String>,
     /// The caller's own words.
     pub labels: BTreeMap<String, String>,
+    /// Its number in the ledger.
+    pub no: Option<u64>,
     /// The last record, if it is a `run_end`; a run without one is unfinished.
     pub end: Option<Box<Record>>,
     /// It has no end, and its writer is still there.
@@ -488,6 +490,7 @@ impl RunSummary {
         self.stage = record.stage;
         self.command = record.command;
         (self.user, self.machine, self.dir) = (record.user, record.machine, record.dir);
+        self.no = record.no;
         self.labels = record.labels;
     }
 }

@@ -8,8 +8,8 @@ use nix::unistd::{geteuid, getuid};
 
 use crate::uids::user_of;
 
-/// The user: the name, or the number of one without a name.
-pub(crate) fn user() -> Option<String> {
+/// The user who runs this program: the name, or the number of one without a name, and behind `as` whose rights it has.
+pub fn user() -> Option<String> {
     let name = |uid| user_of(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
     let (real, effective) = (getuid(), geteuid());
     Some(if real == effective { name(real) } else { format!("{} as {}", name(real), name(effective)) })

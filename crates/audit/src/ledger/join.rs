@@ -240,6 +240,26 @@ pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joi
 }
 
 impl Joined {
+    /// Whether a run that began or ended meanwhile may be among what was found.
+    pub fn may_be_outdated(&self) -> bool {
+        let is_of_record =
+            |fault: &Fault| matches!(fault, Fault::NotInLedger { .. } | Fault::NoLedger { .. });
+        !self.killed.is_empty() || !self.no_end.is_empty() || self.faults.iter().any(is_of_record)
+    }
+
+    /// Takes out what ledgers that were read after the records explain.
+    pub fn check_again(&mut self, books: &[Book]) {
+        let find = |run: &RunId| books.iter().find_map(|book| book.runs.get(run));
+        self.faults.retain(|fault| match fault {
+            Fault::NotInLedger { run, .. } => find(run).is_none(),
+            Fault::NoLedger { ledger, .. } => !books.iter().any(|book| book.name == *ledger),
+            _ => true,
+        });
+        let has_no_end = |run: &RunId| find(run).is_none_or(|entry| entry.end.is_none());
+        self.killed.retain(has_no_end);
+        self.no_end.retain(has_no_end);
+    }
+
     /// What a ledger says of one run.
     fn entry(&mut self, book: &Book, run: RunId, entry: &Entry, seen: Option<&Seen>, policy_left: bool) {
         if let (None, Some((when, who))) = (seen, &entry.pruned) {

@@ -5,6 +5,7 @@ pub(crate) mod export;
 mod follow;
 pub(crate) mod key;
 pub(crate) mod learn;
+pub(crate) mod ledger;
 pub(crate) mod list;
 pub(crate) mod lock;
 mod origins;

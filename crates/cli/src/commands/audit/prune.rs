@@ -11,6 +11,7 @@ use exeat_audit::verify::{Ending, Standing, verify};
 use exeat_audit::{VerifyingKey, is_being_written, table};
 use nix::fcntl::OFlag;
 
+use super::ledger::to_prune;
 use super::{Out, Stopped, bad_place, place_of, select};
 use crate::args::audit::PruneArgs;
 use crate::exit::Exit;
@@ -72,6 +73,18 @@ fn prune(
         crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", kept.run));
         return Ok(());
     }
+    // Before it is removed: a record that is gone without a word was taken away.
+    if !args.dry_run
+        && let Some(no) = select::summarize(&kept.path).no
+        && let Err(why) = write_down(kept, no)
+    {
+        if !args.force {
+            done.refused += 1;
+            crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", kept.run));
+            return Ok(());
+        }
+        crate::stdio::line("warning", &format!("{} is removed, and {why}", kept.run));
+    }
     let bytes = kept.bytes();
     if !args.dry_run
         && let Err(error) = kept.remove()
@@ -84,6 +97,13 @@ fn prune(
     done.bytes += bytes;
     let word = if args.dry_run { "would remove" } else { "removed" };
     writeln!(out, "{word} {} ({})", kept.run, table::bytes(bytes))
+}
+
+/// Writes into the ledger that the record of a run is removed, and by whom.
+fn write_down(kept: &Kept, no: u64) -> Result<(), String> {
+    let place = Machine::here().and_then(|machine| place_of(&machine)).map_err(|failure| failure.said())?;
+    let written = to_prune(&place)?.prune(kept.run, Some(no), exeat_runner::user_name().as_deref());
+    written.map(drop).map_err(|error| in_house(&error.to_string()))
 }
 
 /// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.

@@ -135,7 +135,8 @@ pub(crate) fn selection(args: &SelectionArgs) -> Result<Selection, Failure> {
     })
 }
 
-fn is_empty(args: &SelectionArgs) -> bool {
+/// Whether the flags of a selection are all left out.
+pub(crate) fn is_empty(args: &SelectionArgs) -> bool {
     args.stage.is_empty()
         && args.labels.is_empty()
         && args.user.is_empty()

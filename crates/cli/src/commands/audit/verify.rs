@@ -11,7 +11,8 @@ use exeat_audit::{KeyError, SigningKey, VerifyingKey};
 use serde_json::json;
 
 use super::key::own;
-use super::select::select;
+use super::ledger::Ledgers;
+use super::select::{self, select};
 use super::{Source, place_of};
 use crate::args::audit::VerifyArgs;
 use crate::exit::Exit;
@@ -25,7 +26,17 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     let keys = keys(&args.key)?;
     // With keys that were named nobody asks which one is the user's.
     let own = if args.key.is_empty() { signing_key()? } else { None };
-    let selected = select(&args.records)?;
+    // Only with all records can one be missed.
+    let is_all =
+        args.records.all && args.records.runs.is_empty() && select::is_empty(&args.records.selection);
+    let mut ledgers = is_all.then(|| Ledgers::read(&keys)).transpose()?;
+    let selected = match &ledgers {
+        Some(_) => select::select_any(&args.records)?,
+        None => select(&args.records)?,
+    };
+    if selected.found.is_empty() && ledgers.as_ref().is_some_and(Ledgers::is_empty) {
+        select(&args.records)?;
+    }
     let mut totals = Totals { has_differing: selected.has_differing(), ..Totals::default() };
     let alone = selected.found.len() == 1;
     for found in &selected.found {
@@ -33,6 +44,9 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
         let report = look(source, &keys)?;
         let is_other_key = own.as_ref().zip(report.key.as_ref()).is_some_and(|(own, key)| own != key);
         totals.add(&report, is_other_key);
+        if let Some(ledgers) = &mut ledgers {
+            ledgers.see(found, &report);
+        }
         if args.json {
             stdio::out(&format!("{}\n", as_json(source, &report, is_other_key)), true)?;
         } else if alone || report.standing() != Standing::Whole || !report.notes.is_empty() {
@@ -42,7 +56,14 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     if !args.json {
         stdio::out(&totals.words(), false)?;
     }
-    Ok(totals.exit())
+    let Some(ledgers) = ledgers else { return Ok(totals.exit()) };
+    let joining = ledgers.join(&keys)?;
+    let text = match args.json {
+        true => format!("{}\n", joining.as_json()),
+        false => joining.words(paint),
+    };
+    stdio::out(&text, args.json)?;
+    Ok(worse(totals.exit(), joining.exit()))
 }
 
 /// What came of all records.
@@ -130,6 +151,15 @@ fn grouped(number: u64) -> String {
 fn signing_key() -> Result<Option<VerifyingKey>, Failure> {
     let path = own(&place_of(&Machine::here()?)?)?.key_path();
     Ok(SigningKey::load(&path).ok().map(|key| key.verifying().clone()))
+}
+
+/// The worse of two: something is wrong, nobody can tell, nothing is wrong.
+fn worse(one: Exit, other: Exit) -> Exit {
+    match (one, other) {
+        (Exit::No, _) | (_, Exit::No) => Exit::No,
+        (Exit::CouldNot, _) | (_, Exit::CouldNot) => Exit::CouldNot,
+        _ => Exit::Yes,
+    }
 }
 
 /// What came of one record.

@@ -1,0 +1,224 @@
+//! The ledgers of `exeat audit verify --all`, and the line that `prune` writes there. What a ledger says is `exeat-audit`'s.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+
+use exeat_audit::ledger::{Book, Joined, Ledger, Seen, Told, join};
+use exeat_audit::place::{Place, policy_path};
+use exeat_audit::verify::Report;
+use exeat_audit::{RunId, SigningKey, VerifyingKey};
+use serde_json::{Value, json};
+
+use super::key::own;
+use super::select::Found;
+use super::{bad_place, place_of};
+use crate::exit::Exit;
+use crate::failure::Failure;
+use crate::machine::Machine;
+use crate::render::{Paint, printable};
+
+/// Runs that are named one by one, of each kind; the rest is counted.
+const MAX_NAMED: usize = 10;
+
+/// The ledgers of this user, held against the records that are read.
+pub(crate) struct Ledgers {
+    place: Place,
+    /// Where the ledgers are.
+    own: Place,
+    books: Vec<Book>,
+    seen: Vec<Seen>,
+}
+
+impl Ledgers {
+    /// Reads the ledgers. Before the records are listed: a run has its record before it is in a ledger.
+    pub(crate) fn read(keys: &[VerifyingKey]) -> Result<Ledgers, Failure> {
+        let place = place_of(&Machine::here()?)?;
+        let own = own(&place)?;
+        let books = Book::all(&own, keys).map_err(|error| unreadable(&own, error))?;
+        Ok(Ledgers { place, own, books, seen: Vec::new() })
+    }
+
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.books.is_empty()
+    }
+
+    /// Takes in a record that was verified.
+    pub(crate) fn see(&mut self, found: &Found, report: &Report) {
+        let (Some(run), None, Some(path)) = (found.run.run, found.twin, found.source.path()) else { return };
+        self.seen.push(Seen {
+            run,
+            witness: report.witness.clone(),
+            is_running: exeat_audit::is_being_written(path).unwrap_or(false),
+            has_policy: fs::symlink_metadata(policy_path(path)).is_ok(),
+        });
+    }
+
+    /// Holds them against each other, when all records are in.
+    pub(crate) fn join(self, keys: &[VerifyingKey]) -> Result<Joining, Failure> {
+        let policies = self.place.orphans().map_err(bad_place)?;
+        let mut joined = join(&self.books, &self.seen, &policies);
+        if joined.may_be_outdated() {
+            // Runs may have begun or ended since the ledgers were read.
+            joined.check_again(&Book::all(&self.own, keys).map_err(|error| unreadable(&self.own, error))?);
+        }
+        Ok(Joining { books: self.books, joined })
+    }
+}
+
+fn unreadable(place: &Place, error: io::Error) -> Failure {
+    Failure::input(format!("cannot read the ledgers in `{}`", place.state_dir().join("exeat").display()))
+        .because(error)
+}
+
+/// What came of it.
+pub(crate) struct Joining {
+    books: Vec<Book>,
+    joined: Joined,
+}
+
+impl Joining {
+    /// The exit code that it deserves.
+    pub(crate) fn exit(&self) -> Exit {
+        let told = || self.books.iter().flat_map(|book| &book.told);
+        let is_unknown = |told: &Told| matches!(told, Told::UnknownKey { .. });
+        if !self.joined.faults.is_empty() || told().any(|told| !is_unknown(told)) {
+            Exit::No
+        } else if told().any(is_unknown) {
+            Exit::CouldNot
+        } else {
+            Exit::Yes
+        }
+    }
+
+    /// Says it to people.
+    pub(crate) fn words(&self, paint: Paint) -> String {
+        let mut text = String::new();
+        for book in &self.books {
+            let _ = write!(text, "ledger `{}`: ", printable(&book.path.display().to_string()));
+            let plural = if book.last == 1 { "" } else { "s" };
+            let _ = match (&book.key, &book.head) {
+                _ if book.told.iter().any(|told| !matches!(told, Told::UnknownKey { .. })) => {
+                    writeln!(text, "{}", paint.bad("NOT WHOLE"))
+                }
+                (Some(key), Some(head)) => writeln!(
+                    text,
+                    "{}: {} run{plural}, signed to the end by {key}\n  its head: {} {head}",
+                    paint.good("whole"),
+                    book.last,
+                    book.last
+                ),
+                _ => writeln!(text, "{}", paint.bad("not proved")),
+            };
+            for told in &book.told {
+                let _ = writeln!(text, "  {told}");
+            }
+            if book.more > 0 {
+                let _ = writeln!(text, "  and {} more", book.more);
+            }
+            if book.torn > 0 {
+                let plural = if book.torn == 1 { "" } else { "s" };
+                let _ = writeln!(text, "  {} line{plural} cut by a crash, and written again", book.torn);
+            }
+        }
+        if self.books.is_empty() {
+            text.push_str("no ledger: no run was signed with a key that lasts, since there are ledgers\n");
+        }
+        let joined = &self.joined;
+        for fault in joined.faults.iter().take(MAX_NAMED * 3) {
+            let _ = writeln!(text, "{}: {fault}", paint.bad("missing or changed"));
+        }
+        if let Some(more) = joined.faults.len().checked_sub(MAX_NAMED * 3).filter(|more| *more > 0) {
+            let _ = writeln!(text, "and {more} more");
+        }
+        named(&mut text, "no end: killed", &joined.killed);
+        if joined.running > 0 {
+            let _ = writeln!(text, "no end: still running: {}", joined.running);
+        }
+        named(&mut text, "ended, and the ledger does not have the end", &joined.no_end);
+        if let Some((when, who)) = &joined.last_pruned {
+            let _ = writeln!(text, "pruned: {} (last by {who}, {when})", joined.pruned);
+        }
+        for (no, run, file) in joined.elsewhere.iter().take(MAX_NAMED) {
+            let _ = writeln!(text, "in another place, not read here: number {no}, {run}: {file}");
+        }
+        if let Some(more) = joined.elsewhere.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
+            let _ = writeln!(text, "in other places, not read here: {more} more");
+        }
+        for (count, what) in [
+            (joined.unnumbered, "could not take a number: a note in the record says why"),
+            (joined.without, "without a ledger: not signed, or with a key that does not last"),
+            (joined.older, "from before there were ledgers"),
+        ] {
+            if count > 0 {
+                let plural = if count == 1 { "" } else { "s" };
+                let _ = writeln!(text, "not numbered: {count} run{plural} {what}");
+            }
+        }
+        text
+    }
+
+    /// Says it to programs.
+    pub(crate) fn as_json(&self) -> Value {
+        let ledgers = self.books.iter().map(|book| {
+            json!({
+                "name": book.name,
+                "path": book.path.to_string_lossy(),
+                "lines": book.lines,
+                "last": book.last,
+                "head": book.head,
+                "key": book.key.as_ref().map(ToString::to_string),
+                "torn": book.torn,
+                "findings": book.told.iter().map(ToString::to_string).collect::<Vec<_>>(),
+                "more_findings": book.more,
+            })
+        });
+        let faults = self.joined.faults.iter().map(|fault| {
+            json!({
+                "what": fault.word(),
+                "no": fault.no(),
+                "run": fault.run().map(|run| run.to_string()),
+                "text": fault.to_string(),
+            })
+        });
+        let runs = |runs: &[RunId]| runs.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let joined = &self.joined;
+        let elsewhere = joined
+            .elsewhere
+            .iter()
+            .map(|(no, run, file)| json!({"no": no, "run": run.to_string(), "file": file}));
+        json!({
+            "ledgers": ledgers.collect::<Vec<_>>(),
+            "findings": faults.collect::<Vec<_>>(),
+            "killed": runs(&joined.killed),
+            "running": joined.running,
+            "no_end_in_ledger": runs(&joined.no_end),
+            "pruned": joined.pruned,
+            "last_pruned": joined.last_pruned.as_ref().map(|(when, who)| json!({"ts": when, "user": who})),
+            "elsewhere": elsewhere.collect::<Vec<_>>(),
+            "unnumbered": joined.unnumbered,
+            "without_ledger": joined.without,
+            "older": joined.older,
+        })
+    }
+}
+
+/// Names runs on a line.
+fn named(text: &mut String, what: &str, runs: &[RunId]) {
+    if runs.is_empty() {
+        return;
+    }
+    let names: Vec<String> = runs.iter().take(MAX_NAMED).map(ToString::to_string).collect();
+    let _ = write!(text, "{what}: {} ({}", runs.len(), names.join(", "));
+    text.push_str(if runs.len() > MAX_NAMED { ", ...)\n" } else { ")\n" });
+}
+
+/// The ledger that `prune` writes to: that of the user's own key.
+pub(crate) fn to_prune(place: &Place) -> Result<Ledger, String> {
+    let found = own(place).map_err(|failure| failure.said()).and_then(|own| {
+        let key = SigningKey::load(&own.key_path()).map_err(|error| error.to_string())?;
+        Ledger::find(&own, key, false).map_err(|error| error.to_string())
+    });
+    found.map_err(|why| format!("that cannot be written into the ledger: {why}"))
+}

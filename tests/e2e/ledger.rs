@@ -1,0 +1,307 @@
+//! The ledger: a record that is taken away is missed, and a run is never refused for its sake.
+
+use std::collections::VecDeque;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use e2e::case::{Cases, Cx};
+use e2e::run::Done;
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.users("ledger::l17_a_record_or_policy_that_was_removed_is_found", removed);
+    list.users("ledger::l17_what_is_pruned_is_told_as_pruned", pruned);
+    list.once("ledger::l17_runs_in_parallel_leave_no_gap", parallel);
+    list.once("ledger::l17_a_killed_run_has_a_word_of_its_own", killed);
+    list.users("ledger::l17_a_ledger_that_cannot_be_had_refuses_no_run", unnumbered);
+    list.once("ledger::l17_a_key_that_does_not_last_has_no_ledger", no_ledger);
+    list.once("ledger::l17_records_in_other_places_are_named", elsewhere);
+    list.once("ledger::l17_a_copied_state_directory_begins_a_ledger", copied);
+    list.once("ledger::l17_the_head_is_in_the_result_and_stays_in_the_ledger", head);
+    list.users("ledger::l17_no_stage_reaches_the_ledger", hidden);
+}
+
+fn state(cx: &Cx) -> PathBuf {
+    cx.home().join(".local/state/exeat")
+}
+
+/// The only ledger.
+fn ledger(cx: &Cx) -> PathBuf {
+    let names = fs::read_dir(state(cx)).expect("the state directory").flatten().map(|entry| entry.path());
+    let is_ledger = |path: &PathBuf| path.file_name().unwrap().to_string_lossy().starts_with("ledger-");
+    let found: Vec<_> = names.filter(is_ledger).collect();
+    assert_eq!(found.len(), 1, "{found:?}");
+    found[0].clone()
+}
+
+fn entries(cx: &Cx) -> Vec<Value> {
+    let text = fs::read_to_string(ledger(cx)).expect("the ledger");
+    text.lines().map(|line| serde_json::from_str(line).expect("a line")).collect()
+}
+
+/// Runs a stage whose record is in its usual place, and gives the name of the run.
+fn ran(cx: &Cx) -> String {
+    let result = cx.home().join("result.json").display().to_string();
+    cx.exeat_plain(["run", "--result", &result, "--stage", "nightly", "--", "true"]).run().exits(0);
+    let result: Value = serde_json::from_slice(&fs::read(result).expect("a result")).expect("JSON");
+    result["run"].as_str().expect("a run").to_owned()
+}
+
+fn record(cx: &Cx, run: &str) -> PathBuf {
+    state(cx).join(format!("runs/{run}.jsonl"))
+}
+
+fn verify_all(cx: &Cx) -> Done {
+    cx.exeat_plain(["audit", "verify", "--all"]).run()
+}
+
+/// What `--json` says of the ledgers: the last object.
+fn joined(cx: &Cx) -> Value {
+    let done = cx.exeat_plain(["audit", "verify", "--all", "--json"]).run();
+    let text = done.stdout();
+    serde_json::from_str(text.lines().last().expect("an object")).expect("JSON")
+}
+
+fn removed(cx: &Cx) {
+    let runs: Vec<String> = (0..3).map(|_| ran(cx)).collect();
+    verify_all(cx).exits(0).shows("whole: 3 runs, signed to the end by exeat-audit+");
+    let record = record(cx, &runs[1]);
+    let aside = cx.home().join("aside");
+    fs::rename(&record, &aside).expect("a record");
+    let told = format!("number 2: the record of {} was removed (nightly, 20", runs[1]);
+    verify_all(cx).exits(1).shows(&told).shows("its policy is still there");
+    let json = joined(cx);
+    assert_eq!(json["findings"][0]["what"], "record_removed", "{json}");
+    assert_eq!(json["findings"][0]["run"], runs[1].as_str(), "{json}");
+    fs::remove_file(record.with_extension("policy.json")).expect("a policy");
+    verify_all(cx).exits(1).shows(&told);
+    fs::rename(&aside, &record).expect("a record");
+    let told = format!("number 2: the policy beside the record of {} was removed", runs[1]);
+    verify_all(cx).exits(1).shows(&told);
+    // With the end of the ledger cut as well, the records that are left speak.
+    let text = fs::read_to_string(ledger(cx)).expect("the ledger");
+    let kept: String = text.lines().take(4).map(|line| format!("{line}\n")).collect();
+    fs::write(ledger(cx), kept).expect("the ledger");
+    verify_all(cx)
+        .exits(1)
+        .shows(&format!("number 3: {} has it in its record, and not in the ledger", runs[2]));
+    // A later run goes on, and does not hide it.
+    ran(cx);
+    verify_all(cx).exits(1).shows(&format!("number 3: {} has it in its record", runs[2]));
+    fs::write(ledger(cx), text.replacen("\"cause\":\"exit\"", "\"cause\":\"signal\"", 1))
+        .expect("the ledger");
+    verify_all(cx).exits(1).shows("NOT WHOLE").shows("line 2 was changed, or lines are missing");
+    ran(cx);
+}
+
+fn pruned(cx: &Cx) {
+    let run = ran(cx);
+    ran(cx);
+    std::thread::sleep(Duration::from_millis(1100));
+    let last = ran(cx);
+    let dry = cx.exeat_plain(["audit", "prune", "--older-than", "1s", "--dry-run"]).run();
+    dry.exits(0).shows("2 records would be removed");
+    assert_eq!(entries(cx).len(), 6, "a dry run writes nothing");
+    cx.exeat_plain(["audit", "prune", "--older-than", "1s"]).run().exits(0).shows("2 records removed");
+    assert!(!record(cx, &run).exists() && record(cx, &last).exists());
+    let entries = entries(cx);
+    let user = String::from_utf8(cx.outside(["id", "-un"]).run().stdout().into_bytes()).expect("a name");
+    assert_eq!((&entries[6]["event"], &entries[6]["run"]), (&"pruned".into(), &run.as_str().into()));
+    assert_eq!(entries[6]["user"], user.trim());
+    verify_all(cx).exits(0).shows(&format!("pruned: 2 (last by {}, 20", user.trim()));
+    ran(cx);
+    assert_eq!(joined(cx)["ledgers"][0]["last"], 4);
+    // Where that cannot be written down, the record stays: it would be missed.
+    let path = ledger(cx);
+    let lock =
+        Flock::lock(fs::File::open(&path).expect("the ledger"), FlockArg::LockExclusive).expect("a lock");
+    let kept = cx.exeat_plain(["audit", "prune", "--older-than", "1ms"]).run();
+    kept.exits(1).says("is kept: another process has the lock of the ledger");
+    drop(lock);
+    verify_all(cx).exits(0);
+}
+
+/// Real runs, 64 at a time.
+fn parallel(cx: &Cx) {
+    let all: u64 = std::env::var("E2E_LEDGER_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(200);
+    let mut live = VecDeque::new();
+    for _ in 0..all {
+        if live.len() == 64 {
+            let first: e2e::run::Live<'_> = live.pop_front().expect("64");
+            first.wait().exits(0);
+        }
+        live.push_back(cx.exeat_plain(["run", "--", "true"]).deadline(Duration::from_secs(120)).start());
+    }
+    for run in live {
+        run.wait().exits(0);
+    }
+    let json = joined(cx);
+    assert_eq!(json["findings"].as_array().map(Vec::len), Some(0), "{json}");
+    assert_eq!(json["ledgers"][0]["findings"].as_array().map(Vec::len), Some(0), "{json}");
+    let number = |key: &str| json[key].as_u64().expect("a number");
+    let last = json["ledgers"][0]["last"].as_u64().expect("a number");
+    assert_eq!(last + number("unnumbered"), all, "{json}");
+    assert!(number("unnumbered") <= all / 50, "{json}");
+    println!("{all} runs: {last} numbered, {} not", number("unnumbered"));
+    verify_all(cx).exits(0);
+}
+
+/// A run that was killed at any moment has a start, if it got there, and no end; and its number is not taken again.
+fn killed(cx: &Cx) {
+    let mut cut = 0;
+    for round in 0..50u64 {
+        let mut live = cx.exeat_plain(["run", "--", "sleep", "60"]).start();
+        // From before the record is there to well into the run.
+        std::thread::sleep(Duration::from_millis(round * 7));
+        live.signal(Signal::SIGKILL);
+        cut += u64::from(live.ended());
+        live.wait();
+    }
+    assert_eq!(cut, 0, "they were killed");
+    let last = ran(cx);
+    let json = joined(cx);
+    assert_eq!(json["findings"].as_array().map(Vec::len), Some(0), "{json}");
+    assert_eq!(json["ledgers"][0]["findings"].as_array().map(Vec::len), Some(0), "{json}");
+    let killed = json["killed"].as_array().expect("runs");
+    assert!(killed.len() >= 10, "{json}");
+    let entries = entries(cx);
+    let numbers: Vec<u64> = entries
+        .iter()
+        .filter(|entry| entry["event"] == "start")
+        .filter_map(|entry| entry["no"].as_u64())
+        .collect();
+    assert_eq!(numbers, (1..=numbers.len() as u64).collect::<Vec<_>>());
+    assert_eq!(numbers.len(), killed.len() + 1, "{json}");
+    assert!(!killed.contains(&last.as_str().into()));
+    verify_all(cx).exits(1).shows(&format!("no end: killed: {} (", killed.len()));
+    // While it runs there is another word.
+    let mut live = cx.exeat_plain(["run", "--", "sh", "-c", "echo on; sleep 60"]).start();
+    live.until_prints("on");
+    verify_all(cx).shows("no end: still running: 1");
+    live.signal(Signal::SIGTERM);
+    live.wait();
+}
+
+/// A lock that another process does not give up, a directory that cannot be written, something else in its place.
+fn unnumbered(cx: &Cx) {
+    ran(cx);
+    let path = ledger(cx);
+    let lock =
+        Flock::lock(fs::File::open(&path).expect("the ledger"), FlockArg::LockExclusive).expect("a lock");
+    let (since, run) = (Instant::now(), cx.exeat_plain(["run", "--", "true"]).run());
+    let took = since.elapsed();
+    run.exits(0).says("the run has no number in the ledger: another process has the lock");
+    assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(6), "{took:?}");
+    drop(lock);
+    verify_all(cx).exits(0).shows("not numbered: 1 run could not take a number");
+    assert_eq!(joined(cx)["unnumbered"], 1);
+    ran(cx);
+    assert_eq!(joined(cx)["ledgers"][0]["last"], 2);
+
+    // Neither made nor written: the record goes elsewhere, and the run goes on.
+    let audit = cx.home().join("kept.jsonl").display().to_string();
+    fs::rename(&path, cx.home().join("ledger")).expect("rename");
+    fs::create_dir(&path).expect("a directory");
+    let run = cx.exeat_plain(["run", "--audit", &audit, "--", "true"]).run();
+    run.exits(0).says("the run has no number in the ledger");
+    let text = fs::read_to_string(&audit).expect("a record");
+    assert!(text.contains("\"ledger\":\"unnumbered\"") && text.contains("\"what\":\"unnumbered\""), "{text}");
+    cx.exeat_plain(["audit", "verify", &audit]).run().exits(0);
+    if !cx.is_root() {
+        fs::remove_dir(&path).expect("a directory");
+        let audit = cx.home().join("second.jsonl").display().to_string();
+        let mode = |mode| fs::set_permissions(state(cx), fs::Permissions::from_mode(mode)).expect("chmod");
+        mode(0o500);
+        let run = cx.exeat_plain(["run", "--audit", &audit, "--", "true"]).run();
+        mode(0o700);
+        run.exits(0).says("the run has no number in the ledger");
+    }
+}
+
+fn no_ledger(cx: &Cx) {
+    cx.exeat_plain(["run", "--audit-key", "none", "--", "true"]).run().exits(0);
+    let names = || -> Vec<_> {
+        fs::read_dir(state(cx)).expect("a directory").flatten().map(|it| it.file_name()).collect()
+    };
+    assert!(!names().iter().any(|name| name.to_string_lossy().starts_with("ledger-")), "{:?}", names());
+    let mut run = fs::read_dir(state(cx).join("runs")).expect("records").flatten().map(|it| it.path());
+    let run = run.find(|path| path.extension().is_some_and(|it| it == "jsonl")).expect("a record");
+    assert!(fs::read_to_string(run).expect("a record").contains("\"ledger\":\"none\""));
+    // Whoever asks is told.
+    let done = verify_all(cx);
+    done.exits(1).shows("not numbered: 1 run without a ledger: not signed, or with a key that does not last");
+    // Where every record was removed, nothing is left to ask.
+    fs::remove_dir_all(state(cx)).expect("records");
+    verify_all(cx).exits(2).says("no record");
+    ran(cx);
+    fs::remove_dir_all(state(cx).join("runs")).expect("records");
+    verify_all(cx).exits(1).shows("number 1: the record of ");
+}
+
+fn elsewhere(cx: &Cx) {
+    ran(cx);
+    let audit = cx.home().join("here.jsonl").display().to_string();
+    cx.exeat_plain(["run", "--audit", &audit, "--", "true"]).run().exits(0);
+    let pipe = cx.exeat_plain(["run", "--audit", "fd:9", "--", "true"]).redirect("9>/dev/null");
+    pipe.run().exits(0);
+    let done = verify_all(cx);
+    done.exits(0).shows("in another place, not read here: number 2, ").shows(&audit);
+    done.shows("in another place, not read here: number 3, ").shows(": a descriptor");
+    // A ledger is no record.
+    let dir = state(cx).display().to_string();
+    cx.exeat_plain(["audit", "verify", &dir]).run().exits(0);
+}
+
+/// Two machines, or two copies on one, do not go on with one ledger.
+fn copied(cx: &Cx) {
+    ran(cx);
+    let (from, to) = (cx.home().join(".local/state"), cx.home().join("copy"));
+    let words = ["cp", "-a", &from.display().to_string(), &to.display().to_string()];
+    cx.outside(words).run().exits(0);
+    let copy = to.display().to_string();
+    cx.exeat_plain(["run", "--", "true"]).env("XDG_STATE_HOME", &copy).run().exits(0);
+    let done = cx.exeat_plain(["audit", "verify", "--all", "--json"]).env("XDG_STATE_HOME", &copy).run();
+    done.exits(0);
+    let text = done.stdout();
+    let json: Value = serde_json::from_str(text.lines().last().expect("an object")).expect("JSON");
+    let ledgers = json["ledgers"].as_array().expect("ledgers");
+    let last: Vec<_> = ledgers.iter().map(|ledger| ledger["last"].as_u64()).collect();
+    assert_eq!(last, [Some(1), Some(1)], "{json}");
+    assert_ne!(ledgers[0]["name"], ledgers[1]["name"]);
+    let lone = ledger(cx);
+    assert!(lone.exists());
+}
+
+fn head(cx: &Cx) {
+    ran(cx);
+    let result: Value =
+        serde_json::from_slice(&fs::read(cx.home().join("result.json")).expect("a result")).expect("JSON");
+    let head = &result["ledger"];
+    ran(cx);
+    let text = fs::read_to_string(ledger(cx)).expect("the ledger");
+    let digests: Vec<_> =
+        text.lines().map(|line| e2e::audit::sha256_hex(format!("{line}\n").as_bytes())).collect();
+    assert_eq!(digests.iter().position(|digest| head["sha256"] == digest.as_str()), Some(1), "{head}");
+    assert_eq!(head["no"], 1);
+    let file = ledger(cx);
+    let name = format!("ledger-{}.jsonl", head["name"].as_str().expect("a name"));
+    assert_eq!(file.file_name().unwrap().to_string_lossy(), name);
+    assert_eq!(fs::metadata(file).expect("the ledger").permissions().mode() & 0o777, 0o600);
+}
+
+/// Whatever tree is shown to it.
+fn hidden(cx: &Cx) {
+    ran(cx);
+    let before = fs::read(ledger(cx)).expect("the ledger");
+    let (home, file) = (cx.home().display().to_string(), ledger(cx).display().to_string());
+    let script = format!("cat '{file}'; echo x >> '{file}'; rm -f '{file}'; true");
+    let done = cx.exeat_plain(["run", "--rw", &home, "--", "sh", "-c", &script]).run();
+    assert!(!done.stdout().contains("egress-ledger"), "{done:?}");
+    let after = fs::read(ledger(cx)).expect("the ledger");
+    assert!(after.starts_with(&before) && !after.windows(2).any(|two| two == b"x\n"), "{done:?}");
+    verify_all(cx).exits(0);
+}
