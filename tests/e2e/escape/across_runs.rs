@@ -11,6 +11,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
     list.users("escape::l11_a_read_only_stage_leaves_no_cache", read_only);
     list.users("escape::l10_two_runs_end_with_their_own_codes", two_runs);
+    list.users("escape::l10_runs_make_the_same_names_at_the_same_time", same_names);
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
 }
 
@@ -108,6 +109,20 @@ fn two_runs(cx: &Cx) {
     // It may not use the name either: it was never the caller's.
     second.wait().exits(4).prints("ready\nit-went-on\n").says(".envrc` was moved to");
     assert!(!cx.dir().join(".envrc").exists());
+}
+
+/// Each has the names taken from the host's sight, and takes none of the empty directories that the others put there.
+fn same_names(cx: &Cx) {
+    for _ in 0..3 {
+        let script = "for it in .vscode .claude .git; do mkdir -p $it; echo x >$it/$$ || true; done; sleep 0.2; exit 7";
+        let runs: Vec<_> = (0..4).map(|_| cx.sh(&[], script).start()).collect();
+        for run in runs {
+            run.wait().exits(7);
+        }
+        for name in [".vscode", ".claude"] {
+            assert!(!cx.dir().join(name).exists(), "{name}");
+        }
+    }
 }
 
 /// Each makes names of its own and meets those of the others, and they end in another order.

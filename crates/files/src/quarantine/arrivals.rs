@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, RenameFlags, readlinkat, renameat2};
 use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
-use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use super::store::beside;
@@ -34,6 +34,10 @@ const TIMES: u32 = 20;
 const DIRS: usize = 4096;
 /// Entries of an empty directory of ours that are moved at one look.
 const ENTRIES: usize = 64;
+
+/// The mode of an empty directory of ours: by this other runs know it. The sticky bit says nothing in a directory that only its owner may
+/// write to. A stage that makes one so gains nothing: what appears in it is moved.
+const PLACEHOLDER: Mode = Mode::S_IRWXU.union(Mode::S_ISVTX);
 
 /// Keeps what a directory is watched for already (inotify(7)), which the crate does not name.
 pub const IN_MASK_ADD: AddWatchFlags = AddWatchFlags::from_bits_retain(0x2000_0000);
@@ -335,6 +339,9 @@ impl Arrivals {
             let Some(node) = self.nodes.get(child) else { continue };
             let is_way = !node.children.is_empty();
             if node.known != Some(id_of(&stat)) && node.is_wrong(watch, dir, &name, &stat) {
+                if self.adopt(inotify, dir, &name, child, &stat) {
+                    continue;
+                }
                 found.push(Seen { node: child, stat, is_closed: false });
             } else if is_way && kind(&stat) == SFlag::S_IFDIR && node.known.is_none() {
                 let below = match let_in(dir, || open_at(dir, Path::new(&name))) {
@@ -356,6 +363,30 @@ impl Arrivals {
             }
         }
         Ok(())
+    }
+
+    /// Takes another run's empty directory for one of ours: what appears in it is moved. If each run exchanged the other's, neither
+    /// would come to an end.
+    fn adopt(
+        &mut self,
+        inotify: &Inotify,
+        above: BorrowedFd<'_>,
+        name: &OsStr,
+        number: usize,
+        stat: &FileStat,
+    ) -> bool {
+        if !is_placeholder(stat) {
+            return false;
+        }
+        let Ok(dir) = let_in(above, || open_at(above, Path::new(name))) else { return false };
+        let is_same = fstat(&dir).is_ok_and(|now| id_of(&now) == id_of(stat));
+        let Ok(watched) = let_in(dir.as_fd(), || add_watch(inotify, &dir)) else { return false };
+        let Some(node) = self.nodes.get_mut(number).filter(|_| is_same && is_empty(dir.as_fd())) else {
+            return false;
+        };
+        node.known = Some(id_of(stat));
+        self.dirs.insert(watched, Watched::Empty(number, dir));
+        true
     }
 
     /// Takes the name from something.
@@ -442,6 +473,12 @@ impl Arrivals {
             return is_tampered();
         }
         let is_same = now(tree, empty.as_os_str()) == Ok(theirs);
+        let taken = let_in(tree, || fstatat(tree, &empty, AtFlags::AT_SYMLINK_NOFOLLOW));
+        if !is_same && taken.is_ok_and(|stat| is_placeholder(&stat)) {
+            // Another run was faster.
+            let_in(above.as_fd(), || let_in(tree, swap))?;
+            return given_up(Errno::ENOENT);
+        }
         node.known = Some(ours);
         self.dirs.insert(watched, Watched::Empty(seen.node, made));
         let placeholder = Some(ours).filter(|_| is_same);
@@ -556,7 +593,7 @@ impl Watch {
     /// Makes an empty directory at the top of the tree.
     fn make_empty(&self, name: &OsStr) -> io::Result<OwnedFd> {
         let owner = super::store::owner_of(self.tree())?;
-        Ok(let_in(self.tree(), || super::store::make_fresh(self.tree(), name, owner))?)
+        Ok(let_in(self.tree(), || super::store::make_fresh(self.tree(), name, PLACEHOLDER, owner))?)
     }
 
     /// Moves what is in a directory that was empty.
@@ -659,6 +696,11 @@ fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> 
     let mask =
         AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
     inotify.add_watch(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).as_str(), mask)
+}
+
+/// Whether it is an empty directory of a run's, or looks like one.
+fn is_placeholder(stat: &FileStat) -> bool {
+    kind(stat) == SFlag::S_IFDIR && stat.st_mode & 0o7777 == PLACEHOLDER.bits()
 }
 
 fn is_empty(dir: BorrowedFd<'_>) -> bool {
@@ -811,6 +853,30 @@ mod tests {
         place.write(".npmrc");
         assert!(place.settle().is_empty() && place.tree(".npmrc").exists());
         assert_eq!(place.finish(), [place.tree(".npmrc")]);
+    }
+
+    #[test]
+    fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
+        let mut place = Place::new("each-other", |_| ());
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+        let mut other = Arrivals::new(Arc::clone(&place.watches), &inotify).unwrap();
+        place.write(".vscode/tasks.json");
+        place.write(".git/config");
+        assert_eq!(place.settle(), [".vscode"]);
+        let at = |name: &str| fs::symlink_metadata(place.tree(name)).unwrap().ino();
+        let before = [at(".vscode"), at(".git")];
+        let mut look = || {
+            other.look_again();
+            let mut found = Vec::new();
+            other.settle(&inotify, &mut |_, _| unreachable!(), &|_| (), &mut found).unwrap();
+            found.len()
+        };
+        assert_eq!(look(), 0);
+        assert_eq!([at(".vscode"), at(".git")], before);
+        // It goes on to look into them.
+        place.write(".vscode/launch.json");
+        assert_eq!(look(), 1);
+        assert!(!place.tree(".vscode/launch.json").exists());
     }
 
     #[test]

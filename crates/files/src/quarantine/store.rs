@@ -264,10 +264,10 @@ impl Store {
         let directory = DirectoryId::of(outer.as_fd())?;
         let noted = if is_new { keeper.note(path.join(DIRECTORY), Some(directory)) } else { Ok(()) };
         let mut name = keeper.run.clone();
-        let dir = match make_fresh(outer.as_fd(), OsStr::new(&name), owner) {
+        let dir = match make_fresh(outer.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner) {
             Err(Errno::EEXIST) => {
                 name = format!("{}.{:016x}", keeper.run, random());
-                make_fresh(outer.as_fd(), OsStr::new(&name), owner)?
+                make_fresh(outer.as_fd(), OsStr::new(&name), Mode::S_IRWXU, owner)?
             }
             other => other?,
         };
@@ -421,7 +421,7 @@ impl Store {
         for part in above.components() {
             let Component::Normal(part) = part else { return flat() };
             dir = match open_at(dir.as_fd(), Path::new(part)) {
-                Err(Errno::ENOENT) => match make_fresh(dir.as_fd(), part, self.owner) {
+                Err(Errno::ENOENT) => match make_fresh(dir.as_fd(), part, Mode::S_IRWXU, self.owner) {
                     Err(Errno::ENAMETOOLONG) => return flat(),
                     other => other?,
                 },
@@ -465,7 +465,7 @@ fn is_ours(dir: &OwnedFd, tree: &FileStat, keeper: &Keeper) -> io::Result<bool> 
 
 /// Makes the [`DIRECTORY`] of a tree, which git passes over.
 fn make_outer(tree: BorrowedFd<'_>, owner: Option<(Uid, Gid)>) -> nix::Result<OwnedFd> {
-    let dir = let_in(tree, || make_fresh(tree, OsStr::new(DIRECTORY), owner))?;
+    let dir = let_in(tree, || make_fresh(tree, OsStr::new(DIRECTORY), Mode::S_IRWXU, owner))?;
     let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
     if let Ok(file) = openat(&dir, ".gitignore", flags, Mode::S_IRUSR | Mode::S_IWUSR) {
         let mut file = File::from(file);
@@ -485,13 +485,14 @@ pub(super) fn owner_of(tree: BorrowedFd<'_>) -> nix::Result<Option<(Uid, Gid)>> 
     Ok(is_anothers.then(|| (Uid::from_raw(stat.st_uid), Gid::from_raw(stat.st_gid))))
 }
 
-/// Makes an empty directory, 0700, and gives it to the tree's owner. What somebody puts in its place meanwhile is not given away.
+/// Makes an empty directory and gives it to the tree's owner. What somebody puts in its place meanwhile is not given away.
 pub(super) fn make_fresh(
     above: BorrowedFd<'_>,
     name: &OsStr,
+    mode: Mode,
     owner: Option<(Uid, Gid)>,
 ) -> nix::Result<OwnedFd> {
-    mkdirat(above, name, Mode::S_IRWXU)?;
+    mkdirat(above, name, mode)?;
     let dir = open_at(above, Path::new(name))?;
     let stat = fstat(&dir)?;
     if stat.st_uid != geteuid().as_raw() || kind(&stat) != SFlag::S_IFDIR {
