@@ -110,11 +110,22 @@ pub(crate) fn list(args: &StateListArgs) -> Result<Exit, Failure> {
         let caches: Vec<Value> = caches.iter().map(cache_json).collect();
         stdio::out(&format!("{}\n", as_json(&state, &runs, &killed, caches)), true)?;
     } else {
-        let caches: String = caches.iter().map(cache_text).collect();
-        stdio::out(&(as_text(&state, &runs, &killed) + &caches), false)?;
+        let is_empty = |(cache, size): &&(PrivateCache, (u64, bool))| !cache.is_used && *size == (0, true);
+        let (empty, full): (Vec<_>, Vec<_>) = caches.iter().partition(is_empty);
+        let mut text = as_text(&state, &runs, &killed);
+        text.extend(full.into_iter().map(cache_text));
+        if !empty.is_empty() {
+            let _ = writeln!(text, "empty caches: {}", empty.len());
+        }
+        stdio::out(&text, false)?;
     }
-    for path in away(&state.runs).iter().filter(|path| is_asked(path)) {
-        stdio::line("note", &format!("what was set aside in `{}` is not there any more", path.display()));
+    let away = away(&state.runs);
+    let mut away = away.iter().filter(|path| is_asked(path));
+    if let Some(path) = away.next() {
+        let more = away.count();
+        let more = if more == 0 { String::new() } else { format!(", nor in {more} other directories") };
+        let path = path.display();
+        stdio::line("note", &format!("what was set aside in `{path}` is not there any more{more}"));
     }
     if runs.is_empty() && killed.is_empty() && caches.is_empty() && !args.json {
         stdio::line("note", "nothing that was set aside is left, and no cache");
