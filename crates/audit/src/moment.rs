@@ -50,6 +50,12 @@ impl Moment {
         Moment::exact(whole.parse().map_err(|_| MomentError)?).ok_or(MomentError)
     }
 
+    /// So many microseconds later, or earlier.
+    pub(crate) fn moved(&self, us: i64) -> Option<Moment> {
+        let at: Timestamp = self.as_str().parse().ok()?;
+        Moment::exact(at.checked_add(jiff::SignedDuration::from_micros(us)).ok()?)
+    }
+
     /// As a line writes it.
     pub fn as_str(&self) -> &str {
         str::from_utf8(&self.0).unwrap_or_default()

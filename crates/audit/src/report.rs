@@ -4,20 +4,23 @@
 //! looked. Everything in a record is taken for hostile: the page has no script, loads nothing, and what a record says stands in it
 //! as text. Memory and page are bounded whatever the records hold; what is left out is counted.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, BufRead, Read as _};
+use std::io::{self, BufRead, Read};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use exeat_policy::Verdict;
 use nix::fcntl::OFlag;
+use sha2::{Digest as _, Sha256};
 
 use crate::place::{policy_path, reloaded_path};
-use crate::query::{Filter, Kind, Reader, Record};
-use crate::summary::{Reading, Summary, Tally};
+use crate::query::{Filter, Flaw, Kind, Reader, Record};
+use crate::summary::{Reading, RunFacts, Summary, Traffic};
 use crate::table::words;
-use crate::{sha256_hex, verify};
+use crate::verify::{self, Standing};
+use crate::{Moment, hex, sha256_hex};
 
 mod html;
 mod timeline;
@@ -38,16 +41,41 @@ const MAX_POLICY: u64 = 256 * 1024;
 const MAX_POLICIES: usize = 4 * 1024 * 1024;
 
 /// What a page is made of.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Report {
+    made: Made,
     files: Vec<Source>,
+    /// The worst first, once all are read.
     runs: Vec<Run>,
     more_runs: u64,
+    /// Runs of `runs` that have their details.
+    in_full: usize,
     summary: Summary,
-    /// What rules say of themselves, by rule and place.
-    rules: BTreeMap<(String, String), Said>,
-    /// Bytes of stored policies that are kept.
-    policies: usize,
+    /// The stored policies, by digest: one text for all runs that it held in.
+    policies: BTreeMap<String, String>,
+    /// Bytes of them.
+    policy_bytes: usize,
+}
+
+/// When and by whom a page was made.
+#[derive(Debug, Clone)]
+pub struct Made {
+    /// When.
+    pub at: Moment,
+    /// By whom.
+    pub by: Option<String>,
+    /// On which machine.
+    pub on: Option<String>,
+}
+
+/// What came of reading a record for a page.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Added {
+    /// What the record says of its last run.
+    pub run: RunFacts,
+    /// Whether something is wrong with it beyond that it has no end.
+    pub is_damaged: bool,
 }
 
 /// A record that was read.
@@ -57,14 +85,17 @@ struct Source {
     verified: Option<verify::Report>,
     flaws: Vec<String>,
     more_flaws: u64,
+    lines: u64,
+    /// Of all its bytes.
+    sha256: String,
+    /// The lines that the last checkpoint covers, and their root, as the record says.
+    sealed: Option<(u64, String)>,
 }
 
-/// What a rule says of itself.
-#[derive(Debug, Default)]
-struct Said {
-    why: Option<String>,
-    approved_by: Option<String>,
-    expires: Option<String>,
+impl Source {
+    fn standing(&self) -> Option<Standing> {
+        self.verified.as_ref().map(verify::Report::standing)
+    }
 }
 
 /// One run. Strings are as the record has them.
@@ -78,9 +109,8 @@ struct Run {
     /// The time of its first line, and of its last.
     first: String,
     last: String,
-    tally: Tally,
-    bytes_up: u64,
-    bytes_down: u64,
+    standing: Option<Standing>,
+    traffic: Traffic,
     timeline: Timeline,
     /// What was not let through, in its order.
     denied: Vec<Attempt>,
@@ -115,8 +145,8 @@ struct Policy {
 /// The policy that is stored beside a record.
 #[derive(Debug)]
 enum Stored {
-    /// It has the digest that the record names.
-    Same(String),
+    /// It has the digest that the record names, and is in the page.
+    Same,
     /// It has another one.
     Other,
     /// It is longer than what is shown.
@@ -126,6 +156,20 @@ enum Stored {
 }
 
 impl Report {
+    /// A page without records.
+    pub fn new(made: Made) -> Report {
+        Report {
+            made,
+            files: Vec::new(),
+            runs: Vec::new(),
+            more_runs: 0,
+            in_full: 0,
+            summary: Summary::default(),
+            policies: BTreeMap::new(),
+            policy_bytes: 0,
+        }
+    }
+
     /// Adds a record.
     ///
     /// `name` is what the page calls it. `path` is where it stands, if in a file: the policies beside it are shown where they have
@@ -134,80 +178,148 @@ impl Report {
     ///
     /// # Errors
     ///
-    /// Those of reading the record. Whatever it says is none.
-    pub fn read<R: BufRead>(
+    /// Those of reading the record, and of a temporary file where there are many hosts. Whatever the record says is none.
+    pub fn read(
         &mut self,
-        reader: &mut Reader<R>,
+        input: impl BufRead,
         name: &str,
         path: Option<&Path>,
         verified: Option<verify::Report>,
-    ) -> io::Result<()> {
+    ) -> io::Result<Added> {
+        let mut hash = Sha256::new();
+        let mut reader = Reader::new(Hashed { input, hash: &mut hash });
         let file = self.files.len();
-        let first = self.runs.len();
+        let mut source = Source {
+            name: name.to_owned(),
+            verified,
+            flaws: Vec::new(),
+            more_flaws: 0,
+            lines: 0,
+            sha256: String::new(),
+            sealed: None,
+        };
         let mut run: Option<Run> = None;
         let mut reading = Reading::default();
         for record in reader.by_ref() {
             let record = record?;
-            self.summary.take(&mut reading, &record, &Filter::default())?;
             if run.as_ref().is_none_or(|run| run.name != record.run) {
-                self.keep(run.take());
-                run = Some(Run::new(file, &record));
+                let traffic = self.summary.end_run(&mut reading)?;
+                self.keep(run.take(), traffic, path);
+                run = Some(Run::new(file, source.standing(), &record));
             }
+            self.summary.take(&mut reading, &record, &Filter::default())?;
             if let Some(run) = &mut run {
                 run.add(&record);
             }
-            self.rule(&record);
+            if let (Kind::Checkpoint, Some(n), Some(root)) = (&record.event, record.n, &record.root) {
+                source.sealed = Some((n, root.clone()));
+            }
         }
-        self.keep(run);
-        self.summary.end(reading, reader)?;
-        for run in self.runs.iter_mut().skip(first) {
-            self.policies += run.find_policies(path, MAX_POLICIES.saturating_sub(self.policies));
-        }
-        self.files.push(Source {
-            name: name.to_owned(),
-            verified,
-            flaws: reader.flaws().iter().map(ToString::to_string).collect(),
-            more_flaws: reader.more_flaws(),
-        });
-        Ok(())
+        let facts = reading.facts().clone();
+        let traffic = self.summary.end(reading, &reader)?;
+        self.keep(run, traffic, path);
+        source.flaws = reader.flaws().iter().map(ToString::to_string).collect();
+        source.more_flaws = reader.more_flaws();
+        source.lines = reader.number();
+        let beyond = |flaw: &Flaw| !matches!(flaw, Flaw::Unfinished { .. });
+        let is_damaged = reader.more_flaws() > 0 || reader.flaws().iter().any(beyond);
+        drop(reader);
+        source.sha256 = hex(&hash.finalize());
+        self.files.push(source);
+        Ok(Added { run: facts, is_damaged })
+    }
+
+    /// What the records say together, for the policies beside them; see [`Summary::add_policy`].
+    pub fn summary_mut(&mut self) -> &mut Summary {
+        &mut self.summary
     }
 
     /// Writes the page.
     ///
     /// # Errors
     ///
-    /// Those of the writer.
+    /// Those of the writer, and of a temporary file where there are many hosts.
     pub fn write(&mut self, out: &mut dyn io::Write) -> io::Result<()> {
         self.summary.finish()?;
+        self.order();
         html::write(self, out)
     }
 
-    fn keep(&mut self, run: Option<Run>) {
-        match run {
-            Some(run) if self.runs.len() < MAX_RUNS => self.runs.push(run),
-            Some(_) => self.more_runs += 1,
-            None => {}
+    /// Keeps a run, and the policies that stand beside its record.
+    fn keep(&mut self, run: Option<Run>, traffic: Traffic, record: Option<&Path>) {
+        let Some(mut run) = run else { return };
+        run.traffic = traffic;
+        self.find_policies(&mut run, record);
+        self.runs.push(run);
+        self.in_full += 1;
+        if self.in_full > 2 * MAX_RUNS {
+            self.order();
         }
     }
 
-    fn rule(&mut self, record: &Record) {
-        let (Some(rule), true) = (&record.rule, record.is_decision()) else { return };
-        let key = (rule.clone(), record.rule_src.clone().unwrap_or_default());
-        if self.rules.contains_key(&key) || self.rules.len() >= MAX_ROWS {
-            return;
+    /// Orders the runs, the worst first; others than the first have no details, and of many more only their number is left.
+    fn order(&mut self) {
+        self.runs.sort_by_key(|run| Reverse(run.severity()));
+        for run in self.runs.iter_mut().skip(MAX_RUNS) {
+            run.denied = Vec::new();
+            run.sources = Vec::new();
+            run.notes = Vec::new();
+            run.timeline = Timeline::default();
         }
-        let said = Said {
-            why: record.why.clone(),
-            approved_by: record.approved_by.clone(),
-            expires: record.expires.clone(),
-        };
-        self.rules.insert(key, said);
+        self.in_full = self.runs.len().min(MAX_RUNS);
+        self.more_runs += self.runs.len().saturating_sub(MAX_ROWS) as u64;
+        self.runs.truncate(MAX_ROWS);
+    }
+
+    /// Keeps the stored policies that a run names, each once.
+    fn find_policies(&mut self, run: &mut Run, record: Option<&Path>) {
+        let Some(record) = record else { return };
+        for (at, policy) in run.policies.iter_mut().enumerate() {
+            // It is the record's word: what is no digest is looked for nowhere.
+            let Some(again) = reloaded_path(record, &policy.sha256) else { continue };
+            let path = if at == 0 { policy_path(record) } else { again };
+            let (found, json) = stored(&path, &policy.sha256);
+            policy.stored = match json {
+                Some(json) if !self.policies.contains_key(&policy.sha256) => {
+                    if self.policy_bytes + json.len() > MAX_POLICIES {
+                        Stored::Long
+                    } else {
+                        self.policy_bytes += json.len();
+                        self.policies.insert(policy.sha256.clone(), json);
+                        Stored::Same
+                    }
+                }
+                _ => found,
+            };
+        }
     }
 }
 
 impl Run {
-    fn new(file: usize, record: &Record) -> Run {
-        Run { file, name: record.run.clone(), first: record.ts.clone(), ..Run::default() }
+    fn new(file: usize, standing: Option<Standing>, record: &Record) -> Run {
+        Run {
+            file,
+            standing,
+            name: record.run.clone(),
+            first: record.ts.clone(),
+            timeline: Timeline::beginning(record),
+            ..Run::default()
+        }
+    }
+
+    /// What makes a run worth a look, the weightiest first.
+    fn severity(&self) -> (bool, bool, bool, u64, u64, u64, bool) {
+        let tally = &self.traffic.tally;
+        let end = self.end.as_deref();
+        (
+            self.standing == Some(Standing::Tampered),
+            end.is_some_and(|end| end.dropped.unwrap_or(0) > 0),
+            self.standing != Some(Standing::Whole) || end.is_none(),
+            tally.denied,
+            tally.not_reached(),
+            tally.would_deny,
+            end.is_none_or(|end| end.exit != Some(0)),
+        )
     }
 
     fn add(&mut self, record: &Record) {
@@ -215,7 +327,7 @@ impl Run {
         if self.stage.is_none() {
             self.stage.clone_from(&record.stage);
         }
-        self.timeline.reach(record.mono_us);
+        self.timeline.add(record);
         match record.event {
             Kind::RunStart => {
                 self.policy(record);
@@ -226,10 +338,6 @@ impl Run {
                 self.sources.push((text(&record.role), text(&record.file), text(&record.file_sha256)));
             }
             Kind::Decision | Kind::Dns => self.decision(record),
-            Kind::Close => {
-                self.bytes_up = self.bytes_up.saturating_add(record.bytes_up.unwrap_or(0));
-                self.bytes_down = self.bytes_down.saturating_add(record.bytes_down.unwrap_or(0));
-            }
             Kind::Note => {
                 self.policy(record);
                 if self.notes.len() < MAX_NOTES {
@@ -244,8 +352,6 @@ impl Run {
     }
 
     fn decision(&mut self, record: &Record) {
-        self.tally.add(record);
-        self.timeline.add(record);
         let Some(verdict) = record.verdict().filter(|verdict| *verdict != Verdict::Allow) else { return };
         if self.denied.len() < MAX_DENIED {
             self.denied.push(Attempt {
@@ -268,40 +374,53 @@ impl Run {
             self.policies.push(Policy { sha256, mode, stored: Stored::None });
         }
     }
+}
 
-    /// Keeps `room` bytes of stored policies at most, and gives how many it kept.
-    fn find_policies(&mut self, record: Option<&Path>, room: usize) -> usize {
-        let mut kept = 0;
-        let Some(record) = record else { return kept };
-        for (at, policy) in self.policies.iter_mut().enumerate() {
-            // It is the record's word: what is no digest is looked for nowhere.
-            let Some(again) = reloaded_path(record, &policy.sha256) else { continue };
-            let path = if at == 0 { policy_path(record) } else { again };
-            policy.stored = match stored(&path, &policy.sha256) {
-                Stored::Same(json) if kept + json.len() > room => Stored::Long,
-                stored => stored,
-            };
-            if let Stored::Same(json) = &policy.stored {
-                kept += json.len();
-            }
-        }
-        kept
+/// An input whose bytes are hashed as they are taken.
+struct Hashed<'a, R> {
+    input: R,
+    hash: &'a mut Sha256,
+}
+
+impl<R: BufRead> Read for Hashed<'_, R> {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        let read = self.input.read(room)?;
+        self.hash.update(room.get(..read).unwrap_or_default());
+        Ok(read)
     }
 }
 
-fn stored(path: &Path, sha256: &str) -> Stored {
+impl<R: BufRead> BufRead for Hashed<'_, R> {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.input.fill_buf()
+    }
+
+    fn consume(&mut self, count: usize) {
+        // The bytes are there already, so nothing is read here.
+        if let Ok(bytes) = self.input.fill_buf() {
+            self.hash.update(bytes.get(..count).unwrap_or_default());
+        }
+        self.input.consume(count);
+    }
+}
+
+/// What is stored there, with its text where that has the digest.
+fn stored(path: &Path, sha256: &str) -> (Stored, Option<String>) {
     // Something else than a file must not hold us up.
     let file = File::options().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path);
-    let Ok(file) = file else { return Stored::None };
+    let Ok(file) = file else { return (Stored::None, None) };
     let mut bytes = Vec::new();
     if file.take(MAX_POLICY + 1).read_to_end(&mut bytes).is_err() {
-        return Stored::Other;
+        return (Stored::Other, None);
     }
     if bytes.len() as u64 > MAX_POLICY {
-        return Stored::Long;
+        return (Stored::Long, None);
     }
     let same = sha256_hex(&bytes) == sha256;
-    String::from_utf8(bytes).ok().filter(|_| same).map_or(Stored::Other, Stored::Same)
+    match String::from_utf8(bytes).ok().filter(|_| same) {
+        Some(json) => (Stored::Same, Some(json)),
+        None => (Stored::Other, None),
+    }
 }
 
 #[cfg(test)]

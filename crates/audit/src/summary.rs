@@ -21,7 +21,7 @@ mod write;
 pub use hosts::{Few, HostSummary, Seen};
 pub use rules::{Approved, Effect, Idle, PolicyOf, RuleSummary, Unused, Used};
 pub use write::{Form, write};
-pub(crate) use write::{code, list, target};
+pub(crate) use write::{code, list, target, without_end};
 
 use hosts::Hosts;
 use rules::{Policies, Rules};
@@ -456,6 +456,11 @@ impl Summary {
 }
 
 impl Reading {
+    /// What is known of the run that the last line belonged to.
+    pub fn facts(&self) -> &RunFacts {
+        &self.run
+    }
+
     /// Notes what a line says of its run.
     fn note(&mut self, record: &Record) {
         match record.event {

@@ -80,7 +80,10 @@ fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Fi
                     table.decision(&record)?;
                 }
             }
-            Kind::Close => table.close(&record)?,
+            Kind::Close => {
+                tally.add(&record);
+                table.close(&record)?;
+            }
             Kind::Note if filter.passes(&record) => table.note(&record)?,
             Kind::RunEnd => end = Some(record),
             Kind::Policy | Kind::Progress | Kind::Note | Kind::Checkpoint | Kind::Other(_) => {}

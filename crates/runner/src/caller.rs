@@ -16,7 +16,7 @@ pub fn user() -> Option<String> {
 }
 
 /// The machine's own name.
-pub(crate) fn machine() -> Option<String> {
+pub fn machine() -> Option<String> {
     let own = uname().ok()?;
     own.nodename().to_str().map(str::to_owned)
 }

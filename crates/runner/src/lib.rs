@@ -89,7 +89,7 @@ pub use alone::{Listen, ProxyRequest, Ready, Served, Told, check_addresses, serv
 pub use backend::{Backend, BackendError, Report};
 pub use bounds::Bounds;
 pub use cache::{PrivateCache, PrivateCaches};
-pub use caller::user as user_name;
+pub use caller::{machine as machine_name, user as user_name};
 pub use clock::today;
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};

@@ -3,7 +3,6 @@ use std::io::Cursor;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::query::Reader;
 use crate::testing::HOSTILE;
 
 /// What ends a cell, begins an element, leaves an attribute, and names another place.
@@ -26,9 +25,25 @@ fn chained(lines: &[Value]) -> String {
     text
 }
 
-fn page_of(text: &str, path: Option<&Path>, verified: Option<verify::Report>) -> String {
-    let mut report = Report::default();
-    report.read(&mut Reader::new(Cursor::new(text)), "run.jsonl", path, verified).unwrap();
+fn made() -> Made {
+    Made {
+        at: Moment::of("2026-11-23T08:00:00Z").unwrap(),
+        by: Some("eve".into()),
+        on: Some("desk-3".into()),
+    }
+}
+
+/// The page of several records, each by its name.
+fn page_of_all(records: &[(&str, &str, bool)]) -> String {
+    let mut report = Report::new(made());
+    for (name, text, checked) in records {
+        let verified = checked.then(|| verify::verify(Cursor::new(text), None, &[]).unwrap());
+        report.read(Cursor::new(text), name, None, verified).unwrap();
+    }
+    written(report)
+}
+
+fn written(mut report: Report) -> String {
     let mut page = Vec::new();
     report.write(&mut page).unwrap();
     let page = String::from_utf8(page).unwrap();
@@ -36,11 +51,19 @@ fn page_of(text: &str, path: Option<&Path>, verified: Option<verify::Report>) ->
     page
 }
 
+fn page_of(text: &str, path: Option<&Path>, verified: Option<verify::Report>) -> String {
+    let mut report = Report::new(made());
+    report.read(Cursor::new(text), "run.jsonl", path, verified).unwrap();
+    written(report)
+}
+
 /// Holds a page to what it must be whatever it tells of: elements that nest, from a list, with attributes from a list, of
 /// which none loads or runs anything.
 fn well_formed(page: &str) {
-    const VOID: [&str; 3] = ["meta", "rect", "line"];
-    const KNOWN: [&str; 43] = [
+    const VOID: [&str; 4] = ["meta", "rect", "line", "wbr"];
+    const KNOWN: [&str; 45] = [
+        "wbr",
+        "caption",
         "html",
         "head",
         "title",
@@ -85,7 +108,8 @@ fn well_formed(page: &str) {
         "li",
         "p",
     ];
-    const ATTRIBUTES: [&str; 21] = [
+    const ATTRIBUTES: [&str; 22] = [
+        "scope",
         "lang",
         "charset",
         "http-equiv",
@@ -125,7 +149,8 @@ fn well_formed(page: &str) {
             let (value, next) = value.split_once('"').expect("a quoted value");
             let key = key.trim();
             assert!(ATTRIBUTES.contains(&key), "{key} in <{tag}>");
-            assert!(key != "href" || value.starts_with("#run-"), "<{tag}>");
+            let is_within = value.starts_with("#run-") || value.starts_with("#policy-");
+            assert!(key != "href" || is_within, "<{tag}>");
             attributes = next;
         }
         assert!(matches!(attributes.trim(), "" | "/"), "<{tag}>");
@@ -210,15 +235,15 @@ fn a_page_says_who_was_denied_and_why() {
     );
     for words in [
         "<h1>Network access of import</h1>",
-        "<b>1 234 attempts were denied.</b> 1 allowed.",
-        "stats.example.net:443",
+        "<b>1 234 attempts were denied.</b> 1 reached.",
+        "<code class=\"at\"><span class=\"whole\">stats.example.net:443</span></code>",
         "no rule allows this host",
         "1.5 kB",
         "2.5 MB",
         "the API",
         "ada",
         "2027-01-31",
-        ".exeat.toml:12",
+        ".exeat.toml:12</span>",
         "the command ended, exit code 3",
         "grace on build-7",
         "/src/app",
@@ -253,21 +278,20 @@ fn nothing_is_verified_that_was_not() {
 fn many_records_are_told_in_numbers() {
     let text = chained(&[json!({"event": "run_start"}), json!({"event": "run_end"})]);
     let edited = text.replace("run_start", "run_stare");
-    let mut report = Report::default();
-    for (name, text) in [("a", &text), ("b", &text), ("c", &edited), ("d", &text)] {
-        let verified = verify::verify(Cursor::new(text), None, &[]).unwrap();
-        report.read(&mut Reader::new(Cursor::new(text)), name, None, Some(verified)).unwrap();
-    }
-    report.read(&mut Reader::new(Cursor::new(&text)), "e", None, None).unwrap();
-    let mut page = Vec::new();
-    report.write(&mut page).unwrap();
-    let page = String::from_utf8(page).unwrap();
-    well_formed(&page);
+    let page = page_of_all(&[
+        ("a", &text, true),
+        ("b", &text, true),
+        ("c", &edited, true),
+        ("d", &text, true),
+        ("e", &text, false),
+    ]);
     for words in [
         "<b>1 record is</b> changed",
         "<p><code>c</code></p>",
         "<b>1 record is</b> not checked",
         "<b>3 records are</b> not complete",
+        "<p><code>a</code>, <code>b</code>, <code>d</code></p>",
+        "Whether a record as a whole was taken away, this page cannot tell",
         "Network access of 5 runs",
     ] {
         assert!(page.contains(words), "{words}: {page}");
@@ -284,10 +308,10 @@ fn a_page_is_bounded() {
         })
         .collect();
     let page = page_of(&chained(&lines), None, None);
-    assert!(page.len() < 600_000, "{}", page.len());
+    assert!(page.len() < 800_000, "{}", page.len());
     for words in [
         "20 000 attempts were denied",
-        "and 9 500 more, not listed here",
+        "and 19 500 more, not listed here",
         "all others together",
         "and 19 800 more, not listed here",
     ] {
@@ -307,7 +331,8 @@ fn only_the_policy_of_the_record_is_shown() {
     let of = |digest: &str| {
         page_of(&chained(&[json!({"event": "run_start", "policy_sha256": digest})]), Some(&record), None)
     };
-    assert!(of(&sha256_hex(policy.as_bytes())).contains("&quot;rule&quot;: &quot;&lt;/pre&gt;"));
+    let page = of(&sha256_hex(policy.as_bytes()));
+    assert!(page.contains("&quot;rule&quot;: &quot;&lt;/pre&gt;"), "{page}");
     assert!(of(&"ab".repeat(32)).contains("another policy"));
     assert!(of("../../etc/passwd").contains("not stored beside"));
     std::fs::write(dir.join("run.policy.json"), vec![b'x'; 300_000]).unwrap();
@@ -317,7 +342,7 @@ fn only_the_policy_of_the_record_is_shown() {
 #[test]
 fn the_timeline_loses_nothing() {
     let record = |us: u64| {
-        let line = json!({"schema": "egress/1", "seq": 0, "ts": "", "mono_us": us, "event": "decision", "run": "R",
+        let line = json!({"schema": "egress/1", "seq": 0, "ts": "2026-11-21T10:00:00Z", "mono_us": us, "event": "decision", "run": "R",
             "verdict": "deny"});
         Record::parse(line.to_string().as_bytes()).unwrap()
     };
@@ -330,4 +355,201 @@ fn the_timeline_loses_nothing() {
         assert!(steps.len() <= 60, "{us}");
         assert_eq!(steps.iter().map(|step| step.denied).sum::<u64>(), added as u64 + 1, "{us}");
     }
+}
+
+/// L17: bytes that are not on record are unknown, and not 0; what was not reached has a place of its own.
+#[test]
+fn l17_a_page_says_what_is_not_known_and_what_failed() {
+    let open = |conn: u64, host: &str| json!({"event": "decision", "conn": conn, "via": "connect", "host": host, "port": 443, "verdict": "allow", "reason": "rule"});
+    let text = chained(&[
+        json!({"event": "run_start"}),
+        open(1, "open.example"),
+        open(2, "gone.example"),
+        json!({"event": "close", "conn": 2, "host": "gone.example", "port": 443, "bytes_up": 0, "bytes_down": 0,
+            "ended_by": "error", "error": "connect_error: refused"}),
+    ]);
+    let page = page_of(&text, None, None);
+    for words in [
+        "<b>Not all that was sent is known:</b> 1 connection without an end, its bytes are not known.",
+        "<b class=\"warn\">unknown</b></b> <span>sent</span>",
+        "<h2>Failed, and why</h2>",
+        "the host did not answer",
+        "<b>1</b> <span>failed</span>",
+        "<b>1</b> <span>reached</span>",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("0 B"), "{page}");
+    let more = [
+        open(1, "open.example"),
+        json!({"event": "progress", "conn": 1, "bytes_up": 2_000_000, "bytes_down": 1}),
+    ];
+    assert!(page_of(&chained(&more), None, None).contains("<b class=\"warn\">at least 2.0 MB</b>"));
+}
+
+/// L17: the host that was sent most stands first, whatever names it is hidden among.
+#[test]
+fn l17_a_page_names_the_host_that_was_sent_most() {
+    let mut lines = Vec::new();
+    for n in 0..5_001 {
+        let (host, up) = if n == 5_000 {
+            ("zzz.example".to_owned(), 9_000_000_000_u64)
+        } else {
+            (format!("h{n}.example"), 2)
+        };
+        lines.push(json!({"event": "decision", "conn": n, "via": "connect", "host": host, "port": 443, "verdict": "allow", "reason": "rule"}));
+        lines.push(json!({"event": "close", "conn": n, "host": host, "port": 443, "ip": "192.0.2.1", "bytes_up": up, "ended_by": "client"}));
+        lines.push(json!({"event": "decision", "conn": 9000 + n, "via": "connect", "host": format!("d{n}.example"), "port": 443, "verdict": "deny", "reason": "default"}));
+    }
+    let page = page_of(&chained(&lines), None, None);
+    let hosts = page.split_once("<h2>Hosts</h2>").unwrap().1;
+    let first = hosts.split("<tr>").nth(2).unwrap();
+    assert!(first.contains("zzz.") && first.contains("9.0 GB") && first.contains("192.0.2.1"), "{first}");
+    let others = hosts.lines().find(|line| line.contains("all others together (9 502)")).unwrap();
+    assert!(others.contains(">9.0 kB<"), "{others}");
+}
+
+/// L17: a row about a verdict has its first time and its reasons alone.
+#[test]
+fn l17_evidence_on_a_page_is_about_one_verdict() {
+    let of = |fields: Value| {
+        let mut line = json!({"event": "decision", "via": "connect", "host": "api.example", "port": 443});
+        line.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        line
+    };
+    let page = page_of(
+        &chained(&[
+            of(json!({"conn": 1, "verdict": "allow", "reason": "rule"})),
+            of(json!({"conn": 2, "verdict": "would_deny", "reason": "default"})),
+            of(
+                json!({"conn": 1, "verdict": "deny", "reason": "sni_mismatch", "ip": "192.0.2.1", "exe": "/usr/bin/curl"}),
+            ),
+        ]),
+        None,
+        None,
+    );
+    let why = page.split_once("<h2>Denied, and why</h2>").unwrap().1.split_once("</table>").unwrap().0;
+    let denied = why.lines().find(|line| line.contains(">denied<")).unwrap();
+    assert!(denied.contains("named another host") && !denied.contains("no rule allows"), "{denied}");
+    assert!(denied.contains("2026-11-21 10:00:02") && denied.contains("/usr/bin/curl"), "{denied}");
+    let would = why.lines().find(|line| line.contains(">would be denied<")).unwrap();
+    assert!(would.contains("no rule allows this host") && !would.contains("named another"), "{would}");
+    assert!(would.contains("2026-11-21 10:00:01"), "{would}");
+}
+
+/// L17: a port is never broken, and neither is the number of a line; only a dot, or a colon of an address, is a place for a break.
+#[test]
+fn l17_a_port_is_never_broken() {
+    let of = |host: &str, port: u16| {
+        let page = page_of(
+            &chained(&[
+                json!({"event": "decision", "via": "connect", "host": host, "port": port, "verdict": "deny", "reason": "default"}),
+            ]),
+            None,
+            None,
+        );
+        page.split_once("<code class=\"at\">").unwrap().1.split_once("</code>").unwrap().0.to_owned()
+    };
+    let whole = |text: &str| format!("<span class=\"whole\">{text}</span>");
+    assert_eq!(
+        of("telemetry.example.com", 443),
+        ["telemetry.", "example.", "com:443"].map(whole).join("<wbr>")
+    );
+    let parts = ["[2001:", "db8:", "1:", "2:", "3:", ":", "17]:443"];
+    assert_eq!(of("2001:db8:1:2:3::17", 443), parts.map(whole).join("<wbr>"));
+    let long = "a".repeat(63);
+    assert_eq!(of(&long, 65535), format!("<span class=\"any\">{long}</span>{}", whole(":65535")));
+}
+
+/// L17: of many runs those with faults have a section: what was changed, is not whole, was refused, or failed.
+#[test]
+fn l17_faulty_runs_stand_first() {
+    let mut lines = Vec::new();
+    for n in 0..700 {
+        let run = format!("R{n}");
+        lines.push(json!({"event": "run_start", "run": run, "user": "grace", "machine": "build-7", "policy_sha256": "ab".repeat(32)}));
+        if n == 650 {
+            lines.push(json!({"event": "decision", "run": run, "via": "connect", "host": "x.example", "port": 443, "verdict": "deny", "reason": "default"}));
+        }
+        lines.push(json!({"event": "run_end", "run": run, "cause": "exit", "exit": 0}));
+    }
+    let page = page_of(&chained(&lines), None, None);
+    assert!(page.contains("<h2 id=\"run-0\">Run <code>R650</code></h2>"));
+    assert!(page.contains("650 more runs are counted above"), "{page}");
+    let runs = page.split_once("<h2>Runs</h2>").unwrap().1.split_once("</table>").unwrap().0;
+    for words in ["grace on build-7", "exit 0", "not checked", "abababababab", "scope=\"col\"", "<caption>"] {
+        assert!(runs.contains(words), "{words}: {runs}");
+    }
+    assert!(page.find("<h2>Denied, and why</h2>") < page.find("<h2>Runs</h2>"));
+    assert!(page.contains("box held"), "what was denied is no fault of the record");
+}
+
+/// L17: a printed page is tied to its records, and says when and for whom it was made.
+#[test]
+fn l17_a_page_names_its_records_by_digest_and_root() {
+    let dir = crate::testing::Dir::new();
+    let path = dir.join("run.jsonl");
+    let key = crate::testing::key(7);
+    let vkey = key.verifying().clone();
+    let log =
+        crate::Log::start_signed(crate::Sink::create_file(&path).unwrap(), crate::testing::header(), key)
+            .unwrap();
+    log.write(crate::Event::RunStart(crate::RunStart::default())).unwrap();
+    log.write(crate::testing::end()).unwrap();
+    drop(log);
+    let bytes = std::fs::read(&path).unwrap();
+    let verified = verify::verify(Cursor::new(&bytes), None, std::slice::from_ref(&vkey)).unwrap();
+    let last: Value =
+        serde_json::from_slice(bytes.split(|byte| *byte == b'\n').rev().nth(1).unwrap()).unwrap();
+    let page = page_of(str::from_utf8(&bytes).unwrap(), None, Some(verified));
+    for words in [
+        &sha256_hex(&bytes),
+        last["root"].as_str().unwrap(),
+        &vkey.to_string(),
+        "2026-11-23 08:00:00 UTC for eve on desk-3",
+        "The record is whole",
+    ] {
+        assert!(page.contains(words), "{words}: {page}");
+    }
+    assert!(!page.contains("none is missing"), "it says nothing about other records");
+}
+
+/// L17: the same policy of many runs is printed once, and rules that refused because they had expired say so.
+#[test]
+fn l17_a_policy_is_printed_once() {
+    let dir = crate::testing::Dir::new();
+    let policy = r#"{"rules":[{"rule":"never.example:22"}],"schema":1}"#;
+    let digest = sha256_hex(policy.as_bytes());
+    let mut report = Report::new(made());
+    for n in 0..3 {
+        let path = dir.join(&format!("r{n}.jsonl"));
+        std::fs::write(dir.join(&format!("r{n}.policy.json")), policy).unwrap();
+        let text = chained(&[
+            json!({"event": "run_start", "run": format!("R{n}"), "policy_sha256": digest}),
+            json!({"event": "decision", "run": format!("R{n}"), "via": "connect", "host": "old.example", "port": 443, "verdict": "deny",
+                "reason": "expired", "rule": "old.example", "rule_src": "a.toml:4", "expires": "2026-10-01"}),
+        ]);
+        let added = report.read(Cursor::new(text), "r", Some(&path), None).unwrap();
+        let places = |_: &str| vec!["a.toml:3".to_owned()];
+        let of = crate::summary::PolicyOf { run: &added.run.run, stage: None, places: &places };
+        report.summary_mut().add_policy(policy, of).unwrap();
+    }
+    let page = written(report);
+    assert_eq!(page.matches("<pre>").count(), 1, "{page}");
+    assert!(
+        page.contains(&format!("id=\"policy-{}\"", digest.get(..12).unwrap()))
+            && page.contains("in force in 3 runs"),
+        "{page}"
+    );
+    assert!(page.contains("(expired, granted until 2026-10-01)") && !page.contains("allows <code"), "{page}");
+    let unused = page.split_once("<h2>Rules never used</h2>").unwrap().1;
+    assert!(unused.contains("example:22") && unused.contains("toml:3") && unused.contains("R2"), "{unused}");
+}
+
+/// The axis of the timeline has the times of the clock.
+#[test]
+fn l17_the_timeline_has_clock_times() {
+    let line = json!({"event": "decision", "via": "connect", "host": "x.example", "port": 443, "verdict": "deny", "reason": "default"});
+    let page = page_of(&chained(&[line.clone(), line]), None, None);
+    assert!(page.contains("<span>10:00:00.123 UTC</span>"), "{page}");
 }

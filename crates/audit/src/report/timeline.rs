@@ -1,7 +1,9 @@
 //! Attempts over the time of a run, in a fixed number of steps.
 //!
-//! Knows no clock: time is microseconds since the run began. Steps double in length when the run outgrows them.
+//! Time is microseconds since the run began; steps double in length when the run outgrows them. What the clock showed is worked out from the
+//! first line: a clock that was set in between moves nothing here.
 
+use crate::Moment;
 use crate::query::Record;
 use crate::summary::Tally;
 
@@ -19,17 +21,30 @@ pub(super) struct Timeline {
     steps: Vec<Tally>,
     /// The latest moment that was heard of.
     end: u64,
+    /// The time of the first line, and its microseconds.
+    begin: Option<(Moment, u64)>,
 }
 
 impl Default for Timeline {
     fn default() -> Timeline {
-        Timeline { step: SHORTEST, steps: vec![Tally::default(); STEPS], end: 0 }
+        Timeline { step: SHORTEST, steps: vec![Tally::default(); STEPS], end: 0, begin: None }
     }
 }
 
 impl Timeline {
+    /// The timeline of a run with this first line.
+    pub(super) fn beginning(first: &Record) -> Timeline {
+        Timeline { begin: Moment::of(&first.ts).map(|at| (at, first.mono_us)), ..Timeline::default() }
+    }
+
+    /// What the clock showed so many microseconds after the run began, if the first line says when that was.
+    pub(super) fn clock(&self, us: u64) -> Option<Moment> {
+        let (at, since) = self.begin?;
+        at.moved(i64::try_from(us).ok()?.checked_sub(i64::try_from(since).ok()?)?)
+    }
+
     /// Makes room for a moment, in microseconds.
-    pub(super) fn reach(&mut self, us: u64) {
+    fn reach(&mut self, us: u64) {
         self.end = self.end.max(us);
         while self.end / self.step >= STEPS as u64 {
             let mut merged: Vec<Tally> = self.steps.chunks(2).map(sum).collect();
@@ -39,7 +54,7 @@ impl Timeline {
         }
     }
 
-    /// Counts a decision.
+    /// Makes room for a line, and counts it if it is an attempt or the end of one that failed.
     pub(super) fn add(&mut self, record: &Record) {
         self.reach(record.mono_us);
         let at = usize::try_from(record.mono_us / self.step).unwrap_or(usize::MAX);

@@ -153,7 +153,7 @@ fn head(summary: &Summary) -> Vec<(&'static str, String)> {
 const UNSIGNED: &str = "not checked here (exeat audit verify)";
 
 /// Bytes each way, and whether that is all.
-pub(crate) fn moved(traffic: &Traffic) -> String {
+fn moved(traffic: &Traffic) -> String {
     let Traffic { bytes_up, bytes_down, open, .. } = traffic;
     let moved = format!("{} up, {} down", bytes(*bytes_up), bytes(*bytes_down));
     match open {
@@ -171,7 +171,7 @@ pub(crate) fn without_end(open: u64) -> String {
 }
 
 /// Bytes, of which more may have gone over connections that are open.
-pub(crate) fn at_least(count: u64, open: u64) -> String {
+fn at_least(count: u64, open: u64) -> String {
     match (count, open) {
         (count, 0) => bytes(count),
         (0, _) => "unknown".to_owned(),

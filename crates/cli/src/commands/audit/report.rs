@@ -1,10 +1,15 @@
 //! `exeat audit report`: records as one page for people.
 
-use exeat_audit::report::Report;
+use std::time::SystemTime;
+
+use exeat_audit::report::{Made, Report};
 use exeat_audit::verify::Standing;
 use exeat_files::place::FilePlace;
+use exeat_runner::{machine_name, user_name};
 
+use super::origins::Origins;
 use super::select::select;
+use super::summary::add_policies;
 use super::{Out, Source, Stopped, verify};
 use crate::args::audit::ReportArgs;
 use crate::exit::Exit;
@@ -13,7 +18,9 @@ use crate::failure::Failure;
 /// Reads records and writes the page.
 pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
     let keys = verify::keys(&args.key)?;
-    let mut report = Report::default();
+    let made = Made { at: SystemTime::now().into(), by: user_name(), on: machine_name() };
+    let mut report = Report::new(made);
+    let mut origins = Origins::default();
     let selected = select(&args.records)?;
     let mut damaged = selected.has_differing();
     for source in selected.sources() {
@@ -23,13 +30,17 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
             Source::Stdin => None,
         };
         damaged |= verified.as_ref().is_some_and(|found| found.standing() == Standing::Tampered);
-        let mut reader = source.open()?;
         let name = match source.path() {
             Some(path) => path.display().to_string(),
             None => source.to_string(),
         };
-        report.read(&mut reader, &name, source.path(), verified).map_err(|error| source.unreadable(error))?;
-        damaged |= super::is_damaged(&reader);
+        let added = report
+            .read(source.input()?, &name, source.path(), verified)
+            .map_err(|error| source.unreadable(error))?;
+        damaged |= added.is_damaged;
+        if let Some(record) = source.path() {
+            add_policies(report.summary_mut(), record, &added.run, &mut origins);
+        }
     }
     if args.output.as_os_str() == "-" {
         let mut out = Out::new();
