@@ -14,6 +14,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.bridges("audit::a01_control_bytes_are_escaped", escaped);
     list.once("audit::a02_not_inside_the_writable_directory", not_inside);
     list.bridges("audit::a05_full_disk_dials_nothing", full_disk);
+    list.bridges("audit::l17_failed_connections_are_in_the_totals", failed);
     list.once("audit::a07_decision_stands_before_the_dial", decision_first);
     list.once("audit::show_and_list", show_and_list);
     list.once("audit::a03_no_secrets", no_secrets);
@@ -141,6 +142,46 @@ fn full_disk(cx: &Cx) {
     let dialled =
         cx.bench().internet.since(before).iter().filter(|visit| [v4, v6].contains(&visit.to.ip())).count();
     assert!(dialled <= served, "{dialled} connections for {served} answers");
+}
+
+/// L17: what was allowed and never stood is `failed` in the totals, and not reached at the end of the run; the result has the root of
+/// the record.
+fn failed(cx: &Cx) {
+    let (good, result) = (cx.good(), cx.home().join("result.json"));
+    let _ = fs::remove_file(&result);
+    cx.write("targets", &format!("{good}:4\n{good}:4\n{good}:7\n{good}:4\n"));
+    let path = result.display().to_string();
+    let (refuses, answers) = (format!("{good}:4"), format!("{good}:7"));
+    let words = [
+        "run",
+        "--result",
+        &path,
+        "--allow",
+        &refuses,
+        "--allow",
+        &answers,
+        "--",
+        cx.probe(),
+        "ask-all",
+        "targets",
+    ];
+    let done = cx.exeat(words).run();
+    done.exits(0).prints("502\n502\n200\n502\n").says("exeat: 1 host failed, 1 reached; ");
+    let log = done.record();
+    let end = log.events("run_end")[0];
+    assert_eq!((&end["allowed"], &end["failed"], &end["errors"]), (&4.into(), &3.into(), &0.into()));
+    let unreached = |it: &&&serde_json::Value| it["ended_by"] == "error" && it.get("ip").is_none();
+    assert_eq!(log.events("close").iter().filter(unreached).count(), 3);
+    let result: serde_json::Value =
+        serde_json::from_slice(&fs::read(&result).expect("the result")).expect("JSON");
+    assert_eq!(
+        (&result["failed"][0]["host"], &result["failed"][0]["count"]),
+        (&good.as_str().into(), &3.into())
+    );
+    let seal = log.events("checkpoint").pop().expect("a checkpoint");
+    let (n, root) = (&result["checkpoint"]["n"], &result["checkpoint"]["root"]);
+    assert_eq!((n, root), (&seal["n"], &seal["root"]));
+    done.says(&format!("# root {}", &root.as_str().expect("a root")[..16]));
 }
 
 /// While the tunnel is open its decision can be read.

@@ -38,7 +38,9 @@ fn curl_is_refused(cx: &Cx) {
     assert_eq!(lines[1], "exeat: 1 host denied, 0 reached; the stage exited 56");
     let evil = cx.evil();
     assert_eq!(lines[2], format!("  denied  1x  {evil}:443   no rule allows it   --allow {evil}"));
-    let run = lines[3].strip_prefix("exeat: record: exeat audit show ").expect("the way to the record");
+    let record = lines[3].strip_prefix("exeat: record: exeat audit show ").expect("the way to the record");
+    let (run, seal) = record.split_once("  # ").expect("what the record ends with");
+    assert!(seal.starts_with("root ") && seal.contains(", ledger "), "{seal}");
     assert_eq!(run.len(), 10, "{run}");
 
     let shown = cx.exeat_plain(["audit", "show", run]).run();

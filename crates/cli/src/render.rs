@@ -4,7 +4,7 @@
 use std::io::IsTerminal;
 
 use exeat_audit::Proto;
-use exeat_runner::{DeniedHost, Ended, FailedHost, Summary, Through};
+use exeat_runner::{DeniedHost, Ended, FailedHost, Outcome, Summary, Through};
 
 use crate::args::ColorWhen;
 use crate::env_vars;
@@ -97,8 +97,20 @@ pub(crate) struct Ending<'a> {
     pub(crate) ended: Option<Ended>,
     /// What `exeat audit show` needs to find the record; `None`: it went to a descriptor.
     pub(crate) record: Option<String>,
+    /// What the record and the ledger end with, for whoever keeps this text; `None`: nothing signs them.
+    pub(crate) seal: Option<String>,
     /// The stage declared `Llm`.
     pub(crate) llm: bool,
+}
+
+/// The root of a record, and the number and the digest that the run has in the ledger: 16 digits of each. A log that has this line is a
+/// witness.
+pub(crate) fn seal(outcome: &Outcome) -> Option<String> {
+    let short = |digest: &str| digest.get(..16).unwrap_or(digest).to_owned();
+    let root = outcome.sealed.as_ref().map(|sealed| format!("root {}", short(&sealed.root)));
+    let ledger = outcome.ledger.as_ref().map(|head| format!("ledger {} {}", head.no, short(&head.sha256)));
+    let parts: Vec<String> = root.into_iter().chain(ledger).collect();
+    (!parts.is_empty()).then(|| parts.join(", "))
 }
 
 /// Where the decisions are of a run through somebody else's proxy; nothing where nothing was asked for.
@@ -169,7 +181,8 @@ impl Ending<'_> {
             );
         }
         if let Some(show) = self.show("") {
-            out.push_str(&format!("exeat: record: {show}\n"));
+            // A comment, so that the line can be pasted as it is.
+            out.push_str(&format!("exeat: record: {show}{}\n", prefixed("  # ", &self.seal)));
         }
         out
     }

@@ -60,8 +60,18 @@ pub(crate) struct RunResult<'a> {
     uncovered: Vec<String>,
     /// The record; `null` when there is none, or when it went to a descriptor.
     audit: Option<String>,
+    /// The last checkpoint of the record; `null` when nothing signs it.
+    checkpoint: Option<Checkpoint<'a>>,
     /// The line that the ledger has of the end of the run; `null` when it has none.
     ledger: Option<LedgerHead<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Checkpoint<'a> {
+    /// How many lines stand before it.
+    n: u64,
+    /// Their Merkle root.
+    root: &'a str,
 }
 
 #[derive(Debug, Serialize)]
@@ -162,6 +172,10 @@ impl<'a> RunResult<'a> {
             left_more: outcome.found.more_left,
             uncovered: outcome.uncovered.iter().map(|path| path.display().to_string()).collect(),
             audit: outcome.audit.as_ref().map(|path| path.display().to_string()),
+            checkpoint: outcome
+                .sealed
+                .as_ref()
+                .map(|sealed| Checkpoint { n: sealed.lines, root: &sealed.root }),
             ledger: outcome.ledger.as_ref().map(|head| LedgerHead {
                 name: &head.ledger,
                 no: head.no,
@@ -193,6 +207,7 @@ impl<'a> RunResult<'a> {
             left_more: found.more_left,
             uncovered: Vec::new(),
             audit: lost.and_then(|lost| lost.audit.as_ref()).map(|path| path.display().to_string()),
+            checkpoint: None,
             ledger: None,
         }
     }

@@ -318,10 +318,9 @@ impl<'a> Record<'a> {
             }
             self.written_for(decision, &target).await?;
         }
-        self.cx.tally(|tally| match would_deny {
-            Some(denial) => tally.would_deny(denial),
-            None => tally.allowed(),
-        });
+        if let Some(denial) = would_deny {
+            self.cx.tally(|tally| tally.would_deny(denial));
+        }
         Ok(())
     }
 

@@ -161,7 +161,7 @@ impl Context {
     #[must_use]
     pub fn summary(&self) -> Summary {
         self.refusals.flush(&self.log);
-        self.tally(|tally| tally.summary())
+        self.tally(|tally| tally.summary(self.log.counts()))
     }
 
     /// From here on this policy is asked, and `under` stands in the lines of its decisions. A connection that was decided

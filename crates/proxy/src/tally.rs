@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 
-use exeat_audit::Proto;
+use exeat_audit::{Counts, Proto};
 use exeat_policy::{Denial, Reason, Target};
 
 use crate::limits;
@@ -29,12 +29,8 @@ pub struct Summary {
     pub turned_away: u64,
     /// Connections that were refused because the record has no room for more.
     pub record_full: u64,
-    /// Decisions to allow.
-    pub allowed: u64,
-    /// Decisions to deny, malformed requests included.
-    pub denied_total: u64,
-    /// Decisions to let through what enforcing would have denied.
-    pub would_deny_total: u64,
+    /// The totals of the record, as its last line has them.
+    pub counts: Counts,
 }
 
 /// One denied target, with how often.
@@ -80,10 +76,7 @@ pub(crate) struct Tally {
     connections: u64,
     turned_away: u64,
     record_full: u64,
-    allowed: u64,
-    denied_total: u64,
     denied_more: u64,
-    would_deny_total: u64,
     would_deny_more: u64,
 }
 
@@ -104,10 +97,6 @@ impl Tally {
 
     pub(crate) fn turned_away(&mut self) {
         self.turned_away += 1;
-    }
-
-    pub(crate) fn allowed(&mut self) {
-        self.allowed += 1;
     }
 
     pub(crate) fn reached(&mut self, target: &Target) {
@@ -135,7 +124,6 @@ impl Tally {
 
     /// Equal attempts.
     pub(crate) fn tried(&mut self, denied: &DeniedHost, times: u64) {
-        self.denied_total = self.denied_total.saturating_add(times);
         if !count(&mut self.denied, denied, times) {
             self.denied_more = self.denied_more.saturating_add(times);
         }
@@ -143,13 +131,11 @@ impl Tally {
 
     /// Attempts of which too many are different.
     pub(crate) fn tried_besides(&mut self, times: u64) {
-        self.denied_total = self.denied_total.saturating_add(times);
         self.denied_more = self.denied_more.saturating_add(times);
     }
 
     /// Let through in report mode.
     pub(crate) fn would_deny(&mut self, denial: &Denial) {
-        self.would_deny_total += 1;
         let (reason, said) = (denial.reason(), denial.said_outside());
         let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag());
         if !count(&mut self.would_deny, &denied, 1) {
@@ -184,7 +170,7 @@ impl Tally {
         entries().filter(|it| !(only_asked(it) && with_port.contains(it.host.as_str()))).cloned().collect()
     }
 
-    pub(crate) fn summary(&self) -> Summary {
+    pub(crate) fn summary(&self, counts: Counts) -> Summary {
         Summary {
             denied: self.listed(),
             failed: self.failed.entries.clone(),
@@ -195,9 +181,7 @@ impl Tally {
             connections: self.connections,
             turned_away: self.turned_away,
             record_full: self.record_full,
-            allowed: self.allowed,
-            denied_total: self.denied_total,
-            would_deny_total: self.would_deny_total,
+            counts,
         }
     }
 }
@@ -271,14 +255,13 @@ mod tests {
                 tally.failed(&target, "timed out");
             }
         }
-        let summary = tally.summary();
+        let summary = tally.summary(Counts::default());
         assert_eq!(summary.denied.len(), limits::TALLY);
         assert_eq!(summary.failed.len(), limits::TALLY);
         assert_eq!(summary.denied_more, 20);
-        assert_eq!(summary.denied_total, 2 * asked as u64);
         assert!(summary.denied.iter().all(|entry| entry.count == 2));
         assert_eq!(summary.denied[0].host, "h0.test");
-        assert_eq!((summary.would_deny_total, summary.would_deny.len()), (0, 0));
+        assert!(summary.would_deny.is_empty());
     }
 
     /// The same of what report mode lets through, counted by itself.
@@ -294,10 +277,9 @@ mod tests {
                 tally.would_deny(admitted.would_deny().unwrap());
             }
         }
-        let summary = tally.summary();
+        let summary = tally.summary(Counts::default());
         assert_eq!((summary.would_deny.len(), summary.would_deny_more), (limits::TALLY, 20));
-        assert_eq!(summary.would_deny_total, 2 * (limits::TALLY as u64 + 10));
-        assert_eq!((summary.allowed, summary.denied_total, summary.denied.len()), (0, 0, 0));
+        assert!(summary.denied.is_empty());
         let first = &summary.would_deny[0];
         assert_eq!(
             (first.host.as_str(), first.count, first.flag.as_deref()),

@@ -329,7 +329,10 @@ async fn a_tunnel_from_head_to_close() {
         assert_eq!(close["ended_by"], "client");
         assert_eq!(close["ip"], "127.0.0.1");
         ended.closes_follow_decisions();
-        assert_eq!((ended.summary.reached, ended.summary.allowed, ended.summary.denied_total), (1, 1, 0));
+        assert_eq!(
+            (ended.summary.reached, ended.summary.counts.allowed, ended.summary.counts.denied),
+            (1, 1, 0)
+        );
         assert_eq!(ended.asked, ["allowed.test"]);
     }
 }
@@ -449,7 +452,7 @@ async fn the_world_says_no() {
     assert_eq!(refused["ended_by"], "error");
     assert!(refused["error"].as_str().unwrap().contains("refused"), "{refused}");
     assert_eq!(ended.summary.failed.len(), 3);
-    assert_eq!(ended.summary.denied_total, 0);
+    assert_eq!(ended.summary.counts.denied, 0);
 }
 
 /// A05: what cannot be recorded is not dialled.
@@ -508,7 +511,7 @@ async fn a_silent_client() {
         assert!(reply.starts_with("HTTP/1.1 408 Request Timeout\r\n"), "{reply}");
         let ended = proxy.end().await;
         assert!(ended.of("decision").is_empty() && ended.of("close").is_empty(), "{:?}", ended.lines);
-        assert_eq!((ended.summary.connections, ended.summary.denied_total), (2, 0));
+        assert_eq!((ended.summary.connections, ended.summary.counts.denied), (2, 0));
         assert!(ended.denials.is_empty());
     }
 }

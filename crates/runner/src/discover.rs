@@ -261,7 +261,7 @@ impl<'a> Discovery<'a> {
             let seen = self.round(preset, question, &program, &rules, limit, &mut notes)?;
             let news = found.learn(&seen.summary, round == 0, &self.addrs)?;
             // What the caller's own rules let it reach needs no preset, and it has been asked for.
-            if found.targets.is_empty() && seen.summary.allowed == 0 && seen.ended != Ended::Exit(0) {
+            if found.targets.is_empty() && seen.summary.counts.allowed == 0 && seen.ended != Ended::Exit(0) {
                 let special = found.special.into_iter().next();
                 return Err(match (special, seen.ended) {
                     (Some(special), _) => special,
@@ -279,7 +279,8 @@ impl<'a> Discovery<'a> {
         notes.extend(found.notes.iter().map(|note| format!("preset `{name}`: {note}")));
         match last {
             Some(seen) if seen.ended == Ended::Exit(0) && found.targets.is_empty() => {
-                let beside = if seen.summary.allowed == 0 { "" } else { " beside those of your own rules" };
+                let beside =
+                    if seen.summary.counts.allowed == 0 { "" } else { " beside those of your own rules" };
                 let programs = question.programs.join(" or ");
                 notes.push(format!("preset `{name}`: {programs} needs no host{beside}"));
             }

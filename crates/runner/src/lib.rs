@@ -93,6 +93,7 @@ pub use caller::{machine as machine_name, user as user_name};
 pub use clock::today;
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};
+pub use exeat_audit::Sealed;
 pub use exeat_audit::ledger::Head;
 pub use exeat_audit::{self as audit, RunId};
 pub use exeat_files::protected::{LetThrough, NoName};

@@ -23,7 +23,8 @@ use std::time::Duration;
 use exeat_audit::ledger::Head;
 use exeat_audit::place::store_policy;
 use exeat_audit::{
-    Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sink, What, sha256_hex,
+    Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sealed, Sink, What,
+    sha256_hex,
 };
 use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
@@ -95,6 +96,8 @@ pub struct Outcome {
     pub through: Option<Through>,
     /// The record; `None` when it went to a descriptor.
     pub audit: Option<PathBuf>,
+    /// What the last checkpoint of the record says; `None` where nothing signs it.
+    pub sealed: Option<Sealed>,
     /// The line that the ledger has of the end of the run; `None` where it has none.
     pub ledger: Option<Head>,
     /// Protected names that the stage has made: moved aside, or still where they were.
@@ -302,7 +305,19 @@ pub(crate) fn run_on(
             notes.extend(plan.left_out.iter().cloned());
         }
         Ok((
-            Outcome { run, ended: how, why_not, summary, through, audit, ledger, found, uncovered, notes },
+            Outcome {
+                run,
+                ended: how,
+                why_not,
+                summary,
+                through,
+                audit,
+                sealed: log.sealed(),
+                ledger,
+                found,
+                uncovered,
+                notes,
+            },
             signal,
         ))
     })

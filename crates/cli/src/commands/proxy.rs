@@ -113,7 +113,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
 
     if !quiet {
         let record = record.get().map(|path| audit::name_of(path, place.as_ref()));
-        stdio::say(&Ending { summary: &summary, ended: None, record, llm: false }.render(paint));
+        stdio::say(&Ending { summary: &summary, ended: None, record, seal: None, llm: false }.render(paint));
     }
     Ok(Exit::Yes)
 }

@@ -87,7 +87,8 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
     if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_))) {
         // The short name takes a look at every record there is, so only where it is printed.
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
-        let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record, llm };
+        let seal = render::seal(&outcome);
+        let ending = Ending { summary: &outcome.summary, ended: Some(outcome.ended), record, seal, llm };
         stdio::say(&ending.render(paint));
     }
     if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {

@@ -21,7 +21,7 @@ fn failed(host: &str, said: &str, count: u64) -> FailedHost {
 }
 
 fn render(summary: &Summary, ended: Option<Ended>, record: Option<&str>) -> String {
-    Ending { summary, ended, record: record.map(str::to_owned), llm: false }.render(Paint::PLAIN)
+    Ending { summary, ended, record: record.map(str::to_owned), seal: None, llm: false }.render(Paint::PLAIN)
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn what_would_be_denied_is_said_with_its_flag() {
 
 #[test]
 fn nothing_denied_nothing_failed_nothing_said() {
-    let summary = Summary { reached: 7, connections: 9, allowed: 9, ..Summary::default() };
+    let summary = Summary { reached: 7, connections: 9, ..Summary::default() };
     assert_eq!(render(&summary, Some(Ended::Exit(1)), Some("x")), "");
 }
 
@@ -222,7 +222,8 @@ fn colour_wraps_words_and_breaks_no_column() {
         denied: vec![denied("a.example", 443, "no rule allows it", 1, None)],
         ..Summary::default()
     };
-    let text = Ending { summary: &summary, ended: None, record: None, llm: false }.render(Paint(true));
+    let text =
+        Ending { summary: &summary, ended: None, record: None, seal: None, llm: false }.render(Paint(true));
     assert_eq!(
         text,
         "exeat: 1 host denied, 0 reached\n  \u{1b}[31mdenied\u{1b}[0m  1x  a.example:443      no rule allows it\n"

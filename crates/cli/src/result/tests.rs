@@ -37,6 +37,7 @@ fn outcome(ended: Ended) -> Outcome {
         summary,
         through: None,
         audit,
+        sealed: Some(exeat_runner::Sealed { lines: 19, root: "cd".repeat(32) }),
         ledger: Some(exeat_runner::Head { ledger: "1a2b3c4d-00ff".into(), no: 7, sha256: "ab".repeat(32) }),
         found: Leftovers::default(),
         uncovered: Vec::new(),
@@ -100,8 +101,8 @@ fn an_attempt_without_the_proxy_has_its_protocol() {
 #[test]
 fn the_object_of_the_reference() {
     let text = |result: &RunResult<'_>| serde_json::to_string(result).unwrap();
-    insta::assert_snapshot!(text(&RunResult::of(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
-    insta::assert_snapshot!(text(&RunResult::failed(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","denied":[],"failed":[],"audit":null,"ledger":null}"#);
+    insta::assert_snapshot!(text(&RunResult::of(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
+    insta::assert_snapshot!(text(&RunResult::failed(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
     for (ended, expect) in [
         (Ended::Signal(9), r#""cause":"signal","code":137,"#),
         (Ended::Timeout, r#""cause":"timeout","code":124,"#),
@@ -175,4 +176,21 @@ fn a_place_that_cannot_be_written_is_said_before_the_run() {
     }
     assert!(matches!(Sink::open(&Output::File("/dev/null".into())), Ok(Sink::Open(_))));
     fs::remove_dir_all(&dir).unwrap();
+}
+
+/// L17: the last line on standard error ends with what the record and the ledger end with, as a comment.
+#[test]
+fn l17_the_last_line_has_the_root_and_the_ledger() {
+    let outcome = outcome(Ended::Exit(1));
+    let ending = crate::render::Ending {
+        summary: &outcome.summary,
+        ended: Some(outcome.ended),
+        record: Some("01JD8Z3V5Q".into()),
+        seal: crate::render::seal(&outcome),
+        llm: false,
+    };
+    let text = ending.render(crate::render::Paint::PLAIN);
+    let line =
+        "exeat: record: exeat audit show 01JD8Z3V5Q  # root cdcdcdcdcdcdcdcd, ledger 7 abababababababab\n";
+    assert!(text.ends_with(line), "{text}");
 }

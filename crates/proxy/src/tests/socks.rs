@@ -83,7 +83,7 @@ async fn a_tunnel_from_greeting_to_close() {
         assert_eq!((&decision["via"], &decision["host"]), (&"socks5".into(), &"allowed.test".into()));
         assert_eq!((&close["bytes_up"], &close["bytes_down"]), (&15.into(), &7.into()));
         ended.closes_follow_decisions();
-        assert_eq!((ended.summary.reached, ended.summary.allowed), (1, 1));
+        assert_eq!((ended.summary.reached, ended.summary.counts.allowed), (1, 1));
         assert_eq!(ended.asked, ["allowed.test"]);
     }
 }

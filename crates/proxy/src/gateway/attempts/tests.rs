@@ -229,8 +229,8 @@ async fn what_is_not_served_has_failed() {
         assert_eq!((&line["verdict"], &line["reason"]), (&"error".into(), &"resolve_error".into()));
         assert_eq!(line["error"], Unserved::Listeners(7).to_string());
     }
-    let Summary { denied_total, denied, failed, .. } = run.cx.summary();
-    assert_eq!((denied_total, denied.len(), failed.len()), (0, 0, 1));
+    let Summary { counts, denied, failed, .. } = run.cx.summary();
+    assert_eq!((counts.denied, denied.len(), failed.len()), (0, 0, 1));
     assert_eq!((failed[0].host.as_str(), failed[0].port, failed[0].count), ("api.example.com", 0, 3));
     assert!(run.read("denials.jsonl").is_empty());
 }
@@ -247,7 +247,6 @@ async fn a_name_is_listed_once() {
     let summary = run.cx.summary();
     let listed: Vec<_> = summary.denied.iter().map(DeniedHost::target).collect();
     assert_eq!(listed, ["other.example.net", "stats.example.net:443"]);
-    assert_eq!(summary.denied_total, 3);
 }
 
 /// A08: glibc asks twice, and again; that is one line at once, and then more and more seldom one for all.
@@ -284,8 +283,7 @@ async fn a08_repeats_are_folded() {
     attempts.flush();
     assert_eq!(told(&run.lines()), 25);
     let summary = run.cx.summary();
-    assert_eq!((summary.denied[0].count, summary.denied_total), (25, 25));
-    assert_eq!(run.cx.log().counts().denied, 25);
+    assert_eq!((summary.denied[0].count, summary.counts.denied), (25, 25));
     assert_eq!(run.read("denials.jsonl").len(), 1, "the stage is told once");
 }
 
@@ -320,7 +318,7 @@ async fn a08_a_flood_of_different_attempts_is_bounded_and_counted() {
     assert_eq!(told(rest.iter().copied()), 22 * 400 - most);
     assert!(rest.iter().all(|line| line["reason"] == "direct" && line.get("port").is_none()), "{rest:?}");
     let summary = run.cx.summary();
-    assert_eq!((summary.denied_total, summary.denied_more), (22 * 400, 22 * 400 - most));
+    assert_eq!((summary.counts.denied, summary.denied_more), (22 * 400, 22 * 400 - most));
     assert_eq!(attempts.lock().folds.len() as u64, most + 1);
 }
 
@@ -351,7 +349,7 @@ async fn a05_a_failed_record_stops_nothing() {
     (0..3).for_each(|_| attempts.name_denied(&name("stats.example.net")));
     attempts.flush();
     assert!(run.cx.log().failure().is_some());
-    assert_eq!(run.cx.summary().denied_total, 3);
+    assert_eq!(run.cx.summary().denied[0].count, 3);
 }
 
 /// What happens to `Attempts`.
@@ -428,8 +426,7 @@ proptest! {
             let lines = run.lines();
             let of = |event: &str| told(lines.iter().filter(|line| line["event"] == event));
             prop_assert_eq!((of("decision"), of("dns"), of("note")), (direct, asked + failed, missed));
-            prop_assert_eq!(run.cx.summary().denied_total, direct + asked);
-            let counts = run.cx.log().counts();
+            let counts = run.cx.summary().counts;
             prop_assert_eq!((counts.denied, counts.errors), (direct + asked, failed));
             let state = attempts.lock();
             let own = state.folds.keys().filter(|key| !matches!(key, Key::Rest(_) | Key::Missed)).count();
