@@ -1,5 +1,6 @@
 //! The record in other people's words: what is exported, held against the schemas that those people publish.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -14,6 +15,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("export::ocsf_of_a_real_run", real_run);
     list.once("export::ocsf_of_every_kind_of_line", every_kind);
     list.once("export::ocsf_check_sees_what_is_wrong", check_bites);
+    list.once("export::l17_ecs_of_every_kind_of_line", ecs);
     list.once("export::a_damaged_record", damaged);
     list.once("export::report_of_a_real_run", report);
     list.users("export::l17_a_report_ties_itself_to_its_records", tied);
@@ -142,16 +144,137 @@ fn every_kind(cx: &Cx) {
         let has = |event: &str| {
             KINDS.lines().filter(|line| line.contains(&format!("\"event\":\"{event}\""))).count()
         };
-        let expected = has("decision") + has("close") + has("dns");
+        let kinds = ["decision", "close", "dns", "progress", "run_start", "run_end", "checkpoint"];
+        let expected: usize = kinds.into_iter().map(has).sum();
         assert_eq!(events(&done.stdout()).len(), expected, "{version}");
     }
+}
+
+/// The fields that the published schema has, each with its type, and whether it is a list.
+fn ecs_fields() -> BTreeMap<&'static str, (&'static str, bool)> {
+    let lines = include_str!("../fixtures/ecs/fields.tsv").lines().filter(|line| !line.starts_with('#'));
+    let fields = lines.map(|line| {
+        let mut parts = line.split('\t');
+        let [name, kind, list] = [(); 3].map(|()| parts.next().expect("three columns"));
+        (name, (kind, list == "array"))
+    });
+    fields.collect()
+}
+
+/// What is wrong with a value below `path`.
+fn ecs_wrong(path: &str, value: &Value, fields: &BTreeMap<&str, (&str, bool)>, wrong: &mut Vec<String>) {
+    // Fields of one's own have a name of their own.
+    if path == "exeat" {
+        return;
+    }
+    let Some((kind, is_list)) = fields.get(path) else {
+        match value.as_object() {
+            Some(object) => {
+                for (key, value) in object {
+                    let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+                    ecs_wrong(&path, value, fields, wrong);
+                }
+            }
+            None => wrong.push(format!("{path} is not a field")),
+        }
+        return;
+    };
+    let values: Vec<&Value> = match value.as_array() {
+        Some(values) if *is_list => values.iter().collect(),
+        _ => vec![value],
+    };
+    let fits = |value: &Value| match *kind {
+        "long" => value.is_i64() || value.is_u64(),
+        "boolean" => value.is_boolean(),
+        "object" => value.as_object().is_some_and(|object| object.values().all(Value::is_string)),
+        "ip" => value.as_str().is_some_and(|text| text.parse::<std::net::IpAddr>().is_ok()),
+        "date" => value.as_str().is_some_and(|text| {
+            let is_digit = |at: usize| text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+            text.len() >= 20 && is_digit(0) && text.as_bytes()[10] == b'T' && text.ends_with('Z')
+        }),
+        _ => value.is_string(),
+    };
+    if values.is_empty() || values.iter().any(|value| !fits(value)) || (*is_list && !value.is_array()) {
+        wrong.push(format!("{path} is {value}, and a {kind}"));
+    }
+}
+
+/// Every event is held against the published fields and the values that ECS 8.7 has for categories, types and outcomes.
+fn ecs(cx: &Cx) {
+    let done = cx.exeat_plain(["audit", "export", "--format", "ecs", "-"]).stdin(kinds()).run();
+    done.exits(0);
+    let events = events(&done.stdout());
+    let has =
+        |event: &str| KINDS.lines().filter(|line| line.contains(&format!("\"event\":\"{event}\""))).count();
+    let kinds = ["decision", "close", "dns", "progress", "note", "run_start", "run_end", "checkpoint"];
+    assert_eq!(events.len(), kinds.into_iter().map(has).sum::<usize>());
+    let fields = ecs_fields();
+    let types = |category: &str| match category {
+        "network" => vec!["access", "allowed", "connection", "denied", "end", "info", "protocol", "start"],
+        "process" => vec!["access", "change", "end", "info", "start"],
+        _ => vec![],
+    };
+    let wrong_of = |event: &Value| {
+        let mut wrong = Vec::new();
+        ecs_wrong("", event, &fields, &mut wrong);
+        let list = |key: &str| -> Vec<&str> {
+            event["event"][key].as_array().into_iter().flatten().filter_map(Value::as_str).collect()
+        };
+        let allowed: Vec<&str> = list("category").into_iter().flat_map(types).collect();
+        if list("type").is_empty() || list("type").iter().any(|kind| !allowed.contains(kind)) {
+            wrong.push(format!("types {:?} of {:?}", list("type"), list("category")));
+        }
+        let outcome = event["event"]["outcome"].as_str().unwrap_or_default();
+        if event["event"]["kind"] != "event" || !["success", "failure", "unknown"].contains(&outcome) {
+            wrong.push(format!("{}", event["event"]));
+        }
+        for required in ["/@timestamp", "/ecs/version", "/event/id", "/event/action", "/message"] {
+            if event.pointer(required).is_none() {
+                wrong.push(format!("no {required}"));
+            }
+        }
+        wrong
+    };
+    for event in &events {
+        assert_eq!(wrong_of(event), Vec::<String>::new(), "{event:#}");
+    }
+    // The check sees what is wrong.
+    for (pointer, value) in [
+        ("/destination/port", json!("443")),
+        ("/destination/host", json!("a.example")),
+        ("/event/category", json!("network")),
+        ("/event/type", json!(["creation"])),
+        ("/event/outcome", json!("perhaps")),
+        ("/@timestamp", json!(1_795_256_402)),
+        ("/labels/team", json!(7)),
+        ("/related/ip", json!(["a.example"])),
+    ] {
+        let mut event = events[1].clone();
+        let (above, key) = pointer.rsplit_once('/').expect("a pointer");
+        event
+            .pointer_mut(above)
+            .and_then(Value::as_object_mut)
+            .expect("an object")
+            .insert(key.to_owned(), value);
+        assert_ne!(wrong_of(&event), Vec::<String>::new(), "{pointer}");
+    }
+    let denied = events
+        .iter()
+        .find(|event| event["exeat"]["conn"] == "01JD8Z3V5QABCDEFGHJKMNPQRS:2")
+        .expect("an event");
+    assert_eq!(denied["destination"]["domain"], "stats.example.net");
+    assert_eq!(
+        (&denied["event"]["outcome"], &denied["event"]["reason"]),
+        (&json!("failure"), &json!("default"))
+    );
+    assert_eq!(denied["process"]["executable"], "/usr/bin/python3.11");
 }
 
 /// The check must not pass what it cannot see.
 fn check_bites(cx: &Cx) {
     let exported =
         |version| cx.exeat_plain(["audit", "export", "--ocsf", version, "-"]).stdin(kinds()).run().stdout();
-    let first = events(&exported("1.3")).swap_remove(0);
+    let first = events(&exported("1.3")).swap_remove(1);
     let wrong = [
         ("an id that is none", "/action_id", json!(55)),
         ("a severity that is none", "/severity_id", json!(7)),

@@ -3,8 +3,10 @@
 //! Does not judge, repair or add up. What is exported is what a line says; a line that the other schema has no place for
 //! is passed over and counted. The record stays the evidence: chain and signatures do not survive a change of words.
 //!
-//! Another schema is one file beside `ocsf.rs` with its own [`Exporter`], and one more [`Format`].
+//! Another schema is one file beside `ocsf.rs` and `ecs.rs` with its own [`Exporter`], and one more [`Format`].
 
+use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 
 use serde_json::Value;
@@ -12,6 +14,7 @@ use serde_json::Value;
 use crate::line::ascii_json;
 use crate::query::{Filter, Kind, Reader, Record};
 
+pub mod ecs;
 pub mod ocsf;
 
 /// What to write.
@@ -22,6 +25,8 @@ pub enum Format {
     Jsonl,
     /// Events of the Open Cybersecurity Schema Framework, one JSON object a line.
     Ocsf(ocsf::Version),
+    /// Events of the Elastic Common Schema, one JSON object a line.
+    Ecs,
 }
 
 impl Format {
@@ -30,6 +35,7 @@ impl Format {
         match self {
             Format::Jsonl => Box::new(Jsonl),
             Format::Ocsf(version) => Box::new(ocsf::Ocsf::new(version)),
+            Format::Ecs => Box::new(ecs::Ecs::default()),
         }
     }
 }
@@ -88,6 +94,62 @@ pub fn export<R: BufRead>(
         }
     }
     Ok(exported)
+}
+
+/// Open connections of which the decision is kept.
+const MAX_OPEN: usize = 4096;
+
+/// What was decided of the connections that are open, so that bytes, rule and program are in one event.
+#[derive(Debug, Default)]
+struct Decisions {
+    run: String,
+    open: BTreeMap<u64, Record>,
+}
+
+impl Decisions {
+    /// Takes in a line. Returns a `close`, and a `progress`, with what the decision on its connection says.
+    fn complete<'a>(&mut self, record: &'a Record) -> Cow<'a, Record> {
+        if self.run != record.run {
+            *self = Decisions { run: record.run.clone(), open: BTreeMap::new() };
+        }
+        let Some(conn) = record.conn else { return Cow::Borrowed(record) };
+        let decision = match record.event {
+            Kind::Decision => {
+                // Of two the last one counts; who asked is in the first.
+                let first = self.open.remove(&conn);
+                let (exe, pid, ppid) = match first {
+                    Some(first) if record.pid.is_none() => (first.exe, first.pid, first.ppid),
+                    _ => (record.exe.clone(), record.pid, record.ppid),
+                };
+                if self.open.len() >= MAX_OPEN {
+                    self.open.pop_first();
+                }
+                self.open.insert(conn, Record { exe, pid, ppid, ..record.clone() });
+                return Cow::Borrowed(record);
+            }
+            Kind::Progress => self.open.get(&conn).cloned(),
+            Kind::Close => self.open.remove(&conn),
+            _ => None,
+        };
+        let Some(asked) = decision else { return Cow::Borrowed(record) };
+        Cow::Owned(Record {
+            via: asked.via,
+            verdict: asked.verdict,
+            policy_sha256: asked.policy_sha256,
+            mode: asked.mode,
+            upstream: asked.upstream,
+            rule: asked.rule,
+            rule_src: asked.rule_src,
+            refused_by: asked.refused_by,
+            why: asked.why,
+            approved_by: asked.approved_by,
+            expires: asked.expires,
+            exe: asked.exe,
+            pid: asked.pid,
+            ppid: asked.ppid,
+            ..record.clone()
+        })
+    }
 }
 
 /// The lines themselves.

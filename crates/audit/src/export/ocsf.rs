@@ -20,7 +20,7 @@ use std::str::FromStr;
 use exeat_policy::Verdict;
 use serde_json::{Map, Value};
 
-use super::{Exporter, json_line};
+use super::{Decisions, Exporter, json_line};
 use crate::SCHEMA;
 use crate::escape::printable;
 use crate::query::{Kind, Record};
@@ -76,6 +76,7 @@ enum Class {
     Network,
     Http,
     Dns,
+    Lifecycle,
 }
 
 impl Class {
@@ -84,6 +85,7 @@ impl Class {
             Class::Network => 4001,
             Class::Http => 4002,
             Class::Dns => 4003,
+            Class::Lifecycle => 6002,
         }
     }
 
@@ -92,6 +94,14 @@ impl Class {
             Class::Network => "Network Activity",
             Class::Http => "HTTP Activity",
             Class::Dns => "DNS Activity",
+            Class::Lifecycle => "Application Lifecycle",
+        }
+    }
+
+    fn category(self) -> (u32, &'static str) {
+        match self {
+            Class::Network | Class::Http | Class::Dns => (4, "Network Activity"),
+            Class::Lifecycle => (6, "Application Activity"),
         }
     }
 }
@@ -110,6 +120,13 @@ const CLOSE: Id = (2, "Close");
 const RESET: Id = (3, "Reset");
 const FAIL: Id = (4, "Fail");
 const REFUSE: Id = (5, "Refuse");
+const TRAFFIC: Id = (6, "Traffic");
+
+// Application Lifecycle.
+const START: Id = (3, "Start");
+const STOP: Id = (4, "Stop");
+/// The record of a run that has ended is signed: the schema has no such activity.
+const SIGN: Id = (OTHER, "Sign");
 
 // DNS Activity.
 const QUERY: Id = (1, "Query");
@@ -160,6 +177,7 @@ const METHODS: [(&str, Id); 9] = [
 pub struct Ocsf {
     version: Version,
     run: Run,
+    decisions: Decisions,
 }
 
 /// What the first line said of the run that is read.
@@ -176,15 +194,16 @@ struct Run {
     /// Whether connections are left to another proxy.
     upstream: bool,
     labels: Vec<String>,
+    has_ended: bool,
 }
 
 impl Ocsf {
     /// An exporter of one version.
     pub fn new(version: Version) -> Ocsf {
-        Ocsf { version, run: Run::default() }
+        Ocsf { version, run: Run::default(), decisions: Decisions::default() }
     }
 
-    /// The event that a line becomes; `None` for one that tells of no attempt, or says no time.
+    /// The event that a line becomes; `None` for one that has no class, or says no time.
     pub fn event(&mut self, record: &Record) -> Option<Value> {
         if self.run.name != record.run {
             self.run = Run { name: record.run.clone(), ..Run::default() };
@@ -200,16 +219,23 @@ impl Ocsf {
                 self.run.span_id.clone_from(&record.span_id);
                 self.run.upstream = record.upstream.is_some();
                 self.run.labels = record.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-                return None;
+                Class::Lifecycle
             }
+            Kind::RunEnd => {
+                self.run.has_ended = true;
+                Class::Lifecycle
+            }
+            // Only the last one says that all is signed.
+            Kind::Checkpoint if self.run.has_ended => Class::Lifecycle,
             Kind::Decision if record.via.as_deref() == Some("http") && self.version >= Version::V1_5 => {
                 Class::Http
             }
-            Kind::Decision | Kind::Close => Class::Network,
+            Kind::Decision | Kind::Progress | Kind::Close => Class::Network,
             Kind::Dns => Class::Dns,
             _ => return None,
         };
         let time = record.ts.parse::<jiff::Timestamp>().ok()?.as_millisecond();
+        let record = &self.decisions.complete(record);
         Some(Event { version: self.version, run: &self.run, record, class }.into_value(time))
     }
 }
@@ -238,24 +264,27 @@ impl Event<'_> {
         let caption = if activity.0 == OTHER { "Other" } else { &activity.1 };
         let mut event = Object::default();
         let class = self.class;
-        event.set("category_uid", 4).set("category_name", "Network Activity");
+        let (category, name) = class.category();
+        event.set("category_uid", category).set("category_name", name);
         event.set("class_uid", class.uid()).set("class_name", class.caption());
         event.id("activity", "_name", (activity.0, &activity.1));
         event.set("type_uid", class.uid() * 100 + u32::from(activity.0));
         event.set("type_name", format!("{}: {caption}", class.caption()));
         event.id("status", "", status).id("severity", "", severity);
-        event.maybe("status_code", record.reason.as_deref().or(record.ended_by.as_deref()));
+        let code = record.reason.as_deref().or(record.ended_by.as_deref()).or(record.cause.as_deref());
+        event.maybe("status_code", code);
         event.maybe("status_detail", record.error.as_deref());
         event.set("time", time).set("message", self.message());
         event.maybe("count", record.count.map(long));
-        event.maybe("app_name", self.run.command.as_deref());
-        if let Some(dur) = record.dur_us {
+        let of_run = Some(record.mono_us).filter(|_| record.event == Kind::RunEnd);
+        if let Some(dur) = record.dur_us.or(of_run) {
             let dur = long(dur / 1000);
             event.set("duration", dur).set("start_time", time.saturating_sub(dur)).set("end_time", time);
         }
 
         let mut profiles = Vec::new();
-        if record.is_decision() {
+        // A line on a connection has it from the decision.
+        if record.is_decision() || (record.conn.is_some() && record.verdict.is_some()) {
             profiles.push("security_control");
             self.control(&mut event);
         }
@@ -277,7 +306,8 @@ impl Event<'_> {
                 self.destination(&mut event);
                 event.set("connection_info", self.connection());
                 event.maybe("traffic", self.traffic());
-                event.maybe("url", self.url().filter(|_| record.via.as_deref() == Some("http")));
+                let is_request = record.is_decision() && record.via.as_deref() == Some("http");
+                event.maybe("url", self.url().filter(|_| is_request));
             }
             Class::Http => {
                 self.destination(&mut event);
@@ -285,8 +315,14 @@ impl Event<'_> {
                 event.set("http_request", self.request());
             }
             Class::Dns => self.question(&mut event),
+            Class::Lifecycle => {
+                event.set("app", self.product());
+            }
         }
-        event.set("src_endpoint", self.stage());
+        if class != Class::Lifecycle {
+            event.maybe("app_name", self.run.command.as_deref());
+            event.set("src_endpoint", self.stage());
+        }
         event.set("metadata", self.metadata(&profiles));
         event.maybe("unmapped", self.unmapped());
         event.into()
@@ -301,6 +337,15 @@ impl Event<'_> {
             let status = if failed { FAILURE } else { SUCCESS };
             return ((CLOSE.0, CLOSE.1.to_owned()), status, INFORMATIONAL);
         }
+        let plain = |(id, caption): Id, status, severity| ((id, caption.to_owned()), status, severity);
+        match record.event {
+            Kind::Progress => return plain(TRAFFIC, SUCCESS, INFORMATIONAL),
+            Kind::RunStart => return plain(START, SUCCESS, INFORMATIONAL),
+            Kind::RunEnd if record.exit == Some(0) => return plain(STOP, SUCCESS, INFORMATIONAL),
+            Kind::RunEnd => return plain(STOP, FAILURE, LOW),
+            Kind::Checkpoint => return plain(SIGN, SUCCESS, INFORMATIONAL),
+            _ => {}
+        }
         let (status, severity) = match verdict {
             Some(Verdict::Allow) => (SUCCESS, INFORMATIONAL),
             Some(Verdict::WouldDeny) => (SUCCESS, LOW),
@@ -309,6 +354,7 @@ impl Event<'_> {
             _ => (UNKNOWN, UNKNOWN),
         };
         let activity = match self.class {
+            Class::Lifecycle => UNKNOWN,
             Class::Dns => QUERY,
             Class::Http => {
                 let method = record.method.as_deref().unwrap_or_default();
@@ -347,8 +393,15 @@ impl Event<'_> {
             record.target().or_else(|| record.host_raw.as_deref().map(|raw| printable(raw).into_owned()));
         let target = target.as_deref().unwrap_or("no readable host");
         let word = |word: &Option<String>| printable(word.as_deref().unwrap_or("?")).into_owned();
-        if record.event == Kind::Close {
-            return format!("connection to {target} closed ({})", word(&record.ended_by));
+        match record.event {
+            Kind::Close => return format!("connection to {target} closed ({})", word(&record.ended_by)),
+            Kind::Progress => return format!("connection to {target} is open"),
+            Kind::RunStart => return format!("run of {} started", word(&record.command)),
+            Kind::RunEnd => return format!("run ended ({})", word(&record.cause)),
+            Kind::Checkpoint => {
+                return format!("record signed ({} lines)", record.n.unwrap_or_default());
+            }
+            _ => {}
         }
         format!("{} {} {target} ({})", word(&record.verdict), word(&record.via), word(&record.reason))
     }
@@ -387,7 +440,7 @@ impl Event<'_> {
 
     /// Whether exeat stood in the way as a proxy: not for questions, nor for what went around it.
     fn through_proxy(&self) -> bool {
-        self.class != Class::Dns && self.record.via.as_deref() != Some("direct")
+        matches!(self.class, Class::Network | Class::Http) && self.record.via.as_deref() != Some("direct")
     }
 
     /// Profile `network_proxy`: exeat, the next proxy, and what was asked of exeat.
@@ -404,7 +457,7 @@ impl Event<'_> {
             exeat.set("proxy_endpoint", next);
         }
         event.set("proxy_endpoint", exeat);
-        let asked = match record.via.as_deref() {
+        let asked = match record.via.as_deref().filter(|_| record.is_decision()) {
             Some("connect") => {
                 let mut request = Object::default();
                 request.set("http_method", "CONNECT");
@@ -470,14 +523,16 @@ impl Event<'_> {
     /// a `close` does not say whether it was one of those.
     fn dialled(&self) -> Option<IpAddr> {
         let record = self.record;
-        let left = record.upstream.is_some() || (record.event == Kind::Close && self.run.upstream);
+        let is_unknown = record.event == Kind::Close && record.verdict.is_none();
+        let left = record.upstream.is_some() || (is_unknown && self.run.upstream);
         record.ip.filter(|_| !left)
     }
 
     fn connection(&self) -> Object {
         let record = self.record;
         let mut info = Object::default();
-        info.id("direction", "", OUTBOUND).maybe("uid", record.conn.map(|conn| conn.to_string()));
+        let uid = record.conn.map(|conn| format!("{}:{conn}", self.run.name));
+        info.id("direction", "", OUTBOUND).maybe("uid", uid);
         match record.proto.as_deref() {
             None => info.set("protocol_name", "tcp").set("protocol_num", 6),
             Some("udp") => info.set("protocol_name", "udp").set("protocol_num", 17),
@@ -492,9 +547,11 @@ impl Event<'_> {
         info
     }
 
-    /// Out is from the sandbox.
+    /// Out is from the sandbox. What an open connection has moved so far is in `unmapped`: its end says it again, and sums would count it
+    /// twice.
     fn traffic(&self) -> Option<Object> {
-        let (up, down) = (self.record.bytes_up?, self.record.bytes_down?);
+        let record = Some(self.record).filter(|record| record.event != Kind::Progress)?;
+        let (up, down) = (record.bytes_up?, record.bytes_down?);
         let mut traffic = Object::default();
         traffic.set("bytes_out", long(up)).set("bytes_in", long(down));
         traffic.set("bytes", long(up.saturating_add(down)));
@@ -565,18 +622,23 @@ impl Event<'_> {
         let mut stage = Object::default();
         stage.set("name", self.record.stage.as_deref().unwrap_or("sandbox"));
         stage.set("instance_uid", self.run.name.as_str()).id("type", "", VIRTUAL);
+        stage.maybe("hostname", self.run.machine.as_deref().filter(|machine| is_hostname(machine)));
         stage
     }
 
-    fn metadata(&self, profiles: &[&str]) -> Object {
-        let record = self.record;
+    fn product(&self) -> Object {
         let mut product = Object::default();
         product
             .set("name", "exeat")
             .set("vendor_name", "exeat")
             .maybe("version", self.run.version.as_deref());
+        product
+    }
+
+    fn metadata(&self, profiles: &[&str]) -> Object {
+        let record = self.record;
         let mut metadata = Object::default();
-        metadata.set("version", format!("{}.0", self.version)).set("product", product);
+        metadata.set("version", format!("{}.0", self.version)).set("product", self.product());
         metadata.set("log_name", "egress").set("log_version", SCHEMA).set("log_provider", "exeat");
         // The same for each export of a line: a consumer can tell doubles.
         metadata.set("uid", format!("{}:{}", self.run.name, record.seq));
@@ -586,7 +648,11 @@ impl Event<'_> {
             "event_code",
             match record.event {
                 Kind::Close => "close",
+                Kind::Progress => "progress",
                 Kind::Dns => "dns",
+                Kind::RunStart => "run_start",
+                Kind::RunEnd => "run_end",
+                Kind::Checkpoint => "checkpoint",
                 _ => "decision",
             },
         );
@@ -597,6 +663,31 @@ impl Event<'_> {
             metadata.set("labels", self.run.labels.clone());
         }
         metadata
+    }
+
+    /// What the lines of a run as a whole say: its place in the ledger, the totals, what is signed.
+    fn of_run(&self, rest: &mut Object) {
+        let record = self.record;
+        rest.maybe("stage", record.stage.as_deref()).maybe("command", record.command.as_deref());
+        rest.maybe("policy_sha256", record.policy_sha256.as_deref());
+        rest.maybe("backend", record.backend.as_deref()).maybe("gateway", record.gateway.as_deref());
+        rest.maybe("proxy", record.proxy.as_deref()).maybe("upstream", record.upstream.as_deref());
+        rest.maybe("ledger", record.ledger.as_deref()).maybe("no", record.no.map(long));
+        rest.maybe("ledger_prev", record.ledger_prev.as_deref());
+        rest.maybe("n", record.n.map(long)).maybe("root", record.root.as_deref());
+        rest.maybe("key_id", record.key_id.as_deref());
+        rest.maybe("exit", record.exit).maybe("limit", record.limit.as_deref());
+        for (key, count) in [
+            ("allowed", record.allowed),
+            ("denied", record.denied),
+            ("would_deny", record.would_deny),
+            ("errors", record.errors),
+            ("failed", record.failed),
+            ("dropped", record.dropped),
+            ("connections", record.connections),
+        ] {
+            rest.maybe(key, count.map(long));
+        }
     }
 
     /// What has no place, under the names of the record. No more than two lines can hold: the run's first, and this one.
@@ -625,6 +716,13 @@ impl Event<'_> {
         }
         if self.known_method().is_none() {
             rest.maybe("method", record.method.as_deref());
+        }
+        if record.event == Kind::Progress {
+            rest.maybe("bytes_up", record.bytes_up.map(long));
+            rest.maybe("bytes_down", record.bytes_down.map(long));
+        }
+        if self.class == Class::Lifecycle {
+            self.of_run(&mut rest);
         }
         rest.maybe("dir", self.run.dir.as_deref());
         rest.maybe("trace_id", self.run.trace_id.as_deref().filter(|_| !self.takes_trace()));

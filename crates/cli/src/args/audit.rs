@@ -307,7 +307,7 @@ pub(crate) struct ExportArgs {
     #[command(flatten)]
     pub(crate) records: Records,
 
-    /// What to write: ocsf (default), or jsonl: the lines as they stand
+    /// What to write: ocsf (default), ecs, or jsonl: the lines as they stand
     #[arg(long, value_name = "FORMAT", default_value = "ocsf", hide_default_value = true)]
     #[arg(hide_possible_values = true)]
     pub(crate) format: ExportFormat,
@@ -338,6 +338,8 @@ pub(crate) struct ReportArgs {
 pub(crate) enum ExportFormat {
     /// Open Cybersecurity Schema Framework.
     Ocsf,
+    /// Elastic Common Schema.
+    Ecs,
     /// The record's own.
     Jsonl,
 }

@@ -12,6 +12,7 @@ use crate::failure::Failure;
 pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let format = match args.format {
         ExportFormat::Ocsf => Format::Ocsf(args.ocsf),
+        ExportFormat::Ecs => Format::Ecs,
         ExportFormat::Jsonl => Format::Jsonl,
     };
     let mut exporter = format.exporter();
