@@ -18,8 +18,8 @@ mod hosts;
 mod rules;
 mod write;
 
-pub use hosts::{Few, HostSummary, Seen};
-pub use rules::{Approved, Effect, Idle, PolicyOf, RuleSummary, Unused, Used};
+pub use hosts::{Few, HostSummary, Sightings};
+pub use rules::{Approved, Effect, PolicyOf, RuleSummary, Unused, UnusedRules, Used};
 pub use write::{Form, write};
 pub(crate) use write::{code, list, target, without_end};
 
@@ -366,8 +366,8 @@ impl Summary {
     }
 
     /// The rules of the stored policies that decided nothing.
-    pub fn unused(&self) -> Idle<'_> {
-        if self.narrowed { Idle::NotAsked } else { self.policies.unused(&self.rules) }
+    pub fn unused(&self) -> UnusedRules<'_> {
+        if self.narrowed { UnusedRules::NotAsked } else { self.policies.unused(&self.rules) }
     }
 
     /// Rules of stored policies beyond those that are told apart.

@@ -11,7 +11,7 @@ use exeat_policy::{Reason, Verdict};
 use super::{MAX_DENIED, MAX_ROWS, MAX_RUNS, Policy, Report, Run, Source, Stored};
 use crate::escape::printable;
 use crate::query::Record;
-use crate::summary::{Effect, Few, HostSummary, Idle, Sort, Tally, Traffic, without_end};
+use crate::summary::{Effect, Few, HostSummary, Sort, Tally, Traffic, UnusedRules, without_end};
 use crate::table::{bytes, day_and_time, duration};
 use crate::verify::{Ending, Standing};
 use crate::{Moment, Proto};
@@ -354,14 +354,14 @@ fn page(report: &Report) -> Result<String, fmt::Error> {
         "<footer><p>Made {} by exeat {} from the record, which has more: this page leaves out what it does not list. Times are UTC. \
          Sent is from the sandbox to the network, as handed to the kernel. The record names neither paths nor contents of what was sent.</p></footer>\n\
          </main>\n</body>\n</html>\n",
-        made(report),
+        made_line(report),
         env!("CARGO_PKG_VERSION")
     )?;
     Ok(out)
 }
 
 /// When and by whom the page was made.
-fn made(report: &Report) -> String {
+fn made_line(report: &Report) -> String {
     let who: Vec<&str> =
         [&report.made.by, &report.made.on].into_iter().filter_map(Option::as_deref).collect();
     let by = if who.is_empty() { String::new() } else { format!(" for {}", who.join(" on ")) };
@@ -380,7 +380,11 @@ fn title(report: &Report) -> String {
 
 fn head(report: &Report, title: &str, out: &mut String) -> fmt::Result {
     let total = &report.summary.total;
-    writeln!(out, "<header>\n<p class=\"soft\">exeat report, made {}</p>\n<h1>{title}</h1>", made(report))?;
+    writeln!(
+        out,
+        "<header>\n<p class=\"soft\">exeat report, made {}</p>\n<h1>{title}</h1>",
+        made_line(report)
+    )?;
     writeln!(
         out,
         "<p class=\"soft\">Programs ran in a sandbox that has no network of its own. Each attempt to reach another machine was \
@@ -688,7 +692,7 @@ fn name_of(host: &HostSummary) -> String {
 /// What got one of some verdicts: each row is about one verdict alone.
 fn evidence(report: &Report, title: &str, verdicts: &[Verdict], sort: Sort, out: &mut String) {
     let all = report.summary.hosts(sort);
-    let has = |host: &&&HostSummary| verdicts.iter().any(|verdict| host.seen(*verdict).0.count > 0);
+    let has = |host: &&&HostSummary| verdicts.iter().any(|verdict| host.sightings(*verdict).0.count > 0);
     let hosts: Vec<_> = all.iter().filter(has).collect();
     if hosts.is_empty() {
         return;
@@ -697,7 +701,7 @@ fn evidence(report: &Report, title: &str, verdicts: &[Verdict], sort: Sort, out:
     let mut table = Table::new(title, &["Host", "What", "Times", "Why", "First", "Last", "Programs"]);
     for host in hosts.iter().take(MAX_ROWS) {
         for it in verdicts {
-            let (seen, reasons) = host.seen(*it);
+            let (seen, reasons) = host.sightings(*it);
             if seen.count == 0 {
                 continue;
             }
@@ -847,8 +851,8 @@ fn rules(report: &Report, out: &mut String) {
 /// Rules of the stored policies that decided nothing.
 fn unused(report: &Report, out: &mut String) {
     let unused = match report.summary.unused() {
-        Idle::Rules(unused) if !unused.is_empty() => unused,
-        Idle::CannotTell(count) => {
+        UnusedRules::Listed(unused) if !unused.is_empty() => unused,
+        UnusedRules::CannotTell(count) => {
             let _ = writeln!(
                 out,
                 "<h2>Rules never used</h2>\n<p>Cannot be told: of {} it is not on record which rule decided.</p>",
@@ -856,7 +860,7 @@ fn unused(report: &Report, out: &mut String) {
             );
             return;
         }
-        Idle::Rules(_) | Idle::NotAsked => return,
+        UnusedRules::Listed(_) | UnusedRules::NotAsked => return,
     };
     out.push_str("<h2>Rules never used</h2>\n");
     let mut table =
@@ -1137,7 +1141,7 @@ fn sources(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
     Ok(())
 }
 
-/// Which policy held, and where it stands in the page.
+/// Writes which policy held, with a link to its text in the page.
 fn in_force(report: &Report, policy: &Policy, out: &mut String) -> fmt::Result {
     let why = match &policy.stored {
         Stored::Same => format!("printed below: {}", policy_link(report, &policy.sha256)),

@@ -43,7 +43,7 @@ pub struct HostSummary {
     /// What was not let through, would not have been, or failed: by verdict and reason. The reason is `None` where the record has a
     /// word that this version does not know. A connection that was let through and not reached is under `error`.
     #[serde(with = "evidence")]
-    pub evidence: BTreeMap<(Verdict, Option<Reason>), Seen>,
+    pub evidence: BTreeMap<(Verdict, Option<Reason>), Sightings>,
     /// The ways it came in, in the words of the record.
     #[serde(with = "words")]
     pub vias: BTreeSet<&'static str>,
@@ -61,7 +61,7 @@ pub struct HostSummary {
 
 /// How often something was seen, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Seen {
+pub struct Sightings {
     /// Attempts.
     pub count: u64,
     /// The first line.
@@ -101,14 +101,14 @@ impl<T: Ord, const MOST: usize> Few<T, MOST> {
     }
 }
 
-impl Seen {
+impl Sightings {
     pub(super) fn add(&mut self, count: u64, at: Option<Moment>) {
         self.count = self.count.saturating_add(count);
         widen(&mut self.first, &mut self.last, at);
     }
 
     /// Adds what was seen elsewhere.
-    pub(crate) fn merge(&mut self, other: &Seen) {
+    pub(crate) fn merge(&mut self, other: &Sightings) {
         self.add(other.count, other.first);
         widen(&mut self.first, &mut self.last, other.last);
     }
@@ -149,8 +149,8 @@ impl HostSummary {
     }
 
     /// What got one verdict: how often and when, and the reasons.
-    pub fn seen(&self, verdict: Verdict) -> (Seen, Vec<Option<Reason>>) {
-        let mut all = Seen::default();
+    pub fn sightings(&self, verdict: Verdict) -> (Sightings, Vec<Option<Reason>>) {
+        let mut all = Sightings::default();
         let mut reasons = Vec::new();
         for ((_, reason), seen) in self.evidence.iter().filter(|((of, _), _)| *of == verdict) {
             all.merge(seen);
@@ -443,16 +443,16 @@ mod evidence {
     use serde::de::Error as _;
     use serde::{Deserialize, Deserializer, Serializer};
 
-    use super::Seen;
+    use super::Sightings;
 
-    type Map = BTreeMap<(Verdict, Option<Reason>), Seen>;
+    type Map = BTreeMap<(Verdict, Option<Reason>), Sightings>;
 
     pub(super) fn serialize<S: Serializer>(map: &Map, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_seq(map.iter().map(|((verdict, reason), seen)| (verdict, reason, seen)))
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Map, D::Error> {
-        let rows = Vec::<(String, Option<String>, Seen)>::deserialize(deserializer)?;
+        let rows = Vec::<(String, Option<String>, Sightings)>::deserialize(deserializer)?;
         let parsed = rows.into_iter().map(|(verdict, reason, seen)| {
             Ok(((verdict.parse()?, reason.map(|reason| reason.parse()).transpose()?), seen))
         });

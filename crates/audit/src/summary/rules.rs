@@ -203,13 +203,13 @@ pub struct Unused<'a> {
 
 /// What can be said of rules that decided nothing.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Idle<'a> {
+pub enum UnusedRules<'a> {
     /// No policy is stored beside the records, or not all lines were asked for.
     NotAsked,
     /// Which rule decided is not on record for that many attempts.
     CannotTell(u64),
     /// These.
-    Rules(Vec<Unused<'a>>),
+    Listed(Vec<Unused<'a>>),
 }
 
 /// The rules of the stored policies.
@@ -266,7 +266,7 @@ impl Policies {
         Ok(())
     }
 
-    /// Where an allowed name led, if that takes a rule of its own.
+    /// Notes the addresses of an allowed name that need a rule of their own.
     pub(super) fn open(&mut self, record: &Record) {
         if record.verdict() != Some(Verdict::Allow) {
             return;
@@ -281,16 +281,16 @@ impl Policies {
         }
     }
 
-    pub(super) fn unused(&self, rules: &Rules) -> Idle<'_> {
+    pub(super) fn unused(&self, rules: &Rules) -> UnusedRules<'_> {
         if self.count == 0 {
-            return Idle::NotAsked;
+            return UnusedRules::NotAsked;
         }
         if rules.is_partial() {
-            return Idle::CannotTell(rules.more.saturating_add(rules.unnamed));
+            return UnusedRules::CannotTell(rules.more.saturating_add(rules.unnamed));
         }
         let used: BTreeSet<String> = rules.all.iter().filter_map(|it| it.used.canonical()).collect();
         let idle = self.granted.iter().filter(|(rule, _)| !used.contains(*rule) && !self.has_opened(rule));
-        Idle::Rules(
+        UnusedRules::Listed(
             idle.map(|(rule, it)| Unused {
                 rule,
                 places: &it.places,

@@ -66,7 +66,7 @@ fn add_policy(summary: &mut Summary, json: &str) -> Result<(), serde_json::Error
 
 fn unused(summary: &Summary) -> Vec<&str> {
     match summary.unused() {
-        Idle::Rules(unused) => unused.iter().map(|it| it.rule).collect(),
+        UnusedRules::Listed(unused) => unused.iter().map(|it| it.rule).collect(),
         other => panic!("{other:?}"),
     }
 }
@@ -122,7 +122,7 @@ fn two_records_are_one_summary() {
 #[test]
 fn rules_that_decided_nothing_are_named() {
     let mut summary = of(&[record(header(), sample())], &Filter::default());
-    assert_eq!(summary.unused(), Idle::NotAsked, "no policy is known");
+    assert_eq!(summary.unused(), UnusedRules::NotAsked, "no policy is known");
     let policy = r#"{"rules":[{"rule":"!evil.example.org:*"},{"rule":"*.example.com:443"},{"reason":"x","rule":"old.example.com:22"}],"schema":1}"#;
     add_policy(&mut summary, policy).unwrap();
     add_policy(&mut summary, r#"{"rules":[{"rule":"!never.example.org:*"}],"schema":1}"#).unwrap();
@@ -211,7 +211,7 @@ fn rules_and_long_names_are_bounded() {
     // Which rule the last one was is not known, so no rule can be called unused.
     let mut summary = summary;
     add_policy(&mut summary, r#"{"rules":[{"rule":"old.example.com:22"}]}"#).unwrap();
-    assert_eq!(summary.unused(), Idle::CannotTell(51));
+    assert_eq!(summary.unused(), UnusedRules::CannotTell(51));
 }
 
 #[test]
@@ -228,7 +228,7 @@ fn json_is_one_object_with_a_host_a_line() {
         serde_json::json!({"rule": "old.example.com:22", "places": ["a.toml:18"], "stages": ["import"], "runs": 1, "run": "R1"})
     );
     assert_eq!(value["rules"][1]["effect"], "denies");
-    assert_eq!(value["signatures"], "not_checked");
+    assert_eq!(value["signature"], "not checked");
     assert_eq!(text.lines().filter(|line| line.starts_with("  {") && line.contains("\"host\":")).count(), 4);
     let empty: Value = serde_json::from_str(&written(&Summary::default(), Form::Json)).unwrap();
     assert_eq!(empty["hosts"], serde_json::json!([]));
@@ -574,11 +574,11 @@ fn l17_evidence_is_about_one_verdict() {
     lines.line(r#""event":"decision","conn":9,"host":"api.example","port":443,"verdict":"would_deny","reason":"default","mode":"report""#);
     let summary = few(10, lines.text.as_bytes());
     let api = summary.host(Some("api.example"), Some(443), Proto::Tcp).unwrap();
-    let (denied, reasons) = api.seen(Verdict::Deny);
+    let (denied, reasons) = api.sightings(Verdict::Deny);
     assert_eq!((denied.count, reasons), (1, vec![Some(Reason::SniMismatch)]));
     assert_eq!(denied.first, Moment::of("2026-11-22T10:00:03Z"));
-    assert_eq!(api.seen(Verdict::WouldDeny).1, [Some(Reason::Default)]);
-    assert_eq!(api.seen(Verdict::Error).0.count, 0);
+    assert_eq!(api.sightings(Verdict::WouldDeny).1, [Some(Reason::Default)]);
+    assert_eq!(api.sightings(Verdict::Error).0.count, 0);
 }
 
 /// L17: who approved what was let through, over many runs, and what nobody approved.
@@ -606,7 +606,9 @@ fn l17_who_approved_is_said_over_many_runs() {
     );
     assert!(text.contains("\nREACHED, AND NOBODY APPROVED\n      1  b.example.com:443\n"), "{text}");
     assert!(text.contains("*.example.com (.exeat.toml:12), approved by bob, 1.2 kB up\n"), "{text}");
-    assert!(text.contains("\nsignature not checked here (exeat audit verify)\n"), "{text}");
+    assert!(
+        written(&summary, Form::GitHub).contains("\nsignature: not checked here (`exeat audit verify`)\n")
+    );
 }
 
 fn of_records(records: &[Vec<Event>]) -> Summary {
@@ -623,7 +625,7 @@ fn l17_no_rule_is_called_unused_for_a_part_of_the_lines() {
     for filter in [host, since, until] {
         let mut summary = of(&[record(header(), sample())], &filter);
         add_policy(&mut summary, r#"{"rules":[{"rule":"*.example.com:443"}]}"#).unwrap();
-        assert_eq!(summary.unused(), Idle::NotAsked);
+        assert_eq!(summary.unused(), UnusedRules::NotAsked);
         assert!(!written(&summary, Form::Text { colour: false }).contains("NEVER USED"));
     }
     // A refusal that was counted without its rule may have been any deny rule's.
@@ -631,7 +633,7 @@ fn l17_no_rule_is_called_unused_for_a_part_of_the_lines() {
     (folded.conn, folded.target, folded.reason, folded.count) = (None, None, Reason::DenyRule, Some(30));
     let mut summary = of(&[record(header(), vec![Event::Decision(folded)])], &Filter::default());
     add_policy(&mut summary, r#"{"rules":[{"rule":"!evil.example.org:*"}]}"#).unwrap();
-    assert_eq!(summary.unused(), Idle::CannotTell(30));
+    assert_eq!(summary.unused(), UnusedRules::CannotTell(30));
     let text = written(&summary, Form::Text { colour: false });
     assert!(text.contains("\nwhich rules were never used cannot be told: of 30 attempts"), "{text}");
 }

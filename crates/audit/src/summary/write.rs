@@ -8,7 +8,7 @@ use std::io::{self, Write};
 
 use serde_json::{Value, json};
 
-use super::{Effect, HostSummary, Idle, RuleSummary, Sort, Summary, Traffic, Unused, Used};
+use super::{Effect, HostSummary, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::line::ascii_json;
 use crate::table::{GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
 use crate::{Moment, Proto};
@@ -104,12 +104,12 @@ fn text(summary: &Summary, colour: bool, sort: Sort, out: &mut dyn Write) -> io:
         writeln!(out, "{:>7}  by others", summary.rules_more())?;
     }
     match summary.unused() {
-        Idle::NotAsked => {}
-        Idle::Rules(unused) if unused.is_empty() => {
+        UnusedRules::NotAsked => {}
+        UnusedRules::Listed(unused) if unused.is_empty() => {
             writeln!(out, "\nevery rule of the stored policies was used")?;
         }
-        Idle::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count))?,
-        Idle::Rules(unused) => {
+        UnusedRules::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count))?,
+        UnusedRules::Listed(unused) => {
             writeln!(out, "\nRULES NEVER USED")?;
             for rule in &unused {
                 writeln!(out, "         {}  ({})", cell(rule.rule), origin(rule, &plain))?;
@@ -145,12 +145,11 @@ fn head(summary: &Summary) -> Vec<(&'static str, String)> {
     if let Some(approved) = approved(summary, &|text| cell(text).into_owned()) {
         head.push(("approved", approved));
     }
-    head.push(("signature", UNSIGNED.to_owned()));
     head
 }
 
 /// What no reader of lines can say.
-const UNSIGNED: &str = "not checked here (exeat audit verify)";
+const UNSIGNED: &str = "not checked here (`exeat audit verify`)";
 
 /// Bytes each way, and whether that is all.
 fn moved(traffic: &Traffic) -> String {
@@ -275,9 +274,9 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
         })
     };
     let (unused, unknown) = match summary.unused() {
-        Idle::Rules(unused) => (Some(unused), 0),
-        Idle::NotAsked => (None, 0),
-        Idle::CannotTell(count) => (None, count),
+        UnusedRules::Listed(unused) => (Some(unused), 0),
+        UnusedRules::NotAsked => (None, 0),
+        UnusedRules::CannotTell(count) => (None, count),
     };
     let unused = unused.map(|unused| {
         let rule = |it: &Unused<'_>| {
@@ -302,7 +301,6 @@ fn json(summary: &Summary, sort: Sort, out: &mut dyn Write) -> io::Result<()> {
         "flaws": summary.flaws,
         "dropped": summary.unrecorded,
         "unseen": summary.unseen,
-        "signatures": "not_checked",
         "total": of_traffic(&summary.total),
         "most_up": summary.most_up().map(|host| with(place(host), &host.traffic)),
         "others": of_traffic(&summary.others),
@@ -426,7 +424,7 @@ fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) ->
     if let Some(approved) = approved(summary, &code) {
         writeln!(out, "\nApproved {approved}")?;
     }
-    writeln!(out, "\nSignature: {UNSIGNED}")?;
+    writeln!(out, "\nsignature: {UNSIGNED}")?;
     for warning in warnings(summary) {
         writeln!(out, "\n**{warning}**")?;
     }
@@ -493,7 +491,7 @@ fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) ->
         })?;
     }
     match summary.unused() {
-        Idle::Rules(unused) if !unused.is_empty() => {
+        UnusedRules::Listed(unused) if !unused.is_empty() => {
             let plural = if unused.len() == 1 { "was" } else { "were" };
             folded(out, &format!("{} of the rules {plural} never used", unused.len()), github, |out| {
                 writeln!(out)?;
@@ -503,8 +501,8 @@ fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) ->
                 Ok(())
             })
         }
-        Idle::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count)),
-        Idle::Rules(_) | Idle::NotAsked => Ok(()),
+        UnusedRules::CannotTell(count) => writeln!(out, "\n{}", cannot_tell(count)),
+        UnusedRules::Listed(_) | UnusedRules::NotAsked => Ok(()),
     }
 }
 
