@@ -1122,8 +1122,7 @@ fn sources(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
         return Ok(());
     }
     out.push_str("<h3>Policy</h3>\n");
-    let mut table =
-        Table::new("Files of the policy", &["File", "What it is for", "SHA-256 when it was read"]);
+    let mut table = Table::new("Files of the policy", &["File", "What it is for", "SHA-256"]);
     for (role, file, sha256) in &run.sources {
         let role = match role.as_str() {
             "policy" => "grants",
@@ -1191,7 +1190,7 @@ fn records(report: &Report, out: &mut String) -> fmt::Result {
         Some(Standing::Unfinished) => 3,
         Some(Standing::Whole) => 4,
     });
-    let heads = ["Record", "Integrity", "Lines", "SHA-256 of the file", "Root of the last checkpoint"];
+    let heads = ["Record", "Integrity", "Lines", "SHA-256", "Root"];
     let mut table = Table::new("Records of this page, those first that are not whole", &heads);
     let mut keys = std::collections::BTreeMap::<String, u64>::new();
     for file in &files {
@@ -1214,6 +1213,10 @@ fn records(report: &Report, out: &mut String) -> fmt::Result {
         ]);
     }
     table.finish(files.len().saturating_sub(MAX_ROWS) as u64, out);
+    out.push_str(
+        "<p class=\"soft\">SHA-256 is that of the whole file (<code>sha256sum FILE</code>). Root is the Merkle root that the last checkpoint of the record \
+         signs.</p>\n",
+    );
     for (key, records) in keys.iter().take(MAX_ROWS) {
         writeln!(out, "<p>Signed {} by {}</p>", many(*records, "record", "records"), code(key))?;
     }

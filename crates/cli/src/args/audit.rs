@@ -476,7 +476,8 @@ Examples:
   exeat audit summary --stage nightly --since 7d
   exeat audit summary records/2026-11 --label ticket=OPS-7
   exeat audit summary run.jsonl --format github >> \"$GITHUB_STEP_SUMMARY\"
-  exeat audit summary --format json | jq -r '.unused_rules[]'
+  exeat audit summary --sort up
+  exeat audit summary --format json | jq -r '.unused_rules[].rule'
 
 Exit codes: 0 no damage found (signatures: exeat audit verify), 1 a record is damaged, 2 bad input.";
 const VERIFY_EXAMPLES: &str = "\
