@@ -162,7 +162,7 @@ fn full_disk(cx: &Cx) {
     done.exits(0).says("there was no space for more of the record (No space left on device");
     let said = done.stdout();
     let answered = |status: &str| said.lines().filter(|line| *line == status).count() as u64;
-    assert!(answered("200") > 10 && answered("503") > 200, "{said}");
+    assert!(answered("200") > 0 && answered("503") > 200, "{said}");
     assert_eq!(answered("200") + answered("503"), 400);
     let log = AuditLog::read(&copy);
     let end = log.events("run_end")[0];

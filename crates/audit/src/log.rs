@@ -65,8 +65,12 @@ struct State {
     failed: Option<Arc<str>>,
     /// Why there is no more space for the record than what was kept for its end.
     full: Option<Arc<str>>,
-    /// The record says so.
+    /// Space is kept ahead of the end: from the first attempt on, or when it was asked for. Giving it back can take the disk milliseconds,
+    /// which a short run without an attempt does not pay.
+    keeps_space: bool,
+    /// The record says that there is no more space, or that none is kept.
     is_full_noted: bool,
+    is_reserve_noted: bool,
     /// Connections that have a decision and no close.
     open: u64,
     ended: bool,
@@ -136,7 +140,9 @@ impl Log {
             counts: Counts::default(),
             failed: None,
             full: None,
+            keeps_space: false,
             is_full_noted: false,
+            is_reserve_noted: false,
             open: 0,
             ended: false,
             tree: Tree::default(),
@@ -174,7 +180,7 @@ impl Log {
                 }
                 let is_due = state.ended || state.is_checkpoint_due();
                 // Where these cannot be written, the event itself is on record all the same, and the next one hears of it.
-                let noted = state.note_full(&self.shared);
+                let noted = state.note_space(&self.shared);
                 let signed = noted.and_then(|()| state.sign(&self.shared, is_due));
                 if state.ended {
                     state.sink.give_back();
@@ -240,9 +246,16 @@ impl Log {
         self.lock().full.clone()
     }
 
-    /// Why no space is kept for the end of a record that is a file, if none is: on a full disk it ends as it stands.
-    pub fn no_space_kept(&self) -> Option<String> {
-        self.lock().sink.no_space_kept()
+    /// Has the disk keep space for the end of the record from now on, as it does after the first attempt. Where that cannot be, the record
+    /// says so.
+    pub fn keep_space(&self) {
+        let mut state = self.lock();
+        if state.failed.is_none() && !state.ended && !state.keeps_space {
+            state.keeps_space = true;
+            state.keep_ahead(0);
+            // Where it cannot be written, the next event hears of it.
+            let _ = state.note_space(&self.shared);
+        }
     }
 
     /// What the first failure was, if there was one: from then on nothing is written, and nothing may be allowed.
@@ -287,6 +300,7 @@ impl Log {
 
 impl State {
     fn append(&mut self, shared: &Shared, counts: &Counts, event: &Event) -> Result<u64, FaultKind> {
+        self.keeps_space |= matches!(event, Event::Decision(_) | Event::Dns(_));
         let keep = match event {
             Event::RunEnd(_) => 0,
             Event::Close(_) => AHEAD_END,
@@ -303,19 +317,33 @@ impl State {
         self.open.saturating_mul(AHEAD_CLOSE)
     }
 
-    /// Says in the record that the disk has no space for more, once, and signs that: what follows may stay unsigned.
-    fn note_full(&mut self, shared: &Shared) -> Result<(), Error> {
-        let Some(why) = self.full.clone().filter(|_| !self.is_full_noted) else { return Ok(()) };
-        self.is_full_noted = true;
-        let mut note = Note::new(What::NoRoom);
-        note.error = Some(why.to_string());
+    /// Says in the record, once, that the disk has no space for more, and signs that: what follows may stay unsigned. Or that no space is
+    /// kept.
+    fn note_space(&mut self, shared: &Shared) -> Result<(), Error> {
+        let (what, why) = match (&self.full, self.sink.no_space_kept()) {
+            (Some(why), _) if !self.is_full_noted => (What::NoRoom, why.to_string()),
+            (None, Some(why)) if self.keeps_space && !self.is_reserve_noted => (What::NoReserve, why),
+            _ => return Ok(()),
+        };
+        self.is_full_noted |= what == What::NoRoom;
+        self.is_reserve_noted |= what == What::NoReserve;
+        let mut note = Note::new(what);
+        note.error = Some(why);
         let counts = self.counts;
         match self.append(shared, &counts, &Event::Note(note)) {
             Ok(_) => self.counts.lines += 1,
             Err(FaultKind::Full { .. }) => return Ok(()),
             Err(error) => return Err(self.stop(error)),
         }
-        self.sign(shared, true)
+        self.sign(shared, what == What::NoRoom)
+    }
+
+    fn keep_ahead(&mut self, line: usize) {
+        if self.full.is_none()
+            && let Err(why) = self.sink.keep_ahead(line, AHEAD.saturating_add(self.closes()))
+        {
+            self.full = Some(why.to_string().into());
+        }
     }
 
     /// Nothing is written any more.
@@ -368,10 +396,8 @@ impl State {
         if self.line.len() > MAX_LINE {
             return Err(FaultKind::TooLong { bytes: self.line.len() });
         }
-        if self.full.is_none()
-            && let Err(why) = self.sink.keep_ahead(self.line.len(), AHEAD.saturating_add(self.closes()))
-        {
-            self.full = Some(why.to_string().into());
+        if self.keeps_space {
+            self.keep_ahead(self.line.len());
         }
         let needed = keep.saturating_add(self.line.len() as u64);
         if let Some(why) = self.full.clone()

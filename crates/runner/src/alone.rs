@@ -28,7 +28,7 @@ use crate::ledger::begin;
 use crate::limits::{check_audit_size, of_connections};
 use crate::reload::{Load, Reloaded, Reloader, Seen};
 use crate::request::AuditTo;
-use crate::run::{Opened, Record, signing, survive_file_limit, turned_away};
+use crate::run::{Opened, Record, keeping, survive_file_limit, turned_away};
 use crate::signals::Signals;
 use crate::signing::Signing;
 use crate::upstream;
@@ -214,7 +214,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
                 }
             }
         };
-        signing(&log, served).await;
+        keeping(&log, served).await;
         let summary = context.summary();
         if let Some(note) = turned_away(&summary) {
             // The log fails closed by itself, and the line below tells.

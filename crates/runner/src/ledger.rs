@@ -2,7 +2,7 @@
 
 use exeat_audit::ledger::{Begun, Head, Ledger, Numbered, unnumbered};
 use exeat_audit::place::Place;
-use exeat_audit::{Cause, Event, Log, Note, RunStart, SigningKey, Source, What};
+use exeat_audit::{Cause, Event, Log, RunStart, SigningKey, Source};
 
 use crate::error::{Error, chain};
 use crate::request::AuditTo;
@@ -82,11 +82,6 @@ pub(crate) fn begin(
             (None, Some(why))
         }
     };
-    if let Some(why) = log.no_space_kept() {
-        let mut note = Note::new(What::NoReserve);
-        note.error = Some(why);
-        log.write(Event::Note(note)).map_err(Error::Log)?;
-    }
     for source in sources {
         log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
     }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
-use std::future::{Future, poll_fn};
+use std::future::{Future, pending, poll_fn};
 use std::io::{self, PipeWriter};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -223,7 +223,7 @@ pub(crate) fn run_on(
             listed: Cell::new(Listed::None),
             held,
         };
-        let mut outcome = signing(&log, this.carry_out(staged, streams, asks, started)).await;
+        let mut outcome = keeping(&log, this.carry_out(staged, streams, asks, started)).await;
         if !this.has_begun() {
             // The sandbox never stood, or not as it was demanded. The log fails closed by itself.
             let why = match &outcome {
@@ -704,12 +704,23 @@ impl Record<'_> {
     }
 }
 
-/// Runs alongside `work` and has every line of the record signed within a second. Returns what `work` does.
-pub(crate) async fn signing<T>(log: &Log, work: impl Future<Output = T>) -> T {
+/// Runs alongside `work`, has every line of the record signed within a second, and space kept for its end. Returns what `work` does.
+pub(crate) async fn keeping<T>(log: &Log, work: impl Future<Output = T>) -> T {
     tokio::select! {
         done = work => done,
         never = keep_signed(log) => match never {},
+        never = keep_space(log) => match never {},
     }
+}
+
+/// A run that lasts longer than this has space kept for the end of its record, also where its stage attempts nothing.
+const KEEP_SPACE: Duration = Duration::from_secs(1);
+
+/// Keeps space on the disk for the end of a record.
+async fn keep_space(log: &Log) -> Infallible {
+    tokio::time::sleep(KEEP_SPACE).await;
+    log.keep_space();
+    pending().await
 }
 
 async fn keep_signed(log: &Log) -> Infallible {
