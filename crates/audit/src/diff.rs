@@ -3,9 +3,10 @@
 //! Compares summaries and reads nothing itself. Hosts are compared by host, port, protocol and the way they came in; how often,
 //! and how many bytes, is no difference.
 
+use std::fmt;
 use std::io::{self, Write};
 
-use exeat_policy::Verdict;
+use exeat_policy::{Reason, Verdict};
 use serde_json::{Value, json};
 
 use crate::Proto;
@@ -23,6 +24,35 @@ pub struct Diff<'a> {
     pub gone: Vec<&'a HostSummary>,
     /// Hosts of the second with nothing new.
     pub same: usize,
+    /// What the records do not say, so that nobody can tell whether it is new.
+    pub cannot_tell: Vec<Unknown>,
+}
+
+/// Something that the records do not say.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unknown {
+    /// How much of it.
+    pub count: u64,
+    noun: &'static str,
+    rest: &'static str,
+}
+
+impl Unknown {
+    /// So much of what the noun, in the singular, and the rest of the sentence say.
+    pub fn new(count: u64, noun: &'static str, rest: &'static str) -> Unknown {
+        Unknown { count, noun, rest }
+    }
+}
+
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (noun, of) = self
+            .noun
+            .split_once(' ')
+            .map_or((self.noun, String::new()), |(noun, of)| (noun, format!(" {of}")));
+        let plural = if self.count == 1 { "" } else { "s" };
+        write!(f, "{} {noun}{plural}{of} {}", self.count, self.rest)
+    }
 }
 
 /// A host with something new.
@@ -43,12 +73,18 @@ impl<'a> Diff<'a> {
     ///
     /// A network error is no verdict of the policy: what failed was let through.
     pub fn between(before: &'a Summary, now: &'a Summary) -> Diff<'a> {
-        let mut diff = Diff { new: Vec::new(), changed: Vec::new(), gone: Vec::new(), same: 0 };
+        let mut diff = Diff {
+            new: Vec::new(),
+            changed: Vec::new(),
+            gone: Vec::new(),
+            same: 0,
+            cannot_tell: unknown(before, now),
+        };
         let find = |summary: &'a Summary, host: &HostSummary| {
             let (name, port, proto) = host.key();
             summary.host(name, port, proto)
         };
-        for host in now.hosts(Sort::Denied) {
+        for host in now.hosts(Sort::Denied).into_iter().filter(|host| nameless(host) == 0) {
             let Some(old) = find(before, host) else {
                 diff.new.push(host);
                 continue;
@@ -62,7 +98,8 @@ impl<'a> Diff<'a> {
                 diff.changed.push(Changed { now: host, before: old, vias, verdicts });
             }
         }
-        diff.gone = before.hosts(Sort::Denied).into_iter().filter(|host| find(now, host).is_none()).collect();
+        let old = before.hosts(Sort::Denied).into_iter().filter(|host| nameless(host) == 0);
+        diff.gone = old.filter(|host| find(now, host).is_none()).collect();
         diff
     }
 
@@ -97,6 +134,9 @@ impl<'a> Diff<'a> {
         for host in &self.gone {
             writeln!(out, "- {:<32}  {}", target(host), said(host))?;
         }
+        for unknown in &self.cannot_tell {
+            writeln!(out, "cannot tell: {unknown}")?;
+        }
         Ok(())
     }
 
@@ -117,12 +157,18 @@ impl<'a> Diff<'a> {
         list(out, "changed", changed)?;
         out.write_all(b",\n")?;
         list(out, "gone", self.gone.iter().map(|host| of_host(host)))?;
+        out.write_all(b",\n")?;
+        let unknown = self.cannot_tell.iter().map(|it| json!({"count": it.count, "what": it.to_string()}));
+        list(out, "cannot_tell", unknown)?;
         out.write_all(b"\n}\n")
     }
 
     fn markdown(&self, out: &mut dyn Write) -> io::Result<()> {
         let (new, changed, gone) = (self.new.len(), self.changed.len(), self.gone.len());
         writeln!(out, "### Egress: {new} new, {changed} changed, {gone} gone, {} as before", self.same)?;
+        for unknown in &self.cannot_tell {
+            writeln!(out, "\nCannot tell: {unknown}.")?;
+        }
         if new + changed + gone == 0 {
             return Ok(());
         }
@@ -154,6 +200,39 @@ impl Changed<'_> {
         }
         parts.join("; ")
     }
+}
+
+/// What two summaries do not say.
+fn unknown(before: &Summary, now: &Summary) -> Vec<Unknown> {
+    let hosts = |of: &Summary| of.hosts(Sort::Denied).into_iter().map(nameless).fold(0, u64::saturating_add);
+    let lines = |of: &Summary| of.unrecorded.saturating_add(of.unseen);
+    [
+        Unknown::new(
+            hosts(before),
+            "attempt of the baseline",
+            "without a host on record, which may be one of the new ones",
+        ),
+        Unknown::new(hosts(now), "attempt", "without a host on record, which may be new"),
+        Unknown::new(lines(before), "attempt of the baseline", "without a line"),
+        Unknown::new(lines(now), "attempt", "without a line"),
+        Unknown::new(before.unfinished, "run of the baseline", "without an end on record"),
+        Unknown::new(now.unfinished, "run", "without an end on record"),
+        Unknown::new(before.elsewhere, "run of the baseline", "with decisions in another proxy's record"),
+        Unknown::new(now.elsewhere, "run", "with decisions in another proxy's record"),
+    ]
+    .into_iter()
+    .filter(|unknown| unknown.count > 0)
+    .collect()
+}
+
+/// Attempts that a record counts without their host, as in a flood of refusals. What was no host at all is told from them.
+fn nameless(host: &HostSummary) -> u64 {
+    if host.host.is_some() {
+        return 0;
+    }
+    let reasons = host.reasons();
+    let malformed = reasons.get(&Reason::Malformed).copied().unwrap_or(0);
+    reasons.values().fold(0, |sum: u64, count| sum.saturating_add(*count)).saturating_sub(malformed)
 }
 
 /// The verdicts of the policy.

@@ -34,7 +34,7 @@ const MAX_NAMES: usize = 300;
 /// Runs that are named.
 const MAX_RUNS: usize = 8;
 
-/// Lines of its first run that are named as evidence for a rule.
+/// Lines of its first run that are named by their `seq` as evidence for a rule.
 const MAX_LINES: usize = 6;
 
 /// Addresses of one name that are not public, and of all names together.
@@ -262,6 +262,9 @@ impl Learned {
     fn close(&mut self, record: &Record) {
         let (Some(host), Some(port)) = (record.asked_host(), record.port.and_then(Port::new)) else { return };
         let Some(seen) = self.targets.get_mut(&Target { host, port }) else { return };
+        if record.is_failed() {
+            add(&mut seen.failed, 1);
+        }
         let (up, down) = (record.bytes_up.unwrap_or(0), record.bytes_down.unwrap_or(0));
         add(&mut seen.bytes_up, up);
         add(&mut seen.bytes_down, down);

@@ -458,16 +458,6 @@ impl RunSummary {
         !self.running && self.end.as_ref().is_none_or(|end| end.exit != Some(0))
     }
 
-    /// How it ended, for people: `running` and `unfinished` where it has not.
-    pub fn state(&self) -> &'static str {
-        match (&self.end, &self.problem) {
-            (_, Some(_)) => "unreadable",
-            (Some(_), None) => "ended",
-            (None, None) if self.running => "running",
-            (None, None) => "unfinished",
-        }
-    }
-
     fn fill(&mut self, mut file: File) -> io::Result<()> {
         let meta = file.metadata()?;
         if !meta.is_file() {

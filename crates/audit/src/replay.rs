@@ -1,15 +1,15 @@
 //! What another policy would have decided about what records tell of, and where that differs.
 //!
 //! Looks nothing up and asks nobody but the policy: addresses are those of the record, judged by [`exeat_policy::Admitted::vet`]
-//! as a run judges them. Budgets, limits of connections, and what came over a connection of which the record has no word are
+//! as a run judges them. Limits of connections, and what came over a connection of which the record has no word are
 //! not gone through again. Memory is bounded whatever the records hold.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 use exeat_policy::{
-    AddrClass, Admitted, Day, Denial, Ech, Host, OwnAddrs, Policy, Port, Reason, Rule, Target, TlsCheck,
-    Verdict, classify,
+    AddrClass, Admitted, BudgetKey, Day, Denial, Ech, Host, OwnAddrs, Policy, Port, Reason, Rule, Target,
+    TlsCheck, Verdict, classify,
 };
 use serde_json::json;
 
@@ -19,6 +19,9 @@ use crate::{Attempt, Via, ascii_json};
 
 /// Differences that are told apart; the rest is counted.
 pub const MAX_DIFFERENCES: usize = 10_000;
+
+/// Rules that are told apart in one difference.
+const MAX_RULES: usize = 16;
 
 /// Another policy, and what it makes of the lines that were taken in.
 pub struct Replay<'a> {
@@ -32,11 +35,65 @@ pub struct Replay<'a> {
     now_denied: u64,
     now_allowed: u64,
     otherwise: u64,
-    /// Of all: where addresses are not known, and what no rule decides.
+    /// Of those that are now let through: whose addresses are not known.
     unchecked: u64,
+    /// What no rule decides.
     unjudged: u64,
+    /// What the records do not say, so that nobody can tell.
+    unknown: Unknown,
+    /// Bytes sent in the run of the last line, by what they are counted under.
+    uploads: BTreeMap<BudgetKey, Upload>,
+    /// Its connections under a budget whose end was not read.
+    open: u64,
+    /// That run, and whether its end was read.
+    run: Option<(String, bool)>,
     /// Attempts whose difference has no place of its own.
     beyond: u64,
+}
+
+/// What records do not say.
+#[derive(Debug, Default)]
+struct Unknown {
+    /// Attempts that only differ by where a name leads.
+    addresses: u64,
+    /// Attempts of which the record has no end, where the policy bounds what may be sent.
+    bytes: u64,
+    /// Attempts on record without their host.
+    hosts: u64,
+    /// Attempts that the records say no line of them has.
+    lines: u64,
+    /// Runs without an end.
+    ends: u64,
+    /// Runs whose decisions another proxy has on record.
+    elsewhere: u64,
+}
+
+impl Unknown {
+    /// The attempts whose verdict nobody can tell.
+    fn attempts(&self) -> u64 {
+        [self.addresses, self.bytes, self.hosts, self.lines].into_iter().fold(0, u64::saturating_add)
+    }
+
+    fn words(&self) -> impl Iterator<Item = String> {
+        [
+            (self.addresses, "attempt", "without addresses on record, which the policy judges"),
+            (self.bytes, "attempt", "without bytes on record, where the policy has a `max_upload`"),
+            (self.hosts, "attempt", "without a host on record"),
+            (self.lines, "attempt", "without a line"),
+            (self.ends, "run", "without an end on record"),
+            (self.elsewhere, "run", "with decisions in another proxy's record"),
+        ]
+        .into_iter()
+        .filter(|(count, ..)| *count > 0)
+        .map(|(count, what, rest)| format!("{count} {what}{} {rest}", if count == 1 { "" } else { "s" }))
+    }
+}
+
+/// What was sent under one budget.
+#[derive(Debug)]
+struct Upload {
+    most: u64,
+    sent: u64,
 }
 
 /// What differs alike.
@@ -52,8 +109,10 @@ struct Key {
 #[derive(Debug)]
 struct Difference {
     count: u64,
-    /// The rule that decided then, and where it stood, as the record has them.
-    was_by: Option<(String, String)>,
+    /// The rules that decided then and where they were, as the record has them, each with how often.
+    was_by: BTreeMap<(String, String), u64>,
+    /// How often more rules than are kept did.
+    was_by_more: u64,
     /// The rule that decides now.
     now_by: Option<(String, String)>,
     /// What is said of a refusal.
@@ -111,8 +170,32 @@ impl<'a> Replay<'a> {
             otherwise: 0,
             unchecked: 0,
             unjudged: 0,
+            unknown: Unknown::default(),
+            uploads: BTreeMap::new(),
+            open: 0,
+            run: None,
             beyond: 0,
         }
+    }
+
+    /// Takes in that there are no more lines.
+    pub fn finish(&mut self) {
+        self.end_run();
+    }
+
+    /// Whether some attempt may have been decided otherwise, and the records do not say enough to tell.
+    pub fn is_unsure(&self) -> bool {
+        self.unknown.attempts() > 0
+    }
+
+    fn end_run(&mut self) {
+        if let Some((_, false)) = self.run.take() {
+            add(&mut self.unknown.ends, 1);
+        }
+        self.uploads.clear();
+        let open = std::mem::take(&mut self.open);
+        self.same = self.same.saturating_sub(open);
+        add(&mut self.unknown.bytes, open);
     }
 
     /// Whether something would have been decided otherwise.
@@ -122,9 +205,22 @@ impl<'a> Replay<'a> {
 
     /// Takes in one line.
     pub fn take(&mut self, record: &Record) {
+        if self.run.as_ref().is_none_or(|(run, _)| *run != record.run) {
+            self.end_run();
+            self.run = Some((record.run.clone(), false));
+        }
         match record.event {
+            Kind::RunStart if record.proxy.is_some() => add(&mut self.unknown.elsewhere, 1),
+            Kind::RunEnd => {
+                self.run = Some((record.run.clone(), true));
+                add(&mut self.unknown.lines, record.dropped.unwrap_or(0));
+            }
             Kind::Decision => match record.attempt() {
                 Some(attempt) => self.attempt(record, attempt),
+                // A flood of refusals is counted without its hosts.
+                None if record.host.is_none() && record.host_raw.is_none() && record.count.is_some() => {
+                    add(&mut self.unknown.hosts, record.count.unwrap_or(1));
+                }
                 None => self.unjudged = self.unjudged.saturating_add(record.count.unwrap_or(1)),
             },
             Kind::Dns => self.question(record),
@@ -138,6 +234,14 @@ impl<'a> Replay<'a> {
             self.unjudged = self.unjudged.saturating_add(attempt.count);
             return;
         };
+        let is_open = |verdict| matches!(verdict, Verdict::Allow | Verdict::WouldDeny);
+        if is_open(attempt.verdict)
+            && is_open(now.verdict)
+            && !now.unchecked
+            && self.has_budget(&attempt.target)
+        {
+            add(&mut self.open, attempt.count);
+        }
         let Target { host, port } = attempt.target;
         let was = (attempt.verdict, attempt.reason);
         self.compare(record, host, Some(port), attempt.via, was, attempt.count, now);
@@ -187,8 +291,11 @@ impl<'a> Replay<'a> {
             _ => {}
         }
         let is_name = attempt.target.host.name().is_some();
-        let unknown = record.ips.is_empty() || record.upstream.is_some() || (self.entrusted)(&attempt.target);
-        if is_name && unknown {
+        // What is left to another proxy is not judged by its addresses.
+        if is_name && (self.entrusted)(&attempt.target) {
+            return Some(Now::admitted(&admitted, false));
+        }
+        if is_name && (record.ips.is_empty() || record.upstream.is_some()) {
             return Some(Now::admitted(&admitted, true));
         }
         // A public address that was refused as private was an address of the machine itself.
@@ -218,8 +325,48 @@ impl<'a> Replay<'a> {
         self.compare(record, host, None, Via::Dns, (Verdict::Deny, reason), count, now);
     }
 
-    /// A hello that may hide its name passed, and would not now.
+    /// What was learned of a connection at its end.
     fn close(&mut self, record: &Record) {
+        self.sent(record);
+        self.hello(record);
+    }
+
+    fn has_budget(&self, target: &Target) -> bool {
+        let admitted = self.policy.admit(target.clone(), self.today);
+        admitted.is_ok_and(|admitted| admitted.upload_budgets().next().is_some())
+    }
+
+    /// A connection sent more than the policy lets it send.
+    fn sent(&mut self, record: &Record) {
+        let (Some(host), Some(port)) = (record.asked_host(), record.port.and_then(Port::new)) else { return };
+        let Ok(admitted) = self.policy.admit(Target { host: host.clone(), port }, self.today) else { return };
+        // Its decision may be of another time than is asked for, or it was refused.
+        if self.open == 0 || !self.has_budget(&Target { host: host.clone(), port }) {
+            return;
+        }
+        self.open -= 1;
+        let mut is_beyond = false;
+        for (key, most) in admitted.upload_budgets() {
+            let upload = self.uploads.entry(key).or_insert(Upload { most, sent: 0 });
+            add(&mut upload.sent, record.bytes_up.unwrap_or(0));
+            is_beyond |= upload.sent > upload.most;
+        }
+        if !is_beyond || record.ended_by.as_deref() == Some("budget") {
+            return;
+        }
+        let now = Now {
+            verdict: Verdict::Deny,
+            reason: Reason::BudgetBytes,
+            by: admitted.rule().map(named),
+            said: Some("more was sent than `max_upload`".into()),
+            unchecked: false,
+        };
+        self.same = self.same.saturating_sub(1);
+        self.compare(record, host, Some(port), Via::Connect, (Verdict::Allow, Reason::Rule), 1, now);
+    }
+
+    /// A hello that may hide its name passed, and would not now.
+    fn hello(&mut self, record: &Record) {
         let hides = record.ech == Some(true) && record.sni_ok == Some(true);
         if !hides || self.policy.terms().ech != Ech::Refuse {
             return;
@@ -252,17 +399,16 @@ impl<'a> Replay<'a> {
         count: u64,
         now: Now,
     ) {
-        if now.unchecked {
-            add(&mut self.unchecked, count);
-        }
         let is_same = match (was.0, now.verdict) {
             // It was let through, in whichever mode.
             (Verdict::Error, Verdict::Allow | Verdict::WouldDeny) => true,
             (was, now) => was == now,
         };
-        if is_same {
-            add(&mut self.same, count);
-            return;
+        match (is_same, now.unchecked) {
+            (true, true) => return add(&mut self.unknown.addresses, count),
+            (true, false) => return add(&mut self.same, count),
+            (false, true) => add(&mut self.unchecked, count),
+            (false, false) => {}
         }
         add(
             match (was.0, now.verdict) {
@@ -277,15 +423,22 @@ impl<'a> Replay<'a> {
             add(&mut self.beyond, count);
             return;
         }
-        let rule = || Some((record.rule.clone()?, record.rule_src.clone().unwrap_or_default()));
+        let rule = record.rule.clone().map(|rule| (rule, record.rule_src.clone().unwrap_or_default()));
         let difference = self.differences.entry(key).or_insert_with(|| Difference {
             count: 0,
-            was_by: rule(),
+            was_by: BTreeMap::new(),
+            was_by_more: 0,
             now_by: now.by,
             said: now.said,
             unchecked: now.unchecked,
         });
         add(&mut difference.count, count);
+        let Some(rule) = rule else { return };
+        if difference.was_by.len() < MAX_RULES || difference.was_by.contains_key(&rule) {
+            add(difference.was_by.entry(rule).or_default(), count);
+        } else {
+            add(&mut difference.was_by_more, 1);
+        }
     }
 
     /// The differences for people, what is refused now first.
@@ -304,9 +457,15 @@ impl<'a> Replay<'a> {
             let said =
                 difference.said.as_deref().map(|said| format!(": {}", printable(said))).unwrap_or_default();
             let unknown = if difference.unchecked { "; addresses not checked" } else { "" };
+            let (was_by, others) = difference.rules();
+            let others = match others {
+                0 => String::new(),
+                1 => " and 1 other rule".to_owned(),
+                others => format!(" and {others} other rules"),
+            };
             writeln!(
                 out,
-                "now {:<10}  {:>5}x  {}  [{}]  {}{}{said}{unknown}; was {} ({}){}",
+                "now {:<10}  {:>5}x  {}  [{}]  {}{}{said}{unknown}; was {} ({}){}{others}",
                 key.now.0.as_str(),
                 difference.count,
                 target(key),
@@ -315,7 +474,7 @@ impl<'a> Replay<'a> {
                 by(&difference.now_by),
                 key.was.0,
                 key.was.1,
-                by(&difference.was_by),
+                by(&was_by.cloned()),
             )?;
         }
         writeln!(
@@ -323,6 +482,9 @@ impl<'a> Replay<'a> {
             "{} as before, {} now denied, {} now allowed, {} otherwise",
             self.same, self.now_denied, self.now_allowed, self.otherwise
         )?;
+        for what in self.unknown.words() {
+            writeln!(out, "  cannot tell: {what}")?;
+        }
         for (count, what) in [
             (self.unchecked, "whose addresses are not known (never looked up, or left to an upstream proxy)"),
             (self.unjudged, "that no rule decides (malformed, other protocols, budgets)"),
@@ -345,9 +507,10 @@ impl<'a> Replay<'a> {
             by.as_ref().map(|(rule, src)| json!({"rule": rule, "rule_src": src}))
         };
         let all = self.differences.iter().map(|(key, difference)| {
+            let (was_by, others) = difference.rules();
             json!({
                 "host": bare(&key.host), "port": key.port, "via": key.via, "count": difference.count,
-                "was": {"verdict": key.was.0, "reason": key.was.1, "by": rule(&difference.was_by)},
+                "was": {"verdict": key.was.0, "reason": key.was.1, "by": rule(&was_by.cloned()), "other_rules": others},
                 "now": {"verdict": key.now.0, "reason": key.now.1, "by": rule(&difference.now_by), "said": difference.said},
                 "addresses_checked": !difference.unchecked,
             })
@@ -355,10 +518,23 @@ impl<'a> Replay<'a> {
         let value = json!({
             "schema": 1, "signature": "not checked", "same": self.same, "now_denied": self.now_denied, "now_allowed": self.now_allowed,
             "otherwise": self.otherwise, "unchecked": self.unchecked, "unjudged": self.unjudged,
-            "unlisted": self.beyond, "differences": all.collect::<Vec<_>>(),
+            "unlisted": self.beyond, "cannot_tell": {
+                "addresses": self.unknown.addresses, "bytes": self.unknown.bytes, "hosts": self.unknown.hosts,
+                "lines": self.unknown.lines, "unfinished_runs": self.unknown.ends,
+                "runs_of_another_proxy": self.unknown.elsewhere,
+            }, "differences": all.collect::<Vec<_>>(),
         });
         ascii_json(out, &value.to_string())?;
         out.write_all(b"\n")
+    }
+}
+
+impl Difference {
+    /// The rule that decided most often then, and how many others did.
+    fn rules(&self) -> (Option<&(String, String)>, u64) {
+        let most = self.was_by.iter().max_by_key(|(_, count)| **count).map(|(rule, _)| rule);
+        let others = (self.was_by.len() as u64).saturating_sub(1);
+        (most, others.saturating_add(self.was_by_more))
     }
 }
 

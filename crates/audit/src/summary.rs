@@ -59,6 +59,8 @@ pub struct Summary {
     pub unrecorded: u64,
     /// Packets and connections that were not looked at (notes `tap_drops` and `turned_away`).
     pub unseen: u64,
+    /// Runs whose decisions another proxy has on record.
+    pub elsewhere: u64,
     /// The first line's time.
     pub first: Option<Moment>,
     /// The last line's.
@@ -178,6 +180,7 @@ impl Summary {
             stages: BTreeMap::new(),
             unrecorded: 0,
             unseen: 0,
+            elsewhere: 0,
             first: None,
             last: None,
             total: Traffic::default(),
@@ -409,6 +412,7 @@ impl Summary {
                 self.unseen = self.unseen.saturating_add(record.count.unwrap_or(1));
             }
             Kind::RunEnd => self.unrecorded = self.unrecorded.saturating_add(record.dropped.unwrap_or(0)),
+            Kind::RunStart if record.proxy.is_some() => self.elsewhere += 1,
             _ => {}
         }
         Ok(())

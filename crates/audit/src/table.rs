@@ -147,8 +147,8 @@ pub fn list(
     let width = runs.iter().map(|run| name(run).len()).max().unwrap_or_default();
     writeln!(
         out,
-        "{:<width$}  {:<19}  {:<10}  {:>7}  {:>6}  {:>5}  {:<16}  COMMAND",
-        "RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "STAGE"
+        "{:<width$}  {:<19}  {:<10}  {:>7}  {:>6}  {:>5}  {:>6}  {:<16}  COMMAND",
+        "RUN", "STARTED (UTC)", "END", "ALLOWED", "DENIED", "WOULD", "FAILED", "STAGE"
     )?;
     for run in runs {
         let count = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |value| value.to_string());
@@ -164,13 +164,14 @@ pub fn list(
         };
         writeln!(
             out,
-            "{:<width$}  {:<19}  {}  {:>7}  {}  {}  {:<16}  {}",
+            "{:<width$}  {:<19}  {}  {:>7}  {}  {}  {}  {:<16}  {}",
             name(run),
             run.started.as_deref().map_or_else(|| "-".to_owned(), day_and_time),
             paint(&format!("{end:<10}"), style, colour),
             count(run.end.as_ref().and_then(|end| end.allowed)),
             number(|end| end.denied, 6, RED),
             number(|end| end.would_deny, 5, YELLOW),
+            number(|end| end.failed, 6, YELLOW),
             run.stage.as_deref().map_or("-".into(), printable),
             run.command.as_deref().map_or("-".into(), printable),
         )?;
@@ -197,6 +198,7 @@ pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
             "allowed": end.and_then(|end| end.allowed),
             "denied": end.and_then(|end| end.denied),
             "would_deny": end.and_then(|end| end.would_deny),
+            "failed": end.and_then(|end| end.failed),
             "problem": run.problem,
             "signature": "not checked",
         });

@@ -9,7 +9,7 @@ use exeat_audit::{
     Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, RuleRef, RunEnd, RunId, RunStart,
     SigningKey, Sink, Via, sha256_hex,
 };
-use exeat_policy::{Reason, Target, Verdict};
+use exeat_policy::{Action, Layers, Note, Origin, PolicyBuilder, Reason, Target, Verdict};
 use serde_json::Value;
 
 #[path = "support/home.rs"]
@@ -407,4 +407,205 @@ fn l17_a_run_that_goes_on_has_one_word() {
     words("running");
     drop(log);
     words("unfinished");
+}
+
+#[test]
+fn l17_a_comparison_takes_many_baselines() {
+    let home = Home::new();
+    let [one, two, three] = three(&home);
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    let diff = |words: &[&str]| audit(&home, &[&["diff"], words].concat());
+    let (exit, out, _) = diff(&["--baseline", &path(&one), "--baseline", &path(&two), &path(&three)]);
+    assert!(
+        exit == 1 && out.contains("+ three.example.com:443") && out.contains("- two.example.com:443"),
+        "{out}"
+    );
+    let (exit, out, _) =
+        diff(&["--baseline", runs(&home).to_str().unwrap(), &path(&three), "--stage", "train"]);
+    assert!(exit == 0 && out.starts_with("nothing new: 2 targets as before\n"), "{out}");
+    // The selected runs until a time, and since.
+    let first: RunId = name_of(&three).parse().unwrap();
+    let text = fs::read_to_string(&three).unwrap();
+    let start: Value = serde_json::from_str(text.lines().next().unwrap()).unwrap();
+    let (exit, out, said) = diff(&["--baseline-until", start["ts"].as_str().unwrap()]);
+    assert!(
+        exit == 1 && out.contains("+ three.example.com:443") && !out.contains("+ two"),
+        "{first}: {out}{said}"
+    );
+    let (exit, _, said) = diff(&["--baseline-until", "2001-01-01"]);
+    assert!(exit == 2 && said.contains("no record is of the runs"), "{said}");
+    assert_eq!(diff(&[]).0, 2);
+    home.file("x.lock", "schema 1\n");
+    let (exit, _, said) = diff(&["--baseline", "x.lock", "--baseline", &path(&one), &path(&two)]);
+    assert!(exit == 2 && said.contains("name it alone"), "{said}");
+}
+
+#[test]
+fn l17_a_comparison_says_what_it_cannot_tell() {
+    let home = Home::new();
+    let [one, _, three] = three(&home);
+    let path = |path: &Path| path.to_str().unwrap().to_owned();
+    home.file("x.lock", "schema 1\ntrain three.example.com:443 connect\n");
+    let (exit, out, _) = audit(&home, &["diff", "x.lock", &path(&three)]);
+    let said = "cannot tell: 1 refusal that may be new: a lock has none\n";
+    assert!(exit == 0 && out.ends_with(said), "{out}");
+
+    let mut flood = Decision::new(None, Via::Connect, Verdict::Deny, Reason::Default);
+    flood.count = Some(40);
+    let mut run = Run::new("flood").reaches("one.example.com:443", 1);
+    run.events.push(Event::Decision(flood));
+    let flood = run.record(&home);
+    let (exit, out, _) = audit(&home, &["diff", &path(&one), &path(&flood)]);
+    assert!(exit == 0 && out.contains("cannot tell: 40 attempts without a host on record"), "{out}");
+    let value = json(&home, &["diff", &path(&flood), &path(&one), "--format", "json"]);
+    assert_eq!(value["cannot_tell"][0]["count"], 40, "{value}");
+    let mut elsewhere = Run::new("elsewhere");
+    elsewhere.start.proxy = Some("unix:/run/p".into());
+    let elsewhere = elsewhere.record(&home);
+    let (_, out, _) = audit(&home, &["diff", &path(&one), &path(&elsewhere)]);
+    assert!(out.contains("cannot tell: 1 run with decisions in another proxy's record"), "{out}");
+}
+
+#[test]
+fn l17_a_replay_says_what_it_cannot_tell() {
+    let home = Home::new();
+    home.file("policy.toml", "[[network.rule]]\nallow = [\"one.example.com\"]\nmax_upload = \"1kB\"\n");
+    let replay = |path: &Path| audit(&home, &["replay", "--policy", "policy.toml", path.to_str().unwrap()]);
+    let less = Run::new("less").reaches("one.example.com:443", 400).reaches("one.example.com:443", 500);
+    let (exit, out, _) = replay(&less.record(&home));
+    assert!(exit == 0 && out.contains("2 as before, 0 now denied"), "{out}");
+    let more = Run::new("more").reaches("one.example.com:443", 900).reaches("one.example.com:443", 500);
+    let (exit, out, _) = replay(&more.record(&home));
+    assert!(exit == 1 && out.contains("budget_bytes") && out.contains("1 as before, 1 now denied"), "{out}");
+    let open = Run::new("open").asks(Verdict::Allow, Reason::Rule, "one.example.com:443").record(&home);
+    let (exit, out, _) = replay(&open);
+    let said = "cannot tell: 1 attempt without bytes on record, where the policy has a `max_upload`\n";
+    assert!(exit == 125 && out.contains("0 as before") && out.contains(said), "{exit} {out}");
+    let words = ["replay", "--policy", "policy.toml", "--format", "json", open.to_str().unwrap()];
+    assert_eq!(json(&home, &words)["cannot_tell"]["bytes"], 1);
+}
+
+#[test]
+fn l17_a_replay_counts_the_rules_that_decided() {
+    let home = Home::new();
+    let mut run = Run::new("import");
+    for src in ["--allow", "import.toml:6", "import.toml:6"] {
+        run = run.asks(Verdict::Allow, Reason::Rule, "one.example.com:443");
+        let Some(Event::Decision(decision)) = run.events.last_mut() else { unreachable!() };
+        decision.rule.as_mut().unwrap().src = src.into();
+    }
+    let path = run.record(&home);
+    let (exit, out, _) = audit(&home, &["replay", "--allow", "other.example.com", path.to_str().unwrap()]);
+    let said = "by one.example.com:443 (import.toml:6) and 1 other rule\n";
+    assert!(exit == 1 && out.contains("3x") && out.contains(said), "{out}");
+}
+
+#[test]
+fn l17_what_was_learned_names_seq_and_what_was_never_reached() {
+    let home = Home::new();
+    let mut run = Run::new("import").reaches("one.example.com:443", 10);
+    run = run.asks(Verdict::Allow, Reason::Rule, "down.example.com:443");
+    let mut close = Close::new(ConnId(run.events.len() as u64), End::Error);
+    close.target = Some(Target::parse(b"down.example.com:443").unwrap());
+    run.events.push(Event::Close(close));
+    let path = run.record(&home);
+    let (_, out, _) = audit(&home, &["learn", path.to_str().unwrap()]);
+    assert!(out.contains("# 1 connection, 1 that failed: never reached\n"), "{out}");
+    assert!(out.contains(&format!("run {} seq ", name_of(&path))) && !out.contains(" line "), "{out}");
+    let text = fs::read_to_string(&path).unwrap();
+    let line = text.lines().find(|line| line.contains("one.example.com")).unwrap();
+    let seq = serde_json::from_str::<Value>(line).unwrap()["seq"].clone();
+    assert!(out.contains(&format!(" seq {seq}\n")), "{seq}: {out}");
+    let (_, out, _) = audit(&home, &["list"]);
+    let at = out.lines().next().unwrap().find("FAILED").unwrap() + "FAILED".len();
+    assert_eq!(out.lines().nth(1).unwrap().get(..at).unwrap().rsplit(' ').next(), Some("1"), "{out}");
+}
+
+#[test]
+fn l17_policies_of_records_are_compared() {
+    let home = Home::new();
+    let stored = |name: &str, hosts: &[&str]| {
+        let mut grants = PolicyBuilder::new();
+        for host in hosts {
+            let origin = Origin::Flag { flag: "--allow".into() };
+            grants.add(host, Action::Allow, origin, Note::default()).unwrap();
+        }
+        let policy = Layers { grants, ..Layers::default() }.build();
+        home.file(name, &policy.canonical_json());
+    };
+    stored("old.policy.json", &["one.example.com"]);
+    stored("new.policy.json", &["one.example.com", "two.example.com"]);
+    let (exit, out, said) = home.run(&["policy", "diff", "old.policy.json", "new.policy.json"]);
+    assert_eq!((exit, out.as_str(), said.as_str()), (1, "opens    two.example.com:443\n", ""));
+    assert_eq!(home.run(&["policy", "diff", "old.policy.json", "old.policy.json"]).0, 0);
+    home.file(
+        "f.toml",
+        "stage = \"import\"\n[network]\nallow = [\"one.example.com\"]\n[fs]\nro = [\"/srv\"]\n",
+    );
+    let (exit, out, said) = home.run(&["policy", "diff", "old.policy.json", "f.toml"]);
+    assert!(
+        exit == 0 && out.is_empty() && said.contains("files, variables and limits are not compared"),
+        "{out}{said}"
+    );
+    home.file(
+        "bad.policy.json",
+        &fs::read_to_string(home.0.join("old.policy.json")).unwrap().replace("one", "ONE"),
+    );
+    let (exit, _, said) = home.run(&["policy", "diff", "bad.policy.json", "new.policy.json"]);
+    assert!(exit == 2 && said.contains("not as it was stored"), "{said}");
+}
+
+/// A record that is many times larger than the memory that a reader may have. Its size in MB is EXEAT_TRIAL_MB: 1024 takes a program
+/// that is released some seconds, and one without optimization minutes.
+#[test]
+fn l17_records_of_any_size_are_read_in_constant_memory() {
+    /// What a reader may map, code and stacks included.
+    const MOST_KB: u64 = 96 * 1024;
+    let mb = std::env::var("EXEAT_TRIAL_MB")
+        .ok()
+        .map_or(if cfg!(debug_assertions) { 24 } else { 256 }, |mb| mb.parse().unwrap());
+    let home = Home::new();
+    let run = RunId::new();
+    let path = runs(&home).join(format!("{run}.jsonl"));
+    let header =
+        Header { run, stage: None, policy_sha256: sha256_hex(POLICY.as_bytes()), mode: Mode::Enforce };
+    let log = Log::start_signed(Sink::create_file(&path).unwrap(), header, own_key(&home)).unwrap();
+    log.write(Event::RunStart(RunStart::default())).unwrap();
+    let mut connections = 0;
+    while fs::metadata(&path).unwrap().len() < mb << 20 {
+        for _ in 0..1000 {
+            connections += 1;
+            let host = format!("h{}.example.com:443", connections % 20_000);
+            let target = Target::parse(host.as_bytes()).unwrap();
+            let mut decision = Decision::new(ConnId(connections), Via::Connect, Verdict::Allow, Reason::Rule);
+            decision.target = Some(target.clone());
+            log.write(Event::Decision(decision)).unwrap();
+            let mut close = Close::new(ConnId(connections), End::Client);
+            close.target = Some(target);
+            close.ip = Some("93.184.216.34".parse().unwrap());
+            close.bytes_up = 1;
+            log.write(Event::Close(close)).unwrap();
+        }
+    }
+    let end = RunEnd { cause: Cause::Exit, exit: Some(0), limit: None, connections, dropped: 0 };
+    log.write(Event::RunEnd(end)).unwrap();
+    drop(log);
+    for (words, shown) in [
+        ("verify", "1 whole, 0 not whole"),
+        ("summary --format json", &*format!("\"bytes_up\":{connections}")),
+    ] {
+        let script = format!("ulimit -v {MOST_KB}; exec {} audit {words}", env!("CARGO_BIN_EXE_exeat"));
+        let began = std::time::Instant::now();
+        let (exit, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
+        let took = began.elapsed();
+        assert!(
+            exit == 0 && out.replace("\": ", "\":").contains(shown),
+            "{words}: {exit} {said} {}",
+            out.get(..500).unwrap_or(&out)
+        );
+        let most =
+            std::time::Duration::from_secs(if cfg!(debug_assertions) { 20 + mb * 4 } else { 10 + mb / 20 });
+        assert!(took < most, "{words}: {took:?} for {mb} MB");
+        eprintln!("{words}: {took:?} for {mb} MB");
+    }
 }

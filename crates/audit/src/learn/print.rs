@@ -267,6 +267,9 @@ fn said_of(seen: &Seen) -> String {
             let _ = write!(said, ", {count} {what}");
         }
     }
+    if seen.is_granted() && seen.failed >= seen.let_through {
+        said.push_str(": never reached");
+    }
     if !seen.taken_back.is_empty() || (!seen.refused.is_empty() && !seen.is_granted()) {
         let _ = write!(said, "; {}", reasons(seen));
     }
@@ -400,12 +403,11 @@ fn shown(evidence: &Evidence) -> String {
     let run = evidence.run.map_or_else(|| "an unnamed run".to_owned(), |run| format!("run {run}"));
     let lines: Vec<_> = evidence.lines.iter().map(ToString::to_string).collect();
     let more = if evidence.more_lines { ", ..." } else { "" };
-    let word = if lines.len() == 1 && more.is_empty() { "line" } else { "lines" };
     let others = match evidence.runs {
         0 | 1 => String::new(),
         runs => format!(" and {} more runs", runs - 1),
     };
-    format!("first {}, {run} {word} {}{more}{others}", comment(&evidence.first), lines.join(", "))
+    format!("first {}, {run} seq {}{more}{others}", comment(&evidence.first), lines.join(", "))
 }
 
 /// Text of a record in a comment: printable, on one line, not long.

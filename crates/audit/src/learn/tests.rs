@@ -87,9 +87,9 @@ fn what_was_let_through_is_granted_and_nothing_else() {
     for said in [
         "# run 01JD8Z3V5QABCDEFGHJKMNPQRS (npm), 2026-11-21T10:20:32.123456Z, mode report",
         "  # 2 connections, 2 that no rule allowed\n",
-        "  # 1.2 kB sent, 45 kB received; first 2026-11-21T10:20:32.123456Z, run 01JD8Z3V5QABCDEFGHJKMNPQRS lines 1, 3\n  \"registry.npmjs.org:443\",\n",
+        "  # 1.2 kB sent, 45 kB received; first 2026-11-21T10:20:32.123456Z, run 01JD8Z3V5QABCDEFGHJKMNPQRS seq 1, 3\n  \"registry.npmjs.org:443\",\n",
         "  # risk: plain HTTP, which anybody on the way can read and change\n",
-        "  # 1 connection, 1 that failed\n",
+        "  # 1 connection, 1 that failed: never reached\n",
         "#   \"denied.example:8443\",  # 1x default; first",
         "#   never.example:443  1x deny_rule; first",
         "#   site.example:443  1x default (ceiling site.toml); first",
@@ -297,7 +297,7 @@ fn runs_are_told_apart() {
         learned.take(&line_of(&run, 4, fields));
     }
     let (text, _) = policy_of(&learned, &known());
-    assert!(text.contains("run 01JD8Z3V5QABCDEFGHJKMNPQR0 lines 4, ... and 2 more runs"), "{text}");
+    assert!(text.contains("run 01JD8Z3V5QABCDEFGHJKMNPQR0 seq 4, ... and 2 more runs"), "{text}");
     assert!(!text.contains("stage ="), "two stages: {text}");
 }
 

@@ -249,13 +249,13 @@ fn origin(rule: &Unused<'_>, safe: &dyn Fn(&str) -> String) -> String {
 /// What a reader must know before they rely on the numbers.
 fn warnings(summary: &Summary) -> Vec<String> {
     [
-        (summary.flaws, "flaws in the records: `exeat audit show` names them"),
-        (summary.unrecorded, "attempts that no line tells of"),
-        (summary.unseen, "packets or connections that were not looked at"),
+        (summary.flaws, "flaw", " in the records: `exeat audit show` names them"),
+        (summary.unrecorded, "attempt", " that no line tells of"),
+        (summary.unseen, "packet or connection", " not looked at"),
     ]
     .into_iter()
-    .filter(|(count, _)| *count > 0)
-    .map(|(count, what)| format!("{count} {what}"))
+    .filter(|(count, ..)| *count > 0)
+    .map(|(count, what, rest)| format!("{count} {what}{}{rest}", if count == 1 { "" } else { "s" }))
     .collect()
 }
 

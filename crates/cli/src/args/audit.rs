@@ -88,7 +88,7 @@ impl FromStr for KeyFrom {
 }
 
 /// Which records are read.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct Records {
     /// Records, directories of them, or runs by the first letters of their names; - is standard input; otherwise the last run
     #[arg(value_name = "FILE|DIR|RUN", value_hint = ValueHint::AnyPath)]
@@ -107,7 +107,7 @@ pub(crate) struct Records {
 }
 
 /// Which of the runs.
-#[derive(Debug, Default, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub(crate) struct SelectionArgs {
     /// Only runs of this stage
     #[arg(long, value_name = "NAME", help_heading = WHICH)]
@@ -233,9 +233,19 @@ pub(crate) enum SummaryFormat {
 #[derive(Debug, Args)]
 #[command(after_help = DIFF_EXAMPLES)]
 pub(crate) struct DiffArgs {
-    /// What was reached before: a record, a run by the first letters of its name, - or a lock (egress.lock)
-    #[arg(value_name = "BASELINE", value_hint = ValueHint::FilePath)]
-    pub(crate) baseline: PathBuf,
+    /// What was reached before: a record, a directory, a run by the first letters of its name, - or a lock (egress.lock); with
+    /// --baseline or --baseline-until one more record to compare
+    #[arg(value_name = "BASELINE", value_hint = ValueHint::AnyPath)]
+    #[arg(required_unless_present_any = ["baselines", "baseline_until"])]
+    pub(crate) first: Option<PathBuf>,
+
+    /// What was reached before, in the place of the first word; can be given often
+    #[arg(long = "baseline", value_name = "FILE|DIR|RUN", value_hint = ValueHint::AnyPath)]
+    pub(crate) baselines: Vec<PathBuf>,
+
+    /// Compare what the selected runs did until this time with what they have done since
+    #[arg(long, value_name = "TIME", value_parser = parse_moment, allow_hyphen_values = true)]
+    pub(crate) baseline_until: Option<Moment>,
 
     #[command(flatten)]
     pub(crate) records: Records,
@@ -531,6 +541,8 @@ Examples:
   exeat audit diff last-release.jsonl
   exeat audit diff 01JD8Z3V5Q 01JE0 --format markdown
   exeat audit diff egress.lock
+  exeat audit diff --stage nightly --baseline-until 2026-11-01
+  exeat audit diff --baseline records/2026-10 records/2026-11
 
 Exit codes: 0 nothing new, 1 something new, 2 bad input, 125 there are too many hosts to tell.";
 

@@ -124,8 +124,8 @@ pub(crate) fn each(
         let mut reader = source.open()?;
         for record in reader.by_ref() {
             let record = record.map_err(|error| source.unreadable(error))?;
-            // What ran is worth knowing whenever it began.
-            if record.event == Kind::RunStart || time.covers(&record) {
+            // What ran is worth knowing whenever it began and ended.
+            if matches!(record.event, Kind::RunStart | Kind::RunEnd) || time.covers(&record) {
                 take(&record)?;
             }
         }

@@ -8,7 +8,7 @@ use exeat_files::protected::{self, LetThrough};
 use exeat_policy::file::{UpstreamSection, Work};
 use exeat_policy::{
     Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
-    Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, Terms, TlsCheck, preset, schema,
+    Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, schema,
 };
 use exeat_runner::{Bind, Bounds, EnvRule, today};
 use serde_json::{Value, json};
@@ -98,6 +98,12 @@ pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
     let before = Side::read(&args.before, &machine)?;
     let after = Side::read(&args.after, &machine)?;
+    if before.is_stored != after.is_stored {
+        stdio::line(
+            "note",
+            "the policy of a record has rules alone: files, variables and limits are not compared",
+        );
+    }
     let today = today();
     let mut lines: Vec<(&str, Value, String)> = Vec::new();
     for (word, changes) in [
@@ -463,11 +469,19 @@ fn quoted(text: &str) -> String {
 struct Side {
     file: PolicyFile,
     policy: Policy,
+    /// Whether it is the policy of a record, which has no files, variables and limits.
+    is_stored: bool,
 }
 
 impl Side {
     fn read(path: &Path, machine: &Machine) -> Result<Self, Failure> {
         let (text, _, shown) = load::read_policy(path, machine)?;
+        // The policy of a record: its rules with all that bounds them, and nothing of files and variables.
+        if let Some(read) = StoredPolicy::parse(&text, &shown) {
+            let stored = read.map_err(|error| Failure::input(format!("{}: {error}", printable(&shown))))?;
+            let file = stored.grants.clone();
+            return Ok(Self { file, policy: stored.policy(&shown), is_stored: true });
+        }
         let file = load::parse(&text, &shown, FileRole::Policy)?;
         let mut grants = PolicyBuilder::new();
         file.apply(&mut grants);
@@ -477,7 +491,7 @@ impl Side {
             }
         }
         let policy = Layers { grants, ..Layers::default() }.build();
-        Ok(Self { file, policy })
+        Ok(Self { file, policy, is_stored: false })
     }
 
     /// What differs besides rules: the key, and its two values as text.
@@ -491,7 +505,15 @@ impl Side {
             values.join(", ")
         };
         let both = names.into_iter().map(|name| (value(&old, &name), value(&new, &name), name));
-        both.filter(|(old, new, _)| old != new).map(|(old, new, name)| (name, old, new)).collect()
+        // Of what only one of them can have nobody knows whether it changed.
+        let is_known = |name: &str| {
+            self.is_stored == after.is_stored
+                || ["network.mode", "network.ech", "network.nat64"].contains(&name)
+                || name.starts_with("expires of ")
+        };
+        both.filter(|(old, new, name)| old != new && is_known(name))
+            .map(|(old, new, name)| (name, old, new))
+            .collect()
     }
 
     fn keys(&self) -> Vec<(String, String)> {

@@ -3,10 +3,11 @@
 use std::io::{self, BufRead};
 use std::path::Path;
 
-use exeat_audit::diff::Diff;
+use exeat_audit::diff::{Diff, Unknown};
 use exeat_audit::lock::{Lock, Seen};
 use exeat_audit::query::Reader;
 use exeat_audit::summary::{Form, Summary};
+use exeat_policy::Verdict;
 
 use super::select::{Selected, filter, select};
 use super::{Out, Source, Stopped};
@@ -22,19 +23,27 @@ const MOST: usize = 50_000;
 
 /// Compares, and says whether something is new.
 pub(crate) fn run(args: &DiffArgs, paint: Paint) -> Result<Exit, Failure> {
-    let lock = match is_lock(&args.baseline) {
-        true => Some(read_lock(&args.baseline)?),
-        false => None,
+    let (old, new) = sides(args);
+    let lock = match &old.runs[..] {
+        [path] if is_lock(path) => Some(read_lock(path)?),
+        paths if paths.iter().any(|path| is_lock(path)) => {
+            return Err(Failure::input("a lock is a baseline of its own: name it alone"));
+        }
+        _ => None,
     };
+    let mut refused = 0;
     let (before, now) = match &lock {
         // A lock has what was let through alone.
         Some(lock) => {
             let of = |lock: &Lock| Summary::of_lock(lock, MOST).map_err(too_many);
-            (of(lock)?, of(&reached(args)?)?)
+            (of(lock)?, of(&reached(&new, &mut refused)?)?)
         }
-        None => (read(&baseline(&args.baseline))?, read(&args.records)?),
+        None => (read(&old)?, read(&new)?),
     };
     let mut diff = Diff::between(&before, &now);
+    if refused > 0 {
+        diff.cannot_tell.push(Unknown::new(refused, "refusal", "that may be new: a lock has none"));
+    }
     if lock.is_some() {
         // Whether a program asks the proxy or the gateway is the machine's, and no run is held to it.
         diff.same += diff.changed.len();
@@ -71,12 +80,15 @@ fn read_lock(path: &Path) -> Result<Lock, Failure> {
 }
 
 /// What the records would lock.
-fn reached(args: &DiffArgs) -> Result<Lock, Failure> {
+fn reached(records: &Records, refused: &mut u64) -> Result<Lock, Failure> {
     let mut seen = Seen::default();
-    for source in chosen(&args.records)?.sources() {
+    for source in chosen(records)?.sources() {
         let mut reader = source.open()?;
         for record in reader.by_ref() {
             let record = record.map_err(|error| source.unreadable(error))?;
+            if record.is_decision() && record.verdict() == Some(Verdict::Deny) {
+                *refused = refused.saturating_add(record.count.unwrap_or(1));
+            }
             seen.take(&record).map_err(|full| Failure::could(format!("the records have {full}")))?;
         }
         look_at_flaws(source, &reader)?;
@@ -95,9 +107,25 @@ fn look_at_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) -> Result<(), 
     }
 }
 
-/// The records that a baseline is.
-fn baseline(name: &Path) -> Records {
-    Records { runs: vec![name.to_owned()], ..Records::default() }
+/// The records of the baseline, and those that are compared with it.
+fn sides(args: &DiffArgs) -> (Records, Records) {
+    let mut new = args.records.clone();
+    let mut old = Records { runs: args.baselines.clone(), ..Records::default() };
+    match &args.first {
+        Some(first) if old.runs.is_empty() && args.baseline_until.is_none() => old.runs.push(first.clone()),
+        // Another word says what the baseline is, so the first one is like the others.
+        first => new.runs.splice(0..0, first.clone()).for_each(drop),
+    }
+    if let Some(until) = args.baseline_until {
+        if old.runs.is_empty() {
+            old = new.clone();
+            old.all |= !old.last && old.runs.is_empty();
+            old.selection.since = None;
+        }
+        old.selection.until = Some(until);
+        new.selection.since = new.selection.since.or(Some(until));
+    }
+    (old, new)
 }
 
 /// The records to compare. Where two of one run differ, nobody can tell which is right.

@@ -31,6 +31,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
         replay.take(record);
         Ok(())
     })?;
+    replay.finish();
     let mut out = Out::new();
     let printed = match args.format {
         ReplayFormat::Text => replay.text(&mut out),
@@ -39,5 +40,9 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
     out.finish(printed).map_err(|(super::Stopped::Reading(error) | super::Stopped::Writing(error))| {
         Failure::Stdout(error)
     })?;
-    Ok(if replay.differs() { Exit::No } else { read })
+    Ok(match read {
+        _ if replay.differs() => Exit::No,
+        Exit::Yes if replay.is_unsure() => Exit::CouldNot,
+        read => read,
+    })
 }
