@@ -531,7 +531,7 @@ fn l17_policies_of_records_are_compared() {
             grants.add(host, Action::Allow, origin, Note::default()).unwrap();
         }
         let policy = Layers { grants, ..Layers::default() }.build();
-        home.file(name, &policy.canonical_json());
+        home.file(name, policy.canonical_json());
     };
     stored("old.policy.json", &["one.example.com"]);
     stored("new.policy.json", &["one.example.com", "two.example.com"]);
