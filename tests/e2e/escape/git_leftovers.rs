@@ -165,9 +165,30 @@ fn rebase(cx: &Cx) {
     let begin =
         "git commit -q --allow-empty -m two && GIT_SEQUENCE_EDITOR='echo break >' git rebase -q -i --root";
     let done = cx.sh(&[], begin).run();
-    done.exits(0).says("git-rebase-todo` is left where it is: the stage began this rebase");
+    done.exits(0).says(
+        "rebase-merge` is left where it is: the stage began or changed what git has not finished there",
+    );
     assert!(cx.dir().join(".git/rebase-merge").is_dir());
     cx.sh(&[], "git status").run().exits(0).silent();
-    let done = cx.sh(&[], "echo 'exec true' >>.git/rebase-merge/git-rebase-todo").run();
-    done.exits(0).says("look at its steps before you continue it");
+    for change in [
+        "echo 'exec true' >>.git/rebase-merge/git-rebase-todo",
+        "echo x/../evil >.git/rebase-merge/strategy",
+        "printf '%s\\n' --x >.git/rebase-merge/strategy_opts; chmod 0300 .git/rebase-merge",
+    ] {
+        let done = cx.sh(&[], change).run();
+        done.exits(0)
+            .says("rebase-merge` is left where it is")
+            .says("before you have git continue or abort it");
+        cx.outside(["chmod", "0755", ".git/rebase-merge"]).run().exits(0);
+    }
+    // The caller's cherry-pick, in whose options a program is named.
+    repository(cx);
+    let pick = "set -e; echo 1 >f; git add f; git commit -qm 1; git checkout -q other; echo 2 >f; git add f; git commit -qm 2
+        git commit -q --allow-empty -m 3; git checkout -q main; ! git cherry-pick main..other; test -d .git/sequencer";
+    cx.outside(["sh", "-c", pick]).run().exits(0);
+    cx.sh(&[], "git status; git diff; echo 3 >f; git add f").run().exits(0).silent();
+    let done = cx.sh(&[], "printf '[options]\n\tstrategy = x/../evil\n' >>.git/sequencer/opts").run();
+    done.exits(0).says(".git/sequencer` is left where it is");
+    // One that the stage brings to its end is not told.
+    cx.sh(&[], "git cherry-pick --quit").run().exits(0).silent();
 }

@@ -1,5 +1,5 @@
 //! What a stage leaves in a repository's directory under names that git chooses, and no list has: symbolic links, through which
-//! git on the host would write, and the steps of a rebase, which `git rebase --continue` runs.
+//! git on the host would write, and unfinished operations such as a rebase, whose files name programs that git runs.
 //!
 //! How much is there is for stages to choose. A directory is searched and forgotten; of what was there at the start a hash is
 //! kept, whose keys no stage knows.
@@ -29,8 +29,10 @@ const SEARCHED: [&str; 9] =
     ["logs", "refs", "info", "rebase-merge", "rebase-apply", "sequencer", "rr-cache", "worktrees", OBJECTS];
 /// git makes the graph of commits, the index of packs and lists of both in place (commit-graph.c, midx.c, server-info.c).
 const OBJECTS: &str = "objects";
-/// What is still to be done in a rebase: a line may be a command.
-const STEPS: &str = "git-rebase-todo";
+/// Where git keeps unfinished operations: rebases, patches that are applied one by one, cherry-picks and reverts. It obeys most of
+/// what is in these when it continues one or ends it: steps, which may be commands, a strategy and its options, which name a
+/// program, patches and commits.
+const OPERATIONS: [&str; 3] = ["rebase-merge", "rebase-apply", "sequencer"];
 
 /// What is looked at in one repository.
 #[derive(Debug, Clone, Copy)]
@@ -51,8 +53,9 @@ pub(super) const MOVED: usize = 1 << 16;
 pub(super) struct Contents {
     /// Links with what they say.
     links: HashSet<u64>,
-    /// Steps of a rebase with their versions.
-    steps: HashSet<u64>,
+    /// Directories of unfinished operations, each with the versions of all files in it. The journal of an older version has none.
+    #[serde(default)]
+    operations: HashSet<u64>,
     /// Directories that were not read to their end: what was in them, and further down, is not known.
     unread: HashSet<u64>,
 }
@@ -70,8 +73,8 @@ struct Link {
 #[derive(Default)]
 struct Listed {
     links: Vec<Link>,
-    /// The hash of the steps of a rebase.
-    steps: Option<u64>,
+    /// In a directory of an unfinished operation, the sum of the hashes of all files.
+    operation: Option<u64>,
 }
 
 /// A search of one repository.
@@ -159,12 +162,17 @@ impl Search<'_> {
                         return false;
                     };
                     self.room.bytes = bytes;
-                    next.push_back(path);
+                    // Few, and first: a crowd elsewhere hides none.
+                    if is_operation(repository, &path) { next.push_front(path) } else { next.push_back(path) }
                 }
-            } else if name == STEPS
-                && let Ok(stat) = fstatat(dir, STEPS, AtFlags::AT_SYMLINK_NOFOLLOW)
-            {
-                listed.steps = Some(self.keys.hash_one((at.as_os_str(), version(&stat))));
+            } else if is_operation(repository, at) {
+                let stat = || fstatat(dir, name.as_os_str(), AtFlags::AT_SYMLINK_NOFOLLOW);
+                let stat = if self.opens { let_in(dir.as_fd(), stat) } else { stat() };
+                if !matches!(stat, Err(Errno::ENOENT)) {
+                    let version = stat.map(|stat| version(&stat)).map_err(|errno| errno as i32);
+                    let file = self.keys.hash_one((at.join(&name).as_os_str(), version));
+                    listed.operation = Some(listed.operation.unwrap_or(0).wrapping_add(file));
+                }
             }
         }
         true
@@ -198,6 +206,16 @@ fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
     }
 }
 
+/// Whether something is a directory of an unfinished operation or further down in one, of a repository or of a worktree of it. A
+/// branch may have such a name.
+fn is_operation(repository: &Path, at: &Path) -> bool {
+    let Ok(below) = at.strip_prefix(repository) else { return false };
+    let mut parts = below.components().map(Component::as_os_str);
+    let first = parts.next();
+    let named = if first.is_some_and(|it| it == "worktrees") { parts.nth(1) } else { first };
+    named.is_some_and(|named| OPERATIONS.iter().any(|known| named == *known))
+}
+
 /// Whether objects are in it, by the first two digits of their names. The rest are hashes of what is in them, and git renames over
 /// what has such a name: a link there leads nothing away. The directory itself may be one.
 fn is_fan_out(name: &OsStr) -> bool {
@@ -228,7 +246,7 @@ impl Contents {
         let search = Search { tree, keys, opens: true, room };
         let unread = search.each(repository, |_, _, listed| {
             found.links.extend(listed.links.iter().map(|link| link.mark));
-            found.steps.extend(listed.steps);
+            found.operations.extend(listed.operation);
         });
         found.unread = unread.iter().map(|at| keys.hash_one(at.as_os_str())).collect();
         found
@@ -263,7 +281,8 @@ pub fn beyond_search(missing: &Missing) -> Vec<String> {
 }
 
 impl Watch {
-    /// Moves the links aside that were not in the repository before, and says which rebase is not as it was. `left`: how many may still be moved.
+    /// Moves the links aside that were not in the repository before, and says which unfinished operation is not as it was. `left`: how many
+    /// may still be moved.
     pub(super) fn settle(&self, repository: &str, before: &Contents, left: &mut usize, told: &mut Leftovers) {
         self.settle_within(ROOM, repository, before, left, told);
     }
@@ -277,7 +296,7 @@ impl Watch {
         told: &mut Leftovers,
     ) {
         let search = Search { tree: &self.tree, keys: self.keys, opens: true, room };
-        let unread = search.each(Path::new(repository), |at, dir, Listed { links, steps }| {
+        let unread = search.each(Path::new(repository), |at, dir, Listed { links, operation }| {
             let is_new = |link: &Link| !link.is_old_head && !before.links.contains(&link.mark);
             let links: Vec<Link> = links.into_iter().filter(is_new).collect();
             let is_known = links.is_empty() || before.knows(at, self.keys);
@@ -295,8 +314,8 @@ impl Watch {
                     told.add(found);
                 }
             }
-            if steps.is_some_and(|steps| !before.steps.contains(&steps)) {
-                told.add(stays(self.missing.tree.join(at).join(STEPS), REBASE));
+            if operation.is_some_and(|operation| !before.operations.contains(&operation)) {
+                told.add(stays(self.missing.tree.join(at), OPERATION));
             }
         });
         if !unread.is_empty() {
@@ -308,8 +327,10 @@ impl Watch {
 const UNKNOWN: &str =
     "a symbolic link, and the repository held too much to tell whose it is: git writes through it";
 const TOO_MANY: &str = "a symbolic link, and too many others were moved before it: git writes through it";
-const REBASE: &str = "the stage began this rebase, or changed it: look at its steps before you continue it";
-const CUT: &str = "it holds too much to be searched for symbolic links, through which git would write";
+const OPERATION: &str = "the stage began or changed what git has not finished there, and its files can name commands: look at them \
+                         before you have git continue or abort it";
+const CUT: &str = "it holds too much to be searched for symbolic links, through which git would write, and for rebases that the \
+                   stage began";
 
 fn stays(path: PathBuf, why: &str) -> Found {
     Found { path, moved: Err(io::Error::other(why)) }
@@ -318,7 +339,7 @@ fn stays(path: PathBuf, why: &str) -> Found {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
 
     use super::super::Keeper;
     use super::*;
@@ -423,6 +444,83 @@ mod tests {
         assert!(readlinkat(&dir, "link").is_err());
         let again = place.look(ROOM.names);
         assert!(again.unread.is_empty());
+    }
+
+    /// Any file of these may be obeyed, by one git or another: a strategy and its options name programs, steps are commands, and
+    /// a file that is gone says something too.
+    #[test]
+    fn b15_an_unfinished_operation_that_the_stage_began_or_changed_is_told() {
+        let place = Place::new("operations");
+        let git = place.root.join(".git");
+        let all = [
+            "rebase-merge",
+            "rebase-apply",
+            "sequencer",
+            "worktrees/w/rebase-merge",
+            "worktrees/w/sequencer",
+        ];
+        for name in all {
+            fs::create_dir_all(git.join(name)).unwrap();
+        }
+        fs::create_dir_all(git.join("refs/heads/sequencer")).unwrap();
+        let empty = place.look(ROOM.names);
+        assert_eq!(place.settle(&empty, ROOM, 9), []);
+        for name in all {
+            let dir = git.join(name);
+            let told = [(format!(".git/{name}"), false)];
+            for file in [
+                "strategy",
+                "strategy_opts",
+                "opts",
+                "todo",
+                "git-rebase-todo",
+                "gpg_sign_opt",
+                "0001",
+                "new",
+            ] {
+                // It began, and was there and has more in it.
+                let before = place.look(ROOM.names);
+                assert_eq!(place.settle(&before, ROOM, 9), [], "as it was: {name}");
+                fs::write(dir.join(file), "one").unwrap();
+                assert_eq!(place.settle(&before, ROOM, 9), told, "{file}");
+                // Changed in place, for another file, and without one.
+                let before = place.look(ROOM.names);
+                std::thread::sleep(std::time::Duration::from_millis(20));
+                fs::write(dir.join(file), "two").unwrap();
+                assert_eq!(place.settle(&before, ROOM, 9), told, "{file}");
+                let before = place.look(ROOM.names);
+                fs::write(git.join("made"), "two").unwrap();
+                fs::rename(git.join("made"), dir.join(file)).unwrap();
+                assert_eq!(place.settle(&before, ROOM, 9), told, "{file}");
+            }
+            let before = place.look(ROOM.names);
+            fs::remove_file(dir.join("todo")).unwrap();
+            assert_eq!(place.settle(&before, ROOM, 9), told);
+            // It is done, or given up.
+            fs::remove_dir_all(&dir).unwrap();
+            assert_eq!(place.settle(&before, ROOM, 9), []);
+        }
+        // A branch of such a name is none.
+        let before = place.look(ROOM.names);
+        fs::write(git.join("refs/heads/sequencer/opts"), "x").unwrap();
+        assert_eq!(place.settle(&before, ROOM, 9), []);
+        // Closed by the stage, and in a crowd.
+        fs::create_dir(git.join("sequencer")).unwrap();
+        fs::write(git.join("sequencer/opts"), "x").unwrap();
+        let mode =
+            |mode| fs::set_permissions(git.join("sequencer"), fs::Permissions::from_mode(mode)).unwrap();
+        for closed in [0, 0o400, 0o600] {
+            mode(closed);
+            assert_eq!(place.settle(&before, ROOM, 9), [(".git/sequencer".into(), false)]);
+            mode(0o700);
+        }
+        fs::create_dir(git.join("info")).unwrap();
+        for n in 0..64 {
+            fs::write(git.join(format!("info/{n}")), "").unwrap();
+        }
+        let narrow = Room { names: 32, ..ROOM };
+        let told = [(".git/sequencer".into(), false), (".git".into(), false)];
+        assert_eq!(place.settle(&before, narrow, 9), told);
     }
 
     /// git makes files in these by name; what is in a fan-out directory it renames into its place.
