@@ -39,7 +39,7 @@ pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};
 pub use repository::beyond_search;
 use repository::{Contents, MOVED};
-pub use store::{DIRECTORY, Item, Keeper, Store, directories};
+pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories};
 
 /// What is appended to a name that cannot leave its directory.
 const SUFFIX: &str = ".exeat-quarantine";

@@ -13,10 +13,10 @@ use std::rc::Rc;
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::{SFlag, fstatat};
+use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::store::{DirectoryId, MANIFESTS, forget_made, list, rename_into};
+use super::store::{DirectoryId, ItemId, MANIFESTS, forget_made, list, open_item, rename_into};
 use super::{DIRECTORY, Item, Keeper, entries, id_of, kind, let_in, open_above, open_at};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
@@ -162,8 +162,7 @@ fn stand(run: String, mut items: Vec<Item>) -> SetAside {
     SetAside { run, items }
 }
 
-const CHANGED: &str =
-    "it was replaced after it was set aside: look at it, and move it yourself if it is yours";
+const CHANGED: &str = "it is not known to be what was set aside, as it may have been replaced: look at it, and move it yourself if it is yours";
 
 /// Gives something its place back, by one rename.
 ///
@@ -173,14 +172,22 @@ pub fn restore(run: &str, item: &Item) -> io::Result<()> {
     item.run_directory(run)?;
     let place = Place::of(item)?;
     let (dir, last) = place.entry(item)?;
-    let stat = let_in(dir.as_fd(), || fstatat(&dir, last, AtFlags::AT_SYMLINK_NOFOLLOW))?;
-    if item.id != Some(id_of(&stat)) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, CHANGED));
+    let changed = || io::Error::new(io::ErrorKind::InvalidData, CHANGED);
+    let opened = let_in(dir.as_fd(), || open_item(dir.as_fd(), last))?;
+    if item.what != Some(ItemId::of(&opened)?) {
+        return Err(changed());
     }
     let above = open_above(&place.tree, &item.from)?;
     let name = item.from.file_name().unwrap_or_default();
     let_in(above.as_fd(), || let_in(dir.as_fd(), || rename_into(dir.as_fd(), last, above.as_fd(), name)))?;
-    Ok(())
+    // A live stage may have put something else there since it was looked at, which is still open.
+    let is_same = |stat: FileStat| fstat(&opened).is_ok_and(|opened| id_of(&opened) == id_of(&stat));
+    if let_in(above.as_fd(), || fstatat(&above, name, AtFlags::AT_SYMLINK_NOFOLLOW)).is_ok_and(is_same) {
+        return Ok(());
+    }
+    let back = || let_in(dir.as_fd(), || rename_into(above.as_fd(), name, dir.as_fd(), last));
+    let_in(above.as_fd(), back)?;
+    Err(changed())
 }
 
 /// Deletes all that a run has set aside. Returns what could not be deleted, by the tree, and why.
@@ -260,7 +267,7 @@ fn leave(place: &Place) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{MetadataExt as _, symlink};
 
     use super::super::{Missing, MissingName, Watch, directories, finish};
     use super::*;
@@ -323,6 +330,39 @@ mod tests {
             fs::remove_dir(item.new_path()).unwrap();
             fs::rename(scene.0.join("theirs"), item.new_path()).unwrap();
             restore("RUN", item).unwrap();
+        }
+    }
+
+    /// A file system gives the inode of what is gone to something new.
+    #[test]
+    fn l08_nothing_is_restored_that_has_the_inode_of_what_was_set_aside() {
+        type Make<'a> = (&'a str, &'a dyn Fn(&Path));
+        let scene = Scene::new("inode");
+        let aside = scene.run("RUN");
+        let inode = |path: &Path| fs::symlink_metadata(path).unwrap().ino();
+        let makes: [Make<'_>; 3] = [
+            (".envrc", &|at| fs::write(at, "evil").unwrap()),
+            (".envrc", &|at| symlink("x", at).unwrap()),
+            (".vscode", &|at| fs::create_dir(at).unwrap()),
+        ];
+        for (name, make) in makes {
+            let (item, _) = aside.items.iter().find(|(item, _)| item.from == Path::new(name)).unwrap();
+            let (at, was) = (item.new_path(), inode(&item.new_path()));
+            if at.is_dir() { fs::remove_dir(&at) } else { fs::remove_file(&at) }.unwrap();
+            // What is made meanwhile stays, so that the inode is given out one day.
+            for number in 0..300 {
+                make(&at);
+                if inode(&at) == was {
+                    break;
+                }
+                fs::rename(&at, scene.0.join(format!("{name}-{number}-{was}"))).unwrap();
+            }
+            if !at.is_symlink() && !at.exists() {
+                eprintln!("not given out again: {name}");
+                make(&at);
+            }
+            assert_eq!(restore("RUN", item).unwrap_err().kind(), io::ErrorKind::InvalidData, "{name}");
+            assert!(fs::symlink_metadata(&at).is_ok() && fs::symlink_metadata(item.old_path()).is_err());
         }
     }
 

@@ -3,7 +3,7 @@
 //! It is made when the stage has made something, and not before: then no process of the stage is left. Everything is reached
 //! from a descriptor of the tree, through no symbolic link, and what the stage may have put in the way is moved away with the rest.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
@@ -19,7 +19,7 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat, mkdirat};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 use serde::{Deserialize, Serialize};
 
-use super::{FileId, Opened, entries, id_of, kind, let_in, open_above, open_at, random};
+use super::{FileId, Opened, entries, kind, let_in, open_above, open_at, random};
 use crate::names::rename_new;
 
 /// The directory's name at the top of a tree.
@@ -37,6 +37,10 @@ const DIRECTORIES: &str = "directories";
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Names that are tried for one thing: numbers, and then some that nobody foresees.
 const TRIES: u32 = 16;
+/// No clock of a file system is coarser that keeps the time of creation in parts of a second: a tick of the kernel's is 10 ms at most.
+const TICK: Duration = Duration::from_millis(20);
+/// Things that are kept open for a tick.
+const FRESH: usize = 32;
 /// The longest manifest that is read.
 const LONGEST_MANIFEST: u64 = 64 << 20;
 
@@ -71,7 +75,7 @@ pub struct Item {
     /// What was set aside. A live stage reaches the quarantine, and may put something else there. Whether it has written to a file is
     /// not known: whoever made the file may have had it open.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub id: Option<FileId>,
+    pub what: Option<ItemId>,
 }
 
 /// Tells a directory from every other one, whatever its name. An inode is given out again when what had it is gone, and the time
@@ -91,6 +95,37 @@ impl DirectoryId {
         let created = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         Ok(Self { file: (meta.dev(), meta.ino()), created })
     }
+}
+
+/// Tells what was set aside from everything else that may have its name and its inode later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ItemId {
+    /// The type, of the mode's bits.
+    kind: u32,
+    file: FileId,
+    /// When it was created, since 1970. A file system that keeps no such time tells when the inode was last changed: one that somebody
+    /// has written to is not known again then.
+    time: Duration,
+}
+
+impl ItemId {
+    /// Asks the kernel, by statx(2). `item` may be open with `O_PATH`.
+    pub(super) fn of(item: &File) -> io::Result<Self> {
+        let meta = item.metadata()?;
+        let created = meta.created().ok().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        let changed = || {
+            let (seconds, rest) = (u64::try_from(meta.ctime()), u32::try_from(meta.ctime_nsec()));
+            Duration::new(seconds.unwrap_or(0), rest.unwrap_or(0))
+        };
+        let time = created.unwrap_or_else(changed);
+        Ok(Self { kind: meta.mode() & SFlag::S_IFMT.bits(), file: (meta.dev(), meta.ino()), time })
+    }
+}
+
+/// Opens something by `O_PATH`, whatever it is. Its inode is not given out again before it is closed.
+pub(super) fn open_item(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<File> {
+    let flags = OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
 /// A directory that no stage may see: a line of a list.
@@ -235,6 +270,8 @@ struct Inner {
     numbered: u64,
     /// Why the manifest is not whole.
     unlisted: Option<io::Error>,
+    /// What was set aside a moment ago: as long as it is open, its inode goes to nothing that was created at the same time.
+    fresh: VecDeque<(Instant, File)>,
 }
 
 impl Store {
@@ -275,7 +312,7 @@ impl Store {
             Ok(manifest) => (manifest, noted.err()),
             Err(error) => (None, Some(error)),
         };
-        let inner = Inner { manifest, taken: HashSet::new(), numbered: 0, unlisted };
+        let inner = Inner { manifest, taken: HashSet::new(), numbered: 0, unlisted, fresh: VecDeque::new() };
         let mut store = Self {
             dir,
             outer,
@@ -323,6 +360,8 @@ impl Store {
         placeholder: Option<FileId>,
     ) -> nix::Result<Item> {
         let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        // What has the name afterwards may be another thing, which a live stage has put there.
+        let moved = open_item(from, last)?;
         let (parent, mut to) = self.parent_for(path, &inner.taken)?;
         for round in 0.. {
             let name = to.file_name().unwrap_or(last);
@@ -339,8 +378,6 @@ impl Store {
                 }
             }
         }
-        let name = to.file_name().unwrap_or(last);
-        let id = fstatat(&parent, name, AtFlags::AT_SYMLINK_NOFOLLOW).ok().map(|stat| id_of(&stat));
         let item = Item {
             tree: self.tree.clone(),
             from: path.to_path_buf(),
@@ -348,7 +385,7 @@ impl Store {
             at: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs()),
             directory: self.directory,
             placeholder,
-            id,
+            what: ItemId::of(&moved).ok(),
         };
         if let Some(manifest) = &mut inner.manifest
             && let Err(error) = serde_json::to_string(&item)
@@ -359,6 +396,11 @@ impl Store {
             inner.manifest = None;
         }
         inner.taken.insert(to);
+        let is_past = |(since, _): &(Instant, File)| since.elapsed() > TICK;
+        while inner.fresh.len() >= FRESH || inner.fresh.front().is_some_and(is_past) {
+            inner.fresh.pop_front();
+        }
+        inner.fresh.push_back((Instant::now(), moved));
         Ok(item)
     }
 
