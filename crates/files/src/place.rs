@@ -1,22 +1,26 @@
 //! A place for a file that exeat writes, where a stage may have changed something in the meantime.
 //!
 //! The directory is opened once, through the link rule. What is written whole is written beside the place and renamed into it:
-//! whatever a stage has made of the place since, nothing outside that directory is written, and what is read there afterwards
-//! is ours.
+//! whatever a stage has made of the place since, nothing outside that directory is written. The stage of a run that goes on may
+//! exchange what is written there for its own. That it has not is asked before the rename and after it; what it does later is not
+//! known.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, BufWriter, Seek as _, Write};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, openat, renameat};
-use nix::sys::stat::Mode;
+use nix::fcntl::{AtFlags, OFlag, openat, renameat};
+use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::quarantine::random;
 use crate::walk::LinkRule;
+
+const EXCHANGED: &str = "something else was put in its place while it was written: a stage that still runs can write to this \
+                         directory, so choose one that no stage can write to";
 
 /// A place for a file.
 #[derive(Debug)]
@@ -80,21 +84,60 @@ impl FilePlace {
         self.replace(0o666, |out| out.write_all(bytes))
     }
 
-    /// Puts a new file of this mode there, whole or not at all.
+    /// Puts a new file of this mode there, whole or not at all. What a stage puts there instead is removed, and it is tried once
+    /// more: `write` is called again then.
     ///
     /// # Errors
     /// What `write` says, or what keeps the file from its place.
-    pub fn replace(&self, mode: u32, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> io::Result<()> {
-        let (draft, file) = self.draft(mode)?;
-        let mut out = BufWriter::new(file);
-        let rename = || renameat(&self.directory, &*draft, &self.directory, &*self.name);
-        write(&mut out).and_then(|()| out.flush()).and_then(|()| Ok(rename()?)).inspect_err(|_| {
+    pub fn replace(
+        &self,
+        mode: u32,
+        mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        for _ in 0..2 {
+            let (draft, file) = self.draft(mode)?;
+            let mut out = BufWriter::new(file);
+            let written = write(&mut out).and_then(|()| out.flush());
+            let placed = written.and_then(|()| self.place(&draft, out.get_mut()));
+            if let Ok(true) = placed {
+                return Ok(());
+            }
             // The first error tells more than a second one would.
             let _ = self.unlink(&draft);
-        })
+            placed?;
+        }
+        Err(io::Error::other(EXCHANGED))
     }
 
-    /// Makes an empty file beside the place. No stage can have put something at its name.
+    /// Renames a file that was written into its place, and says whether it is there.
+    fn place(&self, draft: &OsStr, file: &mut File) -> io::Result<bool> {
+        let written = file.stream_position()?;
+        let is_there = |name: &OsStr| match fstatat(&self.directory, name, AtFlags::AT_SYMLINK_NOFOLLOW) {
+            Err(Errno::ENOENT) => Ok(false),
+            named => {
+                let (named, own) = (named?, fstat(&*file)?);
+                // With a second name a later stage could write to it.
+                let is_whole = own.st_nlink == 1 && u64::try_from(own.st_size) == Ok(written);
+                Ok::<_, Errno>(is_whole && (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino))
+            }
+        };
+        if !is_there(draft)? {
+            return Ok(false);
+        }
+        match renameat(&self.directory, draft, &self.directory, &*self.name) {
+            // The draft is gone, or something else has its name now.
+            Err(Errno::ENOENT | Errno::ENOTDIR) => return Ok(false),
+            renamed => renamed?,
+        }
+        let is_there = is_there(&self.name)?;
+        if !is_there {
+            // It would be taken for ours.
+            self.remove()?;
+        }
+        Ok(is_there)
+    }
+
+    /// Makes an empty file beside the place.
     fn draft(&self, mode: u32) -> io::Result<(OsString, File)> {
         let name = OsString::from(format!(".exeat-new.{:016x}", random()));
         let flags = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
@@ -144,6 +187,83 @@ mod tests {
         // A link on the way, and a directory in the place.
         assert!(FilePlace::open(&out.join("r.json")).unwrap_err().to_string().contains("a stage could have"));
         assert_eq!(FilePlace::open(&root).unwrap_err().kind(), io::ErrorKind::IsADirectory);
+        fs::remove_dir_all(&root).unwrap();
+    }
+
+    /// The stage of another run that goes on in the directory takes the draft's name for something of its own, once or again and
+    /// again, at any moment.
+    #[test]
+    fn l10_what_a_stage_puts_in_the_place_of_a_draft_does_not_pass_for_ours() {
+        let root = std::env::current_exe().unwrap().with_file_name(format!("draft-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        fs::create_dir_all(&root).unwrap();
+        let (place, prepared) = (FilePlace::open(&root.join("r.json")).unwrap(), root.join("prepared"));
+        fs::write(&prepared, "evil").unwrap();
+        let drafts = || {
+            let entries = fs::read_dir(&root).unwrap().flatten().map(|entry| entry.path());
+            entries.filter(|path| path.to_string_lossy().contains(".exeat-new."))
+        };
+        let draft = || drafts().find(|path| path.is_file()).unwrap();
+        let exchange: [&dyn Fn(); 6] = [
+            &|| fs::remove_file(draft()).unwrap(),
+            &|| {
+                let at = draft();
+                fs::remove_file(&at).unwrap();
+                fs::hard_link(&prepared, at).unwrap();
+            },
+            &|| {
+                let at = draft();
+                fs::remove_file(&at).unwrap();
+                symlink(&prepared, at).unwrap();
+            },
+            &|| {
+                let at = draft();
+                fs::remove_file(&at).unwrap();
+                fs::create_dir(at).unwrap();
+            },
+            &|| fs::hard_link(draft(), root.join(format!("second-{:x}", random()))).unwrap(),
+            &|| fs::write(draft(), "longer than ours").unwrap(),
+        ];
+        for exchange in exchange {
+            let written = |rounds: usize| {
+                let mut left = rounds;
+                place.replace(0o600, |out| {
+                    if left > 0 {
+                        left -= 1;
+                        exchange();
+                    }
+                    out.write_all(b"ours")
+                })
+            };
+            fs::write(place.path(), "old").unwrap();
+            written(1).unwrap();
+            assert_eq!(fs::read(place.path()).unwrap(), b"ours");
+            let error = written(2).unwrap_err().to_string();
+            assert!(error.contains("a stage that still runs"), "{error}");
+            assert_ne!(fs::read(place.path()).unwrap_or_default(), b"evil");
+            for dir in drafts() {
+                fs::remove_dir(dir).unwrap();
+            }
+        }
+        // At any moment: what is said to be written is ours.
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    for at in drafts() {
+                        let _ = fs::remove_file(&at).and_then(|()| fs::hard_link(&prepared, &at));
+                    }
+                }
+            });
+            for _ in 0..500 {
+                if place.write(b"ours").is_ok() {
+                    assert_eq!(fs::read(place.path()).unwrap(), b"ours");
+                } else {
+                    assert_ne!(fs::read(place.path()).unwrap_or_default(), b"evil");
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
         fs::remove_dir_all(&root).unwrap();
     }
 }
