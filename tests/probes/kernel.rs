@@ -195,3 +195,41 @@ pub(crate) fn userfaultfd() -> Said {
     check(unsafe { libc::syscall(libc::SYS_userfaultfd, UFFD_USER_MODE_ONLY) })?;
     Ok("ok".into())
 }
+
+/// Waits for SIGTSTP, and has a timer send SIGCONT so much later, which continues this process while everything else is stopped.
+/// Then makes a name that is watched, and stops again or goes on.
+pub(crate) fn go_on(milliseconds: &str, then: &str) -> Said {
+    let milliseconds: i64 = number(milliseconds)?;
+    // SAFETY: every structure is a live local, and zeroes are a value of each.
+    unsafe {
+        let mut signals: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut signals);
+        libc::sigaddset(&raw mut signals, libc::SIGTSTP);
+        libc::sigaddset(&raw mut signals, libc::SIGCONT);
+        check(libc::sigprocmask(libc::SIG_BLOCK, &raw const signals, std::ptr::null_mut()).into())?;
+        println!("ready");
+        let mut came = 0;
+        while came != libc::SIGTSTP {
+            libc::sigwait(&raw const signals, &raw mut came);
+        }
+        let mut event: libc::sigevent = std::mem::zeroed();
+        (event.sigev_notify, event.sigev_signo) = (libc::SIGEV_SIGNAL, libc::SIGCONT);
+        let mut timer: libc::timer_t = std::mem::zeroed();
+        check(libc::timer_create(libc::CLOCK_MONOTONIC, &raw mut event, &raw mut timer).into())?;
+        let mut after: libc::itimerspec = std::mem::zeroed();
+        after.it_value.tv_sec = milliseconds / 1000;
+        after.it_value.tv_nsec = milliseconds % 1000 * 1_000_000;
+        check(libc::timer_settime(timer, 0, &raw const after, std::ptr::null_mut()).into())?;
+        while came != libc::SIGCONT {
+            libc::sigwait(&raw const signals, &raw mut came);
+        }
+    }
+    std::fs::create_dir(".vscode")?;
+    std::fs::write(".vscode/tasks.json", "x")?;
+    if then == "stop" {
+        // SAFETY: takes a number.
+        unsafe { libc::raise(libc::SIGSTOP) };
+    }
+    std::thread::sleep(std::time::Duration::from_secs(60));
+    Ok("ok".into())
+}

@@ -77,6 +77,7 @@ fn main() -> ExitCode {
         ["without-move-mount", command @ ..] => kernel::without(nix::libc::SYS_move_mount, command),
         ["terminal-request", name, fd] => kernel::terminal_request(name, fd),
         ["userns"] => kernel::userns(),
+        ["go-on", milliseconds, then] => kernel::go_on(milliseconds, then),
         ["keyctl"] => kernel::keyctl(),
         ["with-key", name, command @ ..] => kernel::with_key(name, command),
         ["read-key", name] => kernel::read_key(name),

@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::suspend_this_process;
+use exeat_sandbox::{Rest, StopWatch, suspend_this_process};
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 use tokio::time::{Instant, sleep};
@@ -23,6 +23,13 @@ const SUSPENDING_PLAINLY: Duration = Duration::from_millis(20);
 const LAST_LOOK: Duration = Duration::from_millis(100);
 /// From one look whether the stage has stopped to the next.
 const LOOK: Duration = Duration::from_millis(5);
+/// From one look whether all processes have stopped to the next, each of which goes through `/proc`.
+const SETTLING_LOOK: Duration = Duration::from_millis(20);
+/// From SIGSTOP for all processes to all of them stopped: long enough for a slow disk, or for many processes on a busy machine.
+const SETTLING: Duration = Duration::from_secs(3);
+/// Why a run was ended that was suspended.
+const WENT_ON: &str =
+    "a process of the stage went on while the run was suspended, or somebody ended it: the run was ended";
 
 /// A stage that is asked to end, and made to when it does not: after the grace period or at the second signal.
 pub(crate) struct Stopping {
@@ -129,19 +136,22 @@ impl Stopping {
             sleep(LOOK).await;
         }
         // All processes: what one makes now is not taken from the host's sight. A stage that is over has none left.
-        let is_over = |error: &io::Error| error.raw_os_error() == Some(Errno::ESRCH as i32);
         if let Err(error) = self.handle.signal_all(Signal::SIGSTOP as i32)
             && !is_over(&error)
         {
-            self.untold = Some(format!("the stage could not be suspended, and went on: {error}"));
-            // It may have been stopped all the same.
-            if self.handle.signal_all(Signal::SIGCONT as i32).is_err_and(|error| !is_over(&error)) {
-                self.kill();
-            }
-            return;
+            return self.not_suspended(&error);
         }
         // What it made at the last moment is taken from the host's sight by another thread meanwhile.
         sleep(LAST_LOOK).await;
+        let watch = match self.settle().await {
+            Ok(watch) => Some(watch),
+            Err(Unsettled::Over) => None,
+            Err(Unsettled::GoesOn) => {
+                self.untold = Some(WENT_ON.to_owned());
+                return self.kill();
+            }
+            Err(Unsettled::Unknown(error)) => return self.not_suspended(&error),
+        };
         if let Some(terminal) = &mut self.terminal {
             terminal.suspend();
         }
@@ -153,6 +163,11 @@ impl Stopping {
         if let Some(terminal) = &mut self.terminal {
             terminal.resume();
         }
+        // What does not answer has been ended itself, and nobody knows what it would have seen.
+        if watch.is_some_and(|watch| watch.end().unwrap_or(true)) {
+            self.untold = Some(WENT_ON.to_owned());
+            return self.kill();
+        }
         if let Err(error) = self.handle.signal_all(Signal::SIGCONT as i32)
             && !is_over(&error)
         {
@@ -160,4 +175,55 @@ impl Stopping {
             self.kill();
         }
     }
+
+    /// Waits until every process of the sandbox has stopped, and has what ends the sandbox when one goes on: a stage may have the
+    /// kernel continue it, while nobody looks at the names that it makes.
+    async fn settle(&self) -> Result<StopWatch, Unsettled> {
+        let by = Instant::now() + SETTLING;
+        let mut last = None;
+        loop {
+            let seen = self.handle.processes().map_err(Unsettled::Unknown)?;
+            let rest = seen.rest();
+            if rest == Rest::Stopped && last.as_ref() == Some(&seen) {
+                return self.handle.watch_stopped(&seen).map_err(|error| {
+                    if is_over(&error) { Unsettled::Over } else { Unsettled::Unknown(error) }
+                });
+            }
+            if Instant::now() >= by {
+                let why = match rest {
+                    Rest::GoesOn => return Err(Unsettled::GoesOn),
+                    Rest::Waiting => "a process waits for a file system or a device",
+                    Rest::Stopped => "its processes took too long to stop",
+                };
+                return Err(Unsettled::Unknown(io::Error::new(io::ErrorKind::TimedOut, why)));
+            }
+            last = Some(seen);
+            sleep(SETTLING_LOOK).await;
+        }
+    }
+
+    /// Has the stage go on, and says why it was not suspended.
+    fn not_suspended(&mut self, error: &io::Error) {
+        tracing::warn!(%error, "the stage could not be suspended");
+        self.untold = Some(format!("the stage could not be suspended, and went on: {error}"));
+        // It may have been stopped all the same.
+        if self.handle.signal_all(Signal::SIGCONT as i32).is_err_and(|error| !is_over(&error)) {
+            self.kill();
+        }
+    }
+}
+
+/// Why the processes of a sandbox are not known to be stopped.
+enum Unsettled {
+    /// There is none.
+    Over,
+    /// One goes on.
+    GoesOn,
+    /// Anything else.
+    Unknown(io::Error),
+}
+
+/// No process is left to send a signal to.
+fn is_over(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::ESRCH as i32)
 }

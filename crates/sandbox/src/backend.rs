@@ -502,6 +502,31 @@ impl Handle {
         sys::signal_namespace(&opened?, *identity, signal)
     }
 
+    /// The sandbox's processes without its first, and what they do; none where it is over.
+    ///
+    /// # Errors
+    /// Where `/proc` cannot be read, or does not show the stage.
+    pub fn processes(&self) -> io::Result<sys::StoppedProcesses> {
+        let processes = sys::StoppedProcesses::of(self.0.init_pid)?;
+        if !processes.has(self.0.pid) && !self.stage_is_over() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, "/proc does not show the stage's process"));
+        }
+        Ok(processes)
+    }
+
+    /// Starts what ends the sandbox when one of these goes on, and then continues this process.
+    ///
+    /// # Errors
+    /// What pidfd_open(2), socketpair(2) and clone(2) say; `ESRCH` where the sandbox is over.
+    pub fn watch_stopped(&self, processes: &sys::StoppedProcesses) -> io::Result<sys::StopWatch> {
+        let Processes { init, lifeline, .. } = &*self.0;
+        // The number may have been another process's.
+        if !matches!(wait(init.as_fd(), init.as_fd(), None, Instant::now()), Ok(None)) {
+            return Err(io::Error::from_raw_os_error(libc::ESRCH));
+        }
+        processes.watch(init, lifeline.as_fd())
+    }
+
     /// Whether the stage's own process has ended.
     #[must_use]
     pub fn stage_is_over(&self) -> bool {

@@ -58,6 +58,12 @@ impl Lifeline {
     }
 }
 
+impl AsFd for Lifeline {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 impl Bwrap {
     #[expect(clippy::disallowed_methods, reason = "the one place that starts a process")]
     pub(crate) fn spawn(

@@ -7,6 +7,7 @@ mod mounts;
 mod netns;
 mod quotas;
 mod start;
+mod stopped;
 pub mod terminal;
 mod trees;
 
@@ -32,6 +33,7 @@ pub use mounts::{Bound, InsideMounts, Kept, KeptStatus, MountNamespace, Mounted}
 pub(crate) use netns::enter as enter_network;
 pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
+pub use stopped::{Processes as StoppedProcesses, Rest, StopWatch};
 pub(crate) use trees::Places;
 pub use trees::{Tree, UserMap};
 

@@ -20,6 +20,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l07_a_stage_that_goes_on_making_names_is_ended", stubborn);
     list.users("escape::l07_what_an_earlier_stage_closed_keeps_nothing_from_being_watched", closed);
     list.users("escape::l07_no_process_goes_on_while_exeat_is_suspended", suspended);
+    list.matrix("escape::l07_a_process_that_goes_on_while_exeat_is_suspended_ends_the_run", goes_on);
     list.users("escape::l07_after_kill_9_a_repository_is_given_back", killed);
 }
 
@@ -327,6 +328,21 @@ fn suspended(cx: &Cx) {
     wait_for(Duration::from_secs(5), "it to go on", || (ticks() > before).then_some(()));
     live.signal(Signal::SIGTERM);
     live.wait().exits(143);
+}
+
+/// One that a timer continues. It may stop again before anybody can see its state.
+fn goes_on(cx: &Cx) {
+    for then in ["stay", "stop"] {
+        let script = format!("sleep 100 & exec {} go-on 4000 {then}", cx.probe());
+        let mut live = cx.sh(&[], &script).own_group().start();
+        live.until_prints("ready").signal(Signal::SIGTSTP).until_stopped(true);
+        // Nobody continues exeat.
+        let done = live.wait();
+        done.exits(137)
+            .says("a process of the stage went on while the run was suspended")
+            .says("`.vscode/tasks.json` was moved");
+        assert!(!cx.dir().join(".vscode/tasks.json").exists(), "{done:?}");
+    }
 }
 
 fn stubborn(cx: &Cx) {
