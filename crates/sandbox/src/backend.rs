@@ -505,9 +505,10 @@ impl Handle {
     /// The sandbox's processes without its first, and what they do; none where it is over.
     ///
     /// # Errors
-    /// Where `/proc` cannot be read, or does not show the stage.
+    /// Where `/proc` cannot be read, or does not show the stage. What clone(2) says where root can have no thread.
     pub fn processes(&self) -> io::Result<sys::StoppedProcesses> {
-        let processes = sys::StoppedProcesses::of(self.0.init_pid)?;
+        let Processes { init_pid, identity, .. } = &*self.0;
+        let processes = sys::as_user(*identity, || sys::StoppedProcesses::of(*init_pid))?;
         if !processes.has(self.0.pid) && !self.stage_is_over() {
             return Err(io::Error::new(io::ErrorKind::NotFound, "/proc does not show the stage's process"));
         }

@@ -19,15 +19,14 @@ use super::helper::Helper;
 use crate::control::Stat;
 
 /// From one look at the processes to the next, in milliseconds.
-const LOOK: libc::c_int = 15;
+const LOOK: libc::c_int = 20;
 
 /// What the processes of a sandbox do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rest {
     /// All are stopped, or there is none.
     Stopped,
-    /// One waits for a file system or a device, or for a child that shares its memory, and cannot stop before it has what it waits
-    /// for (state `D`, proc_pid_stat(5)).
+    /// One waits for a file system or a device, and cannot stop before it has what it waits for (state `D`, proc_pid_stat(5)).
     Waiting,
     /// One goes on.
     GoesOn,
@@ -64,10 +63,13 @@ impl Processes {
             for pid in children.remove(&parent).unwrap_or_default() {
                 parents.push(pid);
                 // What has ended does not run again, and may be taken off the list at any time.
-                if let (Some(rest), Some(time)) = (rest_of(pid), time_of(pid)) {
-                    found.times.push((pid, time));
-                    found.rest = found.rest.max(rest);
-                }
+                let (Some(rest), Some(time)) = (rest_of(pid), time_of(pid)) else { continue };
+                // After vfork(2) it does not go on before the child does, and that one is stopped.
+                let has_vforked =
+                    || children.get(&pid)?.iter().find(|child| super::share_memory(pid, **child));
+                let is_still = rest == Rest::Waiting && has_vforked().is_some();
+                found.times.push((pid, time));
+                found.rest = found.rest.max(if is_still { Rest::Stopped } else { rest });
             }
         }
         found.times.sort_unstable();
