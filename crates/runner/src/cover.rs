@@ -29,9 +29,11 @@ use exeat_files::quarantine::{FileId, Found, Leftovers, Watch};
 
 mod branches;
 mod remount;
+mod saved;
 mod watchdog;
 
 use remount::{Fate, RENAMES, Remounts};
+pub(crate) use saved::SavedFile;
 use watchdog::Watchdog;
 
 /// Bytes of a table of mounts: bubblewrap reads no more binds than a few thousand.
@@ -82,6 +84,8 @@ pub(crate) struct Uncovered {
     pub(crate) removed: BTreeSet<PathBuf>,
     /// What was removed and has come again, by its path on the host.
     pub(crate) remade: Vec<PathBuf>,
+    /// What may be the stage's in the place of a file of the host's, with what that file said.
+    pub(crate) doubtful: Vec<(PathBuf, SavedFile)>,
     /// Names that could not be held.
     pub(crate) not_held: Vec<PathBuf>,
     /// The reason that nothing could be covered again or taken away.
@@ -269,16 +273,16 @@ impl Covers {
             };
             let lost = match running.until_change(&self.table, events, longest) {
                 // With what happened just before.
-                Ok(exeat_sandbox::Change::Ended) => match self.restore() {
+                Ok(exeat_sandbox::Change::Ended) => match self.restore(&watchdog) {
                     Ok(lost) if lost.is_empty() => break,
                     lost => lost,
                 },
                 Ok(exeat_sandbox::Change::Events) => {
                     // A stage at work in the directory makes many events, and this is in no hurry: the helper is.
                     std::thread::sleep(Duration::from_millis(1));
-                    self.restore()
+                    self.restore(&watchdog)
                 }
-                Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(),
+                Ok(exeat_sandbox::Change::Mounts | exeat_sandbox::Change::None) => self.changes(&watchdog),
                 Err(error) => Err(error),
             };
             // Nothing tells of some changes, such as a name in other letters where these are the same to the file system.
@@ -318,13 +322,16 @@ impl Covers {
         if over.is_none() && !remade.is_empty() {
             over = Some(Ok(remade.iter().cloned().map(Change::Gone).collect()));
         }
+        let doubtful = self.remounts.as_mut().map(Remounts::doubtful).unwrap_or_default();
         if let Ok(remounts) = &self.remounts {
             remounts.separate();
         }
         // From here on whoever waits to write to one of the files may.
         let no_remounts = self.remounts.err().map(|error| error.to_string());
         let Self { restored, removed, not_held, found, .. } = self;
-        (status, Uncovered { over, rewritten, restored, removed, remade, not_held, no_remounts, found })
+        let uncovered =
+            Uncovered { over, rewritten, restored, removed, remade, doubtful, not_held, no_remounts, found };
+        (status, uncovered)
     }
 
     /// Takes away what the stage has made under names that the host obeys at once.
@@ -346,8 +353,8 @@ impl Covers {
         settled.and_then(|()| watchdog.check())
     }
 
-    fn changes(&mut self) -> io::Result<Vec<Change>> {
-        let mut changes = self.restore()?;
+    fn changes(&mut self, watchdog: &Watchdog) -> io::Result<Vec<Change>> {
+        let mut changes = self.restore(watchdog)?;
         let mut text = self.text()?;
         if text == self.judged {
             return Ok(changes);
@@ -360,7 +367,7 @@ impl Covers {
                 break;
             }
             let before = self.restored.values().sum::<u64>();
-            changes.extend(self.restore()?);
+            changes.extend(self.restore(watchdog)?);
             text = self.text()?;
             if self.restored.values().sum::<u64>() == before {
                 in_vain += 1;
@@ -379,10 +386,10 @@ impl Covers {
     }
 
     /// Covers again what was replaced on the host. Returns what is lost.
-    fn restore(&mut self) -> io::Result<Vec<Change>> {
+    fn restore(&mut self, watchdog: &Watchdog) -> io::Result<Vec<Change>> {
         let Ok(remounts) = &mut self.remounts else { return Ok(Vec::new()) };
         let mut lost = Vec::new();
-        for (place, fate) in remounts.update()? {
+        for (place, fate) in remounts.update(&|| watchdog.set(true))? {
             match fate {
                 Fate::Restored => *self.restored.entry(place).or_default() += 1,
                 Fate::Removed => {

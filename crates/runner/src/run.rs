@@ -52,7 +52,7 @@ use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use crate::caller;
-use crate::cover::{Covers, Uncovered};
+use crate::cover::{Covers, SavedFile, Uncovered};
 use crate::dirs::{RunDir, names};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
@@ -236,14 +236,18 @@ pub(crate) fn run_on(
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
         drop(stubs);
-        let remade = outcome.as_mut().map(|done| mem::take(&mut done.uncovered.remade)).unwrap_or_default();
-        let remade = remade.iter().filter_map(|path| {
+        let (remade, doubtful) = match &mut outcome {
+            Ok(done) => (mem::take(&mut done.uncovered.remade), mem::take(&mut done.uncovered.doubtful)),
+            Err(_) => Default::default(),
+        };
+        let remade = remade.iter().chain(doubtful.iter().map(|(path, _)| path)).filter_map(|path| {
             let (tree, name) = place_of(&plan, path)?;
             let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
             Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
         });
         let remade: Vec<_> = remade.collect();
         let mut found = quarantine::finish(watches.iter().chain(&remade));
+        let put_back: Vec<_> = doubtful.iter().map(|(path, saved)| put_back(path, saved)).collect();
         if let Some(journal) = journal {
             journal.remove();
         }
@@ -256,7 +260,7 @@ pub(crate) fn run_on(
         found.extend(outcome.as_mut().map(|done| mem::take(&mut done.uncovered.found)).unwrap_or_default());
         let told = found.named.iter().map(told).chain(told_more(&found));
         let before = no_cache.into_iter().chain(no_journal).chain(settled).chain(not_made);
-        let mut notes: Vec<String> = before.chain(told).collect();
+        let mut notes: Vec<String> = before.chain(told).chain(put_back).collect();
         let lost = outcome.as_mut().map(|done| mem::take(&mut done.uncovered)).unwrap_or_default();
         for (words, line) in lost.told() {
             let mut note = Note::new(What::Uncovered);
@@ -504,6 +508,19 @@ fn keeper(plan: &Plan, run: RunId) -> Keeper {
     // Not in a directory that somebody else may write to.
     let place = key_place(plan.place.as_ref()).filter(|place| place.prepare().is_ok());
     Keeper { run: run.to_string(), state: place.map(|place| place.state_dir().to_path_buf()) }
+}
+
+/// Writes a file of the host's to its place again, when what was there has been moved. Returns the line that tells.
+fn put_back(path: &Path, saved: &SavedFile) -> String {
+    let path_shown = path.display();
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        _ => return format!("`{path_shown}` may be the stage's: look at it before you use it"),
+    }
+    match saved.write(path) {
+        Ok(()) => format!("`{path_shown}` says again what it said before it was replaced"),
+        Err(error) => format!("`{path_shown}` could not be written again as it was: {error}"),
+    }
 }
 
 /// Writes down what is watched, for the next start if this process is killed, and for runs that start meanwhile; or a line on why

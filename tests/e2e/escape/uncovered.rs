@@ -17,6 +17,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_covers_again_what_the_host_replaces", covered_again);
     list.users("escape::b11_goes_on_where_the_host_sets_what_a_branch_follows", tracked);
     list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
+    list.users("escape::b11_ends_a_stage_that_has_hold_of_a_configuration", flipped);
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
     list.once("escape::b11_what_the_host_mounts", mounts);
     list.once("escape::b11_the_record_says_that_nothing_could_be_watched", unwatched);
@@ -163,7 +164,15 @@ fn raced(cx: &Cx) {
     let links = "ln .mcp.json .git-link && echo evil >>.git-link; rm -f .git-link";
     // A descriptor for reading opens the file for writing later.
     let waits = "exec 3<.mcp.json; read -r word <&3; [ \"$word\" = old ] || { sleep 0.2; echo evil >>/proc/self/fd/3; }";
-    for attack in [writes, renames, links, waits] {
+    // What the host has written, and is about to rename, is exchanged for a file of the stage's.
+    let gives_its_own = "[ -e .mcp.saved ] && sleep 0.02 && rm .mcp.saved && ln evil .mcp.saved && sleep 1";
+    let makes_another =
+        "[ -e .mcp.saved ] && sleep 0.02 && rm .mcp.saved && echo evil >.mcp.saved && sleep 1";
+    let moves_another = "[ -e .mcp.saved ] && sleep 0.02 && cp evil e && mv -f e .mcp.saved && sleep 1";
+    let moves_it_away =
+        "[ -e .mcp.saved ] && sleep 0.02 && mv .mcp.saved e && echo evil >.mcp.saved && sleep 1";
+    for attack in [writes, renames, links, waits, gives_its_own, makes_another, moves_another, moves_it_away]
+    {
         let script = format!("echo ready; while :; do {{ {attack}; }} 2>/dev/null; done");
         for _ in 0..3 {
             save(cx, ".mcp.json", "old\n");
@@ -183,8 +192,48 @@ fn raced(cx: &Cx) {
             }
             live.wait();
             let text = fs::read_to_string(cx.dir().join(".mcp.json")).expect("a file");
-            assert!(is_over || !text.contains("evil"), "{attack}: {text}");
+            assert!(!text.contains("evil"), "{attack}: {text}");
         }
+    }
+}
+
+/// A stage that keeps a way to a file of the host's, and gives it a second name and opens it when it has been covered: what waits for
+/// the lease then may not write, and the same file is not accepted for what it says.
+fn flipped(cx: &Cx) {
+    let git = |words: &[&str]| {
+        cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
+    };
+    git(&["init", "-q", "-b", "main", "."]);
+    cx.write(
+        "flip.py",
+        "import os, time\n\
+         print('ready', flush=True)\n\
+         fd = None\n\
+         while fd is None:\n\
+         \x20 try: fd = os.open('.git/config.saved', os.O_PATH)\n\
+         \x20 except OSError: pass\n\
+         while os.stat('.git/config').st_ino != os.fstat(fd).st_ino: pass\n\
+         time.sleep(.3)\n\
+         os.link(f'/proc/self/fd/{fd}', '.git/y', src_dir_fd=os.open('.', os.O_RDONLY))\n\
+         os.unlink('.git/y')\n\
+         out = os.open(f'/proc/self/fd/{fd}', os.O_WRONLY | os.O_APPEND)\n\
+         size = os.fstat(out).st_size\n\
+         os.write(out, b'[a]\\n\\tevil = 1\\n')\n\
+         open('written', 'w')\n\
+         time.sleep(.1)\n\
+         os.truncate(out, size)\n\
+         os.close(out)\n\
+         time.sleep(9)\n",
+    );
+    for _ in 0..3 {
+        let mut live = cx.sh(&[], "exec python3 flip.py").start();
+        live.until_prints("ready");
+        save(cx, ".git/config", "[a]\n\tb = c\n");
+        ends(&mut live);
+        live.wait().exits(137).says(".git/config` was replaced, renamed or removed on the host");
+        assert!(!cx.dir().join("written").exists());
+        let text = fs::read_to_string(cx.dir().join(".git/config")).expect("a file");
+        assert!(!text.contains("evil"), "{text}");
     }
 }
 

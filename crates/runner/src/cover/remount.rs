@@ -9,30 +9,34 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use exeat_files::names::open_plain;
-use exeat_files::place::FilePlace;
 use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
 use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, MountNamespace, Mounted, Offer};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
-use nix::unistd::{Gid, Uid, fchown, geteuid};
 
 use super::branches::{MOST, differ_in_branches};
+use super::saved::{SavedFile, open_regular};
 
 /// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;
+/// How long it is known that a new file has lost its name: a program on the host that has it open still may wait for a lease
+/// meanwhile (`/proc/sys/fs/lease-break-time` is 45 s), and then rename what has the name.
+const REMEMBERED: Duration = Duration::from_secs(60);
 /// Renames over one name that are covered without a pause.
 pub(super) const RENAMES: usize = 64;
+/// Bytes that are remembered of all covered files.
+const SAVED: usize = 4 << 20;
+/// Attempts to judge a configuration that is replaced meanwhile.
+const REPLACED: usize = 3;
 /// Attempts to get a lease, a millisecond apart: the program on the host may close the file after it has renamed it.
 const ATTEMPTS: u32 = 20;
 
@@ -56,8 +60,10 @@ pub(super) struct Remounts {
     covers: BTreeMap<Name, Covered>,
     /// Files that were made since the start, and how often each was opened and closed.
     new_files: HashMap<Name, Uses>,
-    /// How often a file that is being renamed was used, by the cookie of the rename.
-    moving: Option<(u32, Uses)>,
+    /// When names of such files became free, but for a rename by their makers over what is covered.
+    freed: HashMap<Name, Instant>,
+    /// A file that is being renamed: the cookie of the rename, what had happened to the file, and its name.
+    moving: Option<(u32, Uses, Name)>,
     /// The kernel, or this process, has dropped events.
     has_gaps: bool,
 }
@@ -76,8 +82,8 @@ struct Covered {
     /// The host removed the file.
     was_removed: bool,
     lease: Option<Lease>,
-    /// What a git configuration said when it was covered last, and nobody but the host can have written it.
-    content: Option<Vec<u8>>,
+    /// What it said, if it is not too large.
+    saved: Option<SavedFile>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,16 +100,22 @@ enum State {
     Removed,
 }
 
+/// What has happened to a new file.
 #[derive(Debug, Clone, Copy, Default)]
 struct Uses {
     opened: u32,
     closed: u32,
+    /// It came to its name in another way than by being made there, or its name was another file's just before, or it was written to
+    /// after it had been closed: another program may have had it.
+    is_shared: bool,
 }
 
 impl Uses {
-    /// Whether one program alone has had the file open: the one that made it.
+    const SHARED: Self = Self { opened: 0, closed: 0, is_shared: true };
+
+    /// Whether one program alone has had the file open: the one that made it. A link of another file is not opened.
     fn is_its_makers(self) -> bool {
-        self.opened <= 1 && self.closed <= 1
+        self.opened == 1 && self.closed <= 1 && !self.is_shared
     }
 }
 
@@ -122,6 +134,8 @@ pub(super) enum Fate {
 #[derive(Default)]
 struct CoverList {
     covers: BTreeMap<Name, Covered>,
+    /// Bytes that are remembered of them.
+    saved: usize,
     /// The same for the helper.
     kept: Vec<Kept>,
     /// Their directories, with the watch in each of the two instances.
@@ -170,10 +184,11 @@ impl CoverList {
                 self.kept.push(Kept { watch, name, places: vec![place], is_stub, current: -1, status });
                 let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
                 // The stage has not been started.
-                let content =
-                    open_regular(host).ok().and_then(|file| read_configuration(host, File::from(file)));
+                let saved = open_regular(host).and_then(|file| SavedFile::read(&file, MOST)).ok();
+                let saved = saved.filter(|saved| self.saved + saved.bytes.len() <= SAVED);
+                self.saved += saved.as_ref().map_or(0, |saved| saved.bytes.len());
                 let (host, was_removed, lease) = (host.to_path_buf(), false, None);
-                new.insert(Covered { host, number, status, places, state, was_removed, lease, content });
+                new.insert(Covered { host, number, status, places, state, was_removed, lease, saved });
             }
         }
         Ok(())
@@ -218,6 +233,7 @@ impl Remounts {
             arrivals,
             covers,
             new_files: HashMap::new(),
+            freed: HashMap::new(),
             moving: None,
             has_gaps: false,
         })
@@ -326,6 +342,22 @@ impl Remounts {
         }
     }
 
+    /// Files that were replaced, and may be the stage's, with what they said when they were covered last. To be called when no process of
+    /// the stage is left.
+    pub(super) fn doubtful(&mut self) -> Vec<(PathBuf, SavedFile)> {
+        // What comes where the host has removed a file is moved, and nothing takes its place.
+        let is_doubtful = |cover: &&mut Covered| cover.state == State::Doubtful && !cover.was_removed;
+        let doubtful = self.covers.values_mut().filter(is_doubtful);
+        doubtful
+            .filter_map(|cover| {
+                let saved = cover.saved.take()?;
+                let now = open_regular(&cover.host).and_then(|file| SavedFile::read(&file, MOST));
+                let is_same = now.is_ok_and(|now| now.bytes == saved.bytes);
+                (!is_same).then(|| (cover.host.clone(), saved))
+            })
+            .collect()
+    }
+
     /// How soon to look again.
     pub(super) fn interval(&self) -> Option<Duration> {
         /// Nothing tells of a writer that waits for a lease.
@@ -333,15 +365,19 @@ impl Remounts {
         self.covers.values().any(|cover| cover.lease.is_some()).then_some(WITH_LEASES)
     }
 
-    /// Reads what has happened, and covers again what was replaced. Returns the places that are not covered any more.
+    /// Reads what has happened, and covers again what was replaced. Returns the places that are not covered any more. `is_busy` is told
+    /// before something is covered.
     ///
     /// # Errors
     /// What read(2) says of the events.
-    pub(super) fn update(&mut self) -> io::Result<Vec<(PathBuf, Fate)>> {
+    pub(super) fn update(&mut self, is_busy: &dyn Fn()) -> io::Result<Vec<(PathBuf, Fate)>> {
         self.look_after_leases()?;
         self.read_events()?;
         let keys = self.covers.iter().filter(|(_, cover)| cover.needs_care()).map(|(key, _)| key.clone());
         let keys: Vec<_> = keys.collect();
+        if !keys.is_empty() {
+            is_busy();
+        }
         let mut told = Vec::new();
         for key in keys {
             let fate = self.restore(&key)?;
@@ -390,13 +426,16 @@ impl Remounts {
                 }
             }
         }
-        for _ in 0..ATTEMPTS {
+        for _ in 0..REPLACED {
             match self.accept(key) {
                 Ok(true) => return Ok(Fate::Restored),
+                Err(why) if why.kind() == io::ErrorKind::ResourceBusy => {}
                 Ok(false) => break,
-                Err(why) => tracing::debug!(%why, ?key, "a configuration is looked at again"),
+                Err(why) => {
+                    tracing::debug!(%why, ?key, "a configuration is not accepted");
+                    break;
+                }
             }
-            std::thread::sleep(Duration::from_millis(1));
         }
         if let Some(cover) = self.covers.get_mut(key) {
             cover.state = State::Doubtful;
@@ -407,18 +446,30 @@ impl Remounts {
     /// Covers a git configuration that the stage may have written, if it says nothing that it may not say whoever has written it.
     ///
     /// # Errors
-    /// Why it could not be told: it is being replaced or written.
+    /// `ResourceBusy` where it was replaced meanwhile; and why it could not be looked at, as where it is open for writing.
     fn accept(&mut self, key: &Name) -> io::Result<bool> {
         let cover = self.covered(key)?;
-        let (number, Some(old)) = (cover.number, cover.content.clone()) else { return Ok(false) };
+        let number = cover.number;
+        if cover.host.file_name().is_none_or(|name| name != "config") {
+            return Ok(false);
+        }
+        if cover.lease.as_ref().is_some_and(|lease| !lease.is_quiet()) {
+            // Somebody waits to write to the last one.
+            return Ok(false);
+        }
         let helper = self.helper.as_ref().ok_or(io::ErrorKind::NotConnected)?;
         let status = helper.mount_anew(number)?;
         let cover = self.covered(key)?;
+        if cover.has_lease_on(status.mounted) {
+            // The host replaced nothing: what happened is the stage's doing.
+            return Ok(false);
+        }
         cover.lease = None;
         // From here on nobody can write to it unseen.
         let lease = cover.lease(status.mounted)?;
-        let Some(new) = read_configuration(&cover.host, lease.file()) else { return Ok(false) };
-        if !differ_in_branches(&old, &new) {
+        let new = SavedFile::read(lease.file(), MOST)?;
+        let is_harmless = |old: &SavedFile| differ_in_branches(&old.bytes, &new.bytes);
+        if !cover.saved.as_ref().is_some_and(is_harmless) {
             return Ok(false);
         }
         // Of what happened before it was mounted, nothing counts.
@@ -427,7 +478,7 @@ impl Remounts {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let cover = self.covered(key)?;
-        (cover.state, cover.status, cover.lease, cover.content) =
+        (cover.state, cover.status, cover.lease, cover.saved) =
             (State::Covered, status, Some(lease), Some(new));
         Ok(true)
     }
@@ -449,6 +500,10 @@ impl Remounts {
             // The event of a rename that is known already.
             cover.state = State::Covered;
             return Ok(true);
+        }
+        if cover.has_lease_on(status.mounted) {
+            // Nobody who waits for the lease goes on before the stage has ended.
+            return doubtful("the stage has hold of it");
         }
         cover.lease = None;
         cover.state = State::New;
@@ -472,7 +527,7 @@ impl Remounts {
             }
             (State::New | State::Replaced, Ok(lease)) if !has_gaps => {
                 // Not by its name, which may lead to the next file already.
-                cover.content = read_configuration(&cover.host, lease.file());
+                cover.saved = SavedFile::read(lease.file(), MOST).ok();
                 (cover.state, cover.lease, cover.status) = (State::Covered, Some(lease), status);
                 Ok(true)
             }
@@ -513,30 +568,48 @@ impl Remounts {
         let key = (event.wd, name);
         if let Some(cover) = self.covers.get_mut(&key) {
             let is_makers = match self.moving.take() {
-                Some((cookie, uses)) if cookie == event.cookie => uses.is_its_makers(),
+                Some((cookie, uses, name)) if cookie == event.cookie && uses.is_its_makers() => {
+                    // git makes the next file under the same name.
+                    self.freed.remove(&name);
+                    true
+                }
                 // It came from a directory that is not watched, or was there before the stage.
-                _ => true,
+                _ => false,
             };
             cover.note(event.mask, is_makers);
             return;
         }
-        if has(AddWatchFlags::IN_CREATE) {
+        if has(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO) {
             if self.new_files.len() >= NEW_FILES {
                 self.new_files.clear();
                 self.has_gaps = true;
             }
-            self.new_files.insert(key, Uses::default());
+            let was_free = self.freed.get(&key).is_none_or(|since| since.elapsed() > REMEMBERED);
+            let is_made = has(AddWatchFlags::IN_CREATE) && was_free && !self.new_files.contains_key(&key);
+            self.moving = None;
+            self.new_files.insert(key, if is_made { Uses::default() } else { Uses::SHARED });
         } else if has(AddWatchFlags::IN_DELETE) {
-            self.new_files.remove(&key);
-        } else if has(AddWatchFlags::IN_MOVED_FROM) {
-            self.moving = self.new_files.remove(&key).map(|uses| (event.cookie, uses));
-        } else if has(AddWatchFlags::IN_MOVED_TO) {
-            if let Some((_, uses)) = self.moving.take() {
-                self.new_files.insert(key, uses);
+            if self.new_files.remove(&key).is_some() {
+                self.free(key);
             }
+        } else if has(AddWatchFlags::IN_MOVED_FROM) {
+            self.moving = self.new_files.remove(&key).map(|uses| (event.cookie, uses, key.clone()));
+            self.free(key);
         } else if let Some(uses) = self.new_files.get_mut(&key) {
             uses.opened += u32::from(has(AddWatchFlags::IN_OPEN));
+            uses.is_shared |= has(AddWatchFlags::IN_MODIFY) && uses.closed > 0;
             uses.closed += u32::from(has(AddWatchFlags::IN_CLOSE_WRITE));
+        }
+    }
+
+    fn free(&mut self, key: Name) {
+        if self.freed.len() >= NEW_FILES {
+            self.freed.retain(|_, since| since.elapsed() <= REMEMBERED);
+            // A stage makes and removes files as it likes. Without what is forgotten here nothing may replace a covered file.
+            self.has_gaps |= self.freed.len() >= NEW_FILES;
+        }
+        if self.freed.len() < NEW_FILES {
+            self.freed.insert(key, Instant::now());
         }
     }
 }
@@ -564,10 +637,16 @@ impl Covered {
         };
     }
 
+    /// Whether the lease is on this file, which has its number for as long.
+    fn has_lease_on(&self, mounted: Mounted) -> bool {
+        let about = self.lease.as_ref().and_then(|lease| lease.file().metadata().ok());
+        about.is_some_and(|about| mounted == Mounted { dev: about.dev(), ino: about.ino() })
+    }
+
     /// Takes a lease on the file that was mounted.
     fn lease(&self, mounted: Mounted) -> io::Result<Lease> {
         let doubtful = |why| Err(io::Error::other(why));
-        let file = File::from(open_regular(&self.host)?);
+        let file = open_regular(&self.host)?;
         let about = file.metadata()?;
         if !about.is_file() || about.nlink() != 1 {
             return doubtful("it is not a file with one name");
@@ -591,31 +670,11 @@ impl Covered {
 fn separate(path: &Path) -> io::Result<()> {
     /// Bytes of a file that is copied.
     const MOST: u64 = 16 << 20;
-    let file = File::from(open_regular(path)?);
-    let meta = file.metadata()?;
-    if !meta.is_file() || meta.nlink() == 1 {
+    let file = open_regular(path)?;
+    if file.metadata()?.nlink() == 1 {
         return Ok(());
     }
-    if meta.len() > MOST {
-        return Err(io::ErrorKind::FileTooLarge.into());
-    }
-    let mut bytes = Vec::new();
-    file.take(MOST).read_to_end(&mut bytes)?;
-    let place = FilePlace::open(path)?;
-    place.replace(0o600, |out| out.write_all(&bytes))?;
-    let copy = File::from(open_regular(path)?);
-    if geteuid().is_root() {
-        fchown(&copy, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())))?;
-    }
-    copy.set_permissions(meta.permissions())
-}
-
-/// The bytes of a file, if it is named as git's configuration is.
-fn read_configuration(path: &Path, file: impl io::Read) -> Option<Vec<u8>> {
-    path.file_name().filter(|name| *name == "config")?;
-    let mut bytes = Vec::new();
-    file.take(MOST as u64 + 1).read_to_end(&mut bytes).ok()?;
-    (bytes.len() <= MOST).then_some(bytes)
+    SavedFile::read(&file, MOST)?.write(path)
 }
 
 fn mask() -> AddWatchFlags {
@@ -632,10 +691,4 @@ fn mask() -> AddWatchFlags {
 
 fn self_path(dir: &OwnedFd) -> PathBuf {
     Path::new("/proc/self/fd").join(OsStr::new(&dir.as_raw_fd().to_string()))
-}
-
-fn open_regular(path: &Path) -> io::Result<OwnedFd> {
-    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
-    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
-    Ok(openat2(AT_FDCWD, path, OpenHow::new().flags(flags).resolve(resolve))?)
 }

@@ -348,16 +348,23 @@ impl NewFiles {
         path.iter_mut().zip(dir.iter().chain(name.to_bytes())).for_each(|(place, byte)| *place = *byte);
         // SAFETY: the path ends with a NUL; the rest are numbers.
         let watch = unsafe { libc::inotify_add_watch(events, path.as_ptr().cast(), NEW_FILE) };
-        if watch < 0 || self.files.iter().any(|file| file.watch == watch) {
+        if watch < 0 {
             return;
         }
+        if let Some(known) = self.files.iter_mut().find(|file| file.watch == watch) {
+            // Another name of a file that was there.
+            known.is_touched = true;
+            return;
+        }
+        let file = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::ENAMETOOLONG).and_then(Opened::at);
+        let is_new = file.and_then(|file| file.stat()).is_ok_and(|(_, stat)| is_new(&stat));
         let next = self.next % self.files.len();
         if let Some(place) = self.files.get_mut(next) {
             if place.watch > 0 {
                 // SAFETY: takes numbers.
                 unsafe { libc::inotify_rm_watch(events, place.watch) };
             }
-            *place = NewFile { watch, ..NewFile::default() };
+            *place = NewFile { watch, is_touched: !is_new, ..NewFile::default() };
         }
         self.next = next + 1;
     }
@@ -365,7 +372,8 @@ impl NewFiles {
     fn note(&mut self, watch: i32, mask: u32) {
         let Some(file) = self.files.iter_mut().find(|file| file.watch == watch && watch > 0) else { return };
         if mask & libc::IN_MOVE_SELF != 0 {
-            (file.is_renamed, file.is_touched) = (true, file.is_renamed);
+            file.is_touched |= file.is_renamed;
+            file.is_renamed = true;
         } else if mask & TOUCHED != 0 && file.is_renamed {
             file.is_touched = true;
         }
@@ -374,10 +382,20 @@ impl NewFiles {
         }
     }
 
-    /// Whether a file was watched before it was renamed, and nothing has happened to it since.
+    /// Whether a file was watched when it was new and before it was renamed, and nothing has happened to it since.
     fn is_untouched(&self, watch: i32) -> bool {
         self.files.iter().any(|file| file.watch == watch && watch > 0 && file.is_renamed && !file.is_touched)
     }
+}
+
+/// Whether a file was made just now and has one name. Where the file system keeps no time of creation it may be older.
+fn is_new(stat: &libc::statx) -> bool {
+    /// Seconds until a busy machine has had a look.
+    const NOW: i64 = 5;
+    // SAFETY: takes a null pointer.
+    let now = unsafe { libc::time(std::ptr::null_mut()) };
+    let is_recent = stat.stx_mask & libc::STATX_BTIME == 0 || now - stat.stx_btime.tv_sec <= NOW;
+    is_recent && stat.stx_nlink == 1
 }
 
 /// Counts the renames that the kernel tells of.
@@ -489,7 +507,7 @@ impl Opened {
     }
 
     fn stat(&self) -> Result<(Mounted, libc::statx), Errno> {
-        let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID;
+        let wanted = libc::STATX_BASIC_STATS | libc::STATX_MNT_ID | libc::STATX_BTIME;
         // SAFETY: any bytes make this a value, and it is a live local of the size that the call fills.
         let stat = unsafe {
             let mut stat: libc::statx = mem::zeroed();

@@ -1,0 +1,56 @@
+//! What a file said, to be written to its place again.
+
+use std::fs::{File, Metadata};
+use std::io::{self, Read as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use exeat_files::place::FilePlace;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use nix::unistd::{Gid, Uid, fchown, geteuid};
+
+/// The bytes of a file, its mode and its owner.
+#[derive(Debug)]
+pub(crate) struct SavedFile {
+    pub(super) bytes: Vec<u8>,
+    about: Metadata,
+}
+
+impl SavedFile {
+    /// Reads a file from where it is.
+    ///
+    /// # Errors
+    /// What read(2) says, `InvalidInput` for anything but a regular file, and `FileTooLarge` beyond `most` bytes.
+    pub(super) fn read(file: &File, most: u64) -> io::Result<Self> {
+        let about = file.metadata()?;
+        if !about.is_file() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let mut bytes = Vec::new();
+        let read = file.take(most + 1).read_to_end(&mut bytes)?;
+        if read as u64 > most {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        Ok(Self { bytes, about })
+    }
+
+    /// Writes it as a new file, in the place of whatever has the name.
+    ///
+    /// # Errors
+    /// What keeps the file from being written.
+    pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
+        FilePlace::open(path)?.replace(0o600, |out| out.write_all(&self.bytes))?;
+        let copy = open_regular(path)?;
+        if geteuid().is_root() {
+            fchown(&copy, Some(Uid::from_raw(self.about.uid())), Some(Gid::from_raw(self.about.gid())))?;
+        }
+        copy.set_permissions(self.about.permissions())
+    }
+}
+
+/// Opens a file for reading, through no link.
+pub(super) fn open_regular(path: &Path) -> io::Result<File> {
+    let resolve = ResolveFlag::RESOLVE_NO_SYMLINKS | ResolveFlag::RESOLVE_NO_MAGICLINKS;
+    let flags = OFlag::O_RDONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
+    Ok(openat2(AT_FDCWD, path, OpenHow::new().flags(flags).resolve(resolve))?.into())
+}
