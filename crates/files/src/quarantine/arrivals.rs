@@ -244,11 +244,16 @@ impl Arrivals {
         while self.is_due {
             self.is_due = false;
             in_sight(true);
-            let mut moved = self.settle_empty();
+            let mut filled = Vec::new();
+            for (node, mut moved) in self.settle_empty() {
+                self.taken += moved.len();
+                found.append(&mut moved);
+                filled.push(node);
+            }
             // There may be more.
-            self.is_due |= !moved.is_empty();
-            self.taken += moved.len();
-            found.append(&mut moved);
+            self.is_due |= !filled.is_empty();
+            // Who fills one again and again shows the host what it has each time.
+            filled.into_iter().try_for_each(|node| self.count(node))?;
             let mut hidden = Vec::new();
             let taken = self.hide_all(inotify, mount, &mut hidden);
             in_sight(false);
@@ -506,13 +511,14 @@ impl Arrivals {
     }
 
     /// Moves what has appeared in the empty directories, wherever they are now.
-    fn settle_empty(&self) -> Vec<Found> {
+    fn settle_empty(&self) -> Vec<(usize, Vec<Found>)> {
         let settle = |watched: &Watched| {
-            let Watched::Empty(node, dir) = watched else { return None };
-            let node = self.nodes.get(*node)?;
-            Some(self.watches.get(node.watch)?.settle_entries(dir.as_fd(), &node.path))
+            let Watched::Empty(number, dir) = watched else { return None };
+            let node = self.nodes.get(*number)?;
+            let moved = self.watches.get(node.watch)?.settle_entries(dir.as_fd(), &node.path);
+            Some((*number, moved)).filter(|(_, moved)| !moved.is_empty())
         };
-        self.dirs.values().filter_map(settle).flatten().collect()
+        self.dirs.values().filter_map(settle).collect()
     }
 }
 
