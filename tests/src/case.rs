@@ -110,10 +110,15 @@ impl Cx {
 
     /// What the newest run in a directory of the trial's has moved aside from this name.
     pub fn aside_in(&self, dir: &Path, name: &str) -> PathBuf {
-        let quarantine = dir.join(".exeat-quarantine");
-        let runs = fs::read_dir(&quarantine).into_iter().flatten().flatten().map(|entry| entry.path());
-        let there = runs.map(|run| run.join(name)).filter(|path| fs::symlink_metadata(path).is_ok());
-        there.max().unwrap_or_else(|| panic!("nothing of `{name}` is in {}", quarantine.display()))
+        self.find_aside(dir, name)
+            .unwrap_or_else(|| panic!("nothing of `{name}` is in the quarantine of {}", dir.display()))
+    }
+
+    /// The same, if there is one.
+    pub fn find_aside(&self, dir: &Path, name: &str) -> Option<PathBuf> {
+        let runs = fs::read_dir(dir.join(".exeat-quarantine")).into_iter().flatten().flatten();
+        let there = runs.map(|run| run.path().join(name)).filter(|path| fs::symlink_metadata(path).is_ok());
+        there.max()
     }
 
     /// The same in the working directory.

@@ -171,12 +171,17 @@ pub fn list(
             count(run.end.as_ref().and_then(|end| end.allowed)),
             number(|end| end.denied, 6, RED),
             number(|end| end.would_deny, 5, YELLOW),
-            number(|end| end.failed, 6, YELLOW),
+            number(not_reached, 6, YELLOW),
             run.stage.as_deref().map_or("-".into(), printable),
             run.command.as_deref().map_or("-".into(), printable),
         )?;
     }
     Ok(())
+}
+
+/// What was asked for and not reached, by no rule: failed connections, and names and connections that got the verdict `error`.
+fn not_reached(end: &Record) -> Option<u64> {
+    Some(end.failed?.saturating_add(end.errors.unwrap_or_default()))
 }
 
 /// A list of runs as one JSON array, a run a line.
@@ -199,6 +204,7 @@ pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
             "denied": end.and_then(|end| end.denied),
             "would_deny": end.and_then(|end| end.would_deny),
             "failed": end.and_then(|end| end.failed),
+            "errors": end.and_then(|end| end.errors),
             "problem": run.problem,
             "signature": "not checked",
         });

@@ -31,7 +31,10 @@ fn killed(cx: &Cx) {
         (!at_once.iter().any(is_there)).then_some(())
     });
     // They have other names first, and are put into the quarantine then.
-    std::thread::sleep(Duration::from_millis(300));
+    e2e::wait_for(Duration::from_secs(5), "what was moved to be in the quarantine", || {
+        at_once.iter().all(|name| cx.find_aside(cx.dir(), name).is_some()).then_some(())
+    });
+    std::thread::sleep(Duration::from_millis(50));
     live.signal(Signal::SIGKILL);
     live.wait();
     assert!(names.iter().all(is_there), "the stage has made nothing, and the test shows nothing");
