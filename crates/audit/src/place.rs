@@ -120,7 +120,7 @@ impl Place {
         Ok(self.runs()?.into_iter().map(|run| self.path_for(run)).collect())
     }
 
-    /// The shortest names by which these runs are found here, each with at least [`SHORT`] letters, in the order of the runs.
+    /// The shortest names by which these runs are found here, each with at least 10 letters, in the order of the runs.
     pub fn short_names(&self) -> Result<BTreeMap<RunId, String>, Error> {
         let runs: Vec<String> = self.runs()?.iter().map(RunId::to_string).collect();
         let common = |a: &str, b: Option<&String>| {
