@@ -518,7 +518,9 @@ fn put_back(path: &Path, saved: &SavedFile) -> String {
         _ => return format!("`{path_shown}` may be the stage's: look at it before you use it"),
     }
     match saved.write(path) {
-        Ok(()) => format!("`{path_shown}` says again what it said before it was replaced"),
+        Ok(()) => format!(
+            "`{path_shown}` says again what it said when it was covered last: what came since may be the stage's"
+        ),
         Err(error) => format!("`{path_shown}` could not be written again as it was: {error}"),
     }
 }

@@ -390,6 +390,7 @@ impl Arrivals {
             return false;
         };
         node.known = Some(id_of(stat));
+        self.taken += 1;
         self.dirs.insert(watched, Watched::Empty(number, dir));
         true
     }
@@ -515,8 +516,12 @@ impl Arrivals {
         let settle = |watched: &Watched| {
             let Watched::Empty(number, dir) = watched else { return None };
             let node = self.nodes.get(*number)?;
-            let moved = self.watches.get(node.watch)?.settle_entries(dir.as_fd(), &node.path);
-            Some((*number, moved)).filter(|(_, moved)| !moved.is_empty())
+            match self.watches.get(node.watch)?.settle_entries(dir.as_fd(), &node.path) {
+                Ok(moved) => Some((*number, moved)).filter(|(_, moved)| !moved.is_empty()),
+                // A stage closes it again and again: that counts as well.
+                Err(Errno::EACCES) => Some((*number, Vec::new())),
+                Err(_) => None,
+            }
         };
         self.dirs.values().filter_map(settle).collect()
     }
@@ -603,11 +608,14 @@ impl Watch {
     }
 
     /// Moves what is in a directory that was empty.
-    fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> Vec<Found> {
-        let listed = let_in(dir, || entries(dir));
-        let names = listed.into_iter().flatten().flatten().take(ENTRIES).map(|(name, _)| name);
-        let names: Vec<_> = names.collect();
-        names.iter().filter_map(|name| self.settle_in(dir, &at.join(name), name, |_, _, _| false)).collect()
+    ///
+    /// # Errors
+    /// What keeps it from being listed.
+    fn settle_entries(&self, dir: BorrowedFd<'_>, at: &Path) -> nix::Result<Vec<Found>> {
+        let listed = let_in(dir, || entries(dir))?;
+        let names: Vec<_> = listed.flatten().take(ENTRIES).map(|(name, _)| name).collect();
+        let settle = |name: &OsString| self.settle_in(dir, &at.join(name), name, |_, _, _| false);
+        Ok(names.iter().filter_map(settle).collect())
     }
 
     /// Removes the empty directories when the stage has ended, and gives repositories their places back. Returns what had appeared
@@ -622,7 +630,7 @@ impl Watch {
             // After a kill what is in it may be the user's.
             let is_theirs = item.is_resumed && !empty.as_ref().is_some_and(|dir| is_empty(dir.as_fd()));
             if let Some(dir) = empty.filter(|_| !item.is_resumed) {
-                all.extend(self.settle_entries(dir.as_fd(), &item.from));
+                all.extend(self.settle_entries(dir.as_fd(), &item.from).into_iter().flatten());
             }
             let is_repository = REPOSITORIES.iter().any(|name| item.from.ends_with(name));
             let given_back = match (is_ours() && !is_theirs, is_repository) {

@@ -625,6 +625,10 @@ impl Covered {
         }
         let is_rename = mask.contains(AddWatchFlags::IN_MOVED_TO);
         let is_write = mask.intersects(AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE);
+        if is_write && self.state == State::Covered {
+            // It says something else now.
+            self.saved = None;
+        }
         self.state = match self.state {
             State::Covered | State::New | State::Replaced if is_rename && is_makers => State::Replaced,
             // A program on the host writes to the file itself.

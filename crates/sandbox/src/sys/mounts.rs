@@ -309,16 +309,18 @@ impl Kept {
         // that is replaced is an event too, and keeps them apart.
         let (Ok(_), Some(path)) = (mounted, self.places.first()) else { return (mounted, -1) };
         // SAFETY: the path is a C string.
-        let watch = unsafe { libc::inotify_add_watch(events, path.as_ptr(), NEW_FILE) };
+        let watch = unsafe { libc::inotify_add_watch(events, path.as_ptr(), MOUNTED_FILE) };
         (Errno::result(watch).and(mounted), watch)
     }
 }
 
 /// What tells of a file that may have been written to.
 const TOUCHED: u32 = libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE;
-/// What is watched of a new file, whatever names it gets.
-const NEW_FILE: u32 =
+/// What is watched of a file that is mounted.
+const MOUNTED_FILE: u32 =
     libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE | libc::IN_MOVE_SELF | libc::IN_DONT_FOLLOW;
+/// What is watched of a new file, whatever names it gets.
+const NEW_FILE: u32 = MOUNTED_FILE | libc::IN_OPEN;
 
 /// The files that were made last in the directories of kept files. One of these may be renamed over a kept file: what happens to
 /// it from the rename on is known by its own watch, also when it is reached by another name.
@@ -331,6 +333,10 @@ struct NewFiles {
 #[derive(Default, Clone, Copy)]
 struct NewFile {
     watch: i32,
+    /// Somebody has opened it since it was watched, written to it, and closed it.
+    is_opened: bool,
+    is_written: bool,
+    is_closed: bool,
     is_renamed: bool,
     is_touched: bool,
 }
@@ -374,8 +380,17 @@ impl NewFiles {
         if mask & libc::IN_MOVE_SELF != 0 {
             file.is_touched |= file.is_renamed;
             file.is_renamed = true;
-        } else if mask & TOUCHED != 0 && file.is_renamed {
-            file.is_touched = true;
+        } else if file.is_renamed {
+            file.is_touched |= mask & TOUCHED != 0;
+        } else {
+            // Its maker opens it once, maybe before it was watched, writes, and closes it. Whoever opens it by another name is seen here
+            // alone.
+            let has = |flag: u32| mask & flag != 0;
+            file.is_touched |= has(libc::IN_OPEN) && (file.is_opened || file.is_written);
+            file.is_touched |= has(libc::IN_MODIFY | libc::IN_CLOSE_WRITE) && file.is_closed;
+            file.is_opened |= has(libc::IN_OPEN);
+            file.is_written |= has(libc::IN_MODIFY);
+            file.is_closed |= has(libc::IN_CLOSE_WRITE);
         }
         if mask & libc::IN_IGNORED != 0 {
             *file = NewFile::default();
