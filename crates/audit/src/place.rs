@@ -3,7 +3,7 @@
 //! Reads no policy and prints nothing. What it makes is for its owner alone: directories 0700, files 0600.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -196,16 +196,9 @@ impl Place {
 
     /// The runs that a policy is kept of, and no record: that was taken away.
     pub fn orphans(&self) -> Result<BTreeSet<RunId>, Error> {
-        let at = |source| Error::Io { path: self.dir.clone(), source };
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
-            Err(error) => return Err(at(error)),
-        };
-        let mut runs = BTreeSet::new();
-        for entry in entries {
-            runs.extend(entry.map_err(at)?.file_name().to_str().and_then(run_of_policy));
-        }
+        let names = self.names()?;
+        let mut runs: BTreeSet<RunId> =
+            names.iter().filter_map(|name| name.to_str().and_then(run_of_policy)).collect();
         // A record is made before its policy, so one of a run that starts meanwhile is there.
         for run in self.runs()? {
             runs.remove(&run);
@@ -215,19 +208,20 @@ impl Place {
 
     /// The names of all runs, the newest first. A directory that does not exist has none.
     fn runs(&self) -> Result<Vec<RunId>, Error> {
-        let at = |source| Error::Io { path: self.dir.clone(), source };
-        let entries = match fs::read_dir(&self.dir) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(at(error)),
-        };
-        let mut runs = Vec::new();
-        for entry in entries {
-            let name = entry.map_err(at)?.file_name();
-            runs.extend(run_in_name(Path::new(&name)));
-        }
+        let names = self.names()?;
+        let mut runs: Vec<RunId> = names.iter().filter_map(|name| run_in_name(Path::new(name))).collect();
         runs.sort_unstable_by(|a, b| b.cmp(a));
         Ok(runs)
+    }
+
+    /// The names in the directory. One that does not exist has none.
+    fn names(&self) -> Result<Vec<OsString>, Error> {
+        let at = |source| Error::Io { path: self.dir.clone(), source };
+        match fs::read_dir(&self.dir) {
+            Ok(entries) => entries.map(|entry| Ok(entry.map_err(at)?.file_name())).collect(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            Err(error) => Err(at(error)),
+        }
     }
 }
 

@@ -593,6 +593,19 @@ impl Record {
         matches!(self.event, Kind::Decision | Kind::Dns)
     }
 
+    /// What the end of a run says of its attempts, under the names of the record.
+    pub(crate) fn totals(&self) -> [(&'static str, Option<u64>); 7] {
+        [
+            ("allowed", self.allowed),
+            ("denied", self.denied),
+            ("would_deny", self.would_deny),
+            ("errors", self.errors),
+            ("failed", self.failed),
+            ("dropped", self.dropped),
+            ("connections", self.connections),
+        ]
+    }
+
     /// Whether it is the close of a connection that was allowed and never stood: the host was not reached.
     pub fn is_failed(&self) -> bool {
         self.event == Kind::Close && self.ended_by.as_deref() == Some("error") && self.ip.is_none()

@@ -274,16 +274,8 @@ fn run(event: &mut Fields, record: &Record) {
     event.maybe("exeat.ledger_prev", record.ledger_prev.as_deref());
     event.maybe("exeat.lines", record.n.map(long)).maybe("exeat.root", record.root.as_deref());
     event.maybe("exeat.key_id", record.key_id.as_deref()).maybe("exeat.limit", record.limit.as_deref());
-    for (key, count) in [
-        ("exeat.allowed", record.allowed),
-        ("exeat.denied", record.denied),
-        ("exeat.would_deny", record.would_deny),
-        ("exeat.errors", record.errors),
-        ("exeat.failed", record.failed),
-        ("exeat.dropped", record.dropped),
-        ("exeat.connections", record.connections),
-    ] {
-        event.maybe(key, count.map(long));
+    for (key, count) in record.totals() {
+        event.maybe(&format!("exeat.{key}"), count.map(long));
     }
 }
 

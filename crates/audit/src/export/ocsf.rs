@@ -677,15 +677,7 @@ impl Event<'_> {
         rest.maybe("n", record.n.map(long)).maybe("root", record.root.as_deref());
         rest.maybe("key_id", record.key_id.as_deref());
         rest.maybe("exit", record.exit).maybe("limit", record.limit.as_deref());
-        for (key, count) in [
-            ("allowed", record.allowed),
-            ("denied", record.denied),
-            ("would_deny", record.would_deny),
-            ("errors", record.errors),
-            ("failed", record.failed),
-            ("dropped", record.dropped),
-            ("connections", record.connections),
-        ] {
+        for (key, count) in record.totals() {
             rest.maybe(key, count.map(long));
         }
     }
