@@ -236,11 +236,9 @@ pub(crate) fn run_on(
         drop(flags);
         // No process of the stage is left: what is found now stays as it is found.
         drop(stubs);
-        let (remade, doubtful) = match &mut outcome {
-            Ok(done) => (mem::take(&mut done.uncovered.remade), mem::take(&mut done.uncovered.doubtful)),
-            Err(_) => Default::default(),
-        };
-        let remade = remade.iter().chain(doubtful.iter().map(|(path, _)| path)).filter_map(|path| {
+        let mut lost = outcome.as_mut().map(|done| mem::take(&mut done.uncovered)).unwrap_or_default();
+        let doubtful = mem::take(&mut lost.doubtful);
+        let remade = lost.remade.iter().chain(doubtful.iter().map(|(path, _)| path)).filter_map(|path| {
             let (tree, name) = place_of(&plan, path)?;
             let names = vec![MissingName { name, obeyed: Obeyed::AtOnce }];
             Watch::start(Missing { tree, names, ..Missing::default() }, keeper.clone()).ok()
@@ -257,11 +255,10 @@ pub(crate) fn run_on(
             let _ = log.write(Event::Note(note));
         }
         // These are in the record since they came.
-        found.extend(outcome.as_mut().map(|done| mem::take(&mut done.uncovered.found)).unwrap_or_default());
+        found.extend(mem::take(&mut lost.found));
         let told = found.named.iter().map(told).chain(told_more(&found));
         let before = no_cache.into_iter().chain(no_journal).chain(settled).chain(not_made);
         let mut notes: Vec<String> = before.chain(told).chain(put_back).collect();
-        let lost = outcome.as_mut().map(|done| mem::take(&mut done.uncovered)).unwrap_or_default();
         for (words, line) in lost.told() {
             let mut note = Note::new(What::Uncovered);
             note.error = Some(words);

@@ -73,6 +73,11 @@ fn replaced(cx: &Cx) {
     }
 }
 
+/// Runs git on the host.
+fn git(cx: &Cx, words: &[&str]) {
+    cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
+}
+
 /// Writes a file anew as editors do, and git its configuration.
 fn save(cx: &Cx, name: &str, text: &str) {
     let path = cx.dir().join(name);
@@ -86,10 +91,7 @@ fn save(cx: &Cx, name: &str, text: &str) {
 
 /// git and editors on the host go on while a stage runs, and the stage goes on too. What is new is as read-only as what was there.
 fn covered_again(cx: &Cx) {
-    let git = |words: &[&str]| {
-        cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
-    };
-    git(&["init", "-q", "."]);
+    git(cx, &["init", "-q", "."]);
     fs::create_dir(cx.dir().join(".vscode")).expect("a directory");
     cx.write(".vscode/settings.json", "old");
     cx.write(".mcp.json", "old");
@@ -123,11 +125,8 @@ fn covered_again(cx: &Cx) {
 /// Host programs may replace a configuration twice before the first cover stands again. Whose the second file is cannot be told then, and
 /// need not be where it only says which branch follows which.
 fn tracked(cx: &Cx) {
-    let git = |words: &[&str]| {
-        cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
-    };
-    git(&["init", "-q", "-b", "main", "."]);
-    git(&["config", "remote.origin.url", "https://git.test/a.git"]);
+    git(cx, &["init", "-q", "-b", "main", "."]);
+    git(cx, &["config", "remote.origin.url", "https://git.test/a.git"]);
     let fake = ["remote.origin.url", "https://evil.test/a.git"];
     for (settings, goes_on) in [
         ([["branch.main.remote", "origin"], ["branch.main.merge", "refs/heads/main"]], true),
@@ -142,7 +141,7 @@ fn tracked(cx: &Cx) {
         let helper = live.pids("sandbox-mounts")[0];
         kill(helper, Signal::SIGSTOP).expect("a signal");
         for [key, value] in settings {
-            git(&["config", key, value]);
+            git(cx, &["config", key, value]);
         }
         kill(helper, Signal::SIGCONT).expect("a signal");
         std::thread::sleep(Duration::from_millis(300));
@@ -200,10 +199,7 @@ fn raced(cx: &Cx) {
 /// A stage that keeps a way to a file of the host's, and gives it a second name and opens it when it has been covered: what waits for
 /// the lease then may not write, and the same file is not accepted for what it says.
 fn flipped(cx: &Cx) {
-    let git = |words: &[&str]| {
-        cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
-    };
-    git(&["init", "-q", "-b", "main", "."]);
+    git(cx, &["init", "-q", "-b", "main", "."]);
     cx.write(
         "flip.py",
         "import os, time\n\

@@ -2,9 +2,6 @@
 
 use std::collections::HashSet;
 
-/// Bytes of a file that is remembered, and compared.
-pub(super) const MOST: u64 = 256 << 10;
-
 /// Whether two configurations differ in nothing but in sections that say which branch follows which branch of a remote that both
 /// know, as `git push -u` and `git checkout -b NAME REMOTE/NAME` write them. Such a section has git run nothing, and leads it to no
 /// other place.

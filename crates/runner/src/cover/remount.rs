@@ -23,8 +23,8 @@ use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, MountNamespac
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
-use super::branches::{MOST, differ_in_branches};
-use super::saved::{SavedFile, open_regular};
+use super::branches::differ_in_branches;
+use super::saved::{MOST, SavedFile, open_regular};
 
 /// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;

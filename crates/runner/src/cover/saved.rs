@@ -9,6 +9,9 @@ use exeat_files::place::FilePlace;
 use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 
+/// Bytes of a file that is remembered.
+pub(super) const MOST: u64 = 256 << 10;
+
 /// The bytes of a file, its mode and its owner.
 #[derive(Debug)]
 pub(crate) struct SavedFile {
