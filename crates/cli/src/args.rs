@@ -3,6 +3,7 @@
 
 use std::path::PathBuf;
 
+use clap::builder::StyledStr;
 use clap::error::{ContextKind, ContextValue};
 use clap::{Args, Parser, Subcommand, ValueEnum, ValueHint};
 
@@ -84,8 +85,21 @@ pub(crate) fn guessed(mut error: clap::Error, first: Option<&str>) -> clap::Erro
     let cli = <Cli as clap::CommandFactory>::command();
     let names = cli.get_subcommands().filter(|command| !command.is_hide_set()).map(clap::Command::get_name);
     let guess = exeat_policy::file::nearest(&typed, names).map(str::to_owned);
-    if let Some(guess) = guess.filter(|_| error.get(ContextKind::SuggestedSubcommand).is_none()) {
-        error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![guess]));
+    if error.get(ContextKind::SuggestedSubcommand).is_some() {
+        return error;
+    }
+    match guess {
+        Some(guess) => {
+            error.insert(ContextKind::SuggestedSubcommand, ContextValue::Strings(vec![guess]));
+        }
+        // As with `exeat npm ci`.
+        None => {
+            let tip = StyledStr::from(format!(
+                "to run a command: exeat run -- {} ...",
+                crate::render::printable(&typed)
+            ));
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip]));
+        }
     }
     error
 }
@@ -148,8 +162,8 @@ pub(crate) enum Command {
     /// Print the completion script of a shell
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
-        /// The shell
-        shell: clap_complete::Shell,
+        /// The shell; otherwise that of SHELL
+        shell: Option<clap_complete::Shell>,
     },
     /// Print the manual page
     #[command(after_help = MAN_EXAMPLES)]
@@ -262,12 +276,12 @@ pub(crate) struct ProxyArgs {
 /// `exeat preset`.
 #[derive(Debug, Args)]
 pub(crate) struct PresetArgs {
-    /// The preset to show; otherwise all are listed
+    /// The presets to show; otherwise all are listed
     #[arg(value_name = "NAME")]
-    pub(crate) name: Option<String>,
+    pub(crate) names: Vec<String>,
 
     /// Ask the package manager which hosts it uses here
-    #[arg(long, requires = "name")]
+    #[arg(long, requires = "names")]
     pub(crate) ask: bool,
 
     /// With --ask: allow a target besides, such as the private address of a mirror

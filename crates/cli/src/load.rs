@@ -70,6 +70,8 @@ pub(crate) struct Loaded {
     pub(crate) once: Option<String>,
     /// What the user should know: what was found, used, narrowed.
     pub(crate) notes: Vec<String>,
+    /// Variables that send the clients of the presets to other hosts.
+    pub(crate) redirected_by: Vec<&'static str>,
 }
 
 /// What policy files and effects say besides rules.
@@ -237,9 +239,22 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         reading.excess(&policy, args.on_excess, effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let Reading { sources, seen, once, notes, .. } = reading;
+    let Reading { sources, seen, once, notes, redirected_by, .. } = reading;
     let declared = declared.files;
-    Ok(Loaded { policy, next_hop, said, bounds, ceiling_limits, declared, llm, sources, seen, once, notes })
+    Ok(Loaded {
+        policy,
+        next_hop,
+        said,
+        bounds,
+        ceiling_limits,
+        declared,
+        llm,
+        sources,
+        seen,
+        once,
+        notes,
+        redirected_by,
+    })
 }
 
 /// The effects, where they bound what others grant.

@@ -59,7 +59,17 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         flags.mask.push(machine.place(path, &machine.base).map_err(here("--mask"))?);
     }
     let Loaded {
-        policy, next_hop, said, mut bounds, ceiling_limits, declared, llm, sources, mut notes, ..
+        policy,
+        next_hop,
+        said,
+        mut bounds,
+        ceiling_limits,
+        declared,
+        llm,
+        sources,
+        mut notes,
+        redirected_by,
+        ..
     } = load::load(&args.policy, flags, &machine)?;
     let missing = said.missing();
     let Said {
@@ -92,6 +102,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     };
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
+    notes.extend(not_redirected(&redirected_by, &env, &machine));
     let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
     keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
     keep_key(args.audit_key.as_ref(), &env)?;
@@ -204,6 +215,24 @@ fn unset<'a>(variables: &'a [Variable], machine: &'a Machine) -> impl Iterator<I
             Some(format!("--env: `{}` is not set here, so it is not passed", name.display()))
         }
         _ => None,
+    })
+}
+
+/// Returns a line on each variable of the caller that would send a preset's client to another host, and that the stage does not get.
+fn not_redirected<'a>(
+    names: &'a [&'static str],
+    env: &'a [EnvRule],
+    machine: &'a Machine,
+) -> impl Iterator<Item = String> + 'a {
+    let is_told = |name: &str| {
+        env.iter().any(|rule| match rule {
+            EnvRule::Pass(it) | EnvRule::Set(it, _) | EnvRule::Remove(it) => it == OsStr::new(name),
+        })
+    };
+    names.iter().filter(move |name| machine.env.contains_key(OsStr::new(name)) && !is_told(name)).map(|name| {
+        format!(
+            "`{name}` is set here and not passed: --env {name} passes it, and its host needs a rule (--allow HOST, or --host-port PORT for this machine's)"
+        )
     })
 }
 

@@ -276,6 +276,35 @@ fn completions_are_scripts_of_their_shells() {
 }
 
 #[test]
+fn completions_are_for_the_shell_of_the_caller() {
+    let home = Home::new();
+    let output = home.exeat(&["completions"]).env("SHELL", "/usr/bin/fish").output().unwrap();
+    assert!(String::from_utf8_lossy(&output.stdout).contains("complete -c exeat"));
+    let (code, _, said) = home.run(&["completions"]);
+    assert_eq!(code, 2);
+    assert!(said.contains("hint: exeat completions bash"), "{said}");
+}
+
+/// Each with the words that mend it.
+#[test]
+fn what_people_type_first_is_answered_with_what_is_meant() {
+    let home = Home::new();
+    for (words, expected) in [
+        (&["npm", "ci"][..], "to run a command: exeat run -- npm ..."),
+        (&["preset", "show", "npm"], "hint: exeat preset npm"),
+        (&["preset", "claude"], "probably meant: agent-claude"),
+        (&["run", "-p", "claude", "--", "true"], "probably meant: agent-claude"),
+    ] {
+        let (code, _, said) = home.run(words);
+        assert_eq!(code, 2, "{words:?}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+    let (code, shown, _) = home.run(&["preset", "npm", "crates"]);
+    assert_eq!(code, 0);
+    assert!(shown.contains("npm  ") && shown.contains("crates  "), "{shown}");
+}
+
+#[test]
 fn manual_pages_are_clean() {
     let home = Home::new();
     let (code, page, _) = home.run(&["man"]);

@@ -49,6 +49,8 @@ pub struct Preset {
     pub methods: Vec<String>,
     /// Paths on shared hosts that its use needs. For people: they grant nothing, and least of all their host.
     pub url_rules: Vec<String>,
+    /// Variables that send its client to other hosts than these.
+    pub redirected_by: Vec<String>,
 }
 
 /// One rule of a group, or of what is always denied.
@@ -373,6 +375,8 @@ struct RawGroup {
     methods: Vec<String>,
     #[serde(default)]
     url_rules: Vec<String>,
+    #[serde(default)]
+    redirected_by: Vec<String>,
 }
 
 impl Catalogue {
@@ -411,7 +415,10 @@ impl Catalogue {
                 // A client is not always called like the group that asks it.
                 let asks = |group: &&Preset| group.from_client.is_some_and(|client| client.as_str() == lower);
                 let asked = self::groups().iter().find(asks);
-                let meant = asked.map(|group| group.name.as_str()).or_else(|| nearest(&lower, names()));
+                // Nor is an agent: `claude` is `agent-claude`.
+                let agent = |name: &&str| name.strip_prefix("agent-") == Some(&lower);
+                let meant = asked.map(|group| group.name.as_str());
+                let meant = meant.or_else(|| names().find(agent)).or_else(|| nearest(&lower, names()));
                 return Err(PresetError::Unknown { name: name.to_owned(), meant });
             }
         }
@@ -451,6 +458,7 @@ impl RawGroup {
             from_client: self.from_client,
             methods: self.methods,
             url_rules: self.url_rules,
+            redirected_by: self.redirected_by,
             name,
         })
     }

@@ -468,10 +468,13 @@ impl Error {
                 )
             }
             Self::Key(exeat_audit::KeyError::Open { path }) => Some(format!("chmod 600 {}", path.display())),
-            Self::Key(_) | Self::KeyPlace(_) => Some(
+            Self::Key(_) => Some(
                 "--audit-key FILE names another key, --audit-key none leaves the record without signature"
                     .into(),
             ),
+            Self::KeyPlace(_) => {
+                Some("XDG_STATE_HOME=DIR names a directory of yours that the key and the record can be in".into())
+            }
             Self::Place(exeat_audit::place::Error::Io { .. }) => {
                 Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
             }

@@ -7,7 +7,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::ffi::OsString;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::future::{Future, pending, poll_fn};
 use std::io::{self, PipeWriter};
 use std::mem;
@@ -465,6 +465,7 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
     for name in &missing.chain(there).collect::<BTreeSet<_>>() {
         match Stub::hold(name, keeper) {
             Ok(stub) => stubs.extend(stub),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_anothers(name) => {}
             Err(error) => lines.push(format!(
                 "`{}` could not be held ({error}): what the stage makes there is moved at its end",
                 exeat_audit::escape(name.as_os_str().as_bytes(), 1024)
@@ -472,6 +473,13 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
         }
     }
     (stubs, lines)
+}
+
+/// Whether a name is in a directory that another user owns: where the caller may not make it, neither may the stage.
+fn is_anothers(name: &Path) -> bool {
+    let caller = nix::unistd::geteuid();
+    let owner = name.parent().and_then(|dir| fs::symlink_metadata(dir).ok()).map(|meta| meta.uid());
+    !caller.is_root() && owner.is_some_and(|owner| owner != caller.as_raw())
 }
 
 /// Returns a line on protected files in writable trees that have another name: read-only is the protected one alone.

@@ -53,6 +53,7 @@ fn a_command_with_letters_in_each_other_s_place_is_guessed() {
         assert!(said.contains("similar") && said.contains(tip), "{said}");
     }
     assert!(!said(&["zzz"]).contains("similar") && !said(&["audit", "rnu"]).contains("'run'"));
+    assert!(said(&["npm", "ci"]).contains("exeat run -- npm"), "{}", said(&["npm", "ci"]));
 }
 
 #[test]

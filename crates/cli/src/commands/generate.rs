@@ -15,8 +15,16 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
 
-/// Prints the completion script of a shell.
-pub(crate) fn completions(shell: Shell) -> Result<Exit, Failure> {
+/// Prints the completion script of a shell: the one named, or the caller's own.
+///
+/// # Errors
+///
+/// Input that is refused where none is named and SHELL names none of those that there are scripts for.
+pub(crate) fn completions(shell: Option<Shell>) -> Result<Exit, Failure> {
+    let Some(shell) = shell.or_else(Shell::from_env) else {
+        return Err(Failure::input("SHELL names no shell that there is a script for")
+            .hint("exeat completions bash|elvish|fish|powershell|zsh"));
+    };
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "exeat", &mut script);
     stdio::data(&script)?;

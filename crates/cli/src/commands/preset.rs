@@ -11,40 +11,58 @@ use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::load::{self, FileFlags, from_preset};
 use crate::machine::Machine;
-use crate::render::{Paint, printable};
+use crate::render::{Paint, printable, shell_word};
 use crate::stdio;
 
-/// Lists the presets, or shows one.
+/// Lists the presets, or shows those that were named.
 pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
-    let text = match &args.name {
-        None if args.json => format!("{}\n", Value::Array(preset::groups().iter().map(object).collect())),
-        None => list(out),
-        Some(name) => {
-            let groups = preset::expand(name).map_err(|error| from_preset(&error, None))?;
-            let asked = if args.ask { ask(args, name, &groups)? } else { Vec::new() };
-            if args.json {
-                let objects = groups.iter().map(|group| {
-                    let mut value = object(group);
-                    if let (Some(found), Some(value)) = (hosts(&asked, group), value.as_object_mut()) {
-                        value.insert("asked".into(), found.into());
-                    }
-                    value
-                });
-                format!("{}\n", Value::Array(objects.collect()))
-            } else {
-                let mut text = String::new();
-                if let Some(Found::Profile(Profile { members, .. })) = preset::find(name) {
-                    let _ = writeln!(text, "{name} is {}\n", members.join(", "));
-                }
-                for group in groups {
-                    show(group, hosts(&asked, group), out, &mut text);
-                }
-                text
-            }
-        }
+    let text = if !args.names.is_empty() {
+        named(args, out)?
+    } else if args.json {
+        format!("{}\n", Value::Array(preset::groups().iter().map(object).collect()))
+    } else {
+        list(out)
     };
     stdio::out(&text, args.json)?;
     Ok(Exit::Yes)
+}
+
+fn named(args: &PresetArgs, out: Paint) -> Result<String, Failure> {
+    let mut groups: Vec<&'static Preset> = Vec::new();
+    for name in &args.names {
+        let expanded = preset::expand(name).map_err(|error| match (name.as_str(), args.names.get(1)) {
+            ("show" | "list", Some(first)) => {
+                from_preset(&error, None).hint(format!("exeat preset {}", shell_word(first)))
+            }
+            _ => from_preset(&error, None),
+        })?;
+        for group in expanded {
+            if !groups.iter().any(|known| known.name == group.name) {
+                groups.push(group);
+            }
+        }
+    }
+    let asked = if args.ask { ask(args, &groups)? } else { Vec::new() };
+    if args.json {
+        let objects = groups.iter().map(|group| {
+            let mut value = object(group);
+            if let (Some(found), Some(value)) = (hosts(&asked, group), value.as_object_mut()) {
+                value.insert("asked".into(), found.into());
+            }
+            value
+        });
+        return Ok(format!("{}\n", Value::Array(objects.collect())));
+    }
+    let mut text = String::new();
+    for name in &args.names {
+        if let Some(Found::Profile(Profile { members, .. })) = preset::find(name) {
+            let _ = writeln!(text, "{name} is {}\n", members.join(", "));
+        }
+    }
+    for group in groups {
+        show(group, hosts(&asked, group), out, &mut text);
+    }
+    Ok(text)
 }
 
 fn list(out: Paint) -> String {
@@ -112,9 +130,9 @@ fn hosts(asked: &Asked, group: &Preset) -> Option<Vec<String>> {
 }
 
 /// Asks the clients as a run would: within the same ceilings, and with the caller's own rules.
-fn ask(args: &PresetArgs, name: &str, groups: &[&'static Preset]) -> Result<Asked, Failure> {
+fn ask(args: &PresetArgs, groups: &[&'static Preset]) -> Result<Asked, Failure> {
     let policy = PolicyArgs {
-        preset: vec![name.to_owned()],
+        preset: args.names.clone(),
         allow: args.allow.clone(),
         ceiling: args.ceiling.clone(),
         ..PolicyArgs::default()

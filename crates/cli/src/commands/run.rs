@@ -52,6 +52,7 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
     let quiet = args.quiet;
     let place = audit::place_of(&machine).ok();
 
+    let line = whole_line(&args.command);
     let done = record.and_then(|()| attempt(args, machine));
     if let Some(sink) = sink {
         let result = match &done {
@@ -73,9 +74,7 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
         stdio::line("note", note);
     }
     if outcome.ended == Ended::NotFound {
-        stdio::say(
-            "  hint: --ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named\n",
-        );
+        stdio::say(&format!("  hint: {}\n", not_found_hint(line.as_deref())));
     }
     let silent = render::is_silent(&outcome.summary);
     if !quiet && silent && outcome.ended == Ended::Timeout {
@@ -95,6 +94,21 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
         stdio::say(&render::through(&outcome.summary, through));
     }
     Ok(Finished { exit: outcome.ended.into(), record: outcome.audit, policy, host_ports })
+}
+
+/// Returns the command where it is one word that is no name of a file and looks like a line for a shell.
+fn whole_line(command: &[OsString]) -> Option<String> {
+    let [word] = command else { return None };
+    let word = word.to_str()?;
+    (word.contains([' ', '|', '&', ';', '<', '>', '$', '`'])).then(|| word.to_owned())
+}
+
+/// Returns what to do about a command that the sandbox does not have.
+fn not_found_hint(whole_line: Option<&str>) -> String {
+    match whole_line {
+        Some(line) => format!("a line for a shell: exeat run -- sh -c {}", render::shell_word(line)),
+        None => "--ro PATH shows the stage what lies outside of its view; with --fs minimal that is all but what is named".to_owned(),
+    }
 }
 
 /// Writes the result of a run whose arguments clap refused, to wherever they would have it: there is no other run that an old

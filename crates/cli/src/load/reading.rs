@@ -34,12 +34,21 @@ pub(super) struct Reading<'a> {
     pub(super) seen: Vec<Seen>,
     pub(super) once: Option<String>,
     pub(super) notes: Vec<String>,
+    pub(super) redirected_by: Vec<&'static str>,
     quiet: bool,
 }
 
 impl<'a> Reading<'a> {
     pub(super) fn new(machine: &'a Machine, quiet: bool) -> Self {
-        Self { machine, sources: Vec::new(), seen: Vec::new(), once: None, notes: Vec::new(), quiet }
+        Self {
+            machine,
+            sources: Vec::new(),
+            seen: Vec::new(),
+            once: None,
+            notes: Vec::new(),
+            redirected_by: Vec::new(),
+            quiet,
+        }
     }
 
     /// Looks at what is about to be read.
@@ -269,6 +278,8 @@ impl<'a> Reading<'a> {
         if chosen.is_empty() {
             return Ok(());
         }
+        let variables = chosen.iter().flat_map(|(group, _)| &group.redirected_by);
+        self.redirected_by.extend(variables.map(String::as_str));
         for rule in preset::always_denied().map_err(|error| from_preset(&error, None))? {
             rule.add_to(grants);
         }

@@ -23,10 +23,14 @@ pub(super) fn note(policy: &Policy, host_ports: &[HostPort]) -> Option<String> {
     let found = |rule: &&&Rule| {
         is_loopback(rule) && !is_offered(rule) && (rule.pattern.net().is_none() || !is_for_a_name(rule))
     };
-    let rule = &rules.iter().find(found)?.text;
+    let rule = rules.iter().find(found)?;
+    let fix = match rule.ports.single() {
+        Some(port) => format!("`--host-port {port}` puts this machine's service there"),
+        None => "`--host-port PORT` puts a service of this machine there".to_owned(),
+    };
     Some(format!(
-        "`{rule}`: NO_PROXY has loopback, so clients look for it on the stage's own, not on this machine's; \
-         `env -u NO_PROXY -u no_proxy COMMAND` asks exeat"
+        "`{}`: clients look for loopback addresses in the sandbox and do not ask the proxy (NO_PROXY names them); {fix}",
+        rule.text
     ))
 }
 
@@ -72,7 +76,8 @@ mod tests {
             &["api.example.com", "127.0.0.1:8765"],
         ] {
             let said = said(rules).unwrap();
-            assert!(said.contains("env -u NO_PROXY") && said.contains(":"), "{rules:?}: {said}");
+            let fix = if rules == ["127.0.0.0/8:*"] { "`--host-port PORT`" } else { "`--host-port 8765`" };
+            assert!(said.contains(fix), "{rules:?}: {said}");
         }
         for rules in [
             &["dev.example:8765", "127.0.0.1:8765"][..],

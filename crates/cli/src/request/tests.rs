@@ -553,3 +553,30 @@ fn effects_bound_what_anything_else_grants() {
     assert!(both.policy.admit(target(b"a.example:443"), today).is_ok());
     assert!(both.policy.admit(target(b"b.example:443"), today).is_err());
 }
+
+/// The agent would ask the real host until it gives up.
+#[test]
+fn a_variable_that_sends_a_client_elsewhere_is_named_when_it_is_not_passed() {
+    let place = Place::new();
+    let notes = |words: &[&str], is_set: bool| {
+        let mut machine = place.machine();
+        if is_set {
+            machine.env.insert("ANTHROPIC_BASE_URL".into(), "http://127.0.0.1:1".into());
+        }
+        let words = ["exeat", "run"].into_iter().chain(words.iter().copied()).chain(["true"]);
+        let Command::Run(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        run(*args, machine).unwrap().notes
+    };
+    let named = notes(&["-p", "agent-claude"], true);
+    assert!(named.iter().any(|note| note.contains("--env ANTHROPIC_BASE_URL passes it")), "{named:?}");
+    for (words, is_set) in [
+        (&["-p", "agent-claude"][..], false),
+        (&["-p", "agent-claude", "--env", "ANTHROPIC_BASE_URL"], true),
+        (&["-p", "agent-claude", "--env", "ANTHROPIC_BASE_URL=http://10.0.0.1"], true),
+        (&["-p", "agent-codex"], true),
+        (&[], true),
+    ] {
+        let notes = notes(words, is_set);
+        assert!(!notes.iter().any(|note| note.contains("ANTHROPIC_BASE_URL")), "{words:?}: {notes:?}");
+    }
+}

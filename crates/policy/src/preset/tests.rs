@@ -130,6 +130,8 @@ fn unknown_names_say_what_was_meant() {
         ("apt", Some("debian")),
         ("pypy", Some("pypi")),
         ("NPM", Some("npm")),
+        ("claude", Some("agent-claude")),
+        ("Codex", Some("agent-codex")),
         ("github-apo", Some("github-api")),
         ("zzzzzz", None),
         ("", None),

@@ -315,7 +315,11 @@ impl Told {
         // As of a connection: which ports are granted is in no other field.
         question.error = (reason != Reason::Default).then(|| said.clone()).filter(|_| reason == Reason::Port);
         let flag = denial.as_ref().and_then(Denial::flag);
-        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name)"), flag);
+        // The port comes after the name: a flag without one opens 443 alone.
+        let for_ssh =
+            flag.iter().filter(|_| reason == Reason::Default).map(|flag| format!("; ssh needs {flag}:22"));
+        let for_ssh: String = for_ssh.collect();
+        let mut denied = DeniedHost::new(None, reason, format!("{said} (asked by name{for_ssh})"), flag);
         denied.host = name.to_string();
         let flag_inside = denial.as_ref().and_then(Denial::flag_inside);
         Self { event: Event::Dns(question), end: AtTheEnd::Listed(denied), flag_inside }

@@ -13,6 +13,9 @@ use nix::unistd::{AccessFlags, faccessat, geteuid};
 
 use crate::bounds::follow;
 
+/// Directories that have a line each.
+const LINES: usize = 3;
+
 /// Whether a name was not found because nothing has it, and not because somebody keeps it from being seen.
 pub(super) fn is_absent(error: &io::Error) -> bool {
     let errno = error.raw_os_error().map(Errno::from_raw);
@@ -40,21 +43,61 @@ pub(super) fn may_search(dir: &Path) -> io::Result<()> {
     Ok(faccessat(AT_FDCWD, dir, AccessFlags::X_OK, AtFlags::AT_EACCESS)?)
 }
 
-/// The line for the caller.
-pub(super) fn told(dir: &Path) -> String {
-    let fix = match fs::read_dir(dir).map(drop).and_then(|()| may_search(dir)) {
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
-            Fix::command_on("chmod u+rwx", dir).text
+/// Returns the lines for the caller: one for each of the first directories, and one for the rest.
+///
+/// Nobody reads a line for each of hundreds, such as in a shared /tmp.
+pub(super) fn lines<'a>(dirs: impl Iterator<Item = &'a PathBuf>) -> Vec<String> {
+    let dirs: Vec<&PathBuf> = dirs.collect();
+    let mut lines: Vec<String> = dirs.iter().take(LINES).map(|dir| line(dir)).collect();
+    if let Some(first) = dirs.get(LINES) {
+        let more = dirs.len() - LINES;
+        let them = if more == 1 { "directory is" } else { "directories are" };
+        lines.push(format!(
+            "{more} more {them} read-only for the stage, because what is in them cannot be seen: `{}`{}",
+            first.display(),
+            if more == 1 { "" } else { " and others" }
+        ));
+    }
+    lines
+}
+
+fn line(dir: &Path) -> String {
+    let reason = "is read-only for the stage: what programs on the host obey in it cannot be seen";
+    let is_closed = fs::read_dir(dir).map(drop).and_then(|()| may_search(dir));
+    let is_closed = is_closed.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
+    let is_ours =
+        fs::symlink_metadata(dir).is_ok_and(|meta| geteuid().is_root() || meta.uid() == geteuid().as_raw());
+    let dir_shown = dir.display();
+    match (is_closed, is_ours) {
+        (true, true) => {
+            format!("`{dir_shown}` {reason}; `{}` opens it", Fix::command_on("chmod u+rwx", dir).text)
         }
-        _ => {
-            return format!(
-                "`{}` is read-only for the stage: what programs on the host obey in it cannot be seen",
-                dir.display()
-            );
+        (true, false) => format!("`{dir_shown}` {reason}; it is another user's"),
+        (false, _) => format!("`{dir_shown}` {reason}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn says_a_line_for_the_first_and_one_for_the_rest() {
+        let dirs: Vec<PathBuf> = (0..200).map(|n| PathBuf::from(format!("/nowhere/{n}"))).collect();
+        for (count, lines_expected, last) in [
+            (0, 0, ""),
+            (1, 1, "`/nowhere/0` is read-only"),
+            (3, 3, "`/nowhere/2` is read-only"),
+            (
+                4,
+                4,
+                "1 more directory is read-only for the stage, because what is in them cannot be seen: `/nowhere/3`",
+            ),
+            (200, 4, "197 more directories are read-only for the stage"),
+        ] {
+            let lines = lines(dirs.iter().take(count));
+            assert_eq!(lines.len(), lines_expected, "{lines:?}");
+            assert!(lines.last().is_none_or(|line| line.starts_with(last)), "{lines:?}");
         }
-    };
-    format!(
-        "`{}` is read-only for the stage: it is closed, so what programs on the host obey in it is not known; `{fix}` opens it",
-        dir.display()
-    )
+    }
 }

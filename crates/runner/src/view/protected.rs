@@ -11,7 +11,7 @@ use exeat_files::protected::{self, LetThrough, Obeyed};
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::closed::{is_absent, keeper, told};
+use super::closed::{self, is_absent, keeper};
 use super::{git, links_in};
 use crate::bounds::follow;
 use crate::error::Error;
@@ -102,7 +102,7 @@ pub(super) fn find(
         let mut above = dir.ancestors().skip(1);
         !above.any(|above| search.closed.contains(above))
     });
-    let notes = notes.map(|dir| told(dir)).collect();
+    let notes = closed::lines(notes);
     search.paths.extend(search.closed);
     Ok(Protected { paths: search.paths, watched, open: search.open, lost: search.lost, notes })
 }

@@ -167,7 +167,7 @@ async fn d10_a_question_says_why_it_has_no_answer() {
         (
             "stats.example.net",
             "default",
-            "no rule allows it (asked by name)",
+            "no rule allows it (asked by name; ssh needs --allow stats.example.net:22)",
             Some("--allow stats.example.net"),
         ),
         ("evil.example.com", "deny_rule", "denied by --allow (asked by name)", None),
