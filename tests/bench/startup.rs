@@ -61,7 +61,7 @@ pub(crate) fn measure(under_test: &UnderTest, rounds: usize, report: &mut Report
                 0 => run(GIT, &[]),
                 // Nothing is looked for, held, watched or written down. In a work tree it would be: below a read-only bind, git's names
                 // are covered and watched all the same.
-                1 => run(PLAIN, &["--ro", ".", "--cache", "private"]),
+                1 => run(PLAIN, &["--ro", ".", "--set", "fs.cache=private"]),
                 2 => run(PLAIN, &[]),
                 _ => timed(&mut bare.command()),
             };
@@ -132,7 +132,9 @@ impl Drop for Places {
 fn gateway(under_test: &UnderTest, rounds: usize, report: &mut Report) {
     let run = |transparent: &str, stage: &[&str]| {
         let mut command = under_test.exeat();
-        command.args(["run", "--quiet", "--transparent", transparent, "--"]).args(stage);
+        command
+            .args(["run", "--quiet", "--set", &format!("sandbox.transparent={transparent}"), "--"])
+            .args(stage);
         command
     };
     let ways = ["on", "off"];

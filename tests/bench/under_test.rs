@@ -65,7 +65,7 @@ impl UnderTest {
 
     /// A client inside a sandbox. Its process is `exeat run` itself.
     pub(crate) fn inside(&self, origin: SocketAddr, bridge: &str) -> Client {
-        let mut command = self.run(&["--bridge", bridge], &[&origin.to_string()]);
+        let mut command = self.run(&["--set", &format!("sandbox.bridge={bridge}")], &[&origin.to_string()]);
         command.args(["client", &origin.to_string(), "env"]);
         Client::start(command)
     }
@@ -74,7 +74,8 @@ impl UnderTest {
     pub(crate) fn named(&self, origin: SocketAddr, name: &str, transparent: &str, proxy: bool) -> Client {
         let named = format!("{name}:{}", origin.port());
         // The stage has a hosts file of exeat's own, without the name.
-        let options = ["--transparent", transparent];
+        let transparent = format!("sandbox.transparent={transparent}");
+        let options = ["--set", transparent.as_str()];
         // The name leads to a loopback address, so that needs a rule of its own.
         let mut command = self.run(&options, &[&named, &origin.to_string()]);
         command.args(["client", &named]).args(proxy.then_some("env"));
@@ -84,7 +85,7 @@ impl UnderTest {
     /// `exeat run` with the client as its stage, up to the client's arguments.
     fn run(&self, options: &[&str], rules: &[&str]) -> Command {
         let mut command = self.exeat();
-        command.args(["run", "--quiet", "--connections-per-host", "20000"]).args(options);
+        command.args(["run", "--quiet", "--set", "limits.connections_per_host=20000"]).args(options);
         command.args(rules.iter().flat_map(|rule| ["--allow", rule])).args(["--", "./client"]);
         command
     }
@@ -98,8 +99,8 @@ impl UnderTest {
             .exeat()
             .args([
                 "proxy",
-                "--connections-per-host",
-                "20000",
+                "--set",
+                "limits.connections_per_host=20000",
                 "--listen",
                 &format!("tcp:{address}"),
                 "--allow",

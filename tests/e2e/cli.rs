@@ -44,7 +44,7 @@ fn help(cx: &Cx) {
         "--allow",
         "--deny",
         "--policy",
-        "--bridge",
+        "--set",
         "--audit",
         "--result",
         "--dry-run",
@@ -136,9 +136,9 @@ fn git_names(cx: &Cx) {
     let done = cx.sh(&[], "mkdir -p .git/hooks; echo x >.git/config; echo y >.envrc").run();
     let said = done.exits(0).stderr();
     let lines = |name: &str| said.lines().find(|line| line.contains(name)).expect("a line").to_owned();
-    assert!(lines(".git/config`").contains("--allow-git-config"), "{said}");
-    assert!(lines(".git/hooks`").contains("--allow-git-config"), "{said}");
-    assert!(!lines(".envrc`").contains("--allow-git-config"), "{said}");
+    assert!(lines(".git/config`").contains("--allow-write .git"), "{said}");
+    assert!(lines(".git/hooks`").contains("--allow-write .git"), "{said}");
+    assert!(!lines(".envrc`").contains("--allow-write .git"), "{said}");
 }
 
 /// K21, B19.

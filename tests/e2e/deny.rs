@@ -26,7 +26,8 @@ pub(crate) fn cases(list: &mut Cases) {
 /// K49: the text of the manual, to the letter; the record in its default place.
 fn curl_is_refused(cx: &Cx) {
     let bridge = if cx.bridge() == e2e::case::Bridge::Relay { "relay" } else { "handoff" };
-    let mut words: Vec<String> = ["run", "--bridge", bridge, "--allow"].map(str::to_string).to_vec();
+    let bridge = format!("sandbox.bridge={bridge}");
+    let mut words: Vec<String> = ["run", "--set", &bridge, "--allow"].map(str::to_string).to_vec();
     words.extend([cx.good(), "--".into()]);
     words.extend(cx.curl(&cx.evil_url()));
     let done = cx.exeat_plain(words).run();
@@ -104,7 +105,8 @@ fn direct_attempts(cx: &Cx) {
         [("on", "ECONNREFUSED", "ok: code 3"), ("off", "ENETUNREACH", "ECONNREFUSED")]
     {
         let good = cx.good();
-        let words = ["run", "--transparent", gateway, "--allow", &good, "--", "sh", "-c", &script];
+        let gateway = format!("sandbox.transparent={gateway}");
+        let words = ["run", "--set", &gateway, "--allow", &good, "--", "sh", "-c", &script];
         let done = cx.exeat(words).run();
         let said = done.exits(0).stdout();
         let lines: Vec<&str> = said.lines().collect();

@@ -212,7 +212,7 @@ fn synced(cx: &Cx) {
     let good = cx.good();
     cx.write("targets", &format!("{good}:7\n").repeat(5));
     let rule = format!("{good}:7");
-    let words = ["run", "--audit-sync", "--allow", &rule, "--", cx.probe(), "ask-all", "targets"];
+    let words = ["run", "--set", "audit.sync=true", "--allow", &rule, "--", cx.probe(), "ask-all", "targets"];
     let done = cx.exeat(words).run();
     done.exits(0).prints(&"200\n".repeat(5));
     assert_eq!(done.record().events("decision").len(), 5);
@@ -220,11 +220,11 @@ fn synced(cx: &Cx) {
     let mut words = words.to_vec();
     words.splice(1..1, ["--audit", "fd:3"]);
     let refused = cx.exeat(words).redirect("3>&1 | cat").run();
-    refused.says("each line is to be synced to the disk").says("leave --audit-sync out");
+    refused.says("each line is to be synced to the disk").says("leave audit.sync out");
     assert!(!refused.stdout().contains("200"), "{refused:?}");
-    let refused = cx.exeat(["run", "--audit-sync", "--audit", "/dev/null", "--", "true"]).run();
+    let refused = cx.exeat(["run", "--set", "audit.sync=true", "--audit", "/dev/null", "--", "true"]).run();
     refused.exits(2);
-    let proxy = ["proxy", "--audit-sync", "--audit", "/dev/null", "--listen", "unix:listening"];
+    let proxy = ["proxy", "--set", "audit.sync=true", "--audit", "/dev/null", "--listen", "unix:listening"];
     cx.exeat(proxy).run().exits(2).says("each line is to be synced to the disk");
 }
 
@@ -309,8 +309,8 @@ fn full_record(cx: &Cx) {
     let (path, rule) = (result.display().to_string(), format!("{good}:7"));
     let words = [
         "run",
-        "--audit-size",
-        "1MiB",
+        "--set",
+        "limits.audit_size=1MiB",
         "--result",
         &path,
         "--allow",
@@ -336,7 +336,7 @@ fn full_record(cx: &Cx) {
         serde_json::from_slice(&fs::read(&result).expect("the result")).expect("JSON");
     let failed = result["failed"][0].as_object().expect("a host that failed").clone();
     assert_eq!((&failed["host"], &failed["count"]), (&good.as_str().into(), &answered("503").into()));
-    let few = cx.exeat(["run", "--audit-size", "1000kB", "--", "true"]).run();
+    let few = cx.exeat(["run", "--set", "limits.audit_size=1000kB", "--", "true"]).run();
     few.exits(2).says("the least is 1MiB");
 }
 

@@ -68,7 +68,7 @@ fn bad_input(cx: &Cx) {
         vec!["run", "--no-such-flag", "--", "touch", "started"],
         vec!["run", "--policy", &missing, "--", "touch", "started"],
         vec!["run", "--allow", "@/no/such/list", "--", "touch", "started"],
-        vec!["run", "--bridge", "rope", "--", "touch", "started"],
+        vec!["run", "--set", "sandbox.bridge=rope", "--", "touch", "started"],
         vec!["run", "--allow", "x.test", "--"],
         vec!["no-such-command"],
     ] {
@@ -158,14 +158,17 @@ fn process_limits(cx: &Cx) {
         cx.exeat(words.iter()).run()
     };
     let note = "SIGXCPU: its limit cpu_time is 1s";
-    run(&["--cpu-time", "1s"], "while :; do :; done").exits(152).says("the stage was killed by").says(note);
-    run(&["--cpu-time", "1s"], "sh -c 'while :; do :; done'; exit $?")
+    run(&["--set", "limits.cpu_time=1s"], "while :; do :; done")
+        .exits(152)
+        .says("the stage was killed by")
+        .says(note);
+    run(&["--set", "limits.cpu_time=1s"], "sh -c 'while :; do :; done'; exit $?")
         .exits(152)
         .says("as a shell does")
         .says(note);
     let write = "exec head -c 2000000 /dev/zero >file";
-    run(&["--file-size", "1MB"], write).exits(153).says("SIGXFSZ: its limit file_size is 1MB");
-    let quiet = run(&["--quiet", "--file-size", "1MB"], write);
+    run(&["--set", "limits.file_size=1MB"], write).exits(153).says("SIGXFSZ: its limit file_size is 1MB");
+    let quiet = run(&["--quiet", "--set", "limits.file_size=1MB"], write);
     assert_eq!(quiet.exits(153).stderr(), "", "{quiet:?}");
     // Without the limit nothing is known of why.
     let other = run(&[], "kill -XFSZ $$");

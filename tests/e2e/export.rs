@@ -63,7 +63,7 @@ fn real_run(cx: &Cx) {
          curl -sS --max-time 5 https://{evil}/ || curl -sS --max-time 5 https://192.0.2.1/ || true"
     );
     let port = format!("{good}:80");
-    let words = ["run", "--transparent", "on", "--stage", "import", "--label", "team=data"];
+    let words = ["run", "--set", "sandbox.transparent=on", "--stage", "import", "--label", "team=data"];
     let words = words.into_iter().chain(["--allow", &good, "--allow", &port, "--", "sh", "-c", &script]);
     cx.exeat_plain(words).run().exits(0);
     for version in VERSIONS {

@@ -48,7 +48,7 @@ const UNSET: &str = "unset HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROX
 
 /// A shell script in a run whose gateway has to stand, and without the proxy variables.
 fn bare<'a>(cx: &'a Cx, rules: &[&str], script: &str) -> Run<'a> {
-    let mut words: Vec<String> = ["run", "--transparent", "on"].map(str::to_string).to_vec();
+    let mut words: Vec<String> = ["run", "--set", "sandbox.transparent=on"].map(str::to_string).to_vec();
     for rule in rules {
         words.extend(["--allow".to_string(), (*rule).to_string()]);
     }
@@ -325,7 +325,8 @@ fn literal_at_once(cx: &Cx) {
 
 /// Whoever reads the stage's output sees its end when the stage closes it: nothing of exeat's keeps it open.
 fn closed_output(cx: &Cx) {
-    let exeat = cx.exeat(["run", "--transparent", "on", "--", "sh", "-c", "exec >&-; cat >/dev/null"]);
+    let exeat =
+        cx.exeat(["run", "--set", "sandbox.transparent=on", "--", "sh", "-c", "exec >&-; cat >/dev/null"]);
     let mut live = exeat.under(["sh", "-c", "\"$@\" | { cat; echo closed; }", "sh"]).stdin_open().start();
     live.until_prints("closed");
     assert!(!live.pids("sandbox-network").is_empty(), "it goes on");
@@ -346,7 +347,7 @@ fn off(cx: &Cx) {
     let (v4, _) = cx.good_addrs();
     let good = cx.good();
     let script = format!("{UNSET}{probe} tcp {v4}:443; {}", curl("", &cx.good_url()), probe = cx.probe());
-    let words = ["run", "--transparent", "off", "--allow", &good, "--", "sh", "-c", &script];
+    let words = ["run", "--set", "sandbox.transparent=off", "--allow", &good, "--", "sh", "-c", &script];
     let done = cx.exeat(words).run();
     done.exits(6).prints("ENETUNREACH\n");
     let log = done.record();
@@ -355,8 +356,8 @@ fn off(cx: &Cx) {
     // The proxy is still there.
     cx.exeat([
         "run",
-        "--transparent",
-        "off",
+        "--set",
+        "sandbox.transparent=off",
         "--allow",
         &good,
         "--",
@@ -383,7 +384,7 @@ fn unavailable(cx: &Cx) {
     done.says("programs that ignore HTTPS_PROXY reach nothing in this run: cannot enter the sandbox's network namespace");
     let log = done.record();
     assert!(log.records()[0]["gateway"].to_string().contains("off: cannot enter"), "{}", log.records()[0]);
-    for flag in [["--transparent", "on"], ["--host-port", "5432"]] {
+    for flag in [["--set", "sandbox.transparent=on"], ["--host-port", "5432"]] {
         let done = run(&flag, "touch ran");
         done.exits(125)
             .says("cannot be had on this machine")
@@ -433,7 +434,8 @@ fn service(word: &'static str) -> u16 {
 fn host_port(cx: &Cx) {
     let port = service("a database\n");
     let (plain, mapped) = (format!("{port}"), format!("{port}:80"));
-    for (flag, inner, more) in [(&plain, port, &[][..]), (&mapped, 80, &["--transparent", "off"])] {
+    for (flag, inner, more) in [(&plain, port, &[][..]), (&mapped, 80, &["--set", "sandbox.transparent=off"])]
+    {
         for host in ["127.0.0.1", "[::1]", "localhost"] {
             let script = format!("{UNSET}echo query | curl -sS --max-time 5 telnet://{host}:{inner}");
             let mut words = vec!["run", "--host-port", flag];

@@ -38,7 +38,7 @@ fn addr(text: &str) -> IpAddr {
 /// `exeat learn FLAGS -- COMMAND`, over the bridge of the trial.
 fn learn<'a>(cx: &'a Cx, flags: &[&str], command: &[&str]) -> Run<'a> {
     let bridge = if cx.bridge() == Bridge::Relay { "relay" } else { "handoff" };
-    cx.exeat([&["learn", "--bridge", bridge], flags, &["--"], command].concat())
+    cx.exeat([&["learn", "--set", &format!("sandbox.bridge={bridge}")], flags, &["--"], command].concat())
 }
 
 /// The rules of a policy file, without its comments.
@@ -328,13 +328,12 @@ fn lock_missing(cx: &Cx) {
         .says("`egress.lock` has nothing of a stage without a name")
         .says("hint: after a run without --locked: exeat audit lock --last -o egress.lock");
     cx.write("other.lock", "schema 1\nother a.example:443 connect\n");
-    start(&["--locked", "--lock-file", "other.lock", "--stage", "import"])
+    start(&["--locked=other.lock", "--stage", "import"])
         .exits(2)
         .says("`other.lock` has nothing of the stage `import`")
         .says("exeat audit lock --last -o other.lock");
     cx.write("bad.lock", "schema 1\n<<<<<<< HEAD\n");
-    start(&["--locked", "--lock-file", "bad.lock"]).exits(2).says("bad.lock:2: a line begins with a stage");
-    start(&["--lock-file", "other.lock"]).exits(2).says("--locked");
+    start(&["--locked=bad.lock"]).exits(2).says("bad.lock:2: a line begins with a stage");
     // Nothing is written over what is no lock.
     cx.write("notes.txt", "mine\n");
     let record = record_of(&cx.run(&[], ["true"]).run());
@@ -345,7 +344,7 @@ fn lock_missing(cx: &Cx) {
     assert_eq!(fs::read_to_string(cx.dir().join("notes.txt")).expect("notes"), "mine\n");
     // The stage's name may come from its policy.
     cx.write("p.toml", "stage = \"other\"\n");
-    start(&["--locked", "--lock-file", "other.lock", "--policy", "p.toml"]).exits(0);
+    start(&["--locked=other.lock", "--policy", "p.toml"]).exits(0);
     assert!(cx.dir().join("started").exists());
 }
 

@@ -152,7 +152,7 @@ fn becomes_the_owner(cx: &Cx) {
     limited(cx, "--pids 30", "forks 60 1000").run().exits(0).prints("29, then EAGAIN\n");
     let done = limited(cx, "--memory 100MiB", "hog 200 30000").run();
     was_stopped(cx, &done, "memory", "100MiB");
-    limited(cx, "--open-files 64", "open-many 200").run().exits(0).prints("EMFILE\n");
+    limited(cx, "--set limits.open_files=64", "open-many 200").run().exits(0).prints("EMFILE\n");
 }
 
 /// N33.
@@ -203,7 +203,7 @@ fn memory_files(cx: &Cx) {
     limited(cx, "--memory 300MiB", "hog-memfd 200 0 300").run().exits(0).prints("ok\n");
     // Also where it is behind many other descriptors; and one that is mapped is there once.
     for descriptors in ["0", "8000"] {
-        let limits = "--memory 100MiB --open-files 9000";
+        let limits = "--memory 100MiB --set limits.open_files=9000";
         let done = limited(cx, limits, &format!("hog-memfd 200 {descriptors} 30000")).run();
         was_stopped(cx, &done, "memory", "100MiB");
         assert!(done.took < Duration::from_secs(8), "{done:?}");
@@ -220,7 +220,8 @@ fn runtimes(cx: &Cx) {
     let all: [&[&str]; 3] =
         [&["python3", "-c", "print(6 * 7)"], &["node", "-p", "6 * 7"], &["java", "Small.java"]];
     for command in all {
-        let mut words = vec!["run", "--memory", "2GiB", "--open-files", "512", "--pids", "200", "--"];
+        let mut words =
+            vec!["run", "--memory", "2GiB", "--set", "limits.open_files=512", "--pids", "200", "--"];
         words.extend(command);
         cx.exeat(words).run().exits(0).prints("42\n");
     }
@@ -228,21 +229,29 @@ fn runtimes(cx: &Cx) {
 
 fn file_size(cx: &Cx) {
     limited(cx, "", "fill . 20").run().exits(0).prints("ok: 20 MB\n");
-    limited(cx, "--file-size 20MiB", "fill . 20").run().exits(0).prints("ok: 20 MB\n");
+    limited(cx, "--set limits.file_size=20MiB", "fill . 20").run().exits(0).prints("ok: 20 MB\n");
     // SIGXFSZ.
-    limited(cx, "--file-size 10MiB", "fill . 20").run().exits(128 + 25);
+    limited(cx, "--set limits.file_size=10MiB", "fill . 20").run().exits(128 + 25);
     let left = fs::metadata(cx.dir().join("probe-fill")).expect("what was written").len();
     assert_eq!(left, 10 << 20);
 }
 
 fn open_files(cx: &Cx) {
     limited(cx, "", "open-many 200").run().exits(0).prints("ok: 200\n");
-    limited(cx, "--open-files 64", "open-many 200").run().exits(0).prints("EMFILE\n");
-    limited(cx, "--open-files 64", "open-many 40").run().exits(0).prints("ok: 40\n");
+    limited(cx, "--set limits.open_files=64", "open-many 200").run().exits(0).prints("EMFILE\n");
+    limited(cx, "--set limits.open_files=64", "open-many 40").run().exits(0).prints("ok: 40\n");
     // The fewest that are taken are enough to start.
-    limited(cx, "--open-files 16", "open-many 40").run().exits(0).prints("EMFILE\n");
+    limited(cx, "--set limits.open_files=16", "open-many 40").run().exits(0).prints("EMFILE\n");
     let done = cx
-        .exeat(["run", "--open-files", "64", "--", "sh", "-c", "ulimit -n; ulimit -Hn; ulimit -n 65"])
+        .exeat([
+            "run",
+            "--set",
+            "limits.open_files=64",
+            "--",
+            "sh",
+            "-c",
+            "ulimit -n; ulimit -Hn; ulimit -n 65",
+        ])
         .run();
     assert_eq!(done.stdout(), "64\n64\n", "{done:?}");
     assert_ne!(done.code, Some(0), "the limit can be raised: {done:?}");
@@ -264,7 +273,12 @@ fn in_flight(cx: &Cx) {
         all.extend(["--", "echo", "it started"]);
         cx.exeat(all)
     };
-    for words in [&[][..], &["--open-files", "64"], &["--memory", "1GiB"], &["--socks5"]] {
+    for words in [
+        &[][..],
+        &["--set", "limits.open_files=64"],
+        &["--memory", "1GiB"],
+        &["--set", "network.socks5=true"],
+    ] {
         other(words).under(limits).run().exits(0).prints("it started\n");
     }
     // Programs of the same user with a low soft limit are kept from it: that is documented, and the flag bounds it.
@@ -274,7 +288,7 @@ fn in_flight(cx: &Cx) {
     }
     hog.signal(nix::sys::signal::Signal::SIGTERM);
     hog.wait().exits(143);
-    let mut bounded = limited(cx, "--open-files 512", "in-flight 20000").under(limits).start();
+    let mut bounded = limited(cx, "--set limits.open_files=512", "in-flight 20000").under(limits).start();
     bounded.until_prints("in flight, then");
     host().prints("ok\n");
     bounded.signal(nix::sys::signal::Signal::SIGTERM);
@@ -297,8 +311,8 @@ fn half_of_descriptors(cx: &Cx) {
     assert_eq!(limits("1024:1024", &[]), "1024 1024");
     assert_eq!(limits("4096:4096", &[]), "4096 4096");
     // The flag says how many, up to what the caller has.
-    assert_eq!(limits("1024:20000", &["--open-files", "15000"]), "15000 15000");
-    assert_eq!(limits("300:300", &["--open-files", "400"]), "300 300");
+    assert_eq!(limits("1024:20000", &["--set", "limits.open_files=15000"]), "15000 15000");
+    assert_eq!(limits("300:300", &["--set", "limits.open_files=400"]), "300 300");
 }
 
 /// Instances of inotify count for the user on the host: a stage has a quarter of them, and half of the watches.
@@ -355,10 +369,10 @@ fn oom_score(cx: &Cx) {
 
 fn cpu_time(cx: &Cx) {
     limited(cx, "", "spin 2").run().exits(0).prints("ok\n");
-    limited(cx, "--cpu-time 30s", "spin 2").run().exits(0).prints("ok\n");
+    limited(cx, "--set limits.cpu_time=30s", "spin 2").run().exits(0).prints("ok\n");
     // SIGXCPU; a process that ignores it gets a second more.
-    limited(cx, "--cpu-time 600ms", "spin 30").run().exits(128 + 24);
-    limited(cx, "--cpu-time 1s", "spin-on 30").run().exits(128 + 9);
+    limited(cx, "--set limits.cpu_time=600ms", "spin 30").run().exits(128 + 24);
+    limited(cx, "--set limits.cpu_time=1s", "spin-on 30").run().exits(128 + 9);
 }
 
 /// R06: what fills them gets an error, and not the host's memory.
@@ -366,11 +380,11 @@ fn tmpfs_size(cx: &Cx) {
     for place in ["/tmp", "/var/tmp"] {
         limited(cx, "", &format!("fill {place} 20")).run().exits(0).prints("ok: 20 MB\n");
         let fill = format!("fill {place} 20");
-        limited(cx, "--tmpfs-size 10MiB", &fill).run().exits(0).prints("ENOSPC\n");
+        limited(cx, "--set limits.tmpfs_size=10MiB", &fill).run().exits(0).prints("ENOSPC\n");
     }
     // Smaller than a page is not "no limit".
-    limited(cx, "--tmpfs-size 1", "fill /tmp 1").run().exits(0).prints("ENOSPC\n");
-    let mounts = ["run", "--tmpfs-size", "3GiB", "--", "cat", "/proc/self/mountinfo"];
+    limited(cx, "--set limits.tmpfs_size=1", "fill /tmp 1").run().exits(0).prints("ENOSPC\n");
+    let mounts = ["run", "--set", "limits.tmpfs_size=3GiB", "--", "cat", "/proc/self/mountinfo"];
     let done = cx.exeat(mounts).run();
     let sized = done.stdout().lines().filter(|line| line.contains("size=3145728k")).count();
     assert_eq!(sized, 2, "{done:?}");
@@ -382,12 +396,12 @@ fn output(cx: &Cx) {
     assert_eq!(done.raw_stdout.len() + done.stderr().len(), 640_000 + 3);
 
     // Exactly the limit is not over it.
-    let done = limited(cx, "--output-size 6403", "flood 6400").run();
+    let done = limited(cx, "--set limits.output_size=6403", "flood 6400").run();
     done.exits(0);
     assert_eq!(done.raw_stdout.len() + done.stderr().len(), 6403);
     assert!(done.stdout().ends_with("ook\n"), "{done:?}");
 
-    let done = limited(cx, "--output-size 100001", "flood 640000000").run();
+    let done = limited(cx, "--set limits.output_size=100001", "flood 640000000").run();
     was_stopped(cx, &done, "output_size", "100001");
     // The line at the end is exeat's own, and every line of the stage's is of `e` alone.
     let errors = done.stderr().bytes().take_while(|byte| *byte == b'e').count();
@@ -395,14 +409,15 @@ fn output(cx: &Cx) {
     assert_eq!(done.raw_stdout.len() + errors - 1, 100_001, "{done:?}");
     assert!(done.took < Duration::from_secs(10), "{done:?}");
 
-    let done = cx.exeat(["run", "--result", &result_of(cx), "--output-size", "10MB", "--", "yes"]).run();
+    let done =
+        cx.exeat(["run", "--result", &result_of(cx), "--set", "limits.output_size=10MB", "--", "yes"]).run();
     was_stopped(cx, &done, "output_size", "10MB");
     assert_eq!(done.raw_stdout.len(), 10_000_000);
 }
 
 fn output_pipe(cx: &Cx) {
     let run = |command: &[&str]| {
-        let mut words = vec!["run", "--output-size", "100MB", "--"];
+        let mut words = vec!["run", "--set", "limits.output_size=100MB", "--"];
         words.extend(command);
         cx.exeat(words)
     };
@@ -428,9 +443,10 @@ fn output_pipe(cx: &Cx) {
     live.wait().exits(143);
 
     let exeat = cx.bench().bin.join("exeat").display().to_string();
-    let relay = if cx.bridge() == Bridge::Relay { "--bridge relay" } else { "" };
+    let relay = if cx.bridge() == Bridge::Relay { "--set sandbox.bridge=relay" } else { "" };
     let shell = |script: &str| {
-        let script = script.replace("EXEAT", &format!("{exeat} run {relay} --output-size 100MB --"));
+        let script =
+            script.replace("EXEAT", &format!("{exeat} run {relay} --set limits.output_size=100MB --"));
         cx.exeat(["x"]).under(["sh", "-c", &script]).deadline(Duration::from_secs(20)).run()
     };
     // A reader that goes away takes the writer with it.
@@ -462,12 +478,12 @@ fn caller(cx: &Cx) {
     let script = "ulimit -Hn; ulimit -Ht; ulimit -Hf";
     let words = [
         "run",
-        "--open-files",
-        "400",
-        "--cpu-time",
-        "90s",
-        "--file-size",
-        "100MiB",
+        "--set",
+        "limits.open_files=400",
+        "--set",
+        "limits.cpu_time=90s",
+        "--set",
+        "limits.file_size=100MiB",
         "--",
         "sh",
         "-c",
@@ -487,7 +503,7 @@ fn said(cx: &Cx) {
 }
 
 fn says(cx: &Cx, under: &[&str], pids: &str) {
-    let flags = ["--timeout", "10m", "--memory", "1GiB", "--pids", "99", "--tmpfs-size", "1MiB"];
+    let flags = ["--timeout", "10m", "--memory", "1GiB", "--pids", "99", "--set", "limits.tmpfs_size=1MiB"];
     let lines =
         format!("timeout=10m (supervised), memory=1GiB (watched), pids=99 ({pids}), tmpfs_size=1MiB (mount)");
     let run =

@@ -107,7 +107,7 @@ fn per_host(cx: &Cx) {
     let good = cx.good();
     let target = format!("{good}:7");
     let holding = |count: &str| {
-        let words = ["run", "--allow", &target, "--connections-per-host", "5", "--"];
+        let words = ["run", "--allow", &target, "--set", "limits.connections_per_host=5", "--"];
         cx.exeat(words.into_iter().chain([cx.probe(), "hold", &target, count])).run()
     };
     holding("5").exits(0).shows("holding 5\n");

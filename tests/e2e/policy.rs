@@ -96,15 +96,21 @@ fn both(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
     let effects = json!({"effect": "NetworkHosts", "hosts": [good, evil]}).to_string();
     let script = asks(&[&good, &evil]);
-    let granted = sh(cx, &["--effects", &effects, "--allow", &good, "--on-excess", "narrow"], &script).run();
+    let granted =
+        sh(cx, &["--effects", &effects, "--allow", &good, "--set", "effects.on_excess=narrow"], &script)
+            .run();
     granted.shows("200 403 ").says(&format!("left out: effect:NetworkHosts: `{evil}`"));
     // What is granted and not declared is not needed, so it is not there either.
     let effects = json!({"effect": "NetworkHosts", "hosts": [good]}).to_string();
     sh(cx, &["--effects", &effects, "--allow", &good, "--allow", &evil], &script).run().shows("200 403 ");
     // A deny of either side wins.
-    sh(cx, &["--effects", &effects, "--deny", &good, "--on-excess", "narrow", "--allow", &good], &script)
-        .run()
-        .shows("403 403 ");
+    sh(
+        cx,
+        &["--effects", &effects, "--deny", &good, "--set", "effects.on_excess=narrow", "--allow", &good],
+        &script,
+    )
+    .run()
+    .shows("403 403 ");
 }
 
 fn excess(cx: &Cx) {
@@ -126,9 +132,9 @@ fn excess(cx: &Cx) {
 
 fn kinds(cx: &Cx) {
     let effects = json!([{"effect": "Pure"}, {"effect": "NetworkHosts", "hosts": [cx.good()]}]).to_string();
-    let run = |allowed| sh(cx, &["--effects", &effects, "--allow-effects", allowed], "touch started").run();
-    did_not_start(cx, &run("pure,fs-read"), "the stage declares `network-hosts`");
-    run("pure,network").exits(0);
+    let run = |allowed| sh(cx, &["--effects", &effects, "--set", allowed], "touch started").run();
+    did_not_start(cx, &run(r#"effects.allow=["pure", "fs-read"]"#), "the stage declares `network-hosts`");
+    run(r#"effects.allow=["pure", "network"]"#).exits(0);
     assert!(cx.dir().join("started").exists());
 }
 

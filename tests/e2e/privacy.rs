@@ -43,7 +43,9 @@ fn everywhere(cx: &Cx) {
     let result = cx.home().join("result.json").display().to_string();
     let words = ["run", "--stage", "plain", "--result", &result, "--allow", &allow, "--env", "TOKEN"];
     let command = ["--", "bash", "-c", &script];
-    let bridged = ["--bridge", if cx.bridge() == Bridge::Relay { "relay" } else { "handoff" }];
+    let bridge = if cx.bridge() == Bridge::Relay { "relay" } else { "handoff" };
+    let bridge = format!("sandbox.bridge={bridge}");
+    let bridged = ["--set", bridge.as_str()];
     let done = cx
         .exeat_plain([&words[..], &bridged, &command].concat())
         .env("TOKEN", &secret("variable"))

@@ -675,9 +675,9 @@ fn only_one_policy(cx: &Cx) {
         cx.exeat_plain(["env", "--via", &via].into_iter().chain(flags)).run().exits(2).says(said);
     }
     for (flags, said) in [
-        (&["--socks5"][..], "--socks5"),
-        (&["--connections-per-host", "3"], "connections to one host"),
-        (&["--transparent", "on"], "the transparent gateway"),
+        (&["--set", "network.socks5=true"][..], "--set says which hosts are reachable"),
+        (&["--set", "limits.connections_per_host=3"], "connections to one host"),
+        (&["--set", "sandbox.transparent=on"], "the transparent gateway"),
         (&["--host-port", "5432"], "`--host-port` says nothing with `--via`"),
     ] {
         let words = ["run", "--via", &via].into_iter().chain(flags.iter().copied());

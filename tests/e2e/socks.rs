@@ -19,11 +19,13 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("socks::k37_the_host_side_alone", alone);
 }
 
-/// `exeat run --socks5 --allow RULE... -- sh -c SCRIPT`
+/// `exeat run --set network.socks5=true --allow RULE... -- sh -c SCRIPT`
 fn sh<'a>(cx: &'a Cx, rules: &[&str], script: &str) -> Run<'a> {
     cx.probe();
     let rules = rules.iter().flat_map(|rule| ["--allow", *rule]);
-    cx.exeat(["run", "--socks5"].into_iter().chain(rules).chain(["--", "sh", "-c", script]))
+    cx.exeat(
+        ["run", "--set", "network.socks5=true"].into_iter().chain(rules).chain(["--", "sh", "-c", script]),
+    )
 }
 
 /// K37, K49, K50: curl told by an option and by `ALL_PROXY`, traffic that is neither TLS nor HTTP, and a server that speaks
@@ -56,7 +58,7 @@ fn clients(cx: &Cx) {
     }
 }
 
-/// Without `--socks5` nobody listens there, nothing says so, and no second socket is in the sandbox.
+/// Without `network.socks5` nobody listens there, nothing says so, and no second socket is in the sandbox.
 fn off(cx: &Cx) {
     let probe = cx.probe();
     let done = cx
@@ -192,7 +194,7 @@ fn by_policy(cx: &Cx) {
     cx.write("p.toml", &format!("[network]\nsocks5 = true\nallow = [\"{good}:7\"]\n"));
     let command = ["--", cx.probe(), "socks-echo", &format!("{good}:7"), "100"];
     cx.exeat(["run", "--policy", "p.toml"].into_iter().chain(command)).run().exits(0).prints("ok: 100\n");
-    for words in [&["env", "--policy", "p.toml"][..], &["env", "--socks5"]] {
+    for words in [&["env", "--policy", "p.toml"][..], &["env", "--set", "network.socks5=true"]] {
         cx.exeat(words).run().exits(0).shows("ALL_PROXY").shows("socks5h://127.0.0.1:1080");
     }
     assert!(!cx.exeat(["env"]).run().stdout().contains("ALL_PROXY"));

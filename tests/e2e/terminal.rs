@@ -250,7 +250,7 @@ fn without_dev_tty(cx: &Cx) {
         let run = || exeat(cx, &["--quiet"], &["sh", "-c", "tty; read -r line; echo \"got $line\""]);
         let mut screen = run().in_mounts(&format!("chmod 600 $(tty); {mount}")).on_terminal();
         screen.until("EACCES");
-        screen.until("--tty off");
+        screen.until("--set sandbox.tty=off");
         assert_eq!(screen.wait(), 125, "{mount}");
         // As a login gives it to its user.
         let mut screen = run().in_mounts(&format!("chmod 666 $(tty); {mount}")).on_terminal();
@@ -262,13 +262,13 @@ fn without_dev_tty(cx: &Cx) {
 
 /// What goes through the terminal counts like what goes through a pipe, and the two together.
 fn output_is_counted(cx: &Cx) {
-    let mut screen = on_terminal(cx, &["--output-size", "1000", "--quiet"], "echo ready; yes");
+    let mut screen = on_terminal(cx, &["--set", "limits.output_size=1000", "--quiet"], "echo ready; yes");
     screen.until("ready\r\n");
     assert_eq!(screen.wait(), 137);
     let rest = screen.rest(Duration::from_millis(200));
     let lines = rest.bytes().filter(|byte| *byte == b'y').count();
     assert!((300..=331).contains(&lines), "{lines} lines of 3 bytes: {rest}");
-    let mut screen = on_terminal(cx, &["--output-size", "1MB"], "echo ready; exit 3");
+    let mut screen = on_terminal(cx, &["--set", "limits.output_size=1MB"], "echo ready; exit 3");
     screen.until("ready\r\n");
     assert_eq!(screen.wait(), 3);
 }
@@ -346,7 +346,7 @@ fn undelivered(cx: &Cx) {
     // The same where what waits is another stream.
     let exeat = cx.bench().bin.join("exeat").display().to_string();
     let script = format!(
-        "trap : INT; mkfifo slow; exec 4<>slow; {exeat} run --quiet --output-size 1MB -- \
+        "trap : INT; mkfifo slow; exec 4<>slow; {exeat} run --quiet --set limits.output_size=1MB -- \
          sh -c 'echo ready; head -c 100000 /dev/zero >&2' 2>slow; echo \"left $?\""
     );
     let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();

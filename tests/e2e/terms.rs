@@ -201,10 +201,12 @@ fn nat64(cx: &Cx) {
 
     let done = asking(cx, &flags, &targets).run();
     done.prints("403\n403\n403\n403\n403\n");
-    done.says(&format!("resolves to {outer} (NAT64 of {public}; --nat64 judges the address inside)"));
+    done.says(&format!(
+        "resolves to {outer} (NAT64 of {public}; --set network.nat64=true judges the address inside)"
+    ));
     assert!(cx.bench().internet.visits(outer).is_empty());
 
-    flags.push("--nat64");
+    flags.extend(["--set", "network.nat64=true"]);
     let done = asking(cx, &flags, &targets).run();
     done.prints("200\n403\n403\n403\n403\n");
     done.says("(NAT64 of 10.2.3.4, private)")
@@ -230,7 +232,7 @@ fn nat64(cx: &Cx) {
     let done = cx
         .exeat(
             [
-                &["run", "--nat64", "--allow", &free, "--"],
+                &["run", "--set", "network.nat64=true", "--allow", &free, "--"],
                 &cx.curl(&url).iter().map(String::as_str).collect::<Vec<_>>()[..],
             ]
             .concat(),
@@ -239,7 +241,9 @@ fn nat64(cx: &Cx) {
     done.exits(0);
     // A bare address needs a rule for it or for the one inside.
     let literal = format!("[{outer}]:443");
-    asking(cx, &["--nat64"], &[&literal]).run().prints("403\n");
-    asking(cx, &["--nat64", "--allow", &public.to_string()], &[&literal]).run().prints("200\n");
+    asking(cx, &["--set", "network.nat64=true"], &[&literal]).run().prints("403\n");
+    asking(cx, &["--set", "network.nat64=true", "--allow", &public.to_string()], &[&literal])
+        .run()
+        .prints("200\n");
     asking(cx, &["--allow", &public.to_string()], &[&literal]).run().prints("403\n");
 }

@@ -118,7 +118,7 @@ fn exceptions(cx: &Cx) {
         let words = gone.iter().map(String::as_str).chain(more.iter().copied());
         cx.exeat(words.chain(["--", "sh", "-c", &script])).run()
     };
-    let done = run(&["--upstream-bypass", &format!(".{}", cx.good())]);
+    let done = run(&["--set", &format!("network.upstream.bypass=[\".{}\"]", cx.good())]);
     done.exits(0).shows("ended 0");
     let log = done.record();
     let decision = log.decision(&cx.good());
@@ -143,12 +143,21 @@ fn secrets(cx: &Cx) {
     let with_user = company.url.replace("http://", &format!("http://user:{SECRET}@"));
     let look = format!("{}; env; cat auth; cat /proc/*/environ /proc/*/cmdline; true", get(&cx.good_url()));
     for flags in [
-        &["--upstream-proxy", &company.url, "--upstream-auth", "file:auth"][..],
-        &["--upstream-proxy", &company.url, "--upstream-auth", "file:auth", "--ro", "auth", "--fs", "host"],
-        &["--upstream-proxy", &company.url, "--upstream-auth", "env:WHO", "--env", "WHO"],
+        &["--upstream-proxy", &company.url, "--set", "network.upstream.auth=file:auth"][..],
+        &[
+            "--upstream-proxy",
+            &company.url,
+            "--set",
+            "network.upstream.auth=file:auth",
+            "--ro",
+            "auth",
+            "--fs",
+            "host",
+        ],
+        &["--upstream-proxy", &company.url, "--set", "network.upstream.auth=env:WHO", "--env", "WHO"],
         &["--upstream-proxy", "env", "--env", "https_proxy", "--env", "HTTPS_PROXY"],
     ] {
-        if !flags.contains(&"file:auth") {
+        if !flags.contains(&"network.upstream.auth=file:auth") {
             // What a stage may see of files that have no part in this is another matter.
             let _ = fs::remove_file(&auth);
         }
@@ -186,9 +195,9 @@ fn secrets(cx: &Cx) {
     cx.write("auth", &format!("user:{SECRET}\n"));
     mode(0o640);
     for flags in [
-        &["--upstream-proxy", &company.url, "--upstream-auth", "file:auth"][..],
+        &["--upstream-proxy", &company.url, "--set", "network.upstream.auth=file:auth"][..],
         &["--upstream-proxy", &with_user],
-        &["--upstream-proxy", &company.url, "--upstream-auth", &format!("user:{SECRET}")],
+        &["--upstream-proxy", &company.url, "--set", &format!("network.upstream.auth=user:{SECRET}")],
     ] {
         let done = cx.exeat(["run"].iter().chain(flags).chain(&["--", "true"]).copied()).run();
         done.exits(2);

@@ -116,7 +116,7 @@ const UNSET: &str = "unset HTTPS_PROXY https_proxy HTTP_PROXY http_proxy NO_PROX
 /// The same over both bridges: the gateway's connections go through neither.
 fn curl_through_the_gateway(cx: &Cx) {
     let script = format!("{UNSET}\n{}", repeated(&curl(&cx.good_url())));
-    let words = ["run", "--transparent", "on", "--allow", &cx.good(), "--", "sh", "-c", &script];
+    let words = ["run", "--set", "sandbox.transparent=on", "--allow", &cx.good(), "--", "sh", "-c", &script];
     let done = cx.exeat(words).run();
     for line in some_told(&done) {
         assert_eq!((name(&line), &line["via"]), ("curl", &"transparent".into()), "{line}");
@@ -125,7 +125,8 @@ fn curl_through_the_gateway(cx: &Cx) {
 
 fn other_entries(cx: &Cx) {
     let socks = repeated(&format!("curl -sS --socks5-hostname 127.0.0.1:1080 https://{}/", cx.evil()));
-    let done = cx.exeat(["run", "--socks5", "--", "sh", "-c", &format!("{socks}true")]).run();
+    let done =
+        cx.exeat(["run", "--set", "network.socks5=true", "--", "sh", "-c", &format!("{socks}true")]).run();
     for line in some_told(&done) {
         assert_eq!((name(&line), &line["via"]), ("curl", &"socks5".into()), "{line}");
     }
@@ -137,7 +138,7 @@ fn other_entries(cx: &Cx) {
 
 fn without_gateway(cx: &Cx) {
     let script = repeated(&curl(&cx.evil_url()));
-    let done = cx.exeat(["run", "--transparent", "off", "--", "sh", "-c", &script]).run();
+    let done = cx.exeat(["run", "--set", "sandbox.transparent=off", "--", "sh", "-c", &script]).run();
     assert_eq!(done.record().records()[0]["gateway"], "off");
     assert!(some_told(&done).iter().all(|line| name(line) == "curl"));
 }

@@ -49,8 +49,9 @@ impl Watched {
         for origin in origins {
             command.args(["--allow", &origin.to_string()]);
         }
-        let connections = connections.to_string();
-        command.args(["--connections", &connections, "--connections-per-host", &connections]);
+        for key in ["connections", "connections_per_host"] {
+            command.arg("--set").arg(format!("limits.{key}={connections}"));
+        }
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         let child = command.spawn().expect("exeat proxy");
         let watched = Self { child, directory, socket };

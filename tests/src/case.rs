@@ -40,7 +40,7 @@ pub enum Who {
 pub enum Bridge {
     /// The default.
     Handoff,
-    /// `--bridge relay`.
+    /// `--set sandbox.bridge=relay`.
     Relay,
 }
 
@@ -198,8 +198,8 @@ impl Cx {
             let options = words.iter().position(|word| word == "--").unwrap_or(words.len());
             let given = |flag: &str| words[..options].iter().any(|word| word == flag);
             let mut extra = Vec::new();
-            if self.bridge == Bridge::Relay && !given("--bridge") {
-                extra.extend(["--bridge".to_string(), "relay".to_string()]);
+            if self.bridge == Bridge::Relay && !words.iter().any(|word| word.starts_with("sandbox.bridge=")) {
+                extra.extend(["--set".to_string(), "sandbox.bridge=relay".to_string()]);
             }
             if !given("--audit") && !given("--dry-run") {
                 let path =

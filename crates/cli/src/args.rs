@@ -21,13 +21,9 @@ use examples::{
     LEARN_EXAMPLES, MAN_EXAMPLES, POLICY_EXAMPLES, PRESET_EXAMPLES, PROVE_EXAMPLES, PROXY_EXAMPLES,
 };
 pub(crate) use policy::{
-    Excess, PolicyArgs, PolicyCommand, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs,
-    SchemaOf, UpstreamArgs,
+    PolicyArgs, PolicyCommand, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf,
 };
-pub(crate) use run::{
-    BridgeKind, CacheKind, ConnectionArgs, FsView, LearnArgs, LoopbackKind, Require, RunArgs,
-    TransparentWhen, TtyWhen, UnixSocketsKind,
-};
+pub(crate) use run::{BridgeKind, FsView, LearnArgs, Require, RunArgs};
 use state::StateCommand;
 pub(crate) use values::{ListenAt, Output, Variable, ViaAt};
 use values::{digits, parse_stage, parse_variable, words};
@@ -254,9 +250,6 @@ pub(crate) struct ProxyArgs {
     #[arg(long, value_name = "FILE|fd:N", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit: Option<Output>,
 
-    /// Have each line of the record on the disk before anything is dialled or answered: slower
-    #[arg(long, help_heading = "Run")]
-    pub(crate) audit_sync: bool,
     /// The key that signs the record, or none; otherwise your own, made on first use
     #[arg(long, value_name = "FILE|fd:N|env:NAME|none", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) audit_key: Option<KeyFrom>,
@@ -268,9 +261,6 @@ pub(crate) struct ProxyArgs {
     /// No summary at the end
     #[arg(long, help_heading = "Run")]
     pub(crate) quiet: bool,
-
-    #[command(flatten)]
-    pub(crate) limits: ConnectionArgs,
 }
 
 /// `exeat preset`.
@@ -303,17 +293,9 @@ pub(crate) struct EnvArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// Package caches: private (default) or none
-    #[arg(long, value_name = "CACHE", help_heading = "Files", hide_possible_values = true)]
-    pub(crate) cache: Option<CacheKind>,
-
     /// Pass a variable of yours to the stage, or set one
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Environment", value_parser = parse_variable)]
     pub(crate) env: Vec<Variable>,
-
-    /// Those of a stage that is offered SOCKS5 as well
-    #[arg(long, help_heading = "Environment", conflicts_with = "via")]
-    pub(crate) socks5: bool,
 
     /// Go through somebody else's exeat proxy: its policy decides, and its record has the decisions
     #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::{Source, SourceRole};
 use exeat_files::protected::{self, LetThrough, NoName};
-use exeat_policy::file::{self, BindSpec, PolicyFile, Work};
+use exeat_policy::file::{self, BindSpec, PolicyFile, SandboxSection, Work};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
-    Action, Ech, EffectKind, EffectSet, FileError, FileRole, HostPort, Layers, Limits, Mode, Note, Origin,
-    Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck,
+    Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, HostPort, Layers, Limits, Mode, Note,
+    OnExcess, Origin, Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck,
 };
 use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
 
@@ -82,12 +82,15 @@ pub(crate) struct Said {
     pub(crate) ro: Vec<Bind>,
     pub(crate) rw: Vec<Bind>,
     pub(crate) mask: Vec<PathBuf>,
-    pub(crate) allow_git_config: bool,
     pub(crate) allow_write: Vec<LetThrough>,
     pub(crate) env: Vec<EnvRule>,
     pub(crate) limits: Limits,
     pub(crate) work: Option<WorkAt>,
     pub(crate) socks5: bool,
+    pub(crate) cache: Option<Cache>,
+    pub(crate) sandbox: SandboxSection,
+    pub(crate) audit_sync: bool,
+    pub(crate) on_excess: Option<OnExcess>,
     /// Those of flags as well.
     pub(crate) host_ports: Vec<HostPort>,
     /// Where a file names a path of the host, and by which key.
@@ -104,14 +107,14 @@ pub(crate) enum WorkAt {
 }
 
 impl Loaded {
-    /// The limits that hold: those of flags over those of files, and no more than a ceiling's.
-    pub(crate) fn limits(&self, flags: Limits) -> Limits {
-        self.said.limits.overridden_by(flags).min(self.ceiling_limits)
+    /// The limits that hold: those of files, and no more than a ceiling's.
+    pub(crate) fn limits(&self) -> Limits {
+        self.said.limits.min(self.ceiling_limits)
     }
 
     /// What to tell the user of `exeat proxy`, which starts no stage that could be shown files or given variables.
     pub(crate) fn note_without_stage(&self) -> Option<String> {
-        let Said { view, ro, rw, mask, env, limits, socks5, host_ports, .. } = &self.said;
+        let Said { view, ro, rw, mask, env, limits, socks5, host_ports, sandbox, .. } = &self.said;
         let fs = view.is_some() || !(ro.is_empty() && rw.is_empty() && mask.is_empty());
         // Those of connections are for both.
         let of_stage = Limits { connections: None, connections_per_host: None, ..*limits };
@@ -122,6 +125,7 @@ impl Loaded {
             ("[fs]", fs),
             ("[env]", !env.is_empty()),
             ("[limits]", limits),
+            ("[sandbox]", *sandbox != SandboxSection::default()),
         ];
         let parts: Vec<_> = parts.iter().filter(|(_, said)| *said).map(|(name, _)| *name).collect();
         (!parts.is_empty())
@@ -146,8 +150,8 @@ pub(crate) struct FileFlags {
 /// `--locked`.
 #[derive(Debug)]
 pub(crate) struct LockAt {
-    /// The file that was named.
-    pub(crate) file: Option<PathBuf>,
+    /// The file.
+    pub(crate) file: PathBuf,
     /// The stage, where a flag names it.
     pub(crate) stage: Option<String>,
 }
@@ -169,6 +173,18 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         files.push(reading.policy(path, &mut stored)?);
     }
     files.extend(reading.project(&args.policy, &ceilings)?);
+    let mut grants_are_named = !files.is_empty();
+    let set = reading.settings(&args.set)?;
+    let mut upstream_set = None;
+    if let Some(mut set) = set {
+        for Named { file, .. } in &mut files {
+            file.yield_to(&set.file);
+        }
+        upstream_set = set.file.upstream.take();
+        grants_are_named |=
+            !(set.file.rules.is_empty() && set.file.presets.is_empty() && set.file.host_ports.is_empty());
+        files.push(set);
+    }
     if flags.via {
         elsewhere::files(&files, &ceilings)?;
     }
@@ -177,12 +193,19 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         None => None,
     };
     if let Some(effects) = &effects {
-        allowed_kinds(effects, &args.allow_effects)?;
+        allowed_kinds(effects, files.iter().chain(&ceilings))?;
         hosts_required(effects, &ceilings)?;
     }
 
     let terms = terms(args, &files, &ceilings)?;
-    let next_hop = upstream::next_hop(&args.upstream, &files, &ceilings, machine, &mut reading.notes)?;
+    let next_hop = upstream::next_hop(
+        args.upstream_proxy.as_deref(),
+        upstream_set.as_ref(),
+        &files,
+        &ceilings,
+        machine,
+        &mut reading.notes,
+    )?;
     let mut said = Said::default();
     let mut grants = PolicyBuilder::new();
     rules(args, &mut grants, &mut reading)?;
@@ -191,7 +214,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let granted = !(args.allow.is_empty()
         && args.tls_off.is_empty()
         && args.host_port.is_empty()
-        && files.is_empty()
+        && !grants_are_named
         && names.is_empty());
     for Named { mut file, base, shown, weak } in files {
         if weak {
@@ -236,7 +259,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
     let lock = flags.lock.map(|at| reading.lock(&at, said.stage.as_deref())).transpose()?;
     let policy = above.over(grants, lock, terms.mode)?;
     if let Some(effects) = &effects {
-        reading.excess(&policy, args.on_excess, effects)?;
+        reading.excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
     let Reading { sources, seen, once, notes, redirected_by, .. } = reading;
@@ -414,29 +437,29 @@ fn terms(args: &PolicyArgs, files: &[Named], ceilings: &[Named]) -> Result<Terms
         return Err(failure.hint("--mode enforce runs with what the rules allow"));
     }
     let translating = any(|file| file.nat64 == Some(true));
-    let nat64 = args.nat64 || translating.is_some();
-    if nat64 && let Some(ceiling) = refused_by(|file| file.nat64 == Some(false)) {
-        return Err(forbidden("nat64", translating.filter(|_| !args.nat64), ceiling));
+    if translating.is_some()
+        && let Some(ceiling) = refused_by(|file| file.nat64 == Some(false))
+    {
+        return Err(forbidden("nat64", translating, ceiling));
     }
     let refusing = any(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
     let bound = refused_by(|file| file.ech == Some(Ech::Refuse)).map(|_| Ech::Refuse);
-    let ech = bound.or(args.ech).or(refusing).unwrap_or_default();
-    Ok(Terms { mode, nat64, ech })
+    let ech = bound.or(refusing).unwrap_or_default();
+    Ok(Terms { mode, nat64: translating.is_some(), ech })
 }
 
-/// N30: the kinds that the operator lets a stage declare.
-fn allowed_kinds(effects: &EffectSet, allowed: &[EffectKind]) -> Result<(), Failure> {
-    if allowed.is_empty() {
-        return Ok(());
-    }
-    let allowed = allowed.iter().copied().collect();
-    let beyond: Vec<_> = effects.beyond(&allowed).map(|effect| effect.kind()).collect();
-    match beyond.first() {
-        None => Ok(()),
-        Some(kind) => {
-            Err(Failure::input(format!("the stage declares `{kind}`, which --allow-effects does not list")))
+/// N30: the kinds that the operator lets a stage declare: those of all lists.
+fn allowed_kinds<'n>(effects: &EffectSet, lists: impl Iterator<Item = &'n Named>) -> Result<(), Failure> {
+    for Named { file, shown, .. } in lists {
+        let Some(allowed) = &file.effects.allow else { continue };
+        let allowed = allowed.iter().copied().collect();
+        if let Some(effect) = effects.beyond(&allowed).next() {
+            let (kind, shown) = (effect.kind(), printable(shown));
+            let why = format!("the stage declares `{kind}`, which `effects.allow` of {shown} does not list");
+            return Err(Failure::input(why));
         }
     }
+    Ok(())
 }
 
 fn hosts_required(effects: &EffectSet, ceilings: &[Named]) -> Result<(), Failure> {
@@ -490,7 +513,6 @@ fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
         mask: mask
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| place_error(&format!("{shown}: fs.mask"), error))?,
-        allow_git_config: file.fs.allow_git_config,
         allow_write: file
             .fs
             .allow_write
@@ -499,6 +521,15 @@ fn bounds_of(ceiling: &Named, machine: &Machine) -> Result<Bounds, Failure> {
             .transpose()?,
         env: file.env.pass.as_ref().map(|names| names.iter().map(Into::into).collect()),
     })
+}
+
+/// Calls [`agree`] for each value that is said.
+macro_rules! agree_all {
+    ($said:ident, $shown:ident, $($what:literal: $known:expr, $new:expr;)*) => {$(
+        if let Some(new) = $new {
+            agree(&mut $said.by, &mut $known, new, $shown, $what)?;
+        }
+    )*};
 }
 
 impl Said {
@@ -579,16 +610,38 @@ impl Said {
             };
             agree(&mut self.by, &mut self.work, work, shown, "where the stage works")?;
         }
-        self.allow_git_config |= file.fs.allow_git_config == Some(true);
         let names = file.fs.allow_write.unwrap_or_default();
         self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
         self.socks5 |= file.socks5 == Some(true);
+        self.audit_sync |= file.audit_sync == Some(true);
+        self.hold(file.fs.cache, file.effects.on_excess, file.sandbox, shown)?;
         self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
         self.env
             .extend(file.env.set.into_iter().map(|(name, value)| EnvRule::Set(name.into(), value.into())));
         // Several policies are a union everywhere else; of limits each one is meant.
         self.limits = self.limits.min(file.limits);
+        Ok(())
+    }
+
+    /// Takes words that two files must agree about.
+    fn hold(
+        &mut self,
+        cache: Option<Cache>,
+        on_excess: Option<OnExcess>,
+        sandbox: SandboxSection,
+        shown: &str,
+    ) -> Result<(), Failure> {
+        agree_all! { self, shown,
+            "`fs.cache`": self.cache, cache;
+            "`effects.on_excess`": self.on_excess, on_excess;
+            "`sandbox.bridge`": self.sandbox.bridge, sandbox.bridge;
+            "`sandbox.loopback`": self.sandbox.loopback, sandbox.loopback;
+            "`sandbox.unix_sockets`": self.sandbox.unix_sockets, sandbox.unix_sockets;
+            "`sandbox.transparent`": self.sandbox.transparent, sandbox.transparent;
+            "`sandbox.debuggable`": self.sandbox.debuggable, sandbox.debuggable;
+            "`sandbox.tty`": self.sandbox.tty, sandbox.tty;
+        }
         Ok(())
     }
 }

@@ -6,17 +6,14 @@ use std::fs::{self, File};
 use std::io::{self, Read as _};
 
 use exeat_audit::SigningKey;
-use exeat_policy::Limits;
+use exeat_policy::{Limits, OnExcess};
 use exeat_runner::{
-    AuditTo, Bind, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Signing,
-    Transparent, Tty, UnixSockets, View, Work,
+    AuditTo, Bind, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Request, Signing, Transparent,
+    Tty, View, Work,
 };
 
 use crate::args::audit::KeyFrom;
-use crate::args::{
-    BridgeKind, CacheKind, EnvArgs, Excess, FsView, LoopbackKind, Output, RunArgs, TransparentWhen, TtyWhen,
-    UnixSocketsKind, Variable,
-};
+use crate::args::{EnvArgs, FsView, Output, RunArgs, Variable};
 use crate::failure::Failure;
 use crate::load::{self, FileFlags, Loaded, LockAt, NextHop, Said, WorkAt};
 use crate::machine::Machine;
@@ -42,7 +39,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             .hint("exeat run --allow api.example.com -- curl -sS https://api.example.com/"));
     }
     let here = |flag: &'static str| move |error| Failure::input(flag).because(error);
-    let lock = args.locked.then(|| LockAt { file: args.lock_file, stage: args.stage.clone() });
+    let lock = args.locked.map(|file| LockAt { file, stage: args.stage.clone() });
     let mut flags = FileFlags { via: args.via.is_some(), quiet: args.quiet, lock, ..FileFlags::default() };
     for bind in &args.ro {
         flags.ro.push(machine.place_bind(bind, &machine.base).map_err(here("--ro"))?);
@@ -78,13 +75,16 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         ro,
         rw,
         mask,
-        allow_git_config,
         mut allow_write,
         mut env,
         limits,
         work,
         socks5,
         host_ports,
+        cache,
+        sandbox,
+        audit_sync,
+        on_excess,
         ..
     } = said;
     allow_write.extend(load::names_to_write(&args.allow_write, "--allow-write")?);
@@ -96,7 +96,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             Some(Declared {
                 read: effects.fs_read().map(place).collect::<Result<_, _>>()?,
                 write: effects.fs_write().map(place).collect::<Result<_, _>>()?,
-                narrow: args.policy.on_excess == Excess::Narrow,
+                narrow: on_excess == Some(OnExcess::Narrow),
             })
         }
     };
@@ -108,11 +108,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     keep_key(args.audit_key.as_ref(), &env)?;
 
     let view = args.fs.map(View::from).or(view).unwrap_or_default();
-    let cache = if args.cache.is_none() && is_read_only { Cache::Memory } else { cache(args.cache) };
-    let bridge = match args.bridge {
-        None | Some(BridgeKind::Handoff) => Bridge::Handoff,
-        Some(BridgeKind::Relay) => Bridge::Relay,
-    };
+    let cache = cache.unwrap_or(if is_read_only { Cache::Memory } else { Cache::Private });
     let request = Request {
         command: args.command,
         policy,
@@ -123,7 +119,6 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             rw,
             mask,
             cache,
-            allow_git_config: allow_git_config || args.allow_git_config,
             allow_write,
             bounds,
             declared,
@@ -131,18 +126,22 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             deciding: machine.deciding.take(),
         },
         env,
-        bridge,
-        socks5: args.socks5 || socks5,
-        hardening: hardening(args.loopback, args.unix_sockets, args.debuggable),
-        tty: tty(args.tty),
-        transparent: transparent(args.transparent),
+        bridge: sandbox.bridge.unwrap_or_default(),
+        socks5,
+        hardening: Hardening {
+            loopback: sandbox.loopback.unwrap_or_default(),
+            unix_sockets: sandbox.unix_sockets.unwrap_or_default(),
+            debuggable: sandbox.debuggable.unwrap_or_default(),
+        },
+        tty: sandbox.tty.unwrap_or_default(),
+        transparent: sandbox.transparent.unwrap_or_default(),
         host_ports,
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: args.stage.or(stage),
         labels: args.labels.into_iter().map(|label| (label.key, label.value)).collect(),
         audit: audit(args.audit.as_ref(), &machine)?,
-        audit_sync: args.audit_sync,
+        audit_sync,
         signing: signing(args.audit_key.as_ref(), &machine)?,
         limits: limits.overridden_by(args.limits.into()).min(ceiling_limits),
         cwd: machine.cwd,
@@ -156,12 +155,12 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
     let flags = FileFlags { via: args.via.is_some(), ..FileFlags::default() };
     let Loaded { policy, next_hop, said, mut bounds, mut notes, .. } =
         load::load(&args.policy, flags, &machine)?;
-    let Said { mut env, work, socks5, .. } = said;
+    let Said { mut env, work, socks5, cache, .. } = said;
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
     let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
     keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
-    let files = Files { cache: cache(args.cache), bounds, work: work.map(at), ..Files::default() };
+    let files = Files { cache: cache.unwrap_or_default(), bounds, work: work.map(at), ..Files::default() };
     let request = Request {
         command: vec!["true".into()],
         policy,
@@ -169,7 +168,7 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
         files,
         env,
         bridge: Bridge::default(),
-        socks5: args.socks5 || socks5,
+        socks5,
         hardening: Hardening::default(),
         tty: Tty::default(),
         transparent: Transparent::default(),
@@ -240,45 +239,6 @@ fn rule(variable: Variable) -> EnvRule {
     match variable {
         Variable::Pass(name) => EnvRule::Pass(name),
         Variable::Set(name, value) => EnvRule::Set(name, value),
-    }
-}
-
-fn cache(kind: Option<CacheKind>) -> Cache {
-    match kind {
-        None | Some(CacheKind::Private) => Cache::Private,
-        Some(CacheKind::None) => Cache::None,
-    }
-}
-
-fn hardening(
-    loopback: Option<LoopbackKind>,
-    unix_sockets: Option<UnixSocketsKind>,
-    debuggable: bool,
-) -> Hardening {
-    let loopback = match loopback {
-        None | Some(LoopbackKind::Own) => Loopback::Own,
-        Some(LoopbackKind::Proxy) => Loopback::Proxy,
-    };
-    let unix_sockets = match unix_sockets {
-        None | Some(UnixSocketsKind::Auto) => UnixSockets::Auto,
-        Some(UnixSocketsKind::On) => UnixSockets::On,
-        Some(UnixSocketsKind::Off) => UnixSockets::Off,
-    };
-    Hardening { loopback, unix_sockets, debuggable }
-}
-
-fn tty(when: Option<TtyWhen>) -> Tty {
-    match when {
-        None | Some(TtyWhen::Auto) => Tty::Auto,
-        Some(TtyWhen::Off) => Tty::Off,
-    }
-}
-
-fn transparent(when: Option<TransparentWhen>) -> Transparent {
-    match when {
-        None | Some(TransparentWhen::Auto) => Transparent::Auto,
-        Some(TransparentWhen::On) => Transparent::On,
-        Some(TransparentWhen::Off) => Transparent::Off,
     }
 }
 

@@ -74,7 +74,7 @@ fn bad_input_is_exit_2_on_stderr_only() {
         &["run", "--timeout", "90", "true"],
         &["run", "--memory", "0", "true"],
         &["run", "--pids", "0", "true"],
-        &["run", "--open-files", "15", "true"],
+        &["run", "--set", "limits.open_files=15", "true"],
         &["run", "--audit", "fd:1", "true"],
         &["run", "--result", "fd:77", "true"],
         &["run", "--audit", "x", "--result", "./x", "true"],
@@ -263,7 +263,7 @@ fn checker(home: &Home, program: &str, args: &[&str], input: &Path) -> Option<Ou
 fn completions_are_scripts_of_their_shells() {
     let home = Home::new();
     for (shell, words) in
-        [("bash", "--allow-git-config"), ("zsh", "--allow-git-config"), ("fish", "allow-git-config")]
+        [("bash", "--upstream-proxy"), ("zsh", "--upstream-proxy"), ("fish", "upstream-proxy")]
     {
         let (code, script, _) = home.run(&["completions", shell]);
         assert_eq!(code, 0);

@@ -83,9 +83,9 @@ fn a_declaration_beyond_the_grants_is_refused_or_narrowed() {
     assert_eq!(
         said,
         "exeat: error: the stage declares more than it is granted: effect:NetworkHosts: `b.example.com`: no rule allows it\n  \
-         hint: --allow b.example.com:443 grants it; --on-excess narrow runs without it\n"
+         hint: --allow b.example.com:443 grants it; --set effects.on_excess=narrow runs without it\n"
     );
-    let narrow = [&words[..], &["--on-excess", "narrow", "a.example.com"]].concat();
+    let narrow = [&words[..], &["--set", "effects.on_excess=narrow", "a.example.com"]].concat();
     let (code, _, said) = check(&home, &narrow);
     assert_eq!(code, 0);
     assert!(said.contains("left out: effect:NetworkHosts: `b.example.com`"), "{said}");
@@ -97,12 +97,15 @@ fn a_declaration_beyond_the_grants_is_refused_or_narrowed() {
 #[test]
 fn kinds_beyond_those_allowed_are_refused() {
     let home = Home::new();
-    let with = |kinds: &str| check(&home, &["--effects", HOSTS, "--allow-effects", kinds, "a.example.com"]);
+    let with = |kinds: &str| {
+        let kinds: Vec<_> = kinds.split(',').collect();
+        check(&home, &["--effects", HOSTS, "--set", &format!("effects.allow={kinds:?}"), "a.example.com"])
+    };
     assert_eq!(with("network-hosts,fallible").0, 0);
     assert_eq!(with("network,fallible").0, 0);
     let (code, _, said) = with("network-hosts,fs-read");
     assert_eq!(code, 2);
-    assert!(said.contains("declares `fallible`, which --allow-effects does not list"), "{said}");
+    assert!(said.contains("declares `fallible`, which `effects.allow` of --set does not list"), "{said}");
     let (code, _, said) = with("fs_read");
     assert_eq!(code, 2);
     assert!(said.contains("fs-read"), "{said}");

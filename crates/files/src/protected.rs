@@ -256,7 +256,7 @@ pub const GROUPS: &[Group] = &[
     ),
 ];
 
-/// What the names of git in a repository's directory begin with: `--allow-git-config` leaves those writable.
+/// What the names of git in a repository's directory begin with: `--allow-write .git` leaves those writable.
 pub const GIT: &str = ".git/";
 
 /// A repository's directory; in a linked worktree and in a submodule a file that says where it is, and then protected.
@@ -329,6 +329,12 @@ impl LetThrough {
         self.entry == self.name.len()
     }
 
+    /// Whether it is all that git obeys in a repository's directory.
+    #[must_use]
+    pub fn is_git(&self) -> bool {
+        self.name == GIT_LINK
+    }
+
     /// Whether it is one of git's in a repository's directory.
     #[must_use]
     pub fn is_of_git(&self) -> bool {
@@ -375,6 +381,9 @@ impl FromStr for LetThrough {
         }
         if is_pattern(name) && !names().any(|(entry, _)| entry == name) {
             return Err(NoName::Pattern);
+        }
+        if name == GIT_LINK {
+            return Ok(Self { name: name.to_owned(), entry: name.len() });
         }
         let entry = names().find_map(|(entry, _)| within(name, entry)).ok_or(NoName::Unknown)?;
         Ok(Self { name: name.to_owned(), entry: entry.len() })
@@ -426,7 +435,7 @@ mod tests {
             ("mise.a*.toml", Err(NoName::Pattern)),
             (".vscode/*", Err(NoName::Pattern)),
             (".cargo", Err(NoName::Unknown)),
-            (".git", Err(NoName::Unknown)),
+            (".git", Ok(".git")),
             ("a/.vscode", Err(NoName::Unknown)),
             ("src", Err(NoName::Unknown)),
             ("", Err(NoName::Form)),
@@ -451,6 +460,8 @@ mod tests {
             (".claude/commands", ".claude", true),
             (".claude", ".claude/commands", false),
             (".claude/commands-x", ".claude/commands", false),
+            (".git/hooks", ".git", true),
+            (".git", ".git/hooks", false),
             ("mise.a.toml", "mise.*.toml", true),
             ("mise.*.toml", "mise.*.toml", true),
             ("mise.*.toml", "mise.a.toml", false),

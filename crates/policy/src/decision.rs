@@ -799,7 +799,7 @@ impl Denial {
             None => class.to_string(),
             // The class is that of the whole form: nobody has looked at the address in it.
             Some(inner) if class == AddrClass::Embedded(Embedding::Nat64) => {
-                format!("NAT64 of {inner}; --nat64 judges the address inside")
+                format!("NAT64 of {inner}; --set network.nat64=true judges the address inside")
             }
             Some(inner) => format!("NAT64 of {inner}, {class}"),
         }

@@ -4,11 +4,13 @@
 //! fault in it is reported at once. A key that this version does not act on is refused, never ignored:
 //! ignoring a limit would be the worst way to honour it.
 
+use crate::effect::EffectKind;
 use crate::grammar::{Allowances, RuleSpec};
 use crate::host_port::HostPort;
 use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
 use crate::rule::{Action, Note, Origin};
+use crate::sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
 
@@ -19,12 +21,14 @@ pub(crate) mod keys;
 pub(crate) mod raw;
 pub(crate) mod reader;
 pub(crate) mod sections;
+mod settings;
 
 pub use bind::{BindError, BindSpec, PathSpec};
 pub use error::{FileError, Problem};
 pub use keys::nearest;
 use reader::{Reader, Typed};
 pub use sections::{PRESET_STAGE, stage_fault};
+pub use settings::SET;
 
 /// Bytes of a policy file or allow-list that are read at most; a larger one is refused, not cut.
 pub const MAX_FILE_BYTES: usize = 16 << 20;
@@ -82,6 +86,12 @@ pub struct PolicyFile {
     pub env: EnvSection,
     /// `[limits]`.
     pub limits: Limits,
+    /// `[effects]`.
+    pub effects: EffectsSection,
+    /// `[sandbox]`, only of a policy.
+    pub sandbox: SandboxSection,
+    /// `[audit] sync`, only of a policy: whether each line is on the disk before anything is dialed or answered.
+    pub audit_sync: Option<bool>,
     /// Where the stage works, if the file says so. Our own format does not: the stage works where the caller is.
     pub work: Option<Work>,
 }
@@ -132,22 +142,50 @@ pub struct FsSection {
     pub rw: Option<Vec<BindSpec>>,
     /// `mask`. Masks of all files add up.
     pub mask: Vec<PathSpec>,
-    /// `allow_git_config`. Of a ceiling: `false` forbids it.
-    pub allow_git_config: Option<bool>,
     /// `allow_write`: protected names, as written. Of a ceiling: those that may be let through at most.
     pub allow_write: Option<Vec<String>>,
+    /// Only a policy: `cache`.
+    pub cache: Option<Cache>,
 }
 
 /// `[network.upstream]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UpstreamSection {
-    /// `proxy`.
-    pub proxy: UpstreamUrl,
+    /// `proxy`. Only `--set` may leave it to others to say which proxy it is about.
+    pub proxy: Option<UpstreamUrl>,
     /// `auth`. Relative paths start at the file.
     pub auth: Option<AuthSpec>,
     /// `bypass`.
     pub bypass: Option<Bypass>,
+}
+
+/// `[effects]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct EffectsSection {
+    /// The kinds that a stage may declare; `None`: all.
+    pub allow: Option<Vec<EffectKind>>,
+    /// Only a policy: what happens when a stage declares more than it is granted.
+    pub on_excess: Option<OnExcess>,
+}
+
+/// `[sandbox]`: how a stage is held.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct SandboxSection {
+    /// `bridge`.
+    pub bridge: Option<Bridge>,
+    /// `loopback`.
+    pub loopback: Option<Loopback>,
+    /// `unix_sockets`.
+    pub unix_sockets: Option<UnixSockets>,
+    /// `transparent`.
+    pub transparent: Option<Transparent>,
+    /// `debuggable`: whether the stage may trace its own processes.
+    pub debuggable: Option<bool>,
+    /// `tty`.
+    pub tty: Option<Tty>,
 }
 
 /// `[env]`. No name holds `=`, nothing holds a NUL.

@@ -41,6 +41,7 @@ mod policy;
 mod port;
 pub mod preset;
 mod rule;
+mod sandbox;
 pub mod schema;
 mod stored;
 mod suffix;
@@ -71,6 +72,7 @@ pub use policy::{
 };
 pub use port::{Port, PortError, PortSet};
 pub use rule::{Action, Note, Origin, Pattern, Rule, RuleId, TlsCheck};
+pub use sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSockets};
 pub use stored::{MAX_STORED_BYTES, StoredError, StoredPolicy};
 pub use suffix::platform_of;
 pub use target::{Host, Target, TargetError};

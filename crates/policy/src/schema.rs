@@ -135,6 +135,10 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Upstream => json!({"type": "string", "pattern": "^[hH][tT][tT][pP]://[^/@]+:[0-9]+/?$"}),
         Shape::Auth => json!({"type": "string", "pattern": "^(file:.+|env:[A-Za-z_][A-Za-z0-9_]*)$"}),
         Shape::Bypass => json!({"type": "array", "items": {"type": "string", "pattern": "^[^!\\s][^\\s]*$"}}),
+        Shape::OneOf(words) => json!({"enum": words}),
+        Shape::EffectKinds => {
+            json!({"type": "array", "items": {"enum": EffectKind::ALL.map(EffectKind::token)}})
+        }
         Shape::Later => Value::Bool(false),
     })
 }

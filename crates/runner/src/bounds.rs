@@ -32,8 +32,6 @@ pub struct Bounds {
     pub rw: Option<Vec<PathBuf>>,
     /// Paths that no view, bind or working directory shows. Those that do not exist are skipped.
     pub mask: Vec<PathBuf>,
-    /// `Some(false)`: git's configuration and hooks are not given up.
-    pub allow_git_config: Option<bool>,
     /// The protected names that are let through at most, with what lies in them.
     pub allow_write: Option<Vec<LetThrough>>,
     /// The variables that may be passed or set besides the standard ones.
@@ -52,16 +50,10 @@ impl Bounds {
         }
     }
 
-    /// Whether git's configuration and hooks may be given up. A list of names speaks about them, too.
-    pub(crate) fn allows_git(&self) -> bool {
-        self.allow_git_config.unwrap_or(self.allow_write.is_none())
-    }
-
     /// Whether a protected name may be let through.
     pub(crate) fn allows_write(&self, name: &LetThrough) -> bool {
         let is_listed = |list: &Vec<LetThrough>| list.iter().any(|listed| name.is_in(listed));
-        let is_shut = name.is_of_git() && self.allow_git_config == Some(false);
-        !is_shut && self.allow_write.as_ref().is_none_or(is_listed)
+        self.allow_write.as_ref().is_none_or(is_listed)
     }
 
     /// The ceiling in a note.

@@ -78,7 +78,7 @@ fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
             let gateway = match offer.network(true) {
                 Ok(_) => Finding::held(gateway, way, "configured"),
                 Err(error) => {
-                    let costs = "programs that ignore HTTPS_PROXY reach nothing; --transparent on and --host-port are refused";
+                    let costs = "programs that ignore HTTPS_PROXY reach nothing; sandbox.transparent=on and --host-port are refused";
                     Finding::partial(gateway, way, chain(&error), costs)
                 }
             };

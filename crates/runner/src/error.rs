@@ -452,11 +452,11 @@ impl Error {
             Self::TooMany { .. } => {
                 Some("bind directories in place of what is in them; leave masks out that need none".into())
             }
-            Self::Ungranted { ceiling: Some(_), .. } => Some("--on-excess narrow runs without it".into()),
+            Self::Ungranted { ceiling: Some(_), .. } => Some("--set effects.on_excess=narrow runs without it".into()),
             Self::Ungranted { effect, path, .. } => {
                 let flag = if *effect == FS_WRITE { "--rw" } else { "--ro" };
                 let path = path.display();
-                Some(format!("{flag} {path} grants it; --on-excess narrow runs without it"))
+                Some(format!("{flag} {path} grants it; --set effects.on_excess=narrow runs without it"))
             }
             Self::RecordInside { .. } => {
                 Some("name a file outside the working directory and every --rw, or leave --audit out".into())
@@ -479,7 +479,7 @@ impl Error {
                 Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
             }
             Self::Record(exeat_audit::OpenError::NoSync { .. }) => {
-                Some("name a file: --audit FILE; or leave --audit-sync out".into())
+                Some("name a file: --audit FILE; or leave audit.sync out".into())
             }
             Self::Stream { .. } => {
                 Some("put a pipe between: `cat |` before exeat, or `| cat` after it".into())

@@ -89,7 +89,7 @@ impl Ways {
     /// Where something was demanded and is not to be had.
     pub(crate) fn new(plan: &Plan, entered: Entered) -> Result<Self, Error> {
         let demanded = match (plan.transparent, plan.host_ports.first()) {
-            (Transparent::On, _) => Some("--transparent on"),
+            (Transparent::On, _) => Some("--set sandbox.transparent=on"),
             (_, Some(_)) => Some("--host-port"),
             _ => None,
         };

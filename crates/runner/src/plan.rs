@@ -587,12 +587,13 @@ fn unix_sockets(
         UnixSockets::On if !exposed => (true, held),
         UnixSockets::On if is_bounded => {
             notes.push(
-                "the stage has no Unix sockets: below a ceiling, `--unix-sockets on` opens none".into(),
+                "the stage has no Unix sockets: below a ceiling, `--set sandbox.unix_sockets=on` opens none"
+                    .into(),
             );
             (false, held)
         }
         UnixSockets::On => {
-            let lost = "the stage can connect to sockets of the host that are in sight (--unix-sockets on)";
+            let lost = "the stage can connect to sockets of the host that are in sight (--set sandbox.unix_sockets=on)";
             notes.push(lost.into());
             let missing = match held {
                 Held::Partial { missing } => format!("{missing}; {lost}"),

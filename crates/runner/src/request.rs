@@ -9,6 +9,7 @@ use std::path::PathBuf;
 
 use exeat_audit::Source;
 use exeat_files::protected::LetThrough;
+pub use exeat_policy::{Bridge, Cache, Loopback, Transparent, Tty, UnixSockets};
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_proxy::UpstreamProxy;
 
@@ -78,9 +79,8 @@ pub struct Files {
     pub mask: Vec<PathBuf>,
     /// The package caches.
     pub cache: Cache,
-    /// Leave the git configuration and hooks of the working directory writable. Recorded in the plan.
-    pub allow_git_config: bool,
-    /// Protected names that are writable, and neither watched nor moved aside. Recorded in the plan.
+    /// Protected names that are writable, and neither watched nor moved aside; `.git`: all that git obeys in repositories.
+    /// Recorded in the plan.
     pub allow_write: Vec<LetThrough>,
     /// What the ceilings allow at most; all of them hold.
     pub bounds: Vec<Bounds>,
@@ -159,18 +159,6 @@ pub struct Bind {
     pub guest: PathBuf,
 }
 
-/// The package caches that the stage sees.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Cache {
-    /// A writable, persistent cache of exeat's own, one per working directory.
-    #[default]
-    Private,
-    /// A writable one in memory, empty at the start and gone with the run.
-    Memory,
-    /// None: clients that need a cache write to the private `/tmp`, or fail.
-    None,
-}
-
 /// One rule about the stage's environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvRule {
@@ -180,16 +168,6 @@ pub enum EnvRule {
     Set(OsString, OsString),
     /// Take it away: whatever an earlier rule or the list of passed variables says. The variables of the proxy stay.
     Remove(OsString),
-}
-
-/// How TCP in the namespace reaches the proxy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Bridge {
-    /// stage2 passes its listener to the proxy and nothing stays resident.
-    #[default]
-    Handoff,
-    /// stage2 leaves a process behind that copies each connection to the bind-mounted socket.
-    Relay,
 }
 
 /// What is held tighter than usual, or looser. The default is what a stage gets that says nothing.
@@ -203,79 +181,10 @@ pub struct Hardening {
     pub debuggable: bool,
 }
 
-/// What a stage may connect to on the loopback of its sandbox.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Loopback {
-    /// The proxy, and whatever the stage serves there itself.
-    #[default]
-    Own,
-    /// The proxy alone, and the stage cannot listen on any TCP port: a second layer, by Landlock, behind the empty network
-    /// namespace. Takes Linux 6.7.
-    Proxy,
-}
-
-/// Whether a stage has Unix sockets.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum UnixSockets {
-    /// Where no socket of the host's can be reached by its path.
-    #[default]
-    Auto,
-    /// Always. Sockets of the host's that are in sight can then be connected to. Counts as `Auto` below a ceiling.
-    On,
-    /// Never, but for connected pairs.
-    Off,
-}
-
-/// What a stage gets in the place of a terminal, from [`run`](fn@crate::run).
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Tty {
-    /// A terminal of the sandbox's own, where standard input and output both are this process's controlling terminal, and
-    /// this process is in its foreground. Otherwise as [`Tty::Off`].
-    #[default]
-    Auto,
-    /// The caller's streams as they are, in a session that has no terminal.
-    Off,
-}
-
-impl Tty {
-    /// The word of the flag.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Off => "off",
-        }
-    }
-}
-
-/// Whether the transparent gateway serves the stage's programs that do not ask the proxy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Transparent {
-    /// Where this machine allows it, and nothing in the request speaks against it.
-    #[default]
-    Auto,
-    /// Or the stage does not start.
-    On,
-    /// No.
-    Off,
-}
-
 impl Request {
     /// Whether nothing in the request speaks against the gateway.
     pub(crate) fn may_have_gateway(&self) -> bool {
         self.transparent != Transparent::Off && self.via.is_none() && self.hardening.loopback == Loopback::Own
-    }
-}
-
-impl Transparent {
-    /// The word of the flag.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::On => "on",
-            Self::Off => "off",
-        }
     }
 }
 

@@ -572,7 +572,7 @@ fn settled(interrupted: Vec<Interrupted>, found: &mut Leftovers) -> Vec<String> 
 fn told(found: &Found) -> String {
     let path = exeat_audit::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage made it, and something on the host could run or obey it";
-    let kept = if is_git(&found.path) { "; --allow-git-config has it left where it is" } else { "" };
+    let kept = if is_git(&found.path) { "; --allow-write .git has it left where it is" } else { "" };
     match &found.moved {
         Ok(new) => {
             let new = exeat_audit::escape(new.as_os_str().as_bytes(), 1024);
@@ -616,7 +616,7 @@ fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
     moved.into_iter().chain(left).chain(unlisted)
 }
 
-/// Whether it is what `--allow-git-config` leaves alone.
+/// Whether it is what `--allow-write .git` leaves alone.
 fn is_git(path: &Path) -> bool {
     protected::names().any(|(name, _)| name.starts_with(GIT) && path.ends_with(name))
         || path.ends_with(GIT_LINK)
@@ -653,7 +653,7 @@ pub(crate) fn record_full(summary: &Summary, no_space: Option<&str>) -> Option<S
         )),
         None if count == 0 => None,
         None => Some(format!(
-            "the record reached its size, and {count} connection{plural} got 503 for that: raise --audit-size if it is too small"
+            "the record reached its size, and {count} connection{plural} got 503 for that: raise limits.audit_size if it is too small"
         )),
     }
 }

@@ -211,7 +211,7 @@ fn opened_anew(input: &OwnedFd) -> io::Result<File> {
     };
     open("/dev/tty").or_else(|named| {
         open(&format!("/proc/self/fd/{}", input.as_raw_fd())).map_err(|stream| {
-            let fix = "`--tty off` gives the stage the streams as they are";
+            let fix = "`--set sandbox.tty=off` gives the stage the streams as they are";
             io::Error::other(format!("/dev/tty: {named}; standard input, opened anew: {stream}; {fix}"))
         })
     })

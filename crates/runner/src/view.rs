@@ -367,7 +367,6 @@ impl<'a> Builder<'a> {
     fn new(files: &'a Files, facts: &'a Facts<'a>) -> Result<Self, Error> {
         let mut notes = Vec::new();
         let mut kind = files.view;
-        let mut git_is_open = files.allow_git_config;
         let mut let_through = files.allow_write.clone();
         let mut limits = Vec::new();
         for bound in &files.bounds {
@@ -378,10 +377,6 @@ impl<'a> Builder<'a> {
                 ));
                 kind = widest;
             }
-            if git_is_open && !bound.allows_git() {
-                notes.push(format!("git's configuration and hooks stay protected: {} says so", bound.said()));
-                git_is_open = false;
-            }
             let_through.retain(|name| {
                 let is_allowed = bound.allows_write(name);
                 if !is_allowed {
@@ -391,6 +386,8 @@ impl<'a> Builder<'a> {
             });
             limits.push(Limit::of(bound, facts.links, &mut notes)?);
         }
+        let git_is_open = let_through.iter().any(LetThrough::is_git);
+        let_through.retain(|name| !(git_is_open && (name.is_git() || name.is_of_git())));
         let declared = files
             .declared
             .as_ref()
@@ -1007,7 +1004,7 @@ impl<'a> Builder<'a> {
         missing.retain(|it| !it.is_empty());
         self.lost.extend(missing.iter().flat_map(beyond_search));
         if self.git_is_open {
-            self.lost.push("git's configuration and hooks are writable (--allow-git-config)".into());
+            self.lost.push("git's configuration and hooks are writable (--allow-write .git)".into());
         }
         self.notes.extend(self.lost.iter().cloned());
         Ok((writable, missing))

@@ -164,7 +164,7 @@ fn landlock() -> Finding {
     match enforce::syscalls() {
         Held::Full => Finding::held(id, step, seen),
         Held::Partial { missing } => {
-            let ports = if abi < 4 { "; --loopback proxy is refused (Linux 6.7)" } else { "" };
+            let ports = if abi < 4 { "; sandbox.loopback=proxy is refused (Linux 6.7)" } else { "" };
             Finding::partial(id, step, seen, &format!("{missing}{ports}"))
         }
         Held::Absent => Finding::partial(id, step, seen, "no Landlock domain"),

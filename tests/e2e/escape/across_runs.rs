@@ -79,7 +79,7 @@ fn read_only(cx: &Cx) {
         look().exits(0).prints("end\n");
     }
     // Shown at another place beside the writable one, it is no read-only stage.
-    for words in [&["--ro", ".", "--cache", "private"][..], &["--ro", ".:/w"]] {
+    for words in [&["--ro", ".", "--set", "fs.cache=private"][..], &["--ro", ".:/w"]] {
         let words = [&["run"], words, &["--", "sh", "-c", leave]].concat();
         cx.exeat(words).run().exits(0).prints("code\n");
         look().exits(0).prints("code\nend\n");
@@ -93,7 +93,7 @@ fn cached_settings(cx: &Cx) {
     let script = format!(
         "for f in {names}; do mkdir -p $(dirname $f); echo evil >$f; done; echo data >$CARGO_HOME/data; chmod 0 $GOPATH/bin"
     );
-    cx.exeat(["run", "--ro", ".", "--cache", "private", "--", "sh", "-c", &script]).run().exits(0);
+    cx.exeat(["run", "--ro", ".", "--set", "fs.cache=private", "--", "sh", "-c", &script]).run().exits(0);
     let done = cx.sh(&[], &format!("cat {names} 2>/dev/null; cat $CARGO_HOME/data; echo end")).run();
     done.exits(0).prints("data\nend\n");
 }

@@ -54,7 +54,7 @@ fn appears(cx: &Cx) {
         let reset = "rm -rf -- * .git .exeat-quarantine";
         cx.outside(["sh", "-c", reset]).cwd(&dir).run().exits(0);
         cx.outside(["sh", "-c", before]).cwd(&dir).run().exits(0);
-        cx.exeat(["run", "--allow-git-config", "--", "sh", "-c", &script]).cwd(&dir).run().exits(0);
+        cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", &script]).cwd(&dir).run().exits(0);
         let said = works();
         let is_work_tree = at != "common";
         for word in ["configuration\n", "fsmonitor\n", "hook\n"] {

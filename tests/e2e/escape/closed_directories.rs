@@ -38,7 +38,7 @@ fn repositories(cx: &Cx) {
 
     // It is the protection that kept it out.
     cx.outside(["sh", "-c", made]).run().exits(0);
-    let open = |script: &str| cx.exeat(["run", "--allow-git-config", "--", "sh", "-c", script]).run();
+    let open = |script: &str| cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", script]).run();
     open("chmod 0311 packages").exits(0);
     open(&format!("chmod 755 packages; echo evil >{hook}")).exits(0);
     cx.outside(["cat", hook]).run().prints("evil\n");

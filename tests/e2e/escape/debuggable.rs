@@ -1,4 +1,4 @@
-//! B23: `--debuggable` lets a stage trace what it started, and nothing above it: the Landlock domain is what then keeps pid 1 and
+//! B23: `sandbox.debuggable` lets a stage trace what it started, and nothing above it: the Landlock domain is what then keeps pid 1 and
 //! the relay out of reach.
 
 use e2e::case::{Cases, Cx};
@@ -16,7 +16,7 @@ fn attack(cx: &Cx) {
            case $name in sh|probe) ;; *) echo other: $({probe} ptrace $p) $({probe} write-memory $p) $({probe} steal-fd $p);; esac
          done"
     );
-    let done = cx.exeat(["run", "--debuggable", "--", "sh", "-c", &script]).run();
+    let done = cx.exeat(["run", "--set", "sandbox.debuggable=true", "--", "sh", "-c", &script]).run();
     let said = done.exits(0).stdout();
     let lines: Vec<&str> = said.lines().collect();
     assert_eq!(lines[..2], ["ok", "ok"], "{done:?}");

@@ -24,6 +24,6 @@ fn attack(cx: &Cx) {
     done.prints("").says("submodules and linked worktrees in").says("beyond the first 32");
 
     // It is the protection that kept it out.
-    cx.exeat(["run", "--allow-git-config", "--", "sh", "-c", write]).run().exits(0);
+    cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", write]).run().exits(0);
     assert_eq!(fs::read_to_string(&hook).expect("written"), "evil\n");
 }

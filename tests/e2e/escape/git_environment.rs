@@ -49,7 +49,7 @@ fn attack(cx: &Cx) {
         fs::remove_dir_all(cx.aside("hooks")).expect("moved aside");
 
         // Where the protection is given up, it runs.
-        cx.exeat(["run", "--allow-git-config", "--", "sh", "-c", script]).env(name, &value).run().exits(0);
+        cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", script]).env(name, &value).run().exits(0);
         assert!(commit(), "{name}: git takes no hook from there, and the test shows nothing");
         fs::remove_file(&ran).expect("ran");
         fs::remove_dir_all(cx.dir().join("hooks")).expect("hooks");

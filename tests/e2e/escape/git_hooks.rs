@@ -69,7 +69,7 @@ fn elsewhere(cx: &Cx) {
     assert!(after.exits(0).stdout().ends_with("inner\nlib\nsub\n"), "{after:?}");
 
     // The same attack where the protection is given up: everything is written, and the hook runs on the host.
-    let words = ["run", "--allow-git-config", "--", "sh", "-c"];
+    let words = ["run", "--allow-write=.git", "--", "sh", "-c"];
     let writes = format!("{hook} >tools/hooks/pre-commit && chmod +x tools/hooks/pre-commit && echo wrote");
     cx.exeat(words.iter().copied().chain([writes.as_str()])).run().exits(0).prints("wrote\n");
     let ran = cx.home().join("ran");

@@ -34,7 +34,7 @@ fn links(cx: &Cx) {
         cx.outside(["sh", "-c", work]).run().exits(0);
     };
     let rewritten = || victims.iter().filter(|path| fs::read(path).expect("a file") != b"mine\n").count();
-    for (words, expected) in [(&["--allow-git-config"][..], 3), (&[], 0)] {
+    for (words, expected) in [(&["--allow-write=.git"][..], 3), (&[], 0)] {
         repository(cx);
         // The caller's own stay: one that git knows, one that it does not, and the old way to say which branch it is.
         symlink("../../excluded", cx.dir().join(".git/info/excluded")).expect("a link");
@@ -76,7 +76,7 @@ fn objects(cx: &Cx) {
         for n in $(seq 0 255); do d=$(printf %02x $n); rm -rf $d; ln -s {} $d; done",
         out.display()
     );
-    for (words, expected) in [(&["--allow-git-config"][..], true), (&[], false)] {
+    for (words, expected) in [(&["--allow-write=.git"][..], true), (&[], false)] {
         repository(cx);
         cx.outside(["git", "repack", "-adq"]).run().exits(0);
         let _ = fs::remove_dir_all(&out);
@@ -138,7 +138,7 @@ for n in range(65537): os.close(os.open(f'.git/logs/big/{n}', os.O_CREAT | os.O_
 fn remotes(cx: &Cx) {
     let ran = cx.home().join("ran");
     let dir = cx.dir().display();
-    for (words, runs) in [(&["--allow-git-config"][..], true), (&[], false)] {
+    for (words, runs) in [(&["--allow-write=.git"][..], true), (&[], false)] {
         for name in ["remotes", "branches"] {
             repository(cx);
             let made = cx.dir().join(".git").join(name);

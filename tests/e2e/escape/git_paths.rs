@@ -64,7 +64,7 @@ fn attack(cx: &Cx) {
     };
     let mut wrong = Vec::new();
     for (number, (made, evil, then)) in CASES.iter().enumerate() {
-        for (flag, is_open) in [("--quiet", false), ("--allow-git-config", true)] {
+        for (flag, is_open) in [("--quiet", false), ("--allow-write=.git", true)] {
             let name = format!("{number}-{is_open}");
             let made = format!("git init -q . && git commit -q --allow-empty -m one && {{ {made}; }}");
             fs::create_dir(cx.dir().join(&name)).expect("a directory");

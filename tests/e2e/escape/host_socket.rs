@@ -68,8 +68,15 @@ fn beside_programs(cx: &Cx) {
         assert!(GONE.iter().any(|code| done.stdout().contains(code)), "{name}: {done:?}");
         done.says("the stage gets no Unix sockets of its own").says("run.sock");
         // Word by word as for the host's own tree.
-        let words =
-            ["run", "--unix-sockets", "on", "--", cx.probe(), "unix", socket.to_str().expect("ASCII")];
+        let words = [
+            "run",
+            "--set",
+            "sandbox.unix_sockets=on",
+            "--",
+            cx.probe(),
+            "unix",
+            socket.to_str().expect("ASCII"),
+        ];
         let done = cx.exeat(words).env(name, value).run();
         assert!(!GONE.iter().any(|code| done.stdout().contains(code)), "the socket is not there: {done:?}");
     }
@@ -97,7 +104,7 @@ fn in_host_view(cx: &Cx) {
     }
 }
 
-/// `--unix-sockets`: what the view decides can be decided by word, and the word that opens is said and recorded.
+/// `sandbox.unix_sockets`: what the view decides can be decided by word, and the word that opens is said and recorded.
 fn by_word(cx: &Cx) {
     let stream = cx.home().join("word.sock");
     let _listener = UnixListener::bind(&stream).expect("a socket on the host");
@@ -105,20 +112,38 @@ fn by_word(cx: &Cx) {
     let probe = cx.probe();
     let script = format!("{probe} unix {}; {probe} socket 1 1 0", stream.display());
     let with = |view: &str, word: &str| {
-        cx.exeat(["run", "--fs", view, "--unix-sockets", word, "--", "sh", "-c", &script]).run()
+        cx.exeat([
+            "run",
+            "--fs",
+            view,
+            "--set",
+            &format!("sandbox.unix_sockets={word}"),
+            "--",
+            "sh",
+            "-c",
+            &script,
+        ])
+        .run()
     };
     assert_eq!(with("project", "off").exits(0).stdout(), "EPERM\nEPERM\n");
     assert_eq!(with("project", "on").exits(0).stdout(), "ENOENT\nok\n");
     assert_eq!(with("host", "auto").exits(0).stdout(), "EPERM\nEPERM\n");
     let open = with("host", "on");
-    open.exits(0).prints("ok\nok\n").says("--unix-sockets on");
+    open.exits(0).prints("ok\nok\n").says("--set sandbox.unix_sockets=on");
     let held = open.record().events("run_start")[0]["enforcement"]["fs"].to_string();
-    assert!(held.contains("partial") && held.contains("--unix-sockets on"), "{held}");
-    let full = ["run", "--fs", "host", "--unix-sockets", "on", "--require", "full", "--", "true"];
+    assert!(held.contains("partial") && held.contains("--set sandbox.unix_sockets=on"), "{held}");
+    let full = ["run", "--fs", "host", "--set", "sandbox.unix_sockets=on", "--require", "full", "--", "true"];
     cx.exeat(full).run().exits(125);
     let ceiling = cx.write("ceiling.toml", "schema = 1\n[network]\nallow = []\n");
-    let below =
-        ["run", "--ceiling", ceiling.to_str().expect("ASCII"), "--fs", "host", "--unix-sockets", "on"];
+    let below = [
+        "run",
+        "--ceiling",
+        ceiling.to_str().expect("ASCII"),
+        "--fs",
+        "host",
+        "--set",
+        "sandbox.unix_sockets=on",
+    ];
     let done = cx.exeat(below.iter().copied().chain(["--", "sh", "-c", &script])).run();
     assert_eq!(done.exits(0).stdout(), "EPERM\nEPERM\n");
 }

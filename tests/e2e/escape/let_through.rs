@@ -117,7 +117,7 @@ fn inside(cx: &Cx) {
     assert_eq!(read(cx, ".claude/commands/new").as_deref(), Some("stage\n"), "{done:?}");
 }
 
-/// A ceiling lets through what it lists and no more; git's names need its word on git as well. A project's file that nobody named
+/// A ceiling lets through what it lists and no more. A project's file that nobody named
 /// lets nothing through where no ceiling speaks about it.
 fn bounded(cx: &Cx) {
     make(cx, &[".vscode/tasks.json", ".envrc", ".claude/commands/old", ".claude/settings.json"]);
@@ -134,19 +134,21 @@ fn bounded(cx: &Cx) {
     ceiling("none.toml", "allow_write = []");
     ceiling("some.toml", "allow_write = [\".vscode\", \".claude\"]");
     ceiling("other.toml", "view = \"project\"");
-    ceiling("git.toml", "allow_git_config = false");
+    ceiling("git.toml", "allow_write = [\".git\"]");
 
     let done = run(&with("none.toml"));
     done.exits(0).prints("").says("`.vscode` stays protected: the ceiling `none.toml`");
     let done = run(&with("some.toml"));
     done.prints(".vscode/tasks.json\n.claude/commands/old\n").says("`.envrc` stays protected");
     run(&with("other.toml")).prints(".vscode/tasks.json\n.envrc\n.claude/commands/old\n");
-    run(&["--allow-write", ".git/config", "--ceiling", "git.toml"])
+    run(&["--allow-write", ".git/config", "--ceiling", "some.toml"])
         .prints("")
         .says("`.git/config` stays protected");
-    let done = run(&["--allow-git-config", "--ceiling", "some.toml"]);
-    done.prints("").says("git's configuration and hooks stay protected");
-    run(&["--allow-git-config", "--ceiling", "other.toml"]).prints(".git/config\n");
+    let done = run(&["--allow-write=.git", "--ceiling", "some.toml"]);
+    done.prints("").says("`.git` stays protected");
+    for name in ["other.toml", "git.toml"] {
+        run(&["--allow-write=.git", "--ceiling", name]).prints(".git/config\n");
+    }
 
     cx.write(".exeat.toml", "schema = 1\n[fs]\nallow_write = [\".vscode\", \".envrc\"]\n");
     run(&["--ceiling", "other.toml"]).prints("").says("no ceiling bounds it: fs.allow_write");

@@ -1,4 +1,4 @@
-//! `--loopback proxy`: the second layer behind the empty namespace. The stage connects to the proxy and to nothing else, by no
+//! `sandbox.loopback = "proxy"`: the second layer behind the empty namespace. The stage connects to the proxy and to nothing else, by no
 //! way of connecting, and binds no port.
 
 use e2e::case::{Cases, Cx};
@@ -26,8 +26,11 @@ fn attack(cx: &Cx) {
     };
     // Without the flag the ports are the stage's own.
     assert_eq!(with(&[]), ["ECONNREFUSED", "ECONNREFUSED", "ok", "EOPNOTSUPP"]);
-    assert_eq!(with(&["--loopback", "proxy"]), ["EACCES", "EACCES", "EACCES", "EOPNOTSUPP"]);
-    assert_eq!(with(&["--loopback", "proxy", "--socks5"]), ["EACCES", "EACCES", "EACCES", "EOPNOTSUPP"]);
+    assert_eq!(with(&["--set", "sandbox.loopback=proxy"]), ["EACCES", "EACCES", "EACCES", "EOPNOTSUPP"]);
+    assert_eq!(
+        with(&["--set", "sandbox.loopback=proxy", "--set", "network.socks5=true"]),
+        ["EACCES", "EACCES", "EACCES", "EOPNOTSUPP"]
+    );
     // On the host each of them reaches the kernel's networking.
     let script = format!("{probe} tcp 127.0.0.1:9; {probe} fast-open 127.0.0.1:9");
     let outside = cx.outside(["sh", "-c", &script]).run();

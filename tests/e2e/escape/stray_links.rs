@@ -187,7 +187,7 @@ fn files(cx: &Cx) {
         led.refused(flag, &run(&[flag, &file]));
     }
     led.refused("@FILE", &run(&["--allow", &format!("@{file}")]));
-    led.refused("--lock-file", &run(&["--locked", "--lock-file", &file, "--stage", "x"]));
+    led.refused("--locked=FILE", &run(&[&format!("--locked={file}"), "--stage", "x"]));
     // What they name.
     for effect in ["FsRead", "FsWrite"] {
         let effects = format!(r#"[{{"effect":"{effect}","path":"{dir}/out"}}]"#);

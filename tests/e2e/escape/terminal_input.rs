@@ -22,7 +22,7 @@ fn input(cx: &Cx) {
     let open = control.rest(Duration::from_millis(300)).contains("ok");
     control.wait();
     let exeat = cx.bench().bin.join("exeat").display().to_string();
-    for (flags, behind) in [("", ""), ("--tty off", ""), ("", "| cat")] {
+    for (flags, behind) in [("", ""), ("--set sandbox.tty=off", ""), ("", "| cat")] {
         let script = format!("{exeat} run --quiet {flags} -- {probe} {behind}");
         let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();
         screen.wait();
@@ -49,12 +49,13 @@ fn requests(cx: &Cx) {
     screen.wait();
 }
 
-/// No path and no descriptor leads to it. With `--tty off` the streams are it, and the same search finds it.
+/// No path and no descriptor leads to it. With `sandbox.tty=off` the streams are it, and the same search finds it.
 fn not_there(cx: &Cx) {
     let search = "for it in /proc/self/fd/* /proc/[0-9]*/fd/* /dev/pts/* /dev/tty* /dev/console; do
                     stat -L -c 'is %d:%i' \"$it\" 2>/dev/null; done; echo end; read -r word; exit 0";
     for (tty, found) in [("auto", false), ("off", true)] {
-        let mut screen = cx.exeat(["run", "--tty", tty, "--", "sh", "-c", search]).on_terminal();
+        let mut screen =
+            cx.exeat(["run", "--set", &format!("sandbox.tty={tty}"), "--", "sh", "-c", search]).on_terminal();
         let meta = std::fs::metadata(screen.name()).expect("the terminal");
         let said = screen.until("end\r\n");
         assert_eq!(said.contains(&format!("is {}:{}\r\n", meta.dev(), meta.ino())), found, "{tty}: {said}");
@@ -63,11 +64,12 @@ fn not_there(cx: &Cx) {
     }
 }
 
-/// What a stage sets is its own. With `--tty off` it is the caller's.
+/// What a stage sets is its own. With `sandbox.tty=off` it is the caller's.
 fn settings(cx: &Cx) {
     let script = "stty -echo -icanon rows 7 cols 8; stty intr ^X; echo set; read -r word; exit 0";
     for (tty, own) in [("auto", true), ("off", false)] {
-        let mut screen = cx.exeat(["run", "--tty", tty, "--", "sh", "-c", script]).on_terminal();
+        let mut screen =
+            cx.exeat(["run", "--set", &format!("sandbox.tty={tty}"), "--", "sh", "-c", script]).on_terminal();
         let before = screen.settings();
         screen.until("set\r\n");
         screen.types("\r");

@@ -40,7 +40,7 @@ fn limits(cx: &Cx) {
         assert!(done.exits(124).took < Duration::from_secs(5), "{done:?}");
         let done = sh("--timeout", "1s", "trap '' TERM; while :; do sleep 1; done");
         assert!(done.exits(124).took < Duration::from_secs(12), "{done:?}");
-        let done = sh("--output-size", "1kB", "yes | head -c 4000; exec sleep 60");
+        let done = sh("--set", "limits.output_size=1kB", "yes | head -c 4000; exec sleep 60");
         assert!(done.exits(137).took < Duration::from_secs(5), "{done:?}");
         sh("--memory", "40MB", "x=x; while :; do x=$x$x; done").exits(137).says("memory limit of 40MB");
         let told =

@@ -23,8 +23,8 @@ Rules:
 
 Exit codes:
   the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found; 124 --timeout
-  reached; 152 --cpu-time, 153 --file-size reached; 137 another limit reached, or SIGKILL (--result
-  tells which); 125 exeat could not do its part, and nothing ran; 2 bad arguments or policy.
+  reached; 152 limits.cpu_time, 153 limits.file_size reached; 137 another limit reached, or SIGKILL
+  (--result tells which); 125 exeat could not do its part, and nothing ran; 2 bad arguments or policy.
   check: 0 allowed, 1 denied, 2 bad input, 125 could not tell.
 
 Environment:
@@ -42,7 +42,7 @@ Examples:
   exeat run --result fd:3 --label job=42 -- ./stage.sh 3>result.json
 
 Exit codes: the stage's own; 128+n when it died of signal n; 126 not executable; 127 not found;
-124 --timeout reached; 152 --cpu-time reached, 153 --file-size reached; 137 another limit reached, or
+124 --timeout reached; 152 limits.cpu_time, 153 limits.file_size reached; 137 another limit reached, or
 SIGKILL (--result tells which); 125 exeat could not set the sandbox up; 2 bad arguments or policy.";
 
 pub(super) const LEARN_EXAMPLES: &str = "\

@@ -47,7 +47,7 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
         };
         let next = match flag.strip_prefix("--") {
             Some(name) => match find(&|arg| arg.get_long() == Some(name)) {
-                Some(arg) if arg.get_action().takes_values() => Next::Value,
+                Some(arg) if arg.get_action().takes_values() && !arg.is_require_equals_set() => Next::Value,
                 Some(_) => Next::Word,
                 None => Next::Unknown,
             },
@@ -122,6 +122,8 @@ mod tests {
             "exeat run -p npm -px --quiet --label x --result s false",
             "exeat --color never run --result s --tmeout 1s -- false",
             "exeat --color=never run --tmeout 1s --result s -- false",
+            "exeat run --locked --result s -- false",
+            "exeat run --locked=other.lock --result s false",
             "exeat run --strange --result s -- false",
             "exeat run --strange=1 --result s false",
             "exeat run --strange --result s false",

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use exeat_policy::{Ech, EffectKind, Mode};
+use exeat_policy::Mode;
 
 /// `FILE|fd:N`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,13 +113,6 @@ impl FromStr for ListenAt {
     }
 }
 
-pub(super) fn parse_effect_kind(text: &str) -> Result<EffectKind, String> {
-    text.parse().map_err(|error: exeat_policy::effect::EffectKindError| match error.meant() {
-        Some(meant) => format!("probably meant: {meant}"),
-        None => words(&EffectKind::ALL),
-    })
-}
-
 pub(super) fn parse_variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
         _ if text.is_empty() || text.starts_with('=') => Err("the name of the variable is empty".into()),
@@ -149,10 +142,6 @@ pub(super) fn parse_stage(text: &str) -> Result<String, String> {
 
 pub(super) fn parse_mode(text: &str) -> Result<Mode, String> {
     text.parse().map_err(|_| words(&Mode::ALL))
-}
-
-pub(super) fn parse_ech(text: &str) -> Result<Ech, String> {
-    text.parse().map_err(|_| words(&Ech::ALL))
 }
 
 pub(super) fn words(all: &[impl ToString]) -> String {

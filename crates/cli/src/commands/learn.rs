@@ -60,7 +60,7 @@ fn can_learn(args: &crate::args::RunArgs) -> Result<(), Failure> {
     if args.via.is_some() {
         return not("with --via the record is another proxy's", "exeat audit learn FILE reads that one");
     }
-    if args.locked {
+    if args.locked.is_some() {
         return not("with --locked there is nothing to learn", "leave out --locked");
     }
     if matches!(args.audit, Some(Output::Fd(_))) {

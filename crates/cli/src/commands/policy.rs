@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::sha256_hex;
 use exeat_files::protected::{self, LetThrough};
-use exeat_policy::file::{UpstreamSection, Work};
+use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, Work};
 use exeat_policy::{
     Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
     Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, schema,
@@ -294,6 +294,14 @@ fn shown(loaded: &Loaded, today: Day, out: Paint) -> String {
             let _ = writeln!(text, "  {}", printable(&variable(rule)));
         }
     }
+    let held: Vec<_> =
+        unusual_keys(&said.sandbox).chain(said.audit_sync.then_some(("audit.sync", "true"))).collect();
+    if !held.is_empty() {
+        let _ = writeln!(text, "\n{}", out.strong("sandbox"));
+        for (key, word) in held {
+            let _ = writeln!(text, "  {key} {word}");
+        }
+    }
     let limits: Vec<_> = said.limits.min(*ceiling_limits).set().collect();
     if !limits.is_empty() {
         let _ = writeln!(text, "\n{}", out.strong("limits"));
@@ -354,7 +362,6 @@ fn shown_json(loaded: &Loaded) -> Value {
             "rw": said.rw.iter().map(bind).collect::<Vec<_>>(),
             "mask": said.mask.iter().map(|path| path.to_string_lossy()).collect::<Vec<_>>(),
             "work": said.work.as_ref().map(at),
-            "allow_git_config": said.allow_git_config,
             "allow_write": said.allow_write.iter().map(LetThrough::as_str).collect::<Vec<_>>(),
             "credentials": exeat_runner::lists::credentials(),
             "protected": protected::names().map(|(name, _)| name).collect::<Vec<_>>(),
@@ -366,6 +373,10 @@ fn shown_json(loaded: &Loaded) -> Value {
             EnvRule::Remove(name) => json!({"remove": name.to_string_lossy()}),
         }).collect::<Vec<_>>(),
         "limits": limits,
+        "sandbox": unusual_keys(&said.sandbox)
+            .map(|(key, word)| (key.trim_start_matches("sandbox.").to_owned(), word.into()))
+            .collect::<serde_json::Map<_, _>>(),
+        "audit_sync": said.audit_sync,
     })
 }
 
@@ -407,15 +418,29 @@ fn files(said: &Said) -> Vec<(&'static str, String)> {
     all.extend(said.rw.iter().map(|path| ("rw", bind(path))));
     all.extend(said.mask.iter().map(|path| ("mask", path.display().to_string())));
     all.extend(said.work.as_ref().map(|work| ("work", at(work))));
-    if said.allow_git_config {
-        all.push(("git", "its configuration and hooks are writable (allow_git_config)".into()));
-    }
+    all.extend(said.cache.map(|cache| ("cache", cache.as_str().to_owned())));
     all.extend(
         said.allow_write
             .iter()
             .map(|name| ("write", format!("{name}, though it is protected (allow_write)"))),
     );
     all
+}
+
+/// Lists the keys of `[sandbox]` that are not as usual.
+fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str, &'static str)> {
+    let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, .. } = *sandbox;
+    let usual = |key, word: &'static str, is_usual: bool| (!is_usual).then_some((key, word));
+    [
+        bridge.and_then(|it| usual("sandbox.bridge", it.as_str(), it == Default::default())),
+        loopback.and_then(|it| usual("sandbox.loopback", it.as_str(), it == Default::default())),
+        unix_sockets.and_then(|it| usual("sandbox.unix_sockets", it.as_str(), it == Default::default())),
+        transparent.and_then(|it| usual("sandbox.transparent", it.as_str(), it == Default::default())),
+        debuggable.and_then(|it| usual("sandbox.debuggable", "true", !it)),
+        tty.and_then(|it| usual("sandbox.tty", it.as_str(), it == Default::default())),
+    ]
+    .into_iter()
+    .flatten()
 }
 
 /// Where the stage works, if not where the caller is.
@@ -436,9 +461,6 @@ fn bounded(bound: &Bounds) -> Vec<(&'static str, String)> {
     all.extend(bound.ro.as_ref().map(|paths| ("ro", format!("at most {}", list(paths)))));
     all.extend(bound.rw.as_ref().map(|paths| ("rw", format!("at most {}", list(paths)))));
     all.extend(bound.mask.iter().map(|path| ("mask", path.display().to_string())));
-    if bound.allow_git_config == Some(false) {
-        all.push(("git", "its configuration and hooks stay protected".into()));
-    }
     all.extend(bound.allow_write.as_ref().map(|names| {
         let names: Vec<_> = names.iter().map(LetThrough::as_str).collect();
         let names = if names.is_empty() { "nothing".into() } else { names.join(" ") };
@@ -518,6 +540,7 @@ impl Side {
 
     fn keys(&self) -> Vec<(String, String)> {
         let PolicyFile { stage, presets, rules, fs, env, limits, work, .. } = &self.file;
+        let PolicyFile { effects, sandbox, audit_sync, .. } = &self.file;
         let PolicyFile { mode, nat64, ech, socks5, host_ports, upstream, .. } = &self.file;
         let mut keys: Vec<(String, String)> = Vec::new();
         let mut put = |key: &str, value: String| keys.push((key.to_owned(), value));
@@ -536,7 +559,7 @@ impl Side {
             put("network.ech", ech.to_string());
         }
         if let Some(UpstreamSection { proxy, auth, bypass, .. }) = upstream {
-            put("network.upstream.proxy", proxy.to_string());
+            proxy.iter().for_each(|proxy| put("network.upstream.proxy", proxy.to_string()));
             let auth = auth.as_ref().map(|auth| match auth {
                 AuthSpec::File(path) => format!("file:{path}"),
                 AuthSpec::Env(name) => format!("env:{name}"),
@@ -569,8 +592,8 @@ impl Side {
         for path in &fs.mask {
             put("fs.mask", quoted(&path.to_string()));
         }
-        if let Some(yes) = fs.allow_git_config {
-            put("fs.allow_git_config", yes.to_string());
+        if let Some(cache) = fs.cache {
+            put("fs.cache", cache.as_str().into());
         }
         for name in fs.allow_write.iter().flatten() {
             put("fs.allow_write", quoted(name));
@@ -590,6 +613,17 @@ impl Side {
         }
         for (key, value) in Limits::set(limits) {
             put(&format!("limits.{key}"), value);
+        }
+        let EffectsSection { allow, on_excess, .. } = effects;
+        for kind in allow.iter().flatten() {
+            put("effects.allow", kind.to_string());
+        }
+        let on_excess = on_excess.map(|it| ("effects.on_excess", it.as_str()));
+        for (key, word) in unusual_keys(sandbox).chain(on_excess) {
+            put(key, word.into());
+        }
+        if audit_sync == &Some(true) {
+            put("audit.sync", "true".into());
         }
         keys
     }

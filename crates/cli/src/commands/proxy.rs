@@ -76,7 +76,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
         listen_socks5,
         listen_anywhere: args.listen_anywhere,
         upstream,
-        limits: loaded.limits(args.limits.into()),
+        limits: loaded.limits(),
         policy: loaded.policy,
         sources: loaded.sources,
         seen: loaded.seen,
@@ -95,7 +95,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
             }
         }),
         audit: to,
-        audit_sync: args.audit_sync,
+        audit_sync: loaded.said.audit_sync,
         signing,
         stage: args.stage.or(loaded.said.stage),
         host_env: machine.env,

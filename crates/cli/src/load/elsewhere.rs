@@ -2,7 +2,7 @@
 //! What could not be held is refused and never passed over.
 
 use super::Named;
-use crate::args::{PolicyArgs, UpstreamArgs};
+use crate::args::PolicyArgs;
 use crate::failure::Failure;
 
 /// Refuses the flags that are about hosts.
@@ -17,12 +17,9 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         policy: _,  // its hosts: `files`
         ceiling: _, // the same
         effects,
-        allow_effects: _, // only with effects
-        on_excess: _,     // the same
         mode,
-        nat64,
-        ech,
-        upstream: UpstreamArgs { upstream_proxy, upstream_auth, upstream_bypass },
+        upstream_proxy,
+        set: _, // as a file
     } = args;
     if !host_port.is_empty() {
         let why = "the other proxy's policy holds, and it would dial its own machine";
@@ -35,11 +32,7 @@ pub(super) fn flags(args: &PolicyArgs) -> Result<(), Failure> {
         ("--tls-off", !tls_off.is_empty()),
         ("--preset", !preset.is_empty()),
         ("--mode", mode.is_some()),
-        ("--nat64", *nat64),
-        ("--ech", ech.is_some()),
         ("--upstream-proxy", upstream_proxy.is_some()),
-        ("--upstream-auth", upstream_auth.is_some()),
-        ("--upstream-bypass", upstream_bypass.is_some()),
     ];
     if let Some((flag, _)) = about_hosts.into_iter().find(|(_, given)| *given) {
         return Err(Failure::input(format!(

@@ -9,7 +9,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use exeat_policy::Mode;
-use exeat_policy::file::PolicyFile;
+use exeat_policy::file::{PolicyFile, SandboxSection};
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
@@ -94,9 +94,15 @@ pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(!file.host_ports.is_empty(), false, "network.host_port") {
         file.host_ports.clear();
     }
-    // No ceiling can allow it.
-    if drop_if(file.fs.allow_git_config == Some(true), false, "fs.allow_git_config") {
-        file.fs.allow_git_config = None;
+    // No ceiling bounds these.
+    if drop_if(file.fs.cache.is_some(), false, "fs.cache") {
+        file.fs.cache = None;
+    }
+    if drop_if(file.sandbox != SandboxSection::default(), false, "sandbox") {
+        file.sandbox = SandboxSection::default();
+    }
+    if drop_if(file.effects.on_excess.is_some(), false, "effects.on_excess") {
+        file.effects.on_excess = None;
     }
     let filled = file.fs.allow_write.as_ref().is_some_and(|names| !names.is_empty());
     if drop_if(filled, speaks(|ceiling| ceiling.fs.allow_write.is_some()), "fs.allow_write") {

@@ -5,12 +5,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::lock;
 use exeat_audit::{Source, SourceRole, sha256_hex};
+use exeat_policy::file::{PolicyFile, SET};
 use exeat_policy::preset;
 use exeat_policy::{
-    Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, Origin, Policy, PolicyBuilder, Role,
-    StoredPolicy,
+    Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
+    Role, StoredPolicy,
 };
 use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
 use exeat_runner::{Bounds, Seen, today};
@@ -22,7 +22,6 @@ use super::{
     Above, INLINE, LockAt, Named, PROJECT_FILE, SITE_CEILING, STDIN, Said, USER_CEILING, from_file,
     from_preset, groups, parse, waiting,
 };
-use crate::args::Excess;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::render::{printable, shell_word};
@@ -198,6 +197,16 @@ impl<'a> Reading<'a> {
         Ok(Named { file, base, shown, weak: false })
     }
 
+    /// `--set`: the keys of a policy file, which count before those of files.
+    pub(super) fn settings(&self, settings: &[String]) -> Result<Option<Named>, Failure> {
+        if settings.is_empty() {
+            return Ok(None);
+        }
+        let file = PolicyFile::parse_settings(settings, &|| preset::names().collect()).map_err(from_file)?;
+        let base = self.machine.base.clone();
+        Ok(Some(Named { file, base, shown: SET.to_owned(), weak: false }))
+    }
+
     fn file_seen(&mut self, path: &Path, role: FileRole) -> Result<Named, Failure> {
         let (text, base, shown) = read_policy(path, self.machine)?;
         let file = parse(&text, &shown, role)?;
@@ -212,7 +221,7 @@ impl<'a> Reading<'a> {
         at: &LockAt,
         of_file: Option<&str>,
     ) -> Result<(String, PolicyBuilder), Failure> {
-        let path = at.file.as_deref().unwrap_or(Path::new(lock::FILE));
+        let path = at.file.as_path();
         let shown = path.display().to_string();
         let stage = at.stage.as_deref().or(of_file);
         self.look(path);
@@ -359,7 +368,7 @@ impl<'a> Reading<'a> {
     pub(super) fn excess(
         &mut self,
         policy: &Policy,
-        on_excess: Excess,
+        on_excess: OnExcess,
         effects: &EffectSet,
     ) -> Result<(), Failure> {
         if effects.has(EffectKind::Network) {
@@ -382,7 +391,7 @@ impl<'a> Reading<'a> {
             (format!("{}: `{target}`: {by}", excess.rule.origin), excess)
         });
         let said: Vec<_> = said.collect();
-        if on_excess == Excess::Narrow {
+        if on_excess == OnExcess::Narrow {
             self.notes.extend(said.into_iter().map(|(said, _)| format!("left out: {said}")));
             return Ok(());
         }
@@ -395,9 +404,9 @@ impl<'a> Reading<'a> {
         let grants = excess.missing_in.is_some_and(|layer| layer.role() == Role::Grants);
         Err(failure.hint(if grants {
             let rule = format!("{}:{}", excess.rule.pattern, excess.ports);
-            format!("--allow {} grants it; --on-excess narrow runs without it", shell_word(&rule))
+            format!("--allow {} grants it; --set effects.on_excess=narrow runs without it", shell_word(&rule))
         } else {
-            "--on-excess narrow runs without it".into()
+            "--set effects.on_excess=narrow runs without it".into()
         }))
     }
 }

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-use exeat_policy::file::UpstreamSection;
-use exeat_policy::{Action, AuthSpec, Bypass, BypassError, Policy, UpstreamFault, UpstreamUrl};
+use exeat_policy::file::{SET, UpstreamSection};
+use exeat_policy::{Action, AuthSpec, Bypass, Policy, UpstreamFault, UpstreamUrl};
 use exeat_runner::{Credentials, UpstreamProxy, check_ceilings, credentials_in, credentials_of, today};
 
 use super::{Named, place_error};
-use crate::args::UpstreamArgs;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::render::printable;
@@ -103,7 +102,13 @@ impl NextHop {
         policy.rules().iter().filter(|rule| rule.action == Action::Deny && rule.pattern.net().is_some())
     }
 
-    fn of(section: &UpstreamSection, base: &Path, shown: &str, machine: &Machine) -> Result<Self, Failure> {
+    fn of(
+        url: UpstreamUrl,
+        section: &UpstreamSection,
+        base: &Path,
+        shown: &str,
+        machine: &Machine,
+    ) -> Result<Self, Failure> {
         let auth = match &section.auth {
             None => None,
             Some(spec) => Some(
@@ -111,7 +116,7 @@ impl NextHop {
                     .map_err(|error| place_error(&format!("{shown}: network.upstream.auth"), error))?,
             ),
         };
-        Ok(Self { url: section.proxy.clone(), bypass: section.bypass.clone(), auth })
+        Ok(Self { url, bypass: section.bypass.clone(), auth })
     }
 
     /// Whether this is what a ceiling says, as far as it says something.
@@ -135,9 +140,10 @@ fn place(spec: &AuthSpec, base: &Path, machine: &Machine) -> Result<Auth, crate:
     })
 }
 
-/// The next hop, and lines about how it was found.
+/// The next hop, and lines about how it was found. `flag`: `--upstream-proxy`; `set`: the section that `--set` makes.
 pub(super) fn next_hop(
-    args: &UpstreamArgs,
+    flag: Option<&str>,
+    set: Option<&UpstreamSection>,
     files: &[Named],
     ceilings: &[Named],
     machine: &Machine,
@@ -145,30 +151,32 @@ pub(super) fn next_hop(
 ) -> Result<Option<NextHop>, Failure> {
     let bound = agreed(ceilings, machine)?;
     let filed = agreed(files, machine)?;
-    let wanted = match args.upstream_proxy.as_deref() {
-        Some("none") => {
-            if args.upstream_auth.is_some() || args.upstream_bypass.is_some() {
+    let bare = |url| NextHop { url, bypass: None, auth: None };
+    let with_set = |hop| with_set(hop, set, machine).map(Wanted::Hop);
+    let wanted = match (flag, set.and_then(|set| set.proxy.clone())) {
+        (Some("none"), _) => {
+            if set.is_some() {
                 return Err(Failure::input("`--upstream-proxy none` has no credentials and no exceptions"));
             }
             Wanted::None
         }
-        Some("env") => match from_variables(machine, notes)? {
-            Some(hop) => Wanted::Hop(with_flags(hop, args, machine)?),
+        (Some("env"), _) => match from_variables(machine, notes)? {
+            Some(hop) => with_set(hop)?,
             None => Wanted::None,
         },
         // What a file says of another proxy is not for this one, its credentials least of all.
-        Some(url) => {
-            let url = parsed(url).map_err(|fault| refused("--upstream-proxy", &fault))?;
-            Wanted::Hop(with_flags(NextHop { url, bypass: None, auth: None }, args, machine)?)
-        }
-        None => match filed.map(|(hop, _)| hop).or_else(|| bound.as_ref().map(|(hop, _)| hop.clone())) {
-            Some(hop) => Wanted::Hop(with_flags(hop, args, machine)?),
-            None if args.upstream_auth.is_some() || args.upstream_bypass.is_some() => {
-                return Err(Failure::input("there is no upstream proxy that this is about")
-                    .hint("--upstream-proxy http://HOST:PORT, or env"));
+        (Some(url), _) => with_set(bare(parsed(url).map_err(|fault| refused("--upstream-proxy", &fault))?))?,
+        (None, Some(url)) => with_set(bare(url))?,
+        (None, None) => {
+            match filed.map(|(hop, _)| hop).or_else(|| bound.as_ref().map(|(hop, _)| hop.clone())) {
+                Some(hop) => with_set(hop)?,
+                None if set.is_some() => {
+                    return Err(Failure::input("there is no upstream proxy that this is about")
+                        .hint("--upstream-proxy http://HOST:PORT, or env"));
+                }
+                None => Wanted::Nothing,
             }
-            None => Wanted::Nothing,
-        },
+        }
     };
     match (wanted, bound) {
         (Wanted::Hop(hop), None) => Ok(Some(hop)),
@@ -197,7 +205,8 @@ fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)
     let mut found: Option<(NextHop, String)> = None;
     for Named { file, base, shown, .. } in files {
         let Some(section) = &file.upstream else { continue };
-        let hop = NextHop::of(section, base, shown, machine)?;
+        let Some(url) = section.proxy.clone() else { continue };
+        let hop = NextHop::of(url, section, base, shown, machine)?;
         match &found {
             Some((known, first)) if *known != hop => {
                 return Err(Failure::input(format!(
@@ -211,33 +220,11 @@ fn agreed(files: &[Named], machine: &Machine) -> Result<Option<(NextHop, String)
     Ok(found)
 }
 
-/// Each flag takes the place of its key.
-fn with_flags(hop: NextHop, args: &UpstreamArgs, machine: &Machine) -> Result<NextHop, Failure> {
-    let mut hop = hop;
-    if let Some(text) = &args.upstream_auth {
-        let spec: AuthSpec =
-            text.parse().map_err(|error| Failure::input("`--upstream-auth`").because(error))?;
-        let auth =
-            place(&spec, &machine.base, machine).map_err(|error| place_error("--upstream-auth", error))?;
-        hop.auth = Some(auth);
-    }
-    if let Some(text) = &args.upstream_bypass {
-        let mut bypass = Bypass::default();
-        bypass.add_list(text).map_err(|error| {
-            let meant = match &error {
-                BypassError::Rule(error) => error.meant().map(|meant| format!("probably meant: {meant}")),
-                BypassError::All => Some("--upstream-proxy none".to_owned()),
-                _ => None,
-            };
-            let failure = Failure::input("`--upstream-bypass`").because(error);
-            match meant {
-                Some(meant) => failure.hint(meant),
-                None => failure,
-            }
-        })?;
-        hop.bypass = Some(bypass);
-    }
-    Ok(hop)
+/// Adds what `--set` says to a proxy that another place names.
+fn with_set(hop: NextHop, set: Option<&UpstreamSection>, machine: &Machine) -> Result<NextHop, Failure> {
+    let Some(set) = set else { return Ok(hop) };
+    let said = NextHop::of(hop.url.clone(), set, &machine.base, SET, machine)?;
+    Ok(NextHop { auth: said.auth.or(hop.auth), bypass: said.bypass.or(hop.bypass), ..hop })
 }
 
 fn parsed(url: &str) -> Result<UpstreamUrl, UpstreamFault> {
@@ -249,7 +236,7 @@ fn refused(what: &str, fault: &UpstreamFault) -> Failure {
     let failure = Failure::input(format!("`{what}`: {fault}"));
     match fault {
         UpstreamFault::Userinfo => failure
-            .hint("--upstream-auth file:PATH or env:NAME says where they are; here others could read them"),
+            .hint("--set network.upstream.auth=file:PATH or env:NAME says where they are; here others could read them"),
         UpstreamFault::Shape | UpstreamFault::NoPort => {
             failure.hint(format!("{what} http://proxy.example:3128"))
         }
@@ -280,7 +267,7 @@ fn from_variables(machine: &Machine, notes: &mut Vec<String>) -> Result<Option<N
             }
             Err(error) => {
                 let failure = Failure::input(format!("`{list}`")).because(error);
-                return Err(failure.hint("--upstream-bypass LIST takes its place"));
+                return Err(failure.hint("--set network.upstream.bypass=[...] takes its place"));
             }
         },
     };

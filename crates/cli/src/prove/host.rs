@@ -217,7 +217,8 @@ impl Host {
     /// `exeat run ... -- exeat prove-inside`, as anybody would start it, with a way out that one attempt misuses.
     fn run(&self, way: Way<'_>, name: &str) -> Command {
         let mut run = self.program(&self.exe);
-        run.args(["run", "--quiet", "--cache", "none", "--bridge", way.bridge, "--timeout", "55s"]);
+        run.args(["run", "--quiet", "--set", "fs.cache=none", "--timeout", "55s"]);
+        run.arg("--set").arg(format!("sandbox.bridge={}", way.bridge));
         if let Some(view) = way.view {
             run.args(["--fs", view]);
         }

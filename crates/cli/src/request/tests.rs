@@ -173,22 +173,35 @@ fn what_holds_for_all_rules() {
         ("--policy enforce.toml --mode report", Mode::Report, false, Ech::Record),
         ("--policy more.toml", Mode::Enforce, true, Ech::Refuse),
         ("--policy more.toml --policy enforce.toml", Mode::Enforce, true, Ech::Refuse),
-        ("--policy more.toml --ech record", Mode::Enforce, true, Ech::Record),
-        ("--nat64 --ech refuse", Mode::Enforce, true, Ech::Refuse),
-        ("--policy report.toml --nat64 --ceiling open.toml", Mode::Report, true, Ech::Record),
+        ("--policy more.toml --set network.ech=record", Mode::Enforce, true, Ech::Record),
+        ("--set network.nat64=true --set network.ech=refuse", Mode::Enforce, true, Ech::Refuse),
+        (
+            "--policy report.toml --set network.nat64=true --ceiling open.toml",
+            Mode::Report,
+            true,
+            Ech::Record,
+        ),
         // A ceiling grants nothing.
         ("--ceiling open.toml", Mode::Enforce, false, Ech::Record),
         ("--ceiling no-report.toml --ceiling no-nat64.toml", Mode::Enforce, false, Ech::Record),
         ("--ceiling no-report.toml --policy report.toml --mode enforce", Mode::Enforce, false, Ech::Record),
         ("--ceiling no-ech.toml", Mode::Enforce, false, Ech::Refuse),
-        ("--ceiling no-ech.toml --ceiling open.toml --ech record", Mode::Enforce, false, Ech::Refuse),
+        (
+            "--ceiling no-ech.toml --ceiling open.toml --set network.ech=record",
+            Mode::Enforce,
+            false,
+            Ech::Refuse,
+        ),
     ] {
         let request = place.request(&words.split_whitespace().collect::<Vec<_>>());
         assert_eq!(request.policy.terms(), Terms { mode, nat64, ech }, "{words}");
     }
     let socks5 = |words: &[&str]| place.request(words).socks5;
     assert!(!socks5(&[]) && !socks5(&["--policy", "enforce.toml"]));
-    assert!(socks5(&["--socks5"]) && socks5(&["--policy", "more.toml", "--policy", "enforce.toml"]));
+    assert!(
+        socks5(&["--set", "network.socks5=true"])
+            && socks5(&["--policy", "more.toml", "--policy", "enforce.toml"])
+    );
 
     insta::assert_snapshot!(place.report(&["--mode", "report", "--ceiling", "no-report.toml"]), @r"
     exeat: error: report mode is forbidden by the ceiling no-report.toml
@@ -203,7 +216,11 @@ fn what_holds_for_all_rules() {
         place.report(&["--policy", "more.toml", "--ceiling", "no-nat64.toml"]),
         "exeat: error: more.toml: nat64 is forbidden by the ceiling no-nat64.toml\n"
     );
-    assert!(place.report(&["--nat64", "--ceiling", "no-nat64.toml"]).contains("error: nat64 is forbidden"));
+    assert!(
+        place
+            .report(&["--set", "network.nat64=true", "--ceiling", "no-nat64.toml"])
+            .contains("--set: nat64 is forbidden")
+    );
 }
 
 /// The project's own file is a stranger's word: it switches nothing on of which no ceiling speaks.
@@ -238,8 +255,18 @@ fn limits_of_connections() {
     };
     assert_eq!(limits(&[]), (None, None));
     assert_eq!(limits(&["--policy", "policy.toml"]), (Some(512), Some(64)));
-    assert_eq!(limits(&["--policy", "policy.toml", "--connections", "600"]), (Some(600), Some(64)));
-    let within = ["--ceiling", "ceiling.toml", "--connections", "600", "--connections-per-host", "7"];
+    assert_eq!(
+        limits(&["--policy", "policy.toml", "--set", "limits.connections=600"]),
+        (Some(600), Some(64))
+    );
+    let within = [
+        "--ceiling",
+        "ceiling.toml",
+        "--set",
+        "limits.connections=600",
+        "--set",
+        "limits.connections_per_host=7",
+    ];
     assert_eq!(limits(&within), (Some(100), Some(7)));
 }
 
@@ -444,11 +471,11 @@ fn no_command_and_how_it_is_done() {
 #[test]
 fn a_file_may_open_gits_configuration() {
     let place = Place::new();
-    place.file("open.toml", "[fs]\nallow_git_config = true\n");
-    place.file("shut.toml", "[fs]\nallow_git_config = false\n");
-    assert!(place.request(&["--policy", "open.toml"]).files.allow_git_config);
-    assert!(!place.request(&["--policy", "shut.toml"]).files.allow_git_config);
-    assert!(place.request(&["--policy", "shut.toml", "--allow-git-config"]).files.allow_git_config);
+    place.file("open.toml", "[fs]\nallow_write = [\".git\"]\n");
+    let is_open =
+        |words: &[&str]| place.request(words).files.allow_write.iter().any(exeat_runner::LetThrough::is_git);
+    assert!(is_open(&["--policy", "open.toml"]) && is_open(&["--allow-write", ".git"]));
+    assert!(is_open(&["--set", "fs.allow_write=[\".git\"]"]) && !is_open(&[]));
 }
 
 /// B12: names that are let through, of flags and of files; one that the table does not cover is refused, with the place.
@@ -472,18 +499,19 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
     place.file(
         ".exeat.toml",
         "stage = \"s\"\n[network]\nallow = [\"a.example\"]\n[fs]\nview = \"host\"\nro = [\"~/.ssh\"]\nrw = [\"~/.bashrc\"]\n\
-         mask = [\"m\"]\nallow_git_config = true\nallow_write = [\".vscode\"]\n[env]\npass = [\"TOKEN\"]\nset = { A = \"b\" }\n[limits]\npids = 9\n",
+         mask = [\"m\"]\nallow_write = [\".vscode\"]\ncache = \"none\"\n[env]\npass = [\"TOKEN\"]\nset = { A = \"b\" }\n[limits]\npids = 9\n[sandbox]\ntty = \"off\"\n[effects]\non_excess = \"narrow\"\n",
     );
     place.file("hosts.toml", "[network]\nallow = [\"a.example\"]\n");
     let asked = place.asked(&["--ceiling", "hosts.toml"]);
     let files = &asked.request.files;
     assert_eq!((files.view, files.ro.len(), files.rw.len(), files.mask.len()), (View::Project, 0, 0, 1));
-    assert!(!files.allow_git_config && files.allow_write.is_empty() && asked.request.env.is_empty());
+    assert!(files.cache == Cache::Private && asked.request.tty == Tty::Auto);
+    assert!(files.allow_write.is_empty() && asked.request.env.is_empty());
     assert_eq!((asked.request.stage.as_deref(), asked.request.limits.pids), (Some("s"), Some(9)));
     assert_eq!(
         asked.notes[1],
-        ".exeat.toml: left out, because no ceiling bounds it: fs.view, fs.ro, fs.rw, fs.allow_git_config, \
-         fs.allow_write, env.pass, env.set; --policy .exeat.toml uses all of it"
+        ".exeat.toml: left out, because no ceiling bounds it: fs.view, fs.ro, fs.rw, fs.cache, sandbox, \
+         effects.on_excess, fs.allow_write, env.pass, env.set; --policy .exeat.toml uses all of it"
     );
     // Each list on its own.
     place.file("more.toml", "[network]\nallow = [\"a.example\"]\n[fs]\nrw = [\"/srv\"]\n[env]\npass = []\n");
@@ -579,4 +607,72 @@ fn a_variable_that_sends_a_client_elsewhere_is_named_when_it_is_not_passed() {
         let notes = notes(words, is_set);
         assert!(!notes.iter().any(|note| note.contains("ANTHROPIC_BASE_URL")), "{words:?}: {notes:?}");
     }
+}
+
+/// `--set` adds up with files, and counts before them where one of them has to; a flag of its own counts before it, and ceilings do
+/// in any case.
+#[test]
+fn keys_are_set_as_in_a_file_that_counts_first() {
+    let place = Place::new();
+    place.file(
+        "p.toml",
+        "stage = \"file\"\n[network]\nallow = [\"a.example\"]\nsocks5 = true\n[fs]\nview = \"host\"\nro = [\"/a\"]\n\
+         [env]\nset = { A = \"file\" }\n[limits]\npids = 3\nopen_files = 30\n[sandbox]\nbridge = \"relay\"\ntty = \"off\"\n",
+    );
+    place.file("c.toml", "[network]\nallow = [\"a.example\"]\n[limits]\nopen_files = 40\n");
+    let words = [
+        "--policy",
+        "p.toml",
+        "--set",
+        "stage=set",
+        "--set",
+        "network.allow=[\"b.example\"]",
+        "--set",
+        "network.socks5=false",
+        "--set",
+        "fs.view=minimal",
+        "--set",
+        "fs.ro=[\"b\"]",
+        "--set",
+        "env.set.A=set",
+        "--set",
+        "limits.pids=9",
+        "--set",
+        "limits.open_files=50",
+        "--set",
+        "sandbox.bridge=handoff",
+        "--set",
+        "audit.sync=true",
+    ];
+    let request = place.request(&words);
+    assert_eq!(rules(&request), ["a.example:443 p.toml:3", "b.example:443 --set"]);
+    assert_eq!((request.stage.as_deref(), request.socks5, request.audit_sync), (Some("set"), false, true));
+    assert_eq!((request.files.view, request.bridge, request.tty), (View::Minimal, Bridge::Handoff, Tty::Off));
+    let shown: Vec<_> = request.files.ro.iter().map(|bind| bind.host.clone()).collect();
+    assert_eq!(shown, [PathBuf::from("/a"), place.0.join("b")]);
+    assert_eq!(request.env.last(), Some(&EnvRule::Set("A".into(), "set".into())));
+    assert_eq!((request.limits.pids, request.limits.open_files), (Some(9), Some(50)));
+
+    let named = place.request(&[&words[..], &["--stage", "flag", "--fs", "project", "--pids", "7"]].concat());
+    assert_eq!((named.stage.as_deref(), named.files.view), (Some("flag"), View::Project));
+    assert_eq!(named.limits.pids, Some(7));
+    let under = place.request(&[&words[..], &["--ceiling", "c.toml"]].concat());
+    assert_eq!(under.limits.open_files, Some(40));
+    let target = exeat_policy::Target::parse(b"b.example:443").unwrap();
+    assert!(under.policy.admit(target, exeat_policy::Day::from_unix(0)).is_err());
+
+    // What says nothing of hosts is no grant, so that effects alone stay one.
+    let effects = r#"[{"effect": "NetworkHosts", "hosts": ["a.example"]}]"#;
+    assert!(!place.request(&["--effects", effects, "--set", "network.ech=refuse"]).policy.is_empty());
+    insta::assert_snapshot!(place.report(&["--set", "limits.pids=9", "--set", "network.nat65=true"]), @r"
+    exeat: error: --set:2:9: there is no key `nat65` in `[network]`
+      2 | network.nat65=true
+        |         ^^^^^
+        = probably meant: nat64
+    ");
+    let said = place.report(&["--set", "fs.allow_write=[\"src\"]"]);
+    assert!(
+        said.starts_with("exeat: error: --set: fs.allow_write: `src`: no protected name is that"),
+        "{said}"
+    );
 }

@@ -2,6 +2,7 @@
 //! this table.
 
 use crate::escape::visible;
+use crate::sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSockets};
 
 use super::FileRole;
 
@@ -78,6 +79,10 @@ pub(crate) enum Shape {
     Auth,
     /// Hosts that are reached directly.
     Bypass,
+    /// One of these words.
+    OneOf(&'static [&'static str]),
+    /// Kinds of effects.
+    EffectKinds,
     /// Known and not supported by this version.
     Later,
 }
@@ -106,6 +111,9 @@ pub(crate) const KEYS: &[Key] = &[
     key("", "fs", Shape::Table, "which files"),
     key("", "env", Shape::Table, "which variables"),
     key("", "limits", Shape::Table, "how much"),
+    key("", "effects", Shape::Table, "what is made of the effects that a stage declares"),
+    policy("", "sandbox", Shape::Table, "how the stage is held"),
+    policy("", "audit", Shape::Table, "how the record is written"),
     policy(
         "network",
         "mode",
@@ -171,8 +179,13 @@ pub(crate) const KEYS: &[Key] = &[
     key("fs", "ro", Shape::Binds, "shown read-only"),
     key("fs", "rw", Shape::Binds, "shown writable"),
     key("fs", "mask", Shape::Paths, "hidden"),
-    key("fs", "allow_git_config", Shape::Flag, "leaves git's hooks and configuration writable"),
-    key("fs", "allow_write", Shape::Protected, "protected names that are left writable"),
+    key(
+        "fs",
+        "allow_write",
+        Shape::Protected,
+        "protected names that are left writable; .git: git's hooks and configuration",
+    ),
+    policy("fs", "cache", Shape::OneOf(Cache::WORDS), "where package managers keep what they download"),
     key("env", "pass", Shape::Names, "variables of the caller that are passed on"),
     policy("env", "set", Shape::Variables, "variables that are set"),
     key("limits", "timeout", Shape::Span, "wall time of the run"),
@@ -186,6 +199,30 @@ pub(crate) const KEYS: &[Key] = &[
     key("limits", "connections", Shape::Connections, "connections at one time"),
     key("limits", "connections_per_host", Shape::Connections, "connections to one host at one time"),
     key("limits", "audit_size", Shape::Size, "the record of the run, 1 MiB at least"),
+    key("effects", "allow", Shape::EffectKinds, "the kinds of effects that a stage may declare"),
+    policy(
+        "effects",
+        "on_excess",
+        Shape::OneOf(OnExcess::WORDS),
+        "whether a stage that declares more than it is granted is refused, or runs with what is granted",
+    ),
+    policy("sandbox", "bridge", Shape::OneOf(Bridge::WORDS), "how connections reach the proxy"),
+    policy(
+        "sandbox",
+        "loopback",
+        Shape::OneOf(Loopback::WORDS),
+        "proxy: the stage connects to nothing else on its loopback and binds no port",
+    ),
+    policy("sandbox", "unix_sockets", Shape::OneOf(UnixSockets::WORDS), "whether the stage has Unix sockets"),
+    policy(
+        "sandbox",
+        "transparent",
+        Shape::OneOf(Transparent::WORDS),
+        "whether programs that ignore the proxy variables are served",
+    ),
+    policy("sandbox", "debuggable", Shape::Flag, "lets the stage trace its own processes"),
+    policy("sandbox", "tty", Shape::OneOf(Tty::WORDS), "whether the stage has a terminal of its own"),
+    policy("audit", "sync", Shape::Flag, "has each line on the disk before anything is dialed or answered"),
 ];
 
 /// The keys of a published isolation policy: see [`isolation`](super::isolation).
@@ -201,9 +238,11 @@ pub(super) const ISOLATION: &[Key] = &[
 
 /// Words for our keys that other programs and earlier thoughts use.
 const OTHER_WORDS: &[(&str, &str)] = &[
-    ("effects", "--effects FILE, on the command line"),
     ("ceiling", "--ceiling FILE, on the command line"),
     ("ceilings", "--ceiling FILE, on the command line"),
+    ("allow_git_config", "fs.allow_write = [\".git\"]"),
+    ("audit_sync", "audit.sync"),
+    ("allow_effects", "effects.allow"),
     ("net", "network"),
     ("mem", "limits.memory"),
     ("ro_binds", "fs.ro"),

@@ -73,11 +73,17 @@ pub(crate) fn toml(text: &str) -> Result<Node, Vec<Fault>> {
         let at = table.span();
         return Ok(Node { at, value: toml_table(table.into_inner()) });
     }
-    let all = errors.into_iter().map(|error| {
-        let message = error.message().lines().collect::<Vec<_>>().join(", ");
-        (error.span().unwrap_or(0..0), message, None)
-    });
-    Err(all.collect())
+    Err(errors.iter().map(toml_fault).collect())
+}
+
+/// A TOML value by itself.
+pub(crate) fn toml_value(text: &str) -> Result<Node, Vec<Fault>> {
+    DeValue::parse(text).map(toml_node).map_err(|error| vec![toml_fault(&error)])
+}
+
+fn toml_fault(error: &toml::de::Error) -> Fault {
+    let message = error.message().lines().collect::<Vec<_>>().join(", ");
+    (error.span().unwrap_or(0..0), message, None)
 }
 
 fn toml_table(table: DeTable<'_>) -> Value {

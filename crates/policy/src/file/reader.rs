@@ -27,6 +27,8 @@ pub(crate) struct Reader<'a> {
     /// The offset of each line break, so that the line of a rule is a search and not a scan.
     breaks: Vec<usize>,
     faults: Vec<Fault>,
+    /// The text was typed as values of `--set`.
+    pub(super) is_set: bool,
     /// Parts of the text that no message shows.
     hidden: Vec<Range<usize>>,
 }
@@ -43,6 +45,7 @@ impl<'a> Reader<'a> {
             presets: &Vec::new,
             breaks,
             faults: Vec::new(),
+            is_set: false,
             hidden: Vec::new(),
         }
     }
@@ -63,7 +66,10 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn origin(&self, at: usize) -> Origin {
-        Origin::File { path: self.path.to_owned(), line: self.line(at) }
+        match self.is_set {
+            true => Origin::Flag { flag: self.path.to_owned() },
+            false => Origin::File { path: self.path.to_owned(), line: self.line(at) },
+        }
     }
 
     pub(crate) fn fits(&mut self) -> bool {

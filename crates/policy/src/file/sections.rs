@@ -4,6 +4,7 @@ use std::ops::{Range, RangeInclusive};
 use std::str::FromStr;
 
 use crate::day::Day;
+use crate::effect::EffectKind;
 use crate::escape::visible;
 use crate::grammar::Allowances;
 use crate::host_port::HostPort;
@@ -12,6 +13,7 @@ use crate::limits::{
 };
 use crate::port::Port;
 use crate::rule::{Action, Note, TlsCheck};
+use crate::sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
 
@@ -19,7 +21,10 @@ use super::bind::{BindError, BindSpec};
 use super::keys::{KEYS, nearest};
 use super::raw::{Entry, Node, Value};
 use super::reader::{Reader, rule_meant};
-use super::{EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, UpstreamSection, View};
+use super::{
+    EffectsSection, EnvSection, FileRole, FsSection, PolicyFile, SCHEMA, SandboxSection, UpstreamSection,
+    View,
+};
 
 /// Characters of a stage's name: it stands in every record.
 pub(crate) const MAX_STAGE: usize = 128;
@@ -64,6 +69,13 @@ impl Reader<'_> {
                 "fs" => self.fs(entry.node, &mut file.fs),
                 "env" => self.env(entry.node, &mut file.env),
                 "limits" => self.limits(entry.node, &mut file.limits),
+                "effects" => self.effects(entry.node, &mut file.effects),
+                "sandbox" => self.sandbox(entry.node, &mut file.sandbox),
+                "audit" => {
+                    for entry in self.table(KEYS, "audit", entry.node) {
+                        file.audit_sync = self.flag(&entry);
+                    }
+                }
                 _ => {}
             }
         }
@@ -205,10 +217,10 @@ impl Reader<'_> {
                 _ => {}
             }
         }
-        if !named {
+        if !named && !self.is_set {
             self.fault(key_at, "`[network.upstream]` has `proxy`", None);
         }
-        Some(UpstreamSection { proxy: proxy?, auth, bypass })
+        Some(UpstreamSection { proxy, auth, bypass })
     }
 
     fn hidden<T, E: std::fmt::Display>(&mut self, at: Range<usize>, parsed: Result<T, E>) -> Option<T> {
@@ -329,13 +341,60 @@ impl Reader<'_> {
                 "ro" => fs.ro = Some(self.binds(entry)),
                 "rw" => fs.rw = Some(self.binds(entry)),
                 "mask" => fs.mask = self.paths(entry).into_iter().map(|(path, _)| path).collect(),
-                "allow_git_config" => fs.allow_git_config = self.flag(&entry),
+                "cache" => fs.cache = self.choice(entry, Cache::ALL, Cache::WORDS),
                 "allow_write" => {
                     fs.allow_write = Some(self.strings(entry).into_iter().map(|(name, _)| name).collect());
                 }
                 _ => {}
             }
         }
+    }
+
+    fn effects(&mut self, node: Node, effects: &mut EffectsSection) {
+        if let Value::Array(_) | Value::Str(_) = node.value {
+            let meant = Some("--effects FILE, on the command line".to_owned());
+            return self.wrong(node.at, "`effects` is a table", &node.value, meant);
+        }
+        for entry in self.table(KEYS, "effects", node) {
+            match entry.key.as_str() {
+                "allow" => {
+                    let mut kinds = Vec::new();
+                    for (text, at) in self.strings(entry) {
+                        match text.parse::<EffectKind>() {
+                            Ok(kind) => kinds.push(kind),
+                            Err(error) => {
+                                let meant = error.meant().map(|kind| quoted(kind.token()));
+                                self.fault(at, error.to_string(), meant);
+                            }
+                        }
+                    }
+                    effects.allow = Some(kinds);
+                }
+                _ => effects.on_excess = self.choice(entry, OnExcess::ALL, OnExcess::WORDS),
+            }
+        }
+    }
+
+    fn sandbox(&mut self, node: Node, sandbox: &mut SandboxSection) {
+        for entry in self.table(KEYS, "sandbox", node) {
+            match entry.key.as_str() {
+                "bridge" => sandbox.bridge = self.choice(entry, Bridge::ALL, Bridge::WORDS),
+                "loopback" => sandbox.loopback = self.choice(entry, Loopback::ALL, Loopback::WORDS),
+                "unix_sockets" => {
+                    sandbox.unix_sockets = self.choice(entry, UnixSockets::ALL, UnixSockets::WORDS);
+                }
+                "transparent" => {
+                    sandbox.transparent = self.choice(entry, Transparent::ALL, Transparent::WORDS);
+                }
+                "tty" => sandbox.tty = self.choice(entry, Tty::ALL, Tty::WORDS),
+                _ => sandbox.debuggable = self.flag(&entry),
+            }
+        }
+    }
+
+    fn choice<T: Copy>(&mut self, entry: Entry, all: &[T], words: &[&'static str]) -> Option<T> {
+        let words: Vec<_> = words.iter().copied().zip(all.iter().copied()).collect();
+        self.word(&entry.key, entry.node, &words)
     }
 
     fn binds(&mut self, entry: Entry) -> Vec<BindSpec> {

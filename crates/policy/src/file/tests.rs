@@ -71,7 +71,7 @@ fn a_whole_file() {
         (vec!["~/datasets:/data".into()], vec!["out".into()])
     );
     assert_eq!(file.fs.mask, ["secrets".parse().unwrap()]);
-    assert_eq!(file.fs.allow_git_config, Some(false));
+    assert_eq!(file.fs.allow_write, Some(vec![".vscode".to_owned()]));
     assert_eq!(file.env.pass, Some(vec!["CI".to_owned()]));
     assert_eq!(
         file.env.set,
@@ -473,13 +473,14 @@ fn keys_of_other_programs_lead_to_ours() {
 /// A3, K1, K3, K4, K5: what is hidden, what is writable, what is read-only in it, and git's configuration.
 #[test]
 fn files_of_a_policy() {
-    let file =
-        parse("[fs]\nmask=[\"~/.keys\"]\nrw=[\"/w\"]\nro=[\"/w/fixed\"]\nallow_git_config=true\nallow_write=[\".vscode\"]").unwrap();
+    let file = parse(
+        "[fs]\nmask=[\"~/.keys\"]\nrw=[\"/w\"]\nro=[\"/w/fixed\"]\nallow_write=[\".git\", \".vscode\"]",
+    )
+    .unwrap();
     assert_eq!(file.fs.mask[0], PathSpec::Home(".keys".into()));
     assert_eq!(file.fs.rw.unwrap()[0].host, PathSpec::Absolute("/w".into()));
     assert_eq!(file.fs.ro.unwrap()[0].host, PathSpec::Absolute("/w/fixed".into()));
-    assert_eq!(file.fs.allow_git_config, Some(true));
-    assert_eq!(file.fs.allow_write, Some(vec![".vscode".to_owned()]));
+    assert_eq!(file.fs.allow_write, Some(vec![".git".to_owned(), ".vscode".to_owned()]));
 }
 
 #[test]
@@ -735,7 +736,7 @@ fn an_upstream_proxy_of_a_file() {
                 bypass = [\".corp.example\", \"10.0.0.0/8\", \"[2001:db8::]:443\"]\n";
     for file in [parse(text), ceiling(text)] {
         let upstream = file.unwrap().upstream.unwrap();
-        assert_eq!(upstream.proxy.to_string(), "http://proxy.corp.example:3128");
+        assert_eq!(upstream.proxy.unwrap().to_string(), "http://proxy.corp.example:3128");
         assert_eq!(upstream.auth, Some(crate::AuthSpec::File(PathSpec::Home(".proxy".into()))));
         assert_eq!(
             upstream.bypass.unwrap().to_string(),

@@ -140,6 +140,8 @@ fn samples(shape: Shape) -> (Vec<Value>, Value) {
         Shape::Upstream => (json!(["http://p.test:3128", "http://[2001:db8::1]:80/"]), json!(1)),
         Shape::Auth => (json!(["file:a", "env:A_1"]), json!(1)),
         Shape::Bypass => (json!([[], ["a.test", ".b.test", "10.0.0.0/8"]]), json!("a.test")),
+        Shape::OneOf(words) => (json!(words), json!("other")),
+        Shape::EffectKinds => (json!([[], ["fs-read", "network-hosts"]]), json!(["FsRead"])),
         Shape::Later => (json!([]), json!(1)),
     };
     (right.as_array().unwrap().clone(), wrong)

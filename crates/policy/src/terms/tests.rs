@@ -392,7 +392,9 @@ fn nat64_refusals_name_the_address_inside() {
         assert_eq!(
             name(Terms::default(), answer),
             (
-                format!("resolves to {answer} (NAT64 of {inner}; --nat64 judges the address inside)"),
+                format!(
+                    "resolves to {answer} (NAT64 of {inner}; --set network.nat64=true judges the address inside)"
+                ),
                 Some(format!("--allow [{answer}]:443")),
                 Reason::PrivateIp
             )

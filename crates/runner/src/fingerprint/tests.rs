@@ -112,7 +112,7 @@ fn a5_each_change_of_a_request_is_another_fingerprint() {
         ("the whole tree", Box::new(|it| it.files.view = View::Host)),
         ("almost nothing", Box::new(|it| it.files.view = View::Minimal)),
         ("no cache", Box::new(|it| it.files.cache = Cache::None)),
-        ("git's own files", Box::new(|it| it.files.allow_git_config = true)),
+        ("git's own files", Box::new(|it| it.files.allow_write = vec![".git".parse().unwrap()])),
         ("a protected name", Box::new(|it| it.files.allow_write = vec![".vscode".parse().unwrap()])),
         ("another directory", Box::new(|it| it.cwd = data.clone())),
         ("the other bridge", Box::new(|it| it.bridge = Bridge::Relay)),

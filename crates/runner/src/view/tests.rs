@@ -281,7 +281,7 @@ fn b11_protected_names_are_bound_and_every_directory_above_is_a_mount_point() {
             built.mounts.contains(&Mount::Writable { host: project.join(above), at: project.join(above) });
         assert!(mounted, "{above} could be renamed away");
     }
-    let open = Files { allow_git_config: true, ..Files::default() };
+    let open = Files { allow_write: names(&[".git"]), ..Files::default() };
     let built = place.build(&open, &project, None);
     assert!(
         is_writable(&built, &project.join(".git/config")) && !is_writable(&built, &project.join(".envrc"))
@@ -798,7 +798,7 @@ fn b11_a_protected_name_holds_at_every_place_and_its_mounts_open_no_mask() {
         assert!(!is_writable(&built, &project.join(held)), "{held}");
     }
     assert!(is_writable(&built, &project.join(".git/index")));
-    let built = place.build(&Files { allow_git_config: true, ..files }, &project, None);
+    let built = place.build(&Files { allow_write: names(&[".git"]), ..files }, &project, None);
     assert!(is_writable(&built, Path::new("/g2/config")) && is_writable(&built, Path::new("/hooks/x")));
 }
 
@@ -832,7 +832,7 @@ fn b12_what_leads_jujutsu_to_its_repository_is_protected() {
     let built = place.build(&Files::default(), &project, None);
     assert_eq!(pointers(&built), [".jj/repo"]);
     place.make("home/project/.jj/repo/store");
-    let built = place.build(&Files { allow_git_config: true, ..Files::default() }, &project, None);
+    let built = place.build(&Files { allow_write: names(&[".git"]), ..Files::default() }, &project, None);
     assert_eq!(pointers(&built), [".jj/repo"]);
     assert!(is_writable(&built, &project.join(".jj/repo/store")));
 

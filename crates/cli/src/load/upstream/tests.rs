@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use exeat_policy::{FileRole, Target};
+use exeat_policy::{FileRole, PolicyFile, Target};
 
 use super::*;
 use crate::load::parse;
@@ -29,8 +29,15 @@ fn hop(
     ceiling: &str,
     env: &[(&str, &str)],
 ) -> Result<Option<String>, String> {
-    let [proxy, auth, bypass] = flags.map(|flag| flag.map(str::to_owned));
-    let args = UpstreamArgs { upstream_proxy: proxy, upstream_auth: auth, upstream_bypass: bypass };
+    let [proxy, auth, bypass] = flags;
+    let auth = auth.map(|auth| format!("network.upstream.auth={auth}"));
+    let list = |bypass: &str| bypass.split(',').map(|host| format!("{host:?}")).collect::<Vec<_>>().join(",");
+    let bypass = bypass.map(|bypass| format!("network.upstream.bypass=[{}]", list(bypass)));
+    let settings: Vec<String> = auth.into_iter().chain(bypass).collect();
+    let set = PolicyFile::parse_settings(&settings, &Vec::new).map_err(|error| {
+        assert!(!error.to_string().contains("hunter2"), "A03: {error}");
+        error.to_string()
+    })?;
     let read = |text: &str, role, shown| match text {
         "" => Vec::new(),
         text => vec![named(&format!("[network.upstream]\n{text}"), role, shown)],
@@ -38,7 +45,7 @@ fn hop(
     let files = read(file, FileRole::Policy, "policy.toml");
     let ceilings = read(ceiling, FileRole::Ceiling, "ceiling.toml");
     let mut notes = Vec::new();
-    let found = next_hop(&args, &files, &ceilings, &machine(env), &mut notes);
+    let found = next_hop(proxy, set.upstream.as_ref(), &files, &ceilings, &machine(env), &mut notes);
     let found = found.map(|hop| hop.map(|hop| hop.shown())).map_err(|failure| failure.said());
     assert!(!format!("{found:?} {notes:?}").contains("hunter2"), "A03: {found:?} {notes:?}");
     found
@@ -70,7 +77,7 @@ fn k36_the_callers_variables_count_only_when_they_are_named() {
     is(hop([Some("env"), None, None], "", "", &[("https_proxy", P), ("NO_PROXY", "*")]), "none");
     is(hop([Some("none"), None, None], FILE, "", &env), "none");
     let odd = [("https_proxy", P), ("no_proxy", "192.168.*")];
-    refuses(hop([Some("env"), None, None], "", "", &odd), "--upstream-bypass LIST takes its place");
+    refuses(hop([Some("env"), None, None], "", "", &odd), "network.upstream.bypass=[...] takes its place");
     is(
         hop([Some("env"), None, Some("x.test")], "", "", &[("https_proxy", P)]),
         "p.test:3128 (directly: x.test)",
@@ -83,11 +90,11 @@ fn k36_the_callers_variables_count_only_when_they_are_named() {
 #[test]
 fn a03_a_password_in_an_argument_is_not_repeated() {
     let url = Some("http://user:hunter2@p.test:3128");
-    refuses(hop([url, None, None], "", "", &[]), "--upstream-auth file:PATH or env:NAME");
+    refuses(hop([url, None, None], "", "", &[]), "network.upstream.auth=file:PATH or env:NAME");
     refuses(hop([Some(P), Some("user:hunter2"), None], "", "", &[]), "named by `file:PATH` or `env:NAME`");
 }
 
-/// Each flag takes the place of its key; another proxy gets nothing of what a file says, its credentials least of all.
+/// What is set takes the place of what a file says; another proxy gets nothing of what a file says, its credentials least of all.
 #[test]
 fn flags_over_files() {
     is(hop([None; 3], FILE, "", &[]), "f.test:1 (credentials: file /base/secret; directly: a.test)");
@@ -97,7 +104,7 @@ fn flags_over_files() {
     is(hop([Some(P), Some("file:mine"), None], "", "", &[]), "p.test:3128 (credentials: file /cwd/mine)");
     refuses(hop([None, Some("env:WHO"), None], "", "", &[]), "there is no upstream proxy");
     refuses(hop([Some("none"), None, Some("a.test")], "", "", &[]), "no credentials and no exceptions");
-    refuses(hop([Some(P), None, Some("*")], "", "", &[]), "--upstream-proxy none");
+    refuses(hop([Some(P), None, Some("*")], "", "", &[]), "would leave nothing");
 }
 
 /// H16: a ceiling's proxy holds for every run, and a run that names another one is refused.

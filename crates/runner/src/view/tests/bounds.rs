@@ -259,13 +259,18 @@ fn k5_a_ceiling_keeps_git_protected() {
     let place = place("git-ceiling");
     place.make("home/project/.git/config");
     let config = place.project().join(".git/config");
-    let shown = |allow| {
-        let bounds = vec![Bounds { allow_git_config: allow, ..ceiling(None, None) }];
-        place.build(&Files { allow_git_config: true, bounds, ..Files::default() }, &place.project(), None)
+    let name = |text: &str| text.parse::<LetThrough>().unwrap();
+    let shown = |allow: Option<&[&str]>| {
+        let list = allow.map(|list| list.iter().map(|text| name(text)).collect());
+        let bounds = vec![Bounds { allow_write: list, ..ceiling(None, None) }];
+        let allow_write = vec![name(".git")];
+        place.build(&Files { allow_write, bounds, ..Files::default() }, &place.project(), None)
     };
-    assert!(!is_writable(&shown(Some(false)), &config));
-    assert!(shown(Some(false)).notes.iter().any(|note| note.contains("site.toml")));
-    assert!(is_writable(&shown(Some(true)), &config) && is_writable(&shown(None), &config));
+    for list in [&[][..], &[".vscode"], &[".git/config"]] {
+        assert!(!is_writable(&shown(Some(list)), &config), "{list:?}");
+        assert!(shown(Some(list)).notes.iter().any(|note| note.contains("site.toml")), "{list:?}");
+    }
+    assert!(is_writable(&shown(Some(&[".git"])), &config) && is_writable(&shown(None), &config));
 }
 
 /// B12: a ceiling lets through what it lists, and what lies in that; what it says of git holds for git's names.
@@ -277,21 +282,24 @@ fn b12_a_ceiling_bounds_what_is_let_through() {
     }
     let project = place.project();
     let name = |text: &str| text.parse::<LetThrough>().unwrap();
-    let open = |list: Option<&[&str]>, git: Option<bool>, allow_git_config: bool| {
+    let open = |list: Option<&[&str]>, git: &[&str]| {
         let list = list.map(|list| list.iter().map(|text| name(text)).collect());
-        let bounds = vec![Bounds { allow_write: list, allow_git_config: git, ..ceiling(None, None) }];
-        let allow_write = [".vscode", ".claude/a", ".git/hooks"].map(name).to_vec();
-        let files = Files { allow_write, allow_git_config, bounds, ..Files::default() };
+        let bounds = vec![Bounds { allow_write: list, ..ceiling(None, None) }];
+        let names = [".vscode", ".claude/a", ".git/hooks"];
+        let allow_write = names.iter().chain(git).map(|text| name(text)).collect();
+        let files = Files { allow_write, bounds, ..Files::default() };
         let built = place.build(&files, &project, None);
         let all = [".vscode/f", ".claude/a/f", ".git/config", ".git/hooks/f"];
         all.into_iter().filter(|name| is_writable(&built, &project.join(name))).collect::<Vec<_>>()
     };
-    assert_eq!(open(None, None, false), [".vscode/f", ".claude/a/f", ".git/hooks/f"]);
-    assert_eq!(open(None, Some(false), true), [".vscode/f", ".claude/a/f"]);
-    assert!(open(Some(&[]), None, true).is_empty());
-    assert_eq!(open(Some(&[]), Some(true), true), [".git/config", ".git/hooks/f"]);
-    assert_eq!(open(Some(&[".claude", ".git/hooks"]), None, true), [".claude/a/f", ".git/hooks/f"]);
-    assert_eq!(open(Some(&[".claude/a/b", ".git/hooks"]), Some(false), true), [""; 0]);
+    let git = &[".git"][..];
+    assert_eq!(open(None, &[]), [".vscode/f", ".claude/a/f", ".git/hooks/f"]);
+    assert_eq!(open(None, git), [".vscode/f", ".claude/a/f", ".git/config", ".git/hooks/f"]);
+    assert!(open(Some(&[]), git).is_empty());
+    assert_eq!(open(Some(&[".git"]), git), [".git/config", ".git/hooks/f"]);
+    assert_eq!(open(Some(&[".git"]), &[]), [".git/hooks/f"]);
+    assert_eq!(open(Some(&[".claude", ".git/hooks"]), git), [".claude/a/f", ".git/hooks/f"]);
+    assert_eq!(open(Some(&[".claude/a/b"]), git), [""; 0]);
 }
 
 /// B12: a ceiling that leaves only part of a tree writable leaves the names in it protected, and watched.
@@ -426,7 +434,11 @@ fn n12_a_stage_gets_what_it_declared_and_was_granted() {
         let error = place.try_build(&files, &project, None).unwrap_err();
         let said = error.to_string();
         assert!(said.contains(effect) && said.ends_with(why), "{said}");
-        assert!(error.fix().is_some_and(|hint| hint.starts_with(fix) && hint.contains("--on-excess narrow")));
+        assert!(
+            error
+                .fix()
+                .is_some_and(|hint| hint.starts_with(fix) && hint.contains("--set effects.on_excess=narrow"))
+        );
         assert_eq!((error.code(), error.cause_word()), (2, "policy"));
         let narrow = files.declared.map(|declared| Declared { narrow: true, ..declared });
         let built = place.build(&Files { declared: narrow, ..files }, &project, None);

@@ -1,0 +1,210 @@
+//! `--set KEY=VALUE`: keys of a policy as they are typed, read as a file is.
+
+use crate::limits::Limits;
+
+use super::error::Fault;
+use super::keys::{KEYS, Key, Shape};
+use super::raw::{self, Entry, Node, Value};
+use super::reader::Reader;
+use super::{EffectsSection, FileError, FileRole, FsSection, PolicyFile, PresetNames, SandboxSection};
+
+/// The flag, and what messages and the record call what it says.
+pub const SET: &str = "--set";
+
+impl PolicyFile {
+    /// Parses settings, each written `KEY=VALUE` with the key's full name (`limits.file_size`). The value is TOML, or else the
+    /// text as it stands. Lists of several settings add up. In a message the line is the number of the setting.
+    ///
+    /// # Errors
+    ///
+    /// [`FileError`] with every fault that was found.
+    pub fn parse_settings(settings: &[String], presets: PresetNames<'_>) -> Result<Self, FileError> {
+        // A line each, so that the place of a fault says which one it is in.
+        let lines: Vec<_> = settings.iter().map(|setting| setting.replace('\n', " ")).collect();
+        let text = lines.join("\n");
+        let mut reader = Reader::new(&text, SET).of(FileRole::Policy, presets);
+        reader.is_set = true;
+        let mut file = Self::default();
+        let mut entries = Vec::new();
+        let mut start = 0;
+        if reader.fits() {
+            for (line, setting) in lines.iter().zip(settings) {
+                if setting.contains('\n') {
+                    reader.fault(start..start + line.len(), "a setting is one line", None);
+                }
+                match read(line) {
+                    Ok(entry) => add(&mut entries, shifted(entry, start), "", &mut reader),
+                    Err(faults) => {
+                        for (at, message, meant) in faults {
+                            reader.fault(at.start + start..at.end + start, message, meant);
+                        }
+                    }
+                }
+                start += line.len() + 1;
+            }
+            reader.document(Node { at: 0..text.len(), value: Value::Table(entries) }, &mut file);
+        }
+        reader.counted(file.rules.len() + file.host_ports.len());
+        reader.finish(file)
+    }
+
+    /// Drops what another file says in its place: of two files that differ about such a key, that one counts. Lists stay.
+    pub fn yield_to(&mut self, over: &Self) {
+        fn drop_if<T, U>(own: &mut Option<T>, over: &Option<U>) {
+            if over.is_some() {
+                *own = None;
+            }
+        }
+        let Self { stage, mode, nat64, ech, socks5, fs, limits, effects, sandbox, audit_sync, .. } = self;
+        drop_if(stage, &over.stage);
+        drop_if(mode, &over.mode);
+        drop_if(nat64, &over.nat64);
+        drop_if(ech, &over.ech);
+        drop_if(socks5, &over.socks5);
+        drop_if(audit_sync, &over.audit_sync);
+        let FsSection { view, cache, .. } = fs;
+        drop_if(view, &over.fs.view);
+        drop_if(cache, &over.fs.cache);
+        let EffectsSection { on_excess, .. } = effects;
+        drop_if(on_excess, &over.effects.on_excess);
+        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty } = sandbox;
+        drop_if(bridge, &over.sandbox.bridge);
+        drop_if(loopback, &over.sandbox.loopback);
+        drop_if(unix_sockets, &over.sandbox.unix_sockets);
+        drop_if(transparent, &over.sandbox.transparent);
+        drop_if(debuggable, &over.sandbox.debuggable);
+        drop_if(tty, &over.sandbox.tty);
+        // Of the limits of two files the smaller one counts: here both say the same.
+        *limits = Limits::overridden_by(*limits, over.limits);
+    }
+}
+
+/// Reads one setting. Places count from its start.
+fn read(line: &str) -> Result<Entry, Vec<Fault>> {
+    let form =
+        || vec![(0..line.len(), "a setting is KEY=VALUE, such as network.ech=refuse".to_owned(), None)];
+    let equals = unquoted(line, '=').ok_or_else(form)?;
+    let (key, value) = (line.get(..equals).unwrap_or_default(), line.get(equals + 1..).unwrap_or_default());
+    // A section and a comment are no key.
+    if key.trim().is_empty() || key.trim_start().starts_with(['[', '#']) {
+        return Err(form());
+    }
+    let document = raw::toml(&format!("{key}=0")).map_err(|faults| within(faults, line.len()))?;
+    let Value::Table(mut entries) = document.value else { return Err(form()) };
+    let entry = entries.pop().ok_or_else(form)?;
+    let names = names(&entry);
+    let value = value_of(&names, value, equals + 1)?;
+    Ok(with_leaf(entry, value))
+}
+
+/// Lists the parts of a dotted key.
+fn names(entry: &Entry) -> Vec<String> {
+    let mut all = vec![entry.key.clone()];
+    if let Value::Table(inner) = &entry.node.value {
+        all.extend(inner.first().map(names).unwrap_or_default());
+    }
+    all
+}
+
+/// Puts the value at the end of a dotted key.
+fn with_leaf(entry: Entry, value: Node) -> Entry {
+    let Node { at, value: old } = entry.node;
+    let node = match old {
+        Value::Table(mut inner) => match inner.pop() {
+            Some(entry) => Node { at, value: Value::Table(vec![with_leaf(entry, value)]) },
+            None => value,
+        },
+        _ => value,
+    };
+    Entry { node, ..entry }
+}
+
+/// Where a character stands first outside of quotes.
+fn unquoted(text: &str, wanted: char) -> Option<usize> {
+    let mut quote = None;
+    text.char_indices().find_map(|(at, c)| {
+        match quote {
+            Some(open) if c == open => quote = None,
+            Some(_) => {}
+            None if c == '"' || c == '\'' => quote = Some(c),
+            None => return (c == wanted).then_some(at),
+        }
+        None
+    })
+}
+
+/// The value as TOML; as text where it is none, or where the key takes a text and nobody quotes one for a shell.
+fn value_of(names: &[String], value: &str, start: usize) -> Result<Node, Vec<Fault>> {
+    let start = start + (value.len() - value.trim_start().len());
+    let value = value.trim();
+    let at = start..start + value.len();
+    let is_marked = value.starts_with(['"', '\'', '[', '{']);
+    match raw::toml_value(value) {
+        Ok(node) if is_marked || !takes_text(names) => Ok(shifted_node(node, start)),
+        Err(faults) if is_marked => {
+            let faults = within(faults, value.len()).into_iter();
+            Err(faults
+                .map(|(at, message, meant)| (at.start + start..at.end + start, message, meant))
+                .collect())
+        }
+        Ok(_) | Err(_) => Ok(Node { at, value: Value::Str(value.to_owned()) }),
+    }
+}
+
+/// Whether the value of a key is written as a string.
+fn takes_text(names: &[String]) -> bool {
+    let find = |path: &[String]| {
+        let (name, section) = path.split_last()?;
+        let section = section.join(".");
+        KEYS.iter().find(|key| key.section == section && key.name == name).map(|key: &Key| key.shape)
+    };
+    match find(names) {
+        Some(Shape::Stage | Shape::Text | Shape::Span | Shape::Size | Shape::Memory) => true,
+        Some(_) => false,
+        // A variable.
+        None => names.split_last().is_some_and(|(_, set)| find(set) == Some(Shape::Variables)),
+    }
+}
+
+/// The parser saw a little more than was typed.
+fn within(faults: Vec<Fault>, len: usize) -> Vec<Fault> {
+    let faults = faults.into_iter();
+    faults.map(|(at, message, meant)| (at.start.min(len)..at.end.min(len), message, meant)).collect()
+}
+
+fn shifted(entry: Entry, by: usize) -> Entry {
+    let Entry { key, key_at, node } = entry;
+    Entry { key, key_at: key_at.start + by..key_at.end + by, node: shifted_node(node, by) }
+}
+
+fn shifted_node(node: Node, by: usize) -> Node {
+    let value = match node.value {
+        Value::Array(items) => Value::Array(items.into_iter().map(|item| shifted_node(item, by)).collect()),
+        Value::Table(entries) => Value::Table(entries.into_iter().map(|entry| shifted(entry, by)).collect()),
+        value => value,
+    };
+    Node { at: node.at.start + by..node.at.end + by, value }
+}
+
+/// Adds an entry to a table: tables and lists grow, anything else is set once.
+fn add(entries: &mut Vec<Entry>, new: Entry, section: &str, reader: &mut Reader<'_>) {
+    let Some(known) = entries.iter_mut().find(|known| known.key == new.key) else {
+        return entries.push(new);
+    };
+    let path = if section.is_empty() { new.key.clone() } else { format!("{section}.{}", new.key) };
+    match (&mut known.node.value, new.node.value) {
+        (Value::Table(inner), Value::Table(more)) => {
+            for entry in more {
+                add(inner, entry, &path, reader);
+            }
+        }
+        (Value::Array(items), Value::Array(more)) => items.extend(more),
+        _ => {
+            let shown = crate::escape::visible(&path);
+            reader.fault(new.key_at, format!("`{shown}` is set twice"), None);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
