@@ -16,9 +16,9 @@ use std::{io, iter};
 
 use nix::dir::{Dir, Type};
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, OFlag, OpenHow, ResolveFlag, openat2, readlinkat};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, OpenHow, ResolveFlag, openat2, readlinkat, renameat};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
-use nix::unistd::geteuid;
+use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
 
 use serde::{Deserialize, Serialize};
 
@@ -213,6 +213,46 @@ impl Watch {
     #[must_use]
     pub fn settle_name(&self, name: &str) -> Option<Found> {
         self.look(name, |_, _, _| false)
+    }
+
+    /// Keeps other runs of this user from replacing files until this is dropped.
+    ///
+    /// # Errors
+    /// Where another one does not come to an end.
+    pub fn lock(&self) -> io::Result<Option<Flock<File>>> {
+        self.keeper.lock()
+    }
+
+    /// Puts a file that has no name yet in the place of what has a name of the tree, and returns the name beside it that this has then. The
+    /// name leads to one of the two at every moment. A live stage can put something else there meanwhile: what has the name afterwards
+    /// is for the caller to find out.
+    ///
+    /// # Errors
+    /// What linkat(2) and renameat(2) say. Nothing has changed then.
+    pub fn replace(&self, name: &Path, new: &File) -> io::Result<OsString> {
+        let (above, last) = (self.above(name)?, name.file_name().unwrap_or_default());
+        let (old, draft) = (store::beside(), store::beside());
+        let unnamed = format!("/proc/self/fd/{}", new.as_raw_fd());
+        let replaced = let_in(above.as_fd(), || {
+            linkat(&above, last, &above, old.as_str(), AtFlags::empty())?;
+            linkat(AT_FDCWD, unnamed.as_str(), &above, draft.as_str(), AtFlags::AT_SYMLINK_FOLLOW)?;
+            renameat(&above, draft.as_str(), &above, last)
+        });
+        if let Err(errno) = replaced {
+            for name in [&old, &draft] {
+                let _ = let_in(above.as_fd(), || unlinkat(&above, name.as_str(), UnlinkatFlags::NoRemoveDir));
+            }
+            return Err(errno.into());
+        }
+        Ok(old.into())
+    }
+
+    /// Moves what was replaced into the quarantine. `old`: what [`Watch::replace`] has returned for the name.
+    #[must_use]
+    pub fn settle_replaced(&self, name: &Path, old: &OsStr) -> Found {
+        let above = self.above(name);
+        let moved = above.and_then(|above| self.set_aside(above.as_fd(), old, name)).map_err(io::Error::from);
+        Found { path: self.missing.tree.join(name), moved }
     }
 
     /// Moves an entry of a directory into the tree's quarantine, or beside itself where there is no room for that or it lies in

@@ -63,6 +63,8 @@ pub(crate) struct Covers {
     remounts: io::Result<Remounts>,
     /// Places that were covered again, and how often.
     restored: BTreeMap<PathBuf, u64>,
+    /// Places whose file was written anew, and how often.
+    put_back: BTreeMap<PathBuf, u64>,
     /// Places whose file was removed on the host.
     removed: BTreeSet<PathBuf>,
     /// Names that could not be held.
@@ -80,6 +82,8 @@ pub(crate) struct Uncovered {
     pub(crate) rewritten: Vec<PathBuf>,
     /// What was replaced and covered again, and how often.
     pub(crate) restored: BTreeMap<PathBuf, u64>,
+    /// What was replaced and may have been the stage's, and how often the last one took its place again.
+    pub(crate) put_back: BTreeMap<PathBuf, u64>,
     /// What was removed.
     pub(crate) removed: BTreeSet<PathBuf>,
     /// What was removed and has come again, by its path on the host.
@@ -104,13 +108,14 @@ impl Uncovered {
             );
             (place.display().to_string(), line)
         });
-        let restored = self.restored.iter().map(|(place, times)| {
+        let replaced = |(place, times): (&PathBuf, &u64), what: &str| {
             let times = if *times == 1 { String::new() } else { format!(" {times} times") };
-            let line = format!(
-                "`{}` was replaced on the host{times}, and is read-only for the stage again",
-                shown(place)
-            );
+            let line = format!("`{}` was replaced on the host{times}, and {what}", shown(place));
             (place.display().to_string(), line)
+        };
+        let restored = self.restored.iter().map(|it| replaced(it, "is read-only for the stage again"));
+        let put_back = self.put_back.iter().map(|it| {
+            replaced(it, "the stage may have written to the new file: that was moved, and the last one is in its place again")
         });
         let removed = self.removed.iter().map(|place| {
             (place.display().to_string(), format!("`{}` was removed on the host meanwhile", shown(place)))
@@ -137,7 +142,14 @@ impl Uncovered {
             );
             (format!("not held: {}", path.display()), line)
         });
-        rewritten.chain(not_held).chain(restored).chain(removed).chain(over).chain(no_remounts).collect()
+        rewritten
+            .chain(not_held)
+            .chain(restored)
+            .chain(put_back)
+            .chain(removed)
+            .chain(over)
+            .chain(no_remounts)
+            .collect()
     }
 
     /// What the stage was ended for, by its place inside.
@@ -227,6 +239,7 @@ impl Covers {
             judged: Vec::new(),
             remounts,
             restored: BTreeMap::new(),
+            put_back: BTreeMap::new(),
             removed: BTreeSet::new(),
             not_held,
             found: Leftovers::default(),
@@ -328,9 +341,19 @@ impl Covers {
         }
         // From here on whoever waits to write to one of the files may.
         let no_remounts = self.remounts.err().map(|error| error.to_string());
-        let Self { restored, removed, not_held, found, .. } = self;
-        let uncovered =
-            Uncovered { over, rewritten, restored, removed, remade, doubtful, not_held, no_remounts, found };
+        let Self { restored, put_back, removed, not_held, found, .. } = self;
+        let uncovered = Uncovered {
+            over,
+            rewritten,
+            restored,
+            put_back,
+            removed,
+            remade,
+            doubtful,
+            not_held,
+            no_remounts,
+            found,
+        };
         (status, uncovered)
     }
 
@@ -366,16 +389,20 @@ impl Covers {
             if in_vain == IN_VAIN || !self.gone(&text).any(may_stand) {
                 break;
             }
-            let before = self.restored.values().sum::<u64>();
+            let count = |it: &Self| it.restored.values().chain(it.put_back.values()).sum::<u64>();
+            let before = count(self);
             changes.extend(self.restore(watchdog)?);
             text = self.text()?;
-            if self.restored.values().sum::<u64>() == before {
+            if count(self) == before {
                 in_vain += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
         // A mount of ours is no news.
-        let is_ours = |row: &Row<'_>| self.restored.contains_key(&row.at()) && row.is_read_only();
+        let is_ours = |row: &Row<'_>| {
+            let at = row.at();
+            row.is_read_only() && (self.restored.contains_key(&at) || self.put_back.contains_key(&at))
+        };
         let ours: Vec<_> = rows(&text).filter(is_ours).map(|row| row.id.to_vec()).collect();
         self.known.extend(ours);
         let new = rows(&text).filter(|row| !self.known.contains(row.id) && self.opens(row));
@@ -392,6 +419,7 @@ impl Covers {
         for (place, fate) in remounts.update(&|| watchdog.set(true))? {
             match fate {
                 Fate::Restored => *self.restored.entry(place).or_default() += 1,
+                Fate::PutBack => *self.put_back.entry(place).or_default() += 1,
                 Fate::Removed => {
                     self.places.remove(place.as_os_str());
                     self.removed.insert(place);

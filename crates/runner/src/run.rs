@@ -571,7 +571,7 @@ fn settled(interrupted: Vec<Interrupted>, found: &mut Leftovers) -> Vec<String> 
 
 fn told(found: &Found) -> String {
     let path = exeat_audit::escape(found.path.as_os_str().as_bytes(), 1024);
-    let why = "the stage made it, and something on the host could run or obey it";
+    let why = "the stage may have made it, and something on the host could run or obey it";
     let kept = if is_git(&found.path) { "; --allow-write .git has it left where it is" } else { "" };
     match &found.moved {
         Ok(new) => {

@@ -2,8 +2,9 @@
 //! renames another file over that name, or removes it.
 
 use std::fs;
-use std::io::Write;
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::b11_a_file_that_the_host_replaces", replaced);
     list.matrix("escape::b11_covers_again_what_the_host_replaces", covered_again);
     list.users("escape::b11_goes_on_where_the_host_sets_what_a_branch_follows", tracked);
+    list.users("escape::b11_goes_on_with_the_last_file_where_the_next_may_be_the_stage_s", put_back);
     list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
     list.users("escape::b11_ends_a_stage_that_has_hold_of_a_configuration", flipped);
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
@@ -80,13 +82,18 @@ fn git(cx: &Cx, words: &[&str]) {
 
 /// Writes a file anew as editors do, and git its configuration.
 fn save(cx: &Cx, name: &str, text: &str) {
-    let path = cx.dir().join(name);
-    let new = path.with_extension("saved");
+    let new = Path::new(name).with_extension("saved");
+    save_as(cx, new.to_str().expect("ASCII"), name, text).expect("a rename");
+}
+
+/// The same, under this name first. A stage may have removed what has it.
+fn save_as(cx: &Cx, new: &str, name: &str, text: &str) -> io::Result<()> {
+    let (path, new) = (cx.dir().join(name), cx.dir().join(new));
     fs::write(&new, text).expect("a file");
     cx.bench().give(&new, cx.is_root());
     // Editors wait for the disk here.
     std::thread::sleep(Duration::from_millis(50));
-    fs::rename(&new, &path).expect("a rename");
+    fs::rename(&new, &path)
 }
 
 /// git and editors on the host go on while a stage runs, and the stage goes on too. What is new is as read-only as what was there.
@@ -107,11 +114,14 @@ fn covered_again(cx: &Cx) {
     for name in [".mcp.json", ".vscode/settings.json"] {
         save(cx, name, "new");
     }
+    // git makes a file here, too, and removes it.
+    cx.outside(["git", "config", "--unset", "no.such"]).cwd(cx.dir()).run().exits(5);
+    save_as(cx, ".git/config.lock", ".git/config", "[a]\n\tnew = 3\n").expect("a rename");
     std::thread::sleep(Duration::from_millis(300));
     assert!(!live.ended());
     let done = live.wait();
     done.exits(7).prints("ready\n.git/config:1\n.mcp.json:1\n.vscode/settings.json:1\n");
-    done.says(".git/config` was replaced on the host 2 times, and is read-only for the stage again");
+    done.says(".git/config` was replaced on the host 3 times, and is read-only for the stage again");
     done.says(".mcp.json` was replaced on the host, and is read-only for the stage again");
     for name in [".git/config", ".mcp.json", ".vscode/settings.json"] {
         let text = fs::read_to_string(cx.dir().join(name)).expect("a file");
@@ -145,14 +155,93 @@ fn tracked(cx: &Cx) {
         }
         kill(helper, Signal::SIGCONT).expect("a signal");
         std::thread::sleep(Duration::from_millis(300));
-        assert_eq!(live.ended(), !goes_on, "{settings:?}");
+        assert!(!live.ended(), "{settings:?}");
         let done = live.wait();
-        if goes_on {
-            done.exits(7).says(".git/config` was replaced on the host");
-        } else {
-            done.exits(137).says(".git/config` was replaced, renamed or removed on the host");
-        }
+        let text = fs::read_to_string(cx.dir().join(".git/config")).expect("a file");
+        let [key, value] = settings[1];
+        let last = format!("{} = {value}", key.rsplit('.').next().expect("a key"));
+        assert_eq!(text.contains(&last), goes_on, "{settings:?}: {text}");
+        let what =
+            if goes_on { "is read-only for the stage again" } else { "the last one is in its place again" };
+        done.exits(7).says(".git/config` was replaced on the host").says(what);
     }
+}
+
+/// How many files the quarantine of a run has under this name, and what the first one says.
+fn set_aside(cx: &Cx, name: &str) -> (usize, String) {
+    let runs = fs::read_dir(cx.dir().join(".exeat-quarantine")).expect("a quarantine").flatten();
+    let dirs = runs.filter(|entry| entry.path().is_dir());
+    let files = dirs.flat_map(|run| fs::read_dir(run.path()).expect("a directory").flatten());
+    let mut files: Vec<_> = files
+        .map(|file| file.path())
+        .filter(|path| path.ends_with(name) || path.to_string_lossy().contains(&format!("{name}.")))
+        .collect();
+    files.sort();
+    let first = files.first().map(|path| fs::read_to_string(path).expect("a file")).unwrap_or_default();
+    (files.len(), first)
+}
+
+/// Where nobody has been seen to write to the host's new file, and nobody can tell whose it is, the stage goes on, with the file that was
+/// there before. It does so a few times.
+fn put_back(cx: &Cx) {
+    fs::create_dir(cx.dir().join("other")).expect("a directory");
+    let at = |name: &str| cx.dir().join(name);
+    let write = |name: &str, text: &str| {
+        fs::write(at(name), text).expect("a file");
+        cx.bench().give(&at(name), cx.is_root());
+    };
+    cx.bench().give(&at("other"), cx.is_root());
+    let from_elsewhere = |text: &str| {
+        write("other/new", text);
+        fs::rename(at("other/new"), at(".mcp.json")).expect("a rename");
+    };
+    let of_a_name_that_was_free = |text: &str| {
+        write(".mcp.saved", "x");
+        fs::remove_file(at(".mcp.saved")).expect("a file");
+        save(cx, ".mcp.json", text);
+    };
+    let of_a_link = |text: &str| {
+        write("other/new", text);
+        fs::hard_link(at("other/new"), at(".mcp.new")).expect("a link");
+        fs::remove_file(at("other/new")).expect("a file");
+        fs::rename(at(".mcp.new"), at(".mcp.json")).expect("a rename");
+    };
+    let replaces: [&dyn Fn(&str); 3] = [&from_elsewhere, &of_a_name_that_was_free, &of_a_link];
+    for (number, replace) in replaces.into_iter().enumerate() {
+        let _ = fs::remove_dir_all(at(".exeat-quarantine"));
+        let _ = fs::remove_file(at(".mcp.json"));
+        cx.write(".mcp.json", "old\n");
+        let script = "echo ready; read -r go; cat .mcp.json; echo evil >>.mcp.json; rm -f .mcp.json; echo x >x; mv x .mcp.json; exit 7";
+        let mut live = cx.sh(&[], script).stdin_open().start();
+        live.until_prints("ready");
+        replace("doubtful\n");
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!live.ended(), "{number}");
+        assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n", "{number}");
+        assert_eq!(set_aside(cx, ".mcp.json"), (1, "doubtful\n".to_owned()), "{number}");
+        // What says the same is nobody's doing.
+        replace("old\n");
+        std::thread::sleep(Duration::from_millis(300));
+        let done = live.wait();
+        done.exits(7).prints("ready\nold\n");
+        done.says(".mcp.json` was replaced on the host, and is read-only for the stage again");
+        done.says(".mcp.json` was replaced on the host, and the stage may have written to the new file");
+        assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n", "{number}");
+        assert_eq!(set_aside(cx, ".mcp.json").0, 1, "{number}");
+        let whats: Vec<_> = done.record().events("note").iter().map(|note| note["what"].clone()).collect();
+        assert_eq!(whats.iter().filter(|what| *what == "quarantined").count(), 1, "{whats:?}");
+        assert_eq!(whats.iter().filter(|what| *what == "uncovered").count(), 2, "{whats:?}");
+    }
+    let mut live = cx.sh(&[], "echo ready; read -r go").stdin_open().start();
+    live.until_prints("ready");
+    let ended = (0..12).find(|round| {
+        from_elsewhere(&format!("doubtful {round}\n"));
+        std::thread::sleep(Duration::from_millis(300));
+        live.ended()
+    });
+    assert_eq!(ended, Some(10));
+    live.wait().exits(137);
+    assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n");
 }
 
 /// A stage that waits for the moment between the host's rename and the new cover. What it has written ends the run.
@@ -178,7 +267,7 @@ fn raced(cx: &Cx) {
             let mut live = cx.sh(&[], &script).start();
             live.until_prints("ready");
             for round in 0..10 {
-                save(cx, ".mcp.json", &format!("new {round}\n"));
+                let _ = save_as(cx, ".mcp.saved", ".mcp.json", &format!("new {round}\n"));
                 std::thread::sleep(Duration::from_millis(30));
                 if live.ended() {
                     break;

@@ -597,7 +597,7 @@ impl Watch {
     }
 
     /// The directory that a name of the tree is in.
-    fn above(&self, name: &Path) -> nix::Result<OwnedFd> {
+    pub(super) fn above(&self, name: &Path) -> nix::Result<OwnedFd> {
         open_above(&self.tree, name)
     }
 

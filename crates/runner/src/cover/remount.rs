@@ -5,6 +5,9 @@
 //! hold of it. Three things must show that it did not: the events of the directory, the number of the file's names, and a lease,
 //! which is granted while nobody has the file open for writing. The lease is kept: whoever opens the file for writing later
 //! waits until the stage has been ended, also when it opened the file before in a way that leaves no event (`O_PATH`).
+//!
+//! Where they do not show it, and nobody has been seen to write to the file either, the stage goes on and the file does not: the one
+//! that was covered before is written anew, has a lease before it has a name, and takes the place.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -35,8 +38,10 @@ const REMEMBERED: Duration = Duration::from_secs(60);
 pub(super) const RENAMES: usize = 64;
 /// Bytes that are remembered of all covered files.
 const SAVED: usize = 4 << 20;
-/// Attempts to judge a configuration that is replaced meanwhile.
+/// Attempts to judge a file that is replaced meanwhile, or to put another in its place.
 const REPLACED: usize = 3;
+/// How often a file is written anew in the course of a run. A stage may be the cause.
+const PUT_BACK: u32 = 10;
 /// Attempts to get a lease, a millisecond apart: the program on the host may close the file after it has renamed it.
 const ATTEMPTS: u32 = 20;
 
@@ -55,7 +60,10 @@ pub(super) struct Remounts {
     renames: OwnedFd,
     /// Fields are dropped in order: this one after them.
     closer: Option<Closer>,
+    watches: Arc<[Watch]>,
     arrivals: Arrivals,
+    /// Files that were put into the quarantine, and are to be told.
+    set_aside: Vec<Found>,
     /// Covered files by the watch on their directory and by their name there.
     covers: BTreeMap<Name, Covered>,
     /// Files that were made since the start, and how often each was opened and closed.
@@ -81,6 +89,8 @@ struct Covered {
     state: State,
     /// The host removed the file.
     was_removed: bool,
+    /// How often it was written anew.
+    put_back: u32,
     lease: Option<Lease>,
     /// What it said, if it is not too large.
     saved: Option<SavedFile>,
@@ -94,6 +104,8 @@ enum State {
     Replaced,
     /// That file is covered, and has no lease yet.
     New,
+    /// Another file was renamed over it, which its maker may not have been alone with.
+    Unknown,
     /// Something else, for which a stage may be the cause.
     Doubtful,
     /// The name was removed on the host.
@@ -105,17 +117,66 @@ enum State {
 struct Uses {
     opened: u32,
     closed: u32,
-    /// It came to its name in another way than by being made there, or its name was another file's just before, or it was written to
-    /// after it had been closed: another program may have had it.
+    /// It came to its name in another way than by being made there, or its name was another file's just before: another program may have
+    /// had it.
     is_shared: bool,
+    is_changed: bool,
+    /// It was written to after it had been closed.
+    is_written: bool,
 }
 
 impl Uses {
-    const SHARED: Self = Self { opened: 0, closed: 0, is_shared: true };
+    const SHARED: Self = Self { opened: 0, closed: 0, is_shared: true, is_changed: false, is_written: false };
 
-    /// Whether one program alone has had the file open: the one that made it. A link of another file is not opened.
-    fn is_its_makers(self) -> bool {
-        self.opened == 1 && self.closed <= 1 && !self.is_shared
+    /// Whether its maker has given it up: whoever still wants to rename it has written to it. So does git where there is nothing to change.
+    fn is_given_up(self) -> bool {
+        (self.opened, self.closed) == (1, 1) && !self.is_changed
+    }
+
+    /// What became of a covered file when this one was renamed over it.
+    fn state(self) -> State {
+        if self.closed > 1 || self.is_written {
+            // Two programs have written to it.
+            State::Doubtful
+        } else if self.opened == 1 && !self.is_shared {
+            // One program alone has had it open: the one that made it. A link of another file is not opened.
+            State::Replaced
+        } else {
+            State::Unknown
+        }
+    }
+}
+
+/// Why a file that was replaced is not covered.
+#[derive(Debug)]
+enum Doubt {
+    /// It was replaced once more meanwhile.
+    Again,
+    /// Nothing tells whose it is.
+    Unknown(&'static str),
+    /// Somebody may write to it.
+    Open(io::Error),
+}
+
+impl From<io::Error> for Doubt {
+    fn from(error: io::Error) -> Self {
+        Self::Open(error)
+    }
+}
+
+impl std::fmt::Display for Doubt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Again => f.write_str("it was replaced again and again"),
+            Self::Unknown(why) => f.write_str(why),
+            Self::Open(error) => error.fmt(f),
+        }
+    }
+}
+
+impl Doubt {
+    fn open(why: &'static str) -> Self {
+        Self::Open(io::Error::other(why))
     }
 }
 
@@ -124,6 +185,8 @@ impl Uses {
 pub(super) enum Fate {
     /// It stands again.
     Restored,
+    /// It stands again, on a file that says what the one said which was covered before.
+    PutBack,
     /// The file was removed, and nothing has its name.
     Removed,
     /// It does not stand, or what is below it may be the stage's.
@@ -187,8 +250,10 @@ impl CoverList {
                 let saved = open_regular(host).and_then(|file| SavedFile::read(&file, MOST)).ok();
                 let saved = saved.filter(|saved| self.saved + saved.bytes.len() <= SAVED);
                 self.saved += saved.as_ref().map_or(0, |saved| saved.bytes.len());
-                let (host, was_removed, lease) = (host.to_path_buf(), false, None);
-                new.insert(Covered { host, number, status, places, state, was_removed, lease, saved });
+                let (host, was_removed, put_back, lease) = (host.to_path_buf(), false, 0, None);
+                let cover =
+                    Covered { host, number, status, places, state, was_removed, put_back, lease, saved };
+                new.insert(cover);
             }
         }
         Ok(())
@@ -210,7 +275,7 @@ impl Remounts {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
         // First: what covers need may be more than there is.
-        let arrivals = Arrivals::new(watches, &inotify)?;
+        let arrivals = Arrivals::new(Arc::clone(&watches), &inotify)?;
         let mut watched = CoverList::default();
         // The helper mounts what was renamed; a stub is to be mounted first.
         let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
@@ -230,7 +295,9 @@ impl Remounts {
             inotify,
             renames,
             closer: None,
+            watches,
             arrivals,
+            set_aside: Vec::new(),
             covers,
             new_files: HashMap::new(),
             freed: HashMap::new(),
@@ -272,6 +339,7 @@ impl Remounts {
         in_sight: &dyn Fn(bool),
         found: &mut Vec<Found>,
     ) -> io::Result<()> {
+        found.append(&mut self.set_aside);
         if !self.arrivals.is_due() {
             return Ok(());
         }
@@ -415,95 +483,146 @@ impl Remounts {
                 .is_err_and(|error| error.kind() == io::ErrorKind::NotFound);
             return Ok(if is_absent { Fate::Removed } else { Fate::Lost });
         }
+        let mut doubt = Doubt::Again;
         for _ in 0..RENAMES {
             match self.cover(key) {
-                Ok(true) => return Ok(Fate::Restored),
+                Ok(()) => return Ok(Fate::Restored),
                 // Replaced again, while it was covered: by the host, and nobody else.
-                Ok(false) => {}
+                Err(Doubt::Again) => {}
                 Err(why) => {
-                    tracing::debug!(%why, ?key, "a cover is lost");
+                    doubt = why;
                     break;
                 }
             }
         }
         for _ in 0..REPLACED {
-            match self.accept(key) {
-                Ok(true) => return Ok(Fate::Restored),
-                Err(why) if why.kind() == io::ErrorKind::ResourceBusy => {}
-                Ok(false) => break,
-                Err(why) => {
-                    tracing::debug!(%why, ?key, "a configuration is not accepted");
-                    break;
-                }
+            tracing::debug!(%doubt, ?key, "a cover is lost");
+            match self.accept_or_put_back(key) {
+                Ok(fate) => return Ok(fate),
+                Err(why) => doubt = why,
+            }
+            if !matches!(doubt, Doubt::Again) {
+                break;
             }
         }
+        tracing::debug!(%doubt, ?key, "a cover is lost for good");
         if let Some(cover) = self.covers.get_mut(key) {
             cover.state = State::Doubtful;
         }
         Ok(Fate::Lost)
     }
 
-    /// Covers a git configuration that the stage may have written, if it says nothing that it may not say whoever has written it.
-    ///
-    /// # Errors
-    /// `ResourceBusy` where it was replaced meanwhile; and why it could not be looked at, as where it is open for writing.
-    fn accept(&mut self, key: &Name) -> io::Result<bool> {
+    /// Covers a file that the stage may have written, if it says nothing that it may not say whoever has written it.
+    fn accept(&mut self, key: &Name) -> Result<(), Doubt> {
         let cover = self.covered(key)?;
-        let number = cover.number;
-        if cover.host.file_name().is_none_or(|name| name != "config") {
-            return Ok(false);
-        }
+        let (number, may_be_unknown) = (cover.number, cover.state != State::Doubtful);
         if cover.lease.as_ref().is_some_and(|lease| !lease.is_quiet()) {
-            // Somebody waits to write to the last one.
-            return Ok(false);
+            return Err(Doubt::open("somebody waits to write to the last one"));
         }
-        let helper = self.helper.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-        let status = helper.mount_anew(number)?;
+        let status = self.mount_anew(number)?;
         let cover = self.covered(key)?;
         if cover.has_lease_on(status.mounted) {
-            // The host replaced nothing: what happened is the stage's doing.
-            return Ok(false);
+            return Err(Doubt::open("the host replaced nothing: what happened is the stage's doing"));
         }
         cover.lease = None;
         // From here on nobody can write to it unseen.
         let lease = cover.lease(status.mounted)?;
         let new = SavedFile::read(lease.file(), MOST)?;
-        let is_harmless = |old: &SavedFile| differ_in_branches(&old.bytes, &new.bytes);
+        let is_harmless = |old: &SavedFile| {
+            let may_differ = cover.host.file_name().is_some_and(|name| name == "config");
+            let differ = || may_differ && differ_in_branches(&old.bytes, &new.bytes);
+            old.has_owner_and_mode_of(&new) && (old.bytes == new.bytes || differ())
+        };
         if !cover.saved.as_ref().is_some_and(is_harmless) {
-            return Ok(false);
+            let why = "it may be the stage's";
+            return Err(if may_be_unknown { Doubt::Unknown(why) } else { Doubt::open(why) });
         }
-        // Of what happened before it was mounted, nothing counts.
-        self.read_events()?;
-        if self.status(number)? != status {
-            return Err(io::ErrorKind::ResourceBusy.into());
-        }
-        let cover = self.covered(key)?;
-        (cover.state, cover.status, cover.lease, cover.saved) =
-            (State::Covered, status, Some(lease), Some(new));
-        Ok(true)
+        self.settle(key, status, lease)?;
+        self.covered(key)?.saved = Some(new);
+        Ok(())
     }
 
-    /// Sees to it that a file that was replaced is covered. False: it was replaced once more after the cover stood.
-    fn cover(&mut self, key: &Name) -> io::Result<bool> {
-        let doubtful = |why| Err(io::Error::other(why));
+    /// Covers a file that the stage may have written for what it says, or the last one that was covered in its place.
+    fn accept_or_put_back(&mut self, key: &Name) -> Result<Fate, Doubt> {
+        let watches = Arc::clone(&self.watches);
+        let host = self.covered(key)?.host.clone();
+        let below = |watch: &Watch| Some(host.strip_prefix(&watch.missing().tree).ok()?.to_path_buf());
+        let trees = watches.iter().filter_map(|watch| Some((watch, below(watch)?)));
+        let deepest = trees.min_by_key(|(_, name)| name.as_os_str().len());
+        let Some((watch, name)) = deepest else { return self.accept(key).map(|()| Fate::Restored) };
+        // Another run in the directory may have put the same file back.
+        let lock = watch.lock()?;
+        match self.accept(key) {
+            Ok(()) => return Ok(Fate::Restored),
+            Err(Doubt::Unknown(_)) => {}
+            Err(why) => return Err(why),
+        }
+        let cover = self.covered(key)?;
+        let (number, saved) = (cover.number, cover.saved.as_ref());
+        let saved = saved.ok_or_else(|| Doubt::open("what the last one said is not known"))?;
+        let lease = saved.write_unnamed(watch.tree())?;
+        cover.put_back += 1;
+        if cover.put_back > PUT_BACK {
+            return Err(Doubt::open("the last one was put back too often"));
+        }
+        let old = watch.replace(&name, lease.file())?;
+        let covered = self.cover_new(key, number, lease);
+        drop(lock);
+        self.set_aside.push(watch.settle_replaced(&name, &old));
+        covered.map(|()| Fate::PutBack)
+    }
+
+    /// Covers a file of ours that was put to the place.
+    fn cover_new(&mut self, key: &Name, number: usize, lease: Lease) -> Result<(), Doubt> {
+        let status = self.mount_anew(number)?;
+        let about = lease.file().metadata()?;
+        if status.mounted != (Mounted { dev: about.dev(), ino: about.ino() }) {
+            return Err(Doubt::Again);
+        }
+        self.settle(key, status, lease)
+    }
+
+    /// Takes a file for covered that has been mounted, unless it was replaced since.
+    fn settle(&mut self, key: &Name, status: KeptStatus, lease: Lease) -> Result<(), Doubt> {
+        // Of what happened before it was mounted, nothing counts.
+        self.read_events()?;
+        let cover = self.covered(key)?;
+        let number = cover.number;
+        if !lease.is_quiet() {
+            return Err(Doubt::open("somebody waits to write to it"));
+        }
+        if self.status(number)? != status {
+            return Err(Doubt::Again);
+        }
+        let cover = self.covered(key)?;
+        (cover.state, cover.status, cover.lease) = (State::Covered, status, Some(lease));
+        Ok(())
+    }
+
+    /// Sees to it that a file that was replaced is covered.
+    fn cover(&mut self, key: &Name) -> Result<(), Doubt> {
         let number = self.covered(key)?.number;
         let status = self.status(number)?;
         self.read_events()?;
         if status.renames != status.mounts {
-            return doubtful("it was replaced twice before it was covered, or could not be covered");
+            return Err(Doubt::Unknown(
+                "it was replaced twice before it was covered, or too soon to be watched",
+            ));
         }
         let cover = self.covered(key)?;
-        if cover.state != State::Replaced {
-            return doubtful("something else happened to it");
+        match cover.state {
+            State::Replaced => {}
+            State::Unknown => return Err(Doubt::Unknown("its maker may not have been alone with it")),
+            _ => return Err(Doubt::open("something else happened to it")),
         }
         if cover.status == status && cover.lease.as_ref().is_some_and(Lease::is_quiet) {
             // The event of a rename that is known already.
             cover.state = State::Covered;
-            return Ok(true);
+            return Ok(());
         }
         if cover.has_lease_on(status.mounted) {
             // Nobody who waits for the lease goes on before the stage has ended.
-            return doubtful("the stage has hold of it");
+            return Err(Doubt::open("the stage has hold of it"));
         }
         cover.lease = None;
         cover.state = State::New;
@@ -523,17 +642,25 @@ impl Remounts {
         match (cover.state, lease) {
             (State::New | State::Replaced, _) if !is_the_last => {
                 cover.state = State::Replaced;
-                Ok(false)
+                Err(Doubt::Again)
             }
-            (State::New | State::Replaced, Ok(lease)) if !has_gaps => {
+            (State::New | State::Replaced | State::Unknown, Ok(_)) if has_gaps => {
+                Err(Doubt::Unknown("not all events are known"))
+            }
+            (State::New | State::Replaced, Ok(lease)) => {
                 // Not by its name, which may lead to the next file already.
                 cover.saved = SavedFile::read(lease.file(), MOST).ok();
                 (cover.state, cover.lease, cover.status) = (State::Covered, Some(lease), status);
-                Ok(true)
+                Ok(())
             }
-            (State::New | State::Replaced, Err(error)) => Err(error),
-            _ => doubtful("it may have been written to"),
+            (State::New | State::Replaced, Err(error)) => Err(error.into()),
+            (State::Unknown, _) => Err(Doubt::Unknown("it was replaced once more")),
+            _ => Err(Doubt::open("it may have been written to")),
         }
+    }
+
+    fn mount_anew(&self, number: usize) -> io::Result<KeptStatus> {
+        self.helper.as_ref().ok_or(io::ErrorKind::NotConnected)?.mount_anew(number)
     }
 
     fn status(&self, number: usize) -> io::Result<KeptStatus> {
@@ -567,16 +694,18 @@ impl Remounts {
         let Some(name) = event.name else { return };
         let key = (event.wd, name);
         if let Some(cover) = self.covers.get_mut(&key) {
-            let is_makers = match self.moving.take() {
-                Some((cookie, uses, name)) if cookie == event.cookie && uses.is_its_makers() => {
-                    // git makes the next file under the same name.
-                    self.freed.remove(&name);
-                    true
+            let replaced = match self.moving.take() {
+                Some((cookie, uses, name)) if cookie == event.cookie => {
+                    if uses.state() == State::Replaced {
+                        // git makes the next file under the same name.
+                        self.freed.remove(&name);
+                    }
+                    uses.state()
                 }
                 // It came from a directory that is not watched, or was there before the stage.
-                _ => false,
+                _ => State::Unknown,
             };
-            cover.note(event.mask, is_makers);
+            cover.note(event.mask, replaced);
             return;
         }
         if has(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO) {
@@ -589,7 +718,7 @@ impl Remounts {
             self.moving = None;
             self.new_files.insert(key, if is_made { Uses::default() } else { Uses::SHARED });
         } else if has(AddWatchFlags::IN_DELETE) {
-            if self.new_files.remove(&key).is_some() {
+            if self.new_files.remove(&key).is_some_and(|uses| !uses.is_given_up()) {
                 self.free(key);
             }
         } else if has(AddWatchFlags::IN_MOVED_FROM) {
@@ -597,7 +726,8 @@ impl Remounts {
             self.free(key);
         } else if let Some(uses) = self.new_files.get_mut(&key) {
             uses.opened += u32::from(has(AddWatchFlags::IN_OPEN));
-            uses.is_shared |= has(AddWatchFlags::IN_MODIFY) && uses.closed > 0;
+            uses.is_changed |= has(AddWatchFlags::IN_MODIFY);
+            uses.is_written |= has(AddWatchFlags::IN_MODIFY) && uses.closed > 0;
             uses.closed += u32::from(has(AddWatchFlags::IN_CLOSE_WRITE));
         }
     }
@@ -619,7 +749,8 @@ impl Covered {
         self.state != State::Covered || self.lease.as_ref().is_some_and(|lease| !lease.is_quiet())
     }
 
-    fn note(&mut self, mask: AddWatchFlags, is_makers: bool) {
+    /// `replaced`: its state after a rename over it.
+    fn note(&mut self, mask: AddWatchFlags, replaced: State) {
         if mask.contains(AddWatchFlags::IN_OPEN) {
             return;
         }
@@ -630,7 +761,8 @@ impl Covered {
             self.saved = None;
         }
         self.state = match self.state {
-            State::Covered | State::New | State::Replaced if is_rename && is_makers => State::Replaced,
+            State::Covered | State::New | State::Replaced if is_rename => replaced,
+            State::Unknown if is_rename && replaced != State::Doubtful => State::Unknown,
             // A program on the host writes to the file itself.
             State::Covered if is_write => State::Covered,
             State::Covered if mask.intersects(AddWatchFlags::IN_DELETE | AddWatchFlags::IN_MOVED_FROM) => {

@@ -1,12 +1,15 @@
 //! What a file said, to be written to its place again.
 
 use std::fs::{File, Metadata};
-use std::io::{self, Read as _};
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use exeat_files::place::FilePlace;
-use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat2};
+use exeat_sandbox::Lease;
+use nix::fcntl::{AT_FDCWD, OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::Mode;
 use nix::unistd::{Gid, Uid, fchown, geteuid};
 
 /// Bytes of a file that is remembered.
@@ -43,11 +46,34 @@ impl SavedFile {
     /// What keeps the file from being written.
     pub(crate) fn write(&self, path: &Path) -> io::Result<()> {
         FilePlace::open(path)?.replace(0o600, |out| out.write_all(&self.bytes))?;
-        let copy = open_regular(path)?;
+        self.give_owner_and_mode(&open_regular(path)?)
+    }
+
+    /// Writes it as a new file without a name, on the file system of a directory. Whoever opens that for writing waits from then on.
+    ///
+    /// # Errors
+    /// What keeps the file from being written, and what [`Lease::new`] says.
+    pub(super) fn write_unnamed(&self, dir: BorrowedFd<'_>) -> io::Result<Lease> {
+        let flags = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let mut file = File::from(openat(dir, ".", flags, Mode::S_IRUSR | Mode::S_IWUSR)?);
+        file.write_all(&self.bytes)?;
+        self.give_owner_and_mode(&file)?;
+        let readable = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+        drop(file);
+        Lease::new(readable)
+    }
+
+    fn give_owner_and_mode(&self, file: &File) -> io::Result<()> {
         if geteuid().is_root() {
-            fchown(&copy, Some(Uid::from_raw(self.about.uid())), Some(Gid::from_raw(self.about.gid())))?;
+            fchown(file, Some(Uid::from_raw(self.about.uid())), Some(Gid::from_raw(self.about.gid())))?;
         }
-        copy.set_permissions(self.about.permissions())
+        file.set_permissions(self.about.permissions())
+    }
+
+    /// Whether the owner and the mode are the same.
+    pub(super) fn has_owner_and_mode_of(&self, other: &Self) -> bool {
+        let all = |it: &Self| (it.about.uid(), it.about.gid(), it.about.mode());
+        all(self) == all(other)
     }
 }
 
