@@ -1,7 +1,7 @@
 //! Start-up: `exeat run -- true` against the same bubblewrap run without exeat, in turns; what the protection of files and the
 //! gateway cost in it; and the end of a run.
 //!
-//! "The same bubblewrap run" is a hardened one: the options come from `exeat run --dry-run --json`, with every namespace, every mount,
+//! "The same bubblewrap run" is a hardened one: the options come from `exeat run --dry-run --format json`, with every namespace, every mount,
 //! no capability and both seccomp programs. Only the files that belong to a run of exeat are replaced by files of the same size.
 
 use std::env;
@@ -212,7 +212,7 @@ struct Bare {
 impl Bare {
     fn from_plan(under_test: &UnderTest, directory: &Path) -> Self {
         let mut exeat = under_test.exeat();
-        exeat.current_dir(directory).args(["run", "--dry-run", "--json", "--", "true"]);
+        exeat.current_dir(directory).args(["run", "--dry-run", "--format", "json", "--", "true"]);
         let output = exeat.output().expect("the plan");
         assert!(output.status.success(), "exeat run --dry-run: {}", String::from_utf8_lossy(&output.stderr));
         let plan: Value = serde_json::from_slice(&output.stdout).expect("a plan in JSON");

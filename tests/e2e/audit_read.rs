@@ -194,7 +194,7 @@ fn unused_rules(cx: &Cx) {
     let words =
         ["run", "--stage", "import", "--policy", "import.toml", "--", cx.probe(), "ask-all", "targets"];
     cx.exeat_plain(words).run().exits(0);
-    let run = cx.exeat_plain(["audit", "list", "--json"]).run().json()[0]["run"]
+    let run = cx.exeat_plain(["audit", "list", "--format", "json"]).run().json()[0]["run"]
         .as_str()
         .expect("a run")
         .to_owned();
@@ -229,7 +229,7 @@ fn hostile(cx: &Cx) {
     cx.write("hostile.policy.json", &json!({"rules": [{"rule": text}]}).to_string());
     for words in [
         &["show"][..],
-        &["show", "--json"],
+        &["show", "--format", "json"],
         &["summary"],
         &["summary", "--format", "json"],
         &["summary", "--format", "markdown"],
@@ -258,8 +258,8 @@ fn filters(cx: &Cx) {
         .shows(&evil);
     let later = cx.exeat_plain(["audit", "show", "--since", "9000-01-01"]).run();
     later.exits(0).prints("").says("no record is of the runs that the flags select");
-    cx.exeat_plain(["audit", "show", "--until", "yesterday", "--json"]).run().exits(0).prints("");
-    let lines = cx.exeat_plain(["audit", "show", "--since=-1h", "--json"]).run();
+    cx.exeat_plain(["audit", "show", "--until", "yesterday", "--format", "json"]).run().exits(0).prints("");
+    let lines = cx.exeat_plain(["audit", "show", "--since=-1h", "--format", "json"]).run();
     let kinds: Vec<Value> = lines
         .stdout()
         .lines()
@@ -291,7 +291,8 @@ fn follow(cx: &Cx) {
     cx.exeat_plain(["audit", "show", "-f", path]).run().exits(2).says("cannot read");
     let live = waiting(cx, &record);
     let mut table = cx.exeat_plain(["audit", "show", "--follow", path]).start();
-    let mut json = cx.exeat_plain(["audit", "show", "-f", "--json", "--verdict", "deny", path]).start();
+    let mut json =
+        cx.exeat_plain(["audit", "show", "-f", "--format", "json", "--verdict", "deny", path]).start();
     let stopped = cx.exeat_plain(["audit", "show", "-f", path]).start();
     table.until_prints(&format!("{good}:443"));
     assert!(
@@ -368,7 +369,7 @@ fn diff(cx: &Cx) {
 
 fn list_filters(cx: &Cx) {
     let runs = |words: &[&str]| {
-        let done = cx.exeat_plain([&["audit", "list", "--json"], words].concat()).run();
+        let done = cx.exeat_plain([&["audit", "list", "--format", "json"], words].concat()).run();
         done.exits(0);
         let stages: Vec<_> =
             done.json().as_array().expect("a list").iter().map(|run| run["stage"].clone()).collect();

@@ -80,11 +80,11 @@ fn check(cx: &Cx) {
 }
 
 fn check_json(cx: &Cx) {
-    let done = cx.exeat(["check", "--json", "--allow", "*.example.com", "a.example.com:443"]).run();
+    let done = cx.exeat(["check", "--format", "json", "--allow", "*.example.com", "a.example.com:443"]).run();
     let text = done.exits(0).json().to_string();
     assert!(text.contains("allow") && text.contains("*.example.com"), "{text}");
     let text = cx
-        .exeat(["check", "--json", "--allow", "*.example.com", "b.test:443"])
+        .exeat(["check", "--format", "json", "--allow", "*.example.com", "b.test:443"])
         .run()
         .exits(1)
         .json()

@@ -24,7 +24,7 @@ pub(crate) fn cases(list: &mut Cases) {
 const KEPT: [&str; 4] = ["setpriv", "--bounding-set", "-sys_admin", "--"];
 
 fn everything(cx: &Cx) {
-    let done = cx.exeat(["doctor", "--json"]).run();
+    let done = cx.exeat(["doctor", "--format", "json"]).run();
     let all: Value = serde_json::from_str(&done.exits(0).stdout()).expect("JSON");
     assert_eq!(all["can_run"], true, "{done:?}");
     let steps = all["steps"].as_array().expect("steps");
@@ -65,7 +65,7 @@ fn nested(cx: &Cx) {
         .shows("start exeat outside")
         .shows("exeat cannot run here.\n");
     assert!(!table.stdout().contains("chmod") && !table.stdout().contains("--fix"), "{table:?}");
-    let all = doctor("--json").json();
+    let all = doctor("--format json").json();
     assert_eq!((&all["can_run"], &all["steps"][0]["id"]), (&Value::Bool(false), &"nested".into()), "{all}");
     let fix = doctor("--fix");
     assert!(fix.exits(1).stdout().lines().all(|line| line.starts_with('#')), "{fix:?}");
@@ -143,7 +143,7 @@ fn as_own(cx: &Cx) {
     fs::create_dir(&owned).expect("a directory");
     cx.bench().give(&owned, false);
     let identity = |dir: &Path| {
-        let done = cx.exeat_plain(["doctor", "--json"]).cwd(dir).under(KEPT).run();
+        let done = cx.exeat_plain(["doctor", "--format", "json"]).cwd(dir).under(KEPT).run();
         let all: Value = serde_json::from_str(&done.exits(0).stdout()).expect("JSON");
         let steps = all["steps"].as_array().expect("steps").clone();
         steps.into_iter().find(|step| step["id"] == "identity").expect("the step")

@@ -206,8 +206,9 @@ fn many_ports(cx: &Cx) {
     done.exits(7).prints(&format!("hello from {good}:8443: GET 0\n")).says("through the proxy");
     assert!(direct(&done).iter().all(|line| line["host"] == good.as_str() && line["port"] == 7));
     cx.probing(&[&rule], &format!("echo {good}:7 10")).run().exits(0).prints("ok: 10\n");
-    let check =
-        |target: &str| cx.exeat_plain(["check", "--json", "--allow", &rule, target]).run().exits(0).json();
+    let check = |target: &str| {
+        cx.exeat_plain(["check", "--format", "json", "--allow", &rule, target]).run().exits(0).json()
+    };
     for (port, served) in [(8443, true), (7, false)] {
         let said = check(&format!("{good}:{port}"));
         assert!(said.to_string().contains(&format!("\"without_proxy\":{served}")), "{said}");

@@ -237,7 +237,7 @@ fn stored_policy(cx: &Cx) {
     };
     replay(&[]).exits(0).shows("4 as before, 0 now denied").says("the policy of a record");
     let shown = |words: &[&str]| {
-        let words = ["policy", "show", "--json"].into_iter().chain(words.iter().copied());
+        let words = ["policy", "show", "--format", "json"].into_iter().chain(words.iter().copied());
         cx.exeat(words).run().json()["policy_sha256"].clone()
     };
     let digest = shown(&rich);

@@ -59,9 +59,9 @@ fn verify_all(cx: &Cx) -> Done {
     cx.exeat_plain(["audit", "verify", "--all"]).run()
 }
 
-/// What `--json` says of the ledgers: the last object.
+/// What `--format json` says of the ledgers: the last object.
 fn joined(cx: &Cx) -> Value {
-    let done = cx.exeat_plain(["audit", "verify", "--all", "--json"]).run();
+    let done = cx.exeat_plain(["audit", "verify", "--all", "--format", "json"]).run();
     let text = done.stdout();
     serde_json::from_str(text.lines().last().expect("an object")).expect("JSON")
 }
@@ -264,7 +264,8 @@ fn copied(cx: &Cx) {
     cx.outside(words).run().exits(0);
     let copy = to.display().to_string();
     cx.exeat_plain(["run", "--", "true"]).env("XDG_STATE_HOME", &copy).run().exits(0);
-    let done = cx.exeat_plain(["audit", "verify", "--all", "--json"]).env("XDG_STATE_HOME", &copy).run();
+    let done =
+        cx.exeat_plain(["audit", "verify", "--all", "--format", "json"]).env("XDG_STATE_HOME", &copy).run();
     done.exits(0);
     let text = done.stdout();
     let json: Value = serde_json::from_str(text.lines().last().expect("an object")).expect("JSON");

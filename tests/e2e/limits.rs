@@ -509,7 +509,7 @@ fn says(cx: &Cx, under: &[&str], pids: &str) {
     let run =
         |more: &[&str]| cx.exeat([&["run"], &flags[..], more, &["--", "true"]].concat()).under(under).run();
     run(&["--dry-run"]).exits(0).shows(&format!("limits       {lines}\n"));
-    let json = run(&["--dry-run", "--json"]).json();
+    let json = run(&["--dry-run", "--format", "json"]).json();
     assert_eq!(json["limits"]["pids"], json!({"value": "99", "held": pids}));
     let done = run(&[]);
     let starts = done.exits(0).record();

@@ -71,11 +71,11 @@ fn everywhere(cx: &Cx) {
     fs::write(&policy, "schema = 1\n").expect("a policy");
     let outputs: &[&[&str]] = &[
         &["show"],
-        &["show", "--json"],
+        &["show", "--format", "json"],
         &["list"],
-        &["list", "--json"],
+        &["list", "--format", "json"],
         &["verify"],
-        &["verify", "--json"],
+        &["verify", "--format", "json"],
         &["summary"],
         &["summary", "--format", "json"],
         &["summary", "--format", "markdown"],

@@ -55,7 +55,7 @@ fn whole<'a>(cx: &'a Cx, options: &[&str]) -> Run<'a> {
         cx.bench().give(&cx.home().join(place), cx.is_root());
     }
     fs::set_permissions(&runtime, fs::Permissions::from_mode(0o700)).expect("chmod");
-    let words = ["prove", "--json"].iter().chain(options);
+    let words = ["prove", "--format", "json"].iter().chain(options);
     cx.exeat_plain(words).env("XDG_RUNTIME_DIR", &runtime.display().to_string())
 }
 
@@ -68,7 +68,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 }
 
 fn listed(cx: &Cx) -> BTreeSet<String> {
-    let done = cx.exeat_plain(["prove", "--list", "--json"]).run();
+    let done = cx.exeat_plain(["prove", "--list", "--format", "json"]).run();
     let list = done.exits(0).json();
     list.as_array().expect("a list").iter().map(|attempt| text(attempt, "id").to_owned()).collect()
 }
@@ -109,7 +109,7 @@ fn other_views(cx: &Cx) {
 /// Nothing to reach is nothing that was held: what needs a network is skipped, and the rest is tried.
 fn without_a_network(cx: &Cx) {
     let unshare = ["unshare", "--user", "--map-current-user", "--net"];
-    let done = cx.exeat_plain(["prove", "--json", "--bridge", "handoff"]).under(unshare).run();
+    let done = cx.exeat_plain(["prove", "--format", "json", "--bridge", "handoff"]).under(unshare).run();
     done.exits(0);
     for attempt in attempts(&done) {
         assert_ne!(attempt["held"], false, "{attempt:#}");
@@ -410,7 +410,7 @@ END
     let out = ["tcp-v4", "host-tcp-v4", "host-udp-v6", "host-namespaces"];
     // Landlock keeps to abstract sockets of its own domain, whatever the network.
     let held = ["vsock", "denied-name", "mounts", "environ", "abstract"];
-    let words = ["prove", "--json", "--bridge", "handoff"].iter().chain(&out).chain(&held);
+    let words = ["prove", "--format", "json", "--bridge", "handoff"].iter().chain(&out).chain(&held);
     let done = cx.exeat_plain(words).in_mounts(&weaker).run();
     for attempt in attempts(done.exits(1)) {
         let expected = held.contains(&text(&attempt, "id"));
@@ -438,7 +438,9 @@ fn arguments(cx: &Cx) {
     fs::create_dir_all(cx.home().join(".config/exeat")).expect("a directory");
     let ceiling = cx.home().join(".config/exeat/policy.toml");
     fs::write(&ceiling, "schema = 1\n[network]\nallow = []\n").expect("a ceiling");
-    let done = cx.exeat_plain(["prove", "--json", "server-name", "denied-name", "--bridge", "relay"]).run();
+    let done = cx
+        .exeat_plain(["prove", "--format", "json", "server-name", "denied-name", "--bridge", "relay"])
+        .run();
     let held: Vec<Value> = attempts(done.exits(0)).iter().map(|attempt| attempt["held"].clone()).collect();
     assert_eq!(held, [json!(true), Value::Null], "{done:?}");
     fs::write(&ceiling, "schema = 1\n[fs]\nro = []\nrw = []\n").expect("a ceiling");

@@ -690,7 +690,8 @@ fn only_one_policy(cx: &Cx) {
         .says("network: partial: the proxy at unix:");
     let plan = cx.exeat(["run", "--dry-run", "--via", &via, "--", "touch", "started"]).run();
     plan.exits(0).shows(&format!("via          {via}\n")).shows("those of the proxy that it goes through");
-    let plan = cx.exeat(["run", "--dry-run", "--json", "--via", &via, "--", "touch", "started"]).run();
+    let plan =
+        cx.exeat(["run", "--dry-run", "--format", "json", "--via", &via, "--", "touch", "started"]).run();
     assert_eq!(plan.exits(0).json()["via"], via.as_str());
     cx.exeat_plain(["env", "--via", &via]).run().exits(0).shows("HTTPS_PROXY=");
     assert!(!cx.dir().join("started").exists());

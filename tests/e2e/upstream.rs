@@ -178,7 +178,7 @@ fn secrets(cx: &Cx) {
         hides(&done.stderr());
         hides(&format!("{:?}", done.record().records()));
         assert_eq!(done.record().decision(&cx.good())["upstream"], company.place(), "{done:?}");
-        for words in [&["run", "--dry-run"][..], &["run", "--dry-run", "--json"]] {
+        for words in [&["run", "--dry-run"][..], &["run", "--dry-run", "--format", "json"]] {
             let done = run(words, &["--", "true"]);
             done.exits(0).shows(company.place());
             hides(&done.stdout());

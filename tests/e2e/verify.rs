@@ -42,7 +42,7 @@ fn whole(cx: &Cx) {
     let path = ran(cx).display().to_string();
     let done = verify(cx, &path);
     done.exits(0).shows("whole: ").shows("signed to the end by exeat-audit+");
-    let json = cx.exeat_plain(["audit", "verify", "--json", &path]).run().json();
+    let json = cx.exeat_plain(["audit", "verify", "--format", "json", &path]).run().json();
     assert_eq!((&json["standing"], &json["ending"]), (&"whole".into(), &"sealed".into()), "{json}");
     assert_eq!(json["lines"], json["covered"], "{json}");
 }

@@ -112,6 +112,23 @@ pub(crate) enum ColorWhen {
     Never,
 }
 
+/// `--format` of the commands that print text or JSON.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs; what ends the command early is JSON on stderr.
+    Json,
+}
+
+impl Format {
+    /// Whether it is JSON.
+    pub(crate) fn is_json(self) -> bool {
+        self == Self::Json
+    }
+}
+
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -186,9 +203,10 @@ pub(crate) struct CheckArgs {
     #[arg(long, help_heading = "Output")]
     pub(crate) resolve: bool,
 
-    /// One JSON object per target
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
+    /// text (default), or json: an object per target, or why there is no answer
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat prove`.
@@ -210,21 +228,23 @@ pub(crate) struct ProveArgs {
     #[arg(long, value_name = "VIEW", help_heading = "Run", hide_possible_values = true)]
     pub(crate) fs: Option<FsView>,
 
-    /// One JSON object
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
+    /// text (default), or json: one object
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat doctor`.
 #[derive(Debug, Args)]
 pub(crate) struct DoctorArgs {
     /// Print what mends the steps that fail, for a shell, and change nothing
-    #[arg(long, conflicts_with = "json", help_heading = "Output")]
+    #[arg(long, conflicts_with = "format", help_heading = "Output")]
     pub(crate) fix: bool,
 
-    /// One JSON object
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
+    /// text (default), or json: one object
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat proxy`.
@@ -282,9 +302,10 @@ pub(crate) struct PresetArgs {
     #[arg(long, value_name = "FILE", requires = "ask", value_hint = ValueHint::FilePath)]
     pub(crate) ceiling: Vec<PathBuf>,
 
-    /// As JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// text (default) or json
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat env`.
@@ -301,9 +322,10 @@ pub(crate) struct EnvArgs {
     #[arg(long, value_name = "unix:PATH", help_heading = "Run", value_hint = ValueHint::FilePath)]
     pub(crate) via: Option<ViaAt>,
 
-    /// As one JSON array
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
+    /// text (default), or json: one array
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::error::Error;
 use std::io;
 
 use exeat_runner::RunLost;
+use serde::Serialize;
 
 use crate::exit::Exit;
 use crate::render::{Paint, printable_lines};
@@ -27,17 +28,68 @@ pub(crate) struct Fault {
     message: String,
     source: Option<Box<dyn Error>>,
     hint: Option<String>,
+    meant: Option<String>,
+    places: Vec<Place>,
 }
+
+/// Where something is wrong in a file or a flag, for programs: the message has it in words.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Place {
+    /// The file as it was named, or the flag.
+    pub(crate) file: String,
+    /// From 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) line: Option<u32>,
+    /// In characters, from 1.
+    pub(crate) column: u32,
+    /// The fault.
+    pub(crate) error: String,
+    /// What was probably meant.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) meant: Option<String>,
+}
+
+/// One line of `--format json` about what ended a command early. What there is not is absent.
+#[derive(Serialize)]
+struct Line<'a> {
+    schema: u32,
+    exit: u8,
+    cause: &'static str,
+    /// The step of a start that failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    step: Option<String>,
+    #[serde(flatten)]
+    what: What<'a>,
+    /// The layer of the host that refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    because: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fix: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum What<'a> {
+    At(&'a Place),
+    Whole {
+        error: String,
+        #[serde(skip_serializing_if = "Option::is_none")]
+        meant: Option<&'a str>,
+    },
+}
+
+/// How a hint begins that is a suggestion.
+const MEANT: &str = "probably meant: ";
 
 impl Failure {
     /// The user's input is wrong.
     pub(crate) fn input(message: impl Into<String>) -> Self {
-        Self::Input(Fault { message: message.into(), source: None, hint: None })
+        Self::Input(Fault::new(message.into()))
     }
 
     /// exeat could not do its part.
     pub(crate) fn could(message: impl Into<String>) -> Self {
-        Self::Could(Fault { message: message.into(), source: None, hint: None })
+        Self::Could(Fault::new(message.into()))
     }
 
     /// What caused it; never repeated by the message.
@@ -52,6 +104,22 @@ impl Failure {
     pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
         if let Self::Input(fault) | Self::Could(fault) = &mut self {
             fault.hint = Some(hint.into());
+        }
+        self
+    }
+
+    /// What was probably meant, for programs; where the message says so itself.
+    pub(crate) fn meant(mut self, meant: String) -> Self {
+        if let Self::Input(fault) | Self::Could(fault) = &mut self {
+            fault.meant = Some(meant);
+        }
+        self
+    }
+
+    /// Where it is.
+    pub(crate) fn at(mut self, places: Vec<Place>) -> Self {
+        if let Self::Input(fault) | Self::Could(fault) = &mut self {
+            fault.places = places;
         }
         self
     }
@@ -115,20 +183,58 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// JSON objects for a program, a line each; none where nobody is to blame.
+    pub(crate) fn json(&self) -> String {
+        let (error, step, because, hint, places) = match self {
+            Self::Input(fault) | Self::Could(fault) => {
+                let error = with_causes(&fault.message, fault.source.as_deref());
+                (error, None, None, fault.hint.clone(), fault.places.as_slice())
+            }
+            Self::Run(error) => {
+                let whole = with_causes(&error.to_string(), error.source());
+                (whole, Some(error.to_string()), error.layer(), error.fix(), &[][..])
+            }
+            Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe => return String::new(),
+            Self::Stdout(error) => {
+                (with_causes("cannot write to stdout", Some(error)), None, None, None, &[][..])
+            }
+        };
+        let suggested = hint.as_deref().and_then(|hint| hint.strip_prefix(MEANT));
+        let fix = hint.as_deref().filter(|_| suggested.is_none());
+        let meant = match self {
+            Self::Input(fault) | Self::Could(fault) => fault.meant.as_deref().or(suggested),
+            Self::Run(_) | Self::Stdout(_) => suggested,
+        };
+        let whats: Vec<What<'_>> = match places {
+            [] => vec![What::Whole { error, meant }],
+            places => places.iter().map(What::At).collect(),
+        };
+        let (exit, cause) = (self.exit().code(), self.cause());
+        let lines = whats.into_iter().map(|what| {
+            let line = Line { schema: 1, exit, cause, step: step.clone(), what, because, fix };
+            // Of texts and numbers: it cannot fail.
+            serde_json::to_string(&line).unwrap_or_default() + "\n"
+        });
+        lines.collect()
+    }
+}
+
+impl Fault {
+    fn new(message: String) -> Self {
+        Self { message, source: None, hint: None, meant: None, places: Vec::new() }
+    }
+}
+
 /// What happened with its causes, in one line; then what made it happen, and what to do, where they are known.
 fn lines(
     message: &str,
-    mut source: Option<&dyn Error>,
+    source: Option<&dyn Error>,
     layer: Option<&str>,
     hint: Option<&str>,
     paint: Paint,
 ) -> String {
-    let mut text = message.to_owned();
-    while let Some(error) = source {
-        text.push_str(": ");
-        text.push_str(&in_house(&error.to_string()));
-        source = error.source();
-    }
+    let text = with_causes(message, source);
     let mut out = format!("exeat: {} {}\n", paint.bad("error:"), printable_lines(&text));
     for (word, text) in [("because:", layer), ("hint:", hint)] {
         if let Some(text) = text {
@@ -136,6 +242,16 @@ fn lines(
         }
     }
     out
+}
+
+fn with_causes(message: &str, mut source: Option<&dyn Error>) -> String {
+    let mut text = message.to_owned();
+    while let Some(error) = source {
+        text.push_str(": ");
+        text.push_str(&in_house(&error.to_string()));
+        source = error.source();
+    }
+    text
 }
 
 impl From<exeat_runner::Error> for Failure {

@@ -21,7 +21,7 @@ use self::text::{is_stdin, open, text_of};
 pub(crate) use self::text::{read_lock, read_policy};
 pub(crate) use self::upstream::NextHop;
 use crate::args::PolicyArgs;
-use crate::failure::Failure;
+use crate::failure::{Failure, Place};
 use crate::machine::{Machine, PlaceError};
 use crate::render::{printable, shell_word};
 
@@ -677,7 +677,15 @@ fn add(
 }
 
 fn from_rule(flag: &str, error: &RuleError) -> Failure {
-    let failure = Failure::input(format!("{flag}: {error}"));
+    let before = error.text().get(..error.span().start).unwrap_or_default();
+    let place = Place {
+        file: flag.to_owned(),
+        line: None,
+        column: u32::try_from(before.chars().count() + 1).unwrap_or(u32::MAX),
+        error: error.to_string(),
+        meant: error.meant().map(str::to_owned),
+    };
+    let failure = Failure::input(format!("{flag}: {error}")).at(vec![place]);
     match error.meant() {
         Some(meant) => {
             // Inside `--deny` a marked text would be refused again, and under `--allow` it denies.
@@ -691,7 +699,14 @@ fn from_rule(flag: &str, error: &RuleError) -> Failure {
 }
 
 pub(crate) fn from_file(error: FileError) -> Failure {
-    Failure::input(error.to_string())
+    let places = error.problems().iter().map(|problem| Place {
+        file: error.path().to_owned(),
+        line: Some(problem.line),
+        column: problem.column,
+        error: problem.message.clone(),
+        meant: problem.meant.clone(),
+    });
+    Failure::input(error.to_string()).at(places.collect())
 }
 
 /// Reads protected names that are to be let through. `place`: where they stand, for a message.

@@ -22,6 +22,7 @@ use clap::Parser;
 
 use args::audit::AuditCommand;
 use args::state::StateCommand;
+use args::unread::wants_json;
 use args::{Cli, Command, PolicyCommand};
 use commands::{
     audit, check, doctor, env, generate, learn, policy, preset, prove as proof, proxy, run, state,
@@ -34,15 +35,22 @@ fn main() -> ExitCode {
     if let Some(exit) = prove::inside::asked() {
         return exit.into();
     }
+    let words: Vec<_> = std::env::args_os().collect();
+    let is_json = wants_json(&words);
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => {
             let first = std::env::args_os().nth(1);
             let error = args::visible(args::guessed(error, first.as_deref().and_then(OsStr::to_str)));
-            // Help that nobody reads any more is no failure.
-            let _ = error.print();
             if !error.use_stderr() {
+                // Help that nobody reads any more is no failure.
+                let _ = error.print();
                 return Exit::Yes.into();
+            }
+            if is_json {
+                stdio::say_json(&run::refusal(&error).json());
+            } else {
+                let _ = error.print();
             }
             run::refused(&error);
             return Exit::BadInput.into();
@@ -89,7 +97,11 @@ fn main() -> ExitCode {
         Command::Man { out } => generate::man(out.as_deref()),
     };
     done.unwrap_or_else(|failure| {
-        stdio::say(&failure.report(err));
+        if is_json {
+            stdio::say_json(&failure.json());
+        } else {
+            stdio::say(&failure.report(err));
+        }
         failure.exit()
     })
     .into()

@@ -44,6 +44,17 @@ pub(crate) fn say(text: &str) {
     }
 }
 
+/// Writes JSON values to stderr, each on its line, escaped as those of [`json`] are.
+pub(crate) fn say_json(text: &str) {
+    let mut ascii = Vec::new();
+    for line in text.lines() {
+        if exeat_audit::ascii_json(&mut ascii, line).is_ok() {
+            ascii.push(b'\n');
+        }
+    }
+    say(&String::from_utf8_lossy(&ascii));
+}
+
 /// Writes all of it. A stream that does not block, as its other users may have made it, is waited for; what that takes is taken
 /// from the patience.
 fn write_patiently(

@@ -137,7 +137,7 @@ fn l17_every_command_takes_the_same_selection() {
     let home = Home::new();
     let [one, two, three] = three(&home);
     let selected = |words: &[&str]| {
-        let list = json(&home, &[&["list", "--json"], words].concat());
+        let list = json(&home, &[&["list", "--format", "json"], words].concat());
         let mut runs: Vec<_> =
             list.as_array().unwrap().iter().map(|run| run["run"].as_str().unwrap().to_owned()).collect();
         runs.sort();
@@ -163,7 +163,7 @@ fn l17_every_command_takes_the_same_selection() {
     home.file("policy.toml", "[network]\nallow = [\"three.example.com:443\"]\n");
     for (command, code, shown) in [
         (&["show"][..], 0, "three.example.com"),
-        (&["verify", "--json"], 0, name_of(&three)),
+        (&["verify", "--format", "json"], 0, name_of(&three)),
         (&["export"], 0, "three.example.com"),
         (&["report", "-o", "-"], 0, "three.example.com"),
         (&["learn"], 0, "three.example.com"),
@@ -349,7 +349,7 @@ fn l17_another_key_than_the_own_one_is_said() {
     let (_, out, _) = audit(&home, &["verify", "--all"]);
     let totals = format!("{} (1) (another key than audit.key)", stranger.verifying());
     assert!(out.contains(&totals), "{out}");
-    let value = json(&home, &["verify", "--json", two.to_str().unwrap()]);
+    let value = json(&home, &["verify", "--format", "json", two.to_str().unwrap()]);
     assert_eq!(value["other_key_than_own"], false);
 
     fs::write(state.join("audit.pub"), "nonsense\n").unwrap();
@@ -365,7 +365,7 @@ fn l17_readers_say_that_they_check_no_signature() {
     let baseline = runs(&home);
     for command in [
         &["show"][..],
-        &["show", "--json"],
+        &["show", "--format", "json"],
         &["summary"],
         &["list"],
         &["export"],
@@ -385,7 +385,7 @@ fn l17_readers_say_that_they_check_no_signature() {
     ] {
         assert_eq!(json(&home, command)["signature"], "not checked", "{command:?}");
     }
-    assert_eq!(json(&home, &["list", "--json"])[0]["signature"], "not checked");
+    assert_eq!(json(&home, &["list", "--format", "json"])[0]["signature"], "not checked");
     let (_, out, said) = audit(&home, &["verify"]);
     assert!(!said.contains("not checked") && out.contains("whole"), "{out}{said}");
 }

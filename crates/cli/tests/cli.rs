@@ -45,7 +45,8 @@ fn check_judges_a_literal_without_looking_anything_up() {
 #[test]
 fn check_in_json() {
     let home = Home::new();
-    let (code, out, _) = home.run(&["check", "--json", "--allow", "a.example", "a.example", "b.example:80"]);
+    let (code, out, _) =
+        home.run(&["check", "--format", "json", "--allow", "a.example", "a.example", "b.example:80"]);
     let lines: Vec<serde_json::Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     assert_eq!(code, 1);
     assert_eq!(lines.len(), 2);
@@ -90,6 +91,66 @@ fn bad_input_is_exit_2_on_stderr_only() {
         assert_eq!((code, out.as_str()), (2, ""), "{words:?}: {err}");
         assert!(!err.is_empty(), "{words:?}");
     }
+}
+
+/// Every fault is an object on a line of its own, with the same fields for a file, a flag and a setting.
+#[test]
+fn faults_are_json_where_json_is_asked_for() {
+    let home = Home::new();
+    home.file("bad.toml", "[network]\nalow = []\n[limits]\npids = 0\n");
+    let faults = |words: &[&str], code: i32| -> Vec<serde_json::Value> {
+        let (exit, out, err) = home.run(words);
+        assert_eq!((exit, out.as_str()), (code, ""), "{words:?}: {err}");
+        let faults = err.lines().filter(|line| !line.starts_with("exeat: note: "));
+        let faults =
+            faults.map(|line| serde_json::from_str(line).unwrap_or_else(|_| panic!("{words:?}: {err}")));
+        faults.collect()
+    };
+    for words in [
+        &["run", "--format", "json", "--policy", "bad.toml", "--", "true"][..],
+        &["check", "--policy", "bad.toml", "a.example", "--format=json"],
+        &["policy", "show", "bad.toml", "--format", "json"],
+        &["policy", "lint", "bad.toml", "--format", "json"],
+        &["policy", "diff", "bad.toml", "bad.toml", "--format", "json"],
+        &["learn", "--format", "json", "--policy", "bad.toml", "--", "true"],
+    ] {
+        let [key, number] = faults(words, 2).try_into().unwrap();
+        let place = |fault: &serde_json::Value| {
+            assert_eq!(
+                (&fault["schema"], &fault["exit"], &fault["cause"]),
+                (&1.into(), &2.into(), &"policy".into())
+            );
+            (fault["file"].clone(), fault["line"].clone(), fault["column"].clone())
+        };
+        assert_eq!(place(&key), ("bad.toml".into(), 2.into(), 1.into()), "{words:?}");
+        assert_eq!(
+            (&key["meant"], &key["error"]),
+            (&"allow".into(), &"there is no key `alow` in `[network]`".into())
+        );
+        assert_eq!(place(&number), ("bad.toml".into(), 4.into(), 8.into()), "{words:?}");
+        assert!(number.get("meant").is_none());
+    }
+    let [set] = faults(&["run", "--format=json", "--set", "network.ehc=x", "x"], 2).try_into().unwrap();
+    assert_eq!(
+        (&set["file"], &set["line"], &set["column"], &set["meant"]),
+        (&"--set".into(), &1.into(), &9.into(), &"ech".into())
+    );
+    let [rule] = faults(&["check", "--format=json", "--allow", "*x.example", "x"], 2).try_into().unwrap();
+    assert_eq!(
+        (&rule["file"], &rule["column"], &rule["meant"]),
+        (&"--allow".into(), &1.into(), &"*.x.example".into())
+    );
+    let [flag] = faults(&["run", "--format", "json", "--alow", "x", "--", "true"], 2).try_into().unwrap();
+    assert_eq!(flag["meant"], "--allow");
+    let [path] =
+        faults(&["run", "--format", "json", "--ro", "nothing-here", "--", "true"], 2).try_into().unwrap();
+    assert_eq!(
+        path["step"],
+        format!("cannot use the read-only path `{}`", home.0.join("nothing-here").display())
+    );
+    assert!(path["fix"].as_str().unwrap().starts_with("mkdir -p "), "{path}");
+    let [word] = faults(&["run", "--format", "json", "--", ""], 2).try_into().unwrap();
+    assert_eq!(word["error"], "there is no command to run");
 }
 
 /// N25.
@@ -166,7 +227,7 @@ fn a_reader_that_goes_away_is_no_error() {
     let home = Home::new();
     for words in [
         &["check", "--allow", "a.example", "a.example"][..],
-        &["audit", "list", "--json"],
+        &["audit", "list", "--format", "json"],
         &["completions", "bash"],
         &["man"],
         &["--help"],
@@ -203,7 +264,7 @@ fn colour_is_for_terminals_or_by_request() {
 fn records_are_found_listed_and_shown() {
     let home = Home::new();
     assert_eq!(home.run(&["audit", "list"]).0, 0);
-    assert_eq!(home.run(&["audit", "list", "--json"]).1, "[]\n");
+    assert_eq!(home.run(&["audit", "list", "--format", "json"]).1, "[]\n");
 
     let (old, new) = ("01JD8Z3V5QABCDEFGHJKMNPQRS", "01JD9Z3V5QABCDEFGHJKMNPQRS");
     let runs = home.0.join(".local/state/exeat/runs");
@@ -240,7 +301,7 @@ fn records_are_found_listed_and_shown() {
     let file = runs.join(format!("{old}.jsonl"));
     let (_, out, _) = home.run(&["audit", "show", file.to_str().unwrap(), "--verdict", "deny"]);
     assert!(out.contains(old) && out.contains("b.example:443") && !out.contains("a.example:443"), "{out}");
-    let (_, out, _) = home.run(&["audit", "show", "--json", "--host", "a.example"]);
+    let (_, out, _) = home.run(&["audit", "show", "--format", "json", "--host", "a.example"]);
     assert_eq!(out.lines().count(), 1);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&out).unwrap()["host"], "a.example");
 

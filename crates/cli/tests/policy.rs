@@ -223,7 +223,7 @@ fn show_says_what_holds_and_where_it_was_written() {
     assert!(out.contains("pids       5"), "{out}");
     assert!(out.contains(".git/hooks") && out.contains(".ssh"), "{out}");
 
-    let (code, out, _) = home.run(&[&words[..], &["--json"]].concat());
+    let (code, out, _) = home.run(&[&words[..], &["--format", "json"]].concat());
     let shown: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(code, 0);
     assert_eq!(shown["allow"][0]["target"], "a.example.com:1-1000");
@@ -256,7 +256,7 @@ fn terms_and_uploads_are_shown_checked_and_compared() {
     ] {
         assert!(out.contains(part), "{part}: {out}");
     }
-    let (_, out, _) = home.run(&["policy", "show", "a.toml", "--json"]);
+    let (_, out, _) = home.run(&["policy", "show", "a.toml", "--format", "json"]);
     let shown: Value = serde_json::from_str(&out).unwrap();
     assert_eq!(
         (&shown["mode"], &shown["nat64"], &shown["ech"], &shown["socks5"], &shown["allow"][0]["max_upload"]),
@@ -380,7 +380,7 @@ fn presets_are_listed_shown_and_used() {
 #[test]
 fn env_says_what_a_stage_gets_and_why() {
     let home = Home::new();
-    let mut command = home.exeat(&["env", "--env", "TOKEN", "--env", "A=b", "--json"]);
+    let mut command = home.exeat(&["env", "--env", "TOKEN", "--env", "A=b", "--format", "json"]);
     command.env("TOKEN", "t").env("SSH_AUTH_SOCK", "/run/agent").env("LANG", "C");
     let (code, out, _) = home::said(command.output().unwrap());
     assert_eq!(code, 0);

@@ -35,7 +35,8 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     cx.exeat(["run", "--", "python3", "-c", attack.as_str()]).run().exits(0).says(".vscode` was moved");
     let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
     let path = |name: &str| cx.dir().join(name).display().to_string();
-    let listed = || -> Value { serde_json::from_str(&state(&["list", "--json"]).stdout()).expect("JSON") };
+    let listed =
+        || -> Value { serde_json::from_str(&state(&["list", "--format", "json"]).stdout()).expect("JSON") };
 
     let told = state(&["list"]);
     told.exits(0)
@@ -135,7 +136,8 @@ fn unsettled(cx: &Cx) {
     live.until_prints("ready");
     let first =
         e2e::wait_for(Duration::from_secs(5), "a name that is set aside while the stage runs", || {
-            let listed: Value = serde_json::from_str(&state(&["list", "--json"]).stdout()).expect("JSON");
+            let listed: Value =
+                serde_json::from_str(&state(&["list", "--format", "json"]).stdout()).expect("JSON");
             listed["set_aside"].get(0).cloned()
         });
     assert_eq!(first["running"], Value::from(true));
@@ -187,7 +189,8 @@ fn caches(cx: &Cx) {
         cx.bench().give(&path, cx.is_root());
     }
     let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
-    let listed = || -> Value { serde_json::from_str(&state(&["list", "--json"]).stdout()).expect("JSON") };
+    let listed =
+        || -> Value { serde_json::from_str(&state(&["list", "--format", "json"]).stdout()).expect("JSON") };
     let script = format!(
         "cd $XDG_CACHE_HOME; ln -s {0} link; mkdir -p npm/closed; ln -s {0} npm/closed/x; chmod 0 npm/closed
         ls -a ..; echo evil >../x.dir; echo ready; read end",

@@ -11,7 +11,7 @@ use exeat_audit::query::HostFilter;
 use exeat_policy::{Reason, Span, Verdict};
 
 use super::values::Label;
-use super::{PolicyArgs, digits, words};
+use super::{Format, PolicyArgs, digits, words};
 
 /// `exeat audit ...`.
 #[derive(Debug, Subcommand)]
@@ -174,9 +174,10 @@ pub(crate) struct ShowArgs {
     #[arg(short, long)]
     pub(crate) follow: bool,
 
-    /// The records as they stand, one JSON object a line
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// text (default), or json: the records as they stand, one object a line
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat audit summary`.
@@ -305,9 +306,10 @@ pub(crate) struct ListArgs {
     #[arg(long, help_heading = "Filter")]
     pub(crate) denied: bool,
 
-    /// As one JSON array
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// text (default), or json: one array
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat audit export`.
@@ -364,19 +366,10 @@ pub(crate) struct ReplayArgs {
     /// How to print it: text (default) or json
     #[arg(long, value_name = "FORMAT", default_value = "text", hide_default_value = true)]
     #[arg(hide_possible_values = true)]
-    pub(crate) format: ReplayFormat,
+    pub(crate) format: Format,
 
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
-}
-
-/// How differences are printed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum ReplayFormat {
-    /// A line each.
-    Text,
-    /// One JSON object.
-    Json,
 }
 
 /// `exeat audit learn`.
@@ -426,9 +419,10 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "VKEY|FILE")]
     pub(crate) key: Vec<String>,
 
-    /// As one JSON object a record
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// text (default), or json: an object a record
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat audit key`.
@@ -474,7 +468,7 @@ const SHOW_EXAMPLES: &str = "\
 Examples:
   exeat audit show
   exeat audit show 01JD8Z3V5Q --verdict deny
-  exeat audit show run.jsonl --host '*.example.com' --json
+  exeat audit show run.jsonl --host '*.example.com' --format json
   exeat audit show --last --since 2h --via direct
   exeat audit show --follow --verdict deny
 
@@ -495,7 +489,7 @@ Examples:
   exeat audit verify
   exeat audit verify --all
   exeat audit verify records --key exeat-audit+1a2b3c4d+AbCd...
-  exeat audit verify run.jsonl --key audit.pub --json
+  exeat audit verify run.jsonl --key audit.pub --format json
 
 Exit codes: 0 whole, 1 not whole (changed, or not signed to its end), 2 bad input,
 125 signed by a key that is not known here.";
@@ -534,7 +528,7 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   exeat audit list
   exeat audit list --since 7d --failed
-  exeat audit list --json | jq -r '.[].run'";
+  exeat audit list --format json | jq -r '.[].run'";
 
 const DIFF_EXAMPLES: &str = "\
 Examples:

@@ -60,7 +60,7 @@ pub(super) const CHECK_EXAMPLES: &str = "\
 Examples:
   exeat check --allow '*.example.com' a.example.com
   exeat check --policy .exeat.toml --resolve api.example.com:8443 10.2.3.4:443
-  exeat check --allow @hosts.txt --json api.example.com | jq -r .reason
+  exeat check --allow @hosts.txt --format json api.example.com | jq -r .reason
 
 Exit codes: 0 every target is allowed, 1 one is denied, 2 bad input, 125 could not tell.";
 
@@ -105,7 +105,7 @@ Examples:
 pub(super) const ENV_EXAMPLES: &str = "\
 Examples:
   exeat env
-  exeat env --policy .exeat.toml --env CI --json";
+  exeat env --policy .exeat.toml --env CI --format json";
 
 pub(super) const DOCTOR_EXAMPLES: &str = "\
 Exit codes: 0 a command can be run here, 1 it cannot.
@@ -113,7 +113,7 @@ Exit codes: 0 a command can be run here, 1 it cannot.
 Examples:
   exeat doctor
   exeat doctor --fix
-  exeat doctor --json | jq '.steps[] | select(.found != \"held\")'";
+  exeat doctor --format json | jq '.steps[] | select(.found != \"held\")'";
 
 pub(super) const PROXY_EXAMPLES: &str = "\
 Examples:
@@ -127,7 +127,7 @@ pub(super) const PROVE_EXAMPLES: &str = "\
 Examples:
   exeat prove
   exeat prove --bridge relay server-name private-name
-  exeat prove --json | jq -r '.attempts[] | select(.held != true) | .id + \": \" + .why'
+  exeat prove --format json | jq -r '.attempts[] | select(.held != true) | .id + \": \" + .why'
 
 Each attempt is made in a run of its own making, and, where that shows something, outside as well.
 It takes a few seconds, opens sockets on the loopback of this machine, and asks its name server for

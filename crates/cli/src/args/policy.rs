@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use exeat_policy::{HostPort, Mode};
 
+use super::Format;
 use super::values::parse_mode;
 
 /// The policy, for every command that needs one. All of them add up; a deny rule always wins.
@@ -79,9 +80,10 @@ pub(crate) struct PolicyShowArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// As one JSON object
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
+    /// text (default), or json: one object
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat policy lint`.
@@ -95,9 +97,10 @@ pub(crate) struct PolicyLintArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// One JSON object per finding
-    #[arg(long, help_heading = "Output")]
-    pub(crate) json: bool,
+    /// text (default), or json: an object per finding
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Output")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat policy diff`.
@@ -112,9 +115,10 @@ pub(crate) struct PolicyDiffArgs {
     #[arg(value_name = "B", value_hint = ValueHint::FilePath)]
     pub(crate) after: PathBuf,
 
-    /// One JSON object per difference
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// text (default), or json: an object per difference
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat policy schema`.

@@ -8,6 +8,7 @@ use exeat_audit::lock;
 use exeat_policy::file::{BindSpec, PathSpec};
 use exeat_policy::{Limits, Size, Span};
 
+use super::Format;
 use super::audit::KeyFrom;
 use super::examples::RUN_EXAMPLES;
 use super::policy::PolicyArgs;
@@ -74,9 +75,10 @@ pub(crate) struct RunArgs {
     #[arg(long, help_heading = "Run")]
     pub(crate) dry_run: bool,
 
-    /// With --dry-run: as JSON
-    #[arg(long, requires = "dry_run", help_heading = "Run")]
-    pub(crate) json: bool,
+    /// text (default), or json: the plan of --dry-run, and why nothing started
+    #[arg(long, value_name = "FORMAT", default_value = "text", help_heading = "Run")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 
     /// Refuse to run what holds only in part: full
     #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]

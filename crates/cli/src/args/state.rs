@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{ArgGroup, Args, Subcommand, ValueHint};
 
+use super::Format;
 use super::audit::parse_age;
 
 /// What to do with what runs have left.
@@ -26,9 +27,10 @@ pub(crate) struct StateListArgs {
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) dir: Option<PathBuf>,
 
-    /// As one JSON object
-    #[arg(long)]
-    pub(crate) json: bool,
+    /// text (default), or json: one object
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    #[arg(hide_possible_values = true, hide_default_value = true)]
+    pub(crate) format: Format,
 }
 
 /// `exeat state restore`.
@@ -69,7 +71,7 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   exeat state list
   exeat state list --dir .
-  exeat state list --json | jq -r '.set_aside[].from'";
+  exeat state list --format json | jq -r '.set_aside[].from'";
 
 const RESTORE_EXAMPLES: &str = "\
 Examples:

@@ -1,4 +1,4 @@
-//! What can be told of a command line that is wrong: where `exeat run` was to write its result.
+//! What can be told of a command line that is wrong: where `exeat run` was to write its result, and how to say what is wrong.
 
 use std::ffi::{OsStr, OsString};
 
@@ -13,6 +13,21 @@ pub(crate) struct Places {
     pub(crate) results: Vec<Output>,
     /// Of every `--audit`.
     pub(crate) audits: Vec<Output>,
+    /// With `--dry-run` neither is written.
+    pub(crate) is_dry: bool,
+    /// `--format json`.
+    pub(crate) is_json: bool,
+}
+
+/// Whether the words ask for JSON, also where clap refuses them.
+pub(crate) fn wants_json(words: &[OsString]) -> bool {
+    let Some(places) = places(words) else {
+        let typed: Vec<_> = words.iter().take_while(|word| *word != "--").collect();
+        let is_pair =
+            |pair: &[&OsString]| matches!(pair, [flag, value] if *flag == "--format" && *value == "json");
+        return typed.windows(2).any(is_pair) || typed.iter().any(|word| *word == "--format=json");
+    };
+    places.is_json
 }
 
 /// Reads the words as clap would, as far as that goes: the first word that is no option starts the command, and from there on
@@ -38,10 +53,6 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
             break;
         }
         let (flag, value) = text.split_once('=').map_or((&*text, None), |(flag, value)| (flag, Some(value)));
-        if flag == "--dry-run" {
-            // It writes neither.
-            return None;
-        }
         let find = |is_it: &dyn Fn(&Arg) -> bool| {
             cli.get_arguments().chain(run.get_arguments()).find(|arg| is_it(arg))
         };
@@ -64,6 +75,8 @@ pub(crate) fn places(words: &[OsString]) -> Option<Places> {
         let value = value.map(OsStr::new).or(next.map(OsString::as_os_str));
         let place = value.and_then(|value| value.to_str()?.parse().ok());
         match flag {
+            "--dry-run" => places.is_dry = true,
+            "--format" => places.is_json = value == Some(OsStr::new("json")),
             "--result" => places.results.extend(place),
             "--audit" => places.audits.extend(place),
             _ => {}
@@ -135,6 +148,23 @@ mod tests {
     }
 
     #[test]
+    fn json_is_asked_for_wherever_the_mistake_is() {
+        for (words, is_json) in [
+            ("exeat run --format json --timeout 1 x", true),
+            ("exeat run --tmeout=1 --format=json x", true),
+            ("exeat run --format text x", false),
+            ("exeat run --timeout 1 x --format json", false),
+            ("exeat policy show --format json nothing.toml", true),
+            ("exeat check --format=json", true),
+            ("exeat check -- --format=json", false),
+            ("exeat", false),
+        ] {
+            let words: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+            assert_eq!(wants_json(&words), is_json, "{words:?}");
+        }
+    }
+
+    #[test]
     fn a_flag_of_the_command_is_not_ours() {
         for words in [
             "exeat run --timeout 1 -- prog --result s",
@@ -151,12 +181,7 @@ mod tests {
         ] {
             assert_eq!(of(words), Some(vec![]), "{words}");
         }
-        for words in [
-            "exeat run --dry-run --result s --bad",
-            "exeat check --result s",
-            "exeat",
-            "exeat --bad run --result s",
-        ] {
+        for words in ["exeat check --result s", "exeat", "exeat --bad run --result s"] {
             assert_eq!(of(words), None, "{words}");
         }
     }

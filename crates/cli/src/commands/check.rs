@@ -36,7 +36,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
         })
         .collect();
 
-    if args.json {
+    if args.format.is_json() {
         stdio::json(&json(&answers)?)?;
     } else {
         stdio::data(text(&answers, out).as_bytes())?;
@@ -240,7 +240,7 @@ fn named(rule: &Rule) -> String {
     printable(&format!("{} ({})", rule.text, rule.origin))
 }
 
-/// One line of `--json`. Absent is what there is not: a rule where none decided, addresses where none were looked up.
+/// One line of `--format json`. Absent is what there is not: a rule where none decided, addresses where none were looked up.
 #[derive(Serialize)]
 struct Line<'a> {
     target: &'a str,

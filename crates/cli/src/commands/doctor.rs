@@ -7,7 +7,7 @@ use exeat_runner::doctor::{self, Finding, Found, Variables};
 use exeat_runner::notice_children;
 use serde_json::json;
 
-use crate::args::DoctorArgs;
+use crate::args::{DoctorArgs, Format};
 use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -26,11 +26,11 @@ pub(crate) fn run(args: &DoctorArgs, paint: Paint) -> Result<Exit, Failure> {
         runtime: variable(env_vars::XDG_RUNTIME_DIR),
     });
     let text = match args {
-        DoctorArgs { json: true, .. } => json(&findings),
+        DoctorArgs { format: Format::Json, .. } => json(&findings),
         DoctorArgs { fix: true, .. } => fixes(&findings),
         _ => table(&findings, paint),
     };
-    stdio::out(&text, args.json)?;
+    stdio::out(&text, args.format.is_json())?;
     Ok(if doctor::can_run(&findings) { Exit::Yes } else { Exit::No })
 }
 

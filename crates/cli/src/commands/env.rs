@@ -15,7 +15,7 @@ use crate::stdio;
 
 /// Prints every variable with its value and its origin.
 pub(crate) fn run(args: EnvArgs) -> Result<Exit, Failure> {
-    let json = args.json;
+    let json = args.format.is_json();
     let (request, notes) = request::env(args, Machine::here()?)?;
     for note in &notes {
         stdio::line("note", note);

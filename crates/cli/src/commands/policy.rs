@@ -24,8 +24,9 @@ use crate::stdio;
 /// Prints the effective policy.
 pub(crate) fn show(args: &PolicyShowArgs, out: Paint) -> Result<Exit, Failure> {
     let loaded = loaded(&args.policy, &args.files, &Machine::here()?)?;
-    let text = if args.json { shown_json(&loaded).to_string() } else { shown(&loaded, today(), out) };
-    stdio::out(&text, args.json)?;
+    let text =
+        if args.format.is_json() { shown_json(&loaded).to_string() } else { shown(&loaded, today(), out) };
+    stdio::out(&text, args.format.is_json())?;
     Ok(Exit::Yes)
 }
 
@@ -37,7 +38,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
     let groups = risky(&loaded);
     let mut text = String::new();
     for finding in &findings {
-        if args.json {
+        if args.format.is_json() {
             let Finding { rule, lint, by, .. } = finding;
             let by = by.map(|by| by.origin.to_string());
             let line = json!({
@@ -55,7 +56,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
     let secrets = secrets(&loaded, &machine);
     for (key, path, secret) in &secrets {
         let said = format!("shows the stage `~/{secret}`, which is hidden unless named");
-        if args.json {
+        if args.format.is_json() {
             let line = json!({"path": path, "lint": "credential", "said": said});
             let _ = writeln!(text, "{line}");
         } else {
@@ -64,7 +65,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
         }
     }
     for (name, said) in &groups {
-        if args.json {
+        if args.format.is_json() {
             let line = json!({"preset": name, "lint": "risk", "said": said});
             let _ = writeln!(text, "{line}");
         } else {
@@ -75,7 +76,7 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
     for rule in &blind {
         let said =
             "names that go through the upstream proxy are looked up there: this denies them no address";
-        if args.json {
+        if args.format.is_json() {
             let line = json!({
                 "rule": rule.text, "rule_src": rule.origin.to_string(), "lint": "upstream", "said": said,
             });
@@ -85,9 +86,9 @@ pub(crate) fn lint(args: &PolicyLintArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "{said}  [{}]", out.odd("upstream"));
         }
     }
-    stdio::out(&text, args.json)?;
+    stdio::out(&text, args.format.is_json())?;
     let clean = findings.is_empty() && groups.is_empty() && secrets.is_empty() && blind.is_empty();
-    if clean && !args.json {
+    if clean && !args.format.is_json() {
         stdio::say("exeat: nothing found\n");
     }
     Ok(if clean { Exit::Yes } else { Exit::No })
@@ -142,7 +143,7 @@ pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
     }
     let mut text = String::new();
     for (word, value, said) in &lines {
-        if args.json {
+        if args.format.is_json() {
             let _ = writeln!(text, "{value}");
         } else {
             let painted = if *word == "opens" { out.bad(word) } else { out.good(word) };
@@ -150,7 +151,7 @@ pub(crate) fn diff(args: &PolicyDiffArgs, out: Paint) -> Result<Exit, Failure> {
             let _ = writeln!(text, "{painted}{pad}  {}", printable(said));
         }
     }
-    stdio::out(&text, args.json)?;
+    stdio::out(&text, args.format.is_json())?;
     Ok(if lines.is_empty() { Exit::Yes } else { Exit::No })
 }
 

@@ -18,12 +18,12 @@ use crate::stdio;
 pub(crate) fn run(args: &PresetArgs, out: Paint) -> Result<Exit, Failure> {
     let text = if !args.names.is_empty() {
         named(args, out)?
-    } else if args.json {
+    } else if args.format.is_json() {
         format!("{}\n", Value::Array(preset::groups().iter().map(object).collect()))
     } else {
         list(out)
     };
-    stdio::out(&text, args.json)?;
+    stdio::out(&text, args.format.is_json())?;
     Ok(Exit::Yes)
 }
 
@@ -43,7 +43,7 @@ fn named(args: &PresetArgs, out: Paint) -> Result<String, Failure> {
         }
     }
     let asked = if args.ask { ask(args, &groups)? } else { Vec::new() };
-    if args.json {
+    if args.format.is_json() {
         let objects = groups.iter().map(|group| {
             let mut value = object(group);
             if let (Some(found), Some(value)) = (hosts(&asked, group), value.as_object_mut()) {

@@ -17,7 +17,7 @@ use crate::stdio;
 pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
     let chosen = chosen(&args.names)?;
     if args.list {
-        stdio::out(&listed(&chosen, args.json), args.json)?;
+        stdio::out(&listed(&chosen, args.format.is_json()), args.format.is_json())?;
         return Ok(Exit::Yes);
     }
     exeat_runner::notice_children()?;
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ProveArgs, paint: Paint) -> Result<Exit, Failure> {
         }
     }
     drop(host);
-    if args.json {
+    if args.format.is_json() {
         stdio::json(&object(&found, args).to_string())?;
     } else {
         stdio::data(table(&found, paint).as_bytes())?;

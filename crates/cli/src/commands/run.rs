@@ -5,6 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use clap::error::{ContextKind, ContextValue};
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_runner::{Ended, Outcome};
 use nix::libc::{SIGXCPU, SIGXFSZ};
@@ -115,15 +116,35 @@ fn not_found_hint(whole_line: Option<&str>) -> String {
 /// file could be about. What cannot be written is left: the refusal is on stderr in any case.
 pub(crate) fn refused(error: &clap::Error) {
     let words: Vec<OsString> = std::env::args_os().collect();
-    let (Some(Places { results, audits }), Ok(machine)) = (places(&words), Machine::here()) else { return };
+    let (Some(Places { results, audits, is_dry: false, .. }), Ok(machine)) =
+        (places(&words), Machine::here())
+    else {
+        return;
+    };
     let named: Vec<_> = results.iter().map(|result| ("--result", Some(result))).collect();
     let apart = |result| audits.iter().all(|audit| apart(Some(audit), Some(result), &machine).is_ok());
     if request::inherited(&named).is_err() || !results.iter().all(apart) {
         return;
     }
-    let failure = Failure::input(in_one(error));
+    let failure = refusal(error);
     for sink in results.iter().filter_map(|result| Sink::open_now(result).ok()) {
         let _ = sink.write(&RunResult::failed(&failure));
+    }
+}
+
+/// The refusal of arguments by clap, with what was probably meant.
+pub(crate) fn refusal(error: &clap::Error) -> Failure {
+    let failure = Failure::input(in_one(error));
+    let suggested =
+        [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
+    let meant = suggested.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(text) => Some(text.clone()),
+        ContextValue::Strings(texts) => texts.first().cloned(),
+        _ => None,
+    });
+    match meant {
+        Some(meant) => failure.meant(meant),
+        None => failure,
     }
 }
 
@@ -188,7 +209,7 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
 }
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
-    let json = args.json;
+    let json = args.format.is_json();
     let Asked { request, notes: hints, missing, .. } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     let plan = exeat_runner::plan(request)?;

@@ -106,7 +106,7 @@ pub(crate) fn list(args: &StateListArgs) -> Result<Exit, Failure> {
             (cache, size)
         }));
     }
-    if args.json {
+    if args.format.is_json() {
         let caches: Vec<Value> = caches.iter().map(cache_json).collect();
         stdio::out(&format!("{}\n", as_json(&state, &runs, &killed, caches)), true)?;
     } else {
@@ -127,7 +127,7 @@ pub(crate) fn list(args: &StateListArgs) -> Result<Exit, Failure> {
         let path = path.display();
         stdio::line("note", &format!("what was set aside in `{path}` is not there any more{more}"));
     }
-    if runs.is_empty() && killed.is_empty() && caches.is_empty() && !args.json {
+    if runs.is_empty() && killed.is_empty() && caches.is_empty() && !args.format.is_json() {
         stdio::line("note", "nothing that was set aside is left, and no cache");
     }
     Ok(Exit::Yes)
@@ -203,7 +203,7 @@ fn as_text(state: &State, runs: &[(&str, Vec<(Item, Kind)>)], killed: &[&Open]) 
             let _ = writeln!(text, "    now {}", shown(&to));
         }
         if here.len() > NAMED {
-            let _ = writeln!(text, "  and {} more (--json names all)", here.len() - NAMED);
+            let _ = writeln!(text, "  and {} more (--format json names all)", here.len() - NAMED);
         }
     }
     for open in killed {

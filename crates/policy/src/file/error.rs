@@ -52,6 +52,11 @@ impl FileError {
         Self { path: path.to_owned(), problems: problems.collect(), total }
     }
 
+    /// Returns the name of the file, as it was given.
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
     /// The first faults in the order of the file; at least one, at most a hundred.
     pub fn problems(&self) -> &[Problem] {
         &self.problems

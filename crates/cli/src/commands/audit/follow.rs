@@ -45,7 +45,7 @@ fn show(
     paint: Paint,
 ) -> Result<Exit, Failure> {
     let mut out = Out::by_line();
-    let shown = match args.json {
+    let shown = match args.format.is_json() {
         true => table::show_json(&mut reader, filter, &mut out),
         false => table::show_live(&mut reader, filter, &mut out, paint.is_on()),
     };
@@ -55,7 +55,7 @@ fn show(
         Stopped::Reading(error) => source.unreadable(error),
         Stopped::Writing(error) => Failure::Stdout(error),
     })?;
-    if args.json {
+    if args.format.is_json() {
         super::note_flaws(source, &reader);
     }
     super::note_signature();

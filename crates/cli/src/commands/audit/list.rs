@@ -21,7 +21,7 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     let mut runs: Vec<RunSummary> = found.map(|found| found.run).filter(|run| passes(args, run)).collect();
     runs.sort_by_key(|run| std::cmp::Reverse(run.run));
     let mut out = Out::new();
-    let shown = if args.json {
+    let shown = if args.format.is_json() {
         table::list_json(&runs, &mut out)
     } else {
         let names = place.as_ref().and_then(|place| place.short_names().ok()).unwrap_or_default();
@@ -29,12 +29,12 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     };
     out.finish(shown)
         .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
-    if let (false, false, Some(place)) = (any, args.json, place)
+    if let (false, false, Some(place)) = (any, args.format.is_json(), place)
         && place.records().is_ok_and(|records| records.is_empty())
     {
         crate::stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
     }
-    if !args.json && !runs.is_empty() {
+    if !args.format.is_json() && !runs.is_empty() {
         super::note_signature();
     }
     Ok(exit)

@@ -7,7 +7,8 @@ use exeat_policy::Target;
 use exeat_runner::today;
 
 use super::Out;
-use crate::args::audit::{ReplayArgs, ReplayFormat};
+use crate::args::Format;
+use crate::args::audit::ReplayArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::load::{self, FileFlags};
@@ -34,8 +35,8 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
     replay.finish();
     let mut out = Out::new();
     let printed = match args.format {
-        ReplayFormat::Text => replay.text(&mut out),
-        ReplayFormat::Json => replay.json(&mut out),
+        Format::Text => replay.text(&mut out),
+        Format::Json => replay.json(&mut out),
     };
     out.finish(printed).map_err(|(super::Stopped::Reading(error) | super::Stopped::Writing(error))| {
         Failure::Stdout(error)

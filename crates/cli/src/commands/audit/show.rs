@@ -31,10 +31,10 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         let mut out = Out::new();
         let shown = match sources.len() {
             1 => Ok(()),
-            _ if args.json => Ok(()),
+            _ if args.format.is_json() => Ok(()),
             _ => source.headline(&mut out),
         };
-        let shown = shown.and_then(|()| match args.json {
+        let shown = shown.and_then(|()| match args.format.is_json() {
             true => table::show_json(&mut reader, &filter, &mut out),
             false => table::show(&mut reader, &filter, &mut out, paint.is_on()),
         });
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
             Stopped::Reading(error) => source.unreadable(error),
             Stopped::Writing(error) => Failure::Stdout(error),
         })?;
-        if args.json {
+        if args.format.is_json() {
             super::note_flaws(source, &reader);
         }
         damaged |= super::is_damaged(&reader);

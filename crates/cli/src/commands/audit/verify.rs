@@ -47,22 +47,22 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
         if let Some(ledgers) = &mut ledgers {
             ledgers.see(found, &report);
         }
-        if args.json {
+        if args.format.is_json() {
             stdio::out(&format!("{}\n", as_json(source, &report, is_other_key)), true)?;
         } else if alone || report.standing() != Standing::Whole || !report.notes.is_empty() {
             stdio::out(&words(source, &report, is_other_key, paint), false)?;
         }
     }
-    if !args.json {
+    if !args.format.is_json() {
         stdio::out(&totals.words(), false)?;
     }
     let Some(ledgers) = ledgers else { return Ok(totals.exit()) };
     let joining = ledgers.join(&keys)?;
-    let text = match args.json {
+    let text = match args.format.is_json() {
         true => format!("{}\n", joining.as_json()),
         false => joining.words(paint),
     };
-    stdio::out(&text, args.json)?;
+    stdio::out(&text, args.format.is_json())?;
     Ok(worse(totals.exit(), joining.exit()))
 }
 
