@@ -36,8 +36,12 @@ pub(crate) fn limit_process(leads_session: bool) -> rustix::io::Result<()> {
     sys::restore_sigpipe()?;
     sys::unblock_signals()?;
     // A core file would be written into the working directory, or handed to a program on the host: to that one with a limit
-    // of 0 as well. At 1 byte there is neither (do_coredump, fs/coredump.c).
-    setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) })
+    // of 0 as well. At 1 byte there is neither (do_coredump, fs/coredump.c). A caller whose own limit is 0 cannot raise it (EPERM,
+    // setrlimit(2)): that program then gets the core, as without exeat.
+    match setrlimit(Resource::Core, Rlimit { current: Some(1), maximum: Some(1) }) {
+        Err(Errno::PERM) => Ok(()),
+        other => other,
+    }
 }
 
 /// Enters a Landlock domain and returns the kernel's Landlock ABI, or 0 where no domain could be made.

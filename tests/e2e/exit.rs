@@ -1,5 +1,6 @@
 //! Exit codes: the stage's own, and never one of ours in its place.
 
+use std::fs;
 use std::path::Path;
 
 use std::time::Duration;
@@ -17,7 +18,17 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("exit::a_refused_command_line_has_its_result", refused);
     list.users("exit::limits_of_a_process_are_named", process_limits);
     list.users("exit::a_run_inside_a_run_says_so", nested);
+    list.users("exit::a_hard_limit_of_no_core_file_starts_a_run", no_core_file);
     list.once("exit::timeout_is_124", timeout);
+}
+
+/// The limit cannot be raised to the one that a stage has otherwise.
+fn no_core_file(cx: &Cx) {
+    let limited = ["bash", "-c", "ulimit -Hc 0; exec \"$@\"", "-"];
+    let done = cx.sh(&[], "ulimit -Hc; exit 3").under(limited).run();
+    done.exits(3).prints("0\n");
+    let is_piped = fs::read("/proc/sys/kernel/core_pattern").expect("the pattern").starts_with(b"|");
+    assert_eq!(done.stderr().contains("hands its memory to the program"), is_piped, "{done:?}");
 }
 
 /// N27.

@@ -4,6 +4,7 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::path::Path;
 
 use exeat_audit::SigningKey;
 use exeat_policy::{Limits, OnExcess};
@@ -108,7 +109,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
     keep_key(args.audit_key.as_ref(), &env)?;
 
     let view = args.fs.map(View::from).or(view).unwrap_or_default();
-    let cache = cache.unwrap_or(if is_read_only { Cache::Memory } else { Cache::Private });
+    let cache = cache.unwrap_or_else(|| usual_cache(is_read_only, &machine));
     let request = Request {
         command: args.command,
         policy,
@@ -160,7 +161,12 @@ pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<Strin
     env.extend(args.env.into_iter().map(rule));
     let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
     keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
-    let files = Files { cache: cache.unwrap_or_default(), bounds, work: work.map(at), ..Files::default() };
+    let files = Files {
+        cache: cache.unwrap_or_else(|| usual_cache(false, &machine)),
+        bounds,
+        work: work.map(at),
+        ..Files::default()
+    };
     let request = Request {
         command: vec!["true".into()],
         policy,
@@ -239,6 +245,17 @@ fn rule(variable: Variable) -> EnvRule {
     match variable {
         Variable::Pass(name) => EnvRule::Pass(name),
         Variable::Set(name, value) => EnvRule::Set(name, value),
+    }
+}
+
+/// A stage that may change nothing leaves nothing to the next one either. A path below TMPDIR may come again, for another task.
+fn usual_cache(is_read_only: bool, machine: &Machine) -> Cache {
+    let tmpdir = machine.env.get(OsStr::new("TMPDIR")).map(Path::new).filter(|dir| dir.is_absolute());
+    let mut temporary = ["/tmp", "/var/tmp"].map(Path::new).into_iter().chain(tmpdir);
+    if is_read_only || temporary.any(|dir| machine.cwd.starts_with(dir)) {
+        Cache::Run
+    } else {
+        Cache::Private
     }
 }
 

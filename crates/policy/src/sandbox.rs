@@ -82,10 +82,10 @@ choices! {
     /// Where package managers keep what they download.
     Cache {
         /// A writable, persistent cache of exeat's own, one per working directory.
-        #[default]
         Private = "private",
-        /// A writable one in memory, empty at the start and gone with the run.
-        Memory = "memory",
+        /// A writable one of exeat's own on the disk, empty at the start and gone with the run.
+        #[default]
+        Run = "run",
         /// None: clients that need a cache write to the private `/tmp`, or fail.
         None = "none",
     }
@@ -97,5 +97,13 @@ choices! {
         Refuse = "refuse",
         /// The stage runs with what it is granted.
         Narrow = "narrow",
+    }
+}
+
+impl Cache {
+    /// Whether it is a directory of exeat's on the disk.
+    #[must_use]
+    pub const fn is_on_disk(self) -> bool {
+        matches!(self, Self::Private | Self::Run)
     }
 }

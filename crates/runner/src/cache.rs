@@ -1,6 +1,7 @@
 //! The private caches: how one is made for a run, and how all are listed and deleted. Root makes it in directories that may be another user's, so that no link in them is
 //! followed.
 
+use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, Read};
@@ -109,7 +110,7 @@ pub(crate) fn make(cache: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// What mkdir(2) says; `EPERM` where it cannot be done as that user.
-pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path) -> io::Result<Flock<File>> {
+pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path) -> io::Result<UsedCache> {
     // They are a thread's own (setfsuid(2)), so the thread ends with them.
     std::thread::scope(|scope| {
         let maker = scope.spawn(|| {
@@ -119,6 +120,71 @@ pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path) -> io::Result<Fl
         });
         maker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it ended early")))
     })
+}
+
+/// How the name of a cache begins that ends with its run.
+pub(crate) const CACHE_OF_RUN: &str = "run-";
+/// The age from which a cache of a run that nobody holds is what a killed run has left.
+const LEFT: Duration = Duration::from_secs(60);
+
+/// A cache that a run uses: nobody deletes it meanwhile. It is deleted with this where it is one run's alone.
+#[derive(Debug)]
+pub(crate) struct UsedCache {
+    _note: Flock<File>,
+    base: OwnedFd,
+    /// Its name in `base`, until it is deleted.
+    of_run: Option<OsString>,
+}
+
+impl UsedCache {
+    /// Deletes the cache of a run; any other stays.
+    ///
+    /// # Errors
+    /// What keeps a part of it in its place: then it is left for `exeat state prune --caches`.
+    pub(crate) fn end(&mut self) -> io::Result<()> {
+        self.of_run.take().map_or(Ok(()), |name| remove(&self.base, &name))
+    }
+}
+
+impl Drop for UsedCache {
+    fn drop(&mut self) {
+        // A run that did not start: its cache is empty.
+        let _ = self.end();
+    }
+}
+
+/// Deletes the caches of runs that were killed, next to a cache of such a run. What cannot be deleted stays for `exeat state prune`.
+pub(crate) fn sweep(cache: &Path) {
+    if !is_of_run(cache.file_name()) {
+        return;
+    }
+    let Some(caches) = cache.parent().and_then(|base| PrivateCaches::open(base).ok()) else { return };
+    for left in caches.list().unwrap_or_default() {
+        let is_old = left.last_use.is_some_and(|at| at.elapsed().is_ok_and(|age| age > LEFT));
+        if is_of_run(left.path.file_name()) && is_old && !left.is_used {
+            let _ = caches.delete(&left);
+        }
+    }
+}
+
+/// Returns the place of a cache without the name that it has for one run.
+pub(crate) fn of_any_run(cache: &Path) -> Cow<'_, Path> {
+    match is_of_run(cache.file_name()) {
+        true => Cow::Owned(cache.with_file_name(CACHE_OF_RUN)),
+        false => Cow::Borrowed(cache),
+    }
+}
+
+fn is_of_run(name: Option<&OsStr>) -> bool {
+    name.is_some_and(|name| name.as_bytes().starts_with(CACHE_OF_RUN.as_bytes()))
+}
+
+/// Deletes a cache, and then its note.
+fn remove(base: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    remove_tree(base.as_fd(), name)?;
+    let mut note = name.to_owned();
+    note.push(NOTE);
+    Ok(unlinkat(base, note.as_os_str(), UnlinkatFlags::NoRemoveDir)?)
 }
 
 /// What follows the name of a cache in that of its note: a file beside it, which no stage sees. It has the path of the working
@@ -139,7 +205,7 @@ const ROOM: usize = 16 << 20;
 ///
 /// # Errors
 /// `EWOULDBLOCK` where somebody is deleting it; what openat(2) and write(2) say.
-pub(crate) fn hold(cache: &Path, of: &Path) -> io::Result<Flock<File>> {
+pub(crate) fn hold(cache: &Path, of: &Path) -> io::Result<UsedCache> {
     let (Some(base), Some(name)) = (cache.parent(), cache.file_name()) else {
         return Err(Errno::ENOENT.into());
     };
@@ -154,7 +220,8 @@ pub(crate) fn hold(cache: &Path, of: &Path) -> io::Result<Flock<File>> {
                 note.set_len(u64::try_from(bytes.len()).unwrap_or(0))?;
                 // Who deletes a cache removes its note last.
                 enter(&base, Path::new(name), ResolveFlag::RESOLVE_BENEATH)?;
-                return Ok(note);
+                let of_run = is_of_run(Some(name)).then(|| name.to_owned());
+                return Ok(UsedCache { _note: note, base, of_run });
             }
             Err((_, errno)) if Instant::now() > end => return Err(errno.into()),
             Err(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -205,7 +272,10 @@ impl PrivateCaches {
     /// What reading the directory says.
     pub fn list(&self) -> io::Result<Vec<PrivateCache>> {
         let entries = fs::read_dir(format!("/proc/self/fd/{}", self.base.as_raw_fd()))?;
-        let is_cache = |name: &str| name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let is_cache = |name: &str| match name.strip_prefix(CACHE_OF_RUN) {
+            Some(run) => run.bytes().all(|byte| byte.is_ascii_alphanumeric()),
+            None => name.len() == 16 && name.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        };
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| is_cache(name)).take(MOST).collect();
         names.sort();
@@ -276,10 +346,7 @@ impl PrivateCaches {
         // A start that comes now waits for this, or finds no cache and has one in memory.
         let note = open_note(&self.base, name, OFlag::O_RDWR | OFlag::O_CREAT)?;
         let Ok(_lock) = Flock::lock(note, FlockArg::LockExclusiveNonblock) else { return Ok(false) };
-        remove_tree(self.base.as_fd(), name)?;
-        let mut note = name.to_owned();
-        note.push(NOTE);
-        unlinkat(&self.base, note.as_os_str(), UnlinkatFlags::NoRemoveDir)?;
+        remove(&self.base, name)?;
         Ok(true)
     }
 }

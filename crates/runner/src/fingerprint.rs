@@ -1,15 +1,18 @@
 //! One value for everything that holds a stage back, so that an approval can be kept and dies when that changes.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::str::FromStr;
 
+use exeat_contract::CACHE;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Identity, Mount, SandboxSpec, seccomp};
 use serde::{Deserialize, Serialize};
 
+use crate::cache::of_any_run;
 use crate::plan::{FILTERS, Plan};
 use crate::request::Loopback;
 use crate::staged::{Staged, Taken, Told};
@@ -229,7 +232,10 @@ impl Fields {
     fn mount(&mut self, mount: &Mount) -> &mut Self {
         match mount {
             Mount::ReadOnly { host, at } => self.text("mount", "read-only").path("host", host).path("at", at),
-            Mount::Writable { host, at } => self.text("mount", "writable").path("host", host).path("at", at),
+            Mount::Writable { host, at } => {
+                let host = if at == Path::new(CACHE) { of_any_run(host) } else { Cow::Borrowed(&**host) };
+                self.text("mount", "writable").path("host", &host).path("at", at)
+            }
             Mount::Tmpfs { at, size, mode } => self
                 .text("mount", "tmpfs")
                 .path("at", at)

@@ -22,7 +22,7 @@ use crate::dirs;
 use crate::environment::Environment;
 use crate::error::Error;
 use crate::plan::{certificates, named_trees, stage_home, to_be};
-use crate::request::{Cache, Request, Work};
+use crate::request::{Request, Work};
 use crate::signing::key_place;
 use crate::staged::{Fault, Ids, Staged, Taken, is_root_s_to_make};
 use crate::uids::{Own, has_all, user_of};
@@ -238,8 +238,8 @@ impl Base<'_> {
         };
         let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
-        let cache = view::cache_dir(&cache_base, cwd);
-        let cache = (request.files.cache == Cache::Private)
+        let cache = view::cache_dir(&cache_base, cwd, request.files.cache);
+        let cache = (request.files.cache.is_on_disk())
             .then(|| who.cache(cache, cache_maker, staged.as_mut(), links))
             .transpose()
             .unwrap_or_else(|why| {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
-use std::fs::{self, File};
+use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -15,11 +15,11 @@ use exeat_policy::{Action, Effective, HostPort, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp, shell_word};
-use nix::fcntl::Flock;
+use nix::sys::resource::{Resource, getrlimit};
 use nix::unistd::geteuid;
 use serde_json::json;
 
-use crate::cache::{self, Steps};
+use crate::cache::{self, Steps, UsedCache};
 use crate::clock::today;
 use crate::environment::{Environment, Variable, Why};
 use crate::error::Error;
@@ -86,8 +86,6 @@ pub struct Plan {
     pub(crate) cache_maker: Option<Ids>,
     /// The working directory that it belongs to.
     cache_of: PathBuf,
-    /// Keeps it from being deleted while the run goes on.
-    cache_held: Option<Flock<File>>,
     /// Where the run directory is made.
     pub(crate) run_base: PathBuf,
     pub(crate) audit: AuditTo,
@@ -101,6 +99,18 @@ pub struct Plan {
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) limits: limits::Held,
     notes: Vec<String>,
+}
+
+/// Returns a line where a crash of the stage hands its memory to a program on the host: a limit of 1 byte prevents that, and one of 0
+/// does not and cannot be raised (do_coredump, fs/coredump.c; setrlimit(2)).
+fn core_to_host() -> Option<String> {
+    let (_, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
+    let pattern = fs::read("/proc/sys/kernel/core_pattern").ok()?;
+    (hard == 0 && pattern.starts_with(b"|")).then(|| {
+        "the hard limit of core files is 0 here, so a crash of the stage hands its memory to the program in /proc/sys/kernel/core_pattern; \
+         `ulimit -Hc 1` or more, where the limit is set, prevents that"
+            .to_owned()
+    })
 }
 
 /// Works out what a request means on this machine.
@@ -158,6 +168,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
     notes.extend(environment.notes.iter().cloned());
     notes.extend(said);
+    notes.extend(core_to_host());
     match (&mut request.audit, &place) {
         (AuditTo::Default, None) => {}
         (AuditTo::Default, Some(place)) => outside(&place.dir().join("record"), &built.writable)?,
@@ -263,7 +274,6 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         cache,
         cache_maker,
         cache_of: cwd,
-        cache_held: None,
         run_base,
         audit: request.audit,
         audit_sync: request.audit_sync,
@@ -337,12 +347,12 @@ impl Plan {
         }
     }
 
-    /// Makes the private cache, or has it in memory.
+    /// Makes the cache, or has it in memory.
     ///
     /// # Errors
     /// Why it is in memory, as a line for the caller.
-    pub(crate) fn make_cache(&mut self) -> Result<(), String> {
-        let Some(dir) = &self.cache else { return Ok(()) };
+    pub(crate) fn make_cache(&mut self) -> Result<Option<UsedCache>, String> {
+        let Some(dir) = &self.cache else { return Ok(None) };
         let of = &self.cache_of;
         let made = match (&mut self.staged, self.cache_maker) {
             (Some(staged), _) => staged
@@ -357,9 +367,9 @@ impl Plan {
             (None, None) => cache::make(dir).and_then(|()| cache::hold(dir, of)),
         };
         let error = match made {
-            Ok(held) => {
-                self.cache_held = Some(held);
-                return Ok(());
+            Ok(used) => {
+                cache::sweep(dir);
+                return Ok(Some(used));
             }
             Err(error) => error,
         };

@@ -174,7 +174,10 @@ pub(crate) fn run_on(
     streams: Streams,
     within: Within,
 ) -> Result<(Outcome, Option<Signal>), Error> {
-    let no_cache = plan.make_cache().err();
+    let (used_cache, no_cache) = match plan.make_cache() {
+        Ok(cache) => (cache, None),
+        Err(line) => (None, Some(line)),
+    };
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     // First: where there are too few, not every library says so without a panic.
@@ -249,6 +252,10 @@ pub(crate) fn run_on(
         if let Some(journal) = journal {
             journal.remove();
         }
+        let cache_left = used_cache.and_then(|mut cache| cache.end().err()).map(|error| {
+            let place = plan.cache.as_deref().unwrap_or(Path::new("")).display();
+            format!("the package cache of the run is left at `{place}` ({error}); `exeat state prune --caches` deletes it")
+        });
         let settled = settled(interrupted, &mut found);
         for note in found.named.iter().map(noted).chain(noted_more(&found)) {
             // The log fails closed by itself, and the line below tells.
@@ -258,7 +265,7 @@ pub(crate) fn run_on(
         found.extend(mem::take(&mut lost.found));
         let told = found.named.iter().map(told).chain(told_more(&found));
         let before = no_cache.into_iter().chain(no_journal).chain(settled).chain(not_made);
-        let mut notes: Vec<String> = before.chain(told).chain(put_back).collect();
+        let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).collect();
         for (words, line) in lost.told() {
             let mut note = Note::new(What::Uncovered);
             note.error = Some(words);

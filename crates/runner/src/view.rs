@@ -18,6 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
+use exeat_audit::RunId;
 use exeat_contract::{CACHE, NAME_SERVER, NOBODY, STAGE2};
 use exeat_policy::HostName;
 use exeat_policy::Size;
@@ -27,6 +28,7 @@ use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
 use nix::unistd::{Uid, geteuid};
 
 use crate::bounds::{Extent, Found, Limit, Tops, existing, told};
+use crate::cache::CACHE_OF_RUN;
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
 use crate::request::{Bind, Cache, Files, View, WORK, Work};
@@ -196,7 +198,7 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let sockets_exposed = view.kind == View::Host || wide.is_some() || !listed || view.tools_expose_sockets();
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
-    let cache = facts.cache.filter(|_| files.cache == Cache::Private).map(Path::to_path_buf);
+    let cache = facts.cache.filter(|_| files.cache.is_on_disk()).map(Path::to_path_buf);
     let writable = writable.into_iter().map(|(host, _)| host).chain(cache).collect();
     let Builder { mounts, notes, named, left_out, .. } = view;
     Ok(Built { mounts, cwd: start, notes, left_out, held, sockets_exposed, writable, missing, named })
@@ -1534,8 +1536,11 @@ pub(crate) fn cache_in_memory() -> Mount {
     Mount::Tmpfs { at: CACHE.into(), size: TMP_SIZE, mode: 0o755 }
 }
 
-/// A directory for the private cache that belongs to this working directory.
-pub(crate) fn cache_dir(base: &Path, cwd: &Path) -> PathBuf {
+/// Returns the directory for a cache on the disk: of this working directory, or of one run alone.
+pub(crate) fn cache_dir(base: &Path, cwd: &Path, kind: Cache) -> PathBuf {
+    if kind == Cache::Run {
+        return base.join("exeat").join(format!("{CACHE_OF_RUN}{}", RunId::new()));
+    }
     let digest = exeat_audit::sha256_hex(cwd.as_os_str().as_bytes());
     base.join("exeat").join(digest.get(..16).unwrap_or(&digest))
 }

@@ -1,15 +1,18 @@
 //! L08 and L10: what one run leaves to the next one, and what runs in one directory do to each other.
 
-use std::fs;
-use std::time::Duration;
+use std::fs::{self, File};
+use std::path::PathBuf;
+use std::time::{Duration, SystemTime};
 
 use e2e::case::{Cases, Cx};
 use nix::sys::signal::Signal;
+use serde_json::Value;
 
 pub(super) fn cases(list: &mut Cases) {
     list.matrix("escape::l08_a_killed_run_is_settled_by_the_next_one", killed);
     list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
     list.users("escape::l11_a_read_only_stage_leaves_no_cache", read_only);
+    list.users("escape::l11_a_cache_of_one_run_ends_with_it", cache_of_run);
     list.users("escape::l10_two_runs_end_with_their_own_codes", two_runs);
     list.users("escape::l10_runs_make_the_same_names_at_the_same_time", same_names);
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
@@ -85,6 +88,46 @@ fn read_only(cx: &Cx) {
         look().exits(0).prints("code\nend\n");
         cx.exeat_plain(["state", "prune", "--caches", "--all"]).run().exits(0);
     }
+}
+
+/// Nothing of it is left after the run, and a later one deletes what a killed run has left.
+fn cache_of_run(cx: &Cx) {
+    let caches = || {
+        let done = cx.exeat_plain(["state", "list", "--json"]).run();
+        let listed: Value = serde_json::from_str(&done.exits(0).stdout()).expect("JSON");
+        listed["caches"].as_array().expect("a list").clone()
+    };
+    let start = |words: &[&str]| {
+        let stage = "mkdir -p $CARGO_HOME/a; echo code >$CARGO_HOME/a/data; chmod 0 $CARGO_HOME/a; echo ready; read -r go || exit 0";
+        let words = [&["run"], words, &["--", "sh", "-c", stage]].concat();
+        let mut run = cx.exeat(words).stdin_open().start();
+        run.until_prints("ready");
+        run
+    };
+    let live = start(&["--set", "fs.cache=run"]);
+    let path = |cache: &Value| PathBuf::from(cache["path"].as_str().expect("a path"));
+    let of_run = path(&caches()[0]);
+    assert!(of_run.join("cargo").is_dir(), "{of_run:?}");
+    live.wait().exits(0);
+    assert!(caches().is_empty(), "{:?}", caches());
+
+    let live = start(&["--set", "fs.cache=run"]);
+    let left = path(&caches()[0]);
+    assert_ne!(left, of_run, "each run has its own");
+    live.signal(Signal::SIGKILL);
+    live.wait();
+    let old = SystemTime::now() - Duration::from_secs(3600);
+    let note = left.with_extension("dir");
+    e2e::wait_for(Duration::from_secs(5), "a later run to delete what is left", || {
+        File::options().write(true).open(&note).and_then(|note| note.set_modified(old)).expect("its note");
+        cx.exeat(["run", "--set", "fs.cache=run", "--", "true"]).run().exits(0);
+        (!left.exists()).then_some(())
+    });
+    assert!(caches().is_empty(), "{:?}", caches());
+    // One that lasts stays.
+    start(&["--set", "fs.cache=private"]).wait().exits(0);
+    cx.exeat(["run", "--set", "fs.cache=run", "--", "true"]).run().exits(0);
+    assert_eq!(caches().len(), 1);
 }
 
 /// A stage that may change nothing leaves settings for the next one's programs in the cache.
