@@ -425,7 +425,15 @@ fn old(cx: &Cx, record: &Path, days: u64, change: impl Fn(String) -> String) -> 
     let key = SigningKey::from_pem(&key).expect("the key");
     let log = Log::start_signed(Sink::create_file(&path).expect("a record"), header, key).expect("a log");
     log.write(Event::RunStart(RunStart::default())).expect("a line");
-    let end = RunEnd { cause: Cause::Exit, exit: Some(0), limit: None, connections: 0, dropped: 0 };
+    let end = RunEnd {
+        cause: Cause::Exit,
+        exit: Some(0),
+        limit: None,
+        signal: None,
+        stopped_by: None,
+        connections: 0,
+        dropped: 0,
+    };
     log.write(Event::RunEnd(end)).expect("a line");
     drop(log);
     fs::write(&path, change(fs::read_to_string(&path).expect("a record"))).expect("a record");

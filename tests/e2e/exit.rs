@@ -15,6 +15,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("exit::not_executable_is_126", not_executable);
     list.users("exit::bad_input_is_2", bad_input);
     list.once("exit::result_tells_causes_apart", result_cause);
+    list.users("exit::a_result_that_is_not_written_is_no_success", no_result);
     list.once("exit::a_refused_command_line_has_its_result", refused);
     list.users("exit::limits_of_a_process_are_named", process_limits);
     list.users("exit::a_run_inside_a_run_says_so", nested);
@@ -108,6 +109,7 @@ fn result_cause(cx: &Cx) {
     let signal = result("signal.json");
     cx.exeat(["run", "--result", &signal, "--", "sh", "-c", "kill -9 $$"]).run().exits(137);
     assert_eq!(read(&signal)["cause"], "signal");
+    assert_eq!((&read(&signal)["signal"], &read(&signal)["signal_number"]), (&"SIGKILL".into(), &9.into()));
     for (command, code, why) in
         [("no-such-command", 127, "no such command"), ("./ca.pem", 126, "ermission denied")]
     {
@@ -117,6 +119,17 @@ fn result_cause(cx: &Cx) {
         assert_eq!((&said["cause"], &said["code"]), (&"setup".into(), &code.into()));
         let error = said["error"].as_str().expect("why it did not run");
         assert!(error.contains(command) && error.contains(why), "{error}");
+    }
+}
+
+/// Whoever asked for it would take 0 for a run that has one. A code of the stage's own says more.
+fn no_result(cx: &Cx) {
+    for (code, expect) in [(0, 125), (3, 3)] {
+        let name = format!("result-{code}.json");
+        let script = format!("mkdir {name}; exit {code}");
+        let done = cx.exeat(["run", "--result", &name, "--", "sh", "-c", &script]).run();
+        done.exits(expect).says("exeat: error: cannot write the result: ");
+        assert_eq!(done.record().events("run_end")[0]["exit"], code);
     }
 }
 

@@ -14,6 +14,11 @@ use e2e::wait_for;
 pub(crate) fn cases(list: &mut Cases) {
     list.matrix("life::signals_reach_the_stage", signals_reach);
     list.bridges("life::a_stubborn_stage_is_killed", stubborn);
+    list.users("life::a_stage_has_its_grace_to_save_what_it_has", grace_to_save);
+    list.once("life::grace_is_what_the_flag_or_the_policy_says", grace_as_said);
+    list.once("life::a_second_signal_ends_the_grace", second_signal);
+    list.users("life::ends_with_its_parent", ends_with_parent);
+    list.once("life::does_not_start_without_its_parent", no_start_without_parent);
     list.users("life::signals_that_only_tell", signals_that_only_tell);
     list.users("life::signals_that_are_refused", refused_signals);
     list.users("life::suspend_and_continue", suspend_and_continue);
@@ -50,6 +55,114 @@ fn stubborn(cx: &Cx) {
     done.record();
 }
 
+fn read_result(path: &Path) -> serde_json::Value {
+    let text = std::fs::read_to_string(path).expect("the result");
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Longer than the 5 seconds at a terminal, and within the 8 elsewhere.
+fn grace_to_save(cx: &Cx) {
+    let script = "trap 'sleep 6; echo saved > saved; exit 0' TERM; echo ready; while :; do sleep 0.05; done";
+    let result = cx.home().join("saved.json");
+    let words = ["run", "--result", result.to_str().expect("ASCII"), "--", "sh", "-c", script];
+    let mut live = cx.exeat(words).start();
+    live.until_prints("ready").signal(Signal::SIGTERM);
+    let done = live.wait();
+    done.exits(0).says("exeat: stopped by SIGTERM, 6").says("s after it: ended by itself, code 0");
+    assert_eq!(std::fs::read_to_string(cx.dir().join("saved")).expect("what was saved"), "saved\n");
+    let said = read_result(&result);
+    assert_eq!(
+        (&said["cause"], &said["signal"], &said["signal_number"], &said["stopped_by"], &said["code"]),
+        (&"stopped".into(), &"SIGTERM".into(), &15.into(), &"signal".into(), &0.into())
+    );
+    let record = done.record();
+    let ends = record.events("run_end");
+    assert_eq!(
+        (&ends[0]["cause"], &ends[0]["signal"], &ends[0]["signal_number"], &ends[0]["exit"]),
+        (&"stopped".into(), &"SIGTERM".into(), &15.into(), &0.into())
+    );
+}
+
+fn grace_as_said(cx: &Cx) {
+    let script = "trap '' TERM; echo ready; while :; do sleep 0.05; done";
+    let policy = cx.write("grace.toml", "schema = 1\n[limits]\ngrace = \"1s\"\n").display().to_string();
+    for flags in [vec!["--grace", "1s"], vec!["--policy", &policy]] {
+        let words = [&["run"], &flags[..], &["--", "sh", "-c", script]].concat();
+        let mut live = cx.exeat(words).start();
+        live.until_prints("ready").signal(Signal::SIGTERM);
+        let done = live.wait();
+        done.exits(137).says("exeat: stopped by SIGTERM, 1").says(" s after it: killed");
+        assert_eq!(done.record().events("run_end")[0]["cause"], "stopped");
+    }
+    // The end of its time is followed by the same grace.
+    let done = cx.exeat(["run", "--timeout", "200ms", "--grace", "300ms", "--", "sh", "-c", script]).run();
+    done.exits(124);
+    assert!(done.took < Duration::from_secs(5), "{done:?}");
+}
+
+fn second_signal(cx: &Cx) {
+    let script = "trap 'echo told' TERM; echo ready; while :; do sleep 0.05; done";
+    let mut live = cx.exeat(["run", "--grace", "1h", "--", "sh", "-c", script]).start();
+    live.until_prints("ready").signal(Signal::SIGTERM);
+    live.until_prints("told").signal(Signal::SIGINT);
+    let done = live.wait();
+    done.exits(137).says("exeat: stopped by SIGTERM, ").says(" s after it: killed");
+    done.record();
+}
+
+/// The parent is killed, and nothing else is told to end.
+fn ends_with_parent(cx: &Cx) {
+    let (result, exeat) = (cx.home().join("orphan.json"), cx.bench().bin.join("exeat").display().to_string());
+    let saved = cx.dir().join("saved");
+    let stage = "trap 'echo saved > saved; exit 5' TERM; echo ready > ready; while :; do sleep 0.05; done";
+    let script = format!(
+        "'{exeat}' run --end-with-parent --result '{}' -- sh -c \"$STAGE\" & echo $!; wait",
+        result.display()
+    );
+    let live = cx.outside(["sh", "-c", &script]).env("STAGE", stage).start();
+    wait_for(Duration::from_secs(20), "the stage", || cx.dir().join("ready").exists().then_some(()));
+    assert!(!result.exists());
+    live.signal(Signal::SIGKILL);
+    let said = wait_for(Duration::from_secs(20), "the result", || {
+        std::fs::read_to_string(&result).ok().filter(|text| !text.is_empty())
+    });
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(
+        (&said["cause"], &said["signal"], &said["stopped_by"], &said["code"]),
+        (&"stopped".into(), &"SIGTERM".into(), &"parent".into(), &5.into())
+    );
+    assert!(saved.exists());
+    live.wait();
+}
+
+/// It is gone before exeat has looked at anything but its arguments: nothing is started.
+fn no_start_without_parent(cx: &Cx) {
+    let (result, exeat) = (cx.home().join("none.json"), cx.bench().bin.join("exeat").display().to_string());
+    let policy = cx.home().join("slow.toml");
+    // exeat waits for its policy, which comes when the parent is gone.
+    let script = format!(
+        "mkfifo '{policy}'; '{exeat}' run --end-with-parent --result '{result}' --policy '{policy}' -- touch started & \
+         sleep 1; kill -9 $$",
+        policy = policy.display(),
+        result = result.display()
+    );
+    cx.outside(["sh", "-c", &script]).run();
+    std::fs::write(&policy, "schema = 1\n").expect("the policy");
+    let said = wait_for(Duration::from_secs(20), "the result", || {
+        std::fs::read_to_string(&result).ok().filter(|text| !text.is_empty())
+    });
+    let said: serde_json::Value = serde_json::from_str(&said).expect("JSON");
+    assert_eq!(
+        (&said["cause"], &said["stopped_by"], &said["code"]),
+        (&"stopped".into(), &"parent".into(), &143.into())
+    );
+    assert!(
+        said["error"].as_str().is_some_and(|text| text.contains("before the command was started")),
+        "{said}"
+    );
+    assert!(!cx.dir().join("started").exists());
+}
+
 /// They reach the stage, and start no grace period.
 fn signals_that_only_tell(cx: &Cx) {
     let told = [
@@ -67,7 +180,7 @@ fn signals_that_only_tell(cx: &Cx) {
         live.until_prints(word);
     }
     // Longer than the grace period.
-    thread::sleep(Duration::from_millis(5500));
+    thread::sleep(Duration::from_millis(8500));
     assert!(!live.ended());
     live.signal(Signal::SIGTERM);
     live.wait().exits(143).prints("ready\nUSR1\nUSR2\nWINCH\nCONT\n").record();

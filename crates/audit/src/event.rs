@@ -601,6 +601,10 @@ pub struct RunEnd {
     pub exit: Option<i32>,
     /// The limit that ended it, by its key, where one did.
     pub limit: Option<String>,
+    /// The signal that ended it, or that asked it to end.
+    pub signal: Option<i32>,
+    /// With [`Cause::Stopped`]: who asked.
+    pub stopped_by: Option<StoppedBy>,
     /// Connections that were accepted.
     pub connections: u64,
     /// Attempts that no line tells of; must be 0.
@@ -625,6 +629,48 @@ pub enum Cause {
     Setup,
     /// The policy forbade the start; nothing ran.
     Policy,
-    /// Somebody stopped exeat itself.
+    /// Somebody had the run end.
     Stopped,
+}
+
+impl Cause {
+    /// The word in the record.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Exit => "exit",
+            Self::Signal => "signal",
+            Self::Timeout => "timeout",
+            Self::Limit => "limit",
+            Self::Uncovered => "uncovered",
+            Self::Setup => "setup",
+            Self::Policy => "policy",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
+/// Who asked a run to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoppedBy {
+    /// A signal to exeat.
+    Signal,
+    /// The end of the process that had started exeat.
+    Parent,
+    /// The program that exeat is a library of.
+    Program,
+}
+
+/// The word for a signal (signal(7)): `SIGTERM`. The numbers are those of x86-64 and aarch64; one without a name is `SIG64`.
+pub fn signal_name(signal: i32) -> String {
+    const NAMES: [&str; 31] = [
+        "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",
+        "ALRM", "TERM", "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ",
+        "VTALRM", "PROF", "WINCH", "IO", "PWR", "SYS",
+    ];
+    let at = usize::try_from(signal).ok().and_then(|signal| signal.checked_sub(1));
+    match at.and_then(|at| NAMES.get(at)) {
+        Some(name) => format!("SIG{name}"),
+        None => format!("SIG{signal}"),
+    }
 }

@@ -48,7 +48,8 @@ pub use attempt::Attempt;
 pub use escape::{escape, printable};
 pub use event::{
     Cause, Close, Decision, End, Event, Header, Holds, InLedger, Mode, Note, Number, Process, Progress,
-    Proto, Question, RuleRef, RunEnd, RunStart, Source, SourceRole, Trace, Under, Via, What,
+    Proto, Question, RuleRef, RunEnd, RunStart, Source, SourceRole, StoppedBy, Trace, Under, Via, What,
+    signal_name,
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};

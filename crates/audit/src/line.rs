@@ -17,7 +17,7 @@ use serde_json::ser::Formatter;
 
 use crate::checkpoint::{Checkpoint, Signed, origin};
 use crate::escape::{clip, clip_front, escape};
-use crate::event::{Cause, End, InLedger, Mode, SourceRole, What};
+use crate::event::{Cause, End, InLedger, Mode, SourceRole, StoppedBy, What, signal_name};
 use crate::tree::{Hash, Tree};
 use crate::{
     Close, ConnId, Counts, Decision, Event, Header, Note, Progress, Proto, Question, RuleRef, RunEnd, RunId,
@@ -409,6 +409,9 @@ fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &'a RunEnd) -> Line<'a> {
         cause: Some(end.cause),
         exit: end.exit,
         limit: end.limit.as_deref().map(|text| clip(text, max::LIMIT)),
+        signal: end.signal.map(signal_name),
+        signal_number: end.signal,
+        stopped_by: end.stopped_by,
         allowed: Some(counts.allowed),
         denied: Some(counts.denied),
         would_deny: Some(counts.would_deny),
@@ -593,6 +596,12 @@ struct Line<'a> {
     exit: Option<i32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal_number: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped_by: Option<StoppedBy>,
     #[serde(skip_serializing_if = "Option::is_none")]
     allowed: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -200,6 +200,7 @@ pub fn list_json(runs: &[RunSummary], out: &mut dyn Write) -> io::Result<()> {
             "cause": end.and_then(|end| end.cause.as_deref()),
             "exit": end.and_then(|end| end.exit),
             "limit": end.and_then(|end| end.limit.as_deref()),
+            "signal": end.and_then(|end| end.signal.as_deref()),
             "allowed": end.and_then(|end| end.allowed),
             "denied": end.and_then(|end| end.denied),
             "would_deny": end.and_then(|end| end.would_deny),
@@ -602,6 +603,10 @@ fn short_end(end: &Record) -> String {
     let cause = printable(end.cause.as_deref().unwrap_or("ended"));
     let cause = match &end.limit {
         Some(limit) => format!("{cause} {}", printable(limit)).into(),
+        None => cause,
+    };
+    let cause = match &end.signal {
+        Some(signal) => format!("{cause} {}", printable(signal)).into(),
         None => cause,
     };
     match end.exit {

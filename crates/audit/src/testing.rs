@@ -98,7 +98,15 @@ pub(crate) fn close(conn: u64, host: &str) -> Close {
 }
 
 pub(crate) fn end() -> Event {
-    Event::RunEnd(RunEnd { cause: Cause::Exit, exit: Some(0), limit: None, connections: 2, dropped: 0 })
+    Event::RunEnd(RunEnd {
+        cause: Cause::Exit,
+        exit: Some(0),
+        limit: None,
+        signal: None,
+        stopped_by: None,
+        connections: 2,
+        dropped: 0,
+    })
 }
 
 /// Text made of everything that forges, hides or turns lines around.

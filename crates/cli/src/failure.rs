@@ -3,6 +3,7 @@
 use std::error::Error;
 use std::io;
 
+use exeat_audit::StoppedBy;
 use exeat_runner::RunLost;
 use serde::Serialize;
 
@@ -131,6 +132,14 @@ impl Failure {
                 exeat_runner::Error::RunLost(lost) => Some(lost),
                 _ => None,
             },
+            _ => None,
+        }
+    }
+
+    /// The signal that came before there was a stage, or what counts as one, and who asked.
+    pub(crate) fn stopped(&self) -> Option<(i32, StoppedBy)> {
+        match self {
+            Self::Run(error) => error.stopped_by(),
             _ => None,
         }
     }

@@ -19,6 +19,7 @@ use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::Parser;
+use nix::unistd::getppid;
 
 use args::audit::AuditCommand;
 use args::state::StateCommand;
@@ -35,6 +36,8 @@ fn main() -> ExitCode {
     if let Some(exit) = prove::inside::asked() {
         return exit.into();
     }
+    // Before anything that takes time: a parent that ends now is followed by another one.
+    let parent = getppid();
     let words: Vec<_> = std::env::args_os().collect();
     let is_json = wants_json(&words);
     let cli = match Cli::try_parse() {
@@ -60,8 +63,8 @@ fn main() -> ExitCode {
     let out = Paint::new(cli.color, &std::io::stdout());
     let err = Paint::new(cli.color, &std::io::stderr());
     let done = match cli.command {
-        Command::Run(args) => run::run(*args, err),
-        Command::Learn(args) => learn::run(*args, err),
+        Command::Run(args) => run::run(*args, parent, err),
+        Command::Learn(args) => learn::run(*args, parent, err),
         Command::Check(args) => check::run(&args, out),
         Command::Proxy(args) => proxy::run(args, err),
         Command::Policy { command } => match command {

@@ -3,7 +3,7 @@
 
 use std::io::IsTerminal;
 
-use exeat_audit::Proto;
+use exeat_audit::{Proto, signal_name};
 use exeat_runner::{DeniedHost, Ended, FailedHost, Outcome, Summary, Through};
 
 use crate::args::ColorWhen;
@@ -150,6 +150,7 @@ impl Ending<'_> {
         let Summary { denied, failed, would_deny, .. } = self.summary;
         let mut out = match self.ended {
             Some(Ended::Limit(reached)) => format!("exeat: {reached} reached; the stage was stopped\n"),
+            Some(Ended::Stopped(stopped)) => format!("exeat: {stopped}\n"),
             _ => String::new(),
         };
         if is_silent(self.summary) {
@@ -207,12 +208,9 @@ impl Ending<'_> {
         parts.push(format!("{reached} reached"));
         let end = match self.ended {
             // The line above has said it.
-            None | Some(Ended::Limit(_) | Ended::Uncovered) => return parts.join(", "),
+            None | Some(Ended::Limit(_) | Ended::Stopped(_) | Ended::Uncovered) => return parts.join(", "),
             Some(Ended::Exit(code)) => format!("the stage exited {code}"),
-            Some(Ended::Signal(signal)) => match signal_name(signal) {
-                Some(name) => format!("the stage was killed by {name}"),
-                None => format!("the stage was killed by signal {signal}"),
-            },
+            Some(Ended::Signal(signal)) => format!("the stage was killed by {}", signal_name(signal)),
             Some(Ended::Timeout) => "the stage was stopped at its time limit".to_owned(),
             Some(Ended::NotFound) => "the command was not found".to_owned(),
             Some(Ended::NotExecutable) => "the command could not be executed".to_owned(),
@@ -329,31 +327,6 @@ fn prefixed(prefix: &str, text: &Option<String>) -> String {
 /// The text as one word of a POSIX shell, so that what is printed can be pasted; what a terminal would not show is escaped.
 pub(crate) fn shell_word(text: &str) -> String {
     exeat_runner::shell_word(&printable(text))
-}
-
-/// Linux's names of the signals that end processes (signal(7)); the same on x86-64 and aarch64.
-fn signal_name(signal: i32) -> Option<&'static str> {
-    Some(match signal {
-        1 => "SIGHUP",
-        2 => "SIGINT",
-        3 => "SIGQUIT",
-        4 => "SIGILL",
-        5 => "SIGTRAP",
-        6 => "SIGABRT",
-        7 => "SIGBUS",
-        8 => "SIGFPE",
-        9 => "SIGKILL",
-        10 => "SIGUSR1",
-        11 => "SIGSEGV",
-        12 => "SIGUSR2",
-        13 => "SIGPIPE",
-        14 => "SIGALRM",
-        15 => "SIGTERM",
-        24 => "SIGXCPU",
-        25 => "SIGXFSZ",
-        31 => "SIGSYS",
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

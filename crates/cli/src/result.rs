@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-use exeat_audit::Proto;
+use exeat_audit::{Proto, StoppedBy, signal_name};
 use exeat_files::place::FilePlace;
 use exeat_files::walk::{End, LinkRule};
 use exeat_runner::{DeniedHost, Ended, Found, Leftovers, Outcome};
@@ -14,7 +14,6 @@ use nix::fcntl::OFlag;
 use serde::Serialize;
 
 use crate::args::Output;
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::request;
 
@@ -24,12 +23,20 @@ pub(crate) struct RunResult<'a> {
     schema: u32,
     /// The run; `null` when nothing is to be told of one.
     run: Option<String>,
-    /// `exit`, `signal`, `timeout`, `limit`, `uncovered`: the stage ran and ended so. `setup`, `policy`: it did not run, or `error` says
+    /// `exit`, `signal`, `stopped`, `timeout`, `limit`, `uncovered`: the stage ran and ended so. `setup`, `policy`: it did not run, or `error` says
     /// what happened to it.
     cause: &'static str,
     /// The limit that ended the stage, by its key; only with that cause.
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<&'static str>,
+    /// The signal that ended the stage or, with `stopped`, that asked for it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal_number: Option<i32>,
+    /// With `stopped`: who asked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped_by: Option<StoppedBy>,
     /// The exit code of exeat.
     code: u8,
     /// Why it did not run, in words; always with `setup` and `policy`, and only then.
@@ -139,19 +146,15 @@ impl<'a> RunResult<'a> {
         Self {
             schema: 1,
             run: Some(outcome.run.to_string()),
-            cause: match outcome.ended {
-                Ended::Exit(_) => "exit",
-                Ended::Signal(_) => "signal",
-                Ended::Timeout => "timeout",
-                Ended::Limit(_) => "limit",
-                Ended::Uncovered => "uncovered",
-                Ended::NotFound | Ended::NotExecutable => "setup",
-            },
+            cause: outcome.ended.cause().as_str(),
             limit: match outcome.ended {
                 Ended::Limit(reached) => Some(reached.key()),
                 _ => None,
             },
-            code: Exit::from(outcome.ended).code(),
+            signal: outcome.ended.signal().map(signal_name),
+            signal_number: outcome.ended.signal(),
+            stopped_by: outcome.ended.stopped_by(),
+            code: outcome.ended.code(),
             error: outcome.why_not.clone(),
             via: outcome.through.as_ref().map(|through| format!("unix:{}", through.socket.display())),
             denied: summary.denied.iter().map(Denied::of).collect(),
@@ -187,6 +190,7 @@ impl<'a> RunResult<'a> {
     /// Nothing ran, or the run was lost; then with what is known of it.
     pub(crate) fn failed(failure: &Failure) -> Self {
         let lost = failure.run_lost();
+        let stopped = failure.stopped();
         let none = Leftovers::default();
         let found = lost.map_or(&none, |lost| &lost.found);
         let (quarantined, left) = of_found(&found.named);
@@ -195,6 +199,9 @@ impl<'a> RunResult<'a> {
             run: lost.map(|lost| lost.run.to_string()),
             cause: failure.cause(),
             limit: None,
+            signal: stopped.map(|(signal, _)| signal_name(signal)),
+            signal_number: stopped.map(|(signal, _)| signal),
+            stopped_by: stopped.map(|(_, by)| by),
             code: failure.exit().code(),
             error: Some(failure.said()),
             via: None,

@@ -87,6 +87,8 @@ impl Run {
             cause: Cause::Exit,
             exit: Some(0),
             limit: None,
+            signal: None,
+            stopped_by: None,
             connections: 1,
             dropped: 0,
         }))
@@ -587,7 +589,15 @@ fn l17_records_of_any_size_are_read_in_constant_memory() {
             log.write(Event::Close(close)).unwrap();
         }
     }
-    let end = RunEnd { cause: Cause::Exit, exit: Some(0), limit: None, connections, dropped: 0 };
+    let end = RunEnd {
+        cause: Cause::Exit,
+        exit: Some(0),
+        limit: None,
+        signal: None,
+        stopped_by: None,
+        connections,
+        dropped: 0,
+    };
     log.write(Event::RunEnd(end)).unwrap();
     drop(log);
     for (words, shown) in [

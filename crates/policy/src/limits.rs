@@ -9,6 +9,8 @@ use std::time::Duration;
 pub struct Limits {
     /// `timeout`: wall time of the whole run; then the stage is stopped.
     pub timeout: Option<Span>,
+    /// `grace`: from the signal that has the stage end to the one that kills it.
+    pub grace: Option<Span>,
     /// `cpu_time`: processor time of each process, in whole seconds, rounded up (`RLIMIT_CPU`).
     pub cpu_time: Option<Span>,
     /// `memory`: of all processes of the stage together.
@@ -59,12 +61,23 @@ pub fn memory_meant(size: Size) -> Option<String> {
 impl Limits {
     /// The key of each limit and its value as text, those that are set only, in the order above.
     pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
-        let Self { timeout, cpu_time, memory, pids, open_files, file_size, tmpfs_size, output_size, .. } =
-            *self;
+        let Self {
+            timeout,
+            grace,
+            cpu_time,
+            memory,
+            pids,
+            open_files,
+            file_size,
+            tmpfs_size,
+            output_size,
+            ..
+        } = *self;
         let Self { connections, connections_per_host, audit_size, .. } = *self;
         let text = |value: Option<Size>| value.map(|value| value.to_string());
         [
             ("timeout", timeout.map(|value| value.to_string())),
+            ("grace", grace.map(|value| value.to_string())),
             ("cpu_time", cpu_time.map(|value| value.to_string())),
             ("memory", text(memory)),
             ("pids", pids.map(|value| value.to_string())),
@@ -91,6 +104,7 @@ impl Limits {
         }
         Self {
             timeout: least(self.timeout, other.timeout),
+            grace: least(self.grace, other.grace),
             cpu_time: least(self.cpu_time, other.cpu_time),
             memory: least(self.memory, other.memory),
             pids: least(self.pids, other.pids),
@@ -109,6 +123,7 @@ impl Limits {
     pub fn overridden_by(self, other: Self) -> Self {
         Self {
             timeout: other.timeout.or(self.timeout),
+            grace: other.grace.or(self.grace),
             cpu_time: other.cpu_time.or(self.cpu_time),
             memory: other.memory.or(self.memory),
             pids: other.pids.or(self.pids),

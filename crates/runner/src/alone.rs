@@ -224,6 +224,8 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
             cause: Cause::Stopped,
             exit: Some(0),
             limit: None,
+            signal: None,
+            stopped_by: None,
             connections: summary.connections,
             dropped: 0,
         };

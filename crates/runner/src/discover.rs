@@ -19,6 +19,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use exeat_audit::StoppedBy;
 use exeat_contract::PROXY_PORT;
 use exeat_policy::file::PRESET_STAGE;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
@@ -30,13 +31,14 @@ use exeat_proxy::{DeniedHost, Summary, own_addresses};
 use exeat_sandbox::Mount;
 
 use crate::bounds::Bounds;
+use crate::ended::Ended;
 use crate::error::Error;
 use crate::lists;
 use crate::plan::{home_of, plan};
 use crate::request::{
     AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Transparent, Tty, View,
 };
-use crate::run::{Ended, Streams, run_here};
+use crate::run::{Oversight, Streams, run_here};
 use crate::signing::{Signing, prepare_key};
 use crate::stopping::GRACE;
 
@@ -183,7 +185,7 @@ impl fmt::Display for Unasked {
                     Ended::Exit(code) => format!("exited {code}"),
                     Ended::Signal(signal) => format!("died of signal {signal}"),
                     Ended::Limit(reached) => format!("reached its {reached}"),
-                    Ended::Timeout | Ended::Uncovered => "was stopped".into(),
+                    Ended::Stopped(_) | Ended::Timeout | Ended::Uncovered => "was stopped".into(),
                     Ended::NotFound | Ended::NotExecutable => "could not be executed".into(),
                 };
                 write!(f, "it {how} without asking for any")?;
@@ -363,11 +365,11 @@ impl<'a> Discovery<'a> {
         // The writing ends go with the run, so the reader ends with it.
         let tail =
             std::thread::Builder::new().name("said".into()).spawn(|| last_words(reader)).map_err(prepare)?;
-        let ran = run_here(plan, streams);
+        let ran = run_here(plan, streams, Oversight::default());
         let said = tail.join().unwrap_or_default();
         let (outcome, signal) = ran?;
         if let Some(signal) = signal {
-            return Err(Error::Stopped(signal as i32).into());
+            return Err(Error::Stopped { signal: signal as i32, by: StoppedBy::Signal }.into());
         }
         Ok(Seen { ended: outcome.ended, summary: outcome.summary, said: telling_line(&said) })
     }
@@ -376,6 +378,7 @@ impl<'a> Discovery<'a> {
     fn limits(&self, round: Duration) -> Limits {
         let own = Limits {
             timeout: Some(Span::nearest(round)),
+            grace: Some(Span::nearest(GRACE)),
             memory: Size::new(MEMORY),
             pids: Some(PIDS),
             ..Limits::default()

@@ -4,13 +4,16 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::RunId;
+use exeat_audit::{RunId, StoppedBy, signal_name};
 use exeat_files::walk::WalkError;
 use exeat_policy::{HostPort, LEAST_AUDIT_SIZE, LEAST_MEMORY, Size, Target, memory_meant};
 
 use exeat_sandbox::shell_word;
 
+use nix::sys::signal::Signal;
+
 use crate::discover::Unasked;
+use crate::signals::Ask;
 use exeat_files::quarantine::Leftovers;
 
 /// A run did not happen, or was lost after it had begun.
@@ -297,8 +300,13 @@ pub enum Error {
     #[error("cannot read what the stage writes")]
     Output(#[source] io::Error),
     /// A signal came before the stage was started.
-    #[error("stopped by signal {0} before the command was started")]
-    Stopped(i32),
+    #[error("stopped by {} before the command was started", stopper(*.signal, *.by))]
+    Stopped {
+        /// The signal, or the one that it counts as.
+        signal: i32,
+        /// Who asked.
+        by: StoppedBy,
+    },
     /// The run ended in another of these errors, after the stage had started and had made protected names.
     #[error(transparent)]
     RunLost(Box<RunLost>),
@@ -336,6 +344,14 @@ pub(crate) const FS_READ: &str = "FsRead";
 /// The effect of a stage that writes below a path.
 pub(crate) const FS_WRITE: &str = "FsWrite";
 
+fn stopper(signal: i32, by: StoppedBy) -> String {
+    match by {
+        StoppedBy::Signal => signal_name(signal),
+        StoppedBy::Parent => "the end of the process that had started exeat".into(),
+        StoppedBy::Program => "the program that starts it".into(),
+    }
+}
+
 fn lacking(effect: &str, ceiling: Option<&str>) -> String {
     match ceiling {
         Some(ceiling) => format!("{ceiling} does not allow it"),
@@ -345,6 +361,11 @@ fn lacking(effect: &str, ceiling: Option<&str>) -> String {
 }
 
 impl Error {
+    /// Somebody asked for the end before there was a stage.
+    pub(crate) fn stopped(ask: Ask, signal: Signal) -> Self {
+        Self::Stopped { signal: signal as i32, by: ask.by() }
+    }
+
     /// Says why a path cannot be used.
     pub(crate) fn from_walk(what: &'static str, path: &Path, error: WalkError) -> Self {
         let path = path.to_path_buf();
@@ -393,7 +414,7 @@ impl Error {
                 | exeat_audit::OpenError::NoSync { .. },
             ) => 2,
             Self::KeyInside { .. } => 2,
-            Self::Stopped(signal) => u8::try_from(128 + signal).unwrap_or(125),
+            Self::Stopped { signal, .. } => u8::try_from(128 + signal).unwrap_or(125),
             _ => 125,
         }
     }
@@ -403,9 +424,19 @@ impl Error {
     pub fn cause_word(&self) -> &'static str {
         match self {
             Self::RunLost(lost) => lost.error.cause_word(),
-            Self::Stopped(_) => "signal",
+            Self::Stopped { .. } => "stopped",
             Self::Ungranted { .. } | Self::HostPortDenied { .. } => "policy",
             _ => "setup",
+        }
+    }
+
+    /// The signal that ended it before there was a stage, or the one that it counts as, and who asked.
+    #[must_use]
+    pub fn stopped_by(&self) -> Option<(i32, StoppedBy)> {
+        match self {
+            Self::RunLost(lost) => lost.error.stopped_by(),
+            Self::Stopped { signal, by } => Some((*signal, *by)),
+            _ => None,
         }
     }
 

@@ -478,6 +478,7 @@ mod tests {
     fn each_limit_and_what_holds_it() {
         let limits = Limits {
             timeout: "10m".parse().ok(),
+            grace: "90s".parse().ok(),
             cpu_time: "1500ms".parse().ok(),
             memory: "1GiB".parse().ok(),
             pids: Some(7),
@@ -507,7 +508,7 @@ mod tests {
             assert_eq!((of(true).connections, of(true).listeners), (beside, listeners));
         }
         let lines = |root| Held::new(limits, root).unwrap().lines().join(", ");
-        let expect = "timeout=10m (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \
+        let expect = "timeout=10m (supervised), grace=1m30s (supervised), cpu_time=1s500ms (rlimit), memory=1GiB (watched), pids=7 (rlimit), \
                       open_files=64 (rlimit), file_size=10MB (rlimit), tmpfs_size=1MiB (mount), \
                       output_size=1kB (supervised), connections=512 (proxy), connections_per_host=64 (proxy), \
                       audit_size=1MiB (proxy)";

@@ -9,7 +9,7 @@ use std::convert::Infallible;
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::future::{Future, pending, poll_fn};
-use std::io::{self, PipeWriter};
+use std::io::{self, IsTerminal, PipeWriter};
 use std::mem;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -30,7 +30,7 @@ use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
 use exeat_files::place::FilePlace;
 use exeat_files::protected::{self, GIT, GIT_LINK};
-use exeat_policy::{Policy, Span};
+use exeat_policy::{Limits, Policy, Span};
 use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
@@ -54,18 +54,20 @@ use tokio_util::sync::CancellationToken;
 use crate::caller;
 use crate::cover::{Covers, SavedFile, Uncovered};
 use crate::dirs::{RunDir, names};
+use crate::ended::{Ended, Stopped, StoppedHow};
 use crate::environment::RUN_ID;
 use crate::error::{Error, RunLost, chain};
 use crate::gateway::{Entered, Wanted, Ways, off};
 use crate::ledger::{Listed, RunLedger, begin};
-use crate::limits::{self, Reached, Stop};
+use crate::limits::{self, Stop};
 use crate::output::{Copies, Meter};
+use crate::parent::Parent;
 use crate::plan::Plan;
 use crate::request::{AuditTo, Tty};
 use crate::signals::{Ask, Asks, Signals, may_suspend};
 use crate::signing::{Signing, key_place};
 use crate::staged::Staged;
-use crate::stopping::{GRACE, Stopping};
+use crate::stopping::{GRACE, GRACE_UNATTENDED, KILLING, Stopping};
 use crate::terminal::Terminal;
 use crate::view::mount_point;
 use crate::who::Looking;
@@ -118,39 +120,31 @@ pub struct Through {
     pub lost: Lost,
 }
 
-/// How a stage ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ended {
-    /// By itself, with this code.
-    Exit(u8),
-    /// By this signal.
-    Signal(i32),
-    /// It was stopped when its time was over.
-    Timeout,
-    /// It was killed when it had reached this limit.
-    Limit(Reached),
-    /// It was killed when the host had taken away what kept a file hidden or read-only.
-    Uncovered,
-    /// It never was: no such command.
-    NotFound,
-    /// It never was: the command cannot be executed.
-    NotExecutable,
-}
-
 /// Carries a plan out, on the caller's standard streams, and returns when no process of the stage is left. Standard input
 /// and output are the stage's from its start on: in this process `/dev/null` takes their place.
 ///
 /// # Errors
 /// When the stage was not started: nothing untrusted has run then. The record says so too, where it could be opened.
-pub fn run(plan: Plan) -> Result<Outcome, Error> {
-    run_here(plan, Streams::of_the_caller()?).map(|(outcome, _)| outcome)
+pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
+    run_here(plan, Streams::of_the_caller()?, oversight).map(|(outcome, _)| outcome)
+}
+
+/// Who else has a say in a run of exeat's own executable.
+#[derive(Debug, Default)]
+pub struct Oversight {
+    /// The run ends with this process, as by SIGTERM.
+    pub parent: Option<Parent>,
 }
 
 /// The same on any streams; also tells the first signal that came while the stage ran, whatever the stage made of it.
-pub(crate) fn run_here(plan: Plan, streams: Streams) -> Result<(Outcome, Option<Signal>), Error> {
+pub(crate) fn run_here(
+    plan: Plan,
+    streams: Streams,
+    oversight: Oversight,
+) -> Result<(Outcome, Option<Signal>), Error> {
     notice_children()?;
     survive_file_limit()?;
-    run_on(plan, RunId::new(), streams, Within::Exeat)
+    run_on(plan, RunId::new(), streams, Within::Exeat(oversight))
 }
 
 /// Gives SIGCHLD its default action in this process: with it ignored, which is inherited, nobody learns how a child ended.
@@ -182,7 +176,7 @@ pub(crate) fn run_on(
     let prepare = |what| move |source| Error::Prepare { what, source };
     // First: where there are too few, not every library says so without a panic.
     let soft = match within {
-        Within::Exeat => raise_descriptor_limit(),
+        Within::Exeat(_) => raise_descriptor_limit(),
         Within::Program { .. } => descriptor_limit().map(|(soft, _)| soft),
     };
     let hard = descriptor_limit().map(|(_, hard)| hard);
@@ -192,10 +186,10 @@ pub(crate) fn run_on(
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
         let (asks, started) = match within {
-            Within::Exeat => {
+            Within::Exeat(oversight) => {
                 // From here on a signal no longer ends this process, so that it can end the stage first.
                 let signals = Signals::of_a_run().map_err(prepare("the signal handlers"))?;
-                (Asks::of_signals(signals), None)
+                (Asks::of_signals(signals, oversight.parent), None)
             }
             Within::Program { asks, started } => (Asks::of_owner(asks), Some(started)),
         };
@@ -279,7 +273,7 @@ pub(crate) fn run_on(
         }
         let end = match &outcome {
             Ok(done) => run_end(done.ended, &done.summary),
-            Err(_) => RunEnd { cause: Cause::Setup, exit: None, limit: None, connections: 0, dropped: 0 },
+            Err(error) => lost_end(error),
         };
         let cause = end.cause;
         let ended = log.write(Event::RunEnd(end));
@@ -349,7 +343,7 @@ pub(crate) fn lost_with(
 /// The process that a run is part of, and what may be done to it.
 pub(crate) enum Within {
     /// exeat itself: the run takes its signals, and raises its limit of descriptors.
-    Exeat,
+    Exeat(Oversight),
     /// Somebody else's program: nothing of it is touched. It asks through a channel.
     Program {
         /// What it asks.
@@ -634,20 +628,27 @@ fn shown(plan: &Plan) -> String {
 }
 
 fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
-    let (cause, exit) = match ended {
-        Ended::Exit(code) => (Cause::Exit, Some(code.into())),
-        Ended::Signal(signal) => (Cause::Signal, Some(128 + signal)),
-        Ended::Timeout => (Cause::Timeout, Some(124)),
-        Ended::Limit(_) => (Cause::Limit, Some(128 + libc::SIGKILL)),
-        Ended::Uncovered => (Cause::Uncovered, Some(128 + libc::SIGKILL)),
-        Ended::NotFound => (Cause::Setup, Some(127)),
-        Ended::NotExecutable => (Cause::Setup, Some(126)),
-    };
     let limit = match ended {
         Ended::Limit(reached) => Some(reached.key().to_owned()),
         _ => None,
     };
-    RunEnd { cause, exit, limit, connections: summary.connections, dropped: 0 }
+    RunEnd {
+        cause: ended.cause(),
+        exit: Some(ended.code().into()),
+        limit,
+        signal: ended.signal(),
+        stopped_by: ended.stopped_by(),
+        connections: summary.connections,
+        dropped: 0,
+    }
+}
+
+/// The end of a run that came to an error.
+fn lost_end(error: &Error) -> RunEnd {
+    let (signal, stopped_by) = error.stopped_by().unzip();
+    let cause = if signal.is_some() { Cause::Stopped } else { Cause::Setup };
+    let exit = signal.map(|_| error.code().into());
+    RunEnd { cause, exit, limit: None, signal, stopped_by, connections: 0, dropped: 0 }
 }
 
 /// What the caller is told of connections that the record had no room for.
@@ -975,8 +976,8 @@ impl Run<'_> {
             // What the stage closes must end for whoever is at the other end.
             if own_streams { release_streams() } else { Ok(()) }
         };
-        let timeout = self.plan.limits.limits.timeout;
-        let ended = sandbox.become_stage(handle, has_gateway, &mut asks, timeout, on_start).await;
+        let limits = &self.plan.limits.limits;
+        let ended = sandbox.become_stage(handle, has_gateway, &mut asks, limits, on_start).await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
@@ -1001,6 +1002,7 @@ impl Run<'_> {
                 return Err(Error::Stream { stream: name, what });
             }
         }
+        let is_attended = own && streams.iter().any(IsTerminal::is_terminal);
         let terminal = if own && self.plan.tty == Tty::Auto {
             Terminal::of(&streams).map_err(prepare("the terminal"))?
         } else {
@@ -1118,6 +1120,7 @@ impl Run<'_> {
             started,
             status,
             terminal,
+            is_attended,
             meter,
             copies,
             stops,
@@ -1207,6 +1210,8 @@ struct Sandbox {
     status: oneshot::Receiver<(Result<Status, exeat_sandbox::Error>, Uncovered)>,
     /// The caller's terminal, where the stage has one of its own.
     terminal: Option<Terminal>,
+    /// One of the caller's standard streams is a terminal.
+    is_attended: bool,
     /// Counts the output, where that is limited.
     meter: Option<Meter>,
     /// What is between the stage and its output, where that is limited.
@@ -1227,9 +1232,9 @@ impl Sandbox {
         let offered = self.offered.take().ok_or(()).map_err(lost)?;
         tokio::select! {
             offered = offered => offered.map_err(lost)?.map_err(Error::Sandbox),
-            (_, signal) = asks.ending() => {
+            (ask, signal) = asks.ending() => {
                 drop(self.cancel.take());
-                Err(Error::Stopped(signal as i32))
+                Err(Error::stopped(ask, signal))
             }
         }
     }
@@ -1240,13 +1245,13 @@ impl Sandbox {
         handle: Handle,
         has_gateway: bool,
         asks: &mut Asks,
-        timeout: Option<Span>,
+        limits: &Limits,
         on_start: impl FnOnce() -> io::Result<()>,
     ) -> Result<Over, Error> {
         // Asked while the sandbox was made: the stage is not started at all.
         tokio::select! {
             biased;
-            (_, signal) = asks.ending() => return Err(Error::Stopped(signal as i32)),
+            (ask, signal) = asks.ending() => return Err(Error::stopped(ask, signal)),
             () = std::future::ready(()) => {}
         }
         self.go.take().and_then(|go| go.send(has_gateway).ok()).ok_or(()).map_err(lost)?;
@@ -1264,7 +1269,7 @@ impl Sandbox {
                 Err(_) => {
                     // The command may lie on a file system that does not answer. There is no sandbox left to report an error.
                     handle.kill();
-                    return Err(Error::Stopped(signal as i32));
+                    return Err(Error::stopped(ask, signal));
                 }
             },
         };
@@ -1300,12 +1305,14 @@ impl Sandbox {
             }
             Err(error) => return Err(Error::Sandbox(error)),
         };
-        let timeout = timeout.and_then(|limit| Instant::now().checked_add(limit.get()));
-        let mut stopping = Stopping::new(handle, terminal);
+        let mut timeout = limits.timeout.and_then(|limit| Instant::now().checked_add(limit.get()));
+        let grace = if self.is_attended { GRACE } else { GRACE_UNATTENDED };
+        let mut stopping = Stopping::new(handle, limits.grace.map_or(grace, Span::get), terminal);
         let mut timed_out = false;
+        // The first ask for the end.
         let mut first = None;
         if let Some((ask, signal)) = early {
-            first = Some(signal);
+            first = Some((ask.by(), signal, Instant::now()));
             stopping.asked(ask);
         }
         let mut stop: Option<Stop> = None;
@@ -1317,15 +1324,17 @@ impl Sandbox {
                     break (status.map_err(Error::Sandbox)?, uncovered);
                 }
                 ask = asks.next() => {
-                    first = first.or(ask.ends());
+                    first = first.or_else(|| Some((ask.by(), ask.ends()?, Instant::now())));
                     match ask {
                         Ask::Suspend => stopping.suspend(false).await,
                         ask => stopping.asked(ask),
                     }
                 }
                 () = stopping.suspend_typed() => stopping.suspend(true).await,
-                () = until(timeout), if !timed_out && stop.is_none() => {
-                    timed_out = true;
+                () = until(timeout), if stop.is_none() => {
+                    timeout = None;
+                    // One that was asked to end before is killed now, and was stopped all the same.
+                    timed_out = first.is_none();
                     stopping.signal(Signal::SIGTERM);
                 }
                 reached = self.stops.recv(), if !timed_out && stop.is_none() => {
@@ -1335,11 +1344,12 @@ impl Sandbox {
                 () = until(deadline), if deadline.is_some() => stopping.kill(),
             }
         };
+        let over = Instant::now();
         stopping.over();
         if self.copies.is_some() || stopping.terminal.is_some() {
             // What the stage has written goes on to whoever reads it, for as long as that takes: without a pipe between, it
             // would have gone there before the stage could end. A stage that was stopped, or a signal, does not wait so long.
-            let by = stopping.deadline.map(|_| Instant::now() + GRACE);
+            let by = stopping.deadline.map(|_| Instant::now() + KILLING);
             loop {
                 let copied = async {
                     if let Some(copies) = &self.copies {
@@ -1376,15 +1386,30 @@ impl Sandbox {
         if !timed_out && stop.is_none() {
             stop = self.stops.try_recv().ok();
         }
-        let ended = match (&stop, status) {
+        let ended = match (&stop, first, status) {
             _ if uncovered.over.is_some() => Ended::Uncovered,
             _ if timed_out => Ended::Timeout,
-            (Some(stop), _) => Ended::Limit(stop.reached),
-            (None, Status::Exit(code)) => Ended::Exit(code),
-            (None, Status::Signal(signal)) => Ended::Signal(signal),
+            (Some(stop), ..) => Ended::Limit(stop.reached),
+            (None, Some((by, signal, at)), status) => {
+                let how = match status {
+                    Status::Exit(code) => StoppedHow::Exit(code),
+                    Status::Signal(libc::SIGKILL) if stopping.killed => StoppedHow::Killed,
+                    Status::Signal(signal) => StoppedHow::Signal(signal),
+                };
+                Ended::Stopped(Stopped { signal: signal as i32, by, after: over - at, how })
+            }
+            (None, None, Status::Exit(code)) => Ended::Exit(code),
+            (None, None, Status::Signal(signal)) => Ended::Signal(signal),
         };
         let blind = stop.and_then(|stop| stop.blind);
-        Ok(Over { ended, why_not: None, signal: first, blind, untold: stopping.untold, uncovered })
+        Ok(Over {
+            ended,
+            why_not: None,
+            signal: first.map(|(_, signal, _)| signal),
+            blind,
+            untold: stopping.untold,
+            uncovered,
+        })
     }
 }
 

@@ -1,12 +1,16 @@
 //! What a run is asked while it goes on, and which signals exeat passes on. A signal that was ignored when exeat started stays ignored (nohup(1), background jobs).
 
+use std::future::pending;
 use std::io;
 use std::time::Duration;
 
+use exeat_audit::StoppedBy;
 use exeat_sandbox::ignores;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::parent::Parent;
 
 /// The signals that end a stage politely.
 const ENDING: [Signal; 4] = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP, Signal::SIGQUIT];
@@ -23,6 +27,8 @@ pub(crate) enum Ask {
     Stop(Duration),
     /// End at once.
     Kill,
+    /// The process that had started exeat has ended: as [`Ask::Signal`] with SIGTERM, but not one of two.
+    ParentEnded,
     /// A signal came to exeat that only the stage is to know of.
     Tell(Signal),
     /// Stop the stage and this process, until it is continued.
@@ -34,9 +40,18 @@ impl Ask {
     pub(crate) fn ends(self) -> Option<Signal> {
         match self {
             Self::Signal(signal) => Some(signal),
-            Self::Stop(_) => Some(Signal::SIGTERM),
+            Self::Stop(_) | Self::ParentEnded => Some(Signal::SIGTERM),
             Self::Kill => Some(Signal::SIGKILL),
             Self::Tell(_) | Self::Suspend => None,
+        }
+    }
+
+    /// Who asks.
+    pub(crate) fn by(self) -> StoppedBy {
+        match self {
+            Self::Stop(_) | Self::Kill => StoppedBy::Program,
+            Self::ParentEnded => StoppedBy::Parent,
+            Self::Signal(_) | Self::Tell(_) | Self::Suspend => StoppedBy::Signal,
         }
     }
 }
@@ -52,16 +67,16 @@ pub(crate) struct Asks {
 /// Who asks.
 #[derive(Debug)]
 enum Asker {
-    /// Whoever sends signals to this process.
-    Signals(Signals),
+    /// Whoever sends signals to this process, and the end of the process that had started it.
+    Signals(Signals, Option<Parent>),
     /// The part of this program that started the run. When it is gone, the run ends.
     Owner(UnboundedReceiver<Ask>),
 }
 
 impl Asks {
-    /// From whoever sends signals to this process.
-    pub(crate) fn of_signals(signals: Signals) -> Self {
-        Self { asker: Asker::Signals(signals), kept: Vec::new() }
+    /// From whoever sends signals to this process. With `parent`, its end is an ask too.
+    pub(crate) fn of_signals(signals: Signals, parent: Option<Parent>) -> Self {
+        Self { asker: Asker::Signals(signals, parent), kept: Vec::new() }
     }
 
     /// From the part of this program that started the run.
@@ -99,13 +114,29 @@ impl Asks {
 impl Asker {
     async fn next(&mut self) -> Ask {
         match self {
-            Self::Signals(signals) => match signals.next().await {
-                Signal::SIGTSTP => Ask::Suspend,
-                told if TOLD.contains(&told) => Ask::Tell(told),
-                signal => Ask::Signal(signal),
-            },
+            Self::Signals(signals, parent) => {
+                let signal = tokio::select! {
+                    signal = signals.next() => signal,
+                    () = ended(parent.as_mut()) => {
+                        *parent = None;
+                        return Ask::ParentEnded;
+                    }
+                };
+                match signal {
+                    Signal::SIGTSTP => Ask::Suspend,
+                    told if TOLD.contains(&told) => Ask::Tell(told),
+                    signal => Ask::Signal(signal),
+                }
+            }
             Self::Owner(asks) => asks.recv().await.unwrap_or(Ask::Kill),
         }
+    }
+}
+
+async fn ended(parent: Option<&mut Parent>) {
+    match parent {
+        Some(parent) => parent.ended().await,
+        None => pending().await,
     }
 }
 

@@ -12,8 +12,12 @@ use tokio::time::{Instant, sleep};
 use crate::signals::Ask;
 use crate::terminal::Copying;
 
-/// From a polite signal to SIGKILL: long enough for a package manager to remove its lock file.
+/// From a polite signal to SIGKILL, where somebody waits at a terminal: long enough for a package manager to remove its lock file.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
+/// The same where nobody does. Less than the 10 seconds that container runtimes give.
+pub(crate) const GRACE_UNATTENDED: Duration = Duration::from_secs(8);
+/// From SIGKILL to the next one, and what readers of the output have to take the rest of it.
+pub(crate) const KILLING: Duration = Duration::from_secs(5);
 
 /// From SIGTSTP to SIGSTOP for a stage that catches it: long enough to put a screen in order.
 const SUSPENDING: Duration = Duration::from_millis(500);
@@ -34,8 +38,14 @@ const WENT_ON: &str =
 /// A stage that is asked to end, and made to when it does not: after the grace period or at the second signal.
 pub(crate) struct Stopping {
     handle: Handle,
+    /// From a polite signal to SIGKILL.
+    grace: Duration,
     /// When it is killed.
     pub(crate) deadline: Option<Instant>,
+    /// A signal came, or its time was over: the next one kills.
+    signalled: bool,
+    /// It was killed.
+    pub(crate) killed: bool,
     /// The stage was continued with this process, and the signal that did it is still on its way here.
     continued: bool,
     /// Why a signal was not passed on, the last time, as a line for the caller.
@@ -45,8 +55,17 @@ pub(crate) struct Stopping {
 }
 
 impl Stopping {
-    pub(crate) fn new(handle: Handle, terminal: Option<Copying>) -> Self {
-        Self { handle, deadline: None, continued: false, untold: None, terminal }
+    pub(crate) fn new(handle: Handle, grace: Duration, terminal: Option<Copying>) -> Self {
+        Self {
+            handle,
+            grace,
+            deadline: None,
+            signalled: false,
+            killed: false,
+            continued: false,
+            untold: None,
+            terminal,
+        }
     }
 
     /// Waits until somebody has typed that the stage is to be suspended.
@@ -68,14 +87,9 @@ impl Stopping {
     pub(crate) fn asked(&mut self, ask: Ask) {
         match ask {
             Ask::Signal(signal) => self.signal(signal),
-            Ask::Stop(grace) => {
-                let by = Instant::now().checked_add(grace);
-                if self.deadline.is_none() {
-                    self.tell(Signal::SIGTERM);
-                }
-                // Asked again, the sooner of the two.
-                self.deadline = self.deadline.into_iter().chain(by).min();
-            }
+            Ask::Stop(grace) => self.end_by(grace, Signal::SIGTERM),
+            // Whoever ends the parent may send a signal here too, before or after.
+            Ask::ParentEnded => self.end_by(self.grace, Signal::SIGTERM),
             Ask::Kill => self.kill(),
             Ask::Tell(signal) => self.told(signal),
             Ask::Suspend => {}
@@ -97,11 +111,20 @@ impl Stopping {
     }
 
     pub(crate) fn signal(&mut self, signal: Signal) {
-        if self.deadline.is_some() {
+        if self.signalled {
             return self.kill();
         }
-        self.deadline = Some(Instant::now() + GRACE);
-        self.tell(signal);
+        self.signalled = true;
+        self.end_by(self.grace, signal);
+    }
+
+    /// Tells the stage of the signal that has it end, unless it was told before. Asked again, the sooner of the two ends counts.
+    fn end_by(&mut self, grace: Duration, signal: Signal) {
+        let by = Instant::now().checked_add(grace);
+        if self.deadline.is_none() {
+            self.tell(signal);
+        }
+        self.deadline = self.deadline.into_iter().chain(by).min();
     }
 
     /// Passes a signal on.
@@ -117,7 +140,8 @@ impl Stopping {
 
     pub(crate) fn kill(&mut self) {
         // Not again: from here on only the end is waited for.
-        self.deadline = Instant::now().checked_add(GRACE);
+        self.killed = true;
+        self.deadline = Instant::now().checked_add(KILLING);
         self.handle.kill();
     }
 

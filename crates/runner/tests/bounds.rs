@@ -15,7 +15,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use exeat_policy::{Action, Limits, Note, Origin, PolicyBuilder};
-use exeat_runner::{AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Request, View, Work, plan, run};
+use exeat_runner::{
+    AuditTo, Bind, Bounds, Bridge, Cache, Ended, Files, Oversight, Request, View, Work, plan, run,
+};
 
 /// An ordinary user's uid and gid, for when the tests are root's.
 const ORDINARY: u32 = 61234;
@@ -153,7 +155,7 @@ fn one_case() {
         for note in plan.notes() {
             eprintln!("note: {note}");
         }
-        run(plan)
+        run(plan, Oversight::default())
     });
     let code = match outcome.map(|outcome| outcome.ended) {
         Ok(Ended::Exit(code)) => i32::from(code),

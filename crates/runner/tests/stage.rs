@@ -17,10 +17,11 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use exeat_runner::audit::StoppedBy;
 use exeat_runner::policy::{self, Action, Bypass, Layers, Origin, PolicyBuilder};
 use exeat_runner::{
-    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, Outcome, Output, Reached, Stage, Stdio,
-    UpstreamProxy, View,
+    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, Outcome, Output, Reached, Running, Stage,
+    Stdio, StoppedHow, UpstreamProxy, View,
 };
 
 /// Set in the process that runs the tests again: the directory that its user owns.
@@ -271,13 +272,20 @@ fn a_stage_is_stopped_politely_and_then_not() {
         pipe.read_exact(&mut [0; 3]).unwrap();
         (running, pipe)
     };
+    let stopped = |running: Running| match running.wait().unwrap().ended {
+        Ended::Stopped(stopped) => {
+            assert_eq!(stopped.by, StoppedBy::Program);
+            (stopped.signal, stopped.how)
+        }
+        other => panic!("{other:?}"),
+    };
     let hour = Duration::from_secs(3600);
     let mut polite = place.sh("trap 'echo bye; exit 3' TERM; echo up; while :; do sleep 0.05; done");
     let (running, mut pipe) = ready(&mut polite);
     let stopper = running.stopper();
     thread::scope(|scope| {
         scope.spawn(|| stopper.stop(hour));
-        assert_eq!(running.wait().unwrap().ended, Ended::Exit(3));
+        assert_eq!(stopped(running), (15, StoppedHow::Exit(3)));
     });
     let mut rest = String::new();
     pipe.read_to_string(&mut rest).unwrap();
@@ -291,11 +299,11 @@ fn a_stage_is_stopped_politely_and_then_not() {
     assert!(!running.wait_timeout(Duration::from_millis(200)));
     running.stop(Duration::from_millis(50));
     assert!(running.wait_timeout(Duration::from_secs(10)));
-    assert_eq!(running.wait().unwrap().ended, Ended::Signal(9));
+    assert_eq!(stopped(running), (15, StoppedHow::Killed));
 
     let (running, _pipe) = ready(&mut deaf);
     running.kill();
-    assert_eq!(running.wait().unwrap().ended, Ended::Signal(9));
+    assert_eq!(stopped(running), (9, StoppedHow::Killed));
 }
 
 /// K50: a command that cannot be executed is an outcome, as with the binary; a wrong word of the caller's, such as one with a

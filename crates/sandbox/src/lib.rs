@@ -36,8 +36,8 @@ pub use sys::terminal;
 pub use sys::{
     Bound, Closer, InsideMounts, InsideNetwork, Kept, KeptStatus, Lease, MountNamespace, Mounted, NetStep,
     Network, OpenNetwork, Packets, Rest, StopWatch, StoppedProcesses, Tree, UserMap, descriptor_limit,
-    ignores, notice_children, open_files_as, prefer_this_thread, raise_descriptor_limit, survive_file_limit,
-    suspend_this_process, take_fd,
+    ignores, notice_children, open_files_as, open_process, prefer_this_thread, raise_descriptor_limit,
+    survive_file_limit, suspend_this_process, take_fd,
 };
 pub use who::{Finder, Process};
 

@@ -275,6 +275,14 @@ pub(crate) fn receive_with_descriptors(
     Ok((message.bytes, passed))
 }
 
+/// Opens the process of that number (pidfd_open(2)). The caller makes sure that it is the one that is meant.
+///
+/// # Errors
+/// What pidfd_open(2) says: `ESRCH` where there is none.
+pub fn open_process(pid: libc::pid_t) -> io::Result<OwnedFd> {
+    PidFd::open(pid).map(|process| process.0)
+}
+
 /// A reference to a process that does not pass to another one with its number (pidfd_open(2)).
 #[derive(Debug)]
 pub(crate) struct PidFd(OwnedFd);

@@ -274,6 +274,7 @@ fn run(event: &mut Fields, record: &Record) {
     event.maybe("exeat.ledger_prev", record.ledger_prev.as_deref());
     event.maybe("exeat.lines", record.n.map(long)).maybe("exeat.root", record.root.as_deref());
     event.maybe("exeat.key_id", record.key_id.as_deref()).maybe("exeat.limit", record.limit.as_deref());
+    event.maybe("exeat.signal", record.signal.as_deref());
     for (key, count) in record.totals() {
         event.maybe(&format!("exeat.{key}"), count.map(long));
     }

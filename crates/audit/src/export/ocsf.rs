@@ -677,6 +677,7 @@ impl Event<'_> {
         rest.maybe("n", record.n.map(long)).maybe("root", record.root.as_deref());
         rest.maybe("key_id", record.key_id.as_deref());
         rest.maybe("exit", record.exit).maybe("limit", record.limit.as_deref());
+        rest.maybe("signal", record.signal.as_deref()).maybe("stopped_by", record.stopped_by.as_deref());
         for (key, count) in record.totals() {
             rest.maybe(key, count.map(long));
         }

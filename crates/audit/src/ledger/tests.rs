@@ -50,7 +50,15 @@ impl Bench {
     fn run_for(&self, span: Duration) -> (RunId, Result<Head, String>) {
         let (log, begun) = self.start();
         thread::sleep(span);
-        let end = RunEnd { cause: Cause::Exit, exit: Some(0), limit: None, connections: 0, dropped: 0 };
+        let end = RunEnd {
+            cause: Cause::Exit,
+            exit: Some(0),
+            limit: None,
+            signal: None,
+            stopped_by: None,
+            connections: 0,
+            dropped: 0,
+        };
         log.write(Event::RunEnd(end)).unwrap();
         let head = match begun {
             Begun::Numbered(numbered) => numbered.end(&log, Cause::Exit).map_err(|error| error.to_string()),

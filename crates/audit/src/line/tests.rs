@@ -120,6 +120,8 @@ fn filled(text: &str) -> Vec<Event> {
         Event::RunEnd(RunEnd {
             cause: Cause::Timeout,
             limit: Some(text.to_owned()),
+            signal: Some(i32::MIN),
+            stopped_by: Some(crate::StoppedBy::Program),
             exit: Some(i32::MIN),
             connections: u64::MAX,
             dropped: u64::MAX,

@@ -1031,7 +1031,12 @@ fn facts(report: &Report, run: &Run, out: &mut String) -> fmt::Result {
     fact("Began", Some(format!("{} UTC", text(&day_and_time(&run.first)))))?;
     let ended = run.end.as_deref().map(|end| {
         let exit = end.exit.map(|exit| format!(", exit code {exit}")).unwrap_or_default();
-        let limit = end.limit.as_deref().map(|limit| format!(" ({limit})")).unwrap_or_default();
+        let limit = end
+            .limit
+            .as_deref()
+            .or(end.signal.as_deref())
+            .map(|limit| format!(" ({limit})"))
+            .unwrap_or_default();
         let cause = cause(end.cause.as_deref().unwrap_or("-"));
         let said = format!("{}{limit}{exit}", printable(cause));
         format!("{} UTC: {}", text(&day_and_time(&run.last)), text(&said))
@@ -1084,7 +1089,7 @@ fn cause(word: &str) -> &str {
         "uncovered" => "what was hidden from it was changed on the host",
         "setup" => "the sandbox could not be made",
         "policy" => "the policy refused the run",
-        "stopped" => "exeat was told to stop",
+        "stopped" => "somebody had it end",
         other => other,
     }
 }

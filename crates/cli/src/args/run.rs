@@ -93,6 +93,10 @@ pub(crate) struct RunArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = lock::FILE)]
     pub(crate) locked: Option<PathBuf>,
 
+    /// End the run, as SIGTERM would, when what started exeat ends
+    #[arg(long, help_heading = "Run")]
+    pub(crate) end_with_parent: bool,
+
     /// No summary at the end
     #[arg(long, help_heading = "Run")]
     pub(crate) quiet: bool,
@@ -124,6 +128,10 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<Span>,
 
+    /// From SIGTERM for the stage to SIGKILL; otherwise 8s, at a terminal 5s
+    #[arg(long, value_name = "DURATION")]
+    pub(crate) grace: Option<Span>,
+
     /// Memory of all processes, such as 2GiB; above it, killed
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<Size>,
@@ -135,8 +143,8 @@ pub(crate) struct LimitArgs {
 
 impl From<LimitArgs> for Limits {
     fn from(args: LimitArgs) -> Self {
-        let LimitArgs { timeout, memory, pids } = args;
-        Self { timeout, memory, pids, ..Self::default() }
+        let LimitArgs { timeout, grace, memory, pids } = args;
+        Self { timeout, grace, memory, pids, ..Self::default() }
     }
 }
 

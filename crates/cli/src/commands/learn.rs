@@ -10,6 +10,7 @@ use exeat_audit::query;
 use exeat_files::place::FilePlace;
 use exeat_policy::Mode;
 use exeat_runner::today;
+use nix::unistd::Pid;
 
 use crate::args::{LearnArgs, Output};
 use crate::commands::run::{self, Finished};
@@ -20,18 +21,18 @@ use crate::request;
 use crate::stdio;
 
 /// Runs the command, and answers with its exit code.
-pub(crate) fn run(args: LearnArgs, paint: Paint) -> Result<Exit, Failure> {
+pub(crate) fn run(args: LearnArgs, parent: Pid, paint: Paint) -> Result<Exit, Failure> {
     let LearnArgs { run: mut args, output, force } = args;
     can_learn(&args)?;
     args.policy.mode = Some(Mode::Report);
     if args.dry_run {
-        return run::run(args, paint);
+        return run::run(args, parent, paint);
     }
     request::inherited(&[("--output", output.as_ref())])?;
     request::inherited(&[("--result", args.result.as_ref())])?;
     let sink = output.as_ref().map(|output| Sink::open(output, force)).transpose()?;
     let quiet = args.quiet;
-    let finished = run::carry_out(args, paint)?;
+    let finished = run::carry_out(args, parent, paint)?;
     let exit = finished.exit;
     let learned = learned(&finished).and_then(|text| match sink {
         Some(sink) => sink.write(&text, quiet),

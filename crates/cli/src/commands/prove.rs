@@ -88,7 +88,9 @@ fn no_run(error: NoRun) -> Result<Exit, Failure> {
         }
         NoRun::Said(done) => {
             stdio::say(&done.stderr);
-            if [Exit::NotFound, Exit::NotExecutable].map(|exit| i32::from(exit.code())).contains(&done.code())
+            if [exeat_runner::Ended::NotFound, exeat_runner::Ended::NotExecutable]
+                .map(|ended| i32::from(ended.code()))
+                .contains(&done.code())
             {
                 let hint = "a ceiling with `fs.ro` has to list the file that exeat is";
                 return Err(Failure::could("the stage does not see exeat itself").hint(hint));

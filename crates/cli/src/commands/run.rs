@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
 use exeat_policy::{HostPort, Limits, Policy};
-use exeat_runner::{Ended, Outcome};
+use exeat_runner::{Ended, Outcome, Oversight, Parent};
 use nix::libc::{SIGXCPU, SIGXFSZ};
+use nix::unistd::Pid;
 
 use crate::args::audit::KeyFrom;
 use crate::args::unread::{Places, places};
@@ -23,11 +24,11 @@ use crate::result::{RunResult, Sink};
 use crate::stdio;
 
 /// Runs the command and answers with its exit code.
-pub(crate) fn run(args: RunArgs, paint: Paint) -> Result<Exit, Failure> {
+pub(crate) fn run(args: RunArgs, parent: Pid, paint: Paint) -> Result<Exit, Failure> {
     if args.dry_run {
         return dry_run(args, Machine::here()?);
     }
-    Ok(carry_out(args, paint)?.exit)
+    Ok(carry_out(args, parent, paint)?.exit)
 }
 
 /// A run that is over.
@@ -42,8 +43,8 @@ pub(crate) struct Finished {
     pub(crate) host_ports: Vec<HostPort>,
 }
 
-/// Runs the command, to the end of its summary.
-pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure> {
+/// Runs the command, to the end of its summary. `parent` had started this process.
+pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Finished, Failure> {
     let machine = Machine::here()?;
     apart(args.audit.as_ref(), args.result.as_ref(), &machine)?;
     request::inherited(&[("--result", args.result.as_ref())])?;
@@ -54,15 +55,16 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
     let place = audit::place_of(&machine).ok();
 
     let line = whole_line(&args.command);
-    let done = record.and_then(|()| attempt(args, machine));
+    let done = record.and_then(|()| attempt(args, parent, machine));
+    let mut no_result = false;
     if let Some(sink) = sink {
         let result = match &done {
             Ok(Done { outcome, .. }) => RunResult::of(outcome),
             Err(failure) => RunResult::failed(failure),
         };
         if let Err(error) = sink.write(&result) {
-            // The stage has run: its exit code says more than ours would.
             stdio::say(&Failure::could("cannot write the result").because(error).report(paint));
+            no_result = true;
         }
     }
 
@@ -84,7 +86,7 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
     if let Some(note) = of_a_process(outcome.ended, &limits).filter(|_| !quiet) {
         stdio::line("note", &note);
     }
-    if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_))) {
+    if !quiet && (!silent || matches!(outcome.ended, Ended::Limit(_) | Ended::Stopped(_))) {
         // The short name takes a look at every record there is, so only where it is printed.
         let record = outcome.audit.as_deref().map(|path| audit::name_of(path, place.as_ref()));
         let seal = render::seal(&outcome);
@@ -94,7 +96,12 @@ pub(crate) fn carry_out(args: RunArgs, paint: Paint) -> Result<Finished, Failure
     if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {
         stdio::say(&render::through(&outcome.summary, through));
     }
-    Ok(Finished { exit: outcome.ended.into(), record: outcome.audit, policy, host_ports })
+    let exit = match Exit::from(outcome.ended) {
+        // Whoever asked for the result would take 0 for a run that has one. Any other code says more than ours would.
+        exit if no_result && exit.code() == 0 => Exit::CouldNot,
+        exit => exit,
+    };
+    Ok(Finished { exit, record: outcome.audit, policy, host_ports })
 }
 
 /// Returns the command where it is one word that is no name of a file and looks like a line for a shell.
@@ -185,8 +192,13 @@ fn of_a_process(ended: Ended, limits: &Limits) -> Option<String> {
     Some(format!("{how} {name}: its limit {limit}"))
 }
 
-fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
+fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure> {
     let (quiet, require) = (args.quiet, args.require);
+    // Before anything that takes time.
+    let parent = args.end_with_parent.then(|| Parent::hold(parent)).transpose().map_err(|error| {
+        Failure::could("cannot watch the process that started exeat, for --end-with-parent").because(error)
+    })?;
+    let oversight = Oversight { parent };
     let Asked { request, notes: hints, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     let limits = request.limits;
@@ -205,7 +217,7 @@ fn attempt(args: RunArgs, machine: Machine) -> Result<Done, Failure> {
         stdio::line("note", note);
     }
     let policy = plan.policy().clone();
-    Ok(Done { outcome: exeat_runner::run(plan)?, llm, limits, policy, host_ports })
+    Ok(Done { outcome: exeat_runner::run(plan, oversight)?, llm, limits, policy, host_ports })
 }
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {

@@ -14,7 +14,6 @@ use super::gateway::GRANTED;
 use super::inside::Line;
 use super::scratch::{Scratch, resolver, sockets_of_runs};
 use super::{Attempt, INSIDE, Node, Other, Spec, survive};
-use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
 
@@ -134,7 +133,7 @@ impl Host {
         if inside.is_empty() {
             return Err(NoRun::Said(done));
         }
-        let late = done.code() == i32::from(Exit::TimedOut.code());
+        let late = done.code() == i32::from(exeat_runner::Ended::Timeout.code());
         let mut ended = if late { Ended::InTime } else { Ended::Here };
         let outside = self.outside.as_deref().unwrap_or_default();
         let of = |lines: &'_ [Line], id: &str| {

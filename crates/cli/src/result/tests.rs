@@ -6,6 +6,7 @@ use exeat_policy::Reason;
 use exeat_runner::{DeniedHost, FailedHost, Reached, Summary};
 
 use super::*;
+use crate::exit::Exit;
 
 fn outcome(ended: Ended) -> Outcome {
     let run: RunId = "01JD8Z3V5QABCDEFGHJKMNPQRS".parse().unwrap();
@@ -104,7 +105,7 @@ fn the_object_of_the_reference() {
     insta::assert_snapshot!(text(&RunResult::of(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
     insta::assert_snapshot!(text(&RunResult::failed(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
     for (ended, expect) in [
-        (Ended::Signal(9), r#""cause":"signal","code":137,"#),
+        (Ended::Signal(9), r#""cause":"signal","signal":"SIGKILL","signal_number":9,"code":137,"#),
         (Ended::Timeout, r#""cause":"timeout","code":124,"#),
         (Ended::Limit(Reached::Pids(7)), r#""cause":"limit","limit":"pids","code":137,"#),
         (Ended::NotFound, r#""cause":"setup","code":127,"error":"no such command","#),

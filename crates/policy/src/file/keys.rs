@@ -189,6 +189,7 @@ pub(crate) const KEYS: &[Key] = &[
     key("env", "pass", Shape::Names, "variables of the caller that are passed on"),
     policy("env", "set", Shape::Variables, "variables that are set"),
     key("limits", "timeout", Shape::Span, "wall time of the run"),
+    key("limits", "grace", Shape::Span, "from SIGTERM for the stage to SIGKILL"),
     key("limits", "cpu_time", Shape::Span, "processor time of each process"),
     key("limits", "memory", Shape::Memory, "memory of all processes together"),
     key("limits", "pids", Shape::Count, "processes and threads at one time"),

@@ -483,6 +483,7 @@ impl Reader<'_> {
         for entry in self.table(KEYS, "limits", node) {
             match entry.key.as_str() {
                 "timeout" => limits.timeout = self.span(entry),
+                "grace" => limits.grace = self.span(entry),
                 "cpu_time" => limits.cpu_time = self.span(entry),
                 "memory" => limits.memory = self.memory(entry),
                 "pids" => limits.pids = self.count(entry, 1..=u32::MAX),

@@ -1,0 +1,181 @@
+//! How a stage ended, and the code and the words that go with it.
+
+use std::fmt;
+use std::time::Duration;
+
+use exeat_audit::{Cause, StoppedBy, signal_name};
+use nix::libc::SIGKILL;
+
+use crate::limits::Reached;
+
+/// How a stage ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ended {
+    /// By itself, with this code.
+    Exit(u8),
+    /// By this signal, which exeat has not sent.
+    Signal(i32),
+    /// It ended after somebody had asked the run to end.
+    Stopped(Stopped),
+    /// It was stopped when its time was over.
+    Timeout,
+    /// It was killed when it had reached this limit.
+    Limit(Reached),
+    /// It was killed when the host had taken away what kept a file hidden or read-only.
+    Uncovered,
+    /// It never was: no such command.
+    NotFound,
+    /// It never was: the command cannot be executed.
+    NotExecutable,
+}
+
+/// A stage that ended after somebody had asked the run to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Stopped {
+    /// The signal that the stage was told of first.
+    pub signal: i32,
+    /// Who asked.
+    pub by: StoppedBy,
+    /// From then to the end of the stage.
+    pub after: Duration,
+    /// What the stage made of it.
+    pub how: StoppedHow,
+}
+
+/// How a stage ended that was asked to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoppedHow {
+    /// By itself, with this code.
+    Exit(u8),
+    /// By this signal: as a rule the one that it was told of.
+    Signal(i32),
+    /// It was killed when its grace was over, or at a second signal.
+    Killed,
+}
+
+impl Ended {
+    /// exeat's exit code.
+    #[must_use]
+    pub fn code(self) -> u8 {
+        match self {
+            Self::Exit(code) | Self::Stopped(Stopped { how: StoppedHow::Exit(code), .. }) => code,
+            Self::Signal(signal) | Self::Stopped(Stopped { how: StoppedHow::Signal(signal), .. }) => {
+                of_signal(signal)
+            }
+            // Killed, as the kernel kills one that is out of memory.
+            Self::Stopped(_) | Self::Limit(_) | Self::Uncovered => of_signal(SIGKILL),
+            Self::Timeout => 124,
+            Self::NotFound => 127,
+            Self::NotExecutable => 126,
+        }
+    }
+
+    /// The word for it in the record and in the result.
+    #[must_use]
+    pub fn cause(self) -> Cause {
+        match self {
+            Self::Exit(_) => Cause::Exit,
+            Self::Signal(_) => Cause::Signal,
+            Self::Stopped(_) => Cause::Stopped,
+            Self::Timeout => Cause::Timeout,
+            Self::Limit(_) => Cause::Limit,
+            Self::Uncovered => Cause::Uncovered,
+            Self::NotFound | Self::NotExecutable => Cause::Setup,
+        }
+    }
+
+    /// The signal that ended it, or that asked it to end.
+    #[must_use]
+    pub fn signal(self) -> Option<i32> {
+        match self {
+            Self::Signal(signal) | Self::Stopped(Stopped { signal, .. }) => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// Who asked it to end, where it is [`Ended::Stopped`].
+    #[must_use]
+    pub fn stopped_by(self) -> Option<StoppedBy> {
+        match self {
+            Self::Stopped(Stopped { by, .. }) => Some(by),
+            _ => None,
+        }
+    }
+}
+
+/// Signals end at 64 (SIGRTMAX), so the sum fits; a number that is none of them says "of a signal".
+fn of_signal(signal: i32) -> u8 {
+    u8::try_from(signal).ok().and_then(|signal| signal.checked_add(128)).unwrap_or(255)
+}
+
+/// `stopped by SIGTERM, 8 s after it: killed`.
+impl fmt::Display for Stopped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.by {
+            StoppedBy::Signal => write!(f, "stopped by {}", signal_name(self.signal))?,
+            StoppedBy::Parent => f.write_str("stopped by the end of the process that had started exeat")?,
+            StoppedBy::Program => f.write_str("stopped by the program that had started it")?,
+        }
+        write!(f, ", {} s after it: ", tenths(self.after))?;
+        match self.how {
+            StoppedHow::Exit(code) => write!(f, "ended by itself, code {code}"),
+            StoppedHow::Signal(signal) => write!(f, "ended by {}", signal_name(signal)),
+            StoppedHow::Killed => f.write_str("killed"),
+        }
+    }
+}
+
+/// `0.3`, and `8` for 8.04 seconds.
+fn tenths(time: Duration) -> String {
+    let text = format!("{:.1}", time.as_secs_f64());
+    text.strip_suffix(".0").map(str::to_owned).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K28.
+    #[test]
+    fn the_codes_are_those_that_are_documented() {
+        let stopped =
+            |how| Ended::Stopped(Stopped { signal: 15, by: StoppedBy::Signal, after: Duration::ZERO, how });
+        for (ended, code) in [
+            (Ended::Exit(0), 0),
+            (Ended::Exit(7), 7),
+            (Ended::Signal(9), 137),
+            (Ended::Signal(15), 143),
+            (Ended::Signal(64), 192),
+            (Ended::Timeout, 124),
+            (Ended::Limit(Reached::Pids(7)), 137),
+            (Ended::Uncovered, 137),
+            (Ended::NotExecutable, 126),
+            (Ended::NotFound, 127),
+            (stopped(StoppedHow::Exit(0)), 0),
+            (stopped(StoppedHow::Signal(15)), 143),
+            (stopped(StoppedHow::Killed), 137),
+        ] {
+            assert_eq!(ended.code(), code, "{ended:?}");
+        }
+    }
+
+    #[test]
+    fn says_who_stopped_a_stage_and_what_it_made_of_it() {
+        let stopped = |by, millis, how| {
+            Stopped { signal: 15, by, after: Duration::from_millis(millis), how }.to_string()
+        };
+        assert_eq!(
+            stopped(StoppedBy::Signal, 8012, StoppedHow::Killed),
+            "stopped by SIGTERM, 8 s after it: killed"
+        );
+        assert_eq!(
+            stopped(StoppedBy::Parent, 312, StoppedHow::Exit(0)),
+            "stopped by the end of the process that had started exeat, 0.3 s after it: ended by itself, code 0"
+        );
+        assert_eq!(
+            stopped(StoppedBy::Program, 2, StoppedHow::Signal(15)),
+            "stopped by the program that had started it, 0 s after it: ended by SIGTERM"
+        );
+    }
+}
