@@ -450,7 +450,7 @@ fn rule_lines() {
 #[test]
 fn keys_of_other_programs_lead_to_ours() {
     for (text, expect) in [
-        ("effects = []", "1:1 there is no key `effects` at the top = --effects FILE, on the command line"),
+        ("effects = []", "1:11 `effects` is a table, not a list = --effects FILE, on the command line"),
         ("ceiling = 1", "1:1 there is no key `ceiling` at the top = --ceiling FILE, on the command line"),
         ("presets = []", "1:1 there is no key `presets` at the top = network.presets"),
         (
