@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use e2e::audit::AuditLog;
 use e2e::case::{Cases, Cx};
 use e2e::run::{Done, Run};
-use e2e::wait_for;
+use e2e::{rounds, wait_for};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
 
@@ -258,8 +258,10 @@ fn is_locked(record: &PathBuf) -> bool {
 /// always has, and the counts of all lines are exact.
 fn flood(cx: &Cx) {
     let (good, evil) = (cx.good(), cx.evil());
+    // Four each: 100 000 by night.
+    let rounds = rounds(1500, 25_000);
     let mut targets = String::new();
-    for number in 0..1500 {
+    for number in 0..rounds {
         targets += &format!("{evil}:443\n%:1\n{good}:8080\nh{number}.{evil}:443\n");
         if number % 100 == 99 {
             targets += &format!("{good}:7\n");
@@ -270,33 +272,39 @@ fn flood(cx: &Cx) {
     let _ = fs::remove_file(&result);
     let (path, rule) = (result.display().to_string(), format!("{good}:7"));
     let words = ["run", "--result", &path, "--allow", &rule, "--", cx.probe(), "ask-all", "targets"];
-    let done = cx.exeat(words).deadline(Duration::from_secs(120)).run();
+    let done = cx.exeat(words).deadline(Duration::from_secs(600)).run();
     done.exits(0);
     let said = done.stdout();
     let answered = |status: &str| said.lines().filter(|line| *line == status).count() as u64;
     let refused = answered("403") + answered("400");
-    assert_eq!((answered("200"), refused), (15, 6000));
+    assert_eq!((answered("200"), refused), (rounds / 100, rounds * 4));
 
     // The sums of the lines are those of `run_end`, too.
     let log = done.record();
     let end = log.events("run_end")[0];
-    assert_eq!((&end["denied"], &end["allowed"]), (&6000.into(), &15.into()));
+    assert_eq!((&end["denied"], &end["allowed"]), (&(rounds * 4).into(), &(rounds / 100).into()));
     let folded: Vec<_> = log.events("decision").into_iter().filter(|it| it.get("conn").is_none()).collect();
     let counted: u64 = folded.iter().map(|it| it["count"].as_u64().unwrap_or(1)).sum();
-    assert!((4900..=5000).contains(&counted), "{counted} folded");
+    // A thousand have lines of their own, and a few more for each second that it took.
+    let alone = rounds * 4 - counted;
+    let most = 1000 + 20 * done.took.as_secs() + 20;
+    assert!((1000..=most).contains(&alone), "{alone} alone in {:?}", done.took);
     let of = |reason: &str| -> u64 {
         let all = log.events("decision").into_iter().filter(|it| it["reason"] == reason);
         all.map(|it| it["count"].as_u64().unwrap_or(1)).sum()
     };
-    assert_eq!((of("default"), of("malformed"), of("port"), of("rule")), (3000, 1500, 1500, 15));
+    assert_eq!(
+        (of("default"), of("malformed"), of("port"), of("rule")),
+        (rounds * 2, rounds, rounds, rounds / 100)
+    );
     let size = fs::metadata(done.record_path().expect("a record")).expect("the record").len();
-    assert!(size < 2_000_000, "{size} bytes");
+    assert!(size < 1_000_000, "{size} bytes");
     let text = fs::read_to_string(&result).expect("the result");
     let result: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     // Which has so many entries at most, and their counts are exact whatever was folded.
     let most: Vec<u64> =
         result["denied"].as_array().into_iter().flatten().filter_map(|it| it["count"].as_u64()).collect();
-    assert_eq!((most.len(), most[..4].to_vec()), (1024, vec![1500, 1500, 1500, 1]), "{text}");
+    assert_eq!((most.len(), most[..4].to_vec()), (1024, vec![rounds, rounds, rounds, 1]), "{text}");
 }
 
 /// L16: a stage that asks for a granted host in a loop: beyond the size of the record nothing more is let out, the run goes on, and the
@@ -376,7 +384,8 @@ fn kill_in_a_loop(cx: &Cx) {
     let script = "while read -r target; do echo \"$target\" >one; echo \"$(./probe ask-all one) $target\"; done <targets";
     let rule = format!("{good}:7");
     let (mut answers, mut cut) = (0, 0);
-    for round in 0..20_u64 {
+    let rounds = rounds(25, 500);
+    for round in 0..rounds {
         let record = cx.home().join(format!("killed-{round}.jsonl"));
         let path = record.display().to_string();
         let before = cx.bench().internet.count();
@@ -415,7 +424,7 @@ fn kill_in_a_loop(cx: &Cx) {
         shown.exits(0);
         answers += served + refused;
     }
-    assert!(answers > 40, "{answers} answers in 20 rounds, {cut} cut lines");
+    assert!(answers as u64 > rounds * 2, "{answers} answers in {rounds} rounds, {cut} cut lines");
 }
 
 /// L17: exeat is killed in the middle of an upload: the record has all that was sent but what came since the last line.

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use e2e::bench::OWN4;
 use e2e::case::{Cases, Cx};
@@ -56,6 +56,26 @@ fn bare<'a>(cx: &'a Cx, rules: &[&str], script: &str) -> Run<'a> {
     cx.exeat(words)
 }
 
+/// The longest time for an attempt that is refused at once, the client's own start with it. A question that nobody answers takes 5 s.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// The same, and each attempt is refused at once: measured inside, so that a run which starts slowly is none of it.
+fn at_once<S: AsRef<str>>(cx: &Cx, rules: &[&str], attempts: &[S]) -> Done {
+    let clock = "$(($(date +%s%N) / 1000000))";
+    let attempts = attempts
+        .iter()
+        .map(AsRef::as_ref)
+        .map(|it| format!("began={clock}; {it}; code=$?; echo took $(({clock} - began)) >>took\n"));
+    let _ = std::fs::remove_file(cx.dir().join("took"));
+    let done = bare(cx, rules, &format!("{}exit $code", attempts.collect::<String>())).run();
+    let took = std::fs::read_to_string(cx.dir().join("took")).expect("the script's own clock");
+    for line in took.lines() {
+        let took: u64 = line.trim_start_matches("took ").parse().expect("milliseconds");
+        assert!(Duration::from_millis(took) < AT_ONCE, "{took} ms: {done:?}");
+    }
+    done
+}
+
 fn curl(more: &str, url: &str) -> String {
     format!("curl -sS --max-time 20 --cacert ca.pem {more} {url}")
 }
@@ -87,9 +107,7 @@ fn curl_without_variables(cx: &Cx) {
 
 /// D10: nobody on the host is asked.
 fn other_name(cx: &Cx) {
-    let start = Instant::now();
-    let done = bare(cx, &[&cx.good()], &curl("", &cx.evil_url())).run();
-    assert!(start.elapsed() < Duration::from_secs(8), "at once");
+    let done = at_once(cx, &[&cx.good()], &[curl("", &cx.evil_url())]);
     done.exits(6).says(&cx.evil()).says(&format!("--allow {}", cx.evil()));
     let log = done.record();
     let asked = log.events("dns");
@@ -109,15 +127,19 @@ fn attempts(cx: &Cx) {
         (format!("dns-udp {v4}:53 {}", cx.evil()), v4.to_string(), 53, "udp".into()),
         (format!("dns-udp [{v6}]:53 {}", cx.evil()), v6.to_string(), 53, "udp".into()),
     ];
-    let outside = cx.outside(["sh", "-c", &format!("{probe} tcp {v4}:443")]).run();
-    outside.shows("ok");
-    let visits = || cx.bench().internet.visits(v4).len();
-    wait_for(Duration::from_secs(5), "the visit from outside", || (visits() == 1).then_some(()));
+    let internet = &cx.bench().internet;
+    let arrived = || {
+        cx.settle();
+        [v4, v6].map(|addr| (internet.visits(addr).len(), internet.datagrams.to(addr).len()))
+    };
+    // Nobody answers a datagram there, and it arrives; a word of its own, as no evil name may be told to anybody.
     let script: String = tries.iter().map(|(words, ..)| format!("{probe} {words}\n")).collect();
-    let start = Instant::now();
-    let done = bare(cx, &[&cx.good()], &script).run();
-    assert!(start.elapsed() < Duration::from_secs(8), "at once");
+    cx.outside(["sh", "-c", &script.replace(&cx.evil(), "control.test")]).run().shows("ok\nok\n");
+    assert_eq!(arrived(), [(1, 1), (1, 1)], "each works outside");
+    let scripts = tries.each_ref().map(|(words, ..)| format!("{probe} {words}"));
+    let done = at_once(cx, &[&cx.good()], &scripts);
     done.exits(0).prints(&"ECONNREFUSED\n".repeat(tries.len()));
+    assert_eq!(arrived(), [(1, 1), (1, 1)], "none inside");
     let seen = direct(&done);
     assert_eq!(seen.len(), tries.len(), "{seen:?}");
     for (_, host, port, proto) in tries {
@@ -128,8 +150,6 @@ fn attempts(cx: &Cx) {
         assert_eq!((&line["verdict"], &line["reason"]), (&"deny".into(), &"direct".into()), "{line}");
         assert_eq!(line["proto"], proto, "{line}");
     }
-    assert_eq!(visits(), 1);
-    assert!(cx.bench().internet.visits(v6).is_empty());
 }
 
 /// D11: what is asked of the sandbox's name server stays there, also below a wildcard that is granted.
@@ -188,9 +208,7 @@ fn both_families(cx: &Cx) {
 
 fn another_port(cx: &Cx) {
     let good = cx.good();
-    let start = Instant::now();
-    let done = bare(cx, &[&good], &curl("", &format!("https://{good}:8443/"))).run();
-    assert!(start.elapsed() < Duration::from_secs(8), "at once");
+    let done = at_once(cx, &[&good], &[curl("", &format!("https://{good}:8443/"))]);
     done.exits(7).says(&format!("--allow {good}:8443"));
     let seen = direct(&done);
     assert!(seen.iter().all(|line| line["host"] == good.as_str() && line["port"] == 8443), "{seen:?}");
@@ -262,19 +280,15 @@ fn plain_http(cx: &Cx) {
 
 fn private(cx: &Cx) {
     let name = cx.name("own", Answer::Addrs(vec![OWN4.into()]));
-    let start = Instant::now();
-    let done = bare(
+    let done = at_once(
         cx,
         &[&format!("{name}:443,80,7")],
-        &format!(
-            "{}; {}; {}",
+        &[
             curl("-k", &format!("https://{name}/")),
             curl("", &format!("http://{name}/")),
             curl("", &format!("telnet://{name}:7")),
-        ),
-    )
-    .run();
-    assert!(start.elapsed() < Duration::from_secs(8), "at once");
+        ],
+    );
     done.shows("exeat denied").says("this host's own");
     let log = done.record();
     let decisions = log.events("decision");
@@ -289,10 +303,7 @@ fn private(cx: &Cx) {
 fn outage(cx: &Cx) {
     let name = cx.name("gone", Answer::NxDomain);
     let urls = [format!("https://{name}/"), format!("http://{name}/")];
-    let script = urls.map(|url| curl("-k", &url)).join("; ");
-    let start = Instant::now();
-    let done = bare(cx, &[&format!("{name}:443,80")], &script).run();
-    assert!(start.elapsed() < Duration::from_secs(8), "at once");
+    let done = at_once(cx, &[&format!("{name}:443,80")], &urls.map(|url| curl("-k", &url)));
     done.says("alert internal error").shows("exeat could not reach").says("not a policy denial");
     let log = done.record();
     assert!(log.decisions(&name).iter().all(|line| line["verdict"] == "error"), "{:?}", log.records());
@@ -521,5 +532,7 @@ fn flood(cx: &Cx) {
         .map(|note| note["count"].as_u64().unwrap_or(0))
         .sum();
     assert!(counted <= 3000 && counted + missed >= 3000, "{counted} and {missed} missed");
+    // A tap that is read too seldom misses some on a busy machine, and never those with lines of their own.
+    assert!(counted >= 1000, "{counted} and {missed} missed");
     assert!(log.records().len() < 2500, "{} lines", log.records().len());
 }

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use e2e::case::{Cases, Cx};
+use e2e::rounds;
 use e2e::run::Done;
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::Signal;
@@ -153,10 +154,10 @@ fn parallel(cx: &Cx) {
 /// A run that was killed at any moment has a start, if it got there, and no end; and its number is not taken again.
 fn killed(cx: &Cx) {
     let mut ended = 0;
-    for round in 0..50u64 {
+    for round in 0..rounds(50, 1000) {
         let mut live = cx.exeat_plain(["run", "--", "sleep", "60"]).start();
         // From before the record is there to well into the run.
-        std::thread::sleep(Duration::from_millis(round * 12));
+        std::thread::sleep(Duration::from_millis(round % 50 * 12));
         ended += u64::from(live.ended());
         live.signal(Signal::SIGKILL);
         live.wait();

@@ -2,8 +2,7 @@
 //!
 //! Each is the real program, in the default view, with nothing granted.
 
-use std::path::Path;
-
+use e2e::bench::CLIENTS;
 use e2e::case::{Cases, Cx};
 
 pub(crate) fn cases(list: &mut Cases) {
@@ -19,12 +18,6 @@ pub(crate) fn cases(list: &mut Cases) {
     list.root("smoke::cargo_build", cargo_build);
     list.users("smoke::go_build", go_build);
     list.users("smoke::a_program_with_a_pty", pty);
-}
-
-fn needs(cx: &Cx, paths: &[&str]) {
-    if !paths.iter().any(|path| Path::new(path).exists()) {
-        cx.cannot(&format!("none of {paths:?} is installed"));
-    }
 }
 
 /// All four ways to start, and a manager, which is a server on a Unix socket.
@@ -76,9 +69,12 @@ asyncio.run(main())
 
 /// A whole database: shared memory, semaphores, a socket in `/tmp`, and one on loopback.
 fn postgresql(cx: &Cx) {
-    let bin = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten().next();
-    // Where it is installed: its package starts a server, so the set-up only unpacks it, which is for `clients`.
-    let Some(bin) = bin.map(|dir| dir.path().join("bin")) else { return };
+    // Its package starts a server, so the set-up only unpacks it.
+    let places = ["/usr/lib/postgresql".to_owned(), format!("{CLIENTS}/system/usr/lib/postgresql")];
+    let mut versions = places.iter().flat_map(std::fs::read_dir).flatten().flatten();
+    let Some(bin) = versions.next().map(|version| version.path().join("bin")) else {
+        cx.cannot("PostgreSQL's programs are in none of these; `cargo xtask setup` unpacks them");
+    };
     let script = format!(
         "export PATH={}:$PATH
          initdb -D /tmp/db -U me --auth=trust --no-sync >/tmp/init.log 2>&1 || cat /tmp/init.log
@@ -92,7 +88,7 @@ fn postgresql(cx: &Cx) {
 }
 
 fn tmux(cx: &Cx) {
-    needs(cx, &["/usr/bin/tmux"]);
+    cx.needs(&["/usr/bin/tmux"]);
     let script = "tmux new-session -d -s a -x 60 -y 10 'sh'
         tmux send-keys -t a 'echo $((6 * 7))-in-tmux' Enter
         for i in $(seq 200); do
@@ -123,7 +119,7 @@ worker.then(n => { console.log(n); return new Promise(done => fork(__filename, [
 
 /// A JVM with threads, a child process and a server of its own.
 fn java(cx: &Cx) {
-    needs(cx, &["/usr/bin/java"]);
+    cx.needs(&["/usr/bin/java"]);
     cx.write(
         "Small.java",
         "import java.net.*; import java.util.stream.*;
@@ -144,7 +140,7 @@ public class Small {
 }
 
 fn gcc_and_make(cx: &Cx) {
-    needs(cx, &["/usr/bin/make"]);
+    cx.needs(&["/usr/bin/make"]);
     cx.write("main.c", "#include <stdio.h>\nint main(void) { puts(\"built\"); return 0; }\n");
     cx.write("Makefile", "all: main.o\n\tcc -o prog main.o\nmain.o: main.c\n\tcc -O2 -c main.c\n");
     cx.sh(&[], "make -s -j2 && ./prog").run().exits(0).prints("built\n");
@@ -190,7 +186,7 @@ fn cargo_build(cx: &Cx) {
 }
 
 fn go_build(cx: &Cx) {
-    needs(cx, &["/usr/bin/go"]);
+    cx.needs(&["/usr/bin/go"]);
     cx.write("main.go", "package main\nimport \"fmt\"\nfunc main() { fmt.Println(6 * 7) }\n");
     cx.write("go.mod", "module app\ngo 1.19\n");
     cx.sh(&[], "go build -o app . && ./app").run().exits(0).prints("42\n");

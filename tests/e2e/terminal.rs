@@ -26,7 +26,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("terminal::other_streams_stay", other_streams);
     list.once("terminal::standard_error_elsewhere", error_elsewhere);
     list.once("terminal::standard_error_on_a_master", error_on_a_master);
-    list.once("terminal::without_dev_tty", without_dev_tty);
+    list.on_a_host_of_root(|list| list.once("terminal::without_dev_tty", without_dev_tty));
     list.once("terminal::output_is_counted", output_is_counted);
     list.once("terminal::a_flood_waits_for_its_reader", flood);
     list.once("terminal::a_paste_is_bounded_and_interrupted", paste);
@@ -78,14 +78,13 @@ fn job_control(cx: &Cx) {
     let shown = screen.until("in$ ");
     assert!(!shown.contains("no job control"), "{shown}");
     screen.types("sleep 1000\r").until("sleep 1000\r\n");
-    screen.until_raw(true);
-    thread::sleep(Duration::from_millis(200));
+    screen.until_raw(true).until_waits("sleep");
     screen.types([26]).until("Stopped");
     screen.until("in$ ");
     screen.types("bg; jobs\r").until("Running");
     screen.until("in$ ");
+    // The shell gives it the terminal before it says so.
     screen.types("fg\r").until("sleep 1000\r\n");
-    thread::sleep(Duration::from_millis(200));
     screen.types([3]).until("in$ ");
     screen.types("echo left $?; exit 7\r").until("left 130\r\n");
     assert_eq!(screen.wait(), 7);
@@ -107,7 +106,7 @@ fn suspends(cx: &Cx) {
     screen.until("Running");
     screen.until("host$ ");
     screen.types("fg\r").until("sleep 1000'\r\n");
-    thread::sleep(Duration::from_millis(600));
+    screen.until_raw(true).until_waits("sleep");
     screen.types([3]).until("host$ ");
     screen.types("echo left $?\r").until("left 130\r\n");
     screen.until("host$ ");
@@ -123,7 +122,7 @@ fn suspends_with_its_group(cx: &Cx) {
     screen.until_raw(true).types([26]).until("Stopped");
     screen.until("host$ ");
     screen.types("fg\r").until("\r\n");
-    thread::sleep(Duration::from_millis(500));
+    screen.until_raw(true).until_waits("sleep");
     screen.types([3]).until("after 130");
 }
 
@@ -142,7 +141,7 @@ fn stopped_from_elsewhere(cx: &Cx) {
         screen.until("Stopped");
         screen.until("host$ ");
         screen.types("fg\r").until("\r\n");
-        thread::sleep(Duration::from_millis(500));
+        screen.until_raw(true).until_waits("cat");
     }
     screen.types([4]).until("host$ ");
     screen.types("echo left $?; stty -a | grep -o ' icanon'\r").until("left 0\r\n");
@@ -331,8 +330,7 @@ fn closed(cx: &Cx) {
     fs::remove_file(&file).expect("it is there");
     let mut screen = on_terminal(cx, &["--quiet"], &format!("{close}; exec sleep 1000"));
     until_closed();
-    thread::sleep(Duration::from_millis(200));
-    screen.types([3]);
+    screen.until_waits("sleep").types([3]);
     assert_eq!(screen.wait(), 130);
 }
 
@@ -351,7 +349,7 @@ fn undelivered(cx: &Cx) {
     );
     let mut screen = cx.outside(["sh", "-c", &script]).on_terminal();
     screen.until("ready\r\n");
-    thread::sleep(Duration::from_millis(500));
+    wait_for(Duration::from_secs(10), "the stage to end", || screen.pids("head").is_empty().then_some(()));
     screen.until_raw(false).types([3]).until("left 0\r\n");
 }
 
@@ -413,19 +411,16 @@ fn hang_up(cx: &Cx) {
 
 /// `/dev/tty` is there for a stage that has closed everything else, as for a program that asks for a password.
 fn by_name(cx: &Cx) {
-    let script = "exec </dev/null >/dev/null 2>&1; sleep 0.3; printf 'password: ' >/dev/tty
-                  stty -echo </dev/tty; read -r word </dev/tty; stty echo </dev/tty; echo \"got $word\" >/dev/tty";
+    let script = "exec </dev/null >/dev/null 2>&1; sleep 0.3; stty -echo </dev/tty
+                  printf 'password: ' >/dev/tty; read -r word </dev/tty; stty echo </dev/tty; echo \"got $word\" >/dev/tty";
     let mut screen = on_terminal(cx, &[], script);
     screen.until("password: ");
-    thread::sleep(Duration::from_millis(200));
     screen.types("secret\r");
     assert_eq!(screen.until("got secret\r\n").trim(), "got secret");
     assert_eq!(screen.wait(), 0);
 }
 
-/// Each where it is installed.
 fn programs(cx: &Cx) {
-    let has = |name: &str| ["/usr/bin", "/bin"].iter().any(|dir| Path::new(dir).join(name).exists());
     let programs: [(&str, &str, &str, &str); 6] = [
         ("less", "seq 1000 | less", "\n32\r\n:", "q"),
         ("vim", "vim -u NONE -N made", "~", ":q!\r"),
@@ -434,19 +429,18 @@ fn programs(cx: &Cx) {
         ("script", "script -qec tty /dev/null; read -r x", "/dev/pts/1", "\r"),
         ("tmux", "tmux -f /dev/null new sh", "[0] 0:", "exit\r"),
     ];
-    let mut tried = 0;
     for (name, script, shown, leave) in programs {
-        if !has(name) {
-            continue;
-        }
-        tried += 1;
+        cx.needs(&[&format!("/usr/bin/{name}"), &format!("/bin/{name}")]);
         let mut screen = exeat(cx, &[], &["sh", "-c", script]).env("TERM", "xterm").on_terminal();
         screen.until(shown);
-        thread::sleep(Duration::from_millis(300));
-        screen.types(leave);
+        if name == "script" {
+            // It takes the terminal back when it ends, and then the shell reads.
+            let is_over = || screen.pids(name).is_empty().then_some(());
+            wait_for(Duration::from_secs(10), "its end", is_over);
+            screen.until_waits("sh").types(leave);
+        } else {
+            screen.until_waits(name).types(leave);
+        }
         assert_eq!(screen.wait(), 0, "{name}");
-    }
-    if tried == 0 {
-        cx.cannot("none of these programs is installed");
     }
 }

@@ -4,9 +4,11 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use e2e::audit::sha256_hex;
 use e2e::case::{Cases, Cx};
+use e2e::wait_for;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -358,9 +360,7 @@ fn proxy(cx: &Cx) {
     let audit = cx.home().join("proxy.jsonl").display().to_string();
     let words = ["proxy", "--listen", &format!("unix:{socket}"), "--allow", &cx.good(), "--audit", &audit];
     let live = cx.exeat_plain(words).start();
-    while !Path::new(&socket).exists() {
-        std::thread::sleep(std::time::Duration::from_millis(10));
-    }
+    wait_for(Duration::from_secs(10), "the proxy's socket", || Path::new(&socket).exists().then_some(()));
     live.signal(Signal::SIGTERM);
     live.wait().exits(0);
     verify(cx, &audit).exits(0).shows("whole: 4 lines");

@@ -125,6 +125,15 @@ impl Bench {
         }
     }
 
+    /// The uid that the user of a trial has, as its own processes and files show it.
+    pub fn uid(&self, root: bool) -> u32 {
+        match self.powers {
+            _ if root => 0,
+            Powers::Root => ORDINARY,
+            Powers::Mapped { uid, .. } => uid,
+        }
+    }
+
     /// Gives a directory to the user of a trial.
     pub fn give(&self, path: &Path, root: bool) {
         if !root && self.powers == Powers::Root {

@@ -44,6 +44,9 @@ pub enum Bridge {
     Relay,
 }
 
+/// The spare address with which a trial's logs are settled. A case takes as many before it as the longest table has rows.
+const MARK: u32 = 72;
+
 /// One trial: who runs exeat, over which bridge, in which directories, toward which names.
 pub struct Cx {
     who: Who,
@@ -155,10 +158,8 @@ impl Cx {
 
     /// More addresses of this trial alone, by number below 100.
     pub fn spare_addrs(&self, n: u32) -> (IpAddr, IpAddr) {
-        // A case takes as many as the longest table has rows; the last number is the evil host's.
-        const EACH: u32 = 72;
-        let number = 0x1000 + self.id * EACH + n;
-        assert!(n < EACH && number < 0x10_0000, "70 blocks of 16 bits are ours");
+        let number = 0x1000 + self.id * (MARK + 1) + n;
+        assert!(n <= MARK && number < 0x10_0000, "70 blocks of 16 bits are ours");
         address(number)
     }
 
@@ -254,6 +255,18 @@ impl Cx {
         ["curl", "-sS", "--max-time", "20", "--cacert", "ca.pem", url].map(str::to_string).to_vec()
     }
 
+    /// Waits until the logs of the internet have all that was sent so far.
+    pub fn settle(&self) {
+        self.bench().internet.settle(self.spare_addrs(MARK));
+    }
+
+    /// Gives up unless one of these files is there.
+    pub fn needs(&self, paths: &[&str]) {
+        if !paths.iter().any(|path| Path::new(path).exists()) {
+            self.cannot(&format!("none of {paths:?} is there; `cargo xtask setup` installs it"));
+        }
+    }
+
     /// Gives up on a trial that this machine cannot run. Under `E2E_STRICT=1` that is a failure.
     pub fn cannot(&self, reason: &str) -> ! {
         panic::panic_any(Cannot(reason.to_string()))
@@ -263,19 +276,26 @@ impl Cx {
         self.transcript.lock().expect("transcript").push(format!("{done:?}"));
     }
 
-    /// What holds at the end of every trial: the evil origin saw no connection, the resolver no question about it, and
-    /// the search list of resolv.conf was never applied.
+    /// What holds at the end of every trial: the evil origin saw no connection and no datagram, no datagram told anybody its
+    /// name, the resolver was not asked for it, and the search list of resolv.conf was never applied.
     fn nothing_leaked(&self) {
+        let internet = &self.bench().internet;
+        self.settle();
         let (v4, v6) = self.evil_addrs();
         for addr in [v4, v6] {
-            let visits = self.bench().internet.visits(addr);
+            let visits = internet.visits(addr);
             assert!(visits.is_empty(), "the evil origin was reached: {visits:?}");
+            let datagrams = internet.datagrams.to(addr);
+            assert!(datagrams.is_empty(), "the evil origin was reached: {datagrams:?}");
         }
         let asked = self.bench().dns.queries(&self.evil());
         assert!(asked.is_empty(), "the resolver was asked about the evil name: {asked:?}");
         if self.went_outside.load(Ordering::SeqCst) {
             return;
         }
+        // As a DNS message has the name.
+        let datagrams = internet.datagrams.with(format!("evil-{}\x04test", self.id).as_bytes());
+        assert!(datagrams.is_empty(), "somebody was told the evil name: {datagrams:?}");
         let searched = self.bench().dns.queries(&format!("-{}.test.evil-search", self.id));
         assert!(searched.is_empty(), "the search list was applied: {searched:?}");
     }
@@ -288,30 +308,29 @@ struct Cannot(String);
 pub struct Cases {
     trials: Vec<Trial>,
     powers: Option<Powers>,
+    root_is_ignored: bool,
+    needs_root: bool,
 }
 
 type Case = fn(&Cx);
 
 impl Cases {
-    /// An empty list for a process with these powers; `None` when the trials are only listed.
-    pub fn new(powers: Option<Powers>) -> Self {
-        Self { trials: Vec::new(), powers }
+    /// An empty list for a process with these powers; `None` when the trials are only listed. Trials of root are marked as
+    /// ignored where the process is not root, and where ignored ones are asked for (`--ignored`).
+    pub fn new(powers: Option<Powers>, root_is_ignored: bool) -> Self {
+        Self { trials: Vec::new(), powers, root_is_ignored, needs_root: false }
     }
 
-    /// For root and the user, over both bridges.
+    /// For root and the user, over both bridges: see [`covering`].
     pub fn matrix(&mut self, name: &str, case: Case) {
-        for who in [Who::Root, Who::User] {
-            for bridge in [Bridge::Handoff, Bridge::Relay] {
-                self.push(name, who, bridge, false, case);
-            }
+        for (who, bridge) in covering(name) {
+            self.push(name, who, bridge, false, case);
         }
     }
 
-    /// For root and the user, over the default bridge.
+    /// As [`Cases::matrix`], where the users are what the case is about.
     pub fn users(&mut self, name: &str, case: Case) {
-        for who in [Who::Root, Who::User] {
-            self.push(name, who, Bridge::Handoff, false, case);
-        }
+        self.matrix(name, case);
     }
 
     /// For the user, over both bridges.
@@ -338,11 +357,16 @@ impl Cases {
 
     /// As [`Cases::matrix`], with no other trial beside it.
     pub fn alone(&mut self, name: &str, case: Case) {
-        for who in [Who::Root, Who::User] {
-            for bridge in [Bridge::Handoff, Bridge::Relay] {
-                self.push(name, who, bridge, true, case);
-            }
+        for (who, bridge) in covering(name) {
+            self.push(name, who, bridge, true, case);
         }
+    }
+
+    /// What is listed here is run by root alone, whoever starts exeat in it: its host is one that only root can make.
+    pub fn on_a_host_of_root(&mut self, list: impl FnOnce(&mut Self)) {
+        self.needs_root = true;
+        list(self);
+        self.needs_root = false;
     }
 
     /// The finished list.
@@ -357,15 +381,24 @@ impl Cases {
             (Who::User, Bridge::Handoff) => "user_handoff",
             (Who::User, Bridge::Relay) => "user_relay",
         };
-        let possible = who == Who::User || self.powers == Some(Powers::Root);
-        self.trials.push(Trial::ignorable_test(format!("{name}::{variant}"), move || {
-            if possible {
-                one(who, bridge, alone, case)
-            } else {
-                gave_up("only real root can start exeat as root")
-            }
-        }));
+        let needs_root = who == Who::Root || self.needs_root;
+        let possible = !needs_root || self.powers == Some(Powers::Root);
+        let trial = Trial::ignorable_test(format!("{name}::{variant}"), move || {
+            if possible { one(who, bridge, alone, case) } else { gave_up("it needs real root") }
+        });
+        self.trials.push(trial.with_ignored_flag(needs_root && self.root_is_ignored));
     }
+}
+
+/// The users and bridges that a case of the matrix runs with. With `E2E_FULL=1` all four pairs; else two, in which each user
+/// and each bridge is there once. Which two follows from the name, so that it is the same in every run.
+fn covering(name: &str) -> Vec<(Who, Bridge)> {
+    let straight = [(Who::Root, Bridge::Handoff), (Who::User, Bridge::Relay)];
+    let crossed = [(Who::Root, Bridge::Relay), (Who::User, Bridge::Handoff)];
+    if env::var_os("E2E_FULL").is_some_and(|value| value != "0") {
+        return [straight, crossed].concat();
+    }
+    if name.bytes().fold(0, u8::wrapping_add) % 2 == 0 { straight.to_vec() } else { crossed.to_vec() }
 }
 
 fn one(who: Who, bridge: Bridge, alone: bool, case: Case) -> Result<Completion, Failed> {

@@ -1,5 +1,5 @@
 //! The harness of the end-to-end tests: a private "host" and "internet" (`bench`), a stub resolver (`dns`), origins
-//! that log every byte (`origin`), runs of the real binary (`run`) and readers of what it leaves behind (`audit`,
+//! that log every byte (`origin`) and every datagram (`datagrams`), runs of the real binary (`run`) and readers of what it leaves behind (`audit`,
 //! `leftover`).
 //!
 //! Nothing here is compiled into `exeat`, and `exeat` has no switch for tests: the bench gives the machine that the
@@ -9,6 +9,7 @@ pub mod audit;
 pub mod bench;
 pub mod bin;
 pub mod case;
+pub mod datagrams;
 pub mod dns;
 pub mod leftover;
 pub mod origin;
@@ -18,7 +19,13 @@ pub mod services;
 
 use std::time::{Duration, Instant};
 
-/// Waits until `ready` gives a value, for at most `limit`: the only kind of waiting in the tests.
+/// How often something is done that chance decides: as often as CI has time for, or by night (`E2E_NIGHTLY=1`).
+pub fn rounds(by_day: u64, by_night: u64) -> u64 {
+    if std::env::var_os("E2E_NIGHTLY").is_some_and(|value| value != "0") { by_night } else { by_day }
+}
+
+/// Waits until `ready` gives a value, for at most `limit`. Tests sleep where they show that nothing happens, or what a process does
+/// meanwhile; what is to happen is waited for here, or by a reader's own deadline.
 pub fn wait_for<T>(limit: Duration, what: &str, mut ready: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + limit;
     loop {

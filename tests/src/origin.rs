@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream as StdStream, UdpSocket};
 use std::os::unix::net::UnixStream as Pair;
 use std::path::PathBuf;
 use std::pin::Pin;
@@ -14,6 +14,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -24,6 +25,9 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::PrivateKeyDer;
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
+
+use crate::datagrams::Datagrams;
+use crate::wait_for;
 
 /// HTTP over TLS.
 pub const TLS: [u16; 2] = [443, 8443];
@@ -49,11 +53,17 @@ pub const SSH: u16 = 22;
 pub const POSTGRES: u16 = 5433;
 /// See [`SSH`].
 pub const REDIS: u16 = 6379;
+/// The ports of the origins that answer for themselves.
+pub const ORIGINS: [u16; 10] =
+    [443, 8443, HTTP, ECHO, SERVER_FIRST, BULK, CLOSES_FIRST, COUNTS, RESETS, NEVER_READS];
 /// What the greeting is.
 pub const GREETING: &[u8] = b"220 origin ready\r\n";
 
 /// The media type of what is served byte for byte.
 pub const BYTES: &str = "application/octet-stream";
+
+/// The longest wait for what has been sent already.
+const SETTLED: Duration = Duration::from_secs(10);
 
 /// Bytes of one connection that are kept; more are only counted.
 const KEPT: usize = 256 * 1024;
@@ -106,6 +116,8 @@ pub enum Server {
 /// The log of every origin, and what origins serve beside their usual answers.
 #[derive(Clone, Default)]
 pub struct Internet {
+    /// Every datagram.
+    pub datagrams: Datagrams,
     visits: Arc<Mutex<Vec<Arc<Visit>>>>,
     files: Arc<Mutex<HashMap<String, File>>>,
     servers: Arc<Mutex<HashMap<u16, Server>>>,
@@ -154,6 +166,33 @@ impl Internet {
     /// How many connections were made so far.
     pub fn count(&self) -> usize {
         self.visits.lock().expect("visits").len()
+    }
+
+    /// Waits until the logs have all that was sent before this call: an origin takes its connections one after the other, and the
+    /// kernel delivers in order. So connections to each, and datagrams, are made that are waited for. `mark` is an address of
+    /// each family that nothing else uses.
+    pub fn settle(&self, mark: (IpAddr, IpAddr)) {
+        let before = self.visits(mark.0).len();
+        for port in ORIGINS {
+            let stream = StdStream::connect((mark.0, port)).expect("an origin takes every connection");
+            drop(stream);
+        }
+        for addr in [mark.0, mark.1] {
+            let any: SocketAddr = if addr.is_ipv4() {
+                (Ipv4Addr::UNSPECIFIED, 0).into()
+            } else {
+                (Ipv6Addr::UNSPECIFIED, 0).into()
+            };
+            let had = self.datagrams.to(addr).len();
+            let socket = UdpSocket::bind(any).expect("a socket");
+            socket.send_to(b"settled", (addr, 9)).expect("the internet takes every datagram");
+            wait_for(SETTLED, "a datagram that was sent", || {
+                (self.datagrams.to(addr).len() > had).then_some(())
+            });
+        }
+        wait_for(SETTLED, "connections that were made", || {
+            (self.visits(mark.0).len() >= before + ORIGINS.len()).then_some(())
+        });
     }
 
     fn arrived(&self, stream: &TcpStream) -> io::Result<Arc<Visit>> {
@@ -231,7 +270,7 @@ impl ResolvesServerCert for Mint {
 pub fn serve(ca: Ca, ready: impl FnOnce(Internet)) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("runtime");
     runtime.block_on(async move {
-        let internet = Internet::default();
+        let internet = Internet { datagrams: Datagrams::start(), ..Internet::default() };
         let mint = Arc::new(Mint { ca, made: Mutex::default() });
         let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
             .with_safe_default_protocol_versions()

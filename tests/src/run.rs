@@ -294,7 +294,7 @@ pub fn memory_kb(pid: Pid, field: &str) -> u64 {
 }
 
 /// The state of a process (proc_pid_stat(5)), unless it is gone.
-fn state_of(pid: u32) -> Option<char> {
+pub(crate) fn state_of(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit_once(") ")?.1.chars().next()
 }

@@ -20,7 +20,7 @@ use nix::sys::stat::Mode;
 use nix::sys::termios::{LocalFlags, Termios, tcgetattr};
 use nix::unistd::Pid;
 
-use crate::run::Run;
+use crate::run::{Run, state_of};
 use crate::wait_for;
 
 /// Rows and columns at the start.
@@ -174,6 +174,24 @@ impl Screen {
     pub fn until_raw(&mut self, raw: bool) -> &mut Self {
         let is_raw = || !self.settings().local_flags.intersects(LocalFlags::ICANON | LocalFlags::ISIG);
         wait_for(WAIT, "the terminal to be set", || (is_raw() == raw).then_some(()));
+        self
+    }
+
+    /// The processes below the command whose names begin so.
+    pub fn pids(&self, name: &str) -> Vec<u32> {
+        let below = crate::leftover::below(self.child.id());
+        let named =
+            below.iter().filter_map(|line| line.split_once(' ')).filter(|(_, it)| it.starts_with(name));
+        named.filter_map(|(pid, _)| pid.parse().ok()).collect()
+    }
+
+    /// Waits until a process of that name sleeps, for a key or for time to pass: it is no longer starting, and not stopped.
+    #[track_caller]
+    pub fn until_waits(&mut self, name: &str) -> &mut Self {
+        wait_for(WAIT, &format!("`{name}` to wait"), || {
+            let pids = self.pids(name);
+            (!pids.is_empty() && pids.iter().all(|pid| state_of(*pid) == Some('S'))).then_some(())
+        });
         self
     }
 

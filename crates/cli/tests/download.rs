@@ -1,7 +1,7 @@
 //! A real package from a real registry: with its host granted it arrives, without it does not.
 //!
 //! Which registry is asked of the client's own configuration, so a company mirror serves as well. On a machine that
-//! reaches none there is nothing to try, and the test says so.
+//! reaches none there is nothing to try, which is a failure under `E2E_STRICT=1`.
 #![expect(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -62,7 +62,7 @@ fn npm_pack_works_with_its_host_granted_and_not_without() {
     let place = Place::new();
     let Some(host) = registry(&place) else {
         println!("not tried: npm's registry cannot be reached from this machine");
-        return;
+        return assert!(std::env::var_os("E2E_STRICT").is_none(), "npm's registry cannot be reached");
     };
     let refused = place.npm_pack(&[]);
     let said = String::from_utf8_lossy(&refused.stderr);

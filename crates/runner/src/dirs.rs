@@ -288,11 +288,8 @@ mod tests {
 
     /// K25: what root gave to a stage's user is root's to sweep, and what that user made is not.
     #[test]
+    #[ignore = "needs root"]
     fn b32_root_sweeps_what_it_has_given_to_another_user() {
-        if !geteuid().is_root() {
-            eprintln!("skipped: this is not root");
-            return assert!(std::env::var_os("E2E_STRICT").is_none(), "not root under E2E_STRICT");
-        }
         let base = scratch("given");
         let left = [RunDir::create(&base).unwrap(), RunDir::create(&base).unwrap()];
         let used = RunDir::create(&base).unwrap();

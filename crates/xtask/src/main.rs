@@ -11,7 +11,9 @@
 
 mod fuzz;
 mod needs;
+mod nightly;
 mod steps;
+mod testing;
 mod tree;
 
 use std::env;
@@ -25,7 +27,10 @@ const COMMANDS: &[(&str, &str)] = &[
         "demo",
         "show the main job: one host allowed, one refused, one direct attempt, and the record of all three",
     ),
-    ("test", "run every test; further arguments go to `cargo test --workspace`"),
+    (
+        "test",
+        "run every test, those that need root through `sudo -n` or with [--root]; the rest goes to `cargo test --workspace`",
+    ),
     ("bench", "print what exeat costs: start-up, throughput, round trip, CPU, memory, each with its aim"),
     (
         "soak",
@@ -39,8 +44,12 @@ const COMMANDS: &[(&str, &str)] = &[
         "matrix",
         "every trial of docs/clients.md, Maven and Chromium too, which `test` leaves out: for a nightly run",
     ),
+    ("nightly", "what takes too long for `ci`, with a total like its: [PART...]; an unknown part lists them"),
     ("setup", "install what the other commands need, and try whether this machine can make sandboxes"),
-    ("ci", "run what CI runs: format, lints, documentation, every test"),
+    (
+        "ci",
+        "run what CI runs: format, lints, documentation, every test, and as root what differs for an ordinary user",
+    ),
 ];
 
 fn main() -> ExitCode {
@@ -49,13 +58,14 @@ fn main() -> ExitCode {
     let rest: Vec<String> = arguments.collect();
     let outcome = match command.as_deref() {
         Some("demo") => needs::provide(Needs::Demo).and_then(|()| steps::demo(&rest)),
-        Some("test") => needs::provide(Needs::Test).and_then(|()| steps::test(&rest)),
+        Some("test") => needs::provide(Needs::Test).and_then(|()| testing::test(&rest)),
         Some("bench") => needs::provide(Needs::Bench).and_then(|()| steps::bench(&rest)),
         Some("soak") => needs::provide(Needs::Bench).and_then(|()| steps::soak(&rest)),
         Some("fuzz") => {
             fuzz::Plan::parse(&rest).and_then(|plan| needs::provide(Needs::Fuzz).and_then(|()| plan.run()))
         }
         Some("matrix") => needs::provide(Needs::Matrix).and_then(|()| steps::matrix(&rest)),
+        Some("nightly") => nightly::run(&rest),
         Some("setup") => needs::provide(Needs::Ci),
         Some("ci") => needs::provide(Needs::Ci).and_then(|()| steps::ci()),
         Some("help" | "-h" | "--help") => {
@@ -78,7 +88,7 @@ fn main() -> ExitCode {
 fn help() -> String {
     let mut text = String::from("usage: cargo xtask COMMAND\n\n");
     for (name, what) in COMMANDS {
-        text.push_str(&format!("  {name:<6} {what}\n"));
+        text.push_str(&format!("  {name:<7} {what}\n"));
     }
     text.push_str(
         "\nEvery command does the set-up that it needs (Debian or Ubuntu, a Rust toolchain): as root, or where `sudo` asks\n\

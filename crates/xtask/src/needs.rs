@@ -71,13 +71,21 @@ const NEEDS: &[Need] = &[
     Need { package: "wget", present: || on_path("wget"), by: TESTS },
     Need { package: "golang-go", present: || on_path("go"), by: TESTS },
     Need { package: "openssh-client", present: || on_path("ssh") && on_path("ssh-keygen"), by: TESTS },
-    Need { package: "postgresql-client", present: || on_path("psql"), by: TESTS },
     // Redis's server too, by another name; the package of its own name starts it.
     Need {
         package: "redis-tools",
         present: || on_path("redis-cli") && on_path("redis-check-rdb"),
         by: TESTS,
     },
+    Need { package: "postgresql-client", present: || on_path("psql"), by: TESTS },
+    // What a terminal, a completion or a page is tried with.
+    Need { package: "vim", present: || on_path("vim"), by: TESTS },
+    Need { package: "less", present: || on_path("less"), by: TESTS },
+    Need { package: "procps", present: || on_path("top"), by: TESTS },
+    Need { package: "bsdutils", present: || on_path("script"), by: TESTS },
+    Need { package: "zsh", present: || on_path("zsh"), by: TESTS },
+    Need { package: "fish", present: || on_path("fish"), by: TESTS },
+    Need { package: "man-db", present: || on_path("man"), by: TESTS },
     Need { package: "maven", present: || on_path("mvn"), by: MATRIX },
     Need { package: "chromium", present: || on_path("chromium"), by: MATRIX },
 ];
@@ -123,7 +131,7 @@ fn install(missing: &[&Need]) -> Result<(), String> {
     }
 }
 
-fn install_packages(packages: &[&str]) -> Result<(), String> {
+pub(crate) fn install_packages(packages: &[&str]) -> Result<(), String> {
     let by_hand =
         format!("apt-get update && apt-get install -y --no-install-recommends {}", packages.join(" "));
     if !on_path("apt-get") {
@@ -141,7 +149,7 @@ fn install_packages(packages: &[&str]) -> Result<(), String> {
 }
 
 /// Whether `sudo` asks for no password.
-fn sudo() -> bool {
+pub(crate) fn sudo() -> bool {
     quietly(Command::new("sudo").args(["-n", "true"]))
 }
 
@@ -345,7 +353,7 @@ fn pip() -> bool {
 }
 
 /// The effective uid, as the kernel tells it.
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     fs::read_to_string("/proc/self/status").is_ok_and(|status| {
         status
             .lines()

@@ -141,6 +141,22 @@ fn readme_and_xtask_know_the_same_commands() {
     assert!(unknown.is_empty(), "README.md names commands that xtask does not have: {unknown:?}");
 }
 
+/// `cargo xtask test` counts an ignored test as one that needs root, and runs it as root.
+#[test]
+fn a_test_is_ignored_for_want_of_root_alone() {
+    let mut wrong = Vec::new();
+    for path in tracked().iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
+        let reasons = read(path);
+        let reasons = reasons.lines().map(str::trim).filter(|line| line.starts_with("#[ignore"));
+        wrong.extend(
+            reasons
+                .filter(|line| *line != "#[ignore = \"needs root\"]")
+                .map(|line| format!("{}: {line}", path.display())),
+        );
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
 #[test]
 fn links_between_pages_lead_somewhere() {
     let mut wrong = Vec::new();
@@ -281,6 +297,36 @@ fn the_clients_page_has_a_row_for_each_trial_and_a_trial_for_each_row() {
     }
     let difference: Vec<_> = trials.symmetric_difference(&rows).collect();
     assert!(difference.is_empty(), "a row without a trial, or a trial without a row: {difference:?}");
+}
+
+/// The cases of tests/e2e by how they are listed, in tens: a new one is not to be counted on a page.
+#[test]
+fn the_page_counts_the_end_to_end_cases() {
+    let page = read("ARCHITECTURE.md");
+    let sources: String =
+        tracked().iter().filter(|path| path.starts_with("tests/e2e")).map(read).collect::<Vec<_>>().concat();
+    let count = |kind: &str| -> usize {
+        let call = format!("list.{kind}(");
+        sources.split(&call).skip(1).filter(|rest| rest.trim_start().starts_with('"')).count()
+    };
+    let rows: Vec<String> =
+        [&["matrix", "users", "alone"][..], &["bridges"], &["once"], &["root", "root_alone"]]
+            .iter()
+            .map(|kinds| {
+                let names: Vec<String> = kinds.iter().map(|kind| format!("`{kind}`")).collect();
+                format!(
+                    "| {} | {} |",
+                    names.join(", "),
+                    kinds.iter().map(|kind| count(kind)).sum::<usize>() / 10 * 10
+                )
+            })
+            .collect();
+    let missing: Vec<&String> = rows.iter().filter(|row| !page.contains(row.as_str())).collect();
+    assert!(
+        missing.is_empty(),
+        "ARCHITECTURE.md, \"The tests\", counts otherwise than:\n{}",
+        rows.join("\n")
+    );
 }
 
 /// The rows of a page's tables with the tests that each names in its last cell; and what is wrong with them: a test that is

@@ -14,7 +14,7 @@ fn attack(cx: &Cx) {
     };
     cx.write("evil", &format!("quiet 3000\nsend {}\n", hex(&cx.evil())));
     let script = format!(
-        "for socket in $(find /run /tmp -type s 2>/dev/null); do {} bytes-unix $socket evil; done; echo done",
+        "for socket in $(find /run /tmp -type s 2>/dev/null); do echo $socket >&2; {} bytes-unix $socket evil; done; echo done",
         cx.probe()
     );
     let done = cx.sh(&[&cx.good()], &script).run();

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use e2e::bench::ORDINARY;
 use e2e::case::{Cases, Cx};
 
 pub(super) fn cases(list: &mut Cases) {
@@ -45,7 +44,7 @@ fn registered(cx: &Cx) {
     for path in [&home, &home.join(".ssh"), &key, &other] {
         cx.bench().give(path, cx.is_root());
     }
-    let uid = if cx.is_root() { 0 } else { ORDINARY };
+    let uid = cx.bench().uid(cx.is_root());
     let mut passwd = b"ada:x:7:7:Ad\xe1:/nowhere:/bin/sh\n".to_vec();
     passwd.extend(format!("ann:x:{uid}:{uid}:Ann:{}:/bin/sh\n", home.display()).bytes());
     let place = cx.home().join("passwd");

@@ -14,12 +14,9 @@ fn attack(cx: &Cx) {
     if outside.stdout() == "EDQUOT\n" {
         // Keyrings of ended processes count against an ordinary user's quota until the kernel collects them, minutes
         // later; after some hundred runs there is no room for a key.
-        return;
+        cx.cannot("the user's quota of keys is used up; it is free again some minutes after the last of these trials");
     }
     outside.prints("ok: a-secret-of-the-host\n");
     let done = cx.probing(&[], &format!("read-key {name}")).under(holder).run();
-    assert!(
-        ["EPERM\n", "ENOKEY\n", "ENOSYS\n", "EACCES\n", "EDQUOT\n"].contains(&done.stdout().as_str()),
-        "{done:?}"
-    );
+    assert!(["EPERM\n", "ENOKEY\n", "ENOSYS\n", "EACCES\n"].contains(&done.stdout().as_str()), "{done:?}");
 }

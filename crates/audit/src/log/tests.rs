@@ -136,12 +136,13 @@ fn writers_side_by_side_leave_whole_lines_without_gaps() {
     }
 }
 
-/// A promise of the documentation: a decision costs less than 15 us. Slow machines and debug builds are not judged:
-/// `cargo test --release -p exeat-audit -- --nocapture --ignored what_a_decision_costs`.
+/// K47: a decision on record costs less than 15 us; a build without optimization gets ten times as much. The median is judged, so that
+/// what runs beside this test is not. What a line costs that is synced depends on the disk, and is only printed:
+/// `cargo test --release -p exeat-audit -- --nocapture what_a_decision_costs`.
 #[test]
-#[ignore = "a measurement"]
 fn what_a_decision_costs() {
-    for (how, sync, lines) in [("written", false, 20_000), ("synced", true, 500)] {
+    let most = if cfg!(debug_assertions) { 150 } else { 15 };
+    for (how, sync, lines) in [("written", false, 20_000), ("synced", true, 50)] {
         let dir = Dir::new();
         let sink = Sink::create_file(&dir.join("run.jsonl")).unwrap();
         let sink = if sync { sink.synced().unwrap() } else { sink };
@@ -158,7 +159,7 @@ fn what_a_decision_costs() {
         let at = |percent: usize| took[took.len() * percent / 100];
         let each = took.iter().sum::<std::time::Duration>().as_secs_f64() / took.len() as f64;
         println!("a decision, {how}: p50 {:?}, p99 {:?}, {:.0} lines/s", at(50), at(99), 1.0 / each);
-        assert!(sync || cfg!(debug_assertions) || at(50).as_micros() < 15);
+        assert!(sync || at(50).as_micros() < most, "{:?}", at(50));
     }
 }
 

@@ -47,7 +47,9 @@ fn a_mapped_address_is_found() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let server = listener.local_addr().unwrap();
     let mapped = format!("[::ffff:127.0.0.1]:{}", server.port());
-    let Ok(client) = TcpStream::connect(mapped) else { return };
+    let Ok(client) = TcpStream::connect(mapped) else {
+        return assert!(std::env::var_os("E2E_STRICT").is_none(), "this machine has no IPv6");
+    };
     let (_accepted, peer) = listener.accept().unwrap();
     assert_eq!(diag().inode(peer, server), Some(inode(&client)));
 }

@@ -1,0 +1,210 @@
+//! `cargo xtask nightly`: what takes too long for every change, part by part, with a total like that of CI.
+//!
+//! A part that this machine cannot run (no such toolchain to be had, no emulator) is counted as left out, with the reason, and never as
+//! passed.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::{needs, steps, testing, tree};
+
+/// What came of a part: nothing is said of one that held.
+enum Outcome {
+    Held,
+    LeftOut(String),
+}
+
+type Part = fn() -> Result<Outcome, String>;
+
+/// The parts by name, what they do, and the code.
+const PARTS: &[(&str, &str, Part)] = &[
+    (
+        "tests",
+        "every test with the full matrix, Maven, Chromium, 100 000 refusals and 1 000 kills",
+        every_test,
+    ),
+    ("oldest", "the oldest Rust that Cargo.toml allows", oldest_rust),
+    ("aarch64", "the workspace for aarch64, and the tests of its parsers and decisions there", aarch64),
+    ("static", "one static executable, and what a run does with it", static_binary),
+    ("record", "a gigabyte of record in constant memory", gigabyte),
+    ("benches", "the benches that assert what they measure", benches),
+    ("soak", "ten thousand idle tunnels and a hundred thousand connections", soak),
+    ("packages", "`cargo package` of the libraries that need nothing outside of them", packages),
+    ("machine", "`--memory` through a cgroup, in a virtual machine", machine),
+];
+
+/// The target of [`aarch64`], and what it is linked and run with.
+const ARM: &str = "aarch64-unknown-linux-gnu";
+const MUSL: &str = "x86_64-unknown-linux-musl";
+
+/// Runs the parts that are named, or all.
+pub(crate) fn run(asked: &[String]) -> Result<(), String> {
+    if let Some(unknown) = asked.iter().find(|name| !PARTS.iter().any(|(known, ..)| known == *name)) {
+        let known: Vec<&str> = PARTS.iter().map(|(name, ..)| *name).collect();
+        return Err(format!("`{unknown}` is no part; there are {}", known.join(", ")));
+    }
+    let (mut passed, mut failed, mut left_out) = (0, Vec::new(), Vec::new());
+    for (name, what, part) in
+        PARTS.iter().filter(|(name, ..)| asked.is_empty() || asked.iter().any(|it| it == name))
+    {
+        println!("== {name}: {what}");
+        match part() {
+            Ok(Outcome::Held) => {
+                passed += 1;
+                println!("== {name}: ok");
+            }
+            Ok(Outcome::LeftOut(why)) => {
+                println!("== {name}: left out: {why}");
+                left_out.push(format!("{name} ({why})"));
+            }
+            Err(why) => {
+                println!("== {name}: FAILED: {why}");
+                failed.push(*name);
+            }
+        }
+    }
+    for name in &failed {
+        println!("failed: {name}");
+    }
+    let out = if left_out.is_empty() {
+        String::new()
+    } else {
+        format!(", {} left out: {}", left_out.len(), left_out.join("; "))
+    };
+    println!("\n{passed} passed, {} failed{out}", failed.len());
+    if failed.is_empty() { Ok(()) } else { Err("not every part held".to_owned()) }
+}
+
+fn every_test() -> Result<Outcome, String> {
+    needs::provide(needs::Needs::Matrix)?;
+    testing::run_all(&[("E2E_FULL", "1"), ("E2E_NIGHTLY", "1")])?;
+    Ok(Outcome::Held)
+}
+
+fn oldest_rust() -> Result<Outcome, String> {
+    let manifest =
+        std::fs::read_to_string(tree::root().join("Cargo.toml")).map_err(|error| error.to_string())?;
+    let version = manifest
+        .lines()
+        .find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
+        .ok_or("Cargo.toml names no `rust-version`")?;
+    if !rustup(&["toolchain", "install", version, "--profile", "minimal"]) {
+        return Ok(Outcome::LeftOut(format!("rustup cannot have Rust {version}")));
+    }
+    // A target directory of its own: the two would compile everything anew in turns.
+    let mut cargo = toolchain_cargo(version);
+    cargo.args(["check", "--workspace", "--all-targets", "--locked", "--target-dir"]).arg(beside("oldest")?);
+    held(&mut cargo, "the check")
+}
+
+fn aarch64() -> Result<Outcome, String> {
+    if !rustup(&["target", "add", ARM]) {
+        return Ok(Outcome::LeftOut(format!("rustup cannot have {ARM}")));
+    }
+    if !["aarch64-linux-gnu-gcc", "qemu-aarch64"].iter().all(|program| tree::program(program).is_some()) {
+        let packages = ["gcc-aarch64-linux-gnu", "libc6-dev-arm64-cross", "qemu-user"];
+        needs::install_packages(&packages)?;
+    }
+    let arm = |words: &[&str]| {
+        let mut cargo = tree::cargo();
+        cargo.args(words).args(["--target", ARM]);
+        cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc");
+        cargo.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu");
+        cargo
+    };
+    steps::finish(&mut arm(&["check", "--workspace", "--all-targets"]), "the check for aarch64")?;
+    steps::finish(
+        &mut arm(&["test", "--lib", "-p", "exeat-contract", "-p", "exeat-policy"]),
+        "the tests on aarch64",
+    )?;
+    // Of the record its readers: what it writes is timed there, and an emulator keeps no time.
+    let readers = ["--", "line::", "verify::", "tree::", "replay::", "select::", "export::"];
+    held(arm(&["test", "--lib", "-p", "exeat-audit"]).args(readers), "the tests of records on aarch64")
+}
+
+fn static_binary() -> Result<Outcome, String> {
+    if !rustup(&["target", "add", MUSL]) {
+        return Ok(Outcome::LeftOut(format!("rustup cannot have {MUSL}")));
+    }
+    if tree::program("musl-gcc").is_none() {
+        needs::install_packages(&["musl-tools"])?;
+    }
+    steps::finish(
+        tree::cargo().args(["build", "--release", "-p", "exeat-cli", "--target", MUSL]),
+        "the build",
+    )?;
+    let exeat = tree::target()?.join(MUSL).join("release/exeat");
+    let headers =
+        Command::new("readelf").args(["-lW"]).arg(&exeat).output().map_err(|error| error.to_string())?;
+    if String::from_utf8_lossy(&headers.stdout).contains("INTERP") {
+        return Err(format!("{} is not static", exeat.display()));
+    }
+    let mut cargo = tree::cargo_with_all_signals();
+    cargo.args(["test", "-p", "e2e", "--test", "e2e", "--", "allow::"]);
+    held(cargo.env("E2E_STRICT", "1").env("EXEAT_BIN", exeat), "the trials with the static executable")
+}
+
+fn gigabyte() -> Result<Outcome, String> {
+    let mut cargo = tree::cargo();
+    cargo.args(["test", "--release", "-p", "exeat-cli", "--test", "audit", "--", "--nocapture"]);
+    cargo.arg("l17_records_of_any_size_are_read_in_constant_memory");
+    held(cargo.env("EXEAT_TRIAL_MB", "1024"), "the reading")
+}
+
+fn benches() -> Result<Outcome, String> {
+    for bench in ["decide", "load"] {
+        steps::finish(
+            tree::cargo().args(["bench", "--quiet", "-p", "exeat-policy", "--bench", bench]),
+            "a bench",
+        )?;
+    }
+    steps::bench(&["--check".to_owned()])?;
+    Ok(Outcome::Held)
+}
+
+fn soak() -> Result<Outcome, String> {
+    needs::provide(needs::Needs::Bench)?;
+    steps::soak(&[])?;
+    Ok(Outcome::Held)
+}
+
+/// The crates that stand on nothing outside of their directory. Those above them name them by path alone, and the build script of the sandbox builds
+/// stage2 beside it: they become packages when that has a form that ships.
+fn packages() -> Result<Outcome, String> {
+    let mut cargo = tree::cargo();
+    cargo.args(["package", "--allow-dirty", "-p", "exeat-contract", "-p", "exeat-policy", "--target-dir"]);
+    held(cargo.arg(beside("packages")?), "the packages")
+}
+
+fn machine() -> Result<Outcome, String> {
+    if std::env::consts::ARCH != "x86_64" {
+        return Ok(Outcome::LeftOut("its kernel is one of x86-64".to_owned()));
+    }
+    steps::finish(tree::cargo().args(["build", "-p", "exeat-cli"]), "the build")?;
+    let exeat = tree::target()?.join("debug/exeat");
+    let script = tree::root().join(".ci/machine/run");
+    held(Command::new("bash").arg(script).arg(exeat).arg(beside("machine")?), "the virtual machine")
+}
+
+fn held(command: &mut Command, what: &str) -> Result<Outcome, String> {
+    steps::finish(command, what).map(|()| Outcome::Held)
+}
+
+/// A directory of this part's below the target directory.
+fn beside(name: &str) -> Result<PathBuf, String> {
+    Ok(tree::target()?.join("nightly").join(name))
+}
+
+fn rustup(words: &[&str]) -> bool {
+    Command::new("rustup").args(words).status().is_ok_and(|status| status.success())
+}
+
+/// The cargo of another toolchain. What this one has set for us is its own.
+fn toolchain_cargo(version: &str) -> Command {
+    let mut cargo = Command::new("rustup");
+    cargo.args(["run", version, "cargo"]).current_dir(tree::root());
+    for name in ["CARGO", "RUSTC", "RUSTUP_TOOLCHAIN"] {
+        cargo.env_remove(name);
+    }
+    cargo
+}

@@ -1,0 +1,272 @@
+//! `cargo xtask test`: every test of the workspace, counted, and who runs them.
+//!
+//! Most tests run for anybody. Those that need root say so (`#[ignore = "needs root"]`, and the end-to-end trials whose
+//! names end in `root_handoff` or `root_relay`): root runs them with the rest; for anybody else `sudo` runs them afterwards,
+//! where it asks for no password. What was not run is counted in the last line.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::{needs, steps, tree};
+
+/// The command that runs what an ordinary user without `sudo` leaves out.
+const AS_ROOT: &str = "cargo xtask test --root";
+
+/// What a test program and the end-to-end harness read. `sudo` passes these on.
+const PASSED_ON: &str =
+    "--preserve-env=E2E_STRICT,E2E_ROOT,E2E_FULL,E2E_NIGHTLY,EXEAT_BIN,CARGO,CARGO_MANIFEST_DIR,PATH";
+
+/// Who [`as_user`] runs tests as. No account has this number, so nothing can depend on one.
+const USER: &str = "54322";
+
+/// The packages whose own tests take another way for an ordinary user: rights, namespaces, owners of files.
+const DIFFERENT: [&str; 4] = ["exeat-audit", "exeat-files", "exeat-runner", "exeat-sandbox"];
+
+/// The end-to-end trials that CI runs as an ordinary user too: those of the ways out of the sandbox, and of what starts and
+/// ends a run.
+const DIFFERENT_TRIALS: [&str; 2] = ["smoke::", "life::"];
+
+/// Every test of the workspace, end to end included; a test that cannot run here fails. `--root`: only those that need root,
+/// through `sudo`, which may ask for a password. `--user`: as root, what differs for an ordinary user.
+pub(crate) fn test(arguments: &[String]) -> Result<(), String> {
+    let (asked, arguments): (Vec<_>, Vec<_>) =
+        arguments.iter().map(String::as_str).partition(|argument| ["--root", "--user"].contains(argument));
+    // The binary that end-to-end tests drive, built with the features that the test build uses: nothing is compiled twice.
+    steps::finish(tree::cargo().args(["build", "--workspace", "--bins", "--tests"]), "the build")?;
+    let mut total = Total::default();
+    match asked[..] {
+        ["--root"] => run_as_root(&arguments, "sudo", &mut total)?,
+        ["--user"] => run_as_user(&mut total)?,
+        [] if needs::is_root() => {
+            run(tree::cargo_with_all_signals().args(words(&arguments, "--include-ignored")), &mut total)?;
+        }
+        [] => {
+            run(tree::cargo_with_all_signals().args(words(&arguments, "")), &mut total)?;
+            if total.left_out > 0 && needs::sudo() {
+                run_as_root(&arguments, "sudo -n", &mut total)?;
+            }
+        }
+        _ => return Err("`--root` and `--user` exclude each other".to_owned()),
+    }
+    for name in &total.names {
+        println!("failed: {name}");
+    }
+    println!("\n{}", total.line());
+    if total.failed == 0 && total.passed > 0 { Ok(()) } else { Err("not every test passed".to_owned()) }
+}
+
+/// The same with nothing asked, for everybody who may be had, and with these variables.
+pub(crate) fn run_all(variables: &[(&str, &str)]) -> Result<(), String> {
+    let mut cargo = Command::new(std::env::current_exe().map_err(|error| error.to_string())?);
+    cargo.arg("test").envs(variables.iter().copied()).current_dir(tree::root());
+    steps::finish(&mut cargo, "`cargo xtask test`")
+}
+
+/// The words of `cargo test` for what was asked, with one more option for the test programs.
+fn words(arguments: &[&str], option: &str) -> Vec<String> {
+    let mut words = vec!["test", "--workspace", "--no-fail-fast"];
+    words.extend(arguments);
+    if !option.is_empty() {
+        if !words.contains(&"--") {
+            words.push("--");
+        }
+        words.push(option);
+    }
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// The tests that need root. As many must run as were left out before: a `sudo` that runs nothing fails.
+fn run_as_root(arguments: &[&str], sudo: &str, total: &mut Total) -> Result<(), String> {
+    let before = std::mem::take(&mut total.left_out);
+    let mut runner: Vec<&str> = if needs::is_root() { Vec::new() } else { sudo.split(' ').collect() };
+    if !runner.is_empty() {
+        runner.push(PASSED_ON);
+    }
+    let mut own = Total::default();
+    // No test of the documentation needs root, and each would be compiled to find that out.
+    let mut words = words(arguments, "--ignored");
+    words.splice(1..1, ["--lib", "--bins", "--tests"].map(str::to_owned));
+    run(under(&runner).args(words).env("E2E_ROOT", "1"), &mut own)?;
+    let ran = own.passed + own.failed;
+    if own.left_out > 0 || ran < before {
+        own.failed += 1;
+        own.names.push(format!("{ran} tests ran as root, and {before} need it"));
+    }
+    total.add_all(own);
+    Ok(())
+}
+
+/// What differs for an ordinary user, with the test programs that are built already.
+fn run_as_user(total: &mut Total) -> Result<(), String> {
+    if !needs::is_root() {
+        return Err("`--user` is for root; anybody else runs `cargo xtask test`".to_owned());
+    }
+    let home = PathBuf::from(format!("/var/tmp/exeat-user-{}", std::process::id()));
+    std::fs::create_dir(&home).map_err(|error| format!("cannot make {}: {error}", home.display()))?;
+    std::os::unix::fs::chown(&home, USER.parse().ok(), USER.parse().ok())
+        .map_err(|error| format!("cannot give {} away: {error}", home.display()))?;
+    let (home_is, temp_is) = (format!("HOME={}", home.display()), format!("TMPDIR={}", home.display()));
+    let (uid, gid) = (format!("--reuid={USER}"), format!("--regid={USER}"));
+    let runner = ["setpriv", &uid, &gid, "--clear-groups", "--", "env", &home_is, &temp_is];
+    let mut own = vec!["test".to_owned(), "--no-fail-fast".to_owned(), "--lib".to_owned()];
+    own.extend(DIFFERENT.iter().flat_map(|package| ["-p".to_owned(), (*package).to_owned()]));
+    let mut every = vec![own];
+    every.extend(
+        DIFFERENT_TRIALS
+            .map(|filter| ["test", "-p", "e2e", "--test", "e2e", "--", filter].map(str::to_owned).to_vec()),
+    );
+    let mut outcome = Ok(());
+    for words in every {
+        let mut command = in_sight(&home, under(&runner).args(words))?;
+        outcome = outcome.and(run(&mut command, total));
+    }
+    let _ = std::fs::remove_dir_all(&home);
+    outcome
+}
+
+/// Cargo, which starts each test program with these words in front.
+fn under(runner: &[&str]) -> Command {
+    let mut cargo = tree::cargo_with_all_signals();
+    if !runner.is_empty() {
+        cargo.args(["--config", &format!("target.\"cfg(unix)\".runner={runner:?}")]);
+    }
+    cargo
+}
+
+/// The command in a mount namespace of its own, in which everybody can get at the tree and at what is built: nobody but root
+/// comes into `/root`, where a checkout may be.
+fn in_sight(home: &Path, command: &Command) -> Result<Command, String> {
+    const SCRIPT: &str = r#"set -e
+mount --make-rprivate /
+home=$1; shift
+for tree in "$1" "$2"; do
+  closed=$tree
+  while [ "$closed" != / ]; do
+    case $(stat -c %a "$closed") in *[1357]) ;; *) hides=$closed ;; esac
+    closed=$(dirname "$closed")
+  done
+done
+if [ -n "$hides" ]; then
+  mkdir "$home.tree" "$home.target"
+  mount --bind "$1" "$home.tree"; mount --bind "$2" "$home.target"
+  mount -t tmpfs -o mode=755 none "$hides"
+  mkdir -p "$1"; mount --bind "$home.tree" "$1"
+  mkdir -p "$2"; mount --bind "$home.target" "$2"
+fi
+cd "$1"
+shift 2
+exec "$@""#;
+    let mut wrapped = Command::new("unshare");
+    wrapped.args(["-m", "sh", "-c", SCRIPT, "sh"]).arg(home).arg(tree::root()).arg(tree::target()?);
+    wrapped.arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        if let Some(value) = value {
+            wrapped.env(name, value);
+        }
+    }
+    Ok(wrapped)
+}
+
+/// Runs `cargo test` to its end, shows what it prints, and counts.
+fn run(command: &mut Command, total: &mut Total) -> Result<(), String> {
+    let debug = tree::target()?.join("debug");
+    let mut child = command
+        .env("E2E_STRICT", "1")
+        .env("EXEAT_BIN", debug.join("exeat"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(|error| format!("cannot start cargo: {error}"))?;
+    let failed = total.failed;
+    if let Some(stdout) = child.stdout.take() {
+        for line in BufReader::new(stdout).split(b'\n') {
+            let line = line.map_err(|error| format!("cannot read the tests' output: {error}"))?;
+            let line = String::from_utf8_lossy(&line);
+            let _ = writeln!(std::io::stdout(), "{line}");
+            total.add(&line);
+        }
+    }
+    let status = child.wait().map_err(|error| format!("cannot wait for cargo: {error}"))?;
+    if !status.success() && total.failed == failed {
+        // A test program that died, or that did not build, prints no result line.
+        total.failed += 1;
+    }
+    Ok(())
+}
+
+/// Tests counted from the lines that each test program prints at its end.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Total {
+    passed: u64,
+    failed: u64,
+    /// Those that need root, where nobody is.
+    left_out: u64,
+    /// The tests that failed, as their programs name them.
+    names: Vec<String>,
+}
+
+impl Total {
+    /// Adds `test result: ok. 5 passed; 0 failed; ...` and the name in `test NAME ... FAILED`; any other line adds nothing.
+    fn add(&mut self, line: &str) {
+        if let Some(name) = line.strip_prefix("test ").and_then(|rest| rest.strip_suffix("... FAILED")) {
+            self.names.push(name.trim().to_owned());
+        }
+        let Some(rest) = line.trim().strip_prefix("test result: ") else { return };
+        let count = |word: &str| -> u64 {
+            rest.split([';', '.'])
+                .filter_map(|part| part.trim().strip_suffix(word))
+                .find_map(|number| number.trim().parse().ok())
+                .unwrap_or(0)
+        };
+        self.passed += count("passed");
+        self.failed += count("failed");
+        self.left_out += count("ignored");
+    }
+
+    fn add_all(&mut self, other: Self) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+        self.left_out += other.left_out;
+        self.names.extend(other.names);
+    }
+
+    /// The last line of all.
+    fn line(&self) -> String {
+        let line = format!("{} passed, {} failed", self.passed, self.failed);
+        match self.left_out {
+            0 => line,
+            count => format!("{line}, {count} left out: they need root (`{AS_ROOT}` runs them)"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Total, words};
+
+    #[test]
+    fn counts_result_lines_and_nothing_else() {
+        let mut total = Total::default();
+        total.add(
+            "test result: ok. 5 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; finished in 0.01s",
+        );
+        total.add("test result: FAILED. 7 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 1.20s");
+        total.add("test passed_in_name ... ok");
+        total.add("test cut::short      ... FAILED");
+        assert_eq!(total, Total { passed: 12, failed: 2, left_out: 1, names: vec!["cut::short".into()] });
+        assert_eq!(
+            total.line(),
+            "12 passed, 2 failed, 1 left out: they need root (`cargo xtask test --root` runs them)"
+        );
+        assert_eq!(Total { passed: 1, ..Total::default() }.line(), "1 passed, 0 failed");
+    }
+
+    #[test]
+    fn an_option_for_the_test_programs_comes_behind_the_two_dashes() {
+        let of = |arguments: &[&str], option| words(arguments, option).join(" ");
+        assert_eq!(of(&[], ""), "test --workspace --no-fail-fast");
+        assert_eq!(of(&["-p", "x"], "--ignored"), "test --workspace --no-fail-fast -p x -- --ignored");
+        assert_eq!(of(&["--", "name"], "--ignored"), "test --workspace --no-fail-fast -- name --ignored");
+    }
+}
