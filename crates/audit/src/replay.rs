@@ -2,7 +2,7 @@
 //!
 //! Looks nothing up and asks nobody but the policy: addresses are those of the record, judged by [`exeat_policy::Admitted::vet`]
 //! as a run judges them. Limits of connections, and what came over a connection of which the record has no word are
-//! not gone through again. Memory is bounded whatever the records hold.
+//! not gone through again. Of a connection without an end its `progress` lines say what it sent at least. Memory is bounded whatever the records hold.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -15,10 +15,13 @@ use serde_json::json;
 
 use crate::escape::printable;
 use crate::query::{Kind, Record};
-use crate::{Attempt, Via, ascii_json};
+use crate::{Attempt, Via, ascii_json, table};
 
 /// Differences that are told apart; the rest is counted.
 pub const MAX_DIFFERENCES: usize = 10_000;
+
+/// Open connections under a budget that are told apart; the rest is counted.
+const MAX_OPEN: usize = 10_000;
 
 /// Rules that are told apart in one difference.
 const MAX_RULES: usize = 16;
@@ -43,8 +46,10 @@ pub struct Replay<'a> {
     unknown: Unknown,
     /// Bytes sent in the run of the last line, by what they are counted under.
     uploads: BTreeMap<BudgetKey, Upload>,
-    /// Its connections under a budget whose end was not read.
-    open: u64,
+    /// Its connections under a budget whose end was not read, by number.
+    open: BTreeMap<u64, Open>,
+    /// How many more of those there are than are kept.
+    more_open: u64,
     /// That run, and whether its end was read.
     run: Option<(String, bool)>,
     /// Attempts whose difference has no place of its own.
@@ -58,6 +63,10 @@ struct Unknown {
     addresses: u64,
     /// Attempts of which the record has no end, where the policy bounds what may be sent.
     bytes: u64,
+    /// What these have sent at least.
+    at_least: u64,
+    /// Attempts that were over while one of those had a part of their budget.
+    beside: u64,
     /// Attempts on record without their host.
     hosts: u64,
     /// Attempts that the records say no line of them has.
@@ -71,13 +80,23 @@ struct Unknown {
 impl Unknown {
     /// The attempts whose verdict nobody can tell.
     fn attempts(&self) -> u64 {
-        [self.addresses, self.bytes, self.hosts, self.lines].into_iter().fold(0, u64::saturating_add)
+        [self.addresses, self.bytes, self.beside, self.hosts, self.lines]
+            .into_iter()
+            .fold(0, u64::saturating_add)
     }
 
     fn words(&self) -> impl Iterator<Item = String> {
+        let bytes = match self.at_least {
+            0 => "without bytes on record, where the policy has a `max_upload`".to_owned(),
+            up => format!(
+                "without an end on record (at least {} up), where the policy has a `max_upload`",
+                table::bytes(up)
+            ),
+        };
         [
             (self.addresses, "attempt", "without addresses on record, which the policy judges"),
-            (self.bytes, "attempt", "without bytes on record, where the policy has a `max_upload`"),
+            (self.bytes, "attempt", bytes.as_str()),
+            (self.beside, "attempt", "under the same `max_upload` as these, at the same time"),
             (self.hosts, "attempt", "without a host on record"),
             (self.lines, "attempt", "without a line"),
             (self.ends, "run", "without an end on record"),
@@ -86,6 +105,8 @@ impl Unknown {
         .into_iter()
         .filter(|(count, ..)| *count > 0)
         .map(|(count, what, rest)| format!("{count} {what}{} {rest}", if count == 1 { "" } else { "s" }))
+        .collect::<Vec<_>>()
+        .into_iter()
     }
 }
 
@@ -94,6 +115,19 @@ impl Unknown {
 struct Upload {
     most: u64,
     sent: u64,
+    /// Connections that are over, and were let through then as now.
+    same: u64,
+}
+
+/// A connection under a budget whose end was not read yet.
+#[derive(Debug)]
+struct Open {
+    /// What it has sent, as far as a line says so.
+    sent: u64,
+    /// It is let through as it was.
+    is_same: bool,
+    /// What it is counted under, with the connections that were over there when it began.
+    budgets: Vec<(BudgetKey, u64)>,
 }
 
 /// What differs alike.
@@ -172,7 +206,8 @@ impl<'a> Replay<'a> {
             unjudged: 0,
             unknown: Unknown::default(),
             uploads: BTreeMap::new(),
-            open: 0,
+            open: BTreeMap::new(),
+            more_open: 0,
             run: None,
             beyond: 0,
         }
@@ -192,10 +227,24 @@ impl<'a> Replay<'a> {
         if let Some((_, false)) = self.run.take() {
             add(&mut self.unknown.ends, 1);
         }
-        self.uploads.clear();
         let open = std::mem::take(&mut self.open);
-        self.same = self.same.saturating_sub(open);
-        add(&mut self.unknown.bytes, open);
+        let mut unknown = std::mem::take(&mut self.more_open);
+        // What went on beside a connection may have found its budget used up by that.
+        let mut beside: BTreeMap<BudgetKey, u64> = BTreeMap::new();
+        for it in open.into_values().filter(|it| it.is_same) {
+            add(&mut unknown, 1);
+            add(&mut self.unknown.at_least, it.sent);
+            for (key, before) in it.budgets {
+                let same = self.uploads.get(&key).map_or(0, |upload| upload.same);
+                let since = beside.entry(key).or_default();
+                *since = (*since).max(same.saturating_sub(before));
+            }
+        }
+        let beside = beside.into_values().fold(0, u64::saturating_add);
+        self.uploads.clear();
+        add(&mut self.unknown.bytes, unknown);
+        add(&mut self.unknown.beside, beside);
+        self.same = self.same.saturating_sub(unknown.saturating_add(beside));
     }
 
     /// Whether something would have been decided otherwise.
@@ -224,6 +273,7 @@ impl<'a> Replay<'a> {
                 None => self.unjudged = self.unjudged.saturating_add(record.count.unwrap_or(1)),
             },
             Kind::Dns => self.question(record),
+            Kind::Progress => self.sent(record),
             Kind::Close => self.close(record),
             _ => {}
         }
@@ -235,12 +285,8 @@ impl<'a> Replay<'a> {
             return;
         };
         let is_open = |verdict| matches!(verdict, Verdict::Allow | Verdict::WouldDeny);
-        if is_open(attempt.verdict)
-            && is_open(now.verdict)
-            && !now.unchecked
-            && self.has_budget(&attempt.target)
-        {
-            add(&mut self.open, attempt.count);
+        if is_open(attempt.verdict) && is_open(now.verdict) && !now.unchecked {
+            self.begin(record.conn, &attempt, attempt.verdict == now.verdict);
         }
         let Target { host, port } = attempt.target;
         let was = (attempt.verdict, attempt.reason);
@@ -331,38 +377,69 @@ impl<'a> Replay<'a> {
         self.hello(record);
     }
 
-    fn has_budget(&self, target: &Target) -> bool {
-        let admitted = self.policy.admit(target.clone(), self.today);
-        admitted.is_ok_and(|admitted| admitted.upload_budgets().next().is_some())
+    /// A connection begins that may be under a budget.
+    fn begin(&mut self, conn: Option<u64>, attempt: &Attempt, is_same: bool) {
+        let Ok(admitted) = self.policy.admit(attempt.target.clone(), self.today) else { return };
+        let budgets = admitted.upload_budgets().map(|(key, most)| {
+            let upload = self.uploads.entry(key.clone()).or_insert(Upload { most, sent: 0, same: 0 });
+            (key, upload.same)
+        });
+        let budgets: Vec<_> = budgets.collect();
+        match conn {
+            _ if budgets.is_empty() => {}
+            Some(conn) if self.open.len() < MAX_OPEN => {
+                self.open.insert(conn, Open { sent: 0, is_same, budgets });
+            }
+            _ => add(&mut self.more_open, attempt.count),
+        }
     }
 
-    /// A connection sent more than the policy lets it send.
+    /// A connection has sent so much, or is over. It may be more than the policy lets it send.
     fn sent(&mut self, record: &Record) {
         let (Some(host), Some(port)) = (record.asked_host(), record.port.and_then(Port::new)) else { return };
         let Ok(admitted) = self.policy.admit(Target { host: host.clone(), port }, self.today) else { return };
+        let is_over = record.event == Kind::Close;
         // Its decision may be of another time than is asked for, or it was refused.
-        if self.open == 0 || !self.has_budget(&Target { host: host.clone(), port }) {
-            return;
-        }
-        self.open -= 1;
+        let open = match record.conn.and_then(|conn| self.open.remove(&conn)) {
+            Some(open) => open,
+            None if is_over && self.more_open > 0 => {
+                self.more_open -= 1;
+                let budgets = admitted.upload_budgets().map(|(key, _)| (key, 0)).collect();
+                Open { sent: 0, is_same: true, budgets }
+            }
+            None => return,
+        };
+        let sent = record.bytes_up.unwrap_or(0).max(open.sent);
         let mut is_beyond = false;
-        for (key, most) in admitted.upload_budgets() {
-            let upload = self.uploads.entry(key).or_insert(Upload { most, sent: 0 });
-            add(&mut upload.sent, record.bytes_up.unwrap_or(0));
+        for (key, _) in &open.budgets {
+            let Some(upload) = self.uploads.get_mut(key) else { continue };
+            add(&mut upload.sent, sent - open.sent);
             is_beyond |= upload.sent > upload.most;
         }
-        if !is_beyond || record.ended_by.as_deref() == Some("budget") {
-            return;
+        let is_cut = record.ended_by.as_deref() == Some("budget");
+        if open.is_same && is_beyond && !is_cut {
+            let now = Now {
+                verdict: Verdict::Deny,
+                reason: Reason::BudgetBytes,
+                by: admitted.rule().map(named),
+                said: Some("more was sent than `max_upload`".into()),
+                unchecked: false,
+            };
+            self.same = self.same.saturating_sub(1);
+            self.compare(record, host, Some(port), Via::Connect, (Verdict::Allow, Reason::Rule), 1, now);
         }
-        let now = Now {
-            verdict: Verdict::Deny,
-            reason: Reason::BudgetBytes,
-            by: admitted.rule().map(named),
-            said: Some("more was sent than `max_upload`".into()),
-            unchecked: false,
-        };
-        self.same = self.same.saturating_sub(1);
-        self.compare(record, host, Some(port), Via::Connect, (Verdict::Allow, Reason::Rule), 1, now);
+        match record.conn {
+            // It is known to differ: what it sends from here on only counts.
+            Some(conn) if !is_over => {
+                self.open.insert(conn, Open { sent, is_same: open.is_same && !is_beyond, ..open });
+            }
+            _ if open.is_same && !is_beyond => {
+                for (key, _) in open.budgets {
+                    self.uploads.entry(key).and_modify(|upload| add(&mut upload.same, 1));
+                }
+            }
+            _ => {}
+        }
     }
 
     /// A hello that may hide its name passed, and would not now.
@@ -519,7 +596,9 @@ impl<'a> Replay<'a> {
             "schema": 1, "signature": "not checked", "same": self.same, "now_denied": self.now_denied, "now_allowed": self.now_allowed,
             "otherwise": self.otherwise, "unchecked": self.unchecked, "unjudged": self.unjudged,
             "unlisted": self.beyond, "cannot_tell": {
-                "addresses": self.unknown.addresses, "bytes": self.unknown.bytes, "hosts": self.unknown.hosts,
+                "addresses": self.unknown.addresses, "bytes": self.unknown.bytes,
+                "bytes_up_at_least": Some(self.unknown.at_least).filter(|bytes| *bytes > 0),
+                "beside": self.unknown.beside, "hosts": self.unknown.hosts,
                 "lines": self.unknown.lines, "unfinished_runs": self.unknown.ends,
                 "runs_of_another_proxy": self.unknown.elsewhere,
             }, "differences": all.collect::<Vec<_>>(),
