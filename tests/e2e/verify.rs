@@ -44,7 +44,8 @@ fn whole(cx: &Cx) {
     let path = ran(cx).display().to_string();
     let done = verify(cx, &path);
     done.exits(0).shows("whole: ").shows("signed to the end by exeat-audit+");
-    let json = cx.exeat_plain(["audit", "verify", "--format", "json", &path]).run().json();
+    let text = cx.exeat_plain(["audit", "verify", "--format", "json", &path]).run().stdout();
+    let json: serde_json::Value = serde_json::from_str(text.lines().next().expect("a record")).expect("JSON");
     assert_eq!((&json["standing"], &json["ending"]), (&"whole".into(), &"sealed".into()), "{json}");
     assert_eq!(json["lines"], json["covered"], "{json}");
 }

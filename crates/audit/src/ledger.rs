@@ -24,7 +24,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 
 pub use join::{Fault, Joined, Seen, join};
-pub use read::{Book, Told};
+pub use read::{BadHead, Book, Found, KeptHead, Told};
 
 use crate::escape::escape;
 use crate::event::{Cause, InLedger, Number};

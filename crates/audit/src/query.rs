@@ -114,6 +114,11 @@ impl<R: BufRead> Reader<R> {
         &self.raw
     }
 
+    /// The digest of that line, in hexadecimal.
+    pub(crate) fn digest(&self) -> &str {
+        &self.prev
+    }
+
     /// The line of the record that was given last, without its line feed.
     pub fn raw(&self) -> &[u8] {
         self.raw.strip_suffix(b"\n").unwrap_or(&self.raw)

@@ -6,6 +6,7 @@ use std::fs::{self, OpenOptions};
 use std::io::{self, BufReader};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -21,6 +22,9 @@ use crate::{RunId, VerifyingKey, sha256_hex};
 
 /// Faults that are told one by one; the rest is counted.
 const MAX_FAULTS: usize = 32;
+
+/// Digits of a digest that a head has at least: as many as `exeat run` prints.
+const MIN_DIGITS: usize = 16;
 
 /// How the name of a ledger's file begins.
 const BEGIN: &str = "ledger-";
@@ -52,8 +56,57 @@ pub struct Book {
     pub more: u64,
     /// Lines that a crash cut, and in whose place the next run wrote.
     pub torn: u64,
+    /// Where the heads that were looked for are, by their place among them.
+    pub found: BTreeMap<usize, Found>,
     /// The runs in it.
     pub(super) runs: BTreeMap<RunId, Entry>,
+}
+
+/// A line of a ledger that somebody kept elsewhere: the first digits of its digest, and the number that stood beside them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeptHead {
+    /// A number that was taken up to then. It tells why the line is not there, and not whether.
+    pub no: Option<u64>,
+    digits: String,
+}
+
+impl fmt::Display for KeptHead {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.no {
+            Some(no) => write!(f, "{no} {}", self.digits),
+            None => f.write_str(&self.digits),
+        }
+    }
+}
+
+impl FromStr for KeptHead {
+    type Err = BadHead;
+
+    fn from_str(text: &str) -> Result<KeptHead, BadHead> {
+        let (no, digits) = match text.split_once(' ') {
+            Some((no, digits)) => (Some(no.parse().map_err(|_| BadHead)?), digits),
+            None => (None, text),
+        };
+        let is_digest = (MIN_DIGITS..=64).contains(&digits.len());
+        match is_digest && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            true => Ok(KeptHead { no, digits: digits.to_ascii_lowercase() }),
+            false => Err(BadHead),
+        }
+    }
+}
+
+/// What was given is no head of a ledger.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("a head is {MIN_DIGITS} to 64 hexadecimal digits, or the number of its run, a space, and these")]
+pub struct BadHead;
+
+/// Where a head is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Found {
+    /// Its line, from 1.
+    pub line: u64,
+    /// The last number that was taken up to there.
+    pub last: u64,
 }
 
 /// What a ledger has of a run. Text is as the file has it.
@@ -143,11 +196,11 @@ impl fmt::Display for Told {
 }
 
 impl Book {
-    /// Reads every ledger of a state directory.
+    /// Reads every ledger of a state directory, and looks for these heads in it.
     ///
     /// # Errors
     /// Those of reading. What is wrong with a ledger is in [`Book::told`].
-    pub fn all(place: &Place, keys: &[VerifyingKey]) -> io::Result<Vec<Book>> {
+    pub fn all(place: &Place, keys: &[VerifyingKey], heads: &[KeptHead]) -> io::Result<Vec<Book>> {
         let dir = place.ledger_dir();
         let entries = match fs::read_dir(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -158,7 +211,7 @@ impl Book {
             let file = entry?.file_name();
             let name = file.to_str().and_then(|file| file.strip_prefix(BEGIN)?.strip_suffix(".jsonl"));
             if let Some(name) = name {
-                books.push(Book::read(name, &dir.join(&file), keys)?);
+                books.push(Book::read(name, &dir.join(&file), keys, heads)?);
             }
         }
         books.sort_by(|a, b| a.name.cmp(&b.name));
@@ -166,7 +219,7 @@ impl Book {
     }
 
     /// Reads one ledger, in memory that grows with the runs in it alone.
-    fn read(name: &str, path: &Path, keys: &[VerifyingKey]) -> io::Result<Book> {
+    fn read(name: &str, path: &Path, keys: &[VerifyingKey], heads: &[KeptHead]) -> io::Result<Book> {
         let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
         let mut reader = Reader::of_ledger(BufReader::with_capacity(64 * 1024, file));
         let mut book = Book {
@@ -179,6 +232,7 @@ impl Book {
             told: Vec::new(),
             more: 0,
             torn: 0,
+            found: BTreeMap::new(),
             runs: BTreeMap::new(),
         };
         // The last line that was read as it should be.
@@ -197,6 +251,11 @@ impl Book {
                 book.check(*line, raw, record, keys);
             }
             book.take(line, &record);
+            for (at, head) in heads.iter().enumerate() {
+                if reader.digest().starts_with(&head.digits) {
+                    book.found.insert(at, Found { line, last: book.last });
+                }
+            }
             before = Some((line, reader.whole_line().to_vec(), record));
         }
         book.flaws(&reader, &mut known);
@@ -207,6 +266,11 @@ impl Book {
             book.head = Some(sha256_hex(raw));
         }
         Ok(book)
+    }
+
+    /// Whether something is wrong with it, beyond a signature of a key that is not known.
+    pub fn is_damaged(&self) -> bool {
+        self.told.iter().any(|told| !matches!(told, Told::UnknownKey { .. }))
     }
 
     /// Takes in what the reader has found since. Whether the chain is broken.

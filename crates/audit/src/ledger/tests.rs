@@ -68,7 +68,7 @@ impl Bench {
     }
 
     fn books(&self) -> Vec<Book> {
-        Book::all(&self.place, &[key(1).verifying().clone()]).unwrap()
+        Book::all(&self.place, &[key(1).verifying().clone()], &[]).unwrap()
     }
 
     /// The only ledger, and what it and the records come to.
@@ -131,7 +131,7 @@ fn l17_numbers_runs_and_signs_each_line() {
     let size = lines.iter().map(String::len).max().unwrap();
     assert!(size < 700, "{size}: {}", lines[0]);
     // A key that is not known proves nothing.
-    let books = Book::all(&bench.place, &[key(2).verifying().clone()]).unwrap();
+    let books = Book::all(&bench.place, &[key(2).verifying().clone()], &[]).unwrap();
     assert_eq!(books[0].told, [Told::UnknownKey { line: 6 }]);
 }
 
@@ -225,6 +225,38 @@ fn l17_a_ledger_that_was_edited_or_cut_is_told_and_goes_on() {
     assert_eq!(bench.join(&[]).faults, [missing]);
     assert_eq!(bench.run().1, 1);
     assert_eq!(bench.joined().1.faults.len(), 5);
+}
+
+/// L17: even who has the key cannot write what somebody else has a head of.
+#[test]
+fn l17_a_head_that_was_kept_is_in_the_ledger_or_not() {
+    let bench = Bench::new();
+    let kept = bench.run_for(Duration::ZERO).1.unwrap();
+    let keys = [key(1).verifying().clone()];
+    let find = |head: &str| {
+        let books = Book::all(&bench.place, &keys, &[head.parse().unwrap()]).unwrap();
+        books.iter().find_map(|book| Some((book.found.get(&0)?.line, book.last - book.found[&0].last)))
+    };
+    let short = kept.sha256.get(..16).unwrap();
+    for head in [kept.sha256.as_str(), short, &short.to_uppercase(), &format!("1 {}", kept.sha256)] {
+        assert_eq!(find(head), Some((2, 0)), "{head}");
+    }
+    assert_eq!(find(&"ab".repeat(32)), None);
+    bench.run();
+    bench.run();
+    assert_eq!(find(short), Some((2, 2)), "later runs were added");
+    // What a line was written after is a head, too: a start has it, and so does the record of its run.
+    let start: serde_json::Value = serde_json::from_str(&bench.lines()[2]).unwrap();
+    assert_eq!(start["prev"], kept.sha256.as_str());
+
+    // Written anew by who has the key: nothing is wrong with it, but that the head is not there.
+    fs::remove_file(bench.path()).unwrap();
+    bench.run();
+    bench.run();
+    assert_eq!((find(short), &bench.books()[0].told[..]), (None, &[][..]));
+    for bad in ["", "abc", &"g".repeat(16), &"a".repeat(65), "x abababababababab", "1  abababababababab"] {
+        assert!(bad.parse::<KeptHead>().is_err(), "{bad}");
+    }
 }
 
 /// By who has the key: each record saw the ledger that was there.

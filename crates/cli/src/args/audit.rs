@@ -7,6 +7,7 @@ use std::time::{Duration, SystemTime};
 use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use exeat_audit::Moment;
 use exeat_audit::export::ocsf;
+use exeat_audit::ledger::KeptHead;
 use exeat_audit::query::HostFilter;
 use exeat_policy::{Reason, Span, Verdict};
 
@@ -419,7 +420,11 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "VKEY|FILE")]
     pub(crate) key: Vec<String>,
 
-    /// text (default), or json: an object a record
+    /// With --all: this must be in a ledger. What an earlier run had in --result or on stderr: 'NUMBER DIGITS', or digits
+    #[arg(long, value_name = "HEAD", requires = "all")]
+    pub(crate) head: Vec<KeptHead>,
+
+    /// text (default), or json: an object a record, and one for all
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     #[arg(hide_possible_values = true, hide_default_value = true)]
     pub(crate) format: Format,
@@ -489,6 +494,7 @@ Examples:
   exeat audit verify
   exeat audit verify --all
   exeat audit verify records --key exeat-audit+1a2b3c4d+AbCd...
+  exeat audit verify --all --head '1412 ab12cd34ef56ab78'
   exeat audit verify run.jsonl --key audit.pub --format json
 
 Exit codes: 0 whole, 1 not whole (changed, or not signed to its end), 2 bad input,

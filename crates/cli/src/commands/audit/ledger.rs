@@ -4,14 +4,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io;
 
-use exeat_audit::ledger::{Book, Joined, Ledger, Seen, Told, join};
+use exeat_audit::ledger::{Book, Found, Joined, KeptHead, Ledger, Seen, join};
 use exeat_audit::place::{Place, policy_path};
 use exeat_audit::verify::Report;
 use exeat_audit::{RunId, SigningKey, VerifyingKey};
 use serde_json::{Value, json};
 
 use super::key::own;
-use super::select::Found;
+use super::select;
 use super::{bad_place, place_of};
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -27,16 +27,18 @@ pub(crate) struct Ledgers {
     /// Where the ledgers are.
     own: Place,
     books: Vec<Book>,
+    /// What the ledgers had at other times.
+    heads: Vec<KeptHead>,
     seen: Vec<Seen>,
 }
 
 impl Ledgers {
     /// Reads the ledgers. Before the records are listed: a run has its record before it is in a ledger.
-    pub(crate) fn read(keys: &[VerifyingKey]) -> Result<Ledgers, Failure> {
+    pub(crate) fn read(keys: &[VerifyingKey], heads: &[KeptHead]) -> Result<Ledgers, Failure> {
         let place = place_of(&Machine::here()?)?;
         let own = own(&place)?;
-        let books = Book::all(&own, keys).map_err(|error| unreadable(&own, error))?;
-        Ok(Ledgers { place, own, books, seen: Vec::new() })
+        let books = Book::all(&own, keys, heads).map_err(|error| unreadable(&own, error))?;
+        Ok(Ledgers { place, own, books, heads: heads.to_vec(), seen: Vec::new() })
     }
 
     /// Whether there is none.
@@ -45,7 +47,7 @@ impl Ledgers {
     }
 
     /// Takes in a record that was verified.
-    pub(crate) fn see(&mut self, found: &Found, report: &Report) {
+    pub(crate) fn see(&mut self, found: &select::Found, report: &Report) {
         let (Some(run), None, Some(path)) = (found.run.run, found.twin, found.source.path()) else { return };
         self.seen.push(Seen {
             run,
@@ -61,9 +63,10 @@ impl Ledgers {
         let mut joined = join(&self.books, &self.seen, &policies);
         if joined.may_be_outdated() {
             // Runs may have begun or ended since the ledgers were read.
-            joined.check_again(&Book::all(&self.own, keys).map_err(|error| unreadable(&self.own, error))?);
+            let again = Book::all(&self.own, keys, &[]).map_err(|error| unreadable(&self.own, error))?;
+            joined.check_again(&again);
         }
-        Ok(Joining { books: self.books, joined })
+        Ok(Joining { books: self.books, heads: self.heads, joined })
     }
 }
 
@@ -75,20 +78,56 @@ fn unreadable(place: &Place, error: io::Error) -> Failure {
 /// What came of it.
 pub(crate) struct Joining {
     books: Vec<Book>,
+    heads: Vec<KeptHead>,
     joined: Joined,
 }
 
 impl Joining {
     /// The exit code that it deserves.
     pub(crate) fn exit(&self) -> Exit {
-        let told = || self.books.iter().flat_map(|book| &book.told);
-        let is_unknown = |told: &Told| matches!(told, Told::UnknownKey { .. });
-        if !self.joined.faults.is_empty() || told().any(|told| !is_unknown(told)) {
+        let has_all_heads = (0..self.heads.len()).all(|at| self.find(at).is_some());
+        if !self.joined.faults.is_empty() || !has_all_heads || self.books.iter().any(Book::is_damaged) {
             Exit::No
-        } else if told().any(is_unknown) {
+        } else if self.books.iter().any(|book| !book.told.is_empty()) {
             Exit::CouldNot
         } else {
             Exit::Yes
+        }
+    }
+
+    /// The ledger that has a head, and where.
+    fn find(&self, at: usize) -> Option<(&Book, Found)> {
+        self.books.iter().find_map(|book| Some((book, *book.found.get(&at)?)))
+    }
+
+    /// Says what came of the heads that were looked for.
+    fn heads(&self, text: &mut String, paint: Paint) {
+        for (at, head) in self.heads.iter().enumerate() {
+            let _ = write!(text, "head {head}: ");
+            let Some((book, found)) = self.find(at) else {
+                let why = match head.no {
+                    _ if self.books.is_empty() => "there is no ledger here".to_owned(),
+                    Some(no) if self.books.iter().all(|book| book.last < no) => {
+                        format!(
+                            "no ledger here goes up to number {no}: it was cut, or replaced by an older one"
+                        )
+                    }
+                    _ => {
+                        "no ledger here has this line: it was written anew since, or it is of another machine"
+                            .to_owned()
+                    }
+                };
+                let _ = writeln!(text, "{}: {why}", paint.bad("NOT FOUND"));
+                continue;
+            };
+            let since = match book.last - found.last {
+                0 => "no run was added since".to_owned(),
+                1 => "1 run was added since".to_owned(),
+                runs => format!("{runs} runs were added since"),
+            };
+            // Where the chain is broken, it does not stand for what is before the break.
+            let before = if book.is_damaged() { "" } else { ", and all before it is as it was then" };
+            let _ = writeln!(text, "{} in line {}{before}; {since}", paint.good("found"), found.line);
         }
     }
 
@@ -99,7 +138,7 @@ impl Joining {
             let _ = write!(text, "ledger `{}`: ", printable(&book.path.display().to_string()));
             let plural = if book.last == 1 { "" } else { "s" };
             let _ = match (&book.key, &book.head) {
-                _ if book.told.iter().any(|told| !matches!(told, Told::UnknownKey { .. })) => {
+                _ if book.is_damaged() => {
                     writeln!(text, "{}", paint.bad("NOT WHOLE"))
                 }
                 (Some(key), Some(head)) => writeln!(
@@ -125,6 +164,7 @@ impl Joining {
         if self.books.is_empty() {
             text.push_str("no ledger: no run was signed with a key that lasts, since there are ledgers\n");
         }
+        self.heads(&mut text, paint);
         let joined = &self.joined;
         for fault in joined.faults.iter().take(MAX_NAMED * 3) {
             let _ = writeln!(text, "{}: {fault}", paint.bad("missing or changed"));
@@ -182,6 +222,16 @@ impl Joining {
                 "text": fault.to_string(),
             })
         });
+        let heads = self.heads.iter().enumerate().map(|(at, head)| {
+            let found = self.find(at);
+            json!({
+                "head": head.to_string(),
+                "found": found.is_some(),
+                "ledger": found.map(|(book, _)| &book.name),
+                "line": found.map(|(_, found)| found.line),
+                "runs_since": found.map(|(book, found)| book.last - found.last),
+            })
+        });
         let runs = |runs: &[RunId]| runs.iter().map(ToString::to_string).collect::<Vec<_>>();
         let joined = &self.joined;
         let elsewhere = joined
@@ -190,6 +240,7 @@ impl Joining {
             .map(|(no, run, file)| json!({"no": no, "run": run.to_string(), "file": file}));
         json!({
             "ledgers": ledgers.collect::<Vec<_>>(),
+            "heads": heads.collect::<Vec<_>>(),
             "findings": faults.collect::<Vec<_>>(),
             "killed": runs(&joined.killed),
             "running": joined.running,

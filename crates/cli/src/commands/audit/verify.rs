@@ -8,10 +8,10 @@ use std::path::Path;
 use exeat_audit::place::Place;
 use exeat_audit::verify::{Beside, Ending, Report, Standing, verify};
 use exeat_audit::{KeyError, SigningKey, VerifyingKey};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::key::own;
-use super::ledger::Ledgers;
+use super::ledger::{Joining, Ledgers};
 use super::select::{self, select};
 use super::{Source, place_of};
 use crate::args::audit::VerifyArgs;
@@ -29,7 +29,10 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
     // Only with all records can one be missed.
     let is_all =
         args.records.all && args.records.runs.is_empty() && select::is_empty(&args.records.selection);
-    let mut ledgers = is_all.then(|| Ledgers::read(&keys)).transpose()?;
+    if !args.head.is_empty() && !is_all {
+        return Err(Failure::input("--head looks at all records: give it with --all alone"));
+    }
+    let mut ledgers = is_all.then(|| Ledgers::read(&keys, &args.head)).transpose()?;
     let selected = match &ledgers {
         Some(_) => select::select_any(&args.records)?,
         None => select(&args.records)?,
@@ -53,17 +56,21 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
             stdio::out(&words(source, &report, is_other_key, paint), false)?;
         }
     }
-    if !args.format.is_json() {
-        stdio::out(&totals.words(), false)?;
-    }
-    let Some(ledgers) = ledgers else { return Ok(totals.exit()) };
-    let joining = ledgers.join(&keys)?;
+    let joining = ledgers.map(|ledgers| ledgers.join(&keys)).transpose()?;
     let text = match args.format.is_json() {
-        true => format!("{}\n", joining.as_json()),
-        false => joining.words(paint),
+        true => {
+            let mut last = json!({"totals": totals.as_json()});
+            if let (Value::Object(last), Some(Value::Object(joined))) =
+                (&mut last, joining.as_ref().map(Joining::as_json))
+            {
+                last.extend(joined);
+            }
+            format!("{last}\n")
+        }
+        false => totals.words() + &joining.as_ref().map(|joining| joining.words(paint)).unwrap_or_default(),
     };
     stdio::out(&text, args.format.is_json())?;
-    Ok(worse(totals.exit(), joining.exit()))
+    Ok(joining.map_or(totals.exit(), |joining| worse(totals.exit(), joining.exit())))
 }
 
 /// What came of all records.
@@ -104,6 +111,20 @@ impl Totals {
         } else {
             Exit::Yes
         }
+    }
+
+    fn as_json(&self) -> Value {
+        let keys = self.keys.iter().map(|(key, (records, is_other))| {
+            json!({"key": key, "records": records, "other_key_than_own": is_other})
+        });
+        json!({
+            "whole": self.whole,
+            "not_whole": self.not_whole,
+            "not_proved": self.not_proved,
+            "signed_by": keys.collect::<Vec<_>>(),
+            "policies_not_compared": self.not_compared,
+            "runs_differ": self.has_differing,
+        })
     }
 
     fn words(&self) -> String {
@@ -292,7 +313,7 @@ fn ending(report: &Report) -> String {
     }
 }
 
-fn as_json(source: &Source, report: &Report, is_other_key: bool) -> serde_json::Value {
+fn as_json(source: &Source, report: &Report, is_other_key: bool) -> Value {
     let standing = match report.standing() {
         Standing::Whole => "whole",
         Standing::Unfinished => "unfinished",
