@@ -11,8 +11,8 @@ mod join;
 mod read;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread;
@@ -38,9 +38,9 @@ use crate::{Event, Note, RunId, RunStart, SigningKey, What, sha256_hex};
 /// How long a run waits for the lock of the ledger.
 pub const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Pauses after the first tries to get the lock: who has it writes two lines, which takes less than the first.
-const PAUSES: [Duration; 3] =
-    [Duration::from_micros(200), Duration::from_micros(400), Duration::from_micros(800)];
+/// Microseconds between the first tries to get the lock: who has it writes two lines, which takes less than the first, but where
+/// the machine is busy. A thread costs more than all of these.
+const PAUSES: [u64; 5] = [200, 400, 800, 1600, 3200];
 
 /// Bytes of the stack of a thread that waits for the lock.
 const STACK: usize = 64 * 1024;
@@ -186,8 +186,9 @@ impl Ledger {
             })?;
             // It may have been moved away while this waited for the lock.
             let there = fs::symlink_metadata(&self.path);
-            if there.is_ok_and(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino())) {
-                return Held::new(self, file);
+            let there = there.ok().filter(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
+            if let Some(there) = there {
+                return Held::new(self, file, there.len());
             }
             if Instant::now() >= by {
                 return Err(LedgerError::Busy { path: self.path.clone() });
@@ -204,7 +205,7 @@ fn lock_by(mut file: File, by: Instant) -> Result<Flock<File>, Errno> {
             Err((unlocked, Errno::EWOULDBLOCK | Errno::EINTR)) => file = unlocked,
             Err((_, errno)) => return Err(errno),
         }
-        thread::sleep(pause);
+        thread::sleep(Duration::from_micros(pause));
     }
     // Those that wait in the kernel get it in turn, but flock(2) waits without end: so a thread does. One that waits on has the lock
     // for no longer than it takes to see that nobody wants it any more.
@@ -277,9 +278,8 @@ struct Held<'a> {
 }
 
 impl<'a> Held<'a> {
-    fn new(ledger: &'a Ledger, file: Flock<File>) -> Result<Held<'a>, LedgerError> {
+    fn new(ledger: &'a Ledger, file: Flock<File>, len: u64) -> Result<Held<'a>, LedgerError> {
         let at = |source| LedgerError::Io { path: ledger.path.clone(), source };
-        let len = file.metadata().map_err(at)?.len();
         let mut held = Held { ledger, file, len, torn: 0, seq: 0, prev: NOTHING_BEFORE.to_owned(), last: 0 };
         let mut room = TAIL;
         while !held.read_tail(len, room).map_err(at)? {
@@ -295,9 +295,8 @@ impl<'a> Held<'a> {
     /// no whole line is an empty one.
     fn read_tail(&mut self, len: u64, room: u64) -> io::Result<bool> {
         let from = len.saturating_sub(room);
-        self.file.seek(SeekFrom::Start(from))?;
-        let mut tail = Vec::new();
-        (&*self.file).take(room).read_to_end(&mut tail)?;
+        let mut tail = vec![0; usize::try_from(len - from).unwrap_or(usize::MAX)];
+        self.file.read_exact_at(&mut tail, from)?;
         let whole = tail.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
         self.torn = (tail.len() - whole) as u64;
         self.len = len.saturating_sub(self.torn);

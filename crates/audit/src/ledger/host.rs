@@ -1,7 +1,7 @@
 //! The id of a machine, as far as a ledger is concerned: where its lock can be shared, and nobody else goes on with a copy of it.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
@@ -44,13 +44,19 @@ pub(super) fn id(dir: &Path) -> Result<String, LedgerError> {
 }
 
 fn read(path: &Path) -> io::Result<Option<String>> {
-    let text = match fs::read(path) {
-        Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(error),
-    };
-    let id = String::from_utf8(text).ok().map(|text| text.trim_ascii().to_owned());
-    Ok(id.filter(|id| id.len() == DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit())))
+    let is_id = |id: &str| id.len() == DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    match read_short(path) {
+        Ok(text) => Ok(Some(text.trim_ascii().to_owned()).filter(|id| is_id(id))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// Reads a file of one short line, with one read(2): every run does. More than that is not read.
+fn read_short(path: &Path) -> io::Result<String> {
+    let mut text = [0; 256];
+    let len = File::open(path)?.read(&mut text)?;
+    Ok(String::from_utf8_lossy(text.get(..len).unwrap_or_default()).into_owned())
 }
 
 /// Where the id is: under a digest of the machine's own id and of the directory's inode and time of creation; on a file system that
@@ -62,7 +68,7 @@ fn file(dir: &Path) -> io::Result<PathBuf> {
     let kind = statfs(dir)?.filesystem_type().0;
     #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a magic number has 32 bits")]
     let is_shared = SHARED.contains(&(kind as u32));
-    let read = |path| fs::read_to_string(path).unwrap_or_default();
+    let read = |path: &str| read_short(Path::new(path)).unwrap_or_default();
     let name = if is_shared { read("/proc/sys/kernel/hostname") } else { String::new() };
     let machine = read("/etc/machine-id");
     let text = format!("{machine}\0{}\0{}\0{name}", meta.ino(), created.as_nanos());
