@@ -18,14 +18,25 @@ const ROOM: usize = 64 * 1024;
 
 /// Opens a record that may still be written. Its end is the end of the run, or that of its writer.
 ///
-/// `pause` is called when there is nothing to read: it waits for a moment. Its error ends the reading.
+/// `pause` is called when there is nothing to read: it waits for a moment. Its error ends the reading, but for
+/// [`io::ErrorKind::WouldBlock`]: then the reader gives that error, and can be asked again.
 pub fn follow<P: FnMut() -> io::Result<()>>(path: &Path, pause: P) -> io::Result<Reader<Growing<P>>> {
     // O_NONBLOCK: a named pipe must not stop us here.
     let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
     if !file.metadata()?.is_file() {
         return Err(io::Error::other("not a regular file"));
     }
-    Ok(Reader::new(Growing { file, path: path.to_owned(), room: vec![0; ROOM], at: 0, filled: 0, pause }))
+    Ok(Reader::new(Growing {
+        file,
+        path: path.to_owned(),
+        room: vec![0; ROOM],
+        at: 0,
+        whole: 0,
+        filled: 0,
+        is_new: true,
+        is_over: false,
+        pause,
+    }))
 }
 
 /// What a file holds and will hold, up to the end of its run.
@@ -35,7 +46,14 @@ pub struct Growing<P> {
     path: PathBuf,
     room: Vec<u8>,
     at: usize,
+    /// The end of the last whole line.
+    whole: usize,
+    /// The end of what was read: a part of a line may follow.
     filled: usize,
+    /// Something was read since the end of the run was last looked for.
+    is_new: bool,
+    /// Nothing more is to come but what was written before this was seen.
+    is_over: bool,
     pause: P,
 }
 
@@ -56,28 +74,41 @@ impl<P> Growing<P> {
 
 impl<P: FnMut() -> io::Result<()>> BufRead for Growing<P> {
     fn fill_buf(&mut self) -> io::Result<&[u8]> {
-        let mut over = false;
-        while self.at >= self.filled {
-            (self.at, self.filled) = (0, self.file.read(&mut self.room)?);
-            if self.filled > 0 {
+        while self.at >= self.whole {
+            self.room.copy_within(self.whole..self.filled, 0);
+            self.filled -= self.whole;
+            (self.at, self.whole) = (0, 0);
+            let count = match self.room.get_mut(self.filled..) {
+                Some(room) => self.file.read(room)?,
+                None => 0,
+            };
+            let read = self.room.get(..self.filled + count).unwrap_or_default();
+            let line_ends = read.iter().rposition(|&byte| byte == b'\n');
+            self.filled = read.len();
+            if let Some(at) = line_ends {
+                self.whole = at + 1;
+            } else if self.filled == self.room.len() || (count == 0 && self.is_over) {
+                // More than a line has, or the end, which may be a part of a line.
+                self.whole = self.filled;
                 break;
             }
-            // What was written between the last look and the end is read once more.
-            if over {
-                return Ok(&[]);
+            if count > 0 {
+                (self.is_new, self.is_over) = (true, false);
+                continue;
             }
-            over = self.is_gone()?;
-            if !over {
+            self.is_over = self.is_gone()?;
+            if !self.is_over {
                 // The checkpoint behind the end of a run comes a moment after it.
-                over = place::has_ended(&self.path).unwrap_or(false);
+                self.is_over =
+                    std::mem::take(&mut self.is_new) && place::has_ended(&self.path).unwrap_or(false);
                 (self.pause)()?;
             }
         }
-        Ok(self.room.get(self.at..self.filled).unwrap_or_default())
+        Ok(self.room.get(self.at..self.whole).unwrap_or_default())
     }
 
     fn consume(&mut self, count: usize) {
-        self.at = self.at.saturating_add(count).min(self.filled);
+        self.at = self.at.saturating_add(count).min(self.whole);
     }
 }
 

@@ -318,7 +318,8 @@ impl fmt::Display for Damage {
 }
 
 impl<R: BufRead> Iterator for Reader<R> {
-    /// An error is one of reading the file; whatever the file says is no error.
+    /// An error is one of reading the file; whatever the file says is no error. It is the last item, but for
+    /// [`io::ErrorKind::WouldBlock`].
     type Item = io::Result<Record>;
 
     fn next(&mut self) -> Option<io::Result<Record>> {
@@ -334,7 +335,8 @@ impl<R: BufRead> Iterator for Reader<R> {
                     return None;
                 }
                 Err(error) => {
-                    self.done = true;
+                    // There may be more to read later; nothing of a line was taken yet.
+                    self.done = error.kind() != io::ErrorKind::WouldBlock;
                     return Some(Err(error));
                 }
             };

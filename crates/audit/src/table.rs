@@ -42,9 +42,7 @@ pub fn show<R: BufRead>(
     out: &mut dyn Write,
     colour: bool,
 ) -> io::Result<Totals> {
-    let table =
-        Table { out, colour, rows: Rows::default(), headed: false, gap: false, most_waiting: MAX_WAITING };
-    show_in(table, reader, filter)
+    show_in(Table { most_waiting: MAX_WAITING, ..Table::new(out, colour) }, reader, filter)
 }
 
 /// The same for a record that still grows: a row is written at its decision, and the end of its connection has a row of
@@ -55,8 +53,7 @@ pub fn show_live<R: BufRead>(
     out: &mut dyn Write,
     colour: bool,
 ) -> io::Result<Totals> {
-    let table = Table { out, colour, rows: Rows::default(), headed: false, gap: false, most_waiting: 0 };
-    show_in(table, reader, filter)
+    show_in(Table::new(out, colour), reader, filter)
 }
 
 fn show_in<R: BufRead>(mut table: Table<'_>, reader: &mut Reader<R>, filter: &Filter) -> io::Result<Totals> {
@@ -119,15 +116,95 @@ pub fn show_json<R: BufRead>(
         let record = record?;
         let decision = record.is_decision();
         totals.decisions += u64::from(decision);
-        if filter.passes(&record) {
-            totals.shown += u64::from(decision);
-            // It was read as JSON, so it is UTF-8.
-            ascii_json(out, str::from_utf8(reader.raw()).unwrap_or_default().trim())?;
-            out.write_all(b"\n")?;
-        }
+        totals.shown += u64::from(decision && filter.passes(&record));
+        show_line(reader, &record, filter, out)?;
     }
     totals.flaws = reader.flaws().len() as u64 + reader.more_flaws();
     Ok(totals)
+}
+
+/// Writes the record that a reader gave last, as it stands, if it passes the filter.
+pub fn show_line<R: BufRead>(
+    reader: &Reader<R>,
+    record: &Record,
+    filter: &Filter,
+    out: &mut dyn Write,
+) -> io::Result<()> {
+    if !filter.passes(record) {
+        return Ok(());
+    }
+    // It was read as JSON, so it is UTF-8.
+    ascii_json(out, str::from_utf8(reader.raw()).unwrap_or_default().trim())?;
+    out.write_all(b"\n")
+}
+
+/// A run among others whose records are shown together as they grow: each row begins with its name.
+#[derive(Debug, Default)]
+pub struct Strand {
+    name: String,
+    owed: HashSet<u64>,
+    tally: Tally,
+    end: Option<Box<Record>>,
+}
+
+impl Strand {
+    /// A run of this name.
+    pub fn new(name: &str) -> Strand {
+        Strand { name: printable(name).into_owned(), ..Strand::default() }
+    }
+
+    /// Writes the row of a line, if it has one and passes the filter. What ran and how it ended is shown whatever is asked for.
+    pub fn show(&mut self, record: &Record, filter: &Filter, place: &mut Shared<'_>) -> io::Result<()> {
+        self.tally.add(record);
+        let mut table = self.table(place);
+        match record.event {
+            Kind::RunStart => table.started(record)?,
+            Kind::Decision | Kind::Dns if filter.passes(record) => table.decision(record)?,
+            Kind::Close => table.close(record)?,
+            Kind::Note if filter.passes(record) => table.note(record)?,
+            _ => {}
+        }
+        let (owed, headed) = (table.rows.owed, table.headed);
+        (self.owed, place.headed) = (owed, headed);
+        if record.event == Kind::RunEnd {
+            self.end = Some(Box::new(record.clone()));
+        }
+        Ok(())
+    }
+
+    /// Writes how it ended, and what is wrong with its record, when the reader has no more.
+    pub fn finish<R: BufRead>(&mut self, reader: &Reader<R>, place: &mut Shared<'_>) -> io::Result<()> {
+        let tally = self.tally;
+        if let Some(end) = self.end.take() {
+            let mut table = self.table(place);
+            table.push(Row::remark(&end, "end", format!("{}; {tally}", short_end(&end))))?;
+            place.headed = table.headed;
+        }
+        for flaw in reader.flaws() {
+            let sign = paint("!", Some(YELLOW), place.colour);
+            writeln!(place.out, "{:<NAME$}  {sign} {flaw}", self.name)?;
+        }
+        Ok(())
+    }
+
+    fn table<'a>(&mut self, place: &'a mut Shared<'_>) -> Table<'a> {
+        let rows = Rows { owed: std::mem::take(&mut self.owed), ..Rows::default() };
+        let name = format!("{:<NAME$}  ", self.name);
+        Table { rows, headed: place.headed, name, ..Table::new(place.out, place.colour) }
+    }
+}
+
+/// Letters of the shortest name of a run.
+const NAME: usize = 10;
+
+/// The table that several runs share.
+pub struct Shared<'a> {
+    /// Where it goes.
+    pub out: &'a mut dyn Write,
+    /// With colours.
+    pub colour: bool,
+    /// Its head is written.
+    pub headed: bool,
 }
 
 /// Writes a list of runs as a table. `names` has the short names of runs by which they are found.
@@ -322,6 +399,8 @@ struct Table<'a> {
     gap: bool,
     /// Rows that wait at most.
     most_waiting: usize,
+    /// What each row begins with: the name of its run where there are several.
+    name: String,
 }
 
 /// Rows in the order of their decisions, some of which wait for the end of their connection.
@@ -352,7 +431,32 @@ struct Row {
     through: bool,
 }
 
-impl Table<'_> {
+impl<'a> Table<'a> {
+    fn new(out: &'a mut dyn Write, colour: bool) -> Table<'a> {
+        Table {
+            out,
+            colour,
+            rows: Rows::default(),
+            headed: false,
+            gap: false,
+            most_waiting: 0,
+            name: String::new(),
+        }
+    }
+
+    /// A row for what began to run, among other runs.
+    fn started(&mut self, record: &Record) -> io::Result<()> {
+        let safe = |text: &Option<String>| text.as_deref().map(|text| cell(text).into_owned());
+        let parts = [
+            ("", &record.command),
+            ("stage ", &record.stage),
+            ("by ", &record.user),
+            ("on ", &record.machine),
+        ];
+        let parts = parts.into_iter().filter_map(|(word, text)| Some(format!("{word}{}", safe(text)?)));
+        self.push(Row::remark(record, "start", parts.collect::<Vec<_>>().join(", ")))
+    }
+
     fn run_start(&mut self, record: &Record) -> io::Result<()> {
         self.flush(0)?;
         self.end_of_head()?;
@@ -489,20 +593,7 @@ impl Table<'_> {
 
     /// A row that tells of no connection.
     fn remark(&mut self, record: &Record, why: String) -> io::Result<()> {
-        let none = || "-".to_owned();
-        self.push(Row {
-            conn: None,
-            complete: true,
-            time: time(&record.ts),
-            verdict: "note".to_owned(),
-            target: none(),
-            address: none(),
-            up: none(),
-            down: none(),
-            took: none(),
-            why,
-            through: false,
-        })
+        self.push(Row::remark(record, "note", why))
     }
 
     fn push(&mut self, row: Row) -> io::Result<()> {
@@ -552,7 +643,12 @@ impl Table<'_> {
             self.end_of_head()?;
             self.headed = true;
             let head = ["TIME", "VERDICT", "TARGET", "ADDRESS", "UP", "DOWN", "TOOK", "WHY"];
-            writeln!(self.out, "{}", columns(head, head.get(1).copied().unwrap_or_default(), None, false))?;
+            let run = if self.name.is_empty() { String::new() } else { format!("{:<NAME$}  ", "RUN") };
+            writeln!(
+                self.out,
+                "{run}{}",
+                columns(head, head.get(1).copied().unwrap_or_default(), None, false)
+            )?;
         }
         let style = match row.verdict.as_str() {
             "allow" => Some(GREEN),
@@ -562,11 +658,29 @@ impl Table<'_> {
         };
         let cells =
             [row.time.as_str(), "", &row.target, &row.address, &row.up, &row.down, &row.took, &row.why];
-        writeln!(self.out, "{}", columns(cells, &row.verdict, style, self.colour))
+        writeln!(self.out, "{}{}", self.name, columns(cells, &row.verdict, style, self.colour))
     }
 }
 
 impl Row {
+    /// A row that tells of no connection.
+    fn remark(record: &Record, word: &str, why: String) -> Row {
+        let none = || "-".to_owned();
+        Row {
+            conn: None,
+            complete: true,
+            time: time(&record.ts),
+            verdict: word.to_owned(),
+            target: none(),
+            address: none(),
+            up: none(),
+            down: none(),
+            took: none(),
+            why,
+            through: false,
+        }
+    }
+
     fn fill(&mut self, close: &Record) {
         self.complete = true;
         if let Some(ip) = close.ip.filter(|_| !self.through) {

@@ -3,11 +3,15 @@
 #![expect(clippy::unwrap_used, reason = "a helper that fails is a test that fails")]
 
 use std::fs;
+use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use exeat_audit::{
-    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, RuleRef, RunEnd, RunId, RunStart,
-    SigningKey, Sink, Via, sha256_hex,
+    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Progress, RuleRef, RunEnd, RunId,
+    RunStart, SigningKey, Sink, Via, sha256_hex,
 };
 use exeat_policy::{Action, Layers, Note, Origin, PolicyBuilder, Reason, Target, Verdict};
 use serde_json::Value;
@@ -116,6 +120,11 @@ fn json(home: &Home, words: &[&str]) -> Value {
     let (_, out, said) = audit(home, words);
     assert!(!out.is_empty(), "{said}");
     serde_json::from_str(&out).unwrap()
+}
+
+/// The objects that a command prints, one a line.
+fn objects(home: &Home, words: &[&str]) -> Vec<Value> {
+    audit(home, words).1.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 /// Two runs of one stage and one of another, each with a host of its own.
@@ -309,6 +318,21 @@ fn l17_verify_ends_with_totals_and_shows_what_is_not_whole() {
     assert_eq!(exit, 1);
     assert!(out.starts_with(&format!("`{}`: NOT WHOLE\n", two.display())), "{out}");
     assert!(out.contains("\n2 whole, 1 not whole, signed by ") && !out.contains(name_of(&one)), "{out}");
+
+    // A program has the same totals, last of all.
+    let values = objects(&home, &["verify", "--all", "--format", "json"]);
+    assert_eq!((values.len(), &values[0]["standing"]), (4, &"whole".into()), "{values:?}");
+    let (totals, key) = (&values[3]["totals"], vkey.as_str());
+    assert_eq!((&totals["whole"], &totals["not_whole"]), (&2.into(), &1.into()), "{totals}");
+    assert_eq!((&totals["not_proved"], &totals["policies_not_compared"]), (&0.into(), &2.into()), "{totals}");
+    assert_eq!(
+        (&totals["signed_by"][0]["key"], &totals["signed_by"][0]["records"]),
+        (&key.into(), &2.into())
+    );
+    assert_eq!(values[3]["ledgers"], Value::Array(Vec::new()), "{values:?}");
+    let values = objects(&home, &["verify", one.to_str().unwrap(), "--format", "json"]);
+    assert_eq!((values.len(), &values[1]["totals"]["whole"]), (2, &1.into()), "{values:?}");
+    assert!(values[1].get("ledgers").is_none(), "{values:?}");
 }
 
 #[test]
@@ -351,8 +375,8 @@ fn l17_another_key_than_the_own_one_is_said() {
     let (_, out, _) = audit(&home, &["verify", "--all"]);
     let totals = format!("{} (1) (another key than audit.key)", stranger.verifying());
     assert!(out.contains(&totals), "{out}");
-    let value = json(&home, &["verify", "--format", "json", two.to_str().unwrap()]);
-    assert_eq!(value["other_key_than_own"], false);
+    let value = objects(&home, &["verify", "--format", "json", two.to_str().unwrap()]);
+    assert_eq!(value[0]["other_key_than_own"], false);
 
     fs::write(state.join("audit.pub"), "nonsense\n").unwrap();
     let (exit, _, said) = audit(&home, &["verify", two.to_str().unwrap()]);
@@ -409,6 +433,167 @@ fn l17_a_run_that_goes_on_has_one_word() {
     words("running");
     drop(log);
     words("unfinished");
+}
+
+/// A command that follows records, and what it has printed so far.
+struct Following {
+    child: std::process::Child,
+    printed: Arc<Mutex<String>>,
+}
+
+impl Following {
+    fn start(home: &Home, words: &[&str]) -> Self {
+        let mut command = home.exeat(&[&["audit", "show", "-f"], words].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let printed = Arc::new(Mutex::new(String::new()));
+        let (mut out, text) = (BufReader::new(child.stdout.take().unwrap()), Arc::clone(&printed));
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while out.read_line(&mut line).is_ok_and(|count| count > 0) {
+                text.lock().unwrap().push_str(&std::mem::take(&mut line));
+            }
+        });
+        Self { child, printed }
+    }
+
+    fn printed(&self) -> String {
+        self.printed.lock().unwrap().clone()
+    }
+
+    /// Waits for all of these words, and gives what was printed then.
+    fn until(&self, words: &[&str]) -> String {
+        let by = Instant::now() + Duration::from_secs(20);
+        while !words.iter().all(|word| self.printed().contains(word)) {
+            assert!(Instant::now() < by, "{words:?} are not in\n{}", self.printed());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.printed()
+    }
+}
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A run that goes on.
+fn going_on(home: &Home, stage: &str) -> (String, Log) {
+    let run = RunId::new();
+    let path = runs(home).join(format!("{run}.jsonl"));
+    let header = Header { run, stage: Some(stage.into()), policy_sha256: String::new(), mode: Mode::Enforce };
+    let log = Log::start_signed(Sink::create_file(&path).unwrap(), header, own_key(home)).unwrap();
+    log.write(Event::RunStart(RunStart { command: Some("make".into()), ..RunStart::default() })).unwrap();
+    // Another run's first letters are others.
+    std::thread::sleep(Duration::from_millis(2));
+    (run.to_string().chars().take(10).collect(), log)
+}
+
+fn asked(log: &Log, conn: u64, host: &str) {
+    let mut decision = Decision::new(ConnId(conn), Via::Connect, Verdict::Deny, Reason::Default);
+    decision.target = Some(Target::parse(host.as_bytes()).unwrap());
+    log.write(Event::Decision(decision)).unwrap();
+}
+
+fn ended(log: &Log) {
+    let end = RunEnd {
+        cause: Cause::Exit,
+        exit: Some(0),
+        limit: None,
+        signal: None,
+        stopped_by: None,
+        connections: 1,
+        dropped: 0,
+    };
+    log.write(Event::RunEnd(end)).unwrap();
+}
+
+#[test]
+fn l17_every_run_is_followed_and_those_that_begin_later() {
+    let home = Home::new();
+    let over = Run::new("import").reaches("old.example.com:443", 1).record(&home);
+    let (first, one) = going_on(&home, "import");
+    let (_, train) = going_on(&home, "train");
+    asked(&one, 1, "one.example.com:443");
+    asked(&train, 1, "train.example.com:443");
+    let all = Following::start(&home, &["--all"]);
+    let json = Following::start(&home, &["--stage", "import", "--format", "json"]);
+    let denied = Following::start(&home, &["--stage", "import", "--verdict", "deny"]);
+    // What begins later, and what is over before anybody can look.
+    all.until(&["one.example.com:443", "train.example.com:443"]);
+    denied.until(&["one.example.com:443"]);
+    let (second, two) = going_on(&home, "import");
+    asked(&two, 1, "two.example.com:443");
+    let short = Run::new("import").refuses("short.example.com:443").record(&home);
+    asked(&one, 2, "again.example.com:443");
+    for stage in 0..40 {
+        ended(&going_on(&home, &format!("many{stage}")).1);
+    }
+    for following in [&all, &denied] {
+        let hosts = ["one.example.com", "two.example.com", "short.example.com", "again.example.com"];
+        let out = following.until(&hosts);
+        assert!(!out.contains("old.example.com"), "it is over: {out}");
+        assert_eq!(out.matches("VERDICT").count(), 1, "{out}");
+        let begins = |host: &str, run: &str| {
+            let line = out.lines().find(|line| line.contains(host)).unwrap();
+            assert!(line.starts_with(&format!("{run}  ")), "{line}");
+        };
+        begins("one.example.com", &first);
+        begins("again.example.com", &first);
+        begins("two.example.com", &second);
+        begins("short.example.com", name_of(&short).get(..10).unwrap());
+    }
+    all.until(&["make, stage many0", "make, stage many39"]);
+    json.until(&["two.example.com", "again.example.com", "short.example.com"]);
+    ended(&two);
+    all.until(&[&format!("{second}  ")]);
+    let end = |out: &str| {
+        out.lines().any(|line| line.starts_with(&second) && line.contains("exit 0; 0 allowed, 1 denied"))
+    };
+    let by = Instant::now() + Duration::from_secs(20);
+    while !end(&all.printed()) {
+        assert!(Instant::now() < by, "{}", all.printed());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    assert!(!denied.printed().contains("train") && !json.printed().contains("train"), "{}", json.printed());
+    for line in json.printed().lines() {
+        let value: Value = serde_json::from_str(line).unwrap();
+        assert_eq!(value["stage"], "import");
+    }
+    // Every line once, and in order.
+    let out = all.printed();
+    for word in
+        ["one.example.com", "two.example.com", "short.example.com", "again.example.com", "stage many7\n"]
+    {
+        assert_eq!(out.matches(word).count(), 1, "{word}: {out}");
+    }
+    assert!(!out.contains('!'), "{out}");
+    // A reader that goes away ends it.
+    let (exit, _, said) = audit(&home, &["show", "-f", "--all", "--until", "1h"]);
+    assert!(exit == 2 && said.contains("--until has no place"), "{said}");
+    let (exit, ..) = home.run(&["audit", "show", "-f", over.to_str().unwrap(), short.to_str().unwrap()]);
+    assert_eq!(exit, 0, "records that are named are followed to their ends");
+}
+
+/// More runs than may be open at one time: the others wait, and nothing is lost.
+#[test]
+fn l17_runs_beyond_those_that_may_be_open_are_followed_later() {
+    let home = Home::new();
+    let logs: Vec<Log> = (0..260).map(|_| going_on(&home, "many").1).collect();
+    for (at, log) in logs.iter().enumerate() {
+        asked(log, 1, &format!("h{at}.example.com:443"));
+    }
+    let all = Following::start(&home, &["--all"]);
+    all.until(&["h0.example.com", "h255.example.com"]);
+    assert!(!all.printed().contains("h256.example.com"), "{}", all.printed());
+    logs[..4].iter().for_each(ended);
+    let out = all.until(&["h259.example.com"]);
+    for at in 0..260 {
+        assert_eq!(out.matches(&format!(" h{at}.example.com")).count(), 1, "{at}");
+    }
+    let open = fs::read_dir(format!("/proc/{}/fd", all.child.id())).unwrap().count();
+    assert!(open < 256 + 16, "{open} descriptors");
 }
 
 #[test]
@@ -484,7 +669,42 @@ fn l17_a_replay_says_what_it_cannot_tell() {
     let said = "cannot tell: 1 attempt without bytes on record, where the policy has a `max_upload`\n";
     assert!(exit == 125 && out.contains("0 as before") && out.contains(said), "{exit} {out}");
     let words = ["replay", "--policy", "policy.toml", "--format", "json", open.to_str().unwrap()];
-    assert_eq!(json(&home, &words)["cannot_tell"]["bytes"], 1);
+    let value = json(&home, &words);
+    assert_eq!(
+        (&value["cannot_tell"]["bytes"], &value["cannot_tell"]["bytes_up_at_least"]),
+        (&1.into(), &Value::Null)
+    );
+
+    // What a connection without an end has sent at least: once more than that may be sent, and once less.
+    let host = "one.example.com:443";
+    let killed = |up: &[u64]| {
+        let mut run = Run::new("killed").reaches(host, 100).asks(Verdict::Allow, Reason::Rule, host);
+        let target = Target::parse(host.as_bytes()).unwrap();
+        let conn = ConnId(run.events.len() as u64);
+        let line = |up: &u64| {
+            Event::Progress(Progress { conn, target: Some(target.clone()), bytes_up: *up, bytes_down: 9 })
+        };
+        run.events.extend(up.iter().map(line));
+        let run = run.reaches(host, 200).record(&home);
+        let text = fs::read_to_string(&run).unwrap();
+        let lines = text.lines().take_while(|line| !line.contains(r#""event":"run_end""#));
+        fs::write(&run, lines.map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+        run
+    };
+    let (exit, out, _) = replay(&killed(&[300, 950]));
+    let said = "1 as before, 2 now denied, 0 now allowed";
+    assert!(exit == 1 && out.contains(said) && !out.contains("attempt"), "{exit} {out}");
+    let less = killed(&[300, 600]);
+    let (exit, out, _) = replay(&less);
+    let said = "cannot tell: 1 attempt without an end on record (at least 600 B up), where the policy has a `max_upload`\n  \
+                cannot tell: 1 attempt under the same `max_upload` as these, at the same time\n";
+    assert!(exit == 125 && out.contains("1 as before, 0 now denied") && out.contains(said), "{exit} {out}");
+    let words = ["replay", "--policy", "policy.toml", "--format", "json", less.to_str().unwrap()];
+    let value = json(&home, &words);
+    assert_eq!(
+        (&value["cannot_tell"]["bytes_up_at_least"], &value["cannot_tell"]["beside"]),
+        (&600.into(), &1.into())
+    );
 }
 
 #[test]

@@ -171,7 +171,7 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "NAME", help_heading = "Filter")]
     pub(crate) exe: Vec<String>,
 
-    /// Show each line as it comes, until the run is over
+    /// Show each line as it comes, until the run is over; with --all or a flag that selects, of every run that goes on or begins
     #[arg(short, long)]
     pub(crate) follow: bool,
 
@@ -476,6 +476,8 @@ Examples:
   exeat audit show run.jsonl --host '*.example.com' --format json
   exeat audit show --last --since 2h --via direct
   exeat audit show --follow --verdict deny
+  exeat audit show -f --all
+  exeat audit show -f --stage nightly --format json
 
 Exit codes: 0 no damage found (signatures: exeat audit verify), 1 it is damaged, 2 bad input.";
 
@@ -493,8 +495,8 @@ const VERIFY_EXAMPLES: &str = "\
 Examples:
   exeat audit verify
   exeat audit verify --all
-  exeat audit verify records --key exeat-audit+1a2b3c4d+AbCd...
   exeat audit verify --all --head '1412 ab12cd34ef56ab78'
+  exeat audit verify records --key exeat-audit+1a2b3c4d+AbCd...
   exeat audit verify run.jsonl --key audit.pub --format json
 
 Exit codes: 0 whole, 1 not whole (changed, or not signed to its end), 2 bad input,

@@ -1,25 +1,283 @@
-//! `exeat audit show --follow`: a record as it grows. A signal ends it, as it ends tail(1).
+//! `exeat audit show --follow`: records as they grow. A signal ends it, as it ends tail(1).
 
+use std::collections::{HashSet, VecDeque};
+use std::fs;
 use std::io::{self, BufRead};
 use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use exeat_audit::follow::follow;
+use exeat_audit::follow::{Growing, follow};
+use exeat_audit::place::{Place, RunSummary};
 use exeat_audit::query::{Filter, Reader};
-use exeat_audit::table;
+use exeat_audit::select::Selection;
+use exeat_audit::table::{self, Shared, Strand};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-use super::{Out, Source, Stopped};
-use crate::args::audit::ShowArgs;
+use super::{Out, Source, Stopped, bad_place, place_of, select};
+use crate::args::audit::{Records, ShowArgs};
 use crate::exit::Exit;
 use crate::failure::Failure;
+use crate::machine::Machine;
 use crate::render::Paint;
 
 /// How long after it was written a line is shown at the latest.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Shows one record, to the end of its run.
+/// Records that are open at one time. Others wait until one of these is over.
+const MAX_OPEN: usize = 256;
+
+/// Lines of one record that are shown before the next one has its turn.
+const TURN: usize = 1000;
+
+/// How long a directory may change without its time of change telling: clocks of file systems tick.
+const TICK: Duration = Duration::from_secs(1);
+
+/// Whether runs are meant that have not begun yet: those that flags select from the state directory.
+pub(super) fn takes_later_runs(records: &Records) -> bool {
+    records.runs.is_empty() && !records.last && (records.all || !select::is_empty(&records.selection))
+}
+
+/// Shows every run that goes on or begins, of those that the flags select, until a signal ends that.
+pub(super) fn all(args: &ShowArgs, filter: &Filter, paint: Paint) -> Result<Exit, Failure> {
+    if args.records.selection.until.is_some() {
+        return Err(Failure::input("--follow goes on until it is ended: --until has no place there"));
+    }
+    let selection = select::selection(&args.records.selection)?;
+    let place = place_of(&Machine::here()?)?;
+    super::note_signature();
+    let mut known = Known::default();
+    let mut strands = Strands::new(args, filter, &selection, paint);
+    let going_on = |path: &PathBuf| exeat_audit::is_being_written(path).unwrap_or(false);
+    let begun: Vec<PathBuf> = known.look(&place)?.into_iter().filter(going_on).collect();
+    let plural = if begun.len() == 1 { " goes" } else { "s go" };
+    crate::stdio::line("note", &format!("{} run{plural} on; those that begin follow", begun.len()));
+    strands.waiting.extend(begun);
+    loop {
+        strands.turn(Some(&place))?;
+        strands.waiting.extend(known.look(&place)?);
+    }
+}
+
+/// Whether a file or directory has changed just now.
+fn is_fresh(path: &Path) -> bool {
+    let changed = fs::metadata(path).and_then(|meta| meta.modified());
+    changed.is_ok_and(|at| at.elapsed().is_ok_and(|age| age < TICK))
+}
+
+/// The records of a directory that were seen.
+#[derive(Default)]
+struct Known {
+    paths: HashSet<PathBuf>,
+    /// When the directory had changed last, the last time that it was read.
+    changed: Option<SystemTime>,
+}
+
+impl Known {
+    /// Those that are new, the oldest first.
+    fn look(&mut self, place: &Place) -> Result<Vec<PathBuf>, Failure> {
+        let changed = fs::metadata(place.dir()).and_then(|meta| meta.modified()).ok();
+        if changed.is_some() && changed == self.changed && !is_fresh(place.dir()) {
+            return Ok(Vec::new());
+        }
+        self.changed = changed;
+        let mut paths = place.records().map_err(bad_place)?;
+        let is_there: HashSet<&PathBuf> = paths.iter().collect();
+        self.paths.retain(|path| is_there.contains(path));
+        paths.retain(|path| self.paths.insert(path.clone()));
+        paths.reverse();
+        Ok(paths)
+    }
+}
+
+/// Records that are shown together.
+struct Strands<'a> {
+    args: &'a ShowArgs,
+    filter: &'a Filter,
+    selection: &'a Selection,
+    colour: bool,
+    headed: bool,
+    open: Vec<Open>,
+    /// Those that are not open yet.
+    waiting: VecDeque<PathBuf>,
+    /// It was said that some wait.
+    is_said: bool,
+    is_damaged: bool,
+}
+
+/// One of them.
+struct Open {
+    source: Source,
+    reader: Reader<Growing<Pause>>,
+    strand: Strand,
+    /// Its first line was read, and is of a run that is asked for.
+    is_selected: bool,
+}
+
+/// What is done where there is nothing to read.
+type Pause = fn() -> io::Result<()>;
+
+/// How far a record was read.
+enum Read {
+    /// There may be more.
+    On,
+    /// It is at its end, or it is not asked for.
+    Over,
+}
+
+impl<'a> Strands<'a> {
+    fn new(args: &'a ShowArgs, filter: &'a Filter, selection: &'a Selection, paint: Paint) -> Self {
+        Self {
+            args,
+            filter,
+            selection,
+            colour: paint.is_on(),
+            headed: false,
+            open: Vec::new(),
+            waiting: VecDeque::new(),
+            is_said: false,
+            is_damaged: false,
+        }
+    }
+
+    /// Shows what was written since, and then waits for a moment.
+    fn turn(&mut self, place: Option<&Place>) -> Result<(), Failure> {
+        while self.open.len() < MAX_OPEN
+            && let Some(path) = self.waiting.pop_front()
+        {
+            self.add(path, place);
+        }
+        if !self.waiting.is_empty() && !std::mem::replace(&mut self.is_said, true) {
+            crate::stdio::line(
+                "note",
+                &format!("{MAX_OPEN} runs are shown at one time: others wait for their end"),
+            );
+        }
+        let mut out = Out::by_line();
+        let mut is_busy = false;
+        let mut at = 0;
+        while let Some(open) = self.open.get_mut(at) {
+            let mut shared = Shared { out: &mut out, colour: self.colour, headed: self.headed };
+            let mut count = 0;
+            let read = loop {
+                if count == TURN {
+                    is_busy = true;
+                    break Ok(Read::On);
+                }
+                count += 1;
+                match open.next(self.args.format.is_json(), self.filter, self.selection, &mut shared) {
+                    Ok(None) => {}
+                    Ok(Some(read)) => break Ok(read),
+                    Err(error) => break Err(error),
+                }
+            };
+            self.headed = shared.headed;
+            match read {
+                Ok(Read::On) => at += 1,
+                Ok(Read::Over) => {
+                    self.is_damaged |= open.is_selected && super::is_damaged(&open.reader);
+                    let over = self.open.remove(at);
+                    if let Some(path) =
+                        over.source.path().filter(|path| over.reader.number() == 0 && is_fresh(path))
+                    {
+                        // It was made, and its writer did not have its lock yet.
+                        self.waiting.push_back(path.to_owned());
+                    }
+                }
+                Err(error) => return Err(failed(out, &open.source, error)),
+            }
+        }
+        out.finish(Ok(()))
+            .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
+        match is_busy {
+            true => Ok(()),
+            false => pause().map_err(Failure::Stdout),
+        }
+    }
+
+    fn add(&mut self, path: PathBuf, place: Option<&Place>) {
+        let again: Pause = || Err(io::ErrorKind::WouldBlock.into());
+        match follow(&path, again) {
+            Ok(reader) => {
+                let strand = Strand::new(&super::name_of(&path, place));
+                self.open.push(Open { source: Source::File(path), reader, strand, is_selected: false });
+            }
+            // It was pruned meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => {
+                crate::stdio::line("note", &format!("`{}` is passed over: {error}", path.display()));
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Shows one more line. `None`: there may be another one.
+    fn next(
+        &mut self,
+        json: bool,
+        filter: &Filter,
+        selection: &Selection,
+        shared: &mut Shared<'_>,
+    ) -> io::Result<Option<Read>> {
+        let record = match self.reader.next() {
+            Some(Ok(record)) => record,
+            Some(Err(error)) if error.kind() == io::ErrorKind::WouldBlock => return Ok(Some(Read::On)),
+            Some(Err(error)) => return Err(error),
+            None if !self.is_selected => return Ok(Some(Read::Over)),
+            None => {
+                match json {
+                    true => super::note_flaws(&self.source, &self.reader),
+                    false => self.strand.finish(&self.reader, shared)?,
+                }
+                return Ok(Some(Read::Over));
+            }
+        };
+        if !self.is_selected {
+            // One of which nobody can tell is shown.
+            if !selection.passes(&RunSummary::from_first_line(self.reader.raw())) {
+                return Ok(Some(Read::Over));
+            }
+            self.is_selected = true;
+        }
+        match json {
+            true => table::show_line(&self.reader, &record, filter, shared.out)?,
+            false => self.strand.show(&record, filter, shared)?,
+        }
+        Ok(None)
+    }
+}
+
+/// Why nothing more is shown.
+fn failed(out: Out, source: &Source, error: io::Error) -> Failure {
+    match out.finish::<()>(Err(error)) {
+        Err(Stopped::Reading(error)) => source.unreadable(error),
+        Err(Stopped::Writing(error)) => Failure::Stdout(error),
+        Ok(()) => Failure::input("nothing was read"),
+    }
+}
+
+/// Shows several records, to the end of the last of their runs.
+fn many(args: &ShowArgs, filter: &Filter, sources: &[&Source], paint: Paint) -> Result<Exit, Failure> {
+    let place = place_of(&Machine::here()?).ok();
+    // They were selected already.
+    let selection = Selection::default();
+    let mut strands = Strands::new(args, filter, &selection, paint);
+    for source in sources {
+        match source {
+            Source::File(path) => strands.waiting.push_back(path.clone()),
+            Source::Stdin => return Err(Failure::input("--follow takes standard input alone")),
+        }
+    }
+    while !strands.open.is_empty() || !strands.waiting.is_empty() {
+        strands.turn(place.as_ref())?;
+    }
+    super::note_signature();
+    Ok(if strands.is_damaged { Exit::No } else { Exit::Yes })
+}
+
+/// Shows records that were named, to the end of their runs.
 pub(super) fn run(
     args: &ShowArgs,
     filter: &Filter,
@@ -33,7 +291,7 @@ pub(super) fn run(
         }
         // Whoever writes to a pipe holds it open to the end.
         [source @ Source::Stdin] => show(args, filter, source, Reader::new(io::stdin().lock()), paint),
-        _ => Err(Failure::input("--follow takes one record")),
+        sources => many(args, filter, sources, paint),
     }
 }
 

@@ -20,6 +20,9 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
         exes: args.exe.clone(),
         ..filter(&args.records)
     };
+    if args.follow && super::follow::takes_later_runs(&args.records) {
+        return super::follow::all(args, &filter, paint);
+    }
     let selected = select_to_show(&args.records)?;
     let sources: Vec<&Source> = selected.sources().collect();
     if args.follow {
