@@ -116,6 +116,7 @@ fn covered_again(cx: &Cx) {
     }
     // git makes a file here, too, and removes it.
     cx.outside(["git", "config", "--unset", "no.such"]).cwd(cx.dir()).run().exits(5);
+    std::thread::sleep(Duration::from_millis(300));
     save_as(cx, ".git/config.lock", ".git/config", "[a]\n\tnew = 3\n").expect("a rename");
     std::thread::sleep(Duration::from_millis(300));
     assert!(!live.ended());
@@ -259,8 +260,19 @@ fn raced(cx: &Cx) {
     let moves_another = "[ -e .mcp.saved ] && sleep 0.02 && cp evil e && mv -f e .mcp.saved && sleep 1";
     let moves_it_away =
         "[ -e .mcp.saved ] && sleep 0.02 && mv .mcp.saved e && echo evil >.mcp.saved && sleep 1";
-    for attack in [writes, renames, links, waits, gives_its_own, makes_another, moves_another, moves_it_away]
-    {
+    // By a second name, in a directory that nobody watches, it opens the file before the rename, and writes when its maker has closed it.
+    let links_before = "[ -d zz ] || mkdir zz; [ -e .mcp.saved ] && ln .mcp.saved zz/x && { rm zz/x; sleep 0.02; echo evil; } >>zz/x";
+    for attack in [
+        writes,
+        renames,
+        links,
+        links_before,
+        waits,
+        gives_its_own,
+        makes_another,
+        moves_another,
+        moves_it_away,
+    ] {
         let script = format!("echo ready; while :; do {{ {attack}; }} 2>/dev/null; done");
         for _ in 0..3 {
             save(cx, ".mcp.json", "old\n");
@@ -311,6 +323,8 @@ fn flipped(cx: &Cx) {
          time.sleep(9)\n",
     );
     for _ in 0..3 {
+        // A stage that was ended between the two has left it.
+        let _ = fs::remove_file(cx.dir().join(".git/y"));
         let mut live = cx.sh(&[], "exec python3 flip.py").start();
         live.until_prints("ready");
         save(cx, ".git/config", "[a]\n\tb = c\n");

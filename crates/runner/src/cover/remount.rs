@@ -221,8 +221,10 @@ impl CoverList {
             None => {
                 let open = open_plain(dir)?;
                 let place = self_path(&open);
-                let events =
-                    AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CREATE | AddWatchFlags::IN_ONLYDIR;
+                let events = AddWatchFlags::IN_MOVED_TO
+                    | AddWatchFlags::IN_CREATE
+                    | AddWatchFlags::IN_CLOSE_WRITE
+                    | AddWatchFlags::IN_ONLYDIR;
                 let watches = (inotify.add_watch(&place, mask())?, renames.add_watch(&place, events)?);
                 *self.dirs.entry(dir.to_path_buf()).or_insert(watches)
             }

@@ -19,7 +19,7 @@ use crate::spec::Identity;
 /// A file whose name is kept read-only in the sandbox: when another file was renamed over it, that one is mounted there.
 #[derive(Debug)]
 pub struct Kept {
-    /// The watch on its directory, for `IN_MOVED_TO` (inotify(7)). The file has one as well, for `IN_ATTRIB`.
+    /// The watch on its directory, for `IN_MOVED_TO`, `IN_CREATE` and `IN_CLOSE_WRITE` (inotify(7)). The file has one as well, for `IN_ATTRIB`.
     pub watch: i32,
     /// Its name there.
     pub name: CString,
@@ -333,17 +333,23 @@ struct NewFiles {
 #[derive(Default, Clone, Copy)]
 struct NewFile {
     watch: i32,
-    /// Somebody has opened it since it was watched, written to it, and closed it.
+    /// The watch on its directory, and the hash of its name there.
+    dir: i32,
+    name: u64,
+    /// Somebody has opened it since it was watched, and written to it.
     is_opened: bool,
     is_written: bool,
+    /// It was closed by its name, also before it was watched.
     is_closed: bool,
+    /// Its directory has told of that, and the next event is its own, if it was watched by then.
+    is_awaited: bool,
     is_renamed: bool,
     is_touched: bool,
 }
 
 impl NewFiles {
-    /// Watches a file that was made beside a kept one.
-    fn watch(&mut self, events: RawFd, beside: &CStr, name: &CStr) {
+    /// Watches a file that was made beside a kept one, in a directory that has a watch.
+    fn watch(&mut self, events: RawFd, dir_watch: i32, beside: &CStr, name: &CStr) {
         let mut path = [0_u8; PATH];
         let dir = beside.to_bytes();
         let dir =
@@ -370,9 +376,21 @@ impl NewFiles {
                 // SAFETY: takes numbers.
                 unsafe { libc::inotify_rm_watch(events, place.watch) };
             }
-            *place = NewFile { watch, is_touched: !is_new, ..NewFile::default() };
+            let (dir, name) = (dir_watch, hash(name));
+            *place = NewFile { watch, dir, name, is_touched: !is_new, ..NewFile::default() };
         }
         self.next = next + 1;
+    }
+
+    /// Notes that a file was closed by a name in a directory, which has written to it.
+    fn note_close(&mut self, dir: i32, name: &CStr) {
+        let name = hash(name);
+        for file in
+            self.files.iter_mut().filter(|file| file.watch > 0 && (file.dir, file.name) == (dir, name))
+        {
+            file.is_touched |= file.is_closed;
+            (file.is_closed, file.is_awaited) = (true, true);
+        }
     }
 
     fn note(&mut self, watch: i32, mask: u32) {
@@ -387,11 +405,12 @@ impl NewFiles {
             // alone.
             let has = |flag: u32| mask & flag != 0;
             file.is_touched |= has(libc::IN_OPEN) && (file.is_opened || file.is_written);
-            file.is_touched |= has(libc::IN_MODIFY | libc::IN_CLOSE_WRITE) && file.is_closed;
+            file.is_touched |= has(libc::IN_MODIFY) && file.is_closed;
+            file.is_touched |= has(libc::IN_CLOSE_WRITE) && !file.is_awaited;
             file.is_opened |= has(libc::IN_OPEN);
             file.is_written |= has(libc::IN_MODIFY);
-            file.is_closed |= has(libc::IN_CLOSE_WRITE);
         }
+        file.is_awaited = false;
         if mask & libc::IN_IGNORED != 0 {
             *file = NewFile::default();
         }
@@ -401,6 +420,14 @@ impl NewFiles {
     fn is_untouched(&self, watch: i32) -> bool {
         self.files.iter().any(|file| file.watch == watch && watch > 0 && file.is_renamed && !file.is_touched)
     }
+}
+
+/// Of two names with the same hash each counts for the other, which is no gain to whoever makes them.
+fn hash(name: &CStr) -> u64 {
+    // FNV-1a.
+    name.to_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Whether a file was made just now and has one name. Where the file system keeps no time of creation it may be older.
@@ -442,7 +469,10 @@ fn note_renames(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
             if mask & libc::IN_CREATE != 0
                 && let Some(place) = kept.iter().find(|it| it.watch == watch).and_then(|it| it.places.first())
             {
-                new.watch(events, place, name);
+                new.watch(events, watch, place, name);
+            }
+            if mask & libc::IN_CLOSE_WRITE != 0 && !name.is_empty() {
+                new.note_close(watch, name);
             }
             for file in kept.iter_mut() {
                 if is_lost {
