@@ -104,13 +104,13 @@ impl fmt::Display for By {
 }
 
 /// The limits of one run on this machine.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Held {
     pub(crate) limits: Limits,
     /// The kernel counts no processes of its own root's against RLIMIT_NPROC, so they are counted from here.
     root: bool,
-    /// The kernel bounds the memory of a control group.
-    has_group: bool,
+    /// Where a control group can be made whose memory the kernel bounds.
+    delegated: Option<PathBuf>,
 }
 
 impl Held {
@@ -129,9 +129,7 @@ impl Held {
         check_audit_size(&limits)?;
         match limits.memory.filter(|size| *size < LEAST_MEMORY) {
             Some(size) => Err(Error::MemoryTooSmall(size)),
-            None => {
-                Ok(Self { limits, root, has_group: limits.memory.is_some() && group::delegated().is_some() })
-            }
+            None => Ok(Self { limits, root, delegated: limits.memory.and_then(|_| group::delegated()) }),
         }
     }
 
@@ -142,7 +140,7 @@ impl Held {
             let by = match key {
                 "cpu_time" | "open_files" | "file_size" => By::Rlimit,
                 "tmpfs_size" => By::Mount,
-                "memory" if self.has_group => By::Group,
+                "memory" if self.delegated.is_some() => By::Group,
                 "memory" => By::Watch,
                 "pids" => pids,
                 "connections" | "connections_per_host" | "audit_size" => By::Proxy,
@@ -212,9 +210,8 @@ impl Held {
         stop: Sender<Stop>,
     ) -> Result<Option<Watch>, exeat_sandbox::Error> {
         let Limits { memory, pids, .. } = self.limits;
-        let group = memory.filter(|_| self.has_group).map(|limit| {
-            let made = group::delegated().ok_or_else(|| io::ErrorKind::NotFound.into());
-            let made = made.and_then(|above| MemoryGroup::make(&above, &run.to_string(), limit));
+        let group = memory.zip(self.delegated.as_deref()).map(|(limit, above)| {
+            let made = MemoryGroup::make(above, &run.to_string(), limit);
             let entered = made.and_then(|group| Ok((offer.enter(&group.processes()?)?, group)));
             entered.map(|((), group)| (group, limit, stop.clone()))
         });

@@ -1043,7 +1043,7 @@ impl Run<'_> {
         let mut go = self.go(terminal.as_ref())?;
         let wanted = Wanted::of(self.plan);
         let without_gateway = self.variables(&self.plan.without_gateway);
-        let (limits, run) = (self.plan.limits, self.run);
+        let (limits, run) = (self.plan.limits.clone(), self.run);
         let mounts = self.plan.mounts.clone();
         let masked = self.plan.masked.clone();
         let stubs = self.stubs.to_vec();

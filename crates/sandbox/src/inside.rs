@@ -4,7 +4,6 @@
 //! namespace and no others, in the order of their numbers, so that a process which forks and ends all the time is met at one
 //! of its numbers.
 
-use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,8 +29,6 @@ pub struct Inside {
     proc: OwnedFd,
     /// The sandbox's file systems in memory.
     tmpfs: Vec<OwnedFd>,
-    /// What `/proc/PID/ns/pid` of its processes says.
-    namespace: PathBuf,
     /// Its pid namespace.
     pids: OwnedFd,
     /// Its pid 1, as the host sees it, for as long as there is any other process in it.
@@ -73,10 +70,8 @@ impl Inside {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "the sandbox's /proc is something else"));
         }
         let tmpfs = tmpfs.iter().map(|path| open(path)).collect::<io::Result<Vec<_>>>()?;
-        let pids = format!("/proc/{init}/ns/pid");
-        let namespace = fs::read_link(&pids)?;
-        let pids = File::open(pids)?.into();
-        Ok(Self { proc, tmpfs, namespace, pids, init })
+        let pids = File::open(format!("/proc/{init}/ns/pid"))?.into();
+        Ok(Self { proc, tmpfs, pids, init })
     }
 
     /// What is in use now. What forked processes share is counted once for each: see [`Inside::memory`].
@@ -128,7 +123,6 @@ impl Inside {
     /// # Errors
     /// As [`Inside::usage`].
     pub fn memory(&self, usage: &Usage, files: u64, by: Instant) -> io::Result<u64> {
-        let mut hosts = None;
         let (mut anonymous, mut shared) = (0_u64, 0_u64);
         for process in &usage.processes {
             let counted = process.anonymous.saturating_add(process.shared);
@@ -137,11 +131,9 @@ impl Inside {
             }
             // Between vfork(2) and execve(2) a child runs in its parent's memory.
             let twin = usage.processes.iter().find(|other| other.may_lend_to(process));
-            let lent = twin.is_some_and(|parent| {
-                let hosts: &HashMap<i32, i32> = hosts.get_or_insert_with(|| self.host_pids());
-                let pair = hosts.get(&parent.pid).zip(hosts.get(&process.pid));
-                pair.is_some_and(|(parent, child)| sys::share_memory(*parent, *child))
-            });
+            let on_host = |process: &Process| self.on_host(process.pid, || by <= Instant::now());
+            let pair = twin.and_then(|parent| on_host(parent).zip(on_host(process)));
+            let lent = pair.is_some_and(|(parent, child)| sys::share_memory(parent, child));
             if lent {
                 continue;
             }
@@ -216,19 +208,6 @@ impl Inside {
                 _ => Err(error),
             },
         }
-    }
-
-    /// The numbers on the host of the sandbox's processes, by their numbers inside.
-    fn host_pids(&self) -> HashMap<i32, i32> {
-        let Ok(entries) = fs::read_dir("/proc") else { return HashMap::new() };
-        let host = |entry: fs::DirEntry| -> Option<(i32, i32)> {
-            let pid = entry.file_name().to_str()?.parse().ok()?;
-            let ours = fs::read_link(entry.path().join("ns/pid")).ok()? == self.namespace;
-            let status = ours.then(|| fs::read_to_string(entry.path().join("status")).ok())??;
-            let inside = line(&status, "NSpid:")?.split_whitespace().last()?.parse().ok()?;
-            Some((inside, pid))
-        };
-        entries.flatten().filter_map(host).collect()
     }
 }
 
@@ -328,13 +307,8 @@ mod tests {
     fn descent_leads_to_the_number_that_the_kernel_gives() {
         // This machine as if it were a sandbox.
         let open = |path: &str| OwnedFd::from(File::open(path).unwrap());
-        let inside = Inside {
-            proc: open("/proc"),
-            tmpfs: Vec::new(),
-            namespace: PathBuf::new(),
-            pids: open("/proc/self/ns/pid"),
-            init: 1,
-        };
+        let inside =
+            Inside { proc: open("/proc"), tmpfs: Vec::new(), pids: open("/proc/self/ns/pid"), init: 1 };
         let mut shell = std::process::Command::new("sh");
         let shell = shell.args(["-c", "sleep 20 & read x; kill $!"]);
         let mut shell = shell.stdin(std::process::Stdio::piped()).spawn().unwrap();

@@ -47,7 +47,6 @@ struct Entry {
     check: u64,
     directory: Option<FileId>,
     /// The tree was not found when the run was to be settled: that was told.
-    #[serde(default)]
     waits: bool,
 }
 

@@ -53,8 +53,7 @@ pub(super) const MOVED: usize = 1 << 16;
 pub(super) struct Contents {
     /// Links with what they say.
     links: HashSet<u64>,
-    /// Directories of unfinished operations, each with the versions of all files in it. The journal of an older version has none.
-    #[serde(default)]
+    /// Directories of unfinished operations, each with the versions of all files in it.
     operations: HashSet<u64>,
     /// Directories that were not read to their end: what was in them, and further down, is not known.
     unread: HashSet<u64>,
