@@ -15,6 +15,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l11_a_cache_of_one_run_ends_with_it", cache_of_run);
     list.users("escape::l10_two_runs_end_with_their_own_codes", two_runs);
     list.users("escape::l10_runs_make_the_same_names_at_the_same_time", same_names);
+    list.users("escape::l10_one_of_several_runs_puts_the_last_file_back", one_puts_back);
     list.users("escape::l10_six_runs_end_with_their_own_codes", six_runs);
 }
 
@@ -157,18 +158,51 @@ fn two_runs(cx: &Cx) {
     assert!(!cx.dir().join(".envrc").exists());
 }
 
-/// Each has the names taken from the host's sight, and takes none of the empty directories that the others put there.
+/// Each has the names taken from the host's sight, and takes none of the empty directories that the others put there. What they made the
+/// host obeys neither meanwhile nor afterwards.
 fn same_names(cx: &Cx) {
-    for _ in 0..3 {
-        let script = "for it in .vscode .claude .git; do mkdir -p $it; echo x >$it/$$ || true; done; sleep 0.2; exit 7";
-        let runs: Vec<_> = (0..4).map(|_| cx.sh(&[], script).start()).collect();
+    for round in 0..3 {
+        let script = "for it in .vscode .claude .git/hooks; do mkdir -p $it; echo x >$it/$$; done; \
+                      echo evil >.git/config; echo ready; read -r go; exit 7";
+        let mut runs: Vec<_> = (0..3).map(|_| cx.sh(&[], script).stdin_open().start()).collect();
+        for run in &mut runs {
+            run.until_prints("ready");
+        }
+        let nothing =
+            |name: &str| fs::read_dir(cx.dir().join(name)).map_or(true, |mut dir| dir.next().is_none());
+        e2e::wait_for(Duration::from_secs(2), "the host to see nothing of it", || {
+            [".vscode", ".claude", ".git"].iter().all(|name| nothing(name)).then_some(())
+        });
         for run in runs {
             run.wait().exits(7);
         }
-        for name in [".vscode", ".claude"] {
-            assert!(!cx.dir().join(name).exists(), "{name}");
+        for name in [".vscode", ".claude", ".git/hooks", ".git/config"] {
+            assert!(!cx.dir().join(name).exists(), "{name}, round {round}");
         }
+        let _ = fs::remove_dir_all(cx.dir().join(".git"));
     }
+}
+
+/// The host puts a file in the place of a protected one, and nobody can tell whose it is. One run puts the last one back, and the
+/// others take that as it is.
+fn one_puts_back(cx: &Cx) {
+    cx.write(".mcp.json", "old");
+    fs::create_dir(cx.dir().join("other")).expect("a directory");
+    let script = "echo ready; read -r go; echo evil >>.mcp.json; exit 7";
+    let mut runs: Vec<_> = (0..3).map(|_| cx.sh(&[], script).stdin_open().start()).collect();
+    for run in &mut runs {
+        run.until_prints("ready");
+    }
+    let new = cx.dir().join("other/new");
+    fs::write(&new, "doubtful").expect("a file");
+    cx.bench().give(&new, cx.is_root());
+    fs::rename(&new, cx.dir().join(".mcp.json")).expect("a rename");
+    std::thread::sleep(Duration::from_millis(500));
+    for run in runs {
+        run.wait().exits(7).says(".mcp.json` was replaced on the host");
+    }
+    assert_eq!(fs::read_to_string(cx.dir().join(".mcp.json")).expect("a file"), "old");
+    assert_eq!(fs::read_to_string(cx.aside(".mcp.json")).expect("a file"), "doubtful");
 }
 
 /// Each makes names of its own and meets those of the others, and they end in another order.

@@ -1148,7 +1148,49 @@ mod tests {
             }
             end.store(true, std::sync::atomic::Ordering::Relaxed);
         });
+        for at in [place.tree(".kiro"), place.aside(".kiro")] {
+            let _ = fs::set_permissions(at, std::os::unix::fs::PermissionsExt::from_mode(0o700));
+        }
         assert!(fs::read_dir(place.tree(".kiro")).map_or(true, |mut entries| entries.next().is_none()));
+    }
+
+    /// The stage makes one like another run's, fills it, and takes the right to list it as often as it is set: that ends the stage.
+    #[test]
+    fn l07_nothing_stays_in_an_empty_directory_that_is_closed_again_and_again() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        if geteuid().is_root() {
+            return;
+        }
+        for _ in 0..10 {
+            let mut place = Place::new("refilled", |_| ());
+            let mode = |bits| std::os::unix::fs::PermissionsExt::from_mode(bits);
+            fs::create_dir(place.tree(".git")).unwrap();
+            fs::set_permissions(place.tree(".git"), mode(PLACEHOLDER.bits())).unwrap();
+            assert!(place.settle().is_empty());
+            let (dir, end) = (fs::File::open(place.tree(".git")).unwrap(), AtomicBool::new(false));
+            let mut stays = false;
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        while !end.load(Ordering::Relaxed) {
+                            let _ = dir.set_permissions(mode(0o300));
+                        }
+                    });
+                }
+                let filled = place.tree(".git/HEAD");
+                while !stays {
+                    place.write("HEAD");
+                    let is_ended = fs::rename(place.tree("HEAD"), &filled).is_err();
+                    if is_ended || place.settle_with(|_, _| ()).is_err() {
+                        break;
+                    }
+                    stays = fs::symlink_metadata(&filled).is_ok();
+                }
+                end.store(true, Ordering::Relaxed);
+            });
+            dir.set_permissions(mode(0o700)).unwrap();
+            assert!(!stays);
+        }
     }
 
     #[test]
