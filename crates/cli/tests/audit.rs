@@ -523,6 +523,7 @@ fn l17_every_run_is_followed_and_those_that_begin_later() {
     // What begins later, and what is over before anybody can look.
     all.until(&["one.example.com:443", "train.example.com:443"]);
     denied.until(&["one.example.com:443"]);
+    json.until(&["one.example.com"]);
     let (second, two) = going_on(&home, "import");
     asked(&two, 1, "two.example.com:443");
     let short = Run::new("import").refuses("short.example.com:443").record(&home);
