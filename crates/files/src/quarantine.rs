@@ -29,6 +29,7 @@ mod arrivals;
 mod journal;
 mod kept;
 mod leftovers;
+mod links;
 mod repository;
 mod store;
 

@@ -15,7 +15,9 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l06_removes_what_kill_9_left_behind", left_behind);
     list.users("escape::l06_a_file_that_the_host_replaced_gets_no_second_name", second_name);
     list.matrix("escape::l07_the_host_runs_nothing_of_a_repository_that_the_stage_makes", new_repository);
+    list.users("escape::l06_a_crowd_of_new_files_makes_no_covered_file_doubtful", crowd);
     list.users("escape::l07_names_are_taken_from_the_host_within_20_ms", window);
+    list.users("escape::l07_the_host_writes_through_no_link_in_a_repository", links);
     list.users("escape::l07_what_makes_a_repository_works_in_a_stage", makers);
     list.users("escape::l07_a_stage_that_goes_on_making_names_is_ended", stubborn);
     list.users("escape::l07_what_an_earlier_stage_closed_keeps_nothing_from_being_watched", closed);
@@ -31,6 +33,52 @@ const NAMES: [&str; 4] = [
     ".git/modules/sub/commondir",
     ".git/modules/sub/config.worktree",
 ];
+
+/// What is known of new files is bounded, and the bound is nothing that a harmless stage pays for.
+fn crowd(cx: &Cx) {
+    git(cx, cx.dir(), "init -q .");
+    fs::write(cx.dir().join(".mcp.json"), "{}").expect("a file that is covered");
+    for remove in [":", "rm f$i"] {
+        let script = format!(
+            "i=0; while [ $i -lt 4200 ]; do i=$((i+1)); : >f$i; {remove}; done; echo ready; read -r go; exit 6"
+        );
+        let mut live = cx.sh(&[], &script).stdin_open().start();
+        live.until_prints("ready");
+        git(cx, cx.dir(), "config user.name x");
+        live.wait().exits(6);
+    }
+}
+
+/// What git on the host writes would go into a file of the user's, or into the configuration that the stage cannot write.
+fn links(cx: &Cx) {
+    repository(cx);
+    let outside = cx.home().join("outside");
+    fs::write(&outside, "before").expect("a file of the user's");
+    let config = fs::read(cx.dir().join(".git/config")).expect("the configuration");
+    let made = [
+        ".git/COMMIT_EDITMSG",
+        ".git/logs/refs/heads/new/x",
+        ".git/FETCH_HEAD",
+        ".git/modules/sub/COMMIT_EDITMSG",
+    ];
+    let script = format!(
+        "mkdir -p .git/logs/refs/heads/new; rm -f {names}; ln -s {0} .git/COMMIT_EDITMSG; ln -s {0} .git/logs/refs/heads/new/x
+         ln -s config .git/FETCH_HEAD; ln -s {0} .git/modules/sub/COMMIT_EDITMSG; echo ready; read -r go; exit 5",
+        outside.display(),
+        names = made.join(" "),
+    );
+    let mut live = cx.sh(&[], &script).stdin_open().start();
+    live.until_prints("ready");
+    wait_for(Duration::from_secs(2), "the links to be taken away", || {
+        made.iter().all(|name| fs::symlink_metadata(cx.dir().join(name)).is_err()).then_some(())
+    });
+    git(cx, cx.dir(), "commit -q --allow-empty --amend -m evil");
+    git(cx, cx.dir(), "branch new/x");
+    git(cx, cx.dir(), "fetch -q . HEAD");
+    live.wait().exits(5).says(".git/COMMIT_EDITMSG` was moved to");
+    assert_eq!(fs::read(&outside).expect("the file"), b"before");
+    assert_eq!(fs::read(cx.dir().join(".git/config")).expect("the configuration"), config);
+}
 
 fn git(cx: &Cx, dir: &Path, words: &str) {
     let options = "-c user.name=a -c user.email=a@b -c protocol.file.allow=always";

@@ -22,6 +22,7 @@ use nix::sys::inotify::{AddWatchFlags, Inotify, InotifyEvent, WatchDescriptor};
 use nix::sys::stat::{FileStat, Mode, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
+use super::links::NewLinks;
 use super::store::beside;
 use super::{FileId, Found, Watch, entries, id_of, is_repository, kind, let_in, open_above, open_at};
 use crate::protected::{Obeyed, REPOSITORIES};
@@ -52,6 +53,7 @@ pub struct Arrivals {
     /// Directories and names, as trees: each tree's top comes before what is in it.
     nodes: Vec<Node>,
     dirs: HashMap<WatchDescriptor, Watched>,
+    links: NewLinks,
     is_due: bool,
     /// How much was taken.
     taken: usize,
@@ -105,8 +107,9 @@ impl Arrivals {
     pub fn new(watches: Arc<[Watch]>, inotify: &Inotify) -> io::Result<Self> {
         let began = Instant::now();
         let (nodes, dirs, first_look) = (Vec::new(), HashMap::new(), Duration::ZERO);
+        let links = NewLinks::new(&watches, inotify)?;
         let mut arrivals =
-            Self { watches: Arc::clone(&watches), nodes, dirs, is_due: false, taken: 0, first_look };
+            Self { watches: Arc::clone(&watches), nodes, dirs, links, is_due: false, taken: 0, first_look };
         for (number, watch) in watches.iter().enumerate() {
             arrivals.add_tree(number, watch);
         }
@@ -188,6 +191,7 @@ impl Arrivals {
 
     /// Notes what has happened in a directory.
     pub fn note(&mut self, event: &InotifyEvent) {
+        self.links.note(event, &self.watches);
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             self.is_due = true;
         }
@@ -225,7 +229,7 @@ impl Arrivals {
     /// Whether something may have come.
     #[must_use]
     pub fn is_due(&self) -> bool {
-        self.is_due
+        self.is_due || self.links.is_due()
     }
 
     /// Takes what has come from the host's sight. Where `mount` fails the stage's directory is moved away from under it. `in_sight` is
@@ -240,6 +244,15 @@ impl Arrivals {
         in_sight: &dyn Fn(bool),
         found: &mut Vec<Found>,
     ) -> io::Result<()> {
+        if self.links.is_due() {
+            in_sight(true);
+            let mut taken = Vec::new();
+            let settled = self.links.settle(&self.watches, inotify, &mut taken);
+            in_sight(false);
+            // To make the quarantine may take long on a busy disk.
+            found.extend(taken.into_iter().filter_map(|link| link.store(&self.watches)));
+            settled?;
+        }
         // What lies deeper is seen when the directories above it are watched.
         while self.is_due {
             self.is_due = false;
@@ -706,7 +719,7 @@ fn rename(from: BorrowedFd<'_>, name: &OsStr, to: BorrowedFd<'_>, new: &OsStr) -
     let_in(from, || let_in(to, || super::store::rename_into(from, name, to, new)))
 }
 
-fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
+pub(super) fn add_watch(inotify: &Inotify, dir: impl AsFd) -> nix::Result<WatchDescriptor> {
     let mask =
         AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_ONLYDIR | IN_MASK_ADD;
     inotify.add_watch(format!("/proc/self/fd/{}", dir.as_fd().as_raw_fd()).as_str(), mask)
@@ -867,6 +880,51 @@ mod tests {
         place.write(".npmrc");
         assert!(place.settle().is_empty() && place.tree(".npmrc").exists());
         assert_eq!(place.finish(), [place.tree(".npmrc")]);
+    }
+
+    /// git on the host would write through it.
+    #[test]
+    fn l07_a_new_link_in_a_repository_is_moved_at_once() {
+        let mut place = Place::new("links", |tree| {
+            for dir in ["logs/refs", "refs/heads", "objects/info", "other"] {
+                fs::create_dir_all(tree.join(".git").join(dir)).unwrap();
+            }
+            fs::write(tree.join(".git/HEAD"), "ref: refs/heads/main").unwrap();
+            symlink("x", tree.join(".git/mine")).unwrap();
+        });
+        let link = |place: &Place, name: &str| symlink("x", place.tree(name)).unwrap();
+        for name in [".git/COMMIT_EDITMSG", ".git/logs/refs/x", ".git/objects/info/commit-graph"] {
+            link(&place, name);
+            assert_eq!(place.settle(), [name]);
+            assert!(fs::symlink_metadata(place.tree(name)).is_err());
+            assert!(fs::symlink_metadata(place.aside(name)).unwrap().is_symlink());
+        }
+        // One that was there, a file, and one where git writes nothing.
+        fs::rename(place.tree(".git/mine"), place.tree(".git/moved")).unwrap();
+        fs::rename(place.tree(".git/moved"), place.tree(".git/mine")).unwrap();
+        fs::write(place.tree(".git/index"), "x").unwrap();
+        link(&place, ".git/other/x");
+        assert!(place.settle().is_empty());
+        // In directories that are new, or were moved away and back.
+        fs::create_dir_all(place.tree(".git/refs/heads/a/b")).unwrap();
+        link(&place, ".git/refs/heads/a/b/x");
+        fs::create_dir_all(place.tree("made/rebase-merge")).unwrap();
+        link(&place, "made/rebase-merge/x");
+        fs::rename(place.tree("made/rebase-merge"), place.tree(".git/rebase-merge")).unwrap();
+        fs::rename(place.tree(".git/logs"), place.tree("away")).unwrap();
+        link(&place, "away/refs/y");
+        fs::rename(place.tree("away"), place.tree(".git/logs")).unwrap();
+        let mut moved = place.settle();
+        moved.sort();
+        assert_eq!(moved, [".git/logs/refs/y", ".git/rebase-merge/x", ".git/refs/heads/a/b/x"]);
+        link(&place, ".git/refs/heads/a/b/z");
+        assert_eq!(place.settle(), [".git/refs/heads/a/b/z"]);
+        // Who goes on with it is ended.
+        let ended = (0..40).any(|n| {
+            link(&place, &format!(".git/{n}"));
+            place.settle_with(|_, _| ()).is_err()
+        });
+        assert!(ended);
     }
 
     #[test]

@@ -57,6 +57,9 @@ pub(super) struct Contents {
     operations: HashSet<u64>,
     /// Directories that were not read to their end: what was in them, and further down, is not known.
     unread: HashSet<u64>,
+    /// The directories, by their paths below the tree. A killed run has nobody who watches them.
+    #[serde(skip)]
+    directories: Vec<PathBuf>,
 }
 
 /// A link that was found.
@@ -197,7 +200,7 @@ impl Search<'_> {
 }
 
 /// Whether a directory in a directory of a repository is searched.
-fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
+pub(super) fn is_searched(repository: &Path, at: &Path, name: &OsStr) -> bool {
     if at == repository {
         SEARCHED.iter().any(|known| name == *known)
     } else {
@@ -228,7 +231,7 @@ fn version(stat: &FileStat) -> (u64, u64, i64, i64) {
 }
 
 /// The way in which git once wrote that a branch is checked out.
-fn is_old_head(name: &OsStr, target: &Path) -> bool {
+pub(super) fn is_old_head(name: &OsStr, target: &Path) -> bool {
     name == "HEAD"
         && target.starts_with("refs")
         && target.components().all(|part| matches!(part, Component::Normal(_)))
@@ -243,7 +246,8 @@ impl Contents {
     fn within(room: Room, tree: &File, repository: &Path, keys: Keys) -> Self {
         let mut found = Self::default();
         let search = Search { tree, keys, opens: true, room };
-        let unread = search.each(repository, |_, _, listed| {
+        let unread = search.each(repository, |at, _, listed| {
+            found.directories.push(at.to_path_buf());
             found.links.extend(listed.links.iter().map(|link| link.mark));
             found.operations.extend(listed.operation);
         });
@@ -251,8 +255,18 @@ impl Contents {
         found
     }
 
+    /// Lists the directories that were looked into.
+    pub(super) fn directories(&self) -> &[PathBuf] {
+        &self.directories
+    }
+
+    /// Whether a link was there, and said this.
+    pub(super) fn has_link(&self, path: &Path, target: &OsString, keys: Keys) -> bool {
+        self.links.contains(&keys.hash_one((path.as_os_str(), target)))
+    }
+
     /// Whether all that was in a directory is known.
-    fn knows(&self, at: &Path, keys: Keys) -> bool {
+    pub(super) fn knows(&self, at: &Path, keys: Keys) -> bool {
         self.unread.is_empty()
             || !at.ancestors().any(|above| self.unread.contains(&keys.hash_one(above.as_os_str())))
     }

@@ -72,8 +72,8 @@ pub(super) struct Remounts {
     freed: HashMap<Name, Instant>,
     /// A file that is being renamed: the cookie of the rename, what had happened to the file, and its name.
     moving: Option<(u32, Uses, Name)>,
-    /// The kernel, or this process, has dropped events.
-    has_gaps: bool,
+    /// When the kernel, or this process, has last dropped events.
+    dropped: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -304,7 +304,7 @@ impl Remounts {
             new_files: HashMap::new(),
             freed: HashMap::new(),
             moving: None,
-            has_gaps: false,
+            dropped: None,
         })
     }
 
@@ -639,7 +639,7 @@ impl Remounts {
         }
         let is_the_last = self.status(number)? == status;
         self.read_events()?;
-        let has_gaps = self.has_gaps;
+        let has_gaps = self.dropped.is_some_and(|at| at.elapsed() <= REMEMBERED);
         let cover = self.covered(key)?;
         match (cover.state, lease) {
             (State::New | State::Replaced, _) if !is_the_last => {
@@ -683,15 +683,27 @@ impl Remounts {
                 Err(errno) => return Err(errno.into()),
             }
         }
-        self.has_gaps = true;
+        self.forget();
         Ok(())
+    }
+
+    /// Forgets what is known of new files: events of theirs are missing. Names that were free before are remembered no longer than that.
+    fn forget(&mut self) {
+        self.dropped = Some(Instant::now());
+        self.new_files.clear();
+    }
+
+    /// Whether something is covered in a directory.
+    fn has_covers(&self, dir: WatchDescriptor) -> bool {
+        let first = self.covers.range((dir, OsString::new())..).next();
+        first.is_some_and(|((first, _), _)| *first == dir)
     }
 
     fn note(&mut self, event: InotifyEvent) {
         self.arrivals.note(&event);
         let has = |flags: AddWatchFlags| event.mask.intersects(flags);
         if has(AddWatchFlags::IN_Q_OVERFLOW) {
-            self.has_gaps = true;
+            self.forget();
         }
         let Some(name) = event.name else { return };
         let key = (event.wd, name);
@@ -710,17 +722,23 @@ impl Remounts {
             cover.note(event.mask, replaced);
             return;
         }
+        // In the others it is watched only what appears, and not what becomes of it.
+        if !self.has_covers(key.0) {
+            return;
+        }
         if has(AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO) {
-            if self.new_files.len() >= NEW_FILES {
-                self.new_files.clear();
-                self.has_gaps = true;
+            if self.new_files.len() >= NEW_FILES
+                && let Some(one) = self.new_files.keys().next().cloned()
+            {
+                // What is not known replaces nothing without doubt.
+                self.new_files.remove(&one);
             }
             let was_free = self.freed.get(&key).is_none_or(|since| since.elapsed() > REMEMBERED);
             let is_made = has(AddWatchFlags::IN_CREATE) && was_free && !self.new_files.contains_key(&key);
             self.moving = None;
             self.new_files.insert(key, if is_made { Uses::default() } else { Uses::SHARED });
         } else if has(AddWatchFlags::IN_DELETE) {
-            if self.new_files.remove(&key).is_some_and(|uses| !uses.is_given_up()) {
+            if self.new_files.remove(&key).is_none_or(|uses| !uses.is_given_up()) {
                 self.free(key);
             }
         } else if has(AddWatchFlags::IN_MOVED_FROM) {
@@ -737,11 +755,12 @@ impl Remounts {
     fn free(&mut self, key: Name) {
         if self.freed.len() >= NEW_FILES {
             self.freed.retain(|_, since| since.elapsed() <= REMEMBERED);
-            // A stage makes and removes files as it likes. Without what is forgotten here nothing may replace a covered file.
-            self.has_gaps |= self.freed.len() >= NEW_FILES;
         }
         if self.freed.len() < NEW_FILES {
             self.freed.insert(key, Instant::now());
+        } else {
+            // A stage makes and removes files as it likes. Without what is forgotten here nothing may replace a covered file.
+            self.forget();
         }
     }
 }
