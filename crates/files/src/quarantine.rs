@@ -26,6 +26,7 @@ use crate::names::{open_plain, rename_new};
 use crate::protected::{Obeyed, matches_pattern};
 
 mod arrivals;
+mod held;
 mod journal;
 mod kept;
 mod leftovers;
@@ -93,6 +94,8 @@ pub struct Missing {
     /// Directories of repositories, whether they are there or not: what git would follow in them is no name of the list. The
     /// tree itself is "".
     pub repositories: Vec<String>,
+    /// Directories of submodules and linked worktrees in those that were there.
+    pub held: Vec<String>,
 }
 
 impl Missing {
@@ -431,6 +434,7 @@ pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
     settle(Watch::settle_exchanged);
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     settle(Watch::settle_names);
+    settle(Watch::settle_held);
     settle(|watch| watch.settle_directory().into_iter().collect());
     let mut left = MOVED;
     for watch in &watches {
@@ -640,6 +644,7 @@ mod tests {
             pointers: Vec::new(),
             bare: Vec::new(),
             repositories: Vec::new(),
+            held: Vec::new(),
         })
         .unwrap()
     }
@@ -653,6 +658,7 @@ mod tests {
             pointers: vec![".git".into()],
             bare: Vec::new(),
             repositories: vec![".git".into()],
+            held: Vec::new(),
         })
         .unwrap()
     }
@@ -797,6 +803,7 @@ mod tests {
             pointers: Vec::new(),
             bare: Vec::new(),
             repositories: Vec::new(),
+            held: Vec::new(),
         };
         fs::create_dir_all(root.join("outside/c")).unwrap();
         fs::write(root.join("outside/c/name"), "mine").unwrap();
@@ -838,6 +845,7 @@ mod tests {
                 pointers: Vec::new(),
                 bare: REPOSITORY.iter().filter(is_missing).map(ToString::to_string).collect(),
                 repositories: Vec::new(),
+                held: Vec::new(),
             });
             // Links that lead nowhere may lead somewhere tomorrow.
             made.split_whitespace().for_each(|name| symlink("x", tree.join(name)).unwrap());
@@ -930,6 +938,7 @@ mod tests {
             pointers: Vec::new(),
             bare: Vec::new(),
             repositories: Vec::new(),
+            held: Vec::new(),
         };
         let watch = start(missing).unwrap();
         for name in [".envrc", &long, &longer] {

@@ -138,7 +138,11 @@ impl Plan {
         let trees: Vec<_> = self.staged.iter().flat_map(Staged::told).collect();
         it.number("trees", length(trees.len()));
         for Told { name, host, owner } in &trees {
-            it.text("tree", name).path("host", host);
+            let is_cache = self.cache.as_ref() == Some(host);
+            it.text("tree", name).path(
+                "host",
+                if is_cache { of_any_run(host) } else { Cow::Borrowed(host.as_path()) }.as_ref(),
+            );
             if let Some((uid, gid)) = owner {
                 it.number("owner", (*uid).into()).number("group", (*gid).into());
             }
@@ -149,7 +153,7 @@ impl Plan {
             }
         }
         it.number("watched", length(self.missing.len()));
-        for Missing { tree, names, patterns, links, pointers, bare, repositories } in &self.missing {
+        for Missing { tree, names, patterns, links, pointers, bare, repositories, held } in &self.missing {
             it.path("tree", tree).number("names", length(names.len()));
             for MissingName { name, obeyed } in names {
                 it.text("name", name).text("obeyed", &obeyed.to_string());
@@ -177,6 +181,10 @@ impl Plan {
             it.number("repositories", length(repositories.len()));
             for name in repositories {
                 it.text("repository", name);
+            }
+            it.number("held", length(held.len()));
+            for name in held {
+                it.text("held", name);
             }
         }
         it.path("starts in", &self.cwd);

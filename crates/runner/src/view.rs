@@ -991,7 +991,7 @@ impl<'a> Builder<'a> {
         for place in masks {
             self.mask_place(&place);
         }
-        for Missing { tree, names, patterns, links, pointers, bare, repositories } in &mut missing {
+        for Missing { tree, names, patterns, links, pointers, bare, repositories, held } in &mut missing {
             let is_open = |name: &str| {
                 let path = tree.join(name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
@@ -1002,6 +1002,7 @@ impl<'a> Builder<'a> {
             pointers.retain(|name| is_open(name));
             bare.retain(|name| is_open(name));
             repositories.retain(|name| is_open(name));
+            held.retain(|name| is_open(name));
         }
         missing.retain(|it| !it.is_empty());
         self.lost.extend(missing.iter().flat_map(beyond_search));

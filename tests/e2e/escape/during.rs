@@ -16,6 +16,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l06_a_file_that_the_host_replaced_gets_no_second_name", second_name);
     list.matrix("escape::l07_the_host_runs_nothing_of_a_repository_that_the_stage_makes", new_repository);
     list.users("escape::l06_a_crowd_of_new_files_makes_no_covered_file_doubtful", crowd);
+    list.users("escape::b15_a_submodule_and_a_worktree_that_came_during_a_run_name_no_program", held_by_git);
     list.users("escape::l07_names_are_taken_from_the_host_within_20_ms", window);
     list.users("escape::l07_the_host_writes_through_no_link_in_a_repository", links);
     list.users("escape::l07_what_makes_a_repository_works_in_a_stage", makers);
@@ -33,6 +34,36 @@ const NAMES: [&str; 4] = [
     ".git/modules/sub/commondir",
     ".git/modules/sub/config.worktree",
 ];
+
+/// git on the host adopts what a stage has put into `.git/modules` for a submodule that was not initialised; and a worktree that the
+/// host makes during the run is what the stage says.
+fn held_by_git(cx: &Cx) {
+    repository(cx);
+    git(cx, cx.dir(), "submodule --quiet deinit -f sub");
+    fs::remove_dir_all(cx.dir().join(".git/modules/sub")).expect("the submodule's directory");
+    let tree = cx.home().join("wt");
+    let script = "printf '#!/bin/sh\ntouch \"%s/OWNED\"\n' \"$PWD\" >evil; chmod +x evil
+        git clone -q --bare . .git/modules/sub; mkdir -p .git/modules/sub/hooks; cp evil .git/modules/sub/hooks/post-checkout
+        git -C .git/modules/sub config core.bare false; git -C .git/modules/sub config core.fsmonitor \"$PWD/evil\"
+        mkdir -p d/objects d/refs; cp .git/HEAD d; cp .git/modules/sub/config d
+        echo ready; read -r go; for it in .git/worktrees/*; do echo \"$PWD/d\" >$it/commondir; cp d/config $it/config.worktree; done; exit 3";
+    let mut live = cx.sh(&[], script).stdin_open().start();
+    live.until_prints("ready");
+    git(cx, cx.dir(), &format!("worktree add -q -b new {}", tree.display()));
+    let done = live.wait();
+    done.exits(3)
+        .says(".git/modules/sub/config` was moved to")
+        .says(".git/worktrees/wt/commondir` was moved to");
+    for (dir, words) in [
+        (cx.dir(), "submodule --quiet update --init"),
+        (cx.dir(), "status --short"),
+        (&tree, "status --short"),
+    ] {
+        let line = format!("git -c protocol.file.allow=always {words} || :");
+        cx.outside(["sh", "-c", &line]).cwd(dir).run().exits(0);
+    }
+    assert!(!cx.dir().join("OWNED").exists(), "the host ran the stage's program: {done:?}");
+}
 
 /// What is known of new files is bounded, and the bound is nothing that a harmless stage pays for.
 fn crowd(cx: &Cx) {

@@ -101,6 +101,8 @@ impl Everywhere {
 pub(super) struct Obeyed {
     /// Directories, each with names in it that git obeys. Not the tree itself, nor the `.git` in it.
     pub(super) directories: Vec<(PathBuf, &'static [&'static str])>,
+    /// Directories of submodules and linked worktrees, whether they are among these or beyond what there is room for.
+    pub(super) held: Vec<PathBuf>,
     /// `.git` of repositories further down: read-only where it is a file.
     pub(super) links: BTreeSet<PathBuf>,
     /// What configurations name: hooks, programs, and files that they include. By where it leads, and as it was written where
@@ -323,6 +325,7 @@ impl<'a> Search<'a> {
         self.modules(&dir.join("modules"), MODULE_DEPTH);
         let worktrees = self.children(&dir.join("worktrees"));
         for worktree in self.oldest(worktrees) {
+            self.found.held.push(worktree.clone());
             self.note(true, What::Worktree(worktree));
         }
     }
@@ -337,6 +340,7 @@ impl<'a> Search<'a> {
         }
         for module in children {
             if module.join("HEAD").is_file() {
+                self.found.held.push(module.clone());
                 self.note(true, What::Module(module));
             } else {
                 self.modules(&module, depth - 1);

@@ -93,10 +93,11 @@ pub(super) fn find(
         search.let_through(name)?;
     }
     let watched = search.watched.into_iter();
-    let watched = watched.map(|(tree, Names { missing, patterns, links, pointers, bare, repositories })| {
-        let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
-        Missing { tree, names, patterns, links, pointers, bare, repositories }
-    });
+    let watched =
+        watched.map(|(tree, Names { missing, patterns, links, pointers, bare, repositories, held })| {
+            let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
+            Missing { tree, names, patterns, links, pointers, bare, repositories, held }
+        });
     let watched = watched.collect();
     let notes = search.closed.iter().filter(|dir| {
         let mut above = dir.ancestors().skip(1);
@@ -135,6 +136,7 @@ struct Names {
     pointers: Vec<String>,
     bare: Vec<String>,
     repositories: Vec<String>,
+    held: Vec<String>,
 }
 
 struct Search<'a> {
@@ -397,13 +399,19 @@ impl Search<'_> {
 
     /// What git on the host would obey elsewhere in a tree.
     fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) {
-        let git::Obeyed { directories, links, named, turns, closed, left } = git::obeyed(tree, everywhere);
+        let git::Obeyed { directories, held, links, named, turns, closed, left } =
+            git::obeyed(tree, everywhere);
         self.closed.extend(closed);
         for (dir, names) in directories {
             self.repository(&dir);
             for name in names {
                 self.look(&dir, name, Obeyed::AtOnce);
             }
+        }
+        for dir in held {
+            let Some((tree, below)) = self.tree_of(&dir) else { continue };
+            // One whose name is not UTF-8 has another then, and what is moved aside in it is told.
+            self.watched.entry(tree).or_default().held.extend(below.to_str().map(str::to_owned));
         }
         for link in links {
             self.link(&link);
