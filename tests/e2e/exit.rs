@@ -15,6 +15,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("exit::not_executable_is_126", not_executable);
     list.users("exit::bad_input_is_2", bad_input);
     list.once("exit::result_tells_causes_apart", result_cause);
+    list.once("exit::every_result_holds_to_its_schema", by_schema);
+    list.once("exit::the_result_has_who_was_reached_and_the_bytes", reached);
     list.users("exit::a_result_that_is_not_written_is_no_success", no_result);
     list.once("exit::a_refused_command_line_has_its_result", refused);
     list.users("exit::limits_of_a_process_are_named", process_limits);
@@ -120,6 +122,82 @@ fn result_cause(cx: &Cx) {
         let error = said["error"].as_str().expect("why it did not run");
         assert!(error.contains(command) && error.contains(why), "{error}");
     }
+}
+
+/// Of results on standard input, one a line, by the published schema on the command line.
+const CHECK: &str = "import json, jsonschema, sys
+schema = json.loads(sys.argv[1])
+jsonschema.Draft202012Validator.check_schema(schema)
+validator = jsonschema.Draft202012Validator(schema)
+count = 0
+for line in sys.stdin:
+    validator.validate(json.loads(line))
+    count += 1
+print(count)";
+
+/// Each way in which a run ends, and what was reached, refused, moved and not reached.
+fn by_schema(cx: &Cx) {
+    let schema = cx.exeat(["policy", "schema", "result"]).run();
+    let results = cx.home().join("results");
+    let place = results.display().to_string();
+    let (good, url, evil) = (cx.good(), cx.good_url(), cx.evil_url());
+    let curl =
+        format!("curl -s --max-time 20 --cacert ca.pem -o /dev/null {url} {evil} https://127.0.0.1:1/");
+    let left =
+        format!("mkdir .vscode; echo x > .envrc; {curl}; curl -s --noproxy '' https://127.0.0.1:1/; true");
+    let runs: Vec<(Vec<&str>, &str)> = vec![
+        (vec!["--allow", &good, "--allow", "127.0.0.1:1", "--stage", "a", "--label", "b=c"], &left),
+        (vec!["--audit-key", "none"], "true"),
+        (vec!["--mode", "report"], &curl),
+        (vec![], "exit 3"),
+        (vec![], "kill -9 $$"),
+        (vec!["--timeout", "200ms"], "sleep 60"),
+        (vec!["--set", "limits.output_size=1kB"], "yes"),
+        (vec!["--allow", "*"], "true"),
+    ];
+    for (flags, script) in &runs {
+        let result = ["run", "--result", "fd:3"];
+        let words = [&result[..], flags, &["--", "sh", "-c", script]].concat();
+        cx.exeat(words).redirect(&format!("3>>{place}")).run();
+    }
+    cx.exeat(["run", "--result", "fd:3", "--", "no-such-command"]).redirect(&format!("3>>{place}")).run();
+    let words = ["run", "--result", "fd:3", "--", "sh", "-c", "echo ready; exec sleep 60"];
+    let mut live = cx.exeat(words).redirect(&format!("3>>{place}")).start();
+    live.until_prints("ready").signal(nix::sys::signal::Signal::SIGTERM);
+    live.wait();
+    let text = std::fs::read_to_string(&results).expect("the results");
+    let packages = Path::new(e2e::bench::CLIENTS).join("python").display().to_string();
+    let done = cx
+        .outside(["/usr/bin/python3", "-c", CHECK, &schema.stdout()])
+        .env("PYTHONPATH", &packages)
+        .stdin(text.as_bytes())
+        .run();
+    done.exits(0).prints(&format!("{}\n", runs.len() + 2));
+    let first: serde_json::Value =
+        serde_json::from_str(text.lines().next().expect("a result")).expect("JSON");
+    assert_eq!((&first["stage"], &first["labels"]["b"]), (&"a".into(), &"c".into()), "{first}");
+    assert!(first["duration_ms"].as_u64().is_some_and(|took| took > 0), "{first}");
+    assert_eq!(first["failed"][0]["reason"], "connect_error", "{first}");
+    assert!(first["quarantined"].is_array() && first["denied"][0]["host"] == cx.evil(), "{first}");
+}
+
+/// The bytes are those of the record.
+fn reached(cx: &Cx) {
+    let result = cx.home().join("reached.json");
+    let (good, url) = (cx.good(), cx.good_url());
+    let curl = format!("curl -sS --max-time 20 --cacert ca.pem -o /dev/null {url}; ");
+    let words = ["run", "--result", result.to_str().expect("ASCII"), "--allow", &good, "--", "sh", "-c"];
+    let done = cx.exeat(words.iter().copied().chain([curl.repeat(2).as_str()])).run();
+    done.exits(0);
+    let text = std::fs::read_to_string(&result).expect("the result");
+    let said: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let record = done.record();
+    let closes = record.events("close");
+    let sum = |key: &str| closes.iter().filter_map(|close| close[key].as_u64()).sum::<u64>();
+    let expect = serde_json::json!([{"host": good, "port": 443, "connections": 2,
+                                     "bytes_up": sum("bytes_up"), "bytes_down": sum("bytes_down")}]);
+    assert_eq!(said["reached"], expect, "{text}");
+    assert!(sum("bytes_down") > 0);
 }
 
 /// Whoever asked for it would take 0 for a run that has one. A code of the stage's own says more.

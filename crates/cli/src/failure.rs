@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::io;
 
-use exeat_audit::StoppedBy;
 use exeat_runner::RunLost;
 use serde::Serialize;
 
@@ -136,10 +135,10 @@ impl Failure {
         }
     }
 
-    /// The signal that came before there was a stage, or what counts as one, and who asked.
-    pub(crate) fn stopped(&self) -> Option<(i32, StoppedBy)> {
+    /// The runner's own.
+    pub(crate) fn error(&self) -> Option<&exeat_runner::Error> {
         match self {
-            Self::Run(error) => error.stopped_by(),
+            Self::Run(error) => Some(error),
             _ => None,
         }
     }

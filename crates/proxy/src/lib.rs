@@ -49,6 +49,6 @@ pub use gateway::{Gateway, Listen, Packets, Sockets};
 pub use guard::{Unchecked, check_addresses, own_addresses};
 pub use limits::Limits;
 pub use server::{Context, Entry, Listener, ServeReport, serve};
-pub use tally::{DeniedHost, FailedHost, Summary};
+pub use tally::{DeniedHost, FailedHost, ReachedHost, Summary};
 pub use upstream::{Credentials, CredentialsError, MAX_CREDENTIALS, UpstreamProxy};
 pub use who::Who;

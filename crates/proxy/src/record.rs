@@ -80,6 +80,9 @@ enum Dial {
 /// What the record says of a dial that nobody waits for any more.
 const GIVEN_UP: &str = "given up while it was dialled";
 
+/// What the summary says of an attempt that is not made because no line could tell of it.
+const UNRECORDED: &str = "the attempt cannot be recorded";
+
 /// The decision could not be written.
 pub(crate) struct NotWritten;
 
@@ -256,7 +259,7 @@ impl<'a> Record<'a> {
         if let Err(refusal) = self.written_for(decision, &target).await {
             return refusal;
         }
-        self.cx.tally(|tally| tally.failed(&target, &failure.to_string()));
+        self.cx.tally(|tally| tally.failed(&target, failure.reason(), &failure.to_string()));
         Refusal::Failed(target, failure)
     }
 
@@ -302,7 +305,7 @@ impl<'a> Record<'a> {
             return Ok(());
         }
         if self.cx.log().failure().is_some() {
-            self.cx.tally(|tally| tally.failed(&target, "the attempt cannot be recorded"));
+            self.cx.tally(|tally| tally.failed(&target, Reason::AuditUnavailable, UNRECORDED));
             return Err(Refusal::NoRecord(target));
         }
         self.dial = Dial::Unwritten(Box::new(decision), would_deny.cloned().map(Box::new));
@@ -326,7 +329,7 @@ impl<'a> Record<'a> {
 
     /// An allowed target could not be dialled: the close tells, or in a flood a count; and the refusal.
     pub(crate) fn not_dialled(&mut self, target: Target, failure: Failure, detail: String) -> Refusal {
-        self.cx.tally(|tally| tally.failed(&target, &failure.to_string()));
+        self.cx.tally(|tally| tally.failed(&target, failure.reason(), &failure.to_string()));
         match std::mem::replace(&mut self.dial, Dial::None) {
             Dial::Unwritten(decision, _) => {
                 if self.count_failed(*decision, failure.reason(), failure.to_string()).is_err() {
@@ -356,7 +359,7 @@ impl<'a> Record<'a> {
     pub(crate) fn not_forwarded(&mut self, refusal: &Refusal) {
         let said = match refusal {
             Refusal::Failed(target, failure) => {
-                self.cx.tally(|tally| tally.failed(target, &failure.to_string()));
+                self.cx.tally(|tally| tally.failed(target, failure.reason(), &failure.to_string()));
                 Some(format!("{}: {failure}", failure.reason()))
             }
             Refusal::Malformed(fault) => Some(format!("{}: {fault}", fault.reason())),
@@ -427,7 +430,7 @@ impl<'a> Record<'a> {
         if matches!(self.dial, Dial::Written)
             && let Some(target) = &self.target
         {
-            self.cx.tally(|tally| tally.failed(target, GIVEN_UP));
+            self.cx.tally(|tally| tally.failed(target, Reason::ConnectError, GIVEN_UP));
             (end, error) = (End::Error, Some(format!("{}: {GIVEN_UP}", Reason::ConnectError)));
         }
         self.state = State::Closed;
@@ -441,6 +444,9 @@ impl<'a> Record<'a> {
         close.dur = self.start.elapsed();
         close.bytes_up = self.moved.up();
         close.bytes_down = self.moved.down();
+        if let (Some(target), Some(_)) = (&close.target, self.dialled) {
+            self.cx.tally(|tally| tally.left(target, close.bytes_up, close.bytes_down));
+        }
         close.error = error;
         tracing::debug!(conn = %self.conn, ?end, up = close.bytes_up, down = close.bytes_down, "closed");
         // A close that cannot be written takes back nothing; the log refuses every decision from now on.
@@ -461,7 +467,7 @@ impl<'a> Record<'a> {
 
     async fn written_for(&mut self, decision: Decision, target: &Target) -> Result<(), Refusal> {
         self.first(decision).await.map_err(|NotWritten| {
-            self.cx.tally(|tally| tally.failed(target, "the attempt cannot be recorded"));
+            self.cx.tally(|tally| tally.failed(target, Reason::AuditUnavailable, UNRECORDED));
             Refusal::NoRecord(target.clone())
         })
     }
@@ -514,7 +520,7 @@ impl Drop for Record<'_> {
         match std::mem::replace(&mut self.dial, Dial::None) {
             Dial::Unwritten(decision, _) => {
                 if let Some(target) = &decision.target {
-                    self.cx.tally(|tally| tally.failed(target, GIVEN_UP));
+                    self.cx.tally(|tally| tally.failed(target, Reason::ConnectError, GIVEN_UP));
                 }
                 let _ = self.count_failed(*decision, Reason::ConnectError, GIVEN_UP.into());
             }

@@ -5,6 +5,7 @@ use std::hash::BuildHasher;
 
 use exeat_audit::{Counts, Proto};
 use exeat_policy::{Denial, Reason, Target};
+use serde::Serialize;
 
 use crate::limits;
 
@@ -17,6 +18,8 @@ pub struct Summary {
     pub failed: Vec<FailedHost>,
     /// Distinct targets to which a connection was opened.
     pub reached: u64,
+    /// These targets with what was moved, the first [`limits::TALLY`] of them, in the order in which each was first reached.
+    pub reached_hosts: Vec<ReachedHost>,
     /// Denials beyond the bound of `denied`, folded into one number.
     pub denied_more: u64,
     /// Targets that report mode let through, with what enforcing would have said, in the order of their first appearance.
@@ -52,6 +55,23 @@ pub struct DeniedHost {
     pub flag: Option<String>,
 }
 
+/// One target to which connections were opened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReachedHost {
+    /// Host as it was matched.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// How many connections.
+    pub connections: u64,
+    /// Bytes that went there, as far as they were handed to the kernel.
+    pub bytes_up: u64,
+    /// Bytes that came from there.
+    pub bytes_down: u64,
+    /// How many of the connections are still open: what these have moved is not counted yet.
+    pub open: u64,
+}
+
 /// One allowed target that could not be reached, with how often.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FailedHost {
@@ -59,6 +79,8 @@ pub struct FailedHost {
     pub host: String,
     /// Port; 0 for a name that was only asked for.
     pub port: u16,
+    /// Reason, in the words of the record.
+    pub reason: Reason,
     /// What went wrong, for people on the host.
     pub said: String,
     /// How often.
@@ -71,8 +93,9 @@ pub(crate) struct Tally {
     denied: Table<DeniedKey, DeniedHost>,
     would_deny: Table<DeniedKey, DeniedHost>,
     failed: Table<(String, u16, String), FailedHost>,
-    /// Hashes of the targets reached: a run may reach many, and only their number is told.
+    /// Hashes of the targets reached: a run may reach many, and of most only their number is told.
     reached: HashSet<u64>,
+    reached_hosts: Table<(String, u16), ReachedHost>,
     connections: u64,
     turned_away: u64,
     record_full: u64,
@@ -103,6 +126,23 @@ impl Tally {
         if self.reached.len() < limits::TALLY_REACHED {
             let hash = self.reached.hasher().hash_one(target);
             self.reached.insert(hash);
+        }
+        let (host, port) = of(target);
+        let new =
+            || ReachedHost { host: host.clone(), port, connections: 0, bytes_up: 0, bytes_down: 0, open: 0 };
+        if let Some(entry) = self.reached_hosts.entry((host.clone(), port), new) {
+            entry.connections += 1;
+            entry.open += 1;
+        }
+    }
+
+    /// A connection that had [reached](Self::reached) its target is over.
+    pub(crate) fn left(&mut self, target: &Target, up: u64, down: u64) {
+        // Where there was no room for it when it was reached, there is none now.
+        if let Some(entry) = self.reached_hosts.known(&of(target)) {
+            entry.open = entry.open.saturating_sub(1);
+            entry.bytes_up = entry.bytes_up.saturating_add(up);
+            entry.bytes_down = entry.bytes_down.saturating_add(down);
         }
     }
 
@@ -145,12 +185,12 @@ impl Tally {
 
     pub(crate) fn record_full(&mut self, target: &Target, said: &str) {
         self.record_full = self.record_full.saturating_add(1);
-        self.failed(target, said);
+        self.failed(target, Reason::RecordFull, said);
     }
 
-    pub(crate) fn failed(&mut self, target: &Target, said: &str) {
+    pub(crate) fn failed(&mut self, target: &Target, reason: Reason, said: &str) {
         let (host, port) = of(target);
-        self.unreached(&FailedHost { host, port, said: said.to_owned(), count: 0 }, 1);
+        self.unreached(&FailedHost { host, port, reason, said: said.to_owned(), count: 0 }, 1);
     }
 
     /// Equal failures.
@@ -175,6 +215,7 @@ impl Tally {
             denied: self.listed(),
             failed: self.failed.entries.clone(),
             reached: self.reached.len() as u64,
+            reached_hosts: self.reached_hosts.entries.clone(),
             denied_more: self.denied_more,
             would_deny: self.would_deny.entries.clone(),
             would_deny_more: self.would_deny_more,
@@ -204,6 +245,11 @@ impl DeniedHost {
 }
 
 impl<K: Eq + std::hash::Hash, V> Table<K, V> {
+    /// The entry for `key`, where there is one.
+    fn known(&mut self, key: &K) -> Option<&mut V> {
+        self.places.get(key).and_then(|&place| self.entries.get_mut(place))
+    }
+
     /// The entry for `key`, made if there is room.
     fn entry(&mut self, key: K, make: impl FnOnce() -> V) -> Option<&mut V> {
         let next = self.entries.len();
@@ -252,7 +298,7 @@ mod tests {
             let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
             for _ in 0..2 {
                 tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None);
-                tally.failed(&target, "timed out");
+                tally.failed(&target, Reason::Timeout, "timed out");
             }
         }
         let summary = tally.summary(Counts::default());

@@ -74,6 +74,7 @@ mod parent;
 mod plan;
 mod reload;
 pub mod request;
+mod result;
 mod run;
 mod signals;
 mod signing;
@@ -103,7 +104,8 @@ pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Found, Leftovers};
 pub use exeat_policy::{self as policy, EffectSet, HostPort, Limits, Policy, RuleError, Size, Span};
 pub use exeat_proxy::{
-    Credentials, CredentialsError, DeniedHost, FailedHost, Lost, Summary, Unchecked, UpstreamProxy,
+    Credentials, CredentialsError, DeniedHost, FailedHost, Lost, ReachedHost, Summary, Unchecked,
+    UpstreamProxy,
 };
 #[doc(hidden)]
 pub use exeat_sandbox::attempt;
@@ -117,6 +119,7 @@ pub use request::{
     AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Transparent, Tty,
     UnixSockets, View, WORK, Work,
 };
+pub use result::{RESULT_SCHEMA, RunResult, result_schema};
 pub use run::{Outcome, Oversight, Through, notice_children, run};
 pub use signing::{Signing, key_place, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};

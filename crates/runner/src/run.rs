@@ -107,6 +107,14 @@ pub struct Outcome {
     /// With [`Ended::Uncovered`]: what was hidden or read-only until the host replaced or removed it, or mounted something
     /// there, by its place inside.
     pub uncovered: Vec<PathBuf>,
+    /// Why the record is not whole, in words; `None` where it is.
+    pub record_lost: Option<String>,
+    /// From the beginning of the run to its end.
+    pub duration: Duration,
+    /// The name of the stage.
+    pub stage: Option<String>,
+    /// The labels of the run. Of two with one name the later counts.
+    pub labels: Vec<(String, String)>,
     /// Lines for the caller.
     pub notes: Vec<String>,
 }
@@ -168,6 +176,7 @@ pub(crate) fn run_on(
     streams: Streams,
     within: Within,
 ) -> Result<(Outcome, Option<Signal>), Error> {
+    let began = Instant::now();
     let (used_cache, no_cache) = match plan.make_cache() {
         Ok(cache) => (cache, None),
         Err(line) => (None, Some(line)),
@@ -287,10 +296,9 @@ pub(crate) fn run_on(
         };
         let Done { ended: how, why_not, signal, blind, untold, no_gateway, summary, through, .. } = done;
         notes.extend(no_gateway);
-        if let Err(error) = ended {
-            // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
-            notes.push(format!("the record is incomplete: {}", chain(&error)));
-        }
+        // The stage has run and its code is the caller's; that the record is not whole is said, not hidden.
+        let record_lost = ended.err().map(|error| chain(&error));
+        notes.extend(record_lost.as_ref().map(|why| format!("the record is incomplete: {why}")));
         notes.extend(record_full(&summary, log.full().as_deref()));
         notes.extend(untold);
         if let Some(why) = blind {
@@ -318,6 +326,10 @@ pub(crate) fn run_on(
                 ledger,
                 found,
                 uncovered,
+                record_lost,
+                duration: began.elapsed(),
+                stage: plan.stage,
+                labels: plan.labels,
                 notes,
             },
             signal,

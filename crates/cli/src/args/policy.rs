@@ -124,7 +124,7 @@ pub(crate) struct PolicyDiffArgs {
 /// `exeat policy schema`.
 #[derive(Debug, Args)]
 pub(crate) struct PolicySchemaArgs {
-    /// Of which file: policy (default), ceiling or effects
+    /// Of which file: policy (default), ceiling, effects, or result (what --result writes)
     #[arg(
         value_name = "FILE",
         default_value = "policy",
@@ -144,4 +144,6 @@ pub(crate) enum SchemaOf {
     Ceiling,
     /// The effects of a stage.
     Effects,
+    /// What `--result` writes.
+    Result,
 }

@@ -161,6 +161,10 @@ pub(crate) fn schema(args: &PolicySchemaArgs) -> Result<Exit, Failure> {
         SchemaOf::Policy => schema::policy_json_schema(FileRole::Policy),
         SchemaOf::Ceiling => schema::policy_json_schema(FileRole::Ceiling),
         SchemaOf::Effects => schema::effects_json_schema(),
+        SchemaOf::Result => {
+            stdio::data(exeat_runner::result_schema().as_bytes())?;
+            return Ok(Exit::Yes);
+        }
     };
     let text = serde_json::to_string_pretty(&value)
         .map_err(|error| Failure::could("cannot write the schema").because(error))?;

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
 use exeat_policy::{HostPort, Limits, Policy};
-use exeat_runner::{Ended, Outcome, Oversight, Parent};
+use exeat_runner::{Ended, Outcome, Oversight, Parent, RunResult};
 use nix::libc::{SIGXCPU, SIGXFSZ};
 use nix::unistd::Pid;
 
@@ -20,7 +20,7 @@ use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::render::{self, Ending, Paint, printable_lines};
 use crate::request::{self, Asked};
-use crate::result::{RunResult, Sink};
+use crate::result::{self, Sink};
 use crate::stdio;
 
 /// Runs the command and answers with its exit code.
@@ -60,7 +60,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     if let Some(sink) = sink {
         let result = match &done {
             Ok(Done { outcome, .. }) => RunResult::of(outcome),
-            Err(failure) => RunResult::failed(failure),
+            Err(failure) => result::of_failure(failure),
         };
         if let Err(error) = sink.write(&result) {
             stdio::say(&Failure::could("cannot write the result").because(error).report(paint));
@@ -135,7 +135,7 @@ pub(crate) fn refused(error: &clap::Error) {
     }
     let failure = refusal(error);
     for sink in results.iter().filter_map(|result| Sink::open_now(result).ok()) {
-        let _ = sink.write(&RunResult::failed(&failure));
+        let _ = sink.write(&result::of_failure(&failure));
     }
 }
 

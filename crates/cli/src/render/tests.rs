@@ -17,7 +17,7 @@ fn denied(host: &str, port: u16, said: &str, count: u64, flag: Option<&str>) -> 
 }
 
 fn failed(host: &str, said: &str, count: u64) -> FailedHost {
-    FailedHost { host: host.into(), port: 443, said: said.into(), count }
+    FailedHost { host: host.into(), port: 443, reason: Reason::ConnectError, said: said.into(), count }
 }
 
 fn render(summary: &Summary, ended: Option<Ended>, record: Option<&str>) -> String {

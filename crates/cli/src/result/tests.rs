@@ -1,9 +1,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use exeat_audit::{Proto, RunId};
 use exeat_policy::Reason;
-use exeat_runner::{DeniedHost, FailedHost, Reached, Summary};
+use exeat_runner::{DeniedHost, Ended, FailedHost, Found, Leftovers, Outcome, Reached, ReachedHost, Summary};
 
 use super::*;
 use crate::exit::Exit;
@@ -20,9 +21,19 @@ fn outcome(ended: Ended) -> Outcome {
             count: 2,
             flag: Some("--allow 10.2.3.4:443 --allow [fd00::1]:443".into()),
         }],
+        reached: 1,
+        reached_hosts: vec![ReachedHost {
+            host: "b.example".into(),
+            port: 443,
+            connections: 3,
+            bytes_up: 10,
+            bytes_down: 2000,
+            open: 0,
+        }],
         failed: vec![FailedHost {
             host: "a.example".into(),
             port: 443,
+            reason: Reason::ResolveError,
             said: "DNS: no such name".into(),
             count: 1,
         }],
@@ -42,6 +53,10 @@ fn outcome(ended: Ended) -> Outcome {
         ledger: Some(exeat_runner::Head { ledger: "1a2b3c4d-00ff".into(), no: 7, sha256: "ab".repeat(32) }),
         found: Leftovers::default(),
         uncovered: Vec::new(),
+        record_lost: None,
+        duration: Duration::from_millis(1500),
+        stage: Some("train".into()),
+        labels: vec![("task".into(), "7".into())],
         notes: Vec::new(),
     }
 }
@@ -79,7 +94,7 @@ fn b12_a_run_that_was_lost_tells_what_was_moved() {
     };
     let failure = Failure::from(exeat_runner::Error::RunLost(Box::new(lost)));
     assert_eq!(failure.said(), "cannot prepare the terminal: input/output error");
-    let text = serde_json::to_string(&RunResult::failed(&failure)).unwrap();
+    let text = serde_json::to_string(&of_failure(&failure)).unwrap();
     for part in [
         r#""run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"setup","code":125,"error":"#,
         r#""quarantined":[{"path":"/w/.envrc","moved":"/w/.exeat-quarantine/RUN/.envrc"}],"audit":"/state/run.jsonl""#,
@@ -102,8 +117,8 @@ fn an_attempt_without_the_proxy_has_its_protocol() {
 #[test]
 fn the_object_of_the_reference() {
     let text = |result: &RunResult<'_>| serde_json::to_string(result).unwrap();
-    insta::assert_snapshot!(text(&RunResult::of(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
-    insta::assert_snapshot!(text(&RunResult::failed(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
+    insta::assert_snapshot!(text(&RunResult::of(&outcome(Ended::Exit(1)))), @r#"{"schema":1,"run":"01JD8Z3V5QABCDEFGHJKMNPQRS","cause":"exit","code":1,"duration_ms":1500,"stage":"train","labels":{"task":"7"},"reached":[{"host":"b.example","port":443,"connections":3,"bytes_up":10,"bytes_down":2000}],"denied":[{"host":"wiki.corp.example","port":443,"reason":"private_ip","count":2,"allow":["10.2.3.4:443","[fd00::1]:443"]}],"failed":[{"host":"a.example","port":443,"reason":"resolve_error","error":"DNS: no such name","count":1}],"audit":"/state/run.jsonl","checkpoint":{"n":19,"root":"cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd"},"ledger":{"name":"1a2b3c4d-00ff","no":7,"sha256":"abababababababababababababababababababababababababababababababab"}}"#);
+    insta::assert_snapshot!(text(&of_failure(&Failure::input("x"))), @r#"{"schema":1,"run":null,"cause":"policy","code":2,"error":"x","reached":[],"denied":[],"failed":[],"audit":null,"checkpoint":null,"ledger":null}"#);
     for (ended, expect) in [
         (Ended::Signal(9), r#""cause":"signal","signal":"SIGKILL","signal_number":9,"code":137,"#),
         (Ended::Timeout, r#""cause":"timeout","code":124,"#),
@@ -113,7 +128,7 @@ fn the_object_of_the_reference() {
     ] {
         assert!(text(&RunResult::of(&outcome(ended))).contains(expect), "{ended:?}");
     }
-    assert!(text(&RunResult::failed(&Failure::could("x"))).contains(r#""cause":"setup","code":125,"#));
+    assert!(text(&of_failure(&Failure::could("x"))).contains(r#""cause":"setup","code":125,"#));
 }
 
 fn scratch(name: &str) -> PathBuf {
@@ -136,7 +151,7 @@ fn an_old_result_is_gone_before_the_run_and_a_new_one_there_after_it() {
     fs::write(&place, "old").unwrap();
     let sink = Sink::open(&Output::File(dir.join("r.json"))).unwrap();
     assert!(!place.exists());
-    sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
+    sink.write(&of_failure(&Failure::input("x"))).unwrap();
     assert!(fs::read_to_string(&place).unwrap().ends_with("}\n"));
     assert_eq!(names(&dir), ["r.json"]);
     fs::remove_dir_all(&dir).unwrap();
@@ -152,7 +167,7 @@ fn what_a_stage_leaves_in_its_place_is_replaced_and_never_followed() {
     let sink = Sink::open(&Output::File(dir.join("out/r.json"))).unwrap();
     // During the run: a link to a file of the user's.
     std::os::unix::fs::symlink(&precious, out.join("r.json")).unwrap();
-    sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
+    sink.write(&of_failure(&Failure::input("x"))).unwrap();
     assert_eq!(fs::read_to_string(&precious).unwrap(), "mine");
     assert!(fs::symlink_metadata(out.join("r.json")).unwrap().is_file());
 
@@ -162,7 +177,7 @@ fn what_a_stage_leaves_in_its_place_is_replaced_and_never_followed() {
     fs::create_dir(&elsewhere).unwrap();
     fs::rename(&out, &moved).unwrap();
     std::os::unix::fs::symlink(&elsewhere, &out).unwrap();
-    sink.write(&RunResult::failed(&Failure::input("x"))).unwrap();
+    sink.write(&of_failure(&Failure::input("x"))).unwrap();
     assert!(moved.join("r.json").exists() && !elsewhere.join("r.json").exists());
     fs::remove_dir_all(&dir).unwrap();
 }

@@ -275,7 +275,13 @@ impl Told {
                 let mut question = question(Reason::ResolveError, ruling);
                 question.host = Some(name.clone());
                 question.error = Some(why.clone());
-                let failed = FailedHost { host: name.to_string(), port: 0, said: why.clone(), count: 0 };
+                let failed = FailedHost {
+                    host: name.to_string(),
+                    port: 0,
+                    reason: Reason::ResolveError,
+                    said: why.clone(),
+                    count: 0,
+                };
                 Self { event: Event::Dns(question), end: AtTheEnd::Failed(failed), flag_inside: None }
             }
             Key::Rest(reason) => {

@@ -1,0 +1,301 @@
+//! The result object: one JSON object about a run, for the program that started it. It is not the record, and of hosts and files it holds
+//! nothing that the record does not. docs/result.md has each field, and `result.schema.json` beside this file the schema.
+
+use std::collections::BTreeMap;
+
+use exeat_audit::ledger::Head;
+use exeat_audit::{Proto, RunId, Sealed, StoppedBy, signal_name};
+use exeat_files::quarantine::{Found, Leftovers};
+use exeat_proxy::{DeniedHost, ReachedHost, Summary};
+use serde::{Serialize, Serializer};
+
+use crate::ended::Ended;
+use crate::error::{Error, RunLost};
+use crate::run::Outcome;
+
+/// The version of the object.
+pub const RESULT_SCHEMA: u32 = 1;
+
+/// The JSON Schema of the object.
+#[must_use]
+pub fn result_schema() -> &'static str {
+    include_str!("result.schema.json")
+}
+
+/// What `--result` says, and what an [`Outcome`] is as JSON.
+#[derive(Debug, Serialize)]
+pub struct RunResult<'a> {
+    schema: u32,
+    run: Option<RunId>,
+    cause: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    limit: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal_number: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stopped_by: Option<StoppedBy>,
+    code: u8,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    record_lost: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<&'a str>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    labels: BTreeMap<&'a str, &'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    via: Option<String>,
+    #[serde(flatten)]
+    hosts: Hosts<'a>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    quarantined: Vec<Quarantined>,
+    #[serde(skip_serializing_if = "is_none")]
+    quarantined_more: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    left: Vec<Left>,
+    #[serde(skip_serializing_if = "is_none")]
+    left_more: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    uncovered: Vec<String>,
+    audit: Option<String>,
+    checkpoint: Option<Checkpoint<'a>>,
+    ledger: Option<LedgerHead<'a>>,
+}
+
+/// Who was reached, refused and not reached.
+#[derive(Debug, Default, Serialize)]
+struct Hosts<'a> {
+    reached: Vec<Reached<'a>>,
+    #[serde(skip_serializing_if = "is_none")]
+    reached_more: u64,
+    denied: Vec<Denied<'a>>,
+    #[serde(skip_serializing_if = "is_none")]
+    denied_more: u64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    would_deny: Vec<Denied<'a>>,
+    #[serde(skip_serializing_if = "is_none")]
+    would_deny_more: u64,
+    failed: Vec<Failed<'a>>,
+}
+
+#[derive(Debug, Serialize)]
+struct Reached<'a> {
+    host: &'a str,
+    port: u16,
+    connections: u64,
+    bytes_up: u64,
+    bytes_down: u64,
+    /// A connection was still open when this was said.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    at_least: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Denied<'a> {
+    host: &'a str,
+    port: u16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    proto: Option<String>,
+    reason: &'static str,
+    count: u64,
+    allow: Vec<&'a str>,
+}
+
+#[derive(Debug, Serialize)]
+struct Failed<'a> {
+    host: &'a str,
+    port: u16,
+    reason: &'static str,
+    error: &'a str,
+    count: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct Checkpoint<'a> {
+    n: u64,
+    root: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct LedgerHead<'a> {
+    name: &'a str,
+    no: u64,
+    sha256: &'a str,
+}
+
+#[derive(Debug, Serialize)]
+struct Quarantined {
+    path: String,
+    moved: String,
+}
+
+#[derive(Debug, Serialize)]
+struct Left {
+    path: String,
+    error: String,
+}
+
+impl<'a> RunResult<'a> {
+    /// The stage was started, or could not be executed.
+    #[must_use]
+    pub fn of(outcome: &'a Outcome) -> Self {
+        let ended = outcome.ended;
+        let Outcome { found, sealed, ledger, .. } = outcome;
+        let (quarantined, left) = of_found(found);
+        Self {
+            schema: RESULT_SCHEMA,
+            run: Some(outcome.run),
+            cause: ended.cause().as_str(),
+            limit: match ended {
+                Ended::Limit(reached) => Some(reached.key()),
+                _ => None,
+            },
+            signal: ended.signal().map(signal_name),
+            signal_number: ended.signal(),
+            stopped_by: ended.stopped_by(),
+            code: ended.code(),
+            error: outcome.why_not.clone(),
+            record_lost: outcome.record_lost.as_deref(),
+            duration_ms: u64::try_from(outcome.duration.as_millis()).ok(),
+            stage: outcome.stage.as_deref(),
+            labels: outcome.labels.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect(),
+            via: outcome.through.as_ref().map(|through| format!("unix:{}", through.socket.display())),
+            hosts: Hosts::of(&outcome.summary),
+            quarantined,
+            quarantined_more: found.more_moved,
+            left,
+            left_more: found.more_left,
+            uncovered: outcome.uncovered.iter().map(|path| path.display().to_string()).collect(),
+            audit: outcome.audit.as_ref().map(|path| path.display().to_string()),
+            checkpoint: sealed.as_ref().map(|Sealed { lines, root }| Checkpoint { n: *lines, root }),
+            ledger: ledger.as_ref().map(|Head { ledger, no, sha256 }| LedgerHead {
+                name: ledger,
+                no: *no,
+                sha256,
+            }),
+        }
+    }
+
+    /// Nothing ran, or the run was lost; then with what is known of it. `run_error` is the run's own, where there was one.
+    #[must_use]
+    pub fn of_failure(cause: &'static str, code: u8, error: String, run_error: Option<&Error>) -> Self {
+        let none = Leftovers::default();
+        let lost: Option<&RunLost> = match run_error {
+            Some(Error::RunLost(lost)) => Some(lost),
+            _ => None,
+        };
+        let found = lost.map_or(&none, |lost| &lost.found);
+        let (quarantined, left) = of_found(found);
+        let (signal_number, stopped_by) = run_error.and_then(Error::stopped_by).unzip();
+        Self {
+            schema: RESULT_SCHEMA,
+            run: lost.map(|lost| lost.run),
+            cause,
+            limit: None,
+            signal: signal_number.map(signal_name),
+            signal_number,
+            stopped_by,
+            code,
+            error: Some(error),
+            record_lost: None,
+            duration_ms: None,
+            stage: None,
+            labels: BTreeMap::new(),
+            via: None,
+            hosts: Hosts::default(),
+            quarantined,
+            quarantined_more: found.more_moved,
+            left,
+            left_more: found.more_left,
+            uncovered: Vec::new(),
+            audit: lost.and_then(|lost| lost.audit.as_ref()).map(|path| path.display().to_string()),
+            checkpoint: None,
+            ledger: None,
+        }
+    }
+}
+
+/// As [`RunResult`].
+impl Serialize for Outcome {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        RunResult::of(self).serialize(serializer)
+    }
+}
+
+impl<'a> Hosts<'a> {
+    fn of(summary: &'a Summary) -> Self {
+        let failed = summary.failed.iter();
+        Self {
+            reached: summary.reached_hosts.iter().map(Reached::of).collect(),
+            reached_more: summary.reached.saturating_sub(summary.reached_hosts.len() as u64),
+            denied: summary.denied.iter().map(Denied::of).collect(),
+            denied_more: summary.denied_more,
+            would_deny: summary.would_deny.iter().map(Denied::of).collect(),
+            would_deny_more: summary.would_deny_more,
+            failed: failed
+                .map(|it| Failed {
+                    host: &it.host,
+                    port: it.port,
+                    reason: it.reason.as_str(),
+                    error: &it.said,
+                    count: it.count,
+                })
+                .collect(),
+        }
+    }
+}
+
+impl<'a> Reached<'a> {
+    fn of(host: &'a ReachedHost) -> Self {
+        let ReachedHost { host, port, connections, bytes_up, bytes_down, open } = host;
+        Self {
+            host,
+            port: *port,
+            connections: *connections,
+            bytes_up: *bytes_up,
+            bytes_down: *bytes_down,
+            at_least: *open > 0,
+        }
+    }
+}
+
+impl<'a> Denied<'a> {
+    fn of(host: &'a DeniedHost) -> Self {
+        Self {
+            host: &host.host,
+            port: host.port,
+            proto: (host.proto != Proto::Tcp).then(|| host.proto.to_string()),
+            reason: host.reason.as_str(),
+            count: host.count,
+            allow: rules_of(host.flag.as_deref()),
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_none(count: &u64) -> bool {
+    *count == 0
+}
+
+/// Protected names that the stage made: those that were moved, and those that could not be.
+fn of_found(found: &Leftovers) -> (Vec<Quarantined>, Vec<Left>) {
+    let (mut quarantined, mut left) = (Vec::new(), Vec::new());
+    for Found { path, moved } in &found.named {
+        let path = path.display().to_string();
+        match moved {
+            Ok(moved) => quarantined.push(Quarantined { path, moved: moved.display().to_string() }),
+            Err(error) => left.push(Left { path, error: error.to_string() }),
+        }
+    }
+    (quarantined, left)
+}
+
+/// `--allow A --allow B` as its rules.
+fn rules_of(flags: Option<&str>) -> Vec<&str> {
+    let rules = flags.into_iter().flat_map(|flags| flags.split("--allow "));
+    rules.map(str::trim).filter(|rule| !rule.is_empty()).collect()
+}
