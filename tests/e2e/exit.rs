@@ -145,10 +145,11 @@ fn by_schema(cx: &Cx) {
         format!("curl -s --max-time 20 --cacert ca.pem -o /dev/null {url} {evil} https://127.0.0.1:1/");
     let left =
         format!("mkdir .vscode; echo x > .envrc; {curl}; curl -s --noproxy '' https://127.0.0.1:1/; true");
+    let report = format!("curl -s --max-time 20 --cacert ca.pem -o /dev/null {url}");
     let runs: Vec<(Vec<&str>, &str)> = vec![
         (vec!["--allow", &good, "--allow", "127.0.0.1:1", "--stage", "a", "--label", "b=c"], &left),
         (vec!["--audit-key", "none"], "true"),
-        (vec!["--mode", "report"], &curl),
+        (vec!["--mode", "report"], &report),
         (vec![], "exit 3"),
         (vec![], "kill -9 $$"),
         (vec!["--timeout", "200ms"], "sleep 60"),
