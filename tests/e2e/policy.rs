@@ -18,6 +18,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("policy::k13_a_ceiling_holds", ceiling);
     list.users("policy::k13_a_ceiling_holds_for_files_variables_and_limits", ceiling_besides_hosts);
     list.bridges("policy::h23_a_policy_that_the_stage_rewrites", rewritten);
+    list.bridges("policy::h23_the_stage_has_no_descriptor_of_a_policy", on_a_descriptor);
+    list.users("policy::n12_variables_and_labels_of_a_job", job);
     list.users("policy::h23_the_project_s_file_needs_a_ceiling", project_file);
     list.root("policy::h23_another_s_policy_is_not_root_s", of_another);
     list.users("policy::k3_n16_what_has_no_place_does_not_start", no_place);
@@ -262,6 +264,35 @@ fn rewritten(cx: &Cx) {
     assert_eq!(after, text, "L09: it decides about the next run, too");
     let log = done.record();
     assert_eq!(sources(&log), [json!(["policy", cx.dir().join("policy.toml"), sha256_hex(text.as_bytes())])]);
+}
+
+/// The file behind the descriptor decided, so the stage writes it no more than one that was named.
+fn on_a_descriptor(cx: &Cx) {
+    let (good, evil) = (cx.good(), cx.evil());
+    let text = format!("[network]\nallow = [\"{good}\"]\n");
+    write(cx, &cx.dir().join("policy.toml"), &text);
+    let script = format!(
+        "ls /proc/self/fd | tr '\\n' ' '; (echo x >>policy.toml) 2>/dev/null || echo -n 'kept '; {}",
+        asks(&[&good, &evil])
+    );
+    let done = sh(cx, &["--policy", "fd:9"], &script).redirect("9<policy.toml").run();
+    done.shows("0 1 2 3 kept 200 403 ");
+    assert_eq!(sources(&done.record()), [json!(["policy", "fd:9", sha256_hex(text.as_bytes())])]);
+}
+
+/// The names that a pattern stands for are passed and no others, and the record knows the job.
+fn job(cx: &Cx) {
+    let script = "env | grep -E 'SLURM|SSH_AUTH' | sort";
+    let run = |words: &[&str]| {
+        let run = sh(cx, words, script).env("SLURM_JOB_ID", "12").env("SLURM_ARRAY_TASK_ID", "3");
+        run.env("SLURMD", "x").env("SSH_AUTH_SOCK", "/nowhere").run()
+    };
+    let done = run(&["--env", "SLURM_*", "--env", "SSH_*", "--label", "slurm_array_task=mine"]);
+    done.exits(0).prints("SLURM_ARRAY_TASK_ID=3\nSLURM_JOB_ID=12\n");
+    done.says("`SSH_AUTH_SOCK` is not passed by `SSH_*`: host socket");
+    let start = done.record().events("run_start")[0].clone();
+    assert_eq!(start["labels"], json!({"slurm_job": "12", "slurm_array_task": "mine"}));
+    run(&["--set", "env.pass=[\"SLURM_J*\"]"]).exits(0).prints("SLURM_JOB_ID=12\n");
 }
 
 fn sources(log: &AuditLog) -> Vec<Value> {

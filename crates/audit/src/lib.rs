@@ -53,7 +53,7 @@ pub use event::{
 };
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};
-pub use line::{LEDGER_SCHEMA, MAX_LINE, SCHEMA, ascii_json};
+pub use line::{LEDGER_SCHEMA, MAX_LABEL_VALUE, MAX_LABELS, MAX_LINE, SCHEMA, ascii_json};
 pub use log::{Counts, Error, Fault, Log, Sealed};
 pub use moment::{Moment, MomentError};
 pub use sink::{OpenError, Sink, is_being_written};

@@ -712,5 +712,11 @@ pub(crate) mod max {
     pub(crate) const LABEL_VALUE: usize = 64;
 }
 
+/// Labels of a run that the record has at most; more are counted.
+pub const MAX_LABELS: usize = max::LABELS;
+
+/// Characters of a label's value in the record; the rest is cut.
+pub const MAX_LABEL_VALUE: usize = max::LABEL_VALUE;
+
 #[cfg(test)]
 mod tests;

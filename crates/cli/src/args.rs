@@ -25,7 +25,7 @@ pub(crate) use policy::{
 };
 pub(crate) use run::{BridgeKind, FsView, LearnArgs, Require, RunArgs};
 use state::StateCommand;
-pub(crate) use values::{ListenAt, Output, Variable, ViaAt};
+pub(crate) use values::{Label, ListenAt, Output, Variable, ViaAt};
 use values::{digits, parse_stage, parse_variable, words};
 
 /// The whole command line.
@@ -314,7 +314,7 @@ pub(crate) struct EnvArgs {
     #[command(flatten)]
     pub(crate) policy: PolicyArgs,
 
-    /// Pass a variable of yours to the stage, or set one
+    /// Pass a variable of yours to the stage, or several (SLURM_*), or set one
     #[arg(long, value_name = "NAME[=VALUE]", help_heading = "Environment", value_parser = parse_variable)]
     pub(crate) env: Vec<Variable>,
 

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use exeat_audit::{Source, SourceRole};
 use exeat_files::protected::{self, LetThrough, NoName};
-use exeat_policy::file::{self, BindSpec, PolicyFile, SandboxSection, Work};
+use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection, Work};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
     Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, HostPort, Layers, Limits, Mode, Note,
@@ -38,6 +38,7 @@ pub(crate) const PROJECT_FILE: &str = ".exeat.toml";
 /// What messages and the record call a policy on stdin, and effects in an argument.
 const STDIN: &str = "stdin";
 const INLINE: &str = "--effects";
+const INLINE_POLICY: &str = "--policy";
 
 /// The site's ceiling.
 const SITE_CEILING: &str = "/etc/exeat/policy.toml";
@@ -617,8 +618,16 @@ impl Said {
         self.hold(file.fs.cache, file.effects.on_excess, file.sandbox, shown)?;
         self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
-        self.env
-            .extend(file.env.set.into_iter().map(|(name, value)| EnvRule::Set(name.into(), value.into())));
+        for (name, value) in file.env.set {
+            let value = match value.parse::<PathSpec>() {
+                Ok(path @ PathSpec::Home(_)) => {
+                    let at = || format!("{shown}: env.set.{name}");
+                    machine.place(&path, base).map_err(|error| place_error(&at(), error))?.into_os_string()
+                }
+                _ => value.into(),
+            };
+            self.env.push(EnvRule::Set(name.into(), value));
+        }
         // Several policies are a union everywhere else; of limits each one is meant.
         self.limits = self.limits.min(file.limits);
         Ok(())

@@ -56,9 +56,9 @@ impl Machine {
         self.links.get_or_init(new)
     }
 
-    /// Notes the file that standard input is, if it is one: it decides about a run.
-    pub(crate) fn note_stdin(&self) {
-        let end = self.links().walk(Path::new("/proc/self/fd/0"));
+    /// Notes the file that a descriptor is, if it is one: it decides about a run.
+    pub(crate) fn note_descriptor(&self, n: i32) {
+        let end = self.links().walk(&PathBuf::from(format!("/proc/self/fd/{n}")));
         self.deciding.borrow_mut().extend(end.ok().filter(|end| end.real.is_file()).map(|end| end.real));
     }
 

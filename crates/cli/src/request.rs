@@ -4,9 +4,10 @@
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use exeat_audit::SigningKey;
+use exeat_audit::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_policy::{Limits, OnExcess};
 use exeat_runner::{
     AuditTo, Bind, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Request, Signing, Transparent,
@@ -14,7 +15,7 @@ use exeat_runner::{
 };
 
 use crate::args::audit::KeyFrom;
-use crate::args::{EnvArgs, FsView, Output, RunArgs, Variable};
+use crate::args::{EnvArgs, FsView, Label, Output, RunArgs, Variable};
 use crate::failure::Failure;
 use crate::load::{self, FileFlags, Loaded, LockAt, NextHop, Said, WorkAt};
 use crate::machine::Machine;
@@ -140,7 +141,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         via: args.via.map(|at| machine.absolute(&at.0)),
         upstream,
         stage: args.stage.or(stage),
-        labels: args.labels.into_iter().map(|label| (label.key, label.value)).collect(),
+        labels: labels(args.labels, &machine),
         audit: audit(args.audit.as_ref(), &machine)?,
         audit_sync,
         signing: signing(args.audit_key.as_ref(), &machine)?,
@@ -216,6 +217,8 @@ fn keep_secrets(
 /// A line for each variable that a flag passes and that is not there to be passed.
 fn unset<'a>(variables: &'a [Variable], machine: &'a Machine) -> impl Iterator<Item = String> + 'a {
     variables.iter().filter_map(|variable| match variable {
+        // Of a pattern the environment says so.
+        Variable::Pass(name) if name.as_bytes().ends_with(b"*") => None,
         Variable::Pass(name) if !machine.env.contains_key(name) => {
             Some(format!("--env: `{}` is not set here, so it is not passed", name.display()))
         }
@@ -246,6 +249,34 @@ fn rule(variable: Variable) -> EnvRule {
         Variable::Pass(name) => EnvRule::Pass(name),
         Variable::Set(name, value) => EnvRule::Set(name, value),
     }
+}
+
+/// The labels that a job of a scheduler gives a run, and the variables that they come from.
+const JOB_LABELS: [(&str, &str); 6] = [
+    ("slurm_job", "SLURM_JOB_ID"),
+    ("slurm_array_job", "SLURM_ARRAY_JOB_ID"),
+    ("slurm_array_task", "SLURM_ARRAY_TASK_ID"),
+    ("github_run", "GITHUB_RUN_ID"),
+    ("github_job", "GITHUB_JOB"),
+    ("gitlab_job", "CI_JOB_ID"),
+];
+
+/// Adds the labels of a job to those that were given, as far as there is room for them.
+fn labels(given: Vec<Label>, machine: &Machine) -> Vec<(String, String)> {
+    let mut all: Vec<_> = given.into_iter().map(|label| (label.key, label.value)).collect();
+    let is_plain = |value: &&str| {
+        (1..=MAX_LABEL_VALUE).contains(&value.len()) && value.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    for (key, variable) in JOB_LABELS {
+        let value = machine.env.get(OsStr::new(variable)).and_then(|value| value.to_str()).filter(is_plain);
+        if let Some(value) = value
+            && all.len() < MAX_LABELS
+            && all.iter().all(|(known, _)| known != key)
+        {
+            all.push((key.to_owned(), value.to_owned()));
+        }
+    }
+    all
 }
 
 /// A stage that may change nothing leaves nothing to the next one either. A path below TMPDIR may come again, for another task.
@@ -316,7 +347,10 @@ pub(crate) fn signing(from: Option<&KeyFrom>, machine: &Machine) -> Result<Signi
 fn keep_key(from: Option<&KeyFrom>, env: &[EnvRule]) -> Result<(), Failure> {
     let Some(KeyFrom::Env(key)) = from else { return Ok(()) };
     let shown = env.iter().any(|rule| match rule {
-        EnvRule::Pass(name) | EnvRule::Set(name, _) => name == OsStr::new(key),
+        EnvRule::Pass(name) | EnvRule::Set(name, _) => {
+            let prefix = name.as_bytes().strip_suffix(b"*");
+            name == OsStr::new(key) || prefix.is_some_and(|prefix| key.as_bytes().starts_with(prefix))
+        }
         _ => false,
     });
     match shown {

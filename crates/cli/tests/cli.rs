@@ -153,6 +153,36 @@ fn faults_are_json_where_json_is_asked_for() {
     assert_eq!(word["error"], "there is no command to run");
 }
 
+/// N25: extra pipes of Node are sockets, which cannot be opened by a path.
+#[test]
+fn a_policy_on_a_descriptor() {
+    use std::io::Write as _;
+    let home = Home::new();
+    let check = |script: &str, input: std::process::Stdio| {
+        let mut shell = home.command("sh");
+        let exeat = env!("CARGO_BIN_EXE_exeat");
+        shell.args(["-c", &format!("exec 7<&0 </dev/null; {exeat} {script}")]).stdin(input);
+        let done = shell.output().unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let socket = |text: &str| {
+        let (mut ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        ours.write_all(text.as_bytes()).unwrap();
+        std::process::Stdio::from(std::os::fd::OwnedFd::from(theirs))
+    };
+    let policy = "[network]\nallow = [\"a.example\"]\n";
+    let (code, said) = check("check --policy fd:7 a.example", socket(policy));
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = check("check --policy fd:7 b.example", socket(policy));
+    assert_eq!(code, Some(1), "{said}");
+    let (code, said) = check("check --policy fd:7 b.example", socket("[network]\nalow = []\n"));
+    assert!(code == Some(2) && said.starts_with("exeat: error: fd:7:2:1: there is no key `alow`"), "{said}");
+    let (code, said) = check("check --policy fd:8 a.example", socket(policy));
+    assert!(code == Some(2) && said.contains("descriptor 8 is not open"), "{said}");
+    let (code, said) = check("check --policy fd:7 --policy fd:7 a.example", socket(policy));
+    assert!(code == Some(2) && said.contains("descriptor 7 is not open"), "{said}");
+}
+
 /// N25.
 #[test]
 fn a_policy_on_stdin() {

@@ -194,7 +194,7 @@ pub struct SandboxSection {
 pub struct EnvSection {
     /// Names whose value is passed on. Of a ceiling: the only ones that may be; `None` bounds nothing.
     pub pass: Option<Vec<String>>,
-    /// Names and values, sorted by name.
+    /// Names and values, sorted by name. A value that begins with `~/`, or is `~`, is a path below HOME.
     pub set: Vec<(String, String)>,
 }
 

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use exeat_contract::{CACHE, DENIALS, PROXY_PORT, SOCKS5_PORT};
@@ -91,7 +92,9 @@ pub fn environment(request: &Request) -> Environment {
 
 /// The same, where the stage's HOME is known already.
 pub(crate) fn build(request: &Request, home: &Path) -> Environment {
-    let Request { host_env: host, env: rules, files, .. } = request;
+    let Request { host_env: host, files, .. } = request;
+    let mut notes = Vec::new();
+    let rules = &expand(&request.env, host, &mut notes);
     let mut env = Variables::default();
     let passed = [
         (lists::PASSED, Why::Listed),
@@ -119,7 +122,6 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             env.set("RUSTUP_HOME", home.join(".rustup"), Why::Toolchain);
         }
     }
-    let mut notes = Vec::new();
     for rule in rules {
         let (EnvRule::Set(name, _) | EnvRule::Pass(name) | EnvRule::Remove(name)) = rule;
         // No ceiling keeps a variable that is taken away.
@@ -172,6 +174,40 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     Environment { variables: variables.collect(), without_gateway, dropped, notes }
 }
 
+/// Names each variable that a rule with a `*` at its end passes. What leads into the host or around the sandbox, and what is
+/// exeat's own, is passed by its whole name alone.
+fn expand(rules: &[EnvRule], host: &BTreeMap<OsString, OsString>, notes: &mut Vec<String>) -> Vec<EnvRule> {
+    let mut all = Vec::new();
+    for rule in rules {
+        let pattern = match rule {
+            EnvRule::Pass(name) => name.as_bytes().strip_suffix(b"*").map(|prefix| (name, prefix)),
+            _ => None,
+        };
+        let Some((pattern, prefix)) = pattern else {
+            all.push(rule.clone());
+            continue;
+        };
+        let pattern = pattern.display();
+        let mut is_any = false;
+        for name in host.keys().filter(|name| name.as_bytes().starts_with(prefix)) {
+            is_any = true;
+            let held = lists::DROPPED.iter().find(|(held, _)| name == held).map(|(_, why)| *why);
+            let held =
+                held.or_else(|| IDENTITY.iter().any(|own| name == own).then_some("the stage has its own"));
+            match held {
+                Some(why) => {
+                    notes.push(format!("`{}` is not passed by `{pattern}`: {why}", name.display()));
+                }
+                None => all.push(EnvRule::Pass(name.clone())),
+            }
+        }
+        if !is_any {
+            notes.push(format!("no variable here begins as `{pattern}` does, so none is passed"));
+        }
+    }
+    all
+}
+
 /// The name of the run, which only a run can tell.
 pub(crate) const RUN_ID: &str = "EXEAT_RUN_ID";
 
@@ -179,7 +215,11 @@ pub(crate) const RUN_ID: &str = "EXEAT_RUN_ID";
 const IDENTITY: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
 fn allows(bound: &Bounds, name: &OsStr) -> bool {
-    bound.env.as_ref().is_none_or(|names| names.iter().any(|known| known == name))
+    let is_it = |known: &OsString| match known.as_bytes().strip_suffix(b"*") {
+        Some(prefix) => name.as_bytes().starts_with(prefix),
+        None => known == name,
+    };
+    bound.env.as_ref().is_none_or(|names| names.iter().any(is_it))
 }
 
 #[derive(Default)]
@@ -275,6 +315,55 @@ mod tests {
             signing: crate::signing::Signing::Off,
             limits: Limits::default(),
         }
+    }
+
+    #[test]
+    fn a_pattern_passes_what_begins_so_and_nothing_that_is_held_back() {
+        let host = [
+            ("SLURM_JOB_ID", "7"),
+            ("SLURM_NTASKS", "2"),
+            ("SLURMD", "x"),
+            ("SSH_AUTH_SOCK", "/run/agent"),
+            ("SSH_TTY", "/dev/pts/1"),
+            ("LD_PRELOAD", "x.so"),
+            ("LD_LIBRARY_PATH", "/x"),
+            ("HOME", "/root"),
+            ("HTTPS_PROXY", "http://elsewhere"),
+        ];
+        let rules =
+            ["SLURM_*", "SSH_*", "LD_*", "HO*", "HTTPS_*", "NONE_*"].map(|it| EnvRule::Pass(it.into()));
+        let env = build(&request(&host, &rules, Files::default()), Path::new("/home/u"));
+        for (name, value) in [
+            ("SLURM_JOB_ID", Some("7")),
+            ("SLURM_NTASKS", Some("2")),
+            ("SLURMD", None),
+            ("SSH_AUTH_SOCK", None),
+            ("SSH_TTY", Some("/dev/pts/1")),
+            ("LD_PRELOAD", None),
+            ("LD_LIBRARY_PATH", Some("/x")),
+            ("HOME", Some("/home/u")),
+            ("HTTPS_PROXY", Some("http://127.0.0.1:3128")),
+        ] {
+            assert_eq!(get(&env, name), value, "{name}");
+        }
+        for line in [
+            "`SSH_AUTH_SOCK` is not passed by `SSH_*`: host socket",
+            "`LD_PRELOAD` is not passed by `LD_*`: loads code of the host's",
+            "`HOME` is not passed by `HO*`: the stage has its own",
+            "no variable here begins as `NONE_*` does, so none is passed",
+        ] {
+            assert!(env.notes.iter().any(|note| note == line), "{line}: {:?}", env.notes);
+        }
+        // A ceiling bounds each name, and may have a pattern itself.
+        let bound = |list: &[&str]| {
+            let env = Some(list.iter().map(Into::into).collect());
+            let files = Files { bounds: vec![Bounds { env, ..Bounds::default() }], ..Files::default() };
+            let env = build(&request(&host, &rules, files), Path::new("/home/u"));
+            ["SLURM_JOB_ID", "SLURM_NTASKS"].map(|name| get(&env, name).is_some())
+        };
+        assert_eq!(bound(&["SLURM_JOB_ID"]), [true, false]);
+        assert_eq!(bound(&["SLURM_*"]), [true, true]);
+        assert_eq!(bound(&[]), [false, false]);
     }
 
     fn get<'a>(env: &'a Environment, name: &str) -> Option<&'a str> {

@@ -94,7 +94,7 @@ fn read_only(cx: &Cx) {
 /// Nothing of it is left after the run, and a later one deletes what a killed run has left.
 fn cache_of_run(cx: &Cx) {
     let caches = || {
-        let done = cx.exeat_plain(["state", "list", "--json"]).run();
+        let done = cx.exeat_plain(["state", "list", "--format", "json"]).run();
         let listed: Value = serde_json::from_str(&done.exits(0).stdout()).expect("JSON");
         listed["caches"].as_array().expect("a list").clone()
     };

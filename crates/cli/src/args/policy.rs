@@ -6,7 +6,7 @@ use clap::{Args, Subcommand, ValueEnum, ValueHint};
 use exeat_policy::{HostPort, Mode};
 
 use super::Format;
-use super::values::parse_mode;
+use super::values::{Output, parse_mode};
 
 /// The policy, for every command that needs one. All of them add up; a deny rule always wins.
 #[derive(Debug, Clone, Default, Args)]
@@ -36,8 +36,8 @@ pub(crate) struct PolicyArgs {
     #[arg(long, value_name = "MODE", value_parser = parse_mode)]
     pub(crate) mode: Option<Mode>,
 
-    /// Read a policy file, TOML or JSON; - is stdin
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    /// Read a policy file, TOML or JSON, or take JSON itself; - is stdin
+    #[arg(long, value_name = "FILE|fd:N|JSON", value_hint = ValueHint::FilePath)]
     pub(crate) policy: Vec<PathBuf>,
 
     /// Allow nothing beyond this policy file
@@ -55,6 +55,18 @@ pub(crate) struct PolicyArgs {
     /// Set any key of a policy file, as limits.open_files=1024
     #[arg(long, value_name = "KEY=VALUE")]
     pub(crate) set: Vec<String>,
+}
+
+impl PolicyArgs {
+    /// Lists the descriptors that are read, each with its flag.
+    pub(crate) fn descriptors(&self) -> Vec<(&'static str, Output)> {
+        let of = |flag: &'static str, paths: &[PathBuf]| {
+            let named = paths.iter().filter_map(|path| path.to_str()?.parse().ok());
+            named.map(|named| (flag, named)).collect::<Vec<_>>()
+        };
+        let effects: Vec<PathBuf> = self.effects.iter().map(PathBuf::from).collect();
+        [of("--policy", &self.policy), of("--ceiling", &self.ceiling), of("--effects", &effects)].concat()
+    }
 }
 
 /// `exeat policy ...`.

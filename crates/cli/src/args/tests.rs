@@ -3,7 +3,6 @@ use std::fmt::Debug;
 use clap::CommandFactory;
 use exeat_policy::Limits;
 
-use super::values::Label;
 use super::*;
 
 #[test]
@@ -200,6 +199,10 @@ fn labels_and_variables() {
     check(parse_variable, "CI=", Some(Variable::Set("CI".into(), "".into())));
     check(parse_variable, "A=b=c", Some(Variable::Set("A".into(), "b=c".into())));
     check(parse_variable, "=x", None);
+    check(parse_variable, "SLURM_*", Some(Variable::Pass("SLURM_*".into())));
+    for text in ["*", "A*B", "*A", "A**", "A*=x"] {
+        check(parse_variable, text, None);
+    }
     check(parse_variable, "", None);
 
     check(parse_stage, "nightly import", Some("nightly import".to_owned()));

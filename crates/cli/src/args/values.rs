@@ -117,9 +117,19 @@ pub(super) fn parse_variable(text: &str) -> Result<Variable, String> {
     match text.split_once('=') {
         _ if text.is_empty() || text.starts_with('=') => Err("the name of the variable is empty".into()),
         _ if name_of(text).contains(char::is_whitespace) => Err(spaced(text)),
+        _ if !is_name(text) => {
+            Err("a `*` stands only at the end of a name that is passed, as in SLURM_*".into())
+        }
         Some((name, value)) => Ok(Variable::Set(name.into(), value.into())),
         None => Ok(Variable::Pass(text.into())),
     }
+}
+
+/// Whether there is no `*` in the name but one at the end of a name that is passed.
+fn is_name(text: &str) -> bool {
+    let name = name_of(text);
+    let stem = if text.contains('=') { name } else { name.strip_suffix('*').unwrap_or(name) };
+    !stem.is_empty() && !stem.contains('*')
 }
 
 fn name_of(text: &str) -> &str {

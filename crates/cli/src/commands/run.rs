@@ -50,6 +50,9 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     request::inherited(&[("--result", args.result.as_ref())])?;
     let key = args.audit_key.as_ref().and_then(KeyFrom::descriptor);
     let record = request::inherited(&[("--audit", args.audit.as_ref()), ("--audit-key", key.as_ref())]);
+    let policies = args.policy.descriptors();
+    let policies: Vec<_> = policies.iter().map(|(flag, read)| (*flag, Some(read))).collect();
+    let record = record.and_then(|()| request::inherited(&policies));
     let sink = args.result.as_ref().map(Sink::open).transpose()?;
     let quiet = args.quiet;
     let place = audit::place_of(&machine).ok();

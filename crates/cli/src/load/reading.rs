@@ -17,10 +17,10 @@ use exeat_runner::{Bounds, Seen, today};
 use nix::unistd::geteuid;
 
 use super::project::{self, Found};
-use super::text::{is_stdin, read_lock, read_policy, text_of, write_it};
+use super::text::{inline, is_stdin, read_lock, read_policy, text_of, write_it};
 use super::{
-    Above, INLINE, LockAt, Named, PROJECT_FILE, SITE_CEILING, STDIN, Said, USER_CEILING, from_file,
-    from_preset, groups, parse, waiting,
+    Above, INLINE, INLINE_POLICY, LockAt, Named, PROJECT_FILE, SITE_CEILING, STDIN, Said, USER_CEILING,
+    from_file, from_preset, groups, parse, waiting,
 };
 use crate::failure::Failure;
 use crate::machine::Machine;
@@ -54,6 +54,10 @@ impl<'a> Reading<'a> {
     pub(super) fn look(&mut self, path: &Path) {
         if is_stdin(path) {
             self.once = Some(STDIN.to_owned());
+            return;
+        }
+        if path.to_str().is_some_and(|text| text.starts_with("fd:")) {
+            self.once = Some(format!("`{}`", printable(&path.display().to_string())));
             return;
         }
         let seen = Seen::at(&self.machine.cwd.join(path));
@@ -161,7 +165,8 @@ impl<'a> Reading<'a> {
     /// Notes what was read. The record names a file in full: another run has another working directory.
     pub(super) fn read(&mut self, role: SourceRole, file: &str, text: &str) {
         let file = match file {
-            STDIN | INLINE => file.to_owned(),
+            STDIN | INLINE | INLINE_POLICY => file.to_owned(),
+            file if file.starts_with("fd:") => file.to_owned(),
             file => self.machine.absolute(Path::new(file)).display().to_string(),
         };
         self.sources.push(Source { role, file, sha256: sha256_hex(text.as_bytes()) });
@@ -178,8 +183,13 @@ impl<'a> Reading<'a> {
         path: &Path,
         stored: &mut Vec<(String, StoredPolicy)>,
     ) -> Result<Named, Failure> {
-        self.look(path);
-        let (text, base, shown) = read_policy(path, self.machine)?;
+        let (text, base, shown) = match inline(path) {
+            Some(text) => (text.to_owned(), self.machine.base.clone(), INLINE_POLICY.to_owned()),
+            None => {
+                self.look(path);
+                read_policy(path, self.machine)?
+            }
+        };
         let file = match StoredPolicy::parse(&text, &shown) {
             None => parse(&text, &shown, FileRole::Policy)?,
             Some(read) => {

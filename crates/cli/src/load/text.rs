@@ -2,21 +2,35 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use exeat_audit::lock::{self, Lock};
 use exeat_policy::MAX_STORED_BYTES;
 use exeat_policy::file::MAX_FILE_BYTES;
 
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
 use super::STDIN;
+use crate::args::Output;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::render::{printable, shell_word};
+use crate::request::take_fd;
 
 /// The text of a policy file, the directory that its paths are relative to, and its name in messages.
 pub(crate) fn read_policy(path: &Path, machine: &Machine) -> Result<(String, PathBuf, String), Failure> {
+    if let Some(n) = descriptor(path)? {
+        machine.note_descriptor(n);
+        let shown = path.display().to_string();
+        let mut from = take(n, &shown)?;
+        let text = policy_text(Patient::new(&mut from, DEADLINE), &shown)?;
+        return Ok((text, machine.base.clone(), shown));
+    }
     if is_stdin(path) {
-        machine.note_stdin();
+        machine.note_descriptor(0);
         let text = policy_text(io::stdin().lock(), STDIN)?;
         close_stdin()?;
         return Ok((text, machine.base.clone(), STDIN.to_owned()));
@@ -59,6 +73,66 @@ pub(super) fn write_it(shown: &str) -> String {
 
 pub(super) fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
+}
+
+/// The policy that stands in the argument itself, as JSON.
+pub(super) fn inline(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| text.trim_start().starts_with('{'))
+}
+
+/// The number of `fd:N`. A file of that name is `./fd:N`.
+pub(super) fn descriptor(path: &Path) -> Result<Option<i32>, Failure> {
+    if !path.to_str().is_some_and(|text| text.starts_with("fd:")) {
+        return Ok(None);
+    }
+    let shown = path.display().to_string();
+    match shown.parse() {
+        Ok(Output::Fd(n)) if n > 2 => Ok(Some(n)),
+        _ => Err(Failure::input(format!("`{shown}` is not a descriptor to read: fd:N with N from 3 on"))
+            .hint("- is stdin; a file of this name is ./fd:...")),
+    }
+}
+
+/// Takes a descriptor of the caller's over and closes its number, so that no stage has it and a writer is told when all is read.
+fn take(n: i32, shown: &str) -> Result<File, Failure> {
+    let taken = take_fd("--policy", n)?;
+    nix::unistd::close(n)
+        .map_err(|error| Failure::could(format!("cannot close `{shown}`")).because(error))?;
+    Ok(taken.into())
+}
+
+/// How long exeat waits for the whole of a policy that a descriptor gives.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// A reader of a descriptor that may be a pipe or a socket: nobody waits for it longer than that.
+struct Patient<'f> {
+    from: &'f mut File,
+    end: Instant,
+}
+
+impl<'f> Patient<'f> {
+    fn new(from: &'f mut File, patience: Duration) -> Self {
+        Self { from, end: Instant::now() + patience }
+    }
+}
+
+impl Read for Patient<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        loop {
+            let left = self.end.saturating_duration_since(Instant::now());
+            let timeout = PollTimeout::try_from(left + Duration::from_millis(1)).unwrap_or(PollTimeout::MAX);
+            match poll(&mut [PollFd::new(self.from.as_fd(), PollFlags::POLLIN)], timeout) {
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::TimedOut, "its end did not come in time")),
+                Ok(_) => {}
+                Err(Errno::EINTR) => continue,
+                Err(errno) => return Err(errno.into()),
+            }
+            match self.from.read(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                read => return read,
+            }
+        }
+    }
 }
 
 pub(super) fn open(path: &Path, shown: &str, machine: &Machine) -> Result<File, Failure> {
@@ -108,4 +182,30 @@ fn close_stdin() -> Result<(), Failure> {
     let closed =
         File::open("/dev/null").and_then(|null| nix::unistd::dup2_stdin(null).map_err(io::Error::from));
     closed.map_err(|error| Failure::could("cannot close stdin after the policy").because(error))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn a_socket_is_read_to_its_end_and_not_waited_for_without_one() {
+        let (mut writer, reader) = UnixStream::pair().unwrap();
+        let mut from = File::from(OwnedFd::from(reader));
+        writer.write_all(b"schema = 1").unwrap();
+        let mut text = String::new();
+        let start = Instant::now();
+        let waited = Patient::new(&mut from, Duration::from_millis(50)).read_to_string(&mut text);
+        assert_eq!(waited.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() < Duration::from_secs(20));
+        writer.write_all(b"\n").unwrap();
+        drop(writer);
+        text.clear();
+        Patient::new(&mut from, Duration::from_secs(30)).read_to_string(&mut text).unwrap();
+        assert_eq!(text, "\n");
+    }
 }

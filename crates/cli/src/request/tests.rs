@@ -505,7 +505,7 @@ fn an_unnamed_project_file_gets_nothing_that_no_ceiling_bounds() {
     let asked = place.asked(&["--ceiling", "hosts.toml"]);
     let files = &asked.request.files;
     assert_eq!((files.view, files.ro.len(), files.rw.len(), files.mask.len()), (View::Project, 0, 0, 1));
-    assert!(files.cache == Cache::Private && asked.request.tty == Tty::Auto);
+    assert!(files.cache == Cache::Run && asked.request.tty == Tty::Auto);
     assert!(files.allow_write.is_empty() && asked.request.env.is_empty());
     assert_eq!((asked.request.stage.as_deref(), asked.request.limits.pids), (Some("s"), Some(9)));
     assert_eq!(
@@ -675,4 +675,58 @@ fn keys_are_set_as_in_a_file_that_counts_first() {
         said.starts_with("exeat: error: --set: fs.allow_write: `src`: no protected name is that"),
         "{said}"
     );
+}
+
+/// A job is found again by the labels that its scheduler gives it; what was given says the last word.
+#[test]
+fn jobs_become_labels() {
+    let place = Place::new();
+    let labels = |words: &[&str], env: &[(&str, &str)]| {
+        let mut machine = place.machine();
+        machine.env.extend(env.iter().map(|(name, value)| ((*name).into(), (*value).into())));
+        let words = ["exeat", "run"].into_iter().chain(words.iter().copied()).chain(["true"]);
+        let Command::Run(args) = Cli::try_parse_from(words).unwrap().command else { panic!() };
+        let labels = run(*args, machine).unwrap().request.labels;
+        labels.iter().map(|(key, value)| format!("{key}={value}")).collect::<Vec<_>>().join(" ")
+    };
+    let slurm = [("SLURM_JOB_ID", "12"), ("SLURM_ARRAY_JOB_ID", "10"), ("SLURM_ARRAY_TASK_ID", "2")];
+    assert_eq!(labels(&[], &slurm), "slurm_job=12 slurm_array_job=10 slurm_array_task=2");
+    let words = ["--label", "slurm_job=mine", "--label", "a=b"];
+    assert_eq!(labels(&words, &slurm[..1]), "slurm_job=mine a=b");
+    let others = [("GITHUB_RUN_ID", "9"), ("GITHUB_JOB", "build"), ("CI_JOB_ID", "77")];
+    assert_eq!(labels(&[], &others), "github_run=9 github_job=build gitlab_job=77");
+    let long = "1".repeat(65);
+    assert_eq!(labels(&[], &[("CI_JOB_ID", &long), ("GITHUB_JOB", "a\nb"), ("SLURM_JOB_ID", "")]), "");
+    let full: Vec<String> = (0..10).flat_map(|n| ["--label".to_owned(), format!("k{n}=v")]).collect();
+    let full: Vec<&str> = full.iter().map(String::as_str).collect();
+    assert!(!labels(&full, &slurm).contains("slurm"), "the caller's own are not displaced");
+}
+
+#[test]
+fn a_home_in_a_variable_of_a_policy_is_expanded() {
+    let place = Place::new();
+    place.file("p.toml", "[env]\nset = { A = \"~/a/b\", B = \"~\", C = \"x~/y\", D = \"/~/z\" }\n");
+    let set = |name: &str, value: &str| EnvRule::Set(name.into(), value.into());
+    assert_eq!(
+        place.request(&["--policy", "p.toml"]).env,
+        [set("A", "/home/ann/a/b"), set("B", "/home/ann"), set("C", "x~/y"), set("D", "/~/z")]
+    );
+    assert_eq!(place.request(&["--set", "env.set.E=~/e"]).env, [set("E", "/home/ann/e")]);
+    let said = place.report(&["--set", "env.set.E=~bob/e"]);
+    assert!(said.contains("--set:1:11: `~` is your own home only, as in `~/data`"), "{said}");
+}
+
+#[test]
+fn a_policy_stands_in_its_flag() {
+    let place = Place::new();
+    let text = r#" {"network": {"allow": ["a.example"]}, "fs": {"ro": ["in"]}}"#;
+    let request = place.request(&["--policy", text]);
+    assert_eq!(rules(&request), ["a.example:443 --policy:1"]);
+    assert_eq!(request.files.ro.first().map(|bind| bind.host.clone()), Some(place.0.join("in")));
+    assert_eq!(request.sources.first().map(|source| source.file.as_str()), Some("--policy"));
+    let said = place.report(&["--policy", r#"{"network": {"alow": []}}"#]);
+    assert!(said.starts_with("exeat: error: --policy:1:14: there is no key `alow`"), "{said}");
+    for words in [["--policy", "fd:2"], ["--policy", "fd:x"], ["--ceiling", "fd:0"]] {
+        assert!(place.report(&words).contains("is not a descriptor to read"), "{words:?}");
+    }
 }

@@ -17,7 +17,7 @@ use crate::sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSo
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
 
-use super::bind::{BindError, BindSpec};
+use super::bind::{BindError, BindSpec, PathSpec};
 use super::keys::{KEYS, nearest};
 use super::raw::{Entry, Node, Value};
 use super::reader::{Reader, rule_meant};
@@ -456,6 +456,8 @@ impl Reader<'_> {
             let Some(value) = self.string(&key, node) else { continue };
             if value.contains('\0') {
                 self.fault(at, "a variable holds no NUL", None);
+            } else if value.starts_with('~') && value.parse::<PathSpec>() == Err(BindError::OtherHome) {
+                self.fault(at, BindError::OtherHome.to_string(), None);
             } else if self.env_name(&key, key_at) {
                 env.set.push((key, value));
             }
@@ -472,6 +474,8 @@ impl Reader<'_> {
             "the name of a variable has no control characters"
         } else if name.chars().any(char::is_whitespace) {
             "the name of a variable has no space"
+        } else if name.strip_suffix('*').unwrap_or(name).contains('*') || name == "*" {
+            "a `*` stands only at the end of a name, as in `SLURM_*`"
         } else {
             return true;
         };
