@@ -590,6 +590,8 @@ pub enum What {
     TurnedAway,
     /// The run has no number in the ledger, or the ledger does not have its start.
     Unnumbered,
+    /// Something is in the ledger that its key has not signed, or a second ledger begins.
+    Ledger,
 }
 
 /// The end of a run. Verdicts are counted by the log itself.

@@ -10,6 +10,7 @@ mod host;
 mod join;
 mod read;
 
+use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{FileExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -24,6 +25,7 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 
 pub use join::{Fault, Joined, Seen, join};
+use read::Signed;
 pub use read::{BadHead, Book, Found, KeptHead, Told};
 
 use crate::escape::escape;
@@ -50,6 +52,15 @@ const TAIL: u64 = 2 * MAX_LINE as u64;
 
 /// Bytes at the end that may be no line, as a crash of the machine can leave them.
 const MAX_TORN: u64 = 16 * 1024 * 1024;
+
+/// Lines at the end whose signatures are checked at most, while other runs wait.
+const MAX_UNSIGNED: u64 = 1000;
+
+/// A line of which the number is a multiple of this says what the other ledgers of the directory end with.
+const WITNESS_EVERY: u64 = 100;
+
+/// Other ledgers that one line speaks of.
+const MAX_OTHERS: usize = 16;
 
 /// The word of the line that a run writes at its start.
 const START: &str = "start";
@@ -101,6 +112,17 @@ pub enum Begun {
 pub struct Numbered {
     ledger: Ledger,
     no: u64,
+    /// What was found in the ledger that somebody should look at; for people.
+    pub odd: Option<String>,
+}
+
+/// A line that was written.
+#[derive(Debug)]
+pub struct Written {
+    /// The line.
+    pub head: Head,
+    /// What was found before it that somebody should look at; for people.
+    pub odd: Option<String>,
 }
 
 impl Ledger {
@@ -148,7 +170,7 @@ impl Ledger {
         };
         held.last = no;
         Ok(match held.append(log.mono_us(), &line) {
-            Ok(_) => Begun::Numbered(Numbered { ledger: self, no }),
+            Ok(Written { odd, .. }) => Begun::Numbered(Numbered { ledger: self, no, odd }),
             Err(error) => Begun::Unnumbered(error.to_string()),
         })
     }
@@ -157,7 +179,7 @@ impl Ledger {
     ///
     /// # Errors
     /// Where the line could not be written.
-    pub fn prune(&self, run: RunId, no: Option<u64>, user: Option<&str>) -> Result<Head, LedgerError> {
+    pub fn prune(&self, run: RunId, no: Option<u64>, user: Option<&str>) -> Result<Written, LedgerError> {
         self.lock()?.append(0, &LedgerLine { user, ..LedgerLine::new(PRUNED, run, no) })
     }
 
@@ -233,7 +255,7 @@ impl Numbered {
     ///
     /// # Errors
     /// Where the line could not be written: a reader finds the start alone.
-    pub fn end(self, log: &Log, cause: Cause) -> Result<Head, LedgerError> {
+    pub fn end(self, log: &Log, cause: Cause) -> Result<Written, LedgerError> {
         let sealed = log.sealed();
         let sealed = sealed.as_ref();
         let line =
@@ -257,6 +279,8 @@ impl LedgerLine<'_> {
             cause: None,
             sealed: None,
             torn: None,
+            unsigned: None,
+            others: None,
         }
     }
 }
@@ -269,6 +293,8 @@ struct Held<'a> {
     len: u64,
     /// Bytes after them: a part of a line, as a crash leaves it.
     torn: u64,
+    /// Lines at the end that its key has not signed.
+    unsigned: u64,
     /// Whole lines.
     seq: u64,
     /// The digest of the last one, with its line feed.
@@ -280,10 +306,19 @@ struct Held<'a> {
 impl<'a> Held<'a> {
     fn new(ledger: &'a Ledger, file: Flock<File>, len: u64) -> Result<Held<'a>, LedgerError> {
         let at = |source| LedgerError::Io { path: ledger.path.clone(), source };
-        let mut held = Held { ledger, file, len, torn: 0, seq: 0, prev: NOTHING_BEFORE.to_owned(), last: 0 };
+        let mut held = Held {
+            ledger,
+            file,
+            len,
+            torn: 0,
+            unsigned: 0,
+            seq: 0,
+            prev: NOTHING_BEFORE.to_owned(),
+            last: 0,
+        };
         let mut room = TAIL;
         while !held.read_tail(len, room).map_err(at)? {
-            if room >= len || room >= MAX_TORN {
+            if room >= len || room >= MAX_TORN || held.unsigned > MAX_UNSIGNED {
                 return Err(LedgerError::Damaged { path: ledger.path.clone() });
             }
             room *= 16;
@@ -291,8 +326,8 @@ impl<'a> Held<'a> {
         Ok(held)
     }
 
-    /// Finds the last line that can be read, in so many bytes at the end of the file, and whether there is one. A file that has
-    /// no whole line is an empty one.
+    /// Finds the last line that the key has signed, in so many bytes at the end of the file, and whether there is one. Those behind
+    /// it stay, and say nothing. A file that has no whole line is an empty one.
     fn read_tail(&mut self, len: u64, room: u64) -> io::Result<bool> {
         let from = len.saturating_sub(room);
         let mut tail = vec![0; usize::try_from(len - from).unwrap_or(usize::MAX)];
@@ -309,9 +344,19 @@ impl<'a> Held<'a> {
             // The end of a line that is not here.
             lines.next();
         }
+        let key = std::slice::from_ref(self.ledger.key.verifying());
+        self.unsigned = 0;
         for (after, line) in lines.clone().rev().enumerate() {
             let record = Record::parse_as(LEDGER_SCHEMA, line.trim_ascii_end()).ok();
             let Some((record, last)) = record.and_then(|it| it.last.map(|last| (it, last))) else { continue };
+            if !matches!(read::signed_by(&self.ledger.name, line, &record, key), Signed::By(_)) {
+                self.unsigned += 1;
+                if self.unsigned > MAX_UNSIGNED {
+                    return Ok(false);
+                }
+                continue;
+            }
+            self.unsigned = after as u64;
             self.seq = record.seq.saturating_add(after as u64).saturating_add(1);
             self.last = last;
             self.prev = lines.next_back().map(sha256_hex).unwrap_or_default();
@@ -321,19 +366,30 @@ impl<'a> Held<'a> {
     }
 
     /// Writes one line, in the place of what a crash left of another.
-    fn append(self, mono_us: u64, line: &LedgerLine<'_>) -> Result<Head, LedgerError> {
-        let Held { ledger, file, len, torn, seq, prev, last } = self;
+    fn append(self, mono_us: u64, line: &LedgerLine<'_>) -> Result<Written, LedgerError> {
+        let Held { ledger, file, len, torn, unsigned, seq, prev, last } = self;
         let at = |source| LedgerError::Io { path: ledger.path.clone(), source };
         let ts = format!("{:.6}", Timestamp::now());
         let place = Position { seq, ts: &ts, mono_us, prev: &prev };
-        let line = LedgerLine { last, torn: Some(torn).filter(|bytes| *bytes > 0), ..*line };
+        let [torn, unsigned] = [torn, unsigned].map(|count| Some(count).filter(|count| *count > 0));
+        let others = match ledger.path.parent() {
+            Some(dir) if seq.is_multiple_of(WITNESS_EVERY) => read::heads(dir, &ledger.name, MAX_OTHERS),
+            _ => BTreeMap::new(),
+        };
+        let line = LedgerLine {
+            last,
+            torn,
+            unsigned,
+            others: Some(&others).filter(|others| !others.is_empty()),
+            ..*line
+        };
         let mut out = Vec::with_capacity(1024);
         encode_ledger(&mut out, &origin(&ledger.name), &place, digest(&prev), &line, &ledger.key)
             .map_err(|error| at(error.into()))?;
         if out.len() > MAX_LINE {
             return Err(at(io::Error::other("the line would be too long")));
         }
-        if torn > 0 {
+        if torn.is_some() {
             file.set_len(len).map_err(at)?;
         }
         if let Err(error) = (&*file).write_all(&out) {
@@ -347,7 +403,24 @@ impl<'a> Held<'a> {
         if ledger.sync {
             unlocked.sync_data().map_err(at)?;
         }
-        Ok(head)
+        let same_key = |name: &&String| name.split('-').next() == ledger.name.split('-').next();
+        let beside = others.keys().find(same_key).filter(|_| seq == 0).map(|other| {
+            format!(
+                "a ledger of this key begins here, `{}`, and there is one already, {}: the state directory was copied, or \
+                 its host-* file was removed",
+                shown(&ledger.path),
+                escape(other.as_bytes(), 64)
+            )
+        });
+        let odd = unsigned.map(|count| {
+            let lines =
+                if count == 1 { "the last line".to_owned() } else { format!("the last {count} lines") };
+            format!(
+                "{lines} of the ledger `{}` before that of this run: not signed as they stand",
+                shown(&ledger.path)
+            )
+        });
+        Ok(Written { head, odd: odd.or(beside) })
     }
 }
 
@@ -363,7 +436,16 @@ fn digest(text: &str) -> Hash {
 
 /// The note of a run that the ledger does not have.
 pub fn unnumbered(why: &str) -> Event {
-    let mut note = Note::new(What::Unnumbered);
+    noted(What::Unnumbered, why)
+}
+
+/// The note of a run that found something in the ledger that somebody should look at.
+pub fn odd(why: &str) -> Event {
+    noted(What::Ledger, why)
+}
+
+fn noted(what: What, why: &str) -> Event {
+    let mut note = Note::new(what);
     note.error = Some(why.to_owned());
     Event::Note(note)
 }

@@ -22,6 +22,7 @@ pub mod diff;
 mod escape;
 mod event;
 pub mod export;
+pub mod file;
 pub mod follow;
 mod id;
 pub mod key;

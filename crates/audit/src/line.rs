@@ -127,6 +127,10 @@ pub(crate) struct LedgerLine<'a> {
     pub(crate) sealed: Option<&'a Sealed>,
     /// Bytes of a torn line that stood in the place of this one.
     pub(crate) torn: Option<u64>,
+    /// Lines before this one that are not signed as they stand.
+    pub(crate) unsigned: Option<u64>,
+    /// What the other ledgers of the directory end with.
+    pub(crate) others: Option<&'a BTreeMap<String, String>>,
 }
 
 /// Appends a line of the ledger with this origin, its signature and its line feed included. `before` is the digest of the line before.
@@ -156,6 +160,8 @@ pub(crate) fn encode_ledger(
         n: line.sealed.map(|sealed| sealed.lines),
         root: line.sealed.map(|sealed| sealed.root.clone()),
         torn: line.torn,
+        unsigned: line.unsigned,
+        others: line.others,
         prev: at.prev,
         ..Line::default()
     };
@@ -516,6 +522,10 @@ struct Line<'a> {
     first: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     torn: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    unsigned: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    others: Option<&'a BTreeMap<String, String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     role: Option<SourceRole>,
     #[serde(skip_serializing_if = "Option::is_none")]

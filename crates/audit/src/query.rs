@@ -515,6 +515,8 @@ pub struct Record {
     pub ledger_prev: Option<String>,
     pub first: Option<String>,
     pub torn: Option<u64>,
+    #[serde(default)]
+    pub others: std::collections::BTreeMap<String, String>,
     pub role: Option<String>,
     pub file: Option<String>,
     pub file_sha256: Option<String>,

@@ -155,6 +155,12 @@ impl Report {
         }
     }
 
+    /// The digests of the policies that do not stand beside it; printable.
+    pub fn missing(&self) -> Vec<String> {
+        let missing = self.policies.iter().filter(|policy| policy.beside == Beside::Missing);
+        missing.map(|policy| policy.sha256.clone()).collect()
+    }
+
     /// The lines that no good checkpoint covers, where nothing else is wrong: the first and the last.
     pub fn unsigned_tail(&self) -> Option<(u64, u64)> {
         let is_tail = self.standing() == Standing::Unfinished && self.covered < self.lines;
@@ -361,6 +367,8 @@ pub fn verify(input: impl BufRead, path: Option<&Path>, keys: &[VerifyingKey]) -
         told: 0,
         policies: Vec::new(),
         is_signed_early: false,
+        is_stripped: false,
+        has_checkpoint: false,
         is_full: false,
         tail: Tail::default(),
         clock: None,
@@ -402,8 +410,13 @@ struct Verifier<'a> {
     told: usize,
     /// The digests of the policies that came to hold.
     policies: Vec<String>,
-    /// The first lines were signed before anything was decided. exeat 0.1 did not do that, and signed later.
+    /// The first lines were signed before anything was decided, or the first one says that a key signs them. exeat 0.1 did not do
+    /// that, and signed later.
     is_signed_early: bool,
+    /// A line that comes after the first checkpoint was read before there was any.
+    is_stripped: bool,
+    /// A checkpoint was read, good or not.
+    has_checkpoint: bool,
     /// A line that is signed says that the disk is full.
     is_full: bool,
     tail: Tail,
@@ -486,6 +499,11 @@ impl Verifier<'_> {
         self.tail.is_full |= record.event == Kind::Note && record.what.as_deref() == Some("no_room");
         let unsealed = self.report.ending == Ending::Unsealed;
         self.report.ending = Ending::Unfinished;
+        // A run has a ledger where a key signs its record, and signs the first lines before anything else is in it.
+        self.is_signed_early |= self.report.witness.ledger.as_deref().is_some_and(|ledger| ledger != "none");
+        let is_first = matches!(record.event, Kind::RunStart | Kind::Policy | Kind::Note | Kind::Checkpoint);
+        self.is_stripped |= self.is_signed_early && !self.has_checkpoint && !is_first;
+        self.has_checkpoint |= record.event == Kind::Checkpoint;
         match record.event {
             Kind::RunStart => self.policies.extend(record.policy_sha256.clone()),
             Kind::Note
@@ -632,7 +650,8 @@ impl Verifier<'_> {
         if lines == 0 {
             self.report.find(Finding::Empty);
         }
-        if self.is_signed_early && !self.is_full && self.tail.is_overdue() {
+        let is_overdue = self.is_signed_early && !self.is_full && self.tail.is_overdue();
+        if is_overdue || self.is_stripped {
             self.report.find(Finding::Unsigned { from: self.report.covered + 1, to: lines });
         }
         // Every run's record is whole, so one in the place of another would be too.

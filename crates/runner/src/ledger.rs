@@ -1,6 +1,6 @@
 //! The ledger's part in a run: which one it is, and what is written there. The ledger itself is `exeat-audit`'s.
 
-use exeat_audit::ledger::{Begun, Head, Ledger, Numbered, unnumbered};
+use exeat_audit::ledger::{Begun, Head, Ledger, Numbered, odd, unnumbered};
 use exeat_audit::place::Place;
 use exeat_audit::{Cause, Event, Log, RunStart, SigningKey, Source};
 
@@ -88,6 +88,9 @@ pub(crate) fn begin(
     if let Some(why) = &why {
         log.write(unnumbered(why)).map_err(Error::Log)?;
     }
+    if let Some(why) = begun.as_ref().and_then(|numbered| numbered.odd.as_deref()) {
+        log.write(odd(why)).map_err(Error::Log)?;
+    }
     log.sign().map_err(Error::Log)?;
     Ok(match (begun, why) {
         (Some(numbered), _) => Listed::Numbered(numbered),
@@ -102,9 +105,11 @@ impl Listed {
         match self {
             Self::None => (None, None),
             Self::Unnumbered(line) => (None, Some(line)),
-            Self::Numbered(numbered) => match numbered.end(log, cause) {
-                Ok(head) => (Some(head), None),
-                Err(error) => (None, Some(format!("the ledger does not have the end of the run: {error}"))),
+            Self::Numbered(mut numbered) => match (numbered.odd.take(), numbered.end(log, cause)) {
+                (odd, Ok(written)) => (Some(written.head), odd.or(written.odd)),
+                (_, Err(error)) => {
+                    (None, Some(format!("the ledger does not have the end of the run: {error}")))
+                }
             },
         }
     }

@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 use nix::sys::statfs::statfs;
 
 use super::LedgerError;
+use crate::file;
 use crate::key::place_new;
 use crate::{random_number, sha256_hex};
 
@@ -17,7 +18,7 @@ const SHARED: [u32; 8] =
     [0x5346_414f, 0x00c3_6400, 0xff53_4d42, 0x4750_4653, 0x0bd0_0bd0, 0x6969, 0x517b, 0xfe53_4d42];
 
 /// Digits of an id, and of what it is filed under.
-const DIGITS: usize = 16;
+pub(super) const DIGITS: usize = 16;
 
 /// Reads the id of this machine from the directory of the ledgers, or makes it there at first use.
 ///
@@ -28,7 +29,7 @@ pub(super) fn id(dir: &Path) -> Result<String, LedgerError> {
         let path = path.to_owned();
         move |source| LedgerError::Io { path, source }
     };
-    let path = file(dir).map_err(at(dir))?;
+    let path = place(dir).map_err(at(dir))?;
     if let Some(id) = read(&path).map_err(at(&path))? {
         return Ok(id);
     }
@@ -44,31 +45,34 @@ pub(super) fn id(dir: &Path) -> Result<String, LedgerError> {
 }
 
 fn read(path: &Path) -> io::Result<Option<String>> {
-    let is_id = |id: &str| id.len() == DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    match read_short(path) {
-        Ok(text) => Ok(Some(text.trim_ascii().to_owned()).filter(|id| is_id(id))),
+    match file::open(path).and_then(read_short) {
+        Ok(text) => {
+            let id = text.trim_ascii();
+            let is_id = id.len() == DIGITS && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+            Ok(is_id.then(|| id.to_owned()))
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
 
 /// Reads a file of one short line, with one read(2): every run does. More than that is not read.
-fn read_short(path: &Path) -> io::Result<String> {
+fn read_short(mut file: File) -> io::Result<String> {
     let mut text = [0; 256];
-    let len = File::open(path)?.read(&mut text)?;
+    let len = file.read(&mut text)?;
     Ok(String::from_utf8_lossy(text.get(..len).unwrap_or_default()).into_owned())
 }
 
 /// Where the id is: under a digest of the machine's own id and of the directory's inode and time of creation; on a file system that
 /// several machines mount, also of the machine's name.
-fn file(dir: &Path) -> io::Result<PathBuf> {
+fn place(dir: &Path) -> io::Result<PathBuf> {
     let meta = fs::metadata(dir)?;
     // Some file systems do not keep it.
     let created = meta.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok()).unwrap_or_default();
     let kind = statfs(dir)?.filesystem_type().0;
     #[expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "a magic number has 32 bits")]
     let is_shared = SHARED.contains(&(kind as u32));
-    let read = |path: &str| read_short(Path::new(path)).unwrap_or_default();
+    let read = |path: &str| File::open(path).and_then(read_short).unwrap_or_default();
     let name = if is_shared { read("/proc/sys/kernel/hostname") } else { String::new() };
     let machine = read("/etc/machine-id");
     let text = format!("{machine}\0{}\0{}\0{name}", meta.ino(), created.as_nanos());

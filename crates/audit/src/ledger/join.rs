@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::read::{Book, Entry, Start, shown};
+use super::read::{Book, Entry, Pruned, Start, shown};
 use crate::RunId;
 use crate::verify::Witness;
 
@@ -16,8 +16,8 @@ pub struct Seen {
     pub witness: Witness,
     /// Its writer is still there.
     pub is_running: bool,
-    /// The policy that its run began with stands beside it.
-    pub has_policy: bool,
+    /// The digests of the policies that it was made under and that do not stand beside it; printable.
+    pub missing: Vec<String>,
 }
 
 /// What came of it.
@@ -71,6 +71,8 @@ pub enum Fault {
         no: u64,
         /// The run.
         run: RunId,
+        /// The digest of the policy; printable.
+        sha256: String,
     },
     /// A policy without a record beside it, of a run that no ledger has.
     RecordOfPolicy {
@@ -92,6 +94,13 @@ pub enum Fault {
         ledger: String,
         /// How many records.
         records: u64,
+    },
+    /// A ledger does not have the line that another one saw at its end.
+    Cut {
+        /// The ledger; printable.
+        ledger: String,
+        /// The one that saw it.
+        by: String,
     },
     /// The record is not the one that the ledger speaks of.
     OtherRecord {
@@ -118,6 +127,7 @@ impl Fault {
             Fault::RecordOfPolicy { .. } => "record_of_policy_removed",
             Fault::NotInLedger { .. } => "not_in_ledger",
             Fault::NoLedger { .. } => "ledger_missing",
+            Fault::Cut { .. } => "ledger_cut",
             Fault::OtherRecord { .. } => "other_record",
             Fault::OtherLedger { .. } => "other_ledger",
         }
@@ -132,7 +142,7 @@ impl Fault {
             | Fault::NotInLedger { run, .. }
             | Fault::OtherRecord { run, .. }
             | Fault::OtherLedger { run, .. } => Some(*run),
-            Fault::NoLedger { .. } => None,
+            Fault::NoLedger { .. } | Fault::Cut { .. } => None,
         }
     }
 
@@ -144,7 +154,7 @@ impl Fault {
             | Fault::NotInLedger { no, .. }
             | Fault::OtherRecord { no, .. }
             | Fault::OtherLedger { no, .. } => Some(*no),
-            Fault::RecordOfPolicy { .. } | Fault::NoLedger { .. } => None,
+            Fault::RecordOfPolicy { .. } | Fault::NoLedger { .. } | Fault::Cut { .. } => None,
         }
     }
 }
@@ -160,8 +170,9 @@ impl fmt::Display for Fault {
                 let left = if *policy_left { ", its policy is still there" } else { "" };
                 write!(f, "{started}{left})")
             }
-            Fault::PolicyRemoved { no, run } => {
-                write!(f, "number {no}: the policy beside the record of {run} was removed")
+            Fault::PolicyRemoved { no, run, sha256 } => {
+                let short = sha256.get(..16).unwrap_or(sha256);
+                write!(f, "number {no}: the policy beside the record of {run} was removed ({short})")
             }
             Fault::RecordOfPolicy { run } => {
                 write!(f, "the record of {run} was removed: its policy is still there")
@@ -179,6 +190,10 @@ impl fmt::Display for Fault {
                      come from another machine"
                 )
             }
+            Fault::Cut { ledger, by } => write!(
+                f,
+                "the ledger {ledger} does not have the line that {by} saw at its end: it was cut, replaced or removed"
+            ),
             Fault::OtherRecord { no, run } => {
                 write!(f, "number {no}: the record of {run} is not the one that the ledger has")
             }
@@ -195,12 +210,20 @@ pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joi
     let mut joined = Joined::default();
     let by_run: BTreeMap<RunId, &Seen> = records.iter().map(|seen| (seen.run, seen)).collect();
     let mut policies = policies.clone();
+    // After a move to another machine, or a change of the key, that a record was pruned is in another ledger than its start.
+    let proved = books.iter().filter(|book| book.key.is_some());
+    let pruned: BTreeMap<RunId, &Pruned> = proved
+        .flat_map(|book| &book.runs)
+        .filter_map(|(run, entry)| Some((*run, entry.pruned.as_ref()?)))
+        .collect();
     for book in books {
         for (run, entry) in &book.runs {
             let left = policies.remove(run);
-            joined.entry(book, *run, entry, by_run.get(run).copied(), left);
+            let pruned = pruned.get(run).copied().or(entry.pruned.as_ref());
+            joined.entry(book, *run, entry, by_run.get(run).copied(), pruned, left);
         }
     }
+    joined.faults.extend(books.iter().flat_map(|book| cut(book, books)));
     let mut missing: BTreeMap<&str, u64> = BTreeMap::new();
     for seen in by_run.values() {
         let witness = &seen.witness;
@@ -239,19 +262,32 @@ pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joi
     joined
 }
 
+/// The ledgers of which one has seen more than is there.
+fn cut<'a>(by: &'a Book, books: &'a [Book]) -> impl Iterator<Item = Fault> + 'a {
+    let proved = by.key.iter().flat_map(|_| &by.others);
+    let cut = proved.filter(|(name, heads)| {
+        let book = books.iter().find(|book| book.name == **name);
+        book.is_none_or(|book| heads.iter().any(|head| !book.digests.contains(head)))
+    });
+    cut.map(|(name, _)| Fault::Cut { ledger: shown(name), by: by.name.clone() })
+}
+
 impl Joined {
     /// Whether a run that began or ended meanwhile may be among what was found.
     pub fn may_be_outdated(&self) -> bool {
-        let is_of_record =
-            |fault: &Fault| matches!(fault, Fault::NotInLedger { .. } | Fault::NoLedger { .. });
+        let is_of_record = |fault: &Fault| {
+            matches!(fault, Fault::NotInLedger { .. } | Fault::NoLedger { .. } | Fault::Cut { .. })
+        };
         !self.killed.is_empty() || !self.no_end.is_empty() || self.faults.iter().any(is_of_record)
     }
 
-    /// Takes out what ledgers that were read after the records explain.
-    pub fn check_again(&mut self, books: &[Book]) {
+    /// Takes out what ledgers explain that were read after the records, and after the ledgers `before`.
+    pub fn check_again(&mut self, before: &[Book], books: &[Book]) {
+        let cut: Vec<Fault> = before.iter().flat_map(|book| cut(book, books)).collect();
         let find = |run: &RunId| books.iter().find_map(|book| book.runs.get(run));
         self.faults.retain(|fault| match fault {
             Fault::NotInLedger { run, .. } => find(run).is_none(),
+            Fault::Cut { .. } => cut.contains(fault),
             Fault::NoLedger { ledger, .. } => !books.iter().any(|book| book.name == *ledger),
             _ => true,
         });
@@ -261,12 +297,21 @@ impl Joined {
     }
 
     /// What a ledger says of one run.
-    fn entry(&mut self, book: &Book, run: RunId, entry: &Entry, seen: Option<&Seen>, policy_left: bool) {
-        if let (None, Some((when, who))) = (seen, &entry.pruned) {
-            self.pruned += 1;
-            let who = who.as_deref().map_or_else(|| "unknown".to_owned(), shown);
-            if self.last_pruned.as_ref().is_none_or(|(last, _)| *last < shown(when)) {
-                self.last_pruned = Some((shown(when), who));
+    fn entry(
+        &mut self,
+        book: &Book,
+        run: RunId,
+        entry: &Entry,
+        seen: Option<&Seen>,
+        pruned: Option<&Pruned>,
+        policy_left: bool,
+    ) {
+        if let (None, Some(Pruned { ts, user })) = (seen, pruned) {
+            // The run is in two ledgers where it was pruned on another machine.
+            self.pruned += u64::from(entry.pruned.is_some());
+            let who = user.as_deref().map_or_else(|| "unknown".to_owned(), shown);
+            if self.last_pruned.as_ref().is_none_or(|(last, _)| *last < shown(ts)) {
+                self.last_pruned = Some((shown(ts), who));
             }
             return;
         }
@@ -286,11 +331,11 @@ impl Joined {
             }
             return;
         };
-        self.compare(run, start, entry, seen);
+        self.compare(run, start, entry, seen, pruned.is_some());
     }
 
     /// A run that has both.
-    fn compare(&mut self, run: RunId, start: &Start, entry: &Entry, seen: &Seen) {
+    fn compare(&mut self, run: RunId, start: &Start, entry: &Entry, seen: &Seen, is_pruned: bool) {
         let (no, witness) = (start.no, &seen.witness);
         let sealed = entry.end.as_ref().and_then(|end| end.sealed.as_ref());
         let is_same = witness.no == Some(no)
@@ -302,8 +347,10 @@ impl Joined {
         if witness.ledger_prev != start.prev {
             self.faults.push(Fault::OtherLedger { no, run });
         }
-        if start.policy.is_some() && start.file.is_none() && !seen.has_policy {
-            self.faults.push(Fault::PolicyRemoved { no, run });
+        // What prune removes goes policy first, and it may have been stopped there.
+        if start.file.is_none() && !is_pruned {
+            let removed = |sha256: &String| Fault::PolicyRemoved { no, run, sha256: sha256.clone() };
+            self.faults.extend(seen.missing.iter().map(removed));
         }
         match (&entry.end, witness.has_ended) {
             (Some(_), _) => {}

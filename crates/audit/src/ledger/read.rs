@@ -1,23 +1,23 @@
 //! Reading a ledger back, and whether it is as it was written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::fs::{self, OpenOptions};
-use std::io::{self, BufReader};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::fs;
+use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-use nix::fcntl::OFlag;
 
-use super::{END, PRUNED, START, digest, origin};
+use super::{END, PRUNED, START, digest, host, origin};
 use crate::checkpoint::Checkpoint;
 use crate::escape::escape;
-use crate::line::SIG;
+use crate::file;
+use crate::line::{LEDGER_SCHEMA, MAX_LINE, SIG};
 use crate::place::Place;
 use crate::query::{Flaw, Kind, Reader, Record};
+use crate::tree::Hash;
 use crate::{RunId, VerifyingKey, sha256_hex};
 
 /// Faults that are told one by one; the rest is counted.
@@ -32,6 +32,47 @@ const BEGIN: &str = "ledger-";
 /// The name of the file of a ledger.
 pub(super) fn file_name(name: &str) -> String {
     format!("{BEGIN}{name}.jsonl")
+}
+
+/// The name of the ledger that a file of this name holds: the id of a key and that of a machine. A copy that somebody left beside it
+/// under a name of their own is none.
+fn name_of(file: &str) -> Option<&str> {
+    let name = file.strip_prefix(BEGIN)?.strip_suffix(".jsonl")?;
+    let (key, host) = name.split_once('-')?;
+    let is_id = |id: &str, digits| id.len() == digits && id.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (is_id(key, 8) && is_id(host, host::DIGITS)).then_some(name)
+}
+
+/// The names of the ledgers in a directory, in order. One that does not exist has none.
+fn names(dir: &Path) -> io::Result<Vec<String>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        names.extend(entry?.file_name().to_str().and_then(name_of).map(str::to_owned));
+    }
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// What the other ledgers of a directory end with, by name: the digest of the last line. Not of more than `most`, and not of those
+/// that cannot be read.
+pub(super) fn heads(dir: &Path, own: &str, most: usize) -> BTreeMap<String, String> {
+    let head = |name: &str| -> io::Result<Option<String>> {
+        let mut file = file::open(&dir.join(file_name(name)))?;
+        let from = file.metadata()?.len().saturating_sub(2 * MAX_LINE as u64);
+        file.seek(SeekFrom::Start(from))?;
+        let mut tail = Vec::new();
+        file.take(2 * MAX_LINE as u64).read_to_end(&mut tail)?;
+        let is_line = |line: &&[u8]| {
+            line.ends_with(b"\n") && Record::parse_as(LEDGER_SCHEMA, line.trim_ascii_end()).is_ok()
+        };
+        Ok(tail.split_inclusive(|&byte| byte == b'\n').rfind(is_line).map(sha256_hex))
+    };
+    let others = names(dir).unwrap_or_default().into_iter().filter(|name| name != own).take(most);
+    others.filter_map(|name| head(&name).ok()?.map(|head| (name, head))).collect()
 }
 
 /// What a ledger says.
@@ -58,8 +99,14 @@ pub struct Book {
     pub torn: u64,
     /// Where the heads that were looked for are, by their place among them.
     pub found: BTreeMap<usize, Found>,
+    /// Ledgers of the same key that were there when it began; printable.
+    pub beside: Vec<String>,
     /// The runs in it.
     pub(super) runs: BTreeMap<RunId, Entry>,
+    /// The last lines of other ledgers that it has seen: the name, and the digest.
+    pub(super) others: BTreeMap<String, Vec<Hash>>,
+    /// The digests of its lines, where there are other ledgers.
+    pub(super) digests: HashSet<Hash>,
 }
 
 /// A line of a ledger that somebody kept elsewhere: the first digits of its digest, and the number that stood beside them.
@@ -114,8 +161,14 @@ pub struct Found {
 pub(super) struct Entry {
     pub(super) start: Option<Start>,
     pub(super) end: Option<End>,
-    /// When its record was pruned, and by whom.
-    pub(super) pruned: Option<(String, Option<String>)>,
+    pub(super) pruned: Option<Pruned>,
+}
+
+/// That a record was pruned: when, and by whom.
+#[derive(Debug)]
+pub(super) struct Pruned {
+    pub(super) ts: String,
+    pub(super) user: Option<String>,
 }
 
 #[derive(Debug)]
@@ -123,8 +176,6 @@ pub(super) struct Start {
     pub(super) no: u64,
     pub(super) ts: String,
     pub(super) stage: Option<String>,
-    /// The digest of the policy, where the record has one.
-    pub(super) policy: Option<String>,
     /// That of the first line of the record.
     pub(super) first: Option<String>,
     /// The place of the record, where it is not the usual one.
@@ -163,6 +214,11 @@ pub enum Told {
         /// The line.
         line: u64,
     },
+    /// The file cannot be read, or no further.
+    Unreadable {
+        /// What the kernel says.
+        why: String,
+    },
     /// Numbers between two starts that no start has.
     Missing {
         /// The first of them.
@@ -188,6 +244,7 @@ impl fmt::Display for Told {
             Told::Signature { line } => write!(f, "line {line} was not signed as it stands there"),
             Told::UnknownKey { line } => write!(f, "line {line} is not signed by a key that is known here"),
             Told::Malformed { line } => write!(f, "line {line} is not a line of a ledger"),
+            Told::Unreadable { why } => write!(f, "it cannot be read: {why}"),
             Told::Missing { from, to } if from == to => write!(f, "the start of number {from} is missing"),
             Told::Missing { from, to } => write!(f, "the starts of numbers {from} to {to} are missing"),
             Told::Again { no } => write!(f, "number {no} was taken twice"),
@@ -202,29 +259,21 @@ impl Book {
     /// Those of reading. What is wrong with a ledger is in [`Book::told`].
     pub fn all(place: &Place, keys: &[VerifyingKey], heads: &[KeptHead]) -> io::Result<Vec<Book>> {
         let dir = place.ledger_dir();
-        let entries = match fs::read_dir(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            entries => entries?,
-        };
-        let mut books = Vec::new();
-        for entry in entries {
-            let file = entry?.file_name();
-            let name = file.to_str().and_then(|file| file.strip_prefix(BEGIN)?.strip_suffix(".jsonl"));
-            if let Some(name) = name {
-                books.push(Book::read(name, &dir.join(&file), keys, heads)?);
+        let names = names(&dir)?;
+        let read = |name: &String| {
+            let mut book = Book::new(name, dir.join(file_name(name)));
+            if let Err(error) = book.read(keys, heads, names.len() > 1) {
+                book.tell(Told::Unreadable { why: error.to_string() });
             }
-        }
-        books.sort_by(|a, b| a.name.cmp(&b.name));
-        Ok(books)
+            book
+        };
+        Ok(names.iter().map(read).collect())
     }
 
-    /// Reads one ledger, in memory that grows with the runs in it alone.
-    fn read(name: &str, path: &Path, keys: &[VerifyingKey], heads: &[KeptHead]) -> io::Result<Book> {
-        let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-        let mut reader = Reader::of_ledger(BufReader::with_capacity(64 * 1024, file));
-        let mut book = Book {
+    fn new(name: &str, path: PathBuf) -> Book {
+        Book {
             name: name.to_owned(),
-            path: path.to_owned(),
+            path,
             lines: 0,
             last: 0,
             head: None,
@@ -233,39 +282,55 @@ impl Book {
             more: 0,
             torn: 0,
             found: BTreeMap::new(),
+            beside: Vec::new(),
             runs: BTreeMap::new(),
-        };
-        // The last line that was read as it should be.
-        let mut before: Option<(u64, Vec<u8>, Record)> = None;
+            others: BTreeMap::new(),
+            digests: HashSet::new(),
+        }
+    }
+
+    /// Reads the file, in memory that grows with the runs in it alone.
+    fn read(&mut self, keys: &[VerifyingKey], heads: &[KeptHead], has_others: bool) -> io::Result<()> {
+        let book = self;
+        let name = book.name.clone();
+        let file = file::open(&book.path)?;
+        let mut reader = Reader::of_ledger(BufReader::with_capacity(64 * 1024, file));
         let mut known = 0;
+        let mut unknown = None;
         while let Some(record) = reader.next() {
             let record = record?;
             if !reader.whole_line().ends_with(b"\n") {
                 break;
             }
-            let line = reader.number();
-            if book.flaws(&reader, &mut known)
-                && let Some((line, raw, record)) = &before
-            {
-                // Up to there it may still be as it was written.
-                book.check(*line, raw, record, keys);
+            book.flaws(&reader, &mut known);
+            let (line, raw) = (reader.number(), reader.whole_line());
+            // Each one: whoever has no key may put a line behind the last one, and the next run writes its own behind that.
+            match signed_by(&name, raw, &record, keys) {
+                Signed::By(key) => {
+                    book.key = Some(key.clone());
+                    book.take(line, &record);
+                }
+                Signed::Unknown => {
+                    unknown = Some(line);
+                    book.take(line, &record);
+                }
+                Signed::Nobody => book.tell(Told::Signature { line }),
             }
-            book.take(line, &record);
-            for (at, head) in heads.iter().enumerate() {
-                if reader.digest().starts_with(&head.digits) {
+            let head = reader.digest();
+            for (at, wanted) in heads.iter().enumerate() {
+                if head.starts_with(&wanted.digits) {
                     book.found.insert(at, Found { line, last: book.last });
                 }
             }
-            before = Some((line, reader.whole_line().to_vec(), record));
+            if has_others {
+                book.digests.insert(digest(head));
+            }
+            book.head = Some(head.to_owned());
         }
         book.flaws(&reader, &mut known);
         book.lines = reader.number();
-        if let Some((line, raw, record)) = &before {
-            // Each signature stands for all lines before it.
-            book.key = book.check(*line, raw, record, keys);
-            book.head = Some(sha256_hex(raw));
-        }
-        Ok(book)
+        unknown.into_iter().for_each(|line| book.tell(Told::UnknownKey { line }));
+        Ok(())
     }
 
     /// Whether something is wrong with it, beyond a signature of a key that is not known.
@@ -273,8 +338,8 @@ impl Book {
         self.told.iter().any(|told| !matches!(told, Told::UnknownKey { .. }))
     }
 
-    /// Takes in what the reader has found since. Whether the chain is broken.
-    fn flaws<R: io::BufRead>(&mut self, reader: &Reader<R>, known: &mut usize) -> bool {
+    /// Takes in what the reader has found since.
+    fn flaws<R: io::BufRead>(&mut self, reader: &Reader<R>, known: &mut usize) {
         let mut is_broken = false;
         for flaw in reader.flaws().get(*known..).unwrap_or_default() {
             match flaw {
@@ -294,7 +359,6 @@ impl Book {
         }
         *known = reader.flaws().len();
         self.more = self.more.max(reader.more_flaws());
-        is_broken
     }
 
     fn tell(&mut self, told: Told) {
@@ -309,12 +373,19 @@ impl Book {
     fn take(&mut self, line: u64, record: &Record) {
         let Kind::Other(event) = &record.event else { return self.tell(Told::Malformed { line }) };
         self.torn += u64::from(record.torn.is_some());
+        let key = |name: &str| name.split('-').next().map(str::to_owned);
+        for (name, head) in &record.others {
+            if record.seq == 0 && key(name) == key(&self.name) {
+                self.beside.push(shown(name));
+            }
+            self.others.entry(name.clone()).or_default().push(digest(head));
+        }
         let Ok(run) = record.run.parse::<RunId>() else { return self.tell(Told::Malformed { line }) };
         match (event.as_str(), record.no) {
             (START, Some(no)) => {
-                let expected = self.last + 1;
+                let expected = self.last.saturating_add(1);
                 if no > expected {
-                    self.tell(Told::Missing { from: expected, to: no - 1 });
+                    self.tell(Told::Missing { from: expected, to: no.saturating_sub(1) });
                 } else if no < expected {
                     self.tell(Told::Again { no });
                 }
@@ -323,7 +394,6 @@ impl Book {
                     no,
                     ts: record.ts.clone(),
                     stage: record.stage.clone(),
-                    policy: record.policy_sha256.clone(),
                     first: record.first.clone(),
                     file: record.file.clone(),
                     prev: record.prev.clone(),
@@ -334,44 +404,46 @@ impl Book {
                 self.runs.entry(run).or_default().end = Some(End { sealed });
             }
             (PRUNED, _) => {
-                self.runs.entry(run).or_default().pruned = Some((record.ts.clone(), record.user.clone()));
+                let pruned = Pruned { ts: record.ts.clone(), user: record.user.clone() };
+                self.runs.entry(run).or_default().pruned = Some(pruned);
             }
             // A later version may write other lines.
             (START | END, None) => self.tell(Told::Malformed { line }),
             _ => {}
         }
     }
+}
 
-    /// Tells whether a line was signed as it stands, and gives the key.
-    fn check(
-        &mut self,
-        line: u64,
-        raw: &[u8],
-        record: &Record,
-        keys: &[VerifyingKey],
-    ) -> Option<VerifyingKey> {
-        let id = self.name.split('-').next().unwrap_or_default();
-        let mut known = keys.iter().filter(|key| key.key_id() == id).peekable();
-        if known.peek().is_none() {
-            self.tell(Told::UnknownKey { line });
-            return None;
-        }
-        let own = raw.windows(SIG.len()).position(|part| part == SIG).and_then(|at| raw.get(..at));
-        let checkpoint = Checkpoint {
-            origin: origin(&self.name),
-            n: record.seq,
-            root: digest(record.prev.as_deref().unwrap_or_default()),
-            line: sha256_hex(own.unwrap_or_default()),
-        };
-        let text = checkpoint.text();
-        let sig = record.sig.as_deref().and_then(|sig| BASE64.decode(sig).ok()).unwrap_or_default();
-        // To the byte as it is written: nothing stands after the signature.
-        let is_exact = own.is_some_and(|own| raw.len() == own.len() + SIG.len() + SIGNATURE + 3);
-        let key = known.find(|key| is_exact && key.has_signed(text.as_bytes(), &sig)).cloned();
-        if key.is_none() {
-            self.tell(Told::Signature { line });
-        }
-        key
+/// Who signed a line of a ledger.
+pub(super) enum Signed<'a> {
+    /// This key, as the line stands.
+    By(&'a VerifyingKey),
+    /// The key of the ledger is not known.
+    Unknown,
+    /// It is known, and has not signed what stands there.
+    Nobody,
+}
+
+/// Finds out who signed a line of the ledger with this name.
+pub(super) fn signed_by<'a>(name: &str, raw: &[u8], record: &Record, keys: &'a [VerifyingKey]) -> Signed<'a> {
+    let id = name.split('-').next().unwrap_or_default();
+    let mut known = keys.iter().filter(|key| key.key_id() == id).peekable();
+    if known.peek().is_none() {
+        return Signed::Unknown;
+    }
+    // To the byte as it is written: nothing stands after the signature.
+    let own = raw.len().checked_sub(SIGNATURE + 3).and_then(|at| raw.get(..at)?.strip_suffix(SIG));
+    let checkpoint = Checkpoint {
+        origin: origin(name),
+        n: record.seq,
+        root: digest(record.prev.as_deref().unwrap_or_default()),
+        line: sha256_hex(own.unwrap_or_default()),
+    };
+    let text = checkpoint.text();
+    let sig = record.sig.as_deref().and_then(|sig| BASE64.decode(sig).ok()).unwrap_or_default();
+    match known.find(|key| own.is_some() && key.has_signed(text.as_bytes(), &sig)) {
+        Some(key) => Signed::By(key),
+        None => Signed::Nobody,
     }
 }
 

@@ -61,7 +61,9 @@ impl Bench {
         };
         log.write(Event::RunEnd(end)).unwrap();
         let head = match begun {
-            Begun::Numbered(numbered) => numbered.end(&log, Cause::Exit).map_err(|error| error.to_string()),
+            Begun::Numbered(numbered) => {
+                numbered.end(&log, Cause::Exit).map(|it| it.head).map_err(|error| error.to_string())
+            }
             Begun::Unnumbered(why) => Err(why),
         };
         (log.run(), head)
@@ -89,9 +91,9 @@ impl Bench {
                 let report = verify(file, Some(&kept.path), &keys).unwrap();
                 Seen {
                     run: kept.run,
-                    witness: report.witness,
+                    witness: report.witness.clone(),
                     is_running: is_being_written(&kept.path).unwrap(),
-                    has_policy: policy_path(&kept.path).exists(),
+                    missing: report.missing(),
                 }
             })
             .collect();
@@ -161,12 +163,18 @@ fn l17_finds_a_record_that_was_removed() {
 fn l17_finds_a_policy_that_was_removed_and_one_that_was_left() {
     let bench = Bench::new();
     let run = bench.run().0;
-    fs::remove_file(policy_path(&bench.place.path_for(run))).unwrap();
-    assert_eq!(bench.joined().1.faults, [Fault::PolicyRemoved { no: 1, run }]);
+    let policy = policy_path(&bench.place.path_for(run));
+    fs::remove_file(&policy).unwrap();
+    let removed = || Fault::PolicyRemoved { no: 1, run, sha256: sha256_hex(b"{}") };
+    assert_eq!(bench.joined().1.faults, [removed()]);
+    // A link that leads nowhere is no policy.
+    std::os::unix::fs::symlink("nowhere", &policy).unwrap();
+    assert_eq!(bench.joined().1.faults, [removed()]);
+    fs::remove_file(&policy).unwrap();
     let stray = RunId::new();
     fs::write(bench.place.dir().join(format!("{stray}.policy.json")), "{}").unwrap();
     let faults = bench.joined().1.faults;
-    assert_eq!(faults, [Fault::PolicyRemoved { no: 1, run }, Fault::RecordOfPolicy { run: stray }]);
+    assert_eq!(faults, [removed(), Fault::RecordOfPolicy { run: stray }]);
 }
 
 #[test]
@@ -192,8 +200,10 @@ fn l17_a_ledger_that_was_edited_or_cut_is_told_and_goes_on() {
     let mut edited = lines.clone();
     edited[2] = edited[2].replacen("nightly", "weekly", 1);
     bench.write_lines(&edited);
-    // Line 3 is the last one that leads to the place.
-    assert_eq!(told(), [Told::Changed { line: 4 }, Told::Signature { line: 3 }]);
+    assert_eq!(
+        told(),
+        [Told::Signature { line: 3 }, Told::Changed { line: 4 }, Told::Missing { from: 2, to: 2 }]
+    );
 
     let mut removed = lines.clone();
     removed.drain(2..4);
@@ -210,7 +220,8 @@ fn l17_a_ledger_that_was_edited_or_cut_is_told_and_goes_on() {
         prev = sha256_hex(format!("{line}\n").as_bytes());
     }
     bench.write_lines(&chained);
-    assert_eq!(told(), [Told::Signature { line: 8 }]);
+    let unsigned = (3..=8).map(|line| Told::Signature { line });
+    assert_eq!(told(), unsigned.collect::<Vec<_>>());
 
     // Cut between two lines: the ledger alone cannot know, and the record of the run can. Its number is taken again.
     bench.write_lines(&lines[..6]);
@@ -331,6 +342,60 @@ fn l17_lines_that_are_none_are_told_and_stop_no_run() {
     nothing(&joined);
     assert_eq!((book.last, book.torn), (2, 0));
     assert_eq!(book.told, [Told::Malformed { line: 3 }, Told::Malformed { line: 4 }]);
+}
+
+/// By who has no key: a line of the right form behind the last one, and then an honest run.
+#[test]
+fn l17_finds_each_line_that_was_added_without_the_key() {
+    for (event, more) in [
+        (PRUNED, r#","user":"cleo""#),
+        (START, r#","first":"00","file":"/elsewhere""#),
+        (END, r#","cause":"exit","n":3,"root":"00""#),
+        ("later", ""),
+    ] {
+        for (no, last) in [(1, 1), (2, 2), (9, 9), (u64::MAX, u64::MAX)] {
+            let bench = Bench::new();
+            let (run, _) = bench.run();
+            fs::remove_file(bench.place.path_for(run)).unwrap();
+            let before = bench.lines().pop().unwrap();
+            let line = format!(
+                r#"{{"schema":"egress-ledger/1","seq":2,"ts":"2026-11-01T00:00:00.000000Z","mono_us":0,"event":"{event}","run":"{run}","no":{no},"last":{last}{more},"prev":"{}","sig":"{}=="}}"#,
+                sha256_hex(format!("{before}\n").as_bytes()),
+                "A".repeat(86),
+            );
+            let mut file = OpenOptions::new().append(true).open(bench.path()).unwrap();
+            writeln!(file, "{line}").unwrap();
+            // It is told before another run, and after some, which go on from what was signed.
+            for runs in 0..3 {
+                let (book, joined) = bench.joined();
+                assert_eq!(book.told, [Told::Signature { line: 3 }], "{event} {no}, {runs} runs later");
+                assert!(matches!(&joined.faults[..], [Fault::Removed { no: 1, .. }]), "{joined:#?}");
+                assert_eq!(bench.run().1, runs + 2);
+            }
+            // Whoever writes behind it says so in what it signs, and in the record.
+            assert!(bench.lines()[3].contains(r#","unsigned":1,"#), "{}", bench.lines()[3]);
+            assert!(!bench.lines()[4].contains("unsigned"));
+        }
+    }
+}
+
+#[test]
+fn l17_a_run_says_what_it_found_in_the_ledger() {
+    let bench = Bench::new();
+    bench.run();
+    let text = fs::read_to_string(bench.path()).unwrap();
+    let changed = text.replacen("\"cause\":\"exit\"", "\"cause\":\"signal\"", 1);
+    fs::write(bench.path(), changed).unwrap();
+    let (_, begun) = bench.start();
+    let Begun::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    assert!(numbered.odd.as_deref().unwrap().starts_with("the last line of the ledger `"), "{numbered:?}");
+    // What is not signed at all has no end that could be gone on from.
+    let forged = "{\"schema\":\"egress-ledger/1\",\"seq\":0,\"ts\":\"2026-11-01T00:00:00.000000Z\",\"mono_us\":0,\
+        \"event\":\"start\",\"last\":3,\"prev\":\"\",\"sig\":\"\"}\n";
+    fs::write(bench.path(), forged.repeat(50_000)).unwrap();
+    let since = Instant::now();
+    assert!(why(bench.start().1).contains("move it away"));
+    assert!(since.elapsed() < DEADLINE * 5, "{:?}", since.elapsed());
 }
 
 #[test]
@@ -493,4 +558,169 @@ fn a_line_says_what_it_says() {
     assert_eq!((&end["n"], &end["root"]), (&last["n"], &last["root"]));
     assert_eq!(end["prev"], sha256_hex(format!("{}\n", lines[0]).as_bytes()).as_str());
     let _: BTreeSet<RunId> = bench.place.orphans().unwrap();
+}
+
+/// After a move to another machine, or with another key.
+#[test]
+fn l17_what_was_pruned_is_looked_up_in_every_ledger() {
+    let bench = Bench::new();
+    let (run, _) = bench.run();
+    fs::remove_file(bench.place.path_for(run)).unwrap();
+    fs::remove_file(policy_path(&bench.place.path_for(run))).unwrap();
+    let later = Ledger::find(&bench.place, key(2), false).unwrap();
+    later.prune(run, Some(1), Some("cleo")).unwrap();
+    let keys = [1, 2].map(|seed| key(seed).verifying().clone());
+    let joined = bench.join(&Book::all(&bench.place, &keys, &[]).unwrap());
+    nothing(&joined);
+    assert_eq!((joined.pruned, joined.last_pruned.unwrap().1.as_str()), (1, "cleo"));
+    // A ledger whose key is not known says nothing about another one.
+    let faults = bench.join(&Book::all(&bench.place, &keys[..1], &[]).unwrap()).faults;
+    assert!(matches!(&faults[..], [Fault::Removed { no: 1, .. }]), "{faults:?}");
+}
+
+#[test]
+fn l17_prune_may_be_stopped_between_a_policy_and_its_record() {
+    let bench = Bench::new();
+    let (run, _) = bench.run();
+    bench.ledger().prune(run, Some(1), None).unwrap();
+    fs::remove_file(policy_path(&bench.place.path_for(run))).unwrap();
+    nothing(&bench.joined().1);
+}
+
+#[test]
+fn l17_a_policy_that_was_read_again_and_removed_is_found() {
+    let bench = Bench::new();
+    let (log, begun) = bench.start();
+    let Begun::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    let (record, digest) = (bench.place.path_for(log.run()), sha256_hex(b"{ }"));
+    let stored = crate::place::store_reloaded(&record, &digest, "{ }", false).unwrap();
+    let mut note = Note::new(What::PolicyReload);
+    note.under =
+        Some(std::sync::Arc::new(crate::Under { policy_sha256: digest.clone(), mode: Mode::Enforce }));
+    log.write(Event::Note(note)).unwrap();
+    let end = RunEnd {
+        cause: Cause::Stopped,
+        exit: Some(0),
+        limit: None,
+        signal: None,
+        stopped_by: None,
+        connections: 0,
+        dropped: 0,
+    };
+    log.write(Event::RunEnd(end)).unwrap();
+    numbered.end(&log, Cause::Stopped).unwrap();
+    nothing(&bench.joined().1);
+    fs::remove_file(stored).unwrap();
+    let removed = Fault::PolicyRemoved { no: 1, run: log.run(), sha256: digest };
+    assert_eq!(bench.joined().1.faults, [removed]);
+}
+
+/// A ledger that nobody writes to any more is seen by the one that begins beside it.
+#[test]
+fn l17_a_ledger_that_is_not_used_any_more_cannot_be_cut() {
+    let bench = Bench::new();
+    let runs: Vec<RunId> = (0..3).map(|_| bench.run().0).collect();
+    let (old, lines) = (bench.path(), bench.lines());
+    let dir = bench.dir.join("exeat");
+    let host = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("host-");
+    let host = fs::read_dir(&dir).unwrap().map(Result::unwrap).find(host).unwrap().path();
+    fs::remove_file(host).unwrap();
+    let (log, begun) = bench.start();
+    let Begun::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    assert!(numbered.odd.as_deref().unwrap().starts_with("a ledger of this key begins here"), "{numbered:?}");
+    numbered.end(&log, Cause::Exit).unwrap();
+    let told =
+        |books: &[Book]| (bench.join(books).faults, books.iter().map(|it| it.beside.len()).sum::<usize>());
+    assert_eq!(told(&bench.books()), (vec![], 1));
+    // The last run is taken away with all that it left.
+    fs::write(&old, lines[..4].iter().map(|line| format!("{line}\n")).collect::<String>()).unwrap();
+    fs::remove_file(bench.place.path_for(runs[2])).unwrap();
+    fs::remove_file(policy_path(&bench.place.path_for(runs[2]))).unwrap();
+    let books = bench.books();
+    let cut = || {
+        let by = bench.ledger().name;
+        let old = old.file_name().unwrap().to_str().unwrap();
+        let ledger = old.strip_prefix("ledger-").unwrap().strip_suffix(".jsonl").unwrap().to_owned();
+        vec![Fault::Cut { ledger, by }]
+    };
+    assert_eq!(told(&books), (cut(), 1));
+    // It is no run that began meanwhile.
+    let mut joined = bench.join(&books);
+    assert!(joined.may_be_outdated());
+    joined.check_again(&books, &bench.books());
+    assert_eq!(joined.faults, cut());
+    // All of it.
+    for run in runs.iter().take(2) {
+        fs::remove_file(bench.place.path_for(*run)).unwrap();
+        fs::remove_file(policy_path(&bench.place.path_for(*run))).unwrap();
+    }
+    fs::remove_file(&old).unwrap();
+    assert_eq!(told(&bench.books()), (cut(), 1));
+}
+
+#[test]
+fn l17_two_ledgers_in_use_see_each_other_every_hundred_lines() {
+    let bench = Bench::new();
+    let other = Ledger::find(&bench.place, key(2), false).unwrap();
+    for _ in 0..101 {
+        other.prune(RunId::new(), None, None).unwrap();
+        bench.ledger().prune(RunId::new(), None, None).unwrap();
+    }
+    let keys = [1, 2].map(|seed| key(seed).verifying().clone());
+    let read = || Book::all(&bench.place, &keys, &[]).unwrap();
+    nothing(&bench.join(&read()));
+    let lines = bench.lines();
+    bench.write_lines(&lines[..99]);
+    // Key 2's first hundred lines end before that, and the next line is of the hundredth.
+    assert!(matches!(&bench.join(&read()).faults[..], [Fault::Cut { .. }]));
+}
+
+/// Whatever stands where a ledger or an id should be is told, or passed over, and stops nothing.
+#[test]
+fn l17_what_is_no_file_in_the_place_of_a_ledger_is_told() {
+    use std::os::unix::fs::symlink;
+    type Spoil = fn(&Path);
+    let spoil: [(&str, Spoil); 5] = [
+        ("a directory", |path| fs::create_dir(path).unwrap()),
+        ("a pipe", |path| {
+            nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRUSR | nix::sys::stat::Mode::S_IWUSR).unwrap()
+        }),
+        ("a link to what has no end", |path| symlink("/dev/zero", path).unwrap()),
+        ("a link to nothing", |path| symlink("nowhere", path).unwrap()),
+        ("a file without an end", |path| File::create(path).unwrap().set_len(1 << 40).unwrap()),
+    ];
+    for (what, spoil) in spoil {
+        let bench = Bench::new();
+        bench.run();
+        let name = bench.ledger().name;
+        let host = bench.dir.join("exeat").join(format!("host-{}", "0".repeat(16)));
+        let key = name.split('-').next().unwrap();
+        let beside = bench.dir.join("exeat").join(format!("ledger-{key}-{}.jsonl", "0".repeat(16)));
+        if what != "a file without an end" {
+            spoil(&beside);
+            let books = bench.books();
+            assert!(matches!(&books[0].told[..], [Told::Unreadable { .. }]), "{what}: {books:#?}");
+            assert_eq!((&books[1].told[..], books[1].last), (&[][..], 1), "{what}");
+            // The next one begins, and looks at its neighbours.
+            Ledger::find(&bench.place, crate::testing::key(2), false)
+                .unwrap()
+                .prune(RunId::new(), None, None)
+                .unwrap();
+        }
+        spoil(&host);
+        let mut ids = fs::read_dir(bench.dir.join("exeat")).unwrap().map(|it| it.unwrap().path());
+        let own = ids.find(|path| *path != host && path.to_string_lossy().contains("/host-")).unwrap();
+        fs::remove_file(&own).unwrap();
+        fs::rename(&host, &own).unwrap();
+        let since = Instant::now();
+        let found = Ledger::find(&bench.place, crate::testing::key(1), false);
+        assert!(found.is_err() && since.elapsed() < DEADLINE, "{what}: {found:?}");
+    }
+    // A copy under a name of somebody's own is no ledger.
+    let bench = Bench::new();
+    bench.run();
+    for name in ["ledger-backup.jsonl", "ledger-1a2b3c4d-old.jsonl"] {
+        fs::copy(bench.path(), bench.dir.join("exeat").join(name)).unwrap();
+    }
+    nothing(&bench.joined().1);
 }

@@ -1,11 +1,10 @@
 //! The ledgers of `exeat audit verify --all`, and the line that `prune` writes there. What a ledger says is `exeat-audit`'s.
 
 use std::fmt::Write as _;
-use std::fs;
 use std::io;
 
 use exeat_audit::ledger::{Book, Found, Joined, KeptHead, Ledger, Seen, join};
-use exeat_audit::place::{Place, policy_path};
+use exeat_audit::place::Place;
 use exeat_audit::verify::Report;
 use exeat_audit::{RunId, SigningKey, VerifyingKey};
 use serde_json::{Value, json};
@@ -53,7 +52,7 @@ impl Ledgers {
             run,
             witness: report.witness.clone(),
             is_running: exeat_audit::is_being_written(path).unwrap_or(false),
-            has_policy: fs::symlink_metadata(policy_path(path)).is_ok(),
+            missing: report.missing(),
         });
     }
 
@@ -64,7 +63,7 @@ impl Ledgers {
         if joined.may_be_outdated() {
             // Runs may have begun or ended since the ledgers were read.
             let again = Book::all(&self.own, keys, &[]).map_err(|error| unreadable(&self.own, error))?;
-            joined.check_again(&again);
+            joined.check_again(&self.books, &again);
         }
         Ok(Joining { books: self.books, heads: self.heads, joined })
     }
@@ -156,6 +155,14 @@ impl Joining {
             if book.more > 0 {
                 let _ = writeln!(text, "  and {} more", book.more);
             }
+            if !book.beside.is_empty() {
+                let _ = writeln!(
+                    text,
+                    "  {}: it begins beside another one of the same key, {}: the directory was copied, or its host-* file removed",
+                    paint.odd("note"),
+                    book.beside.join(", ")
+                );
+            }
             if book.torn > 0 {
                 let plural = if book.torn == 1 { "" } else { "s" };
                 let _ = writeln!(text, "  {} line{plural} cut by a crash, and written again", book.torn);
@@ -210,6 +217,7 @@ impl Joining {
                 "head": book.head,
                 "key": book.key.as_ref().map(ToString::to_string),
                 "torn": book.torn,
+                "beside": book.beside,
                 "findings": book.told.iter().map(ToString::to_string).collect::<Vec<_>>(),
                 "more_findings": book.more,
             })

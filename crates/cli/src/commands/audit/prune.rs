@@ -103,7 +103,9 @@ fn prune(
 fn write_down(kept: &Kept, no: u64) -> Result<(), String> {
     let place = Machine::here().and_then(|machine| place_of(&machine)).map_err(|failure| failure.said())?;
     let written = to_prune(&place)?.prune(kept.run, Some(no), exeat_runner::user_name().as_deref());
-    written.map(drop).map_err(|error| in_house(&error.to_string()))
+    let written = written.map_err(|error| in_house(&error.to_string()))?;
+    written.odd.into_iter().for_each(|odd| crate::stdio::line("warning", &odd));
+    Ok(())
 }
 
 /// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
