@@ -239,7 +239,7 @@ fn nameless(host: &HostSummary) -> u64 {
 fn verdicts(host: &HostSummary) -> Vec<Verdict> {
     let tally = &host.traffic.tally;
     let mut all = Vec::new();
-    if tally.allowed + tally.errors > 0 {
+    if tally.allowed > 0 || tally.errors > 0 {
         all.push(Verdict::Allow);
     }
     all.extend([Verdict::Deny, Verdict::WouldDeny].into_iter().filter(|verdict| tally.of(*verdict) > 0));

@@ -4,7 +4,7 @@
 //! makes as well; a public one is a *vkey*, as C2SP's signed notes write it: `NAME+ID+KEY`.
 
 use std::fmt;
-use std::fs::{self, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
@@ -23,7 +23,7 @@ use rustls_pki_types::PrivatePkcs8KeyDer;
 use rustls_pki_types::pem::PemObject as _;
 use sha2::{Digest as _, Sha256};
 
-use crate::hex;
+use crate::{file, hex};
 
 /// The name of exeat's keys in signed notes.
 pub const KEY_NAME: &str = "exeat-audit";
@@ -242,9 +242,23 @@ impl VerifyingKey {
     /// Where it cannot be read, or is something else.
     pub fn load(path: &Path) -> Result<Vec<VerifyingKey>, KeyError> {
         let at = |source| KeyError::Io { path: path.to_owned(), source };
-        let mut text = String::new();
         let file =
             OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
+        VerifyingKey::read(path, file)
+    }
+
+    /// The keys in the file that exeat keeps them in: a regular one.
+    ///
+    /// # Errors
+    /// As [`VerifyingKey::load`].
+    pub fn load_kept(path: &Path) -> Result<Vec<VerifyingKey>, KeyError> {
+        let file = file::open(path).map_err(|source| KeyError::Io { path: path.to_owned(), source })?;
+        VerifyingKey::read(path, file)
+    }
+
+    fn read(path: &Path, file: File) -> Result<Vec<VerifyingKey>, KeyError> {
+        let at = |source| KeyError::Io { path: path.to_owned(), source };
+        let mut text = String::new();
         file.take(MAX_KEY).read_to_string(&mut text).map_err(at)?;
         VerifyingKey::all_in(&text).map_err(|_| KeyError::NotAVerifyingKeyAt { path: path.to_owned() })
     }

@@ -249,7 +249,7 @@ impl<'a> Replay<'a> {
 
     /// Whether something would have been decided otherwise.
     pub fn differs(&self) -> bool {
-        self.now_denied + self.now_allowed + self.otherwise > 0
+        [self.now_denied, self.now_allowed, self.otherwise].into_iter().any(|count| count > 0)
     }
 
     /// Takes in one line.

@@ -5,15 +5,12 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::OpenOptions;
 use std::io::{self, BufRead, Read as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exeat_policy::Verdict;
 use jiff::{SignedDuration, Timestamp};
-use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
 use crate::checkpoint::{Checked, check, origin};
@@ -22,7 +19,7 @@ use crate::line::{SIG, signature_fields};
 use crate::log::{CHECKPOINT_EVERY, UNSIGNED};
 use crate::place::{is_digest, policy_path, reloaded_path, run_in_name};
 use crate::query::{Flaw, Kind, Reader, Record};
-use crate::{Counts, RunId, VerifyingKey, hex, sha256_hex};
+use crate::{Counts, RunId, VerifyingKey, file, hex, sha256_hex};
 
 /// Findings that are told one by one; the rest is counted.
 const MAX_FINDINGS: usize = 32;
@@ -124,6 +121,8 @@ pub enum Ending {
     Unsealed,
     /// Before the end of the run: it still goes on, was killed, or the file was cut between two lines.
     Unfinished,
+    /// There is no line: its run has not begun yet, or was killed before it could, or the file was emptied.
+    Empty,
     /// In the middle of a line: its writer was stopped in it, or the file was cut there.
     MidLine,
 }
@@ -180,8 +179,6 @@ impl Report {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finding {
-    /// There is no line at all.
-    Empty,
     /// A line that is no record, or stands where it does not belong.
     Line(Flaw),
     /// The line before is not the one after which this one was written.
@@ -246,7 +243,6 @@ pub enum Finding {
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Finding::Empty => f.write_str("there is no line"),
             Finding::Line(flaw) => flaw.fmt(f),
             Finding::Changed { line } => write!(
                 f,
@@ -648,7 +644,7 @@ impl Verifier<'_> {
     fn finish(mut self, lines: u64, path: Option<&Path>) -> Report {
         self.report.lines = lines;
         if lines == 0 {
-            self.report.find(Finding::Empty);
+            self.report.ending = Ending::Empty;
         }
         let is_overdue = self.is_signed_early && !self.is_full && self.tail.is_overdue();
         if is_overdue || self.is_stripped {
@@ -694,7 +690,7 @@ fn compare(path: Option<PathBuf>, digest: &str) -> Beside {
 }
 
 fn digest_of(path: &Path) -> io::Result<String> {
-    let mut file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
+    let mut file = file::open_linked(path)?;
     let mut hash = Sha256::new();
     let mut room = vec![0; 64 * 1024];
     let mut left = MAX_POLICY;

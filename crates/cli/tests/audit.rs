@@ -778,6 +778,192 @@ fn l17_policies_of_records_are_compared() {
     assert!(exit == 2 && said.contains("not as it was stored"), "{said}");
 }
 
+/// Numbers as large as they can be, in every line, and several of each.
+#[test]
+fn l17_no_number_in_a_record_stops_a_reader() {
+    let home = Home::new();
+    let record =
+        Run::new("train").reaches("one.example.com:443", 10).refuses("evil.example.com:443").record(&home);
+    let text = fs::read_to_string(&record).unwrap();
+    let (mut all, mut prev) = (String::new(), "0".repeat(64));
+    let lines: Vec<&str> = text.lines().collect();
+    let middle =
+        lines.iter().filter(|line| !line.contains("\"event\":\"run_") && !line.contains("\"checkpoint\""));
+    let repeated = middle.clone().chain(middle.clone()).chain(middle.clone());
+    let ends = |word: &str| lines.iter().find(|line| line.contains(word)).into_iter();
+    for (seq, line) in ends("run_start").chain(repeated).chain(ends("run_end")).enumerate() {
+        let mut line: serde_json::Map<String, Value> = serde_json::from_str(line).unwrap();
+        for (name, value) in &mut line {
+            if value.is_u64() && !["port", "conn"].contains(&name.as_str()) {
+                *value = if name == "exit" { 0.into() } else { u64::MAX.into() };
+            }
+        }
+        if ["decision", "dns"].contains(&line["event"].as_str().unwrap()) {
+            line.insert("count".into(), u64::MAX.into());
+        }
+        line.insert("seq".into(), seq.into());
+        line.insert("prev".into(), prev.into());
+        let line = format!("{}\n", serde_json::to_string(&line).unwrap());
+        prev = sha256_hex(line.as_bytes());
+        all.push_str(&line);
+    }
+    fs::write(&record, all).unwrap();
+    let record = record.to_str().unwrap();
+    home.file("new.policy.toml", "version = 1\n[[allow]]\nhost = \"one.example.com\"\n");
+    for command in [
+        "show",
+        "show --format json",
+        "summary",
+        "summary --sort up",
+        "summary --format markdown",
+        "summary --format json",
+        "summary --format github",
+        "verify",
+        "verify --format json",
+        "list",
+        "list --format json",
+        "export",
+        "export --format ecs",
+        "export --format jsonl",
+        "learn",
+        "lock",
+        "report -o -",
+        "replay --policy new.policy.toml",
+        "replay --policy new.policy.toml --format json",
+        "diff --baseline X",
+        "diff --baseline X --format json",
+    ] {
+        let words = command.replace('X', record);
+        let words: Vec<&str> = words.split(' ').chain([record]).collect();
+        let (exit, _, said) = audit(&home, &words);
+        assert!([0, 1, 2].contains(&exit) && !said.contains("panicked"), "{command}: {exit} {said}");
+    }
+}
+
+/// The same within some seconds.
+fn audit_within(home: &Home, words: &str) -> (i32, String, String) {
+    let script = format!("exec timeout 20 {} audit {words}", env!("CARGO_BIN_EXE_exeat"));
+    home::said(home.command("sh").args(["-c", &script]).output().unwrap())
+}
+
+/// A pipe, a device and a link are in the place of a record: they are told, nobody waits for them, and the rest is read.
+#[test]
+fn l17_what_is_no_file_in_the_place_of_a_record_is_told() {
+    let home = Home::new();
+    let good = Run::new("import").reaches("one.example.com:443", 10).record(&home);
+    let state = runs(&home).parent().unwrap().to_owned();
+    let places: [&dyn Fn(&Path); 4] = [
+        &|path| assert!(home.command("mkfifo").arg(path).status().unwrap().success()),
+        &|path| fs::create_dir(path).unwrap(),
+        &|path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
+        &|path| std::os::unix::fs::symlink("nowhere", path).unwrap(),
+    ];
+    for place in places {
+        let path = runs(&home).join(format!("{}.jsonl", RunId::new()));
+        place(&path);
+        // A directory is looked into where one is named.
+        let named = format!("verify {}", runs(&home).display());
+        for words in ["verify --all", &named].into_iter().take(if path.is_dir() { 1 } else { 2 }) {
+            let (exit, out, said) = audit_within(&home, words);
+            assert!(
+                exit == 1 && out.contains("NOT WHOLE\n  it cannot be read"),
+                "{words}: {exit} {out}{said}"
+            );
+            assert!(out.contains("1 whole, 1 not whole"), "{words}: {out}");
+        }
+        for words in [
+            "list",
+            "summary --all",
+            "show --all",
+            "export --all",
+            "learn --all",
+            "report --all -o page.html",
+        ] {
+            let (exit, _, said) = audit_within(&home, words);
+            assert!(exit == 1 && said.contains("is not read: "), "{words}: {exit} {said}");
+        }
+        let (exit, _, said) = audit_within(&home, "prune --older-than 1ms");
+        assert!(path.symlink_metadata().is_ok() && [0, 1].contains(&exit), "{exit} {said}");
+        if path.is_dir() {
+            fs::remove_dir(&path).unwrap()
+        } else {
+            fs::remove_file(&path).unwrap()
+        }
+        if !good.exists() {
+            Run::new("import").reaches("one.example.com:443", 10).record(&home);
+        }
+        // And of the keys that are known.
+        let vkeys = state.join("audit.pub");
+        let _ = fs::remove_file(&vkeys);
+        place(&vkeys);
+        let (exit, out, said) = audit_within(&home, "verify --all");
+        assert!(
+            exit == 0 && out.contains("1 whole") && (said.contains("is not used: ") || !vkeys.exists()),
+            "{exit} {out}{said}"
+        );
+        if vkeys.is_dir() { fs::remove_dir(&vkeys).unwrap() } else { fs::remove_file(&vkeys).unwrap() }
+    }
+}
+
+/// What is written goes into a pipe or a device, and never takes its place.
+#[test]
+fn l17_an_output_takes_the_place_of_no_pipe_or_device() {
+    use std::os::unix::fs::FileTypeExt as _;
+    let home = Home::new();
+    Run::new("import").reaches("one.example.com:443", 10).record(&home);
+    for words in ["report", "lock", "learn", "learn --force"] {
+        let script = format!(
+            "mkfifo pipe; cat pipe > got & timeout 20 {} audit {words} -o pipe; echo $?; wait; ln -s pipe link",
+            env!("CARGO_BIN_EXE_exeat")
+        );
+        let (_, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
+        assert_eq!(out, "0\n", "{words}: {said}");
+        assert!(fs::symlink_metadata(home.0.join("pipe")).unwrap().file_type().is_fifo(), "{words}");
+        assert!(fs::metadata(home.0.join("got")).unwrap().len() > 20, "{words}: {said}");
+        // A link to one is the same; and a link to a file is replaced, not followed.
+        let script = format!(
+            "cat pipe > got & timeout 20 {exeat} audit {words} -o link; wait; rm pipe link; echo precious > victim; \
+             ln -s victim link; {exeat} audit {words} -o link; cat victim",
+            exeat = env!("CARGO_BIN_EXE_exeat")
+        );
+        let (_, out, said) = home::said(home.command("sh").args(["-c", &script]).output().unwrap());
+        assert_eq!(out, "precious\n", "{words}: {said}");
+        fs::remove_file(home.0.join("link")).unwrap();
+        // Who is no superuser makes no device.
+        let made = home.command("mknod").args(["null", "c", "1", "3"]).output().unwrap();
+        if made.status.success() {
+            let (exit, _, said) = audit_within(&home, &format!("{words} -o null"));
+            assert!(
+                fs::symlink_metadata(home.0.join("null")).unwrap().file_type().is_char_device(),
+                "{exit} {said}"
+            );
+            fs::remove_file(home.0.join("null")).unwrap();
+        }
+    }
+}
+
+/// What a run leaves that was killed before it began is no tampering, and goes when it is old.
+#[test]
+fn l17_a_record_without_a_line_is_of_a_run_that_did_not_begin() {
+    use nix::fcntl::{Flock, FlockArg};
+    let home = Home::new();
+    Run::new("import").reaches("one.example.com:443", 10).record(&home);
+    let empty = runs(&home).join(format!("{}.jsonl", RunId::new()));
+    let lock = Flock::lock(fs::File::create(&empty).unwrap(), FlockArg::LockExclusiveNonblock).unwrap();
+    let (exit, out, _) = audit(&home, &["verify", "--all"]);
+    assert!(
+        exit == 0 && out.contains("starting: it has no line yet") && out.contains("\nstarting: 1\n"),
+        "{exit} {out}"
+    );
+    drop(lock);
+    let (exit, out, _) = audit(&home, &["verify", "--all"]);
+    assert!(exit == 0 && out.contains("not begun: no line is in it"), "{exit} {out}");
+    assert!(out.contains("1 run not begun") && !out.contains("before there were ledgers: 2"), "{out}");
+    std::thread::sleep(std::time::Duration::from_millis(5));
+    let (_, out, _) = audit(&home, &["prune", "--older-than", "1ms"]);
+    assert!(!empty.exists() && out.contains("2 records removed"), "{out}");
+}
+
 /// A record that is many times larger than the memory that a reader may have. Its size in MB is EXEAT_TRIAL_MB: 1024 takes a program
 /// that is released some seconds, and one without optimization minutes.
 #[test]

@@ -6,9 +6,10 @@
 //! known.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, BufWriter, Seek as _, Write};
-use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
@@ -17,10 +18,56 @@ use nix::sys::stat::{Mode, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
 use crate::quarantine::random;
-use crate::walk::LinkRule;
+use crate::walk::{End, LinkRule};
 
 const EXCHANGED: &str = "something else was put in its place while it was written: a stage that still runs can write to this \
                          directory, so choose one that no stage can write to";
+
+/// Where a command puts what it was asked to write.
+#[derive(Debug)]
+pub enum Output {
+    /// A pipe, a terminal or a device: written as it stands, and never replaced.
+    Stream(File),
+    /// A file: replaced whole, or not at all.
+    Whole(FilePlace),
+}
+
+impl Output {
+    /// Opens it. A link at the place itself is replaced, unless it leads to a pipe or a device. Opening a pipe waits for its reader, as
+    /// a shell's `>` does; with `O_NONBLOCK` among the flags it does not.
+    ///
+    /// # Errors
+    /// What keeps it from being opened, or a file from being made there.
+    pub fn open(path: &Path, flags: OFlag) -> io::Result<Self> {
+        let is_special = |end: &End| end.metadata().is_ok_and(|meta| !meta.is_file() && !meta.is_dir());
+        match LinkRule::from_env().walk(path).ok().filter(is_special) {
+            Some(end) => {
+                let mut options = OpenOptions::new();
+                options.write(true).custom_flags(flags.bits());
+                options.open(format!("/proc/self/fd/{}", end.file.as_raw_fd())).map(Self::Stream)
+            }
+            None => FilePlace::open(path).and_then(FilePlace::checked).map(Self::Whole),
+        }
+    }
+
+    /// Writes it, where it is a file with this mode.
+    ///
+    /// # Errors
+    /// What `write` says, or what keeps the file from its place.
+    pub fn write(
+        &self,
+        mode: u32,
+        mut write: impl FnMut(&mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        match self {
+            Self::Stream(file) => {
+                let mut out = BufWriter::new(file);
+                write(&mut out).and_then(|()| out.flush())
+            }
+            Self::Whole(place) => place.replace(mode, write),
+        }
+    }
+}
 
 /// A place for a file.
 #[derive(Debug)]

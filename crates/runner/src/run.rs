@@ -734,7 +734,10 @@ impl Record<'_> {
         let canonical = self.policy.map(Policy::canonical_json);
         // Beside the record in its usual place; elsewhere nothing is put that nobody asked for.
         if let (AuditTo::Default, Some(path), Some(canonical)) = (self.audit, &path, &canonical) {
-            store_policy(path, canonical, self.sync).map_err(Error::Place)?;
+            // A record without its policy and without a line tells of no run.
+            store_policy(path, canonical, self.sync).map_err(Error::Place).inspect_err(|_| {
+                let _ = fs::remove_file(path);
+            })?;
         }
         let policy_sha256 = canonical.map(|it| sha256_hex(it.as_bytes())).unwrap_or_default();
         let mode = self.policy.map(|policy| policy.terms().mode).unwrap_or_default();

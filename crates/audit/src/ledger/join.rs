@@ -42,6 +42,10 @@ pub struct Joined {
     pub unnumbered: u64,
     /// Records that say that there is no ledger: nothing signed them, or a key that does not last.
     pub without: u64,
+    /// Records without a line that no ledger has: their runs were killed before they began.
+    pub not_begun: u64,
+    /// The same, whose writers are still there.
+    pub starting: u64,
     /// Records that say nothing about a ledger: they are older.
     pub older: u64,
 }
@@ -228,6 +232,12 @@ pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joi
     for seen in by_run.values() {
         let witness = &seen.witness;
         let (ledger, no) = match (witness.ledger.as_deref(), witness.no) {
+            _ if witness.lines == 0 => {
+                let is_listed = books.iter().any(|book| book.runs.contains_key(&seen.run));
+                joined.starting += u64::from(seen.is_running && !is_listed);
+                joined.not_begun += u64::from(!seen.is_running && !is_listed);
+                continue;
+            }
             (None, _) => {
                 joined.older += 1;
                 continue;

@@ -621,6 +621,7 @@ fn standing(source: &Source, named: bool, out: &mut String) -> fmt::Result {
         ),
         Standing::Unfinished => {
             let (what, why) = match report.ending {
+                Ending::Empty => ("empty", "Its run did not begin, or the file was emptied."),
                 Ending::MidLine => ("not complete", "It ends in the middle of a line."),
                 Ending::Unfinished => {
                     ("not complete", "The run has not ended, was killed, or the end was cut off.")

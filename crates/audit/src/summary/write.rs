@@ -432,11 +432,11 @@ fn markdown(summary: &Summary, sort: Sort, out: &mut dyn Write, github: bool) ->
     // neither order hides what the other has.
     let bad = |host: &&HostSummary| {
         let tally = &host.traffic.tally;
-        tally.denied + tally.would_deny + tally.not_reached() > 0
+        tally.denied > 0 || tally.would_deny > 0 || tally.not_reached() > 0
     };
     let good = |host: &&HostSummary| {
         let Traffic { tally, bytes_up, bytes_down, open, .. } = host.traffic;
-        tally.reached() + bytes_up + bytes_down + open > 0
+        [tally.reached(), bytes_up, bytes_down, open].into_iter().any(|count| count > 0)
     };
     let bad: Vec<_> = summary.hosts(sort).into_iter().filter(bad).collect();
     let good: Vec<_> = summary.hosts(Sort::Up).into_iter().filter(good).collect();

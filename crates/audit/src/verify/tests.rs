@@ -205,7 +205,8 @@ fn no_part_of_a_path_comes_from_the_record() {
 
 #[test]
 fn nothing_is_no_record() {
-    assert_eq!(look(b"").standing(), Standing::Tampered);
+    // A run that was killed before it began leaves that.
+    assert_eq!((look(b"").standing(), look(b"").ending), (Standing::Unfinished, Ending::Empty));
     assert_eq!(look(b"{}\n").standing(), Standing::Tampered);
     assert_eq!(look(&[0xff; 100_000]).standing(), Standing::Tampered);
 }

@@ -273,7 +273,7 @@ pub(crate) enum DiffFormat {
 #[derive(Debug, Args)]
 #[command(after_help = PRUNE_EXAMPLES)]
 pub(crate) struct PruneArgs {
-    /// Runs whose record was last written to longer ago than this: 180d, 2y
+    /// Runs whose record was last written to longer ago than this: 180d, 8w, 6mo, 2y
     #[arg(long, value_name = "SPAN", value_parser = parse_age)]
     pub(crate) older_than: Duration,
 
@@ -420,6 +420,10 @@ pub(crate) struct VerifyArgs {
     #[arg(long, value_name = "VKEY|FILE")]
     pub(crate) key: Vec<String>,
 
+    /// With --all: 1 also for runs that were killed, go on, or are not signed, in which nothing was changed
+    #[arg(long)]
+    pub(crate) strict: bool,
+
     /// With --all: this must be in a ledger. What an earlier run had in --result or on stderr: 'NUMBER DIGITS', or digits
     #[arg(long, value_name = "HEAD", requires = "all")]
     pub(crate) head: Vec<KeptHead>,
@@ -434,7 +438,7 @@ pub(crate) struct VerifyArgs {
 #[derive(Debug, Args)]
 #[command(after_help = KEY_EXAMPLES)]
 pub(crate) struct KeyArgs {
-    /// The key, as `exeat run` takes it; otherwise your own, made where it is missing
+    /// The key, as `exeat run` takes it; otherwise your own, which the first run makes
     #[arg(long, value_name = "FILE|fd:N|env:NAME", value_hint = ValueHint::FilePath)]
     pub(crate) audit_key: Option<KeyFrom>,
 }
@@ -451,14 +455,19 @@ fn parse_moment(text: &str) -> Result<Moment, String> {
     Moment::typed(text, SystemTime::now()).map_err(|error| error.to_string())
 }
 
-/// Days and years of any number, or a span.
+/// Days, weeks, months of 31 days and years of any number, or a span.
 pub(super) fn parse_age(text: &str) -> Result<Duration, String> {
     const DAY: u64 = 24 * 60 * 60;
-    let of = |unit: char, days: u64| {
+    let of = |unit: &str, days: u64| {
         let seconds = digits(text.strip_suffix(unit)?)?.checked_mul(days * DAY)?;
         (seconds > 0).then(|| Duration::from_secs(seconds))
     };
-    match of('d', 1).or_else(|| of('y', 366)) {
+    if text.strip_suffix('m').and_then(digits).is_some() {
+        return Err(format!(
+            "`{text}` may be minutes or months: the units are y, mo, w, d, h, s, and 0h{text} are minutes"
+        ));
+    }
+    match of("d", 1).or_else(|| of("w", 7)).or_else(|| of("mo", 31)).or_else(|| of("y", 366)) {
         Some(age) => Ok(age),
         None => text.parse().map(Span::get).map_err(|error| error.to_string()),
     }
@@ -499,8 +508,9 @@ Examples:
   exeat audit verify records --key exeat-audit+1a2b3c4d+AbCd...
   exeat audit verify run.jsonl --key audit.pub --format json
 
-Exit codes: 0 whole, 1 not whole (changed, or not signed to its end), 2 bad input,
-125 signed by a key that is not known here.";
+Exit codes: 0 whole, 1 changed, missing, or not signed to its end, 2 bad input,
+125 signed by a key that is not known here. With --all, which asks the ledgers,
+0 also for runs that were killed, go on or are not signed.";
 
 const KEY_EXAMPLES: &str = "\
 Examples:

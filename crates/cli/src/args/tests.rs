@@ -128,11 +128,13 @@ fn ages_of_records() {
         ("3650d", Some(87_600)),
         ("2y", Some(17_568)),
         ("36h", Some(36)),
+        ("8w", Some(1344)),
+        ("6mo", Some(4464)),
         ("1d12h", Some(36)),
     ] {
         assert_eq!(age(text), hours, "{text}");
     }
-    for text in ["", "0d", "-1d", "180", "d", "1w", "99999999999999999999d", "18446744073709551615y"] {
+    for text in ["", "0d", "-1d", "180", "d", "6m", "99999999999999999999d", "18446744073709551615y"] {
         assert_eq!(age(text), None, "{text}");
     }
 }

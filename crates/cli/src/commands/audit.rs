@@ -119,7 +119,7 @@ pub(crate) fn each(
 ) -> Result<Exit, Failure> {
     let selected = select(records)?;
     let time = select::filter(records);
-    let mut damaged = selected.has_differing();
+    let mut damaged = selected.is_damaged();
     for source in selected.sources() {
         let mut reader = source.open()?;
         for record in reader.by_ref() {

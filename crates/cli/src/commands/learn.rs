@@ -1,15 +1,14 @@
 //! `exeat learn`: a run in report mode, and the policy that its record comes to. What is let through is the policy's word;
 //! what the record says is `exeat-audit`'s.
 
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 
 use exeat_audit::learn::{Known, Learned};
 use exeat_audit::query;
-use exeat_files::place::FilePlace;
+use exeat_files::place;
 use exeat_policy::Mode;
 use exeat_runner::today;
+use nix::fcntl::OFlag;
 use nix::unistd::Pid;
 
 use crate::args::{LearnArgs, Output};
@@ -89,26 +88,29 @@ fn learned(finished: &Finished) -> Result<String, Failure> {
 }
 
 /// Where the policy goes, opened before the stage runs.
-enum Sink {
-    Fd(File),
-    File(FilePlace, String),
+struct Sink {
+    output: place::Output,
+    /// Its name, where it has one.
+    shown: Option<String>,
 }
 
 impl Sink {
     fn open(output: &Output, force: bool) -> Result<Self, Failure> {
         match output {
-            Output::Fd(n) => Ok(Self::Fd(request::take_fd("--output", *n)?.into())),
-            Output::File(path) => Ok(Self::File(file_at(path, force)?, path.display().to_string())),
+            Output::Fd(n) => {
+                let output = place::Output::Stream(request::take_fd("--output", *n)?.into());
+                Ok(Self { output, shown: None })
+            }
+            Output::File(path) => {
+                Ok(Self { output: output_at(path, force)?, shown: Some(path.display().to_string()) })
+            }
         }
     }
 
     fn write(self, text: &str, quiet: bool) -> Result<(), Failure> {
-        let written = match &self {
-            Self::Fd(file) => (&*file).write_all(text.as_bytes()),
-            Self::File(place, _) => place.write(text.as_bytes()),
-        };
-        match (written, self) {
-            (Ok(()), Self::File(_, shown)) if !quiet => {
+        let written = self.output.write(0o666, |out| out.write_all(text.as_bytes()));
+        match (written, self.shown) {
+            (Ok(()), Some(shown)) if !quiet => {
                 stdio::line("note", &format!("learned policy: {shown}"));
                 Ok(())
             }
@@ -123,11 +125,12 @@ impl Sink {
 }
 
 /// The place for a policy file; one that is there is somebody's work.
-pub(crate) fn file_at(path: &Path, force: bool) -> Result<FilePlace, Failure> {
+pub(crate) fn output_at(path: &Path, force: bool) -> Result<place::Output, Failure> {
     let shown = printable(&path.display().to_string());
-    if !force && path.symlink_metadata().is_ok() {
+    let output = place::Output::open(path, OFlag::empty())
+        .map_err(|error| Failure::input(format!("cannot write `{shown}`")).because(error))?;
+    if matches!(output, place::Output::Whole(_)) && !force && path.symlink_metadata().is_ok() {
         return Err(Failure::input(format!("`{shown}` is there already")).hint("--force replaces it"));
     }
-    let place = FilePlace::open(path).and_then(FilePlace::checked);
-    place.map_err(|error| Failure::input(format!("cannot write `{shown}`")).because(error))
+    Ok(output)
 }

@@ -133,6 +133,9 @@ fn chosen(records: &Records) -> Result<Selected, Failure> {
     let selected = select(records)?;
     match selected.has_differing() {
         true => Err(Failure::input("two records of one run differ").hint("exeat audit verify")),
+        false if selected.is_damaged() => {
+            Err(Failure::input("what is no file is not compared").hint("exeat audit verify"))
+        }
         false => Ok(selected),
     }
 }

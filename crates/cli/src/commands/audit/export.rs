@@ -18,7 +18,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let mut exporter = format.exporter();
     let selected = select_to_show(&args.records)?;
     let time = filter(&args.records);
-    let mut damaged = selected.has_differing();
+    let mut damaged = selected.is_damaged();
     for source in selected.sources() {
         let mut reader = source.open()?;
         let mut out = Out::new();

@@ -1,7 +1,9 @@
 //! `exeat audit key`: the public half of the key that signs records.
 
-use exeat_audit::SigningKey;
+use std::io;
+
 use exeat_audit::place::{self, Place};
+use exeat_audit::{KeyError, SigningKey};
 use exeat_runner::Signing;
 
 use super::{bad_place, place_of};
@@ -9,6 +11,7 @@ use crate::args::audit::KeyArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
+use crate::render::printable;
 use crate::request;
 use crate::stdio;
 
@@ -25,9 +28,17 @@ pub(crate) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
         Signing::Key(key) => key,
         Signing::File(path) => SigningKey::load(&path).map_err(bad)?,
         Signing::Own => {
-            let place = own(&place_of(&machine)?)?;
-            place.prepare().map_err(bad_place)?;
-            SigningKey::load_or_make(&place.key_path()).map_err(bad)?
+            // Who only checks records needs none that signs.
+            let path = own(&place_of(&machine)?)?.key_path();
+            match SigningKey::load(&path) {
+                Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
+                    let shown = printable(&path.display().to_string());
+                    return Err(Failure::input(format!(
+                        "there is no key `{shown}` yet: the first run makes it"
+                    )));
+                }
+                loaded => loaded.map_err(bad)?,
+            }
         }
         Signing::Off => return Err(Failure::input("`--audit-key none` is no key")),
     };

@@ -4,14 +4,14 @@ use exeat_audit::learn::{Known, Learned};
 use exeat_runner::today;
 
 use crate::args::audit::LearnedArgs;
-use crate::commands::learn::file_at;
+use crate::commands::learn::output_at;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::stdio;
 
 /// Prints it.
 pub(crate) fn run(args: &LearnedArgs) -> Result<Exit, Failure> {
-    let file = args.output.as_deref().map(|path| file_at(path, args.force)).transpose()?;
+    let file = args.output.as_deref().map(|path| output_at(path, args.force)).transpose()?;
     let mut learned = Learned::default();
     let exit = super::each(&args.records, |record| {
         learned.take(record);
@@ -22,7 +22,7 @@ pub(crate) fn run(args: &LearnedArgs) -> Result<Exit, Failure> {
     match file {
         None => stdio::data(text.as_bytes())?,
         Some(file) => file
-            .write(text.as_bytes())
+            .write(0o666, |out| out.write_all(text.as_bytes()))
             .map_err(|error| Failure::could("cannot write the learned policy").because(error))?,
     }
     Ok(exit)

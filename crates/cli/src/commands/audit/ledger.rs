@@ -183,6 +183,9 @@ impl Joining {
         if joined.running > 0 {
             let _ = writeln!(text, "no end: still running: {}", joined.running);
         }
+        if joined.starting > 0 {
+            let _ = writeln!(text, "starting: {}", joined.starting);
+        }
         named(&mut text, "ended, and the ledger does not have the end", &joined.no_end);
         if let Some((when, who)) = &joined.last_pruned {
             let _ = writeln!(text, "pruned: {} (last by {who}, {when})", joined.pruned);
@@ -196,6 +199,7 @@ impl Joining {
         for (count, what) in [
             (joined.unnumbered, "could not take a number: a note in the record says why"),
             (joined.without, "without a ledger: not signed, or with a key that does not last"),
+            (joined.not_begun, "not begun: killed before its first line, or the disk was full"),
             (joined.older, "from before there were ledgers"),
         ] {
             if count > 0 {
@@ -259,6 +263,8 @@ impl Joining {
             "unnumbered": joined.unnumbered,
             "without_ledger": joined.without,
             "older": joined.older,
+            "not_begun": joined.not_begun,
+            "starting": joined.starting,
         })
     }
 }

@@ -3,7 +3,8 @@
 use std::io;
 
 use exeat_audit::lock::{Lock, Seen};
-use exeat_files::place::FilePlace;
+use exeat_files::place::Output;
+use nix::fcntl::OFlag;
 
 use crate::args::audit::LockArgs;
 use crate::exit::Exit;
@@ -29,13 +30,17 @@ pub(crate) fn run(args: &LockArgs) -> Result<Exit, Failure> {
     let shown = path.display().to_string();
     let bad =
         |error: io::Error| Failure::input(format!("cannot write `{}`", printable(&shown))).because(error);
-    let place = FilePlace::open(path).and_then(FilePlace::checked).map_err(bad)?;
-    let (_, old) = load::read_lock(path, &shown, &Machine::here()?)?;
+    let output = Output::open(path, OFlag::empty()).map_err(bad)?;
+    let old = match &output {
+        Output::Whole(_) => load::read_lock(path, &shown, &Machine::here()?)?.1,
+        // To read a pipe would wait for what is written here.
+        Output::Stream(_) => None,
+    };
     let lock = joined(old.unwrap_or_default(), new, args.update);
     // One that is larger could not be read again.
     let text = lock.render();
     Lock::parse(&text).map_err(|error| Failure::input(format!("the lock would be none: {error}")))?;
-    place.write(text.as_bytes()).map_err(bad)?;
+    output.write(0o666, |out| out.write_all(text.as_bytes())).map_err(bad)?;
     Ok(exit)
 }
 

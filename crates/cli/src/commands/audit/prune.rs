@@ -1,15 +1,12 @@
 //! `exeat audit prune`: removes old records. Nothing else of exeat ever removes one.
 
-use std::fs::OpenOptions;
 use std::io::{self, BufReader, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::time::SystemTime;
 
 use exeat_audit::place::Kept;
 use exeat_audit::verify::{Ending, Standing, verify};
-use exeat_audit::{VerifyingKey, is_being_written, table};
-use nix::fcntl::OFlag;
+use exeat_audit::{VerifyingKey, file, is_being_written, table};
 
 use super::ledger::to_prune;
 use super::{Out, Stopped, bad_place, place_of, select};
@@ -111,12 +108,11 @@ fn write_down(kept: &Kept, no: u64) -> Result<(), String> {
 /// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
 fn whole(path: &Path, keys: &[VerifyingKey]) -> Result<(), String> {
     let said = |error: io::Error| in_house(&error.to_string());
-    // Of a named pipe nobody may ever write the other end.
-    let file =
-        OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(said)?;
+    let file = file::open(path).map_err(said)?;
     let report = verify(BufReader::new(file), Some(path), keys).map_err(said)?;
     match (report.standing(), report.ending) {
-        (Standing::Whole, _) => Ok(()),
+        // A run that was killed before it began has done nothing. One that began is in the ledger, and missed.
+        (Standing::Whole, _) | (_, Ending::Empty) => Ok(()),
         (Standing::Tampered, _) => {
             let first = report.findings.first().map(ToString::to_string).unwrap_or_default();
             Err(format!("it is damaged: {first}"))

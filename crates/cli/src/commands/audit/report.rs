@@ -4,8 +4,9 @@ use std::time::SystemTime;
 
 use exeat_audit::report::{Made, Report};
 use exeat_audit::verify::Standing;
-use exeat_files::place::FilePlace;
+use exeat_files::place::Output;
 use exeat_runner::{machine_name, user_name};
+use nix::fcntl::OFlag;
 
 use super::origins::Origins;
 use super::select::select;
@@ -22,7 +23,7 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
     let mut report = Report::new(made);
     let mut origins = Origins::default();
     let selected = select(&args.records)?;
-    let mut damaged = selected.has_differing();
+    let mut damaged = selected.is_damaged();
     for source in selected.sources() {
         // Standard input cannot be read twice.
         let verified = match source {
@@ -49,7 +50,8 @@ pub(crate) fn run(args: &ReportArgs) -> Result<Exit, Failure> {
             .map_err(|(Stopped::Reading(error) | Stopped::Writing(error))| Failure::Stdout(error))?;
     } else {
         // For its owner alone.
-        let written = FilePlace::open(&args.output).and_then(|it| it.replace(0o600, |out| report.write(out)));
+        let written = Output::open(&args.output, OFlag::empty())
+            .and_then(|output| output.write(0o600, |out| report.write(out)));
         written.map_err(|error| {
             Failure::input(format!("cannot write `{}`", args.output.display())).because(error)
         })?;

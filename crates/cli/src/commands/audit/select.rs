@@ -53,6 +53,8 @@ pub(crate) enum Twin {
 pub(crate) struct Selected {
     /// All of them, in the order in which they are read.
     pub(crate) found: Vec<Found>,
+    /// What stands in the place of a record and is no file, with the reason. Nobody reads on from there.
+    pub(crate) strange: Vec<(PathBuf, String)>,
 }
 
 impl Selected {
@@ -66,9 +68,14 @@ impl Selected {
         self.found.iter().any(|found| matches!(found.twin, Some(Twin::Differs(_))))
     }
 
+    /// Whether something is wrong before they are read.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.has_differing() || !self.strange.is_empty()
+    }
+
     /// What its records are worth before they are read.
     pub(crate) fn exit(&self) -> Exit {
-        if self.has_differing() { Exit::No } else { Exit::Yes }
+        if self.is_damaged() { Exit::No } else { Exit::Yes }
     }
 }
 
@@ -153,24 +160,50 @@ fn own_place() -> Result<Place, Failure> {
 fn gather(records: &Records, only_last: bool, with_runs: bool) -> Result<Selected, Failure> {
     let selection = selection(&records.selection)?;
     if records.runs.is_empty() {
-        let newest_first = own_place()?.records().map_err(bad_place)?;
-        return match only_last {
-            true => Ok(last(&selection, newest_first)),
-            false => of(&selection, newest_first.into_iter().rev().map(Source::File).collect(), with_runs),
-        };
+        let (newest_first, strange) = apart(own_place()?.records().map_err(bad_place)?);
+        if only_last {
+            return Ok(last(&selection, newest_first));
+        }
+        let records = newest_first.into_iter().rev().map(Source::File).collect();
+        return Ok(Selected { strange: warned(strange), ..of(&selection, records, with_runs)? });
     }
-    let mut sources = Vec::new();
+    let (mut sources, mut strange) = (Vec::new(), Vec::new());
     for name in &records.runs {
-        sources.extend(named(name)?);
+        sources.extend(named(name, &mut strange)?);
     }
     if sources.iter().filter(|source| **source == Source::Stdin).count() > 1 {
         return Err(Failure::input("`-` is there twice, and standard input is read once"));
     }
-    of(&selection, sources, with_runs)
+    Ok(Selected { strange: warned(strange), ..of(&selection, sources, with_runs)? })
+}
+
+/// Says what is not read, and why.
+fn warned(strange: Vec<(PathBuf, String)>) -> Vec<(PathBuf, String)> {
+    let mut notes = Notes::default();
+    for (path, why) in &strange {
+        notes.warn(|| format!("{} is not read: {why}", Source::File(path.clone())));
+    }
+    notes.finish();
+    strange
+}
+
+/// Takes out what is no file: a pipe would be waited for, and a device may have no end.
+fn apart(paths: Vec<PathBuf>) -> (Vec<PathBuf>, Vec<(PathBuf, String)>) {
+    let (mut files, mut strange) = (Vec::new(), Vec::new());
+    for path in paths {
+        match fs::metadata(&path) {
+            Ok(meta) if meta.is_file() => files.push(path),
+            Ok(_) => strange.push((path, "it is not a regular file".to_owned())),
+            Err(error) if path.symlink_metadata().is_ok() => strange.push((path, error.to_string())),
+            // It was pruned meanwhile.
+            Err(_) => {}
+        }
+    }
+    (files, strange)
 }
 
 /// The records that a name means: a run, a file, standard input, or all records in a directory and below.
-pub(crate) fn named(name: &Path) -> Result<Vec<Source>, Failure> {
+pub(crate) fn named(name: &Path, strange: &mut Vec<(PathBuf, String)>) -> Result<Vec<Source>, Failure> {
     let is_dir = |path: &Path| {
         LinkRule::from_env().walk(path).is_ok_and(|end| end.metadata().is_ok_and(|meta| meta.is_dir()))
     };
@@ -179,7 +212,17 @@ pub(crate) fn named(name: &Path) -> Result<Vec<Source>, Failure> {
         // A path needs no state directory; what has no `/` and no `.` may be a run as well.
         Some(text) if !text.contains(['/', '.']) => match own_place()?.find(text) {
             Err(exeat_audit::place::Error::NotFound { .. }) if is_dir(name) => Source::File(name.to_owned()),
-            found => Source::File(found.map_err(bad_place)?),
+            found => {
+                let source = Source::File(found.map_err(bad_place)?);
+                let (_, odd) = apart(source.path().map(Path::to_owned).into_iter().collect());
+                match odd.into_iter().next() {
+                    Some((path, _)) if is_dir(&path) => source,
+                    Some((_, why)) => {
+                        return Err(Failure::input(format!("cannot read {source}")).because(why));
+                    }
+                    None => source,
+                }
+            }
         },
         _ => Source::File(name.to_owned()),
     };
@@ -189,9 +232,13 @@ pub(crate) fn named(name: &Path) -> Result<Vec<Source>, Failure> {
     }
     let mut paths = Vec::new();
     list(path, 0, &mut paths).map_err(|error| source.unreadable(error))?;
-    match paths.is_empty() {
+    let (paths, odd) = apart(paths);
+    match paths.is_empty() && odd.is_empty() {
         true => Err(Failure::input(format!("no record (*.jsonl) is in {source} or below"))),
-        false => Ok(paths.into_iter().map(Source::File).collect()),
+        false => {
+            strange.extend(odd);
+            Ok(paths.into_iter().map(Source::File).collect())
+        }
     }
 }
 
@@ -234,11 +281,11 @@ fn last(selection: &Selection, newest_first: Vec<PathBuf>) -> Selected {
         let is_preset = run.stage.as_deref().is_some_and(|stage| stage.starts_with(PRESET_STAGE));
         let found = Found { source, run, twin: None };
         if !is_preset || !selection.stages.is_empty() {
-            return Selected { found: vec![found] };
+            return Selected { found: vec![found], strange: Vec::new() };
         }
         preset = preset.or(Some(found));
     }
-    Selected { found: preset.into_iter().collect() }
+    Selected { found: preset.into_iter().collect(), strange: Vec::new() }
 }
 
 /// Those of the records that pass, with what is to be said of copies.
@@ -261,7 +308,7 @@ fn of(selection: &Selection, sources: Vec<Source>, with_runs: bool) -> Result<Se
     }
     unknown.finish();
     compare(&mut found)?;
-    Ok(Selected { found })
+    Ok(Selected { found, strange: Vec::new() })
 }
 
 /// What the first line and the last ones of a record say. Of what can be read once, nothing is taken.

@@ -28,7 +28,7 @@ pub(crate) fn run(args: &ShowArgs, paint: Paint) -> Result<Exit, Failure> {
     if args.follow {
         return super::follow::run(args, &filter, &sources, paint);
     }
-    let mut damaged = selected.has_differing();
+    let mut damaged = selected.is_damaged();
     for source in sources.iter().copied() {
         let mut reader = source.open()?;
         let mut out = Out::new();

@@ -20,7 +20,7 @@ pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
     let mut summary = Summary::default();
     let selected = select_to_show(&args.records)?;
     let mut origins = Origins::default();
-    let mut damaged = selected.has_differing();
+    let mut damaged = selected.is_damaged();
     for source in selected.sources() {
         let runs = summary.runs;
         let mut reader = source.open()?;

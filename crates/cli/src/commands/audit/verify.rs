@@ -14,6 +14,7 @@ use super::key::own;
 use super::ledger::{Joining, Ledgers};
 use super::select::{self, select};
 use super::{Source, place_of};
+use crate::args::Format;
 use crate::args::audit::VerifyArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -37,24 +38,51 @@ pub(crate) fn run(args: &VerifyArgs, paint: Paint) -> Result<Exit, Failure> {
         Some(_) => select::select_any(&args.records)?,
         None => select(&args.records)?,
     };
-    if selected.found.is_empty() && ledgers.as_ref().is_some_and(Ledgers::is_empty) {
+    if selected.found.is_empty()
+        && selected.strange.is_empty()
+        && ledgers.as_ref().is_some_and(Ledgers::is_empty)
+    {
         select(&args.records)?;
     }
-    let mut totals = Totals { has_differing: selected.has_differing(), ..Totals::default() };
-    let alone = selected.found.len() == 1;
+    let mut totals = Totals {
+        has_differing: selected.has_differing(),
+        is_strict: args.strict || !is_all,
+        ..Totals::default()
+    };
+    let alone = selected.found.len() == 1 && !is_all && selected.strange.is_empty();
+    for (path, why) in &selected.strange {
+        totals.unreadable(&Source::File(path.clone()), why, args.format)?;
+    }
     for found in &selected.found {
         let source = &found.source;
-        let report = look(source, &keys)?;
+        let report = match look(source, &keys) {
+            Ok(report) => report,
+            // One that cannot be read is missing; the others are looked at.
+            Err(failure) if !alone => {
+                totals.unreadable(source, &failure.said(), args.format)?;
+                continue;
+            }
+            Err(failure) => return Err(failure),
+        };
         let is_other_key = own.as_ref().zip(report.key.as_ref()).is_some_and(|(own, key)| own != key);
-        totals.add(&report, is_other_key);
+        totals.add(&report, is_open(source), is_other_key);
         if let Some(ledgers) = &mut ledgers {
             ledgers.see(found, &report);
         }
         if args.format.is_json() {
             stdio::out(&format!("{}\n", as_json(source, &report, is_other_key)), true)?;
-        } else if alone || report.standing() != Standing::Whole || !report.notes.is_empty() {
+        } else if selected.found.len() == 1
+            || report.standing() != Standing::Whole
+            || !report.notes.is_empty()
+        {
             stdio::out(&words(source, &report, is_other_key, paint), false)?;
         }
+    }
+    if ledgers.is_none() && !alone {
+        stdio::line(
+            "note",
+            "the ledger was not asked: --all, without names or a selection, tells whether a record was taken away",
+        );
     }
     let joining = ledgers.map(|ledgers| ledgers.join(&keys)).transpose()?;
     let text = match args.format.is_json() {
@@ -79,6 +107,16 @@ struct Totals {
     whole: u64,
     not_proved: u64,
     not_whole: u64,
+    /// No end of the run, and no writer: it was killed, or what is behind was cut off.
+    killed: u64,
+    /// Runs that go on.
+    running: u64,
+    /// Runs that ended, and nothing signs the end.
+    unsigned: u64,
+    /// No line.
+    not_begun: u64,
+    /// Those are not whole. The ledger, where it is asked, has each run that began, and tells what was taken from it.
+    is_strict: bool,
     /// The keys that signed whole records, as they are printed, each with how many and whether it is the user's.
     keys: BTreeMap<String, (u64, bool)>,
     /// Policies that could not be compared with whole records.
@@ -88,7 +126,7 @@ struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, report: &Report, is_other_key: bool) {
+    fn add(&mut self, report: &Report, is_open: bool, is_other_key: bool) {
         match report.standing() {
             Standing::Whole => {
                 self.whole += 1;
@@ -99,12 +137,36 @@ impl Totals {
                 }
             }
             Standing::UnknownKey => self.not_proved += 1,
-            Standing::Unfinished | Standing::Tampered => self.not_whole += 1,
+            Standing::Tampered => self.not_whole += 1,
+            Standing::Unfinished => match report.ending {
+                _ if is_open => self.running += 1,
+                Ending::Empty => self.not_begun += 1,
+                Ending::Unfinished | Ending::MidLine => self.killed += 1,
+                Ending::Unsealed | Ending::Sealed => self.unsigned += 1,
+            },
         }
     }
 
+    /// Takes in a record that cannot be read, and says so.
+    fn unreadable(&mut self, source: &Source, why: &str, format: Format) -> Result<(), Failure> {
+        self.not_whole += 1;
+        let text = if format.is_json() {
+            let record = source.path().map(|path| path.to_string_lossy());
+            format!("{}\n", json!({"record": record, "standing": "unreadable", "findings": [why]}))
+        } else {
+            format!(
+                "{}: NOT WHOLE\n  it cannot be read: {}\n",
+                printable(&source.to_string()),
+                printable(why)
+            )
+        };
+        stdio::out(&text, format.is_json())
+    }
+
     fn exit(&self) -> Exit {
-        if self.not_whole > 0 || self.has_differing {
+        let without_end = [self.killed, self.running, self.unsigned, self.not_begun];
+        let is_short = self.is_strict && without_end.into_iter().any(|count| count > 0);
+        if self.not_whole > 0 || self.has_differing || is_short {
             Exit::No
         } else if self.not_proved > 0 {
             Exit::CouldNot
@@ -121,6 +183,10 @@ impl Totals {
             "whole": self.whole,
             "not_whole": self.not_whole,
             "not_proved": self.not_proved,
+            "killed": self.killed,
+            "running": self.running,
+            "unsigned": self.unsigned,
+            "not_begun": self.not_begun,
             "signed_by": keys.collect::<Vec<_>>(),
             "policies_not_compared": self.not_compared,
             "runs_differ": self.has_differing,
@@ -129,8 +195,16 @@ impl Totals {
 
     fn words(&self) -> String {
         let mut text = format!("{} whole, {} not whole", grouped(self.whole), grouped(self.not_whole));
-        if self.not_proved > 0 {
-            let _ = write!(text, ", {} not proved", grouped(self.not_proved));
+        for (count, what) in [
+            (self.not_proved, "not proved"),
+            (self.killed, "killed"),
+            (self.running, "still running"),
+            (self.unsigned, "unsigned"),
+            (self.not_begun, "not begun"),
+        ] {
+            if count > 0 {
+                let _ = write!(text, ", {} {what}", grouped(count));
+            }
         }
         let several = self.keys.len() > 1;
         for (at, (key, (count, is_other))) in self.keys.iter().enumerate() {
@@ -213,8 +287,14 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
 /// The user's own: what stands in `audit.pub`, which may be of older keys or lost, and the other half of what signs today.
 fn own_keys(place: &Place) -> Result<Vec<VerifyingKey>, KeyError> {
     let path = place.key_path();
-    let mut keys = match VerifyingKey::load(&path.with_extension("pub")) {
+    let mut keys = match VerifyingKey::load_kept(&path.with_extension("pub")) {
         Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
+        // What the other half of the key signed can be checked all the same.
+        Err(KeyError::Io { path, source }) => {
+            let shown = printable(&path.display().to_string());
+            stdio::line("warning", &format!("`{shown}` is not used: {source}"));
+            Vec::new()
+        }
         keys => keys?,
     };
     // Whoever only checks need not have it.
@@ -238,8 +318,19 @@ fn words(source: &Source, report: &Report, is_other_key: bool, paint: Paint) -> 
             report.key.as_ref().map(ToString::to_string).unwrap_or_default()
         ),
         Standing::Tampered => writeln!(text, "{}", paint.bad("NOT WHOLE")),
+        Standing::Unfinished if report.ending == Ending::Empty && is_open(source) => {
+            writeln!(text, "{}: it has no line yet", paint.odd("starting"))
+        }
+        Standing::Unfinished if report.ending == Ending::Empty => writeln!(
+            text,
+            "{}: no line is in it: its run was killed before it began, or the file was emptied (--all asks the ledger)",
+            paint.bad("not begun")
+        ),
         Standing::Unfinished if is_open(source) => {
             writeln!(text, "{}: the run still goes on", paint.odd("not finished"))
+        }
+        Standing::Unfinished if report.ending == Ending::Unsealed => {
+            writeln!(text, "{}: {}", paint.bad("unsigned"), ending(report))
         }
         Standing::Unfinished => writeln!(text, "{}: {}", paint.bad("not finished"), ending(report)),
         Standing::UnknownKey => {
@@ -299,6 +390,7 @@ fn is_open(source: &Source) -> bool {
 /// Why a record in which nothing is wrong is not whole.
 fn ending(report: &Report) -> String {
     match report.ending {
+        Ending::Empty => "no line is in it".into(),
         Ending::MidLine => format!(
             "line {} ends in the middle: its writer was stopped there (a crash, kill -9), or the file was cut",
             report.lines
@@ -324,6 +416,7 @@ fn as_json(source: &Source, report: &Report, is_other_key: bool) -> Value {
         Ending::Sealed => "sealed",
         Ending::Unsealed => "unsealed",
         Ending::Unfinished => "unfinished",
+        Ending::Empty => "empty",
         Ending::MidLine => "mid_line",
     };
     let policies = report.policies.iter().map(|policy| {
