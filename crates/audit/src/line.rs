@@ -712,10 +712,9 @@ pub(crate) mod max {
     pub(super) const GATEWAY: usize = 96;
     pub(super) const ASPECTS: usize = 6;
     pub(super) const ASPECT: usize = 24;
-    pub(super) const HOLDS: usize = 96;
-    /// As many as there are keys.
-    pub(super) const LIMITS: usize = 8;
-    pub(super) const LIMIT: usize = 46;
+    pub(super) const HOLDS: usize = 78;
+    pub(super) const LIMITS: usize = exeat_policy::Limits::KEYS;
+    pub(super) const LIMIT: usize = 38;
     /// Labels of a run; the rest is counted.
     pub(super) const LABELS: usize = 10;
     pub(crate) const LABEL_KEY: usize = 32;

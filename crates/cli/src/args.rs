@@ -329,4 +329,6 @@ pub(crate) struct EnvArgs {
 }
 
 #[cfg(test)]
+mod book;
+#[cfg(test)]
 mod tests;

@@ -4,6 +4,7 @@
 use std::io::IsTerminal;
 
 use exeat_audit::{Proto, signal_name};
+use exeat_policy::is_format;
 use exeat_runner::{DeniedHost, Ended, FailedHost, Outcome, Summary, Through};
 
 use crate::args::ColorWhen;
@@ -80,12 +81,6 @@ pub(crate) fn printable(text: &str) -> String {
 pub(crate) fn printable_lines(text: &str) -> String {
     let lines: Vec<_> = text.split('\n').map(printable).collect();
     lines.join("\n")
-}
-
-/// Zero-width, bidirectional and line-separator characters (Unicode TR36, section 2.5 and 3.2).
-fn is_format(c: char) -> bool {
-    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// The end of one run, as the summary needs it.

@@ -728,8 +728,9 @@ impl Denial {
                 None => "this host is allowed on other ports only".into(),
             },
             Why::Expired { .. } => "the rule that allowed this host has expired".into(),
-            Why::Closed { class, .. } if class.is_never_dialled() || *class == AddrClass::Metadata => {
-                "its address is never reachable".into()
+            Why::Closed { class, .. } if class.is_never_dialled() => "its address is never reachable".into(),
+            Why::Closed { class: AddrClass::Metadata, .. } => {
+                "its address is cloud metadata, and no name opens it".into()
             }
             Why::Closed { .. } => "its address is not public".into(),
             Why::Empty => "the name has no address".into(),

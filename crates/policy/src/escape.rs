@@ -30,17 +30,20 @@ pub(crate) fn visible(text: &str) -> String {
 pub(crate) fn printable(text: &str) -> String {
     let mut shown = String::new();
     for c in text.chars() {
-        let invisible = matches!(
-            c,
-            '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
-        );
-        if c.is_control() || invisible {
+        if c.is_control() || is_format(c) {
             let _ = write!(shown, "{}", c.escape_unicode());
         } else {
             shown.push(c);
         }
     }
     shown
+}
+
+/// Whether a character has no shape of its own and changes how others are shown: zero-width, bidirectional, line-separator, annotation and tag
+/// characters (Unicode TR36, section 2.5 and 3.2).
+pub fn is_format(c: char) -> bool {
+    matches!(c, '\u{ad}' | '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
+        | '\u{feff}' | '\u{fff9}'..='\u{fffb}' | '\u{e0000}'..='\u{e007f}')
 }
 
 #[cfg(test)]
@@ -53,6 +56,7 @@ mod tests {
         assert_eq!(visible("a\u{1b}[2Jb"), "a\\u{1b}[2Jb");
         assert_eq!(visible("ex\u{430}mple"), "ex\\u{430}mple");
         assert_eq!(visible(&"x".repeat(300)).len(), MAX_SHOWN + 3);
+        assert_eq!(printable("a\u{fff9}b\u{e0041}"), "a\\u{fff9}b\\u{e0041}");
         assert_eq!(printable("d\u{e9}j\u{e0}/\u{202e}x\n"), "d\u{e9}j\u{e0}/\\u{202e}x\\u{a}");
     }
 }

@@ -55,6 +55,7 @@ pub use decision::{
     Admitted, BudgetKey, Decision, Denial, Entrusted, MAX_ADDRS, Reason, Verdict, Vetted, WordError,
 };
 pub use effect::{Effect, EffectKind, EffectSet};
+pub use escape::is_format;
 pub use file::{FileError, FileRole, PolicyFile};
 pub use gateway::{MAX_ADDRESSES, MAX_LITERALS, MAX_PORTS, Unserved, WELL_KNOWN};
 pub use grammar::{Allowances, RuleError, RuleFault, RuleSpec};

@@ -59,6 +59,9 @@ pub fn memory_meant(size: Size) -> Option<String> {
 }
 
 impl Limits {
+    /// How many keys there are.
+    pub const KEYS: usize = 12;
+
     /// The key of each limit and its value as text, those that are set only, in the order above.
     pub fn set(&self) -> impl Iterator<Item = (&'static str, String)> {
         let Self {
@@ -75,7 +78,7 @@ impl Limits {
         } = *self;
         let Self { connections, connections_per_host, audit_size, .. } = *self;
         let text = |value: Option<Size>| value.map(|value| value.to_string());
-        [
+        let keys: [(&'static str, Option<String>); Self::KEYS] = [
             ("timeout", timeout.map(|value| value.to_string())),
             ("grace", grace.map(|value| value.to_string())),
             ("cpu_time", cpu_time.map(|value| value.to_string())),
@@ -88,9 +91,8 @@ impl Limits {
             ("connections", connections.map(|value| value.to_string())),
             ("connections_per_host", connections_per_host.map(|value| value.to_string())),
             ("audit_size", text(audit_size)),
-        ]
-        .into_iter()
-        .filter_map(|(key, value)| Some((key, value?)))
+        ];
+        keys.into_iter().filter_map(|(key, value)| Some((key, value?)))
     }
 
     /// The smaller of each two: neither side can lift what the other one limits.

@@ -7,6 +7,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, ready};
@@ -144,8 +145,8 @@ pub(crate) async fn run(
 ) -> Ended {
     let ended = {
         let clock = Clock::start();
-        // Who was first to say that it has no more: 0 nobody, 1 the client, 2 the upstream.
-        let first_end = AtomicU64::new(0);
+        // Who was first to say that it has no more.
+        let first_end = OnceLock::new();
         // The upstream has all that the client sent, and its end.
         let all_sent = AtomicBool::new(false);
         let (mut client_read, mut client_write) = halves(&mut client);
@@ -157,7 +158,7 @@ pub(crate) async fn run(
             pump(&mut client_read, &mut upstream_write, pool, count)
                 .await
                 .map_err(|(side, error)| side.broken(Broken::client, Broken::upstream, error))?;
-            let _ = first_end.compare_exchange(0, 1, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = first_end.set(End::Client);
             // The other side may have gone already; then its own direction tells.
             let _ = upstream_write.shutdown().await;
             all_sent.store(true, Ordering::Relaxed);
@@ -182,14 +183,11 @@ pub(crate) async fn run(
                 return discard(&mut upstream_read, pool).await.map_err(Broken::upstream);
             };
             moved.map_err(|(side, error)| side.broken(Broken::upstream, Broken::client, error))?;
-            let _ = first_end.compare_exchange(0, 2, Ordering::Relaxed, Ordering::Relaxed);
+            let _ = first_end.set(End::Upstream);
             let _ = client_write.shutdown().await;
             Ok(())
         };
-        let who_ended = || match first_end.load(Ordering::Relaxed) {
-            2 => End::Upstream,
-            _ => End::Client,
-        };
+        let who_ended = || first_end.get().copied().unwrap_or(End::Client);
         let stopped = async {
             stop.cancelled().await;
             // Needs no waker: `up` runs in this same task and is polled before, so its end is seen in the same round.
@@ -209,9 +207,9 @@ pub(crate) async fn run(
             // A peer that is gone looks like one that has only finished its side.
             () = clock.idle_for(limits.half_closed.min(limits.progress), || {
                 moved.note_time();
-                match first_end.load(Ordering::Relaxed) {
-                    0 => limits.idle,
-                    _ => limits.half_closed.min(limits.idle),
+                match first_end.get() {
+                    None => limits.idle,
+                    Some(_) => limits.half_closed.min(limits.idle),
                 }
             }) => Over::Done(End::Idle),
             () = tokio::time::sleep(limits.total) => Over::Total,

@@ -4,6 +4,8 @@
 use std::fmt;
 use std::io;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use exeat_policy::{Bypass, Entrusted, Target, UpstreamUrl};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -95,7 +97,11 @@ impl Credentials {
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let colon = line.iter().position(|&byte| byte == b':');
         let fits = line.len() <= MAX_CREDENTIALS && !line.iter().any(u8::is_ascii_control);
-        if fits && colon.is_some_and(|at| at > 0) { Ok(Self(base64(line))) } else { Err(CredentialsError) }
+        if fits && colon.is_some_and(|at| at > 0) {
+            Ok(Self(STANDARD.encode(line)))
+        } else {
+            Err(CredentialsError)
+        }
     }
 }
 
@@ -103,22 +109,6 @@ impl fmt::Debug for Credentials {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Credentials(***)")
     }
-}
-
-/// RFC 4648 section 4, with padding.
-fn base64(bytes: &[u8]) -> String {
-    const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut out = String::new();
-    for group in bytes.chunks(3) {
-        let byte = |at: usize| u32::from(group.get(at).copied().unwrap_or_default());
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for at in 0..4 {
-            let letter = usize::try_from(bits >> (18 - 6 * at) & 63).ok().and_then(|n| LETTERS.get(n));
-            let here = usize::try_from(at).is_ok_and(|at| at <= group.len());
-            out.push(letter.filter(|_| here).map_or('=', |letter| char::from(*letter)));
-        }
-    }
-    out
 }
 
 /// A tunnel to what was entrusted. The lookup of the proxy's name has the deadline of lookups, and all that follows

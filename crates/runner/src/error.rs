@@ -361,6 +361,11 @@ fn lacking(effect: &str, ceiling: Option<&str>) -> String {
 }
 
 impl Error {
+    /// What [`Error::Path`] is about where it is a `--rw`, or a key of a file for one.
+    pub(crate) const WRITABLE: &str = "the writable path";
+    /// The same of a `--ro`.
+    pub(crate) const READ_ONLY: &str = "the read-only path";
+
     /// Somebody asked for the end before there was a stage.
     pub(crate) fn stopped(ask: Ask, signal: Signal) -> Self {
         Self::Stopped { signal: signal as i32, by: ask.by() }
@@ -457,7 +462,7 @@ impl Error {
             Self::NoCommand => {
                 Some("exeat run --allow api.example.com -- curl -sS https://api.example.com/".into())
             }
-            Self::Path { what: "the writable path" | "the read-only path", path, source }
+            Self::Path { what: Self::WRITABLE | Self::READ_ONLY, path, source }
                 if source.kind() == io::ErrorKind::NotFound =>
             {
                 Some(format!("mkdir -p {}; or leave it out", path.display()))

@@ -838,8 +838,8 @@ impl<'a> Builder<'a> {
             _ => None,
         };
         let named = work.iter().map(|bind| (bind, true, WORK_PATH));
-        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, "the writable path")));
-        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, "the read-only path")));
+        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, Error::WRITABLE)));
+        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, Error::READ_ONLY)));
         for (bind, writable, what) in named {
             let end = self.facts.links.walk(&bind.host);
             let end = end.map_err(|error| Error::from_walk(what, &bind.host, error))?;
@@ -1509,7 +1509,6 @@ fn toolchain_roots(dir: &Path, home: &Path) -> Vec<PathBuf> {
     vec![parent.filter(|tree| !too_much(tree)).unwrap_or(dir).to_path_buf()]
 }
 
-/// Where a file is written that is to be read at `path`: links are followed by their words, since inside they may dangle.
 /// The names of the loopback. What else is in the machine's own file would lead clients to an address where they are refused, past the
 /// name server and the proxy, which both know that file.
 fn hosts() -> String {
@@ -1521,6 +1520,7 @@ fn hosts() -> String {
     )
 }
 
+/// Where a file is written that is to be read at `path`: links are followed by their words, since inside they may dangle.
 fn resolved_place(path: &Path) -> Option<PathBuf> {
     /// As many links as the kernel follows (path_resolution(7)).
     const LINKS: usize = 40;

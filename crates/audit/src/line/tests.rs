@@ -374,3 +374,11 @@ fn a01_a_path_is_printable_when_it_was_read_as_json() {
         assert_eq!(path(OsStr::new(name), max::EXE), told);
     }
 }
+
+/// Every limit that can be set is in the line, the last of the list too.
+#[test]
+fn a_start_with_every_limit_has_every_limit() {
+    let limits: Vec<String> = (0..exeat_policy::Limits::KEYS).map(|n| format!("key{n}=1 (kernel)")).collect();
+    let start = RunStart { limits: limits.clone(), ..RunStart::default() };
+    assert_eq!(value(&Event::RunStart(start))["limits"], serde_json::json!(limits));
+}

@@ -215,7 +215,10 @@ fn d01_an_answer_that_is_not_public() {
 fn d05_d07_addresses_that_get_no_flag() {
     let hopeless = |reason, outside| Refusal {
         reason,
-        inside: "its address is never reachable",
+        inside: match reason {
+            "metadata_ip" => "its address is cloud metadata, and no name opens it",
+            _ => "its address is never reachable",
+        },
         outside,
         flag: None,
         flag_inside: None,

@@ -311,37 +311,6 @@ pub fn nearest<'w>(typed: &str, words: impl IntoIterator<Item = &'w str>) -> Opt
     if typed.len() > 40 {
         return None;
     }
-    let ranked = words.into_iter().map(|word| (edits(typed, word), word));
+    let ranked = words.into_iter().map(|word| (strsim::osa_distance(typed, word), word));
     ranked.filter(|(edits, word)| *edits <= word.len().div_ceil(3)).min().map(|(_, word)| word)
-}
-
-/// The distance; of two letters in each other's place, one.
-fn edits(typed: &str, word: &str) -> usize {
-    let differ: Vec<_> = typed.bytes().zip(word.bytes()).enumerate().filter(|(_, (a, b))| a != b).collect();
-    match differ.as_slice() {
-        [(i, (a, b)), (j, (c, d))] if typed.len() == word.len() && *j == i + 1 && a == d && b == c => 1,
-        _ => distance(typed, word),
-    }
-}
-
-/// Insertions, deletions and substitutions between two words (Levenshtein), a row at a time.
-fn distance(a: &str, b: &str) -> usize {
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.bytes().enumerate() {
-        let mut diagonal = i;
-        let mut left = i + 1;
-        for (j, y) in b.bytes().enumerate() {
-            let Some(above) = row.get(j + 1).copied() else { break };
-            let best = (diagonal + usize::from(x != y)).min(above + 1).min(left + 1);
-            if let Some(cell) = row.get_mut(j) {
-                *cell = left;
-            }
-            diagonal = above;
-            left = best;
-        }
-        if let Some(last) = row.last_mut() {
-            *last = left;
-        }
-    }
-    row.last().copied().unwrap_or_default()
 }

@@ -57,7 +57,13 @@ fn what_is_said_inside_holds_no_address_path_or_person() {
         ),
         (&["a.test", "!a.test"], "a.test:443", None, "a deny rule forbids this host", ""),
         (&["a.test"], "a.test:443", Some("10.2.3.4"), "its address is not public", "An IP rule is needed"),
-        (&["a.test"], "a.test:443", Some("169.254.169.254"), "its address is never reachable", ""),
+        (
+            &["a.test"],
+            "a.test:443",
+            Some("169.254.169.254"),
+            "its address is cloud metadata, and no name opens it",
+            "",
+        ),
         (&[], "192.0.2.1:443", None, "no IP rule allows this address", ""),
         (&[], "93.184.215.14:443", None, "no IP rule allows this address", "--allow 93.184.215.14:443"),
     ] {

@@ -1,15 +1,5 @@
 use super::*;
 
-#[test]
-fn base64_of_rfc_4648() {
-    for (text, coded) in
-        [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg=="), ("\u{3ff}>", "z78+")]
-    {
-        assert_eq!(base64(text.as_bytes()), coded, "{text}");
-    }
-    assert_eq!(base64(&[0xfb, 0xff, 0xff]), "+///");
-}
-
 /// P13, A03: what is no credential is refused, nothing is repeated, and nothing is printed.
 #[test]
 fn p13_credentials_are_one_line_and_printed_as_stars() {
