@@ -15,6 +15,8 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("exit::not_executable_is_126", not_executable);
     list.users("exit::bad_input_is_2", bad_input);
     list.once("exit::result_tells_causes_apart", result_cause);
+    list.once("exit::a_refusal_ends_or_fails_a_run_that_is_to", on_denied);
+    list.once("exit::a_storm_of_refusals_is_told_while_it_goes_on", storm);
     list.once("exit::every_result_holds_to_its_schema", by_schema);
     list.once("exit::the_result_has_who_was_reached_and_the_bytes", reached);
     list.users("exit::a_result_that_is_not_written_is_no_success", no_result);
@@ -124,6 +126,41 @@ fn result_cause(cx: &Cx) {
     }
 }
 
+fn on_denied(cx: &Cx) {
+    let ask = format!("curl -s --max-time 20 {}; ", cx.evil_url());
+    for (what, script, code) in [
+        ("end", ask.clone() + "sleep 60", 123),
+        ("end", ask.clone() + "exit 4", 123),
+        ("end", "exit 4".to_owned(), 4),
+        ("fail", ask.clone() + "exit 0", 123),
+        ("fail", ask.clone() + "exit 4", 4),
+        ("fail", "exit 0".to_owned(), 0),
+        ("note", ask.clone() + "exit 0", 0),
+    ] {
+        let result = cx.home().join("denied.json");
+        let place = result.display().to_string();
+        let words = ["run", "--on-denied", what, "--result", &place, "--", "sh", "-c", &script];
+        let done = cx.exeat(words).run();
+        done.exits(code);
+        assert!(done.took < std::time::Duration::from_secs(50), "{done:?}");
+        let text = std::fs::read_to_string(&result).expect("the result");
+        let expect = if code == 123 { "denied" } else { "exit" };
+        assert!(text.contains(&format!(r#""cause":"{expect}","code":{code},"#)), "{what} {script}: {text}");
+        assert_eq!(done.record().events("run_end")[0]["cause"], expect);
+    }
+    cx.exeat(["run", "--on-denied", "end", "--via", "unix:/x", "--", "true"]).run().exits(2);
+}
+
+/// Once, and before the end.
+fn storm(cx: &Cx) {
+    let asks = format!("for n in $(seq 45); do curl -s --max-time 20 {}; done; echo over >&2", cx.evil_url());
+    let done = cx.sh(&[], &asks).run();
+    let said = done.stderr();
+    let told = format!("exeat: {0}:443 refused 20 times so far: --allow {0}\n", cx.evil());
+    assert_eq!(said.matches(&told).count(), 1, "{said}");
+    assert!(said.find(&told) < said.find("over\n"), "{said}");
+}
+
 /// Of results on standard input, one a line, by the published schema on the command line.
 const CHECK: &str = "import json, jsonschema, sys
 schema = json.loads(sys.argv[1])
@@ -146,6 +183,7 @@ fn by_schema(cx: &Cx) {
     let left =
         format!("mkdir .vscode; echo x > .envrc; {curl}; curl -s --noproxy '' https://127.0.0.1:1/; true");
     let report = format!("curl -s --max-time 20 --cacert ca.pem -o /dev/null {url}");
+    let asks = format!("curl -s --max-time 20 {evil}; true");
     let runs: Vec<(Vec<&str>, &str)> = vec![
         (vec!["--allow", &good, "--allow", "127.0.0.1:1", "--stage", "a", "--label", "b=c"], &left),
         (vec!["--audit-key", "none"], "true"),
@@ -154,6 +192,7 @@ fn by_schema(cx: &Cx) {
         (vec![], "kill -9 $$"),
         (vec!["--timeout", "200ms"], "sleep 60"),
         (vec!["--set", "limits.output_size=1kB"], "yes"),
+        (vec!["--on-denied", "fail"], &asks),
         (vec!["--allow", "*"], "true"),
     ];
     for (flags, script) in &runs {

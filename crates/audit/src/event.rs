@@ -633,6 +633,8 @@ pub enum Cause {
     Policy,
     /// Somebody had the run end.
     Stopped,
+    /// Something was refused, and that ends or fails the run.
+    Denied,
 }
 
 impl Cause {
@@ -647,6 +649,7 @@ impl Cause {
             Self::Setup => "setup",
             Self::Policy => "policy",
             Self::Stopped => "stopped",
+            Self::Denied => "denied",
         }
     }
 }

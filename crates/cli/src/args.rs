@@ -23,7 +23,7 @@ use examples::{
 pub(crate) use policy::{
     PolicyArgs, PolicyCommand, PolicyDiffArgs, PolicyLintArgs, PolicySchemaArgs, PolicyShowArgs, SchemaOf,
 };
-pub(crate) use run::{BridgeKind, FsView, LearnArgs, Require, RunArgs};
+pub(crate) use run::{BridgeKind, FsView, LearnArgs, OnDeniedWhat, Require, RunArgs};
 use state::StateCommand;
 pub(crate) use values::{Label, ListenAt, Output, Variable, ViaAt};
 use values::{digits, parse_stage, parse_variable, words};

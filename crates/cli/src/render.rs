@@ -206,6 +206,7 @@ impl Ending<'_> {
             None | Some(Ended::Limit(_) | Ended::Stopped(_) | Ended::Uncovered) => return parts.join(", "),
             Some(Ended::Exit(code)) => format!("the stage exited {code}"),
             Some(Ended::Signal(signal)) => format!("the stage was killed by {}", signal_name(signal)),
+            Some(Ended::Denied) => "a refusal ends or fails the run (--on-denied)".to_owned(),
             Some(Ended::Timeout) => "the stage was stopped at its time limit".to_owned(),
             Some(Ended::NotFound) => "the command was not found".to_owned(),
             Some(Ended::NotExecutable) => "the command could not be executed".to_owned(),

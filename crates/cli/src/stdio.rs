@@ -1,6 +1,6 @@
 //! The two streams. Data goes to stdout, words to stderr; neither ever panics because a reader went away.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,6 +41,20 @@ pub(crate) fn say(text: &str) {
     if !text.is_empty() {
         let mut patience = PATIENCE.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = write_patiently(&mut io::stderr().lock(), text.as_bytes(), &mut patience);
+    }
+}
+
+/// Writes a line to stderr while a stage runs, or leaves it where that would have to wait. A stage may have the terminal in a mode in
+/// which a line feed does not go back to the first column.
+pub(crate) fn say_now(text: &str) {
+    let mut err = io::stderr().lock();
+    let is_ready = {
+        let mut ready = [PollFd::new(err.as_fd(), PollFlags::POLLOUT)];
+        matches!(poll(&mut ready, PollTimeout::ZERO), Ok(count) if count > 0)
+    };
+    if is_ready {
+        let end = if err.is_terminal() { "\r\n" } else { "\n" };
+        let _ = err.write_all(format!("exeat: {}{end}", crate::render::printable(text)).as_bytes());
     }
 }
 

@@ -114,6 +114,22 @@ pub const PROGRESS_LEAST: u64 = 64_000;
 /// Life of one tunnel, whatever it moves. A day: longer than any stage that we know of.
 pub const TOTAL: Duration = Duration::from_secs(24 * 60 * 60);
 
+/// Refusals of one target after which whoever watches the run is told: a client that asks so often goes on asking.
+pub const REFUSED_OFTEN: u64 = 20;
+
+/// Targets of which that is told, at most.
+pub const REFUSED_TOLD: usize = 20;
+
+/// Refusals of one target that are answered at once. Each one after these is answered a millisecond later than the one before
+/// it, up to [`SLOWED_MOST`]: a client that asks in a loop takes little of the machine then.
+pub const ANSWERED_AT_ONCE: u64 = 1000;
+
+/// What such an answer waits for at most. Clients that give up sooner try again sooner.
+pub const SLOWED_MOST: Duration = Duration::from_secs(1);
+
+/// Answers that wait at one time, at most; others are given at once, so that none of them fills the places of connections.
+pub const SLOWED: usize = 64;
+
 /// Time that an open tunnel gets to deliver what its client sent before the run stopped: a stage may send, close and
 /// exit faster than an origin takes it. The end of a run waits for it, so it is short.
 pub const DRAIN: Duration = Duration::from_secs(2);

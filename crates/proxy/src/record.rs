@@ -240,8 +240,9 @@ impl<'a> Record<'a> {
         if let Err(refusal) = self.written_for(decision, denial.target()).await {
             return refusal;
         }
-        self.cx.tally(|tally| tally.denied(&denial));
+        let refusals = self.cx.tally(|tally| tally.denied(&denial));
         self.deny_inside(denial.target(), denial.reason(), denial.flag_inside().as_deref());
+        self.cx.slow_down(refusals).await;
         Refusal::Denied(denial)
     }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use exeat_audit::{ConnId, Decision, Header, Log, Proto, RunId, Under};
 use exeat_policy::{Policy, Reason, Target};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
@@ -20,7 +22,7 @@ use crate::per_host::PerHost;
 use crate::refusals::{Refusals, Told};
 use crate::room::Room;
 use crate::stream::Stream;
-use crate::tally::{Summary, Tally};
+use crate::tally::{DeniedHost, Summary, Tally};
 use crate::tunnel::Pool;
 use crate::upload::Uploads;
 use crate::upstream::UpstreamProxy;
@@ -96,6 +98,8 @@ pub struct Context {
     per_host: PerHost,
     /// What went up under each budget.
     uploads: Uploads,
+    /// Places of answers that wait.
+    slowed: Semaphore,
     /// Cancelled once nobody waits for connections that are open at the end.
     cut: CancellationToken,
 }
@@ -119,6 +123,7 @@ impl Context {
             refusals: Refusals::new(),
             per_host: PerHost::default(),
             uploads: Uploads::default(),
+            slowed: Semaphore::new(limits::SLOWED),
             cut: CancellationToken::new(),
         }
     }
@@ -128,6 +133,23 @@ impl Context {
     pub fn with_denials(mut self, file: File) -> Self {
         self.denials = Some(Denials::new(file));
         self
+    }
+
+    /// Tells of the first refusal, and once of each target that is refused again and again, with how often it was.
+    #[must_use]
+    pub fn with_watch(self, watch: UnboundedSender<DeniedHost>) -> Self {
+        self.tally(|tally| tally.watched_by(watch));
+        self
+    }
+
+    /// Waits before the answer to a target that has been refused so often.
+    pub(crate) async fn slow_down(&self, refusals: u64) {
+        let over = refusals.saturating_sub(limits::ANSWERED_AT_ONCE);
+        if over > 0
+            && let Ok(_place) = self.slowed.try_acquire()
+        {
+            sleep(Duration::from_millis(over).min(limits::SLOWED_MOST)).await;
+        }
     }
 
     /// Leaves connections to another proxy. When that fails they fail: none is made without it.

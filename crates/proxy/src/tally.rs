@@ -6,6 +6,7 @@ use std::hash::BuildHasher;
 use exeat_audit::{Counts, Proto};
 use exeat_policy::{Denial, Reason, Target};
 use serde::Serialize;
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::limits;
 
@@ -90,6 +91,10 @@ pub struct FailedHost {
 /// Counts while the run goes on. It never grows beyond [`limits::TALLY`] and [`limits::TALLY_REACHED`] entries.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
+    /// Told of the first refusal, and of targets that are refused again and again; so many may still be told.
+    watch: Option<(UnboundedSender<DeniedHost>, usize)>,
+    /// There was a refusal.
+    has_refused: bool,
     denied: Table<DeniedKey, DeniedHost>,
     would_deny: Table<DeniedKey, DeniedHost>,
     failed: Table<(String, u16, String), FailedHost>,
@@ -146,9 +151,16 @@ impl Tally {
         }
     }
 
-    pub(crate) fn denied(&mut self, denial: &Denial) {
+    /// From here on this is told of the first refusal, and once of each target that was refused [`limits::REFUSED_OFTEN`]
+    /// times, of [`limits::REFUSED_TOLD`] at most.
+    pub(crate) fn watched_by(&mut self, watch: UnboundedSender<DeniedHost>) {
+        self.watch = Some((watch, limits::REFUSED_TOLD));
+    }
+
+    /// How often that target has been refused so.
+    pub(crate) fn denied(&mut self, denial: &Denial) -> u64 {
         let target = denial.target();
-        self.refused(Some(target), denial.reason(), denial.said_outside(), denial.flag());
+        self.refused(Some(target), denial.reason(), denial.said_outside(), denial.flag())
     }
 
     /// A refusal that no `Denial` stands for: a malformed head (no target), or what the TLS hello said.
@@ -158,15 +170,19 @@ impl Tally {
         reason: Reason,
         said: String,
         flag: Option<String>,
-    ) {
-        self.tried(&DeniedHost::new(target, reason, said, flag), 1);
+    ) -> u64 {
+        self.tried(&DeniedHost::new(target, reason, said, flag), 1)
     }
 
-    /// Equal attempts.
-    pub(crate) fn tried(&mut self, denied: &DeniedHost, times: u64) {
-        if !count(&mut self.denied, denied, times) {
+    /// Equal attempts. How many there were.
+    pub(crate) fn tried(&mut self, denied: &DeniedHost, times: u64) -> u64 {
+        let all = count(&mut self.denied, denied, times);
+        if all.is_none() {
             self.denied_more = self.denied_more.saturating_add(times);
         }
+        let all = all.unwrap_or(0);
+        self.tell(denied, all, times);
+        all
     }
 
     /// Attempts of which too many are different.
@@ -174,11 +190,24 @@ impl Tally {
         self.denied_more = self.denied_more.saturating_add(times);
     }
 
+    fn tell(&mut self, denied: &DeniedHost, all: u64, times: u64) {
+        let Some((watch, left)) = &mut self.watch else { return };
+        let is_first = !self.has_refused;
+        self.has_refused = true;
+        let often = limits::REFUSED_OFTEN;
+        let is_often = all >= often && all.saturating_sub(times) < often && *left > 0;
+        *left -= usize::from(is_often);
+        if is_first || is_often {
+            // Whoever listened has enough, or the run is over.
+            let _ = watch.send(DeniedHost { count: all, ..denied.clone() });
+        }
+    }
+
     /// Let through in report mode.
     pub(crate) fn would_deny(&mut self, denial: &Denial) {
         let (reason, said) = (denial.reason(), denial.said_outside());
         let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag());
-        if !count(&mut self.would_deny, &denied, 1) {
+        if count(&mut self.would_deny, &denied, 1).is_none() {
             self.would_deny_more += 1;
         }
     }
@@ -272,13 +301,16 @@ impl<K, V> Default for Table<K, V> {
     }
 }
 
-/// Counts equal ones; whether there was room for them.
-fn count(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> bool {
+/// Counts equal ones, and returns how many there were; `None` where there was no room for them.
+fn count(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> Option<u64> {
     let DeniedHost { host, port, proto, reason, said, .. } = denied;
     // What is wrong with a request is one of few sentences; elsewhere the first one speaks for all.
     let apart = if *reason == Reason::Malformed { said.clone() } else { String::new() };
     let entry = table.entry((host.clone(), *port, *proto, *reason, apart), || denied.clone());
-    entry.map(|entry| entry.count = entry.count.saturating_add(times)).is_some()
+    entry.map(|entry| {
+        entry.count = entry.count.saturating_add(times);
+        entry.count
+    })
 }
 
 fn of(target: &Target) -> (String, u16) {

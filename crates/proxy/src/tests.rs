@@ -300,6 +300,40 @@ async fn eventually(mut holds: impl FnMut() -> bool) {
     }
 }
 
+/// An answer waits a millisecond for each refusal beyond the thousandth, and never longer than a second; so many answers at once.
+#[tokio::test(start_paused = true)]
+#[expect(clippy::disallowed_methods, reason = "the test owns the tasks")]
+async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
+    let run = RunId::new();
+    let header = Header { run, stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
+    let nowhere = std::fs::OpenOptions::new().write(true).open("/dev/null").unwrap();
+    let log = Log::start(Sink::from_fd(nowhere.into()).unwrap(), header).unwrap();
+    let context = Arc::new(Context::new(PolicyBuilder::new().build(), log, run));
+    let took = async |refusals| {
+        let began = Instant::now();
+        context.slow_down(refusals).await;
+        began.elapsed().as_millis()
+    };
+    for (refusals, expect) in [(1, 0), (1000, 0), (1001, 1), (1500, 500), (2000, 1000), (1_000_000, 1000)] {
+        assert_eq!(took(refusals).await, expect, "{refusals}");
+    }
+    let waiting: Vec<_> = (0..limits::SLOWED)
+        .map(|_| {
+            let context = Arc::clone(&context);
+            tokio::spawn(async move { context.slow_down(2000).await })
+        })
+        .collect();
+    // A runtime looks at its timers after some 60 tasks.
+    for _ in 0..8 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(took(2000).await, 0, "so many wait, and no more");
+    for one in waiting {
+        one.await.unwrap();
+    }
+    assert_eq!(took(2000).await, 1000);
+}
+
 /// K32, P04, X01: one allowed connection, with early data, from head to close; the record has the bytes each way.
 #[tokio::test]
 async fn a_tunnel_from_head_to_close() {

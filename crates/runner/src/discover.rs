@@ -185,7 +185,9 @@ impl fmt::Display for Unasked {
                     Ended::Exit(code) => format!("exited {code}"),
                     Ended::Signal(signal) => format!("died of signal {signal}"),
                     Ended::Limit(reached) => format!("reached its {reached}"),
-                    Ended::Stopped(_) | Ended::Timeout | Ended::Uncovered => "was stopped".into(),
+                    Ended::Stopped(_) | Ended::Denied | Ended::Timeout | Ended::Uncovered => {
+                        "was stopped".into()
+                    }
                     Ended::NotFound | Ended::NotExecutable => "could not be executed".into(),
                 };
                 write!(f, "it {how} without asking for any")?;

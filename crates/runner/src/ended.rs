@@ -17,6 +17,8 @@ pub enum Ended {
     Signal(i32),
     /// It ended after somebody had asked the run to end.
     Stopped(Stopped),
+    /// Something was refused, and [`OnDenied`](crate::OnDenied) has that end or fail the run.
+    Denied,
     /// It was stopped when its time was over.
     Timeout,
     /// It was killed when it had reached this limit.
@@ -65,6 +67,7 @@ impl Ended {
             }
             // Killed, as the kernel kills one that is out of memory.
             Self::Stopped(_) | Self::Limit(_) | Self::Uncovered => of_signal(SIGKILL),
+            Self::Denied => 123,
             Self::Timeout => 124,
             Self::NotFound => 127,
             Self::NotExecutable => 126,
@@ -78,6 +81,7 @@ impl Ended {
             Self::Exit(_) => Cause::Exit,
             Self::Signal(_) => Cause::Signal,
             Self::Stopped(_) => Cause::Stopped,
+            Self::Denied => Cause::Denied,
             Self::Timeout => Cause::Timeout,
             Self::Limit(_) => Cause::Limit,
             Self::Uncovered => Cause::Uncovered,
@@ -147,6 +151,7 @@ mod tests {
             (Ended::Signal(9), 137),
             (Ended::Signal(15), 143),
             (Ended::Signal(64), 192),
+            (Ended::Denied, 123),
             (Ended::Timeout, 124),
             (Ended::Limit(Reached::Pids(7)), 137),
             (Ended::Uncovered, 137),

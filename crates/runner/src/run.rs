@@ -7,6 +7,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::convert::Infallible;
 use std::ffi::OsString;
+use std::fmt;
 use std::fs::{self, File, OpenOptions};
 use std::future::{Future, pending, poll_fn};
 use std::io::{self, IsTerminal, PipeWriter};
@@ -31,7 +32,9 @@ use exeat_files::names::id_of_plain;
 use exeat_files::place::FilePlace;
 use exeat_files::protected::{self, GIT, GIT_LINK};
 use exeat_policy::{Limits, Policy, Span};
-use exeat_proxy::{Context, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve};
+use exeat_proxy::{
+    Context, DeniedHost, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve,
+};
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
     Bridge, Held, Identity, Judged, Launch, Mount, Staging, Status, Tree, descriptor_limit,
@@ -138,10 +141,45 @@ pub fn run(plan: Plan, oversight: Oversight) -> Result<Outcome, Error> {
 }
 
 /// Who else has a say in a run of exeat's own executable.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub struct Oversight {
     /// The run ends with this process, as by SIGTERM.
     pub parent: Option<Parent>,
+    /// What a refusal does to it.
+    pub on_denied: OnDenied,
+    /// Told, while the run goes on, what should not wait for its end. It must not block.
+    pub live: Option<Live>,
+}
+
+/// Takes a line.
+pub type Live = Box<dyn Fn(&str)>;
+
+impl fmt::Debug for Oversight {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Oversight").field("on_denied", &self.on_denied).finish_non_exhaustive()
+    }
+}
+
+/// What a refusal does to a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OnDenied {
+    /// Nothing: the end of the run tells of it.
+    #[default]
+    Note,
+    /// The first one ends the run, as SIGTERM would.
+    End,
+    /// A run that would exit 0 has failed.
+    Fail,
+}
+
+impl OnDenied {
+    /// How a run ended in which something was refused.
+    fn judge(self, ended: Ended) -> Ended {
+        match (self, ended) {
+            (Self::End, Ended::Exit(_) | Ended::Signal(_)) | (Self::Fail, Ended::Exit(0)) => Ended::Denied,
+            (_, ended) => ended,
+        }
+    }
 }
 
 /// The same on any streams; also tells the first signal that came while the stage ran, whatever the stage made of it.
@@ -194,13 +232,13 @@ pub(crate) fn run_on(
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(prepare("the runtime"))?;
     runtime.block_on(async {
-        let (asks, started) = match within {
-            Within::Exeat(oversight) => {
+        let (asks, started, on_denied, live) = match within {
+            Within::Exeat(Oversight { parent, on_denied, live }) => {
                 // From here on a signal no longer ends this process, so that it can end the stage first.
                 let signals = Signals::of_a_run().map_err(prepare("the signal handlers"))?;
-                (Asks::of_signals(signals, oversight.parent), None)
+                (Asks::of_signals(signals, parent), None, on_denied, live)
             }
-            Within::Program { asks, started } => (Asks::of_owner(asks), Some(started)),
+            Within::Program { asks, started } => (Asks::of_owner(asks), Some(started), OnDenied::Note, None),
         };
         let keeper = keeper(&plan, run);
         let interrupted = keeper.state.as_deref().map(quarantine::settle_interrupted).unwrap_or_default();
@@ -228,6 +266,8 @@ pub(crate) fn run_on(
             ledger,
             listed: Cell::new(Listed::None),
             held,
+            on_denied,
+            live,
         };
         let mut outcome = keeping(&log, this.carry_out(staged, streams, asks, started)).await;
         if !this.has_begun() {
@@ -279,6 +319,11 @@ pub(crate) fn run_on(
         if let Some(note) = outcome.as_ref().ok().and_then(|done| turned_away(&done.summary)) {
             notes.extend(note.error.clone());
             let _ = log.write(Event::Note(note));
+        }
+        if let Ok(done) = &mut outcome
+            && !(done.summary.denied.is_empty() && done.summary.denied_more == 0)
+        {
+            done.ended = on_denied.judge(done.ended);
         }
         let end = match &outcome {
             Ok(done) => run_end(done.ended, &done.summary),
@@ -856,9 +901,20 @@ struct Run<'a> {
     listed: Cell<Listed>,
     /// What is to stay open until no process of the sandbox is left.
     held: Cell<Option<OwnedFd>>,
+    on_denied: OnDenied,
+    live: Option<Live>,
 }
 
 impl Run<'_> {
+    /// Says what should not wait for the end of a target that was refused again and again.
+    fn tell_of_storm(&self, denied: &DeniedHost) {
+        let more = denied.flag.as_deref().unwrap_or(&denied.said);
+        // The first refusal of all is told with fewer.
+        if let Some(live) = self.live.as_ref().filter(|_| denied.count > 1) {
+            live(&format!("{} refused {} times so far: {more}", denied.target(), denied.count));
+        }
+    }
+
     /// Writes the first lines of the record. Before the stage starts, and before anything is decided.
     fn begin(&self, gateway: &str) -> Result<(), Error> {
         let Plan { enforcement: held, .. } = self.plan;
@@ -927,12 +983,14 @@ impl Run<'_> {
         let (mut thread, mut sandbox) = self.start_sandbox(&dir, staging, listener, streams)?;
         let Offered { bridge, handle, mut network } = sandbox.offered(&mut asks).await?;
         let finder = network.take_finder();
+        let (refused_to, mut refused) = mpsc::unbounded_channel();
         let server = match &self.plan.via {
             None => {
                 let context = Context::new(self.plan.policy.clone(), self.log.clone(), self.run);
                 let who = finder.map(|finder| Arc::new(Looking::new(finder)) as Arc<dyn Who>);
                 let context = context.with_upstream(self.plan.upstream.clone()).with_who(who);
-                Server::Own(Arc::new(context.with_denials(denials).with_limits(limits)))
+                let context = context.with_denials(denials).with_watch(refused_to);
+                Server::Own(Arc::new(context.with_limits(limits)))
             }
             // Who was denied is for that proxy to say, in its answers.
             Some(socket) => {
@@ -992,7 +1050,9 @@ impl Run<'_> {
             if own_streams { release_streams() } else { Ok(()) }
         };
         let limits = &self.plan.limits.limits;
-        let ended = sandbox.become_stage(handle, has_gateway, &mut asks, limits, on_start).await;
+        let ended = sandbox
+            .become_stage(handle, has_gateway, &mut asks, limits, on_start, (self, &mut refused))
+            .await;
         over.cancel();
         stop.cancel();
         // The server drains for a bounded time by itself.
@@ -1262,6 +1322,7 @@ impl Sandbox {
         asks: &mut Asks,
         limits: &Limits,
         on_start: impl FnOnce() -> io::Result<()>,
+        (run, refused): (&Run<'_>, &mut UnboundedReceiver<DeniedHost>),
     ) -> Result<Over, Error> {
         // Asked while the sandbox was made: the stage is not started at all.
         tokio::select! {
@@ -1323,7 +1384,7 @@ impl Sandbox {
         let mut timeout = limits.timeout.and_then(|limit| Instant::now().checked_add(limit.get()));
         let grace = if self.is_attended { GRACE } else { GRACE_UNATTENDED };
         let mut stopping = Stopping::new(handle, limits.grace.map_or(grace, Span::get), terminal);
-        let mut timed_out = false;
+        let (mut timed_out, mut is_denied) = (false, false);
         // The first ask for the end.
         let mut first = None;
         if let Some((ask, signal)) = early {
@@ -1349,8 +1410,15 @@ impl Sandbox {
                 () = until(timeout), if stop.is_none() => {
                     timeout = None;
                     // One that was asked to end before is killed now, and was stopped all the same.
-                    timed_out = first.is_none();
+                    timed_out = first.is_none() && !is_denied;
                     stopping.signal(Signal::SIGTERM);
+                }
+                Some(denied) = refused.recv() => {
+                    run.tell_of_storm(&denied);
+                    if run.on_denied == OnDenied::End && !is_denied && !timed_out && first.is_none() {
+                        is_denied = true;
+                        stopping.signal(Signal::SIGTERM);
+                    }
                 }
                 reached = self.stops.recv(), if !timed_out && stop.is_none() => {
                     stop = reached;
@@ -1405,6 +1473,7 @@ impl Sandbox {
             _ if uncovered.over.is_some() => Ended::Uncovered,
             _ if timed_out => Ended::Timeout,
             (Some(stop), ..) => Ended::Limit(stop.reached),
+            _ if is_denied => Ended::Denied,
             (None, Some((by, signal, at)), status) => {
                 let how = match status {
                     Status::Exit(code) => StoppedHow::Exit(code),

@@ -1091,6 +1091,7 @@ fn cause(word: &str) -> &str {
         "setup" => "the sandbox could not be made",
         "policy" => "the policy refused the run",
         "stopped" => "somebody had it end",
+        "denied" => "a refusal ended or failed it",
         other => other,
     }
 }

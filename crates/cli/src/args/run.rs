@@ -93,6 +93,10 @@ pub(crate) struct RunArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = lock::FILE)]
     pub(crate) locked: Option<PathBuf>,
 
+    /// What a refusal does: note (default), end the run, or fail it (123)
+    #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]
+    pub(crate) on_denied: Option<OnDeniedWhat>,
+
     /// End the run, as SIGTERM would, when what started exeat ends
     #[arg(long, help_heading = "Run")]
     pub(crate) end_with_parent: bool,
@@ -146,6 +150,17 @@ impl From<LimitArgs> for Limits {
         let LimitArgs { timeout, grace, memory, pids } = args;
         Self { timeout, grace, memory, pids, ..Self::default() }
     }
+}
+
+/// `--on-denied`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnDeniedWhat {
+    /// Said at the end.
+    Note,
+    /// The first one ends the run.
+    End,
+    /// A run that would exit 0 exits 123.
+    Fail,
 }
 
 /// `--fs`.

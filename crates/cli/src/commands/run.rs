@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
 use exeat_policy::{HostPort, Limits, Policy};
-use exeat_runner::{Ended, Outcome, Oversight, Parent, RunResult};
+use exeat_runner::{Ended, Live, OnDenied, Outcome, Oversight, Parent, RunResult};
 use nix::libc::{SIGXCPU, SIGXFSZ};
 use nix::unistd::Pid;
 
 use crate::args::audit::KeyFrom;
 use crate::args::unread::{Places, places};
-use crate::args::{Output, Require, RunArgs};
+use crate::args::{OnDeniedWhat, Output, Require, RunArgs};
 use crate::commands::audit;
 use crate::exit::Exit;
 use crate::failure::Failure;
@@ -201,7 +201,18 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     let parent = args.end_with_parent.then(|| Parent::hold(parent)).transpose().map_err(|error| {
         Failure::could("cannot watch the process that started exeat, for --end-with-parent").because(error)
     })?;
-    let oversight = Oversight { parent };
+    let on_denied = match args.on_denied {
+        None | Some(OnDeniedWhat::Note) => OnDenied::Note,
+        Some(_) if args.via.is_some() => {
+            return Err(Failure::input(
+                "`--on-denied`: with `--via` somebody else's proxy refuses, and this run does not know",
+            ));
+        }
+        Some(OnDeniedWhat::End) => OnDenied::End,
+        Some(OnDeniedWhat::Fail) => OnDenied::Fail,
+    };
+    let live: Option<Live> = if quiet { None } else { Some(Box::new(stdio::say_now)) };
+    let oversight = Oversight { parent, on_denied, live };
     let Asked { request, notes: hints, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     let limits = request.limits;
