@@ -93,7 +93,7 @@ pub(crate) struct RunArgs {
     #[arg(num_args = 0..=1, require_equals = true, default_missing_value = lock::FILE)]
     pub(crate) locked: Option<PathBuf>,
 
-    /// What a refusal does: note (default), end the run, or fail it (123)
+    /// On a refusal: note it (default), end the run, or fail it
     #[arg(long, value_name = "WHAT", help_heading = "Run", hide_possible_values = true)]
     pub(crate) on_denied: Option<OnDeniedWhat>,
 
@@ -132,7 +132,7 @@ pub(crate) struct LimitArgs {
     #[arg(long, value_name = "DURATION")]
     pub(crate) timeout: Option<Span>,
 
-    /// From SIGTERM for the stage to SIGKILL; otherwise 8s, at a terminal 5s
+    /// From SIGTERM to SIGKILL; otherwise 8s
     #[arg(long, value_name = "DURATION")]
     pub(crate) grace: Option<Span>,
 
