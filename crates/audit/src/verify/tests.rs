@@ -475,3 +475,24 @@ fn l17_an_unsigned_tail_is_neither_praised_nor_blamed() {
     assert!(report.covered > 100, "a checkpoint stands for these");
     assert_eq!(look(&lines.concat()).unsigned_tail(), None);
 }
+
+/// Robbed of all its checkpoints and its end, and chained anew: it looks like one that was killed at once.
+#[test]
+fn l17_a_record_without_any_checkpoint_is_not_taken_for_a_killed_one() {
+    let dir = Dir::new();
+    let numbered = |ledger: &str| {
+        let kept = lines(&record(&dir, 3)).into_iter().filter(|line| {
+            let line = String::from_utf8_lossy(line);
+            !line.contains("\"event\":\"checkpoint\"") && !line.contains("\"event\":\"run_end\"")
+        });
+        let text: String = kept.map(|line| String::from_utf8(line).unwrap()).collect();
+        let text = text.replacen("\"ledger\":\"none\"", &format!("\"ledger\":\"{ledger}\""), 1);
+        look(&rechained(&lines(text.as_bytes())))
+    };
+    let report = numbered("1a2b3c4d-0123456789abcdef");
+    assert_eq!(report.standing(), Standing::Tampered, "{report:#?}");
+    assert!(matches!(report.findings[..], [Finding::Unsigned { from: 1, .. }]), "{report:#?}");
+    assert_eq!(numbered("unnumbered").standing(), Standing::Tampered);
+    // Nothing says that it ever was signed.
+    assert_eq!(numbered("none").standing(), Standing::Unfinished);
+}
