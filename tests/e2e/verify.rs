@@ -293,7 +293,8 @@ fn elsewhere(cx: &Cx) {
     let vkey = cx.exeat_plain(["audit", "key", "--audit-key", &name]).run().stdout();
     let vkey = vkey.trim();
     cx.exeat_plain(["audit", "verify", "--key", vkey]).run().exits(0).shows(vkey);
-    cx.exeat_plain(["audit", "key"]).run().exits(0);
+    // Who has no key is made none to check with.
+    cx.exeat_plain(["audit", "key"]).run().exits(2).says("the first run makes it");
     cx.exeat_plain(["audit", "verify"]).run().exits(125).shows("not proved: signed by ");
     // From a variable, which the stage does not have; and which it may not be given.
     let script = "env; cat /proc/1/environ; exit 0";

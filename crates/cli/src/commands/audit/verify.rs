@@ -141,8 +141,8 @@ impl Totals {
             Standing::Unfinished => match report.ending {
                 _ if is_open => self.running += 1,
                 Ending::Empty => self.not_begun += 1,
-                Ending::Unfinished | Ending::MidLine => self.killed += 1,
-                Ending::Unsealed | Ending::Sealed => self.unsigned += 1,
+                Ending::Unsealed if report.checkpoints == 0 => self.unsigned += 1,
+                Ending::Unfinished | Ending::MidLine | Ending::Unsealed | Ending::Sealed => self.killed += 1,
             },
         }
     }
@@ -329,7 +329,7 @@ fn words(source: &Source, report: &Report, is_other_key: bool, paint: Paint) -> 
         Standing::Unfinished if is_open(source) => {
             writeln!(text, "{}: the run still goes on", paint.odd("not finished"))
         }
-        Standing::Unfinished if report.ending == Ending::Unsealed => {
+        Standing::Unfinished if report.ending == Ending::Unsealed && report.checkpoints == 0 => {
             writeln!(text, "{}: {}", paint.bad("unsigned"), ending(report))
         }
         Standing::Unfinished => writeln!(text, "{}: {}", paint.bad("not finished"), ending(report)),
