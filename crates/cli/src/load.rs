@@ -144,6 +144,8 @@ pub(crate) struct FileFlags {
     pub(crate) via: bool,
     /// Nothing is said while a package manager takes its time.
     pub(crate) quiet: bool,
+    /// Package managers are asked whatever they have said today.
+    pub(crate) asks_anew: bool,
     /// What the stage reached before is all that it may reach.
     pub(crate) lock: Option<LockAt>,
 }
@@ -160,6 +162,7 @@ pub(crate) struct LockAt {
 /// Reads and joins the policy of a command line.
 pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Result<Loaded, Failure> {
     let mut reading = Reading::new(machine, flags.quiet);
+    reading.asks_anew = flags.asks_anew;
     if args.policy.iter().chain(&args.ceiling).filter(|path| is_stdin(path)).count() > 1 {
         return Err(Failure::input("`-` stands twice, and stdin is read once"));
     }

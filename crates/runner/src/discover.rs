@@ -20,6 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use exeat_audit::StoppedBy;
+use exeat_audit::place::Place;
 use exeat_contract::PROXY_PORT;
 use exeat_policy::file::PRESET_STAGE;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
@@ -43,8 +44,10 @@ use crate::signing::{Signing, prepare_key};
 use crate::stopping::GRACE;
 
 mod client;
+mod kept;
 
 use client::{Question, question};
+use kept::Answers;
 
 /// Times that a client is run: an index, the host of its files, a redirect, and once more to see that there is nothing new.
 const ROUNDS: usize = 4;
@@ -77,6 +80,8 @@ pub struct Ask<'a> {
     pub times: Times,
     /// What it may use of the machine: the ceilings' limits. Beside them each round has limits of its own; the smaller holds.
     pub limits: Limits,
+    /// Whether an answer that is less than a day old counts.
+    pub may_be_kept: bool,
 }
 
 /// How long a discovery may take.
@@ -248,6 +253,15 @@ impl<'a> Discovery<'a> {
     fn hosts(&self, preset: &Preset) -> Result<Discovered, Failure> {
         let question = preset.from_client.and_then(question).ok_or(Unasked::Unknown)?;
         let program = self.program(question)?;
+        let asked = self.question(preset, question, &program)?;
+        let answers = self.answers();
+        if let (Some(asked), Some(answers), true) = (&asked, &answers, self.ask.may_be_kept)
+            && let Some((targets, notes)) = answers.get(asked)
+            // This machine may have got an address since.
+            && targets.iter().all(|it| it.host.ip().is_none_or(|ip| special(ip, &self.addrs).is_none()))
+        {
+            return Ok(Discovered { rules: rules(preset, &targets)?, notes });
+        }
         let mut notes = Vec::new();
         let mut found = Hosts::default();
         let mut last = None;
@@ -281,6 +295,7 @@ impl<'a> Discovery<'a> {
         }
         let name = &preset.name;
         notes.extend(found.notes.iter().map(|note| format!("preset `{name}`: {note}")));
+        let is_whole = last.as_ref().is_some_and(|seen| seen.ended == Ended::Exit(0));
         match last {
             Some(seen) if seen.ended == Ended::Exit(0) && found.targets.is_empty() => {
                 let beside =
@@ -296,19 +311,64 @@ impl<'a> Discovery<'a> {
             }
             _ => {}
         }
+        if let (Some(asked), Some(answers), true) = (asked, answers, is_whole) {
+            answers.keep(&asked, &found.targets, &notes);
+        }
         Ok(Discovered { rules: rules(preset, &found.targets)?, notes })
     }
 
-    /// One run of the client.
-    fn round(
+    fn answers(&self) -> Option<Answers> {
+        let variable = |name: &str| self.ask.host_env.get(OsStr::new(name)).map(OsString::as_os_str);
+        let place = Place::from_env(variable("XDG_STATE_HOME"), Some(self.home.as_os_str())).ok()?;
+        Some(Answers::in_state(place.dir().parent()?))
+    }
+
+    /// All that the first answer of a client depends on; `None` where a file of settings cannot be compared.
+    fn question(
         &self,
         preset: &Preset,
         question: &Question,
         program: &Path,
-        found: &[PresetRule],
-        limit: Duration,
-        notes: &mut Vec<String>,
-    ) -> Result<Seen, Failure> {
+    ) -> Result<Option<kept::Question>, Failure> {
+        let mut asked = kept::Question::new();
+        asked.add("preset", &preset.name);
+        asked.file(program);
+        asked.add("script", question.script);
+        asked.add("policy", (self.ask.finish)(self.grants(&[])).canonical_json());
+        for Bounds { mask, .. } in self.masks() {
+            mask.iter().for_each(|path| asked.add("mask", path));
+        }
+        for Bind { host, guest } in self.settings(question, &mut Vec::new()) {
+            asked.add("file", &host);
+            asked.add("at", &guest);
+            if asked.settings(&host).is_err() {
+                return Ok(None);
+            }
+        }
+        for rule in self.environment(question) {
+            match rule {
+                EnvRule::Pass(name) => {
+                    asked.add("passed", &name);
+                    asked.add("value", self.ask.host_env.get(&name).cloned().unwrap_or_default());
+                }
+                EnvRule::Set(name, value) => {
+                    asked.add("set", name);
+                    asked.add("value", value);
+                }
+                EnvRule::Remove(name) => asked.add("removed", name),
+            }
+        }
+        for (name, value) in self.host_env() {
+            if name == "PATH" || name == "HOME" || lists::TOOLCHAIN_VARIABLES.iter().any(|it| name == *it) {
+                asked.add("variable", name);
+                asked.add("value", value);
+            }
+        }
+        Ok(Some(asked))
+    }
+
+    /// What one round is granted: the client's hosts so far, and what the caller says of addresses and of hosts that are denied.
+    fn grants(&self, found: &[PresetRule]) -> PolicyBuilder {
         let mut grants = PolicyBuilder::new();
         for rule in found.iter().chain(always_denied().unwrap_or_default()) {
             rule.add_to(&mut grants);
@@ -323,6 +383,19 @@ impl<'a> Discovery<'a> {
                 grants.push(spec, &rule.text, rule.origin.clone(), rule.note.clone());
             }
         }
+        grants
+    }
+
+    /// One run of the client.
+    fn round(
+        &self,
+        preset: &Preset,
+        question: &Question,
+        program: &Path,
+        found: &[PresetRule],
+        limit: Duration,
+        notes: &mut Vec<String>,
+    ) -> Result<Seen, Failure> {
         let request = Request {
             command: ["/bin/sh", "-c", question.script]
                 .map(Into::into)
@@ -330,7 +403,7 @@ impl<'a> Discovery<'a> {
                 .chain([program.into()])
                 .collect(),
             cwd: NOWHERE.into(),
-            policy: (self.ask.finish)(grants),
+            policy: (self.ask.finish)(self.grants(found)),
             files: Files {
                 view: View::Project,
                 ro: self.settings(question, notes),

@@ -103,6 +103,7 @@ impl Place {
 
     fn ask(&self, preset: &str) -> Result<Discovered, Error> {
         let ask = Ask {
+            may_be_kept: true,
             cwd: self.project.clone(),
             files: self.files.clone(),
             host_env: self.env.clone(),
@@ -577,6 +578,7 @@ fn the_caller_finishes_each_policy() {
         PolicyBuilder::new().build()
     };
     let ask = Ask {
+        may_be_kept: true,
         cwd: place.project.clone(),
         files: Files::default(),
         host_env: place.env.clone(),
@@ -586,8 +588,32 @@ fn the_caller_finishes_each_policy() {
         limits: Limits::default(),
     };
     let found = Discovery::start(ask).unwrap().ask(group("npm")).unwrap();
-    assert_eq!((texts(&found), rounds.into_inner()), (vec!["index.invalid".to_owned()], 2));
+    assert_eq!(
+        (texts(&found), rounds.into_inner()),
+        (vec!["index.invalid".to_owned()], 3),
+        "for what is kept, and in two rounds"
+    );
     assert!(place.records().iter().all(|record| !record.contains(r#""verdict":"allow""#)));
+}
+
+/// A client takes seconds to say what it said an hour ago.
+#[test]
+fn an_answer_is_kept_until_the_settings_change() {
+    let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 0");
+    let settings = place.file(".npmrc", "registry=https://one.invalid/");
+    assert_eq!(place.hosts("npm"), ["index.invalid"]);
+    let rounds = place.records().len();
+    assert_eq!(place.hosts("npm"), ["index.invalid"]);
+    assert_eq!(place.records().len(), rounds, "it was asked again");
+    fs::write(settings, "registry=https://two.invalid/").unwrap();
+    assert_eq!(place.hosts("npm"), ["index.invalid"]);
+    assert!(place.records().len() > rounds, "it was not asked");
+    // One that came no further is asked again.
+    let place = Place::with_program("npm", "curl -s https://index.invalid/; exit 1");
+    assert_eq!(place.hosts("npm"), ["index.invalid"]);
+    let rounds = place.records().len();
+    assert_eq!(place.hosts("npm"), ["index.invalid"]);
+    assert!(place.records().len() > rounds, "it was not asked");
 }
 
 /// The client starts in an empty directory, sees its user's settings and nothing else of the home or the project, and its

@@ -137,7 +137,8 @@ fn ask(args: &PresetArgs, groups: &[&'static Preset]) -> Result<Asked, Failure> 
         ceiling: args.ceiling.clone(),
         ..PolicyArgs::default()
     };
-    let loaded = load::load(&policy, FileFlags::default(), &Machine::here()?)?;
+    let loaded =
+        load::load(&policy, FileFlags { asks_anew: true, ..FileFlags::default() }, &Machine::here()?)?;
     for note in &loaded.notes {
         stdio::line("note", note);
     }

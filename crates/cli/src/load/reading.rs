@@ -35,6 +35,8 @@ pub(super) struct Reading<'a> {
     pub(super) notes: Vec<String>,
     pub(super) redirected_by: Vec<&'static str>,
     quiet: bool,
+    /// A client is asked whatever it has said today.
+    pub(super) asks_anew: bool,
 }
 
 impl<'a> Reading<'a> {
@@ -47,6 +49,7 @@ impl<'a> Reading<'a> {
             notes: Vec::new(),
             redirected_by: Vec::new(),
             quiet,
+            asks_anew: false,
         }
     }
 
@@ -322,6 +325,7 @@ impl<'a> Reading<'a> {
             finish: &finish,
             times: Times::default(),
             limits,
+            may_be_kept: !self.asks_anew,
         };
         let discovery = Discovery::start(ask)?;
         for (group, named) in asking {
