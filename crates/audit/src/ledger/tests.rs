@@ -402,11 +402,16 @@ fn l17_a_run_says_what_it_found_in_the_ledger() {
 fn l17_a_half_line_at_the_end_may_be_being_written() {
     let bench = Bench::new();
     bench.run();
-    let mut file = OpenOptions::new().append(true).open(bench.path()).unwrap();
-    file.write_all(b"{\"schema\":\"egress-led").unwrap();
-    let (book, joined) = bench.joined();
-    nothing(&joined);
-    assert_eq!((book.last, &book.told[..]), (1, &[][..]));
+    let whole = fs::read_to_string(bench.path()).unwrap();
+    bench.run();
+    let next = bench.lines()[2].clone();
+    // A part of a line, and one that lacks its line feed alone: it is none before that is there.
+    for half in ["{\"schema\":\"egress-led", &next] {
+        fs::write(bench.path(), format!("{whole}{half}")).unwrap();
+        let book = &bench.books()[0];
+        assert_eq!((book.last, &book.told[..]), (1, &[][..]), "{half}");
+        assert_eq!(book.head, Some(sha256_hex(format!("{}\n", whole.lines().last().unwrap()).as_bytes())));
+    }
 }
 
 fn why(begun: Begun) -> String {

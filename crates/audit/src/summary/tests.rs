@@ -337,21 +337,28 @@ proptest! {
     /// the total, and no host that is not named was refused more, sent more or took more than one that is.
     #[test]
     fn l17_no_order_of_names_hides_the_greatest_host(
-        steps in prop::collection::vec((0u8..40, any::<bool>(), 0u64..1000), 1..300),
+        steps in prop::collection::vec((0u8..40, 0u8..3, 0u64..1000), 1..300),
         most in 1usize..12,
     ) {
         let mut truth: BTreeMap<String, (u64, u64)> = BTreeMap::new();
         let mut lines = Lines::default();
-        for (name, denied, bytes) in steps {
+        for (name, what, bytes) in steps {
             let host = format!("h{name}.example.net");
             let of = truth.entry(host.clone()).or_default();
-            if denied {
-                of.0 += 1;
-                lines.decide(&host, "deny");
-            } else {
-                of.1 += bytes;
-                lines.decide(&host, "allow");
-                lines.close(&host, bytes);
+            match what {
+                0 => {
+                    of.0 += 1;
+                    lines.decide(&host, "deny");
+                }
+                // No other order is that of the refusals, or of the bytes up.
+                1 => {
+                    lines.decide(&host, "error");
+                }
+                _ => {
+                    of.1 += bytes;
+                    let conn = lines.decide(&host, "allow");
+                    lines.close_both(conn, &host, (bytes, 1000 - bytes));
+                }
             }
         }
         let summary = few(most, lines.text.as_bytes());
@@ -420,8 +427,12 @@ impl Lines {
     }
 
     fn close_of(&mut self, conn: u64, host: &str, up: u64) {
+        self.close_both(conn, host, (up, 0));
+    }
+
+    fn close_both(&mut self, conn: u64, host: &str, (up, down): (u64, u64)) {
         self.line(&format!(
-            r#""event":"close","conn":{conn},"host":"{host}","port":443,"ip":"192.0.2.1","bytes_up":{up},"bytes_down":0,"ended_by":"client""#
+            r#""event":"close","conn":{conn},"host":"{host}","port":443,"ip":"192.0.2.1","bytes_up":{up},"bytes_down":{down},"ended_by":"client""#
         ));
     }
 
