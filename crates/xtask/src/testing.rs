@@ -20,9 +20,6 @@ const PASSED_ON: &str =
 /// Who [`as_user`] runs tests as. No account has this number, so nothing can depend on one.
 const USER: &str = "54322";
 
-/// The packages whose own tests take another way for an ordinary user: rights, namespaces, owners of files.
-const DIFFERENT: [&str; 4] = ["exeat-audit", "exeat-files", "exeat-runner", "exeat-sandbox"];
-
 /// The end-to-end trials that CI runs as an ordinary user too: those of the ways out of the sandbox, and of what starts and
 /// ends a run.
 const DIFFERENT_TRIALS: [&str; 2] = ["smoke::", "life::"];
@@ -109,13 +106,10 @@ fn run_as_user(total: &mut Total) -> Result<(), String> {
     let (home_is, temp_is) = (format!("HOME={}", home.display()), format!("TMPDIR={}", home.display()));
     let (uid, gid) = (format!("--reuid={USER}"), format!("--regid={USER}"));
     let runner = ["setpriv", &uid, &gid, "--clear-groups", "--", "env", &home_is, &temp_is];
-    let mut own = vec!["test".to_owned(), "--no-fail-fast".to_owned(), "--lib".to_owned()];
-    own.extend(DIFFERENT.iter().flat_map(|package| ["-p".to_owned(), (*package).to_owned()]));
-    let mut every = vec![own];
-    every.extend(
-        DIFFERENT_TRIALS
-            .map(|filter| ["test", "-p", "e2e", "--test", "e2e", "--", filter].map(str::to_owned).to_vec()),
-    );
+    // Of the whole workspace, as it is built already: a part of it would be built with other features. Unit tests write beside their
+    // programs, which are root's here: an ordinary user runs them in a tree of their own.
+    let every = DIFFERENT_TRIALS
+        .map(|filter| ["test", "--workspace", "--test", "e2e", "--", filter].map(str::to_owned));
     let mut outcome = Ok(());
     for words in every {
         let mut command = in_sight(&home, under(&runner).args(words))?;
