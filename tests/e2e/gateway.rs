@@ -341,7 +341,7 @@ fn closed_output(cx: &Cx) {
         cx.exeat(["run", "--set", "sandbox.transparent=on", "--", "sh", "-c", "exec >&-; cat >/dev/null"]);
     let mut live = exeat.under(["sh", "-c", "\"$@\" | { cat; echo closed; }", "sh"]).stdin_open().start();
     live.until_prints("closed");
-    assert!(!live.pids("sandbox-network").is_empty(), "it goes on");
+    assert!(!live.pids("sandbox-inside").is_empty(), "it goes on");
     live.wait().exits(0);
 }
 
@@ -417,11 +417,11 @@ fn nothing_left(cx: &Cx) {
     let script = "ls /proc | grep -c '^[0-9]'; cat /proc/*/comm; echo stands; cat";
     let mut live = bare(cx, &[&cx.good()], script).stdin_open().start();
     live.until_prints("stands");
-    let helpers = live.pids("sandbox-network");
+    let helpers = live.pids("sandbox-inside");
     assert_eq!(helpers.len(), 1, "one, outside");
     live.signal(Signal::SIGKILL);
     let done = live.wait();
-    assert!(!done.stdout().contains("sandbox-network"), "{done:?}");
+    assert!(!done.stdout().contains("sandbox-inside"), "{done:?}");
     let gone = || living().iter().all(|pid| !helpers.contains(pid));
     wait_for(Duration::from_secs(5), "its end", || gone().then_some(()));
     let done = bare(cx, &[&cx.good()], "true").run();

@@ -283,7 +283,7 @@ pub(crate) fn running(word: &str) -> bool {
 pub(crate) fn count(cx: &Cx) -> Leftover {
     // A run leaves the closing of its inotify instances to a process that soon ends by itself: one of an earlier run is none of this.
     let end = std::time::Instant::now() + Duration::from_secs(2);
-    let is_closing = || descendants().iter().any(|process| process.ends_with(" sandbox-closer"));
+    let is_closing = || descendants().iter().any(|process| process.ends_with(" sandbox-inside"));
     while is_closing() && std::time::Instant::now() < end {
         thread::sleep(Duration::from_millis(5));
     }

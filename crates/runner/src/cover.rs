@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exeat_sandbox::backend::Handle;
-use exeat_sandbox::{Mount, Offer, Running, Status};
+use exeat_sandbox::{InsideProcess, Mount, Offer, Running, Status};
 use nix::errno::Errno;
 use nix::unistd::{AccessFlags, access};
 
@@ -32,7 +32,7 @@ mod remount;
 mod saved;
 mod watchdog;
 
-use remount::{Fate, RENAMES, Remounts};
+use remount::{Fate, LastCovers, RENAMES, Remounts};
 pub(crate) use saved::SavedFile;
 use watchdog::Watchdog;
 
@@ -194,7 +194,8 @@ impl Change {
 }
 
 impl Covers {
-    /// Nothing untrusted has run yet in the sandbox; `masked` is what somebody has hidden by name.
+    /// Nothing untrusted has run yet in the sandbox; `masked` is what somebody has hidden by name. Returns the process beside the sandbox,
+    /// too.
     ///
     /// # Errors
     /// [`exeat_sandbox::Error::Watch`] when its table of mounts cannot be read, and with `NotFound` when one is gone already.
@@ -204,7 +205,7 @@ impl Covers {
         stubs: &[(PathBuf, FileId)],
         watches: Arc<[Watch]>,
         offer: &Offer,
-    ) -> Result<Self, exeat_sandbox::Error> {
+    ) -> Result<(Self, InsideProcess), exeat_sandbox::Error> {
         let watch = exeat_sandbox::Error::Watch;
         let mut places: BTreeSet<_> =
             planned.iter().filter_map(place).map(|place| place.as_os_str().to_owned()).collect();
@@ -218,7 +219,8 @@ impl Covers {
         };
         let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
         let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();
-        let mut remounts = Remounts::new(offer, replaceable(planned), stub_places.iter().cloned(), watches);
+        let (process, mut remounts) =
+            Remounts::new(offer, replaceable(planned), stub_places.iter().cloned(), watches);
         let mut not_held = Vec::new();
         for (host, id) in stubs {
             let is_held = remounts.as_mut().is_ok_and(|remounts| remounts.is_covered(host, *id));
@@ -251,7 +253,7 @@ impl Covers {
                 format!("`{}` was replaced, renamed or removed on the host meanwhile", gone.display());
             return Err(watch(io::Error::new(io::ErrorKind::NotFound, words)));
         }
-        Ok(covers)
+        Ok((covers, process))
     }
 
     /// Fails where protected names cannot be watched while the stage runs.
@@ -326,21 +328,19 @@ impl Covers {
                 }));
             }
         }
-        if let Ok(remounts) = &mut self.remounts {
-            remounts.release();
-        }
+        let mut last = self.remounts.map(Remounts::release);
         let status = running.wait();
         // What the stage has made at the last moment under a name that the host had removed.
-        let remade = self.remounts.as_ref().map(Remounts::remade).unwrap_or_default();
+        let remade = last.as_ref().map(LastCovers::remade).unwrap_or_default();
         if over.is_none() && !remade.is_empty() {
             over = Some(Ok(remade.iter().cloned().map(Change::Gone).collect()));
         }
-        let doubtful = self.remounts.as_mut().map(Remounts::doubtful).unwrap_or_default();
-        if let Ok(remounts) = &self.remounts {
-            remounts.separate();
+        let doubtful = last.as_mut().map(LastCovers::doubtful).unwrap_or_default();
+        if let Ok(last) = &last {
+            last.separate();
         }
         // From here on whoever waits to write to one of the files may.
-        let no_remounts = self.remounts.err().map(|error| error.to_string());
+        let no_remounts = last.err().map(|error| error.to_string());
         let Self { restored, put_back, removed, not_held, found, .. } = self;
         let uncovered = Uncovered {
             over,

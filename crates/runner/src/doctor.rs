@@ -75,7 +75,7 @@ fn whole(bwrap: &Path, who: &Who) -> Vec<Finding> {
     match stand(bwrap, who) {
         Ok(offer) => {
             let (gateway, way) = ("gateway", "the gateway: the sandbox's network, configured from the host");
-            let gateway = match offer.network(true) {
+            let gateway = match offer.network(&offer.inside_process(None), true) {
                 Ok(_) => Finding::held(gateway, way, "configured"),
                 Err(error) => {
                     let costs = "programs that ignore HTTPS_PROXY reach nothing; sandbox.transparent=on and --host-port are refused";

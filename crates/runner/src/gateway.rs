@@ -9,7 +9,7 @@ use std::sync::Arc;
 use exeat_contract::BridgeKind;
 use exeat_policy::Target;
 use exeat_proxy::{Context, Gateway, Listen, Packets, Sockets};
-use exeat_sandbox::{Finder, InsideNetwork, Network, Offer, OpenNetwork};
+use exeat_sandbox::{Finder, InsideNetwork, InsideProcess, Network, Offer, OpenNetwork};
 use nix::libc;
 
 use crate::error::{Error, chain};
@@ -42,7 +42,6 @@ pub(crate) struct Entered {
 }
 
 impl Wanted {
-    /// The network is entered in every run: the user's quotas are set on the way.
     pub(crate) fn of(plan: &Plan) -> Self {
         // Who asks is for our own record: with somebody else's proxy there are no decisions in it.
         let handoff = plan.bridge == BridgeKind::Handoff && plan.via.is_none();
@@ -55,10 +54,10 @@ impl Wanted {
     }
 
     /// Enters it. Ports of this machine take less than a gateway, and are not lost with it.
-    pub(crate) fn enter(self, offer: &Offer) -> Entered {
-        let (mut network, unavailable) = match offer.network(self.has_gateway()) {
+    pub(crate) fn enter(self, offer: &Offer, process: &InsideProcess) -> Entered {
+        let (mut network, unavailable) = match offer.network(process, self.has_gateway()) {
             Err(error) if self.gateway == Transparent::Auto && (self.host_ports || self.handoff) => {
-                (offer.network(false), Some(error))
+                (offer.network(process, false), Some(error))
             }
             network => (network, None),
         };

@@ -1145,7 +1145,13 @@ impl Run<'_> {
                 Err(error) => return drop(offer_to.send(Err(error))),
             };
             let Some(bridge) = offer.take_bridge() else { return };
-            let network = wanted.enter(&offer);
+            let made = Covers::new(&mounts, &masked, &stubs, watches, &offer);
+            let (covers, process) = match made {
+                Ok(made) => made,
+                Err(error) => return drop(offer_to.send(Err(error))),
+            };
+            let network = wanted.enter(&offer, &process);
+            drop(process);
             let offered = Offered { bridge, handle: offer.handle(), network };
             if offer_to.send(Ok(offered)).is_err() {
                 return;
@@ -1156,10 +1162,6 @@ impl Run<'_> {
             }
             // The handle is known before the stage can write.
             let _ = known.set(offer.handle());
-            let covers = match Covers::new(&mounts, &masked, &stubs, watches, &offer) {
-                Ok(covers) => covers,
-                Err(error) => return drop(started_to.send(Err(error))),
-            };
             if is_full_required && let Err(error) = covers.check_watch() {
                 return drop(started_to.send(Err(exeat_sandbox::Error::Watch(error))));
             }

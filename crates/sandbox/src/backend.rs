@@ -28,7 +28,7 @@ use crate::inside::Inside;
 use crate::seccomp;
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
-use crate::sys::{self, Network, PidFd};
+use crate::sys::{self, InsideProcess, KeptFiles, Network, PidFd};
 use crate::who::Finder;
 
 /// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
@@ -297,22 +297,20 @@ impl Offer {
         Ok(table)
     }
 
-    /// Enters the sandbox's network from the host's side. Where it is to be `open`, every address there is local afterwards, so that a
-    /// connection to any is accepted by whoever listens there, and refused at once where nobody does. Nothing of it is inside.
+    /// Starts a process of ours for what is done in the sandbox's namespaces from the host's side. Nothing of it is inside. Where it cannot
+    /// be started, what is asked of it says why. `kept` is what it mounts when the host replaces it.
+    #[must_use]
+    pub fn inside_process(&self, kept: Option<KeptFiles<'_>>) -> InsideProcess {
+        InsideProcess::start(self.control.pid, self.identity, kept)
+    }
+
+    /// Enters the sandbox's network. Where it is to be `open`, every address there is local afterwards, so that a connection to any is
+    /// accepted by whoever listens there, and refused at once where nobody does.
     ///
     /// # Errors
     /// [`Error::Network`] with the step that the kernel refuses; the sandbox stands as before.
-    pub fn network(&self, open: bool) -> Result<Network, Error> {
-        sys::enter_network(self.control.pid, self.identity, open)
-            .map_err(|(step, source)| Error::Network { step, source })
-    }
-
-    /// The sandbox's mount namespace, for what mounts there from the host's side while the stage runs. Nothing of it is inside.
-    ///
-    /// # Errors
-    /// What the kernel refuses; the sandbox stands as before.
-    pub fn mount_namespace(&self) -> io::Result<sys::MountNamespace> {
-        sys::MountNamespace::of(self.control.pid, self.identity)
+    pub fn network(&self, process: &InsideProcess, open: bool) -> Result<Network, Error> {
+        process.network(open).map_err(|(step, source)| Error::Network { step, source })
     }
 
     /// What finds the process behind a connection in the sandbox's network. To be taken before anything untrusted runs.

@@ -34,7 +34,7 @@ pub use staging::Staging;
 pub use sys::attempt;
 pub use sys::terminal;
 pub use sys::{
-    Bound, Closer, InsideMounts, InsideNetwork, Kept, KeptStatus, Lease, MountNamespace, Mounted, NetStep,
+    Bound, InsideMounts, InsideNetwork, InsideProcess, Kept, KeptFiles, KeptStatus, Lease, Mounted, NetStep,
     Network, OpenNetwork, Packets, Rest, StopWatch, StoppedProcesses, Tree, UserMap, descriptor_limit,
     ignores, notice_children, open_files_as, open_process, prefer_this_thread, raise_descriptor_limit,
     survive_file_limit, suspend_this_process, take_fd,

@@ -2,6 +2,7 @@
 
 pub mod attempt;
 mod helper;
+mod inside;
 mod lease;
 mod mounts;
 mod netns;
@@ -26,11 +27,10 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, UnixAddr, 
 
 use crate::spec::Identity;
 
-pub use helper::Closer;
 pub(crate) use helper::signal_namespace;
+pub use inside::{InsideProcess, KeptFiles};
 pub use lease::Lease;
-pub use mounts::{Bound, InsideMounts, Kept, KeptStatus, MountNamespace, Mounted};
-pub(crate) use netns::enter as enter_network;
+pub use mounts::{Bound, InsideMounts, Kept, KeptStatus, Mounted};
 pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
 pub use stopped::{Processes as StoppedProcesses, Rest, StopWatch};

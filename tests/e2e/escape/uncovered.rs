@@ -149,7 +149,7 @@ fn tracked(cx: &Cx) {
         let script = "echo ready; read -r go; echo evil >>.git/config || exit 7";
         let mut live = cx.sh(&[], script).stdin_open().start();
         live.until_prints("ready");
-        let helper = live.pids("sandbox-mounts")[0];
+        let helper = live.pids("sandbox-inside")[0];
         kill(helper, Signal::SIGSTOP).expect("a signal");
         for [key, value] in settings {
             git(cx, &["config", key, value]);

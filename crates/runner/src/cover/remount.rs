@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use exeat_files::names::open_plain;
 use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
-use exeat_sandbox::{Closer, InsideMounts, Kept, KeptStatus, Lease, MountNamespace, Mounted, Offer};
+use exeat_sandbox::{InsideMounts, InsideProcess, Kept, KeptFiles, KeptStatus, Lease, Mounted, Offer};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
@@ -51,16 +51,10 @@ type Name = (WatchDescriptor, OsString);
 /// The covers that can be mounted again, and the names that the stage may not make for the host.
 #[derive(Debug)]
 pub(super) struct Remounts {
-    /// `None` before there is something to mount, and when the stage has ended.
-    helper: Option<InsideMounts>,
-    /// `None` when the stage has ended: it keeps the sandbox's mounts.
-    namespace: Option<MountNamespace>,
-    /// The instances: ours, and the helper's.
     inotify: Inotify,
-    renames: OwnedFd,
-    /// Fields are dropped in order: this one after them.
-    closer: Option<Closer>,
     watches: Arc<[Watch]>,
+    /// What mounts in the sandbox. It has an inotify instance of its own, and a copy of ours.
+    helper: InsideMounts,
     arrivals: Arrivals,
     /// Files that were put into the quarantine, and are to be told.
     set_aside: Vec<Found>,
@@ -262,14 +256,17 @@ impl CoverList {
     }
 }
 
-impl Remounts {
-    /// Watches the directories of these files: their paths on the host, and their places in the sandbox. And those of the names
-    /// in `watches`.
-    ///
-    /// # Errors
-    /// What inotify(7) says, such as `EMFILE` where the user has no instance left, and what keeps the helper from its work.
-    pub(super) fn new(
-        offer: &Offer,
+/// What is watched, before anything is mounted again.
+struct Watched {
+    inotify: Inotify,
+    /// The instance of what mounts.
+    renames: Inotify,
+    arrivals: Arrivals,
+    list: CoverList,
+}
+
+impl Watched {
+    fn new(
         files: impl Iterator<Item = (PathBuf, PathBuf)>,
         stubs: impl Iterator<Item = (PathBuf, PathBuf)>,
         watches: Arc<[Watch]>,
@@ -277,27 +274,46 @@ impl Remounts {
         let flags = InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK;
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
         // First: what covers need may be more than there is.
-        let arrivals = Arrivals::new(Arc::clone(&watches), &inotify)?;
-        let mut watched = CoverList::default();
-        // The helper mounts what was renamed; a stub is to be mounted first.
+        let arrivals = Arrivals::new(watches, &inotify)?;
+        let mut list = CoverList::default();
+        // What was renamed is mounted; a stub is to be mounted first.
         let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
         let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
         for (host, at, status) in files.chain(stubs.map(|(host, at)| (host, at, stub))) {
             // The file or the directory may be closed, and there may be no watch left. Whoever replaces this one ends the run.
-            if let Err(why) = watched.add(&inotify, &renames, &host, at, status) {
+            if let Err(why) = list.add(&inotify, &renames, &host, at, status) {
                 tracing::debug!(host = %host.display(), %why, "a cover is not mounted again");
             }
         }
-        let CoverList { covers, kept, .. } = watched;
-        let (namespace, renames) = (offer.mount_namespace()?, renames.into());
-        let helper = (!kept.is_empty()).then(|| namespace.enter(&renames, kept)).transpose()?;
-        Ok(Self {
-            helper,
-            namespace: Some(namespace),
+        Ok(Self { inotify, renames, arrivals, list })
+    }
+}
+
+impl Remounts {
+    /// Watches the directories of these files: their paths on the host, and their places in the sandbox. And those of the names
+    /// in `watches`. Returns the process beside the sandbox, too, which is there in any case.
+    ///
+    /// # Errors
+    /// What inotify(7) says, such as `EMFILE` where the user has no instance left, and what keeps the process from its work.
+    pub(super) fn new(
+        offer: &Offer,
+        files: impl Iterator<Item = (PathBuf, PathBuf)>,
+        stubs: impl Iterator<Item = (PathBuf, PathBuf)>,
+        watches: Arc<[Watch]>,
+    ) -> (InsideProcess, io::Result<Self>) {
+        let Watched { inotify, renames, arrivals, list } =
+            match Watched::new(files, stubs, Arc::clone(&watches)) {
+                Ok(watched) => watched,
+                Err(why) => return (offer.inside_process(None), Err(why)),
+            };
+        let CoverList { covers, kept: files, .. } = list;
+        let kept = KeptFiles { events: renames.as_fd(), other: inotify.as_fd(), files };
+        let process = offer.inside_process(Some(kept));
+        let helper = process.mounts();
+        let remounts = helper.map(|helper| Self {
             inotify,
-            renames,
-            closer: None,
             watches,
+            helper,
             arrivals,
             set_aside: Vec::new(),
             covers,
@@ -305,7 +321,8 @@ impl Remounts {
             freed: HashMap::new(),
             moving: None,
             dropped: None,
-        })
+        });
+        (process, remounts)
     }
 
     pub(super) fn events(&self) -> BorrowedFd<'_> {
@@ -345,15 +362,8 @@ impl Remounts {
         if !self.arrivals.is_due() {
             return Ok(());
         }
-        let Self { arrivals, inotify, helper, namespace, renames, .. } = self;
+        let Self { arrivals, inotify, helper, .. } = self;
         let mut mount = |source: &Path, target: &Path| {
-            let helper = match helper {
-                Some(helper) => helper,
-                None => {
-                    let namespace = namespace.as_ref().ok_or(io::ErrorKind::NotConnected)?;
-                    helper.insert(namespace.enter(renames, Vec::new())?)
-                }
-            };
             let id = |Mounted { dev, ino }: Mounted| (dev, ino);
             // Where the stage sees it under no name it is moved.
             let mut last: io::Result<(FileId, FileId)> = Err(Errno::EXDEV.into());
@@ -387,45 +397,12 @@ impl Remounts {
     }
 
     /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.
-    pub(super) fn release(&mut self) {
-        // Where no process can be had, this one waits for the kernel.
-        self.closer = Closer::start(&[self.inotify.as_fd(), self.renames.as_fd()]).ok();
-        self.helper = None;
-        self.namespace = None;
-    }
-
-    /// Files that were removed on the host, and have come again.
-    pub(super) fn remade(&self) -> Vec<PathBuf> {
-        let remade = |cover: &&Covered| cover.was_removed && cover.host.symlink_metadata().is_ok();
-        self.covers.values().filter(remade).map(|cover| cover.host.clone()).collect()
-    }
-
-    /// Makes each file that was replaced, and has got a second name, one of its own again: a later stage could write to it by that
-    /// name. To be called when no process of the stage is left, and while nobody else can write to the files.
-    pub(super) fn separate(&self) {
-        for cover in
-            self.covers.values().filter(|cover| cover.status.renames > 0 || cover.state != State::Covered)
-        {
-            if let Err(why) = separate(&cover.host) {
-                tracing::warn!(host = %cover.host.display(), %why, "a file keeps its second name");
-            }
-        }
-    }
-
-    /// Files that were replaced, and may be the stage's, with what they said when they were covered last. To be called when no process of
-    /// the stage is left.
-    pub(super) fn doubtful(&mut self) -> Vec<(PathBuf, SavedFile)> {
-        // What comes where the host has removed a file is moved, and nothing takes its place.
-        let is_doubtful = |cover: &&mut Covered| cover.state == State::Doubtful && !cover.was_removed;
-        let doubtful = self.covers.values_mut().filter(is_doubtful);
-        doubtful
-            .filter_map(|cover| {
-                let saved = cover.saved.take()?;
-                let now = open_regular(&cover.host).and_then(|file| SavedFile::read(&file, MOST));
-                let is_same = now.is_ok_and(|now| now.bytes == saved.bytes);
-                (!is_same).then(|| (cover.host.clone(), saved))
-            })
-            .collect()
+    pub(super) fn release(self) -> LastCovers {
+        // The last close of an inotify instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c), 10 ms
+        // and more. It is the helper's, for which nobody waits.
+        drop(self.inotify);
+        self.helper.end();
+        LastCovers(self.covers)
     }
 
     /// How soon to look again.
@@ -521,7 +498,7 @@ impl Remounts {
         if cover.lease.as_ref().is_some_and(|lease| !lease.is_quiet()) {
             return Err(Doubt::open("somebody waits to write to the last one"));
         }
-        let status = self.mount_anew(number)?;
+        let status = self.helper.mount_anew(number)?;
         let cover = self.covered(key)?;
         if cover.has_lease_on(status.mounted) {
             return Err(Doubt::open("the host replaced nothing: what happened is the stage's doing"));
@@ -576,7 +553,7 @@ impl Remounts {
 
     /// Covers a file of ours that was put to the place.
     fn cover_new(&mut self, key: &Name, number: usize, lease: Lease) -> Result<(), Doubt> {
-        let status = self.mount_anew(number)?;
+        let status = self.helper.mount_anew(number)?;
         let about = lease.file().metadata()?;
         if status.mounted != (Mounted { dev: about.dev(), ino: about.ino() }) {
             return Err(Doubt::Again);
@@ -661,12 +638,8 @@ impl Remounts {
         }
     }
 
-    fn mount_anew(&self, number: usize) -> io::Result<KeptStatus> {
-        self.helper.as_ref().ok_or(io::ErrorKind::NotConnected)?.mount_anew(number)
-    }
-
     fn status(&self, number: usize) -> io::Result<KeptStatus> {
-        self.helper.as_ref().ok_or(io::ErrorKind::NotConnected)?.status(number)
+        self.helper.status(number)
     }
 
     fn covered(&mut self, key: &Name) -> io::Result<&mut Covered> {
@@ -762,6 +735,44 @@ impl Remounts {
             // A stage makes and removes files as it likes. Without what is forgotten here nothing may replace a covered file.
             self.forget();
         }
+    }
+}
+
+/// What was covered, when the stage has ended. Dropping it gives up the leases.
+pub(super) struct LastCovers(BTreeMap<Name, Covered>);
+
+impl LastCovers {
+    /// Files that were removed on the host, and have come again.
+    pub(super) fn remade(&self) -> Vec<PathBuf> {
+        let remade = |cover: &&Covered| cover.was_removed && cover.host.symlink_metadata().is_ok();
+        self.0.values().filter(remade).map(|cover| cover.host.clone()).collect()
+    }
+
+    /// Makes each file that was replaced, and has got a second name, one of its own again: a later stage could write to it by that
+    /// name. To be called when no process of the stage is left, and while nobody else can write to the files.
+    pub(super) fn separate(&self) {
+        for cover in self.0.values().filter(|cover| cover.status.renames > 0 || cover.state != State::Covered)
+        {
+            if let Err(why) = separate(&cover.host) {
+                tracing::warn!(host = %cover.host.display(), %why, "a file keeps its second name");
+            }
+        }
+    }
+
+    /// Files that were replaced, and may be the stage's, with what they said when they were covered last. To be called when no process of
+    /// the stage is left.
+    pub(super) fn doubtful(&mut self) -> Vec<(PathBuf, SavedFile)> {
+        // What comes where the host has removed a file is moved, and nothing takes its place.
+        let is_doubtful = |cover: &&mut Covered| cover.state == State::Doubtful && !cover.was_removed;
+        let doubtful = self.0.values_mut().filter(is_doubtful);
+        doubtful
+            .filter_map(|cover| {
+                let saved = cover.saved.take()?;
+                let now = open_regular(&cover.host).and_then(|file| SavedFile::read(&file, MOST));
+                let is_same = now.is_ok_and(|now| now.bytes == saved.bytes);
+                (!is_same).then(|| (cover.host.clone(), saved))
+            })
+            .collect()
     }
 }
 

@@ -7,7 +7,7 @@
 use std::ffi::CStr;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -41,7 +41,8 @@ impl Helper {
     ///
     /// # Safety
     /// `body` runs in a copy of a process with threads: it makes system calls only, and allocates nothing.
-    pub(super) unsafe fn start(name: &CStr, kept: &[RawFd], body: impl FnOnce(RawFd)) -> io::Result<Self> {
+    pub(super) unsafe fn start(name: &CStr, kept: &[RawFd], body: impl FnOnce(RawFd)) -> Result<Self, Errno> {
+        reap();
         let (ours, its) = pair()?;
         let mut open = [&[its.as_raw_fd()], kept].concat();
         open.sort_unstable();
@@ -66,62 +67,35 @@ impl Helper {
         }
         answer
     }
+
+    /// Ends it, and does not wait: what it closes last may take its time.
+    pub(super) fn end(&self) {
+        // End of file ends it, where it is another user's and this process may not signal those (CAP_KILL). The signal is for one that
+        // somebody has stopped.
+        drop(self.control.lock().unwrap_or_else(PoisonError::into_inner).take());
+        // SAFETY: takes numbers. It is a child that nobody has waited for, so the number is still its own.
+        unsafe { libc::kill(self.pid, libc::SIGKILL) };
+    }
 }
 
 impl Drop for Helper {
     fn drop(&mut self) {
-        // End of file ends it, where it is another user's and this process may not signal those (CAP_KILL).
-        drop(self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take());
-        let mut status = 0;
-        // SAFETY: a child of this process that nobody else waits for, as it has no signal for its end: so the number is still its own.
-        // The signal is for one that somebody has stopped. Where it is refused, what was stopped is left.
-        unsafe {
-            let watched = PidFd::open(self.pid);
-            libc::kill(self.pid, libc::SIGKILL);
-            if let Ok(process) = &watched {
-                let _ = wait(process.as_fd(), process.as_fd(), None, Instant::now() + ANSWER);
-            }
-            libc::waitpid(self.pid, &raw mut status, libc::__WALL | libc::WNOHANG);
-        }
+        self.end();
+        ENDED.lock().unwrap_or_else(PoisonError::into_inner).push(self.pid);
+        reap();
     }
 }
 
-/// A process that closes descriptors, and that nobody waits for.
-///
-/// The last close of an inotify(7) instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c):
-/// 10 ms and more, in which a run would not end.
-#[derive(Debug)]
-pub struct Closer(#[allow(dead_code, reason = "the process waits for its end of file")] io::PipeWriter);
+/// Helpers that were ended, and not waited for yet: this process may be a program that runs for long.
+static ENDED: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
 
-impl Closer {
-    /// Starts a process that has copies of these, and closes them when this is dropped. Until then every other copy must be
-    /// closed.
-    ///
-    /// # Errors
-    /// What pipe2(2) and clone(2) say.
-    pub fn start(fds: &[BorrowedFd<'_>]) -> io::Result<Self> {
-        /// Children that have not been waited for: this process may be a program that runs for long.
-        static CHILDREN: Mutex<Vec<libc::pid_t>> = Mutex::new(Vec::new());
-        let (end, ours) = io::pipe()?;
-        let mut open: Vec<RawFd> = fds.iter().map(AsRawFd::as_raw_fd).chain([end.as_raw_fd()]).collect();
-        open.sort_unstable();
-        // SAFETY: the body makes system calls only.
-        let child = unsafe {
-            fork(c"sandbox-closer", &open, || {
-                let mut byte = 0_u8;
-                while libc::read(end.as_raw_fd(), (&raw mut byte).cast(), 1) < 0
-                    && Errno::last() == Errno::EINTR
-                {}
-            })
-        }?;
-        let mut children = CHILDREN.lock().unwrap_or_else(PoisonError::into_inner);
-        // SAFETY: takes numbers, of children that nobody else waits for.
-        children.retain(
-            |pid| unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) } == 0,
-        );
-        children.push(child);
-        Ok(Self(ours))
-    }
+/// Waits for those of them that are gone.
+fn reap() {
+    let mut ended = ENDED.lock().unwrap_or_else(PoisonError::into_inner);
+    // SAFETY: takes numbers, of children that nobody else waits for, as they have no signal for their end.
+    ended.retain(
+        |pid| unsafe { libc::waitpid(*pid, std::ptr::null_mut(), libc::__WALL | libc::WNOHANG) } == 0,
+    );
 }
 
 /// Sends a signal to every process of a pid namespace but its first, at once: kill(2) with -1, from within.
@@ -136,7 +110,7 @@ pub(crate) fn signal_namespace(namespace: &File, identity: Identity, signal: lib
         fork(c"sandbox-signal", &[number], || {
             let inside = || {
                 become_owner(user)?;
-                enter_open(number, libc::CLONE_NEWPID)?;
+                enter(number, libc::CLONE_NEWPID)?;
                 // A child is the first to be in it (pid_namespaces(7)).
                 let child = Errno::result(libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0, 0, 0, 0))?;
                 if child == 0 {
@@ -185,7 +159,7 @@ pub(crate) fn signal_namespace(namespace: &File, identity: Identity, signal: lib
 ///
 /// # Safety
 /// `body` runs in a copy of a process with threads: it makes system calls only, and allocates nothing.
-unsafe fn fork(name: &CStr, open: &[RawFd], body: impl FnOnce()) -> io::Result<libc::pid_t> {
+unsafe fn fork(name: &CStr, open: &[RawFd], body: impl FnOnce()) -> Result<libc::pid_t, Errno> {
     // As for the guard: no handler of this process runs in the copy.
     let mask = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
     // No signal tells of its end: this process may be a program of somebody else's, which waits for children of its own.
@@ -205,7 +179,7 @@ unsafe fn fork(name: &CStr, open: &[RawFd], body: impl FnOnce()) -> io::Result<l
     }
     // It cannot fail: the mask is one that the kernel gave.
     let _ = mask.thread_set_mask();
-    libc::pid_t::try_from(child?).map_err(io::Error::other)
+    libc::pid_t::try_from(child?).map_err(|_| Errno::ERANGE)
 }
 
 /// A pair of sockets that keep messages apart.
@@ -223,33 +197,31 @@ pub(super) fn become_owner(user: Option<(u32, u32)>) -> Result<(), Errno> {
     user.map_or(Ok(()), |(uid, gid)| super::take_credentials(uid, gid))
 }
 
-/// Enters a namespace of this type, from its path in `/proc`, and the user namespace that owns it.
+/// Enters a namespace of this type, and the user namespace that owns it.
 ///
 /// # Safety
 /// The caller is the only thread of its process.
-pub(super) unsafe fn enter(path: &CStr, kind: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: each call takes numbers, constants or a C string; the descriptor is closed once.
+unsafe fn enter(namespace: RawFd, kind: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: each call takes numbers or constants.
     unsafe {
-        let namespace = Errno::result(libc::open(path.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC))?;
-        let entered = enter_open(namespace, kind);
-        libc::close(namespace);
-        entered
+        enter_user_of(namespace)?;
+        Errno::result(libc::setns(namespace, kind)).map(drop)
     }
 }
 
-/// The same for a namespace that is open.
+/// Enters the user namespace that owns this one.
 ///
 /// # Safety
 /// As [`enter`].
-pub(super) unsafe fn enter_open(namespace: RawFd, kind: libc::c_int) -> Result<(), Errno> {
-    // SAFETY: each call takes numbers or constants.
+pub(super) unsafe fn enter_user_of(namespace: RawFd) -> Result<(), Errno> {
+    // SAFETY: each call takes numbers or constants; the descriptor is closed once.
     unsafe {
         let owner = Errno::result(libc::ioctl(namespace, NS_GET_USERNS))?;
-        Errno::result(libc::setns(owner, libc::CLONE_NEWUSER))?;
-        Errno::result(libc::setns(namespace, kind))?;
+        let entered = Errno::result(libc::setns(owner, libc::CLONE_NEWUSER));
+        libc::close(owner);
+        entered?;
         // Nobody of the same uid may look into it.
         libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0);
-        libc::close(owner);
     }
     Ok(())
 }

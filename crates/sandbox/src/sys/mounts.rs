@@ -1,20 +1,20 @@
 //! In a sandbox's mount namespace, from the host's side: what makes a name read-only while the stage runs.
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
 
 use nix::errno::Errno;
 use nix::libc;
 use nix::sys::socket::MsgFlags;
 
-use super::helper::{Helper, become_owner, enter_open};
-use crate::spec::Identity;
+use super::helper::Helper;
+use super::inside::asks;
 
 /// A file whose name is kept read-only in the sandbox: when another file was renamed over it, that one is mounted there.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub struct KeptStatus {
 
 /// A process in a sandbox's mount namespace, which mounts for as long as this exists.
 #[derive(Debug)]
-pub struct InsideMounts(Helper);
+pub struct InsideMounts(Arc<Helper>);
 
 /// A mount that was made.
 #[derive(Debug, Clone, Copy)]
@@ -74,12 +74,12 @@ pub struct Mounted {
 const PATH: usize = libc::PATH_MAX as usize;
 
 /// Bytes of a request: where to mount, and what; nothing for the target itself, read-only. Each ends with a NUL.
-const ASK: usize = 2 * PATH;
+pub(super) const ASK: usize = 2 * PATH;
 
 /// An answer, as it is sent.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
-struct Answer {
+pub(super) struct Answer {
     status: KeptStatus,
     /// What a mount covers, and its number.
     over: Mounted,
@@ -89,52 +89,25 @@ struct Answer {
     zero: u32,
 }
 
-/// A sandbox's mount namespace, open.
-#[derive(Debug)]
-pub struct MountNamespace {
-    namespace: OwnedFd,
-    /// Whose it is, where that is another user.
-    user: Option<(u32, u32)>,
-}
-
-impl MountNamespace {
-    /// Opens that of a process, whose user is this.
-    ///
-    /// # Errors
-    /// What open(2) says.
-    pub(crate) fn of(pid: libc::pid_t, identity: Identity) -> io::Result<Self> {
-        let namespace = super::as_user(identity, || File::open(format!("/proc/{pid}/ns/mnt")))?.into();
-        Ok(Self { namespace, user: identity.other() })
-    }
-
-    /// Starts a process that enters it, and mounts there until what is returned is dropped. It reads `events`, an inotify(7)
-    /// instance that does not block, and has them for itself.
-    ///
-    /// # Errors
-    /// What clone(2) and setns(2) say.
-    pub fn enter(&self, events: &OwnedFd, mut kept: Vec<Kept>) -> io::Result<InsideMounts> {
-        let (namespace, user) = (self.namespace.as_raw_fd(), self.user);
-        // SAFETY: `serve` makes system calls only, and does not return.
-        let helper = unsafe {
-            Helper::start(c"sandbox-mounts", &[events.as_raw_fd(), namespace], |control| {
-                serve(control, events.as_raw_fd(), namespace, user, &mut kept)
-            })
-        }?;
-        match helper.with(hear)?.errno {
-            0 => Ok(InsideMounts(helper)),
-            errno => Err(io::Error::from_raw_os_error(errno)),
-        }
-    }
-}
-
 impl InsideMounts {
+    /// Has the process enter the mount namespace.
+    pub(super) fn enter(helper: Arc<Helper>) -> io::Result<Self> {
+        let inside = Self(helper);
+        inside.ask(&[asks::MOUNTS]).map(|_| inside)
+    }
+
+    /// Ends the process, also for others that ask it something.
+    pub fn end(&self) {
+        self.0.end();
+    }
+
     /// What has happened to a file by now.
     ///
     /// # Errors
     /// `TimedOut` where the process does not answer within two seconds.
     pub fn status(&self, number: usize) -> io::Result<KeptStatus> {
         let number = u32::try_from(number).map_err(io::Error::other)?;
-        self.ask(&[&b"?"[..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
+        self.ask(&[&[asks::STATUS][..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
     }
 
     /// Mounts the file that has the name now, whoever has put it there, and counts from there on.
@@ -144,7 +117,7 @@ impl InsideMounts {
     /// does not answer within two seconds.
     pub fn mount_anew(&self, number: usize) -> io::Result<KeptStatus> {
         let number = u32::try_from(number).map_err(io::Error::other)?;
-        self.ask(&[&b"="[..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
+        self.ask(&[&[asks::MOUNT_ANEW][..], &number.to_ne_bytes()].concat()).map(|answer| answer.status)
     }
 
     /// Mounts what is at `source` in the sandbox at `target`. Follows no symbolic link.
@@ -190,51 +163,28 @@ fn hear(socket: &UnixStream) -> io::Result<Answer> {
     Ok(answer)
 }
 
-/// Mounts what comes, and serves requests until the other end is closed.
-fn serve(control: RawFd, events: RawFd, namespace: RawFd, user: Option<(u32, u32)>, kept: &mut [Kept]) -> ! {
-    // It sleeps until something is to be mounted, and that is in a hurry.
-    super::prefer_this_thread();
-    // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates.
-    unsafe {
-        let entered = become_owner(user).and_then(|()| enter_open(namespace, libc::CLONE_NEWNS));
-        libc::close(namespace);
-        answer(control, entered.map(|()| Answer::default()));
-        if entered.is_err() {
-            libc::_exit(1);
+/// Does what is asked, but for what [`super::inside`] does itself.
+pub(super) fn answer_to(
+    asked: &[u8],
+    events: RawFd,
+    kept: &mut [Kept],
+    new: &mut NewFiles,
+) -> Result<Answer, Errno> {
+    let index = |number: &[u8]| {
+        let number = number.try_into().map(u32::from_ne_bytes).map_err(|_| Errno::EINVAL)?;
+        usize::try_from(number).map_err(|_| Errno::EINVAL)
+    };
+    match asked {
+        [asks::STATUS, number @ ..] => {
+            let file = kept.get(index(number)?).ok_or(Errno::EINVAL)?;
+            Ok(Answer { status: file.status, ..Answer::default() })
         }
-        let (mut ask, mut new) = ([0_u8; ASK], NewFiles::default());
-        let mut fds = [control, events].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-        loop {
-            libc::poll(fds.as_mut_ptr(), 2, -1);
-            // Before an answer too: it tells how things are now.
-            mount_renamed(events, kept, &mut new);
-            if fds[0].revents == 0 {
-                continue;
-            }
-            let read = libc::recv(control, ask.as_mut_ptr().cast(), ASK, libc::MSG_DONTWAIT);
-            if read < 0 && [Errno::EINTR, Errno::EAGAIN].contains(&Errno::last()) {
-                continue;
-            }
-            let asked = usize::try_from(read).ok().and_then(|length| ask.get(..length)).unwrap_or_default();
-            match asked {
-                [] => libc::_exit(0),
-                [b'?', number @ ..] => {
-                    let number = number.try_into().map_or(u32::MAX, u32::from_ne_bytes);
-                    let kept = usize::try_from(number).ok().and_then(|number| kept.get(number));
-                    let status = kept.map(|kept| Answer { status: kept.status, ..Answer::default() });
-                    answer(control, status.ok_or(Errno::EINVAL));
-                }
-                [b'=', number @ ..] => {
-                    let number = number.try_into().map_or(u32::MAX, u32::from_ne_bytes);
-                    answer(control, mount_anew(events, kept, &mut new, number));
-                }
-                paths => answer(control, bind(paths)),
-            }
-        }
+        [asks::MOUNT_ANEW, number @ ..] => mount_anew(events, kept, new, index(number)?),
+        paths => bind(paths),
     }
 }
 
-fn answer(control: RawFd, result: Result<Answer, Errno>) {
+pub(super) fn answer(control: RawFd, result: Result<Answer, Errno>) {
     let failed = |errno: Errno| Answer { errno: (errno as i32).max(1), ..Answer::default() };
     let answer = result.unwrap_or_else(failed);
     // SAFETY: a live local of that length; its bytes are all initialized.
@@ -252,8 +202,8 @@ fn bind(paths: &[u8]) -> Result<Answer, Errno> {
 }
 
 /// Mounts the file that has a kept name now, and takes the two numbers for the same.
-fn mount_anew(events: RawFd, kept: &mut [Kept], new: &mut NewFiles, number: u32) -> Result<Answer, Errno> {
-    let file = usize::try_from(number).ok().and_then(|number| kept.get_mut(number)).ok_or(Errno::EINVAL)?;
+fn mount_anew(events: RawFd, kept: &mut [Kept], new: &mut NewFiles, number: usize) -> Result<Answer, Errno> {
+    let file = kept.get_mut(number).ok_or(Errno::EINVAL)?;
     let (mounted, current) = file.mount(events);
     let (mounted, _) = mounted?;
     (file.current, file.status.mounted, file.status.mounts) = (current, mounted, file.status.renames);
@@ -264,7 +214,7 @@ fn mount_anew(events: RawFd, kept: &mut [Kept], new: &mut NewFiles, number: u32)
 }
 
 /// Mounts the files that were renamed over others.
-fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
+pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
     note_renames(events, kept, new);
     for number in 0..kept.len() {
         let Some(file) = kept.get_mut(number) else { break };
@@ -325,7 +275,7 @@ const NEW_FILE: u32 = MOUNTED_FILE | libc::IN_OPEN;
 /// The files that were made last in the directories of kept files. One of these may be renamed over a kept file: what happens to
 /// it from the rename on is known by its own watch, also when it is reached by another name.
 #[derive(Default)]
-struct NewFiles {
+pub(super) struct NewFiles {
     files: [NewFile; 32],
     next: usize,
 }

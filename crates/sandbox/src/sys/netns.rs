@@ -1,16 +1,13 @@
-//! In a sandbox's network namespace, from the host's side, without a right on the host (setns(2), ioctl_ns(2)).
-//!
-//! A process of ours enters: a copy of this one, since a process with threads may not enter a user namespace. It sets the stage's part of
-//! its user's quotas, configures the namespace once, opens what a gateway needs, and makes listeners for as long as this process asks. No process of the sandbox sees
-//! it or may signal it: it is in the host's other namespaces.
+//! In a sandbox's network namespace, from the host's side: it is configured once, what a gateway needs is opened, and listeners are made
+//! for as long as this process asks ([`super::inside`]).
 
-use std::ffi::CString;
 use std::io::{self, IoSliceMut};
 use std::mem;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 use std::ptr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use exeat_contract::NAME_SERVER;
@@ -19,8 +16,7 @@ use nix::libc::{self, c_int};
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
 use super::helper::Helper;
-use super::quotas::{self, Quota, quotas};
-use crate::spec::Identity;
+use super::inside::asks;
 
 /// The index of the loopback interface in every network namespace (LOOPBACK_IFINDEX, include/net/flow.h).
 const LOOPBACK: u8 = 1;
@@ -188,9 +184,9 @@ impl AsFd for Packets {
     }
 }
 
-/// The process in the namespace. It ends when this is dropped, and when this process ends in whatever way.
+/// Makes listeners in the namespace.
 #[derive(Debug)]
-pub struct Inside(Helper);
+pub struct Inside(Arc<Helper>);
 
 /// The families, as numbers of every width (`AF_INET`, `AF_INET6`).
 const AF_INET: u8 = 2;
@@ -200,8 +196,7 @@ fn length_of<T>() -> u32 {
     u32::try_from(mem::size_of::<T>()).unwrap_or(u32::MAX)
 }
 
-/// What is asked of it, as it is sent: a listener on this address.
-#[repr(C)]
+/// What is asked of it: a listener on this address.
 #[derive(Clone, Copy)]
 struct Ask {
     /// The kernel's `struct sockaddr_in` or `struct sockaddr_in6`.
@@ -230,6 +225,12 @@ impl Ask {
         Self { address, length }
     }
 
+    /// One that was sent.
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let (address, length) = bytes.split_first_chunk()?;
+        Some(Self { address: *address, length: u32::from_ne_bytes(length.try_into().ok()?) })
+    }
+
     fn is_v6(&self) -> bool {
         self.length == length_of::<libc::sockaddr_in6>()
     }
@@ -246,11 +247,8 @@ impl Inside {
 }
 
 fn ask(socket: &UnixStream, ask: Ask) -> io::Result<Result<OwnedFd, Errno>> {
-    // SAFETY: a live local of that length; its bytes are all initialized.
-    let sent = unsafe {
-        libc::send(socket.as_raw_fd(), (&raw const ask).cast(), mem::size_of::<Ask>(), libc::MSG_NOSIGNAL)
-    };
-    Errno::result(sent)?;
+    let asked = [&[asks::LISTEN][..], &ask.address, &ask.length.to_ne_bytes()].concat();
+    nix::sys::socket::send(socket.as_raw_fd(), &asked, MsgFlags::MSG_NOSIGNAL)?;
     let (errno, passed) = match hear(socket) {
         // An answer has come, and no descriptor is free for what came with it (MSG_CTRUNC): the next one may find one.
         Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => return Ok(Err(Errno::EMFILE)),
@@ -273,42 +271,26 @@ fn hear(socket: &UnixStream) -> io::Result<(i32, Vec<OwnedFd>)> {
     Ok((i32::from_ne_bytes(bytes), passed))
 }
 
-/// Enters the network namespace of a process, whose user is this. Where it is to be `open`, every address there is made local: a
-/// connection to any reaches whoever listens there, and is refused at once where nobody does.
-///
-/// The process waits for this one, so that its number is its own.
-///
-/// # Errors
-/// The step that failed, and what the kernel said.
-pub(crate) fn enter(
-    pid: libc::pid_t,
-    identity: Identity,
-    open: bool,
-) -> Result<Network, (NetStep, io::Error)> {
+/// Has the process enter the network namespace ([`super::InsideProcess::network`]).
+pub(super) fn enter(helper: Arc<Helper>, open: bool) -> Result<Network, (NetStep, io::Error)> {
     let other = |error: io::Error| (NetStep::Tell, error);
-    let path = CString::new(format!("/proc/{pid}/ns/net")).map_err(|error| other(error.into()))?;
-    let user = identity.other();
-    let quotas = quotas();
-    // SAFETY: `serve` makes system calls only, and does not return.
-    let inside = unsafe {
-        Helper::start(c"sandbox-network", &[], |control| serve(control, &path, user, open, &quotas))
-    };
-    // From here on an error ends it.
-    let inside = Inside(inside.map_err(other)?);
-    let diag;
-    let mut sockets = {
-        let next = || match inside.0.with(hear).map_err(other)? {
-            (0, passed) => Ok(passed),
-            (told, _) => Err(failed(told)),
-        };
-        diag = next()?.pop();
+    let inside = Inside(helper);
+    let mut diag = None;
+    // A step that failed is an answer, too, behind which no other comes.
+    let entered = inside.0.with(|socket| {
+        nix::sys::socket::send(socket.as_raw_fd(), &[asks::NETWORK, open.into()], MsgFlags::MSG_NOSIGNAL)?;
         let mut sockets = Vec::new();
         // Two at a time, as many as an answer has room for.
-        for _ in 0..if open { ANSWERS } else { 0 } {
-            sockets.extend(next()?);
+        for number in 0..=if open { ANSWERS } else { 0 } {
+            match (hear(socket)?, number) {
+                ((0, mut passed), 0) => diag = passed.pop(),
+                ((0, passed), _) => sockets.extend(passed),
+                ((told, _), _) => return Ok(Err(failed(told))),
+            }
         }
-        sockets.into_iter()
-    };
+        Ok(Ok(sockets.into_iter()))
+    });
+    let mut sockets = entered.map_err(other)??;
     let open = match (sockets.next(), sockets.next()) {
         (Some(udp), Some(tcp)) if open => {
             let taps = sockets.zip(KINDS);
@@ -335,21 +317,19 @@ fn failed(told: i32) -> (NetStep, io::Error) {
     (step, io::Error::from_raw_os_error(told & 0xffff))
 }
 
-/// The process inside, to its end.
+/// Enters the network namespace, and passes on what is opened there.
 ///
 /// # Safety
-/// The caller is the only thread of its process, and uses nothing afterwards.
-unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: bool, quotas: &[Quota]) -> ! {
-    // SAFETY: each call takes numbers, constants or pointers to live locals; none takes a lock or allocates. The descriptors that
-    // are closed are this process's copies, which nothing here uses again.
+/// The caller is the only thread of its process.
+pub(super) unsafe fn answer_enter(
+    control: RawFd,
+    namespaces: Result<[RawFd; 2], (NetStep, Errno)>,
+    open: bool,
+) {
+    // SAFETY: each call takes numbers or slices of numbers. The descriptors that are closed are this process's copies, which nothing here
+    // uses again.
     unsafe {
-        // As in stage2: a stage may have many descriptors in flight.
-        let mut most: libc::rlimit = mem::zeroed();
-        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut most) == 0 {
-            most.rlim_cur = most.rlim_max;
-            libc::setrlimit(libc::RLIMIT_NOFILE, &raw const most);
-        }
-        match prepare(path, user, open, quotas) {
+        match namespaces.and_then(|[net, _]| prepare(net, open)) {
             Ok((diag, opened)) => {
                 let (names, v4, v6) = match &opened {
                     Some(Opened { names, v4, v6 }) => {
@@ -365,27 +345,24 @@ unsafe fn serve(control: RawFd, path: &CString, user: Option<(u32, u32)>, open: 
                     }
                 }
             }
-            Err((step, errno)) => {
-                answer(control, told(step, errno), &[]);
-                libc::_exit(1);
-            }
+            Err((step, errno)) => answer(control, told(step, errno), &[]),
         }
-        loop {
-            let mut ask: Ask = mem::zeroed();
-            let read = libc::recv(control, (&raw mut ask).cast(), mem::size_of::<Ask>(), 0);
-            if read < 0 && Errno::last() == Errno::EINTR {
-                continue;
+    }
+}
+
+/// Makes a listener on an address, and passes it on.
+///
+/// # Safety
+/// As [`answer_enter`].
+pub(super) unsafe fn answer_listen(control: RawFd, address: &[u8]) {
+    // SAFETY: each call takes numbers and live locals; the listener is closed once.
+    unsafe {
+        match Ask::parse(address).ok_or(Errno::EINVAL).and_then(|ask| listener(&ask)) {
+            Ok(listener) => {
+                answer(control, 0, &[listener]);
+                libc::close(listener);
             }
-            if usize::try_from(read) != Ok(mem::size_of::<Ask>()) {
-                libc::_exit(0);
-            }
-            match listener(&ask) {
-                Ok(listener) => {
-                    answer(control, 0, &[listener]);
-                    libc::close(listener);
-                }
-                Err(errno) => answer(control, (errno as i32).max(1), &[]),
-            }
+            Err(errno) => answer(control, (errno as i32).max(1), &[]),
         }
     }
 }
@@ -432,19 +409,11 @@ struct Opened {
 const NETLINK_SOCK_DIAG: c_int = 4;
 
 /// Everything before the first request.
-unsafe fn prepare(
-    path: &CString,
-    user: Option<(u32, u32)>,
-    open: bool,
-    quotas: &[Quota],
-) -> Result<(Option<RawFd>, Option<Opened>), (NetStep, Errno)> {
+unsafe fn prepare(namespace: RawFd, open: bool) -> Result<(Option<RawFd>, Option<Opened>), (NetStep, Errno)> {
     let at = |step: NetStep| move |errno: Errno| (step, errno);
-    super::helper::become_owner(user).map_err(at(NetStep::User))?;
-    // SAFETY: as in `serve`.
+    // SAFETY: as in `answer_enter`.
     unsafe {
-        super::helper::enter(path, libc::CLONE_NEWNET).map_err(at(NetStep::Enter))?;
-        // Where it is refused the stage has what its user has: docs/limits.md says where.
-        let _ = quotas::set(quotas);
+        Errno::result(libc::setns(namespace, libc::CLONE_NEWNET)).map_err(at(NetStep::Enter))?;
         let how = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         // Where it is not to be had, something is not told, and nothing else is different.
         let diag = Errno::result(libc::socket(libc::AF_NETLINK, how, NETLINK_SOCK_DIAG)).ok();
@@ -470,7 +439,7 @@ unsafe fn prepare(
 unsafe fn bound(at: &Ask, kind: c_int) -> Result<RawFd, Errno> {
     let flags = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
     let family = c_int::from(if at.is_v6() { AF_INET6 } else { AF_INET });
-    // SAFETY: as in `serve`; the address is of the length given.
+    // SAFETY: as in `answer_enter`; the address is of the length given.
     unsafe {
         let socket = Errno::result(libc::socket(family, kind | flags, 0))?;
         let mut set = set(socket, libc::SOL_SOCKET, libc::SO_REUSEADDR, 1);
@@ -498,7 +467,7 @@ unsafe fn bound(at: &Ask, kind: c_int) -> Result<RawFd, Errno> {
 const IPV6_FREEBIND: c_int = 78;
 
 unsafe fn listener(at: &Ask) -> Result<RawFd, Errno> {
-    // SAFETY: as in `serve`.
+    // SAFETY: as in `answer_enter`.
     unsafe {
         let socket = bound(at, libc::SOCK_STREAM)?;
         match Errno::result(libc::listen(socket, BACKLOG)) {
@@ -520,7 +489,7 @@ unsafe fn set(socket: RawFd, level: c_int, option: c_int, value: c_int) -> Resul
 
 /// What `ip route add local default dev lo` asks for, in both families (rtnetlink(7)). Where the kernel has no IPv6, in one.
 unsafe fn routes() -> Result<(), Errno> {
-    // SAFETY: as in `serve`.
+    // SAFETY: as in `answer_enter`.
     unsafe {
         let flags = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
         let socket = Errno::result(libc::socket(libc::AF_NETLINK, flags, libc::NETLINK_ROUTE))?;
@@ -614,7 +583,7 @@ unsafe fn tap(kind: Kind) -> Result<RawFd, Errno> {
         Kind { v6: true, .. } => &filter::UDP_6,
     };
     let family = c_int::from(if kind.v6 { AF_INET6 } else { AF_INET });
-    // SAFETY: as in `serve`; the program is a constant, and the kernel copies it.
+    // SAFETY: as in `answer_enter`; the program is a constant, and the kernel copies it.
     unsafe {
         let how = libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
         let socket = Errno::result(libc::socket(family, how, kind.protocol.into()))?;
@@ -823,7 +792,7 @@ mod tests {
     /// A process in whose place this thread answers, or nobody.
     fn inside(pid: libc::pid_t) -> (Inside, UnixStream) {
         let (helper, its) = Helper::played(pid);
-        (Inside(helper), its)
+        (Inside(Arc::new(helper)), its)
     }
 
     /// R01: a moment without descriptors is over with that moment.
@@ -858,12 +827,15 @@ mod tests {
             pid => pid,
         };
         let (inside, _its) = inside(pid);
-        let (over_to, over) = std::sync::mpsc::channel();
-        std::thread::spawn(move || {
-            drop(inside);
-            over_to.send(())
-        });
-        over.recv_timeout(Duration::from_secs(20)).unwrap();
+        drop(inside);
+        // It may be waited for already.
+        let stat = || std::fs::read_to_string(format!("/proc/{pid}/stat"));
+        let is_over = || stat().map_or(true, |stat| stat.contains(") Z "));
+        let end = std::time::Instant::now() + Duration::from_secs(20);
+        while !is_over() && std::time::Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(is_over());
     }
 
     /// Where IPv6 is turned off, the other family has its routes.

@@ -101,7 +101,7 @@ impl Processes {
                 look(control, &self.times, init, lifeline, &this);
             })
         };
-        helper.map(StopWatch)
+        Ok(StopWatch(helper?))
     }
 }
 
