@@ -32,7 +32,8 @@ impl SavedFile {
         if !about.is_file() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        let mut bytes = Vec::new();
+        // With room for the end of the file: else it is read in small pieces.
+        let mut bytes = Vec::with_capacity(usize::try_from(about.len().min(most)).unwrap_or(0) + 64);
         let read = file.take(most + 1).read_to_end(&mut bytes)?;
         if read as u64 > most {
             return Err(io::ErrorKind::FileTooLarge.into());

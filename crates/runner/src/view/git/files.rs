@@ -103,7 +103,8 @@ pub(super) fn path_in(file: &Path, before: &str) -> Result<PathBuf, Unread> {
 
 /// The first bytes of a regular file.
 fn read(path: &Path, most: u64) -> Result<Vec<u8>, Unread> {
-    let mut bytes = Vec::new();
+    // A usual configuration at one go.
+    let mut bytes = Vec::with_capacity(1 << 10);
     let done = open(path)?.take(most).read_to_end(&mut bytes);
     done.map_err(|error| why(&error))?;
     Ok(bytes)
