@@ -27,7 +27,8 @@ fn attack(cx: &Cx) {
          ln -s {target}/result.json .envrc && echo planted"
     );
     let done = cx.exeat(["run", "--result", "out/result.json", "--", "sh", "-c", &script]).run();
-    done.exits(0).prints("planted\n");
+    // The stage was well, and its result could not be written.
+    done.exits(125).prints("planted\n");
     assert_eq!(fs::read_to_string(victim.join("result.json")).expect("a file"), "mine\n", "{done:?}");
     let names: Vec<_> = fs::read_dir(&victim).expect("victim").flatten().map(|it| it.file_name()).collect();
     assert_eq!(names.len(), 2, "made outside: {names:?}");

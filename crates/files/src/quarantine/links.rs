@@ -18,8 +18,8 @@ use super::arrivals::add_watch;
 use super::repository::{is_old_head, is_searched};
 use super::{Found, Watch, aside, entries, kind, let_in, open_beneath};
 
-/// Links that are taken away in one run. No tool makes any, and the host may meet each for a moment.
-const MOST: u32 = 20;
+/// Links that are taken away in one run. No tool makes so many, and the host may meet each for a moment.
+const MOST: u32 = 1000;
 /// Directories that are watched. More than at the start mean that the stage makes them for that.
 const DIRS: usize = 16_384;
 
