@@ -31,6 +31,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("cli::options_in_both_spellings", both_spellings);
     list.users("cli::one_file_is_enough", one_file);
     list.users("cli::loopback_is_said_to_be_the_stage_s_own", loopback);
+    list.users("cli::temporary_files_lie_where_tmpdir_says", temporary);
     list.users("cli::git_s_own_names_the_flag", git_names);
 }
 
@@ -129,6 +130,35 @@ fn loopback(cx: &Cx) {
     done.exits(0).prints("yes");
     let done = cx.run(&[&cx.good()], ["true"]).run();
     assert_eq!(done.exits(0).stderr(), "", "{done:?}");
+}
+
+/// The job's own disk has them during the run and nothing of them afterwards. A run that root starts has them in memory.
+fn temporary(cx: &Cx) {
+    let scratch = cx.dir().join("scratch");
+    let script = "echo $TMPDIR; mktemp | cut -c1-9; mktemp -d >/dev/null; echo data >/tmp/file; \
+                  grep -c ' / /tmp ' /proc/self/mountinfo; true";
+    cx.outside(["mkdir", "scratch"]).run().exits(0);
+    let run = |words: &[&str], dir: &str| {
+        let words = [&["run"], words, &["--", "sh", "-c", script]].concat();
+        cx.exeat(words).env("TMPDIR", dir).run()
+    };
+    let place = |done: &e2e::run::Done| done.stdout().lines().last().map(str::to_owned);
+    let dir = scratch.display().to_string();
+    let on_disk = if cx.is_root() { "1" } else { "0" };
+    for words in [&[][..], &["--env", "TMPDIR"]] {
+        let done = run(words, &dir);
+        assert!(done.exits(0).stdout().starts_with("/tmp\n/tmp/tmp.\n"), "{done:?}");
+        assert_eq!(place(&done).as_deref(), Some(on_disk), "{done:?}");
+    }
+    let names = |dir: &Path| {
+        fs::read_dir(dir).expect("a directory").flatten().map(|it| it.path()).collect::<Vec<_>>()
+    };
+    assert!(names(&scratch).iter().all(|base| names(base).is_empty()), "{:?}", names(&scratch));
+    // A limit of them holds in memory, and so does what is everybody's or not there.
+    assert_eq!(place(&run(&["--set", "limits.tmpfs_size=1MiB"], &dir)).as_deref(), Some("1"));
+    for dir in ["/tmp", "/var/tmp", "/nowhere/at/all", "relative"] {
+        assert_eq!(place(&run(&[], dir)).as_deref(), Some("1"), "{dir}");
+    }
 }
 
 /// What git makes of its own and is moved aside says how to keep it; nothing else does.

@@ -16,7 +16,7 @@ use exeat_files::removal::remove_tree;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
 
 use crate::lists::CACHE_SETTINGS;
 use crate::staged::{Ids, way_to};
@@ -120,6 +120,23 @@ pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path) -> io::Result<Us
         });
         maker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it ended early")))
     })
+}
+
+/// Makes the directory of one run that the stage has as `/tmp`, in a directory of this user's alone.
+///
+/// # Errors
+/// What mkdir(2) says; `EPERM` where that directory is somebody else's, or open to others.
+pub(crate) fn make_tmp(dir: &Path) -> io::Result<()> {
+    let base = dir.parent().ok_or(Errno::ENOENT)?;
+    match DirBuilder::new().mode(0o700).create(base) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let meta = fs::symlink_metadata(base)?;
+    if !meta.is_dir() || meta.uid() != geteuid().as_raw() || meta.mode() & 0o077 != 0 {
+        return Err(Errno::EPERM.into());
+    }
+    DirBuilder::new().mode(0o700).create(dir)
 }
 
 /// How the name of a cache begins that ends with its run.

@@ -14,6 +14,7 @@ use crate::bounds::Bounds;
 use crate::lists;
 use crate::plan::stage_home;
 use crate::request::{Cache, EnvRule, Request};
+use crate::view::TMP;
 
 /// One variable of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,6 +113,9 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
     for (name, value) in [("USER", "nobody"), ("LOGNAME", "nobody"), ("SHELL", "/bin/sh")] {
         env.set(name, value, Why::Identity);
     }
+    if host.contains_key(OsStr::new(TMPDIR)) {
+        env.set(TMPDIR, TMP, Why::Identity);
+    }
     if files.cache != Cache::None {
         for (name, dir) in lists::CACHES {
             let place = if dir.is_empty() { CACHE.into() } else { format!("{CACHE}/{dir}") };
@@ -138,6 +142,8 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             EnvRule::Set(name, value) => env.set(name, value, Why::Set),
             // A stage with a directory of its own is nobody there, whoever the caller is.
             EnvRule::Pass(name) if files.work.is_some() && IDENTITY.iter().any(|known| name == known) => {}
+            // The caller's directory is not in sight; what it is for is at /tmp.
+            EnvRule::Pass(name) if name == TMPDIR => {}
             EnvRule::Pass(name) => {
                 if let Some(value) = host.get(name) {
                     env.set(name, value, Why::Passed);
@@ -210,6 +216,9 @@ fn expand(rules: &[EnvRule], host: &BTreeMap<OsString, OsString>, notes: &mut Ve
 
 /// The name of the run, which only a run can tell.
 pub(crate) const RUN_ID: &str = "EXEAT_RUN_ID";
+
+/// The variable that says where temporary files go.
+const TMPDIR: &str = "TMPDIR";
 
 /// Variables that say who the stage is.
 const IDENTITY: [&str; 3] = ["HOME", "USER", "LOGNAME"];

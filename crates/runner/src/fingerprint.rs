@@ -16,6 +16,7 @@ use crate::cache::of_any_run;
 use crate::plan::{FILTERS, Plan};
 use crate::request::Loopback;
 use crate::staged::{Staged, Taken, Told};
+use crate::view::TMP;
 use exeat_files::quarantine::{Missing, MissingName, Pattern};
 
 /// What the hash begins with: another form of it is another hash.
@@ -241,7 +242,11 @@ impl Fields {
         match mount {
             Mount::ReadOnly { host, at } => self.text("mount", "read-only").path("host", host).path("at", at),
             Mount::Writable { host, at } => {
-                let host = if at == Path::new(CACHE) { of_any_run(host) } else { Cow::Borrowed(&**host) };
+                let host = if [CACHE, TMP].map(Path::new).contains(&at.as_path()) {
+                    of_any_run(host)
+                } else {
+                    Cow::Borrowed(&**host)
+                };
                 self.text("mount", "writable").path("host", &host).path("at", at)
             }
             Mount::Tmpfs { at, size, mode } => self

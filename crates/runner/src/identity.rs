@@ -216,6 +216,7 @@ pub(crate) struct Seen {
     pub(crate) staged: Option<Staged>,
     pub(crate) cache: Option<PathBuf>,
     pub(crate) cache_maker: Option<Ids>,
+    pub(crate) tmp: Option<PathBuf>,
     pub(crate) run_base: PathBuf,
     /// Lines for the caller.
     pub(crate) notes: Vec<String>,
@@ -246,6 +247,9 @@ impl Base<'_> {
                 notes.push(format!("the package cache is in memory and ends with the run: {why}"));
                 None
             });
+        // A limit of it holds in memory alone.
+        let tmp = request.limits.tmpfs_size.is_none() && matches!(who, Who::Caller);
+        let tmp = tmp.then(|| view::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
         // Root's, beside its key, where another user's home is HOME.
@@ -301,6 +305,7 @@ impl Base<'_> {
             asked,
             certificates: certificates(request, environment),
             cache: cache.as_deref(),
+            tmp_dir: tmp.as_deref(),
             own: &own,
             unseen: &unseen,
             live,
@@ -333,7 +338,7 @@ impl Base<'_> {
             notes.extend(staged.notes().iter().cloned());
         }
         notes.append(&mut built.notes);
-        Ok(Seen { built, taken, staged, cache, cache_maker, run_base, notes })
+        Ok(Seen { built, taken, staged, cache, cache_maker, tmp, run_base, notes })
     }
 }
 

@@ -32,7 +32,7 @@ use crate::request::{
 use crate::signing::{Signing, state_place};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
-use crate::view::{WORK_PATH, cache_in_memory};
+use crate::view::{TMP_SIZE, WORK_PATH, cache_in_memory, tmp_in_memory};
 use crate::{environment, host_ports, upstream, via};
 use exeat_files::names::{joined, true_name};
 use exeat_files::quarantine::Missing;
@@ -86,6 +86,8 @@ pub struct Plan {
     pub(crate) cache_maker: Option<Ids>,
     /// The working directory that it belongs to.
     cache_of: PathBuf,
+    /// The directory that the stage has as `/tmp`, where that is on the disk.
+    pub(crate) tmp: Option<PathBuf>,
     /// Where the run directory is made.
     pub(crate) run_base: PathBuf,
     pub(crate) audit: AuditTo,
@@ -157,7 +159,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         other => other,
     }
     .map_err(Error::from)?;
-    let Seen { built, taken, staged, cache, cache_maker, run_base, notes: said } = seen;
+    let Seen { built, taken, staged, cache, cache_maker, tmp, run_base, notes: said } = seen;
     let (identity, identity_held) = who.identity();
     let limits = limits::Held::new(request.limits, matches!(who, Who::Kept(_)))?;
 
@@ -274,6 +276,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         cache,
         cache_maker,
         cache_of: cwd,
+        tmp,
         run_base,
         audit: request.audit,
         audit_sync: request.audit_sync,
@@ -381,6 +384,29 @@ impl Plan {
         }
         self.cache = None;
         Err(format!("the package cache was in memory, and has ended with the run: {why}"))
+    }
+
+    /// Makes the directory that the stage has as `/tmp`, or has it in memory.
+    ///
+    /// # Errors
+    /// Why it is in memory, as a line for the caller.
+    pub(crate) fn make_tmp(&mut self) -> Result<Option<UsedCache>, String> {
+        let Some(dir) = &self.tmp else { return Ok(None) };
+        let error = match cache::make_tmp(dir).and_then(|()| cache::hold(dir, &self.cache_of)) {
+            Ok(used) => {
+                cache::sweep(dir);
+                return Ok(Some(used));
+            }
+            Err(error) => error,
+        };
+        let why = format!("`{}` cannot be made: {error}", dir.display());
+        for (mount, taken) in self.mounts.iter_mut().zip(&mut self.taken) {
+            if matches!(mount, Mount::Writable { host, .. } if host == dir) {
+                (*mount, *taken) = (tmp_in_memory(TMP_SIZE), None);
+            }
+        }
+        self.tmp = None;
+        Err(format!("the stage's /tmp was in memory: {why}"))
     }
 
     /// The TCP ports that the stage may connect to, where not all of them.

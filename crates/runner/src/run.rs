@@ -219,6 +219,10 @@ pub(crate) fn run_on(
         Ok(cache) => (cache, None),
         Err(line) => (None, Some(line)),
     };
+    let (used_tmp, no_tmp) = match plan.make_tmp() {
+        Ok(tmp) => (tmp, None),
+        Err(line) => (None, Some(line)),
+    };
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     // First: where there are too few, not every library says so without a panic.
@@ -299,6 +303,10 @@ pub(crate) fn run_on(
             let place = plan.cache.as_deref().unwrap_or(Path::new("")).display();
             format!("the package cache of the run is left at `{place}` ({error}); `exeat state prune --caches` deletes it")
         });
+        let tmp_left = used_tmp.and_then(|mut tmp| tmp.end().err()).map(|error| {
+            let place = plan.tmp.as_deref().unwrap_or(Path::new("")).display();
+            format!("the temporary files of the run are left at `{place}` ({error})")
+        });
         let settled = settled(interrupted, &mut found);
         for note in found.named.iter().map(noted).chain(noted_more(&found)) {
             // The log fails closed by itself, and the line below tells.
@@ -307,8 +315,8 @@ pub(crate) fn run_on(
         // These are in the record since they came.
         found.extend(mem::take(&mut lost.found));
         let told = found.named.iter().map(told).chain(told_more(&found));
-        let before = no_cache.into_iter().chain(no_journal).chain(settled).chain(not_made);
-        let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).collect();
+        let before = no_cache.into_iter().chain(no_tmp).chain(no_journal).chain(settled).chain(not_made);
+        let mut notes: Vec<String> = before.chain(told).chain(put_back).chain(cache_left).chain(tmp_left).collect();
         for (words, line) in lost.told() {
             let mut note = Note::new(What::Uncovered);
             note.error = Some(words);

@@ -53,7 +53,7 @@ use place::{Followed, Seen};
 use protected::Protected;
 
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
-const TMP_SIZE: u64 = 1 << 30;
+pub(crate) const TMP_SIZE: u64 = 1 << 30;
 /// Bytes of `/run`: sockets, pid files, and stage2.
 const RUN_SIZE: u64 = 64 << 20;
 /// Bytes of `/dev/shm`: browsers and databases share memory there.
@@ -107,6 +107,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) certificates: Vec<PathBuf>,
     /// The private cache on the host, where there is one.
     pub(crate) cache: Option<&'a Path>,
+    /// The directory on the host that the stage has as `/tmp`, where that is not in memory.
+    pub(crate) tmp_dir: Option<&'a Path>,
     /// Directories that exeat itself writes to.
     pub(crate) own: &'a [PathBuf],
     /// The key that signs the record, those that sign other runs', and what was set aside: nothing opens them to the stage.
@@ -199,7 +201,8 @@ fn arranged(files: &Files, facts: &Facts<'_>) -> Result<Built, Error> {
     let held =
         if view.lost.is_empty() { Held::Full } else { Held::Partial { missing: view.lost.join("; ") } };
     let cache = facts.cache.filter(|_| files.cache.is_on_disk()).map(Path::to_path_buf);
-    let writable = writable.into_iter().map(|(host, _)| host).chain(cache).collect();
+    let writable = writable.into_iter().map(|(host, _)| host).chain(cache);
+    let writable = writable.chain(facts.tmp_dir.map(Path::to_path_buf)).collect();
     let Builder { mounts, notes, named, left_out, .. } = view;
     Ok(Built { mounts, cwd: start, notes, left_out, held, sockets_exposed, writable, missing, named })
 }
@@ -582,8 +585,11 @@ impl<'a> Builder<'a> {
         self.mounts.push(Mount::Proc);
         self.mounts.push(Mount::Dev { shm: SHM_SIZE });
         let tmp = self.facts.tmp.map_or(TMP_SIZE, Size::get);
-        for (at, size, mode) in [("/tmp", tmp, 0o1777), ("/var/tmp", tmp, 0o1777), ("/run", RUN_SIZE, 0o755)]
-        {
+        self.mounts.push(match self.facts.tmp_dir {
+            Some(host) => Mount::Writable { host: host.to_path_buf(), at: TMP.into() },
+            None => tmp_in_memory(tmp),
+        });
+        for (at, size, mode) in [("/var/tmp", tmp, 0o1777), ("/run", RUN_SIZE, 0o755)] {
             self.mounts.push(Mount::Tmpfs { at: at.into(), size, mode });
         }
         if self.kind == View::Host {
@@ -1530,6 +1536,25 @@ fn resolved_place(path: &Path) -> Option<PathBuf> {
         place = clean(&place.parent()?.join(target));
     }
     None
+}
+
+/// Where programs put what they need for a while.
+pub(crate) const TMP: &str = "/tmp";
+
+/// The `/tmp` of a run that has none on the disk.
+pub(crate) fn tmp_in_memory(size: u64) -> Mount {
+    Mount::Tmpfs { at: TMP.into(), size, mode: 0o1777 }
+}
+
+/// Returns a directory for one run in that which TMPDIR names, if a stage has its `/tmp` there: not where that would be another
+/// machine-wide `/tmp`.
+pub(crate) fn tmp_dir(named: Option<&Path>, links: &LinkRule) -> Option<PathBuf> {
+    let named = named.filter(|dir| dir.is_absolute())?;
+    let real = links.walk(named).ok()?.real;
+    let is_usual = [TMP, "/var/tmp"].map(Path::new).contains(&real.as_path());
+    let user = geteuid();
+    let run = || real.join(format!("exeat-{user}")).join(format!("{CACHE_OF_RUN}{}", RunId::new()));
+    (real.is_dir() && !is_usual).then(run)
 }
 
 /// The cache of a run that has no lasting one.
