@@ -388,6 +388,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
         asked: asked.iter().map(PathBuf::from).collect(),
         certificates: Vec::new(),
         cache: None,
+        tmp_dir: None,
         unseen: &[],
         live: exeat_files::quarantine::Live::default(),
         own: &[],
