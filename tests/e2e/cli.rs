@@ -282,7 +282,7 @@ fn environment(cx: &Cx) {
     for line in [
         "NO_PROXY=localhost,127.0.0.1,::1",
         "no_proxy=localhost,127.0.0.1,::1",
-        "EXEAT=1",
+        "EXEAT=/run/exeat/README",
         "NODE_USE_ENV_PROXY=1",
     ] {
         assert!(said.lines().any(|known| known == line), "no `{line}` in {said}");
@@ -296,7 +296,7 @@ fn environment(cx: &Cx) {
         .lines()
         .filter(|line| line.starts_with("EXEAT"))
         .partition(|line| line.starts_with("EXEAT_RUN_ID="));
-    assert_eq!(ours, ["EXEAT=1", "EXEAT_DENIALS=/run/exeat/denials.jsonl"], "{said}");
+    assert_eq!(ours, ["EXEAT=/run/exeat/README", "EXEAT_DENIALS=/run/exeat/denials.jsonl"], "{said}");
 
     let done = cx.exeat(["run", "--env", "KEPT", "--env", "SET=here", "--", "sh", "-c", "echo $KEPT $SET"]);
     done.env("KEPT", "kept").run().prints("kept here\n");

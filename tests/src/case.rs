@@ -321,7 +321,7 @@ impl Cases {
         Self { trials: Vec::new(), powers, root_is_ignored, needs_root: false }
     }
 
-    /// For root and the user, over both bridges: see [`covering`].
+    /// For root and the user, over both bridges: see `covering`.
     pub fn matrix(&mut self, name: &str, case: Case) {
         for (who, bridge) in covering(name) {
             self.push(name, who, bridge, false, case);

@@ -21,6 +21,8 @@ pub const SOCKS5_SOCKET: &str = "/run/exeat/socks5.sock";
 pub const STAGE2: &str = "/run/exeat/stage2";
 /// One line per denial, written by the host and read-only inside.
 pub const DENIALS: &str = "/run/exeat/denials.jsonl";
+/// What an agent should know of the sandbox, in words.
+pub const README: &str = "/run/exeat/README";
 /// The private package cache.
 pub const CACHE: &str = "/run/exeat/cache";
 

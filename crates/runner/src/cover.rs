@@ -25,7 +25,7 @@ use nix::unistd::{AccessFlags, access};
 use crate::lists;
 use crate::view::{is_mask, mount_point};
 use exeat_files::names::{Row, joined, rows};
-use exeat_files::quarantine::{FileId, Found, Leftovers, Watch};
+use exeat_files::quarantine::{DIRECTORY, FileId, Found, Leftovers, Watch};
 
 mod branches;
 mod remount;
@@ -215,7 +215,10 @@ impl Covers {
             // Wherever it is shown.
             let is_asked_for = |at: &Path| masked.iter().any(|path| path.file_name() == at.file_name());
             let is_known = |at: &Path| lists::REWRITTEN.iter().any(|name| at.ends_with(name));
-            is_hidden && place(mount).is_some_and(|at| is_known(at) && !is_asked_for(at))
+            // The stage of another run, for which it came later, may rename it. Nothing of the caller's is in it.
+            let is_quarantine = |at: &Path| at.ends_with(DIRECTORY);
+            place(mount)
+                .is_some_and(|at| (is_hidden && is_known(at) || is_quarantine(at)) && !is_asked_for(at))
         };
         let rewritten = planned.iter().filter(is_rewritten).filter_map(place);
         let rewritten = rewritten.map(|place| place.as_os_str().to_owned()).collect();

@@ -8,7 +8,7 @@ use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use exeat_contract::{CACHE, DENIALS, PROXY_PORT, SOCKS5_PORT};
+use exeat_contract::{CACHE, DENIALS, PROXY_PORT, README, SOCKS5_PORT};
 
 use crate::bounds::Bounds;
 use crate::lists;
@@ -262,7 +262,7 @@ fn proxy(env: &mut Variables, socks5: bool) {
         ("CLOUDSDK_PROXY_TYPE", "http"),
         ("CLOUDSDK_PROXY_ADDRESS", "127.0.0.1"),
         ("CLOUDSDK_PROXY_PORT", &port),
-        ("EXEAT", "1"),
+        ("EXEAT", README),
         ("EXEAT_DENIALS", DENIALS),
     ];
     for (name, value) in fixed {

@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_audit::RunId;
-use exeat_contract::{CACHE, NAME_SERVER, NOBODY, STAGE2};
+use exeat_contract::{CACHE, NAME_SERVER, NOBODY, README, STAGE2};
 use exeat_policy::HostName;
 use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
@@ -54,6 +54,8 @@ use protected::Protected;
 
 /// Bytes of the private `/tmp` and `/var/tmp`, each: compilers spool there.
 pub(crate) const TMP_SIZE: u64 = 1 << 30;
+/// What an agent should know of the sandbox, which docs/agents.md has, too.
+const AGENTS: &str = include_str!("agents.txt");
 /// Bytes of `/run`: sockets, pid files, and stage2.
 const RUN_SIZE: u64 = 64 << 20;
 /// Bytes of `/dev/shm`: browsers and databases share memory there.
@@ -612,6 +614,8 @@ impl<'a> Builder<'a> {
             bytes: Bytes(Cow::Borrowed(STAGE2_IMAGE)),
             mode: 0o555,
         });
+        let about = Cow::Borrowed(AGENTS.as_bytes());
+        self.mounts.push(Mount::File { at: README.into(), bytes: Bytes(about), mode: 0o444 });
         let home = self.facts.stage_home.display();
         let passwd =
             format!("root:x:0:0:root:/root:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}:nobody:{home}:/bin/sh\n");

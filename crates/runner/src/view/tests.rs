@@ -878,3 +878,13 @@ fn b10_every_tree_of_the_host_has_an_owner() {
         owners(&[tree("/usr"), tree("/proc/self"), tree("/nonexistent"), Mount::Proc]).collect();
     assert_eq!(found, [0, own].into());
 }
+
+/// One text, wherever it is read.
+#[test]
+fn docs_have_the_words_for_agents() {
+    let page = include_str!("../../../../docs/agents.md");
+    assert!(
+        page.contains(&format!("```text\n{AGENTS}```")),
+        "docs/agents.md must have crates/runner/src/agents.txt"
+    );
+}
