@@ -10,12 +10,17 @@ pub(crate) fn cases(list: &mut Cases) {
     list.matrix("who::curl_through_the_proxy", curl_through_the_proxy);
     list.matrix("who::a_child_has_its_parent", child);
     list.matrix("who::curl_through_the_gateway", curl_through_the_gateway);
-    list.users("who::socks5_and_plain_http", other_entries);
-    list.users("who::without_a_gateway", without_gateway);
-    list.users("who::a_program_that_has_no_name_any_more", deleted);
+    // Through the relay nobody is told of.
+    list.once("who::socks5_and_plain_http", other_entries);
+    list.root("who::socks5_and_plain_http", other_entries);
+    list.once("who::without_a_gateway", without_gateway);
+    list.root("who::without_a_gateway", without_gateway);
+    list.once("who::a_program_that_has_no_name_any_more", deleted);
+    list.root("who::a_program_that_has_no_name_any_more", deleted);
     list.users("who::one_that_hides_is_left_out", hidden);
     list.users("who::r01_a_crowd_takes_no_time", crowd);
-    list.users("who::a03_arguments_are_never_told", arguments);
+    list.once("who::a03_arguments_are_never_told", arguments);
+    list.root("who::a03_arguments_are_never_told", arguments);
 }
 
 /// A machine that is busy may leave one out, and not all of so many.
