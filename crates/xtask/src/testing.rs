@@ -17,7 +17,7 @@ const AS_ROOT: &str = "cargo xtask test --root";
 const PASSED_ON: &str =
     "--preserve-env=E2E_STRICT,E2E_ROOT,E2E_FULL,E2E_NIGHTLY,EXEAT_BIN,CARGO,CARGO_MANIFEST_DIR,PATH";
 
-/// Who [`as_user`] runs tests as. No account has this number, so nothing can depend on one.
+/// The user that tests run as, without root. No account has this number, so nothing can depend on one.
 const USER: &str = "54322";
 
 /// The end-to-end trials that CI runs as an ordinary user too: those of the ways out of the sandbox, and of what starts and

@@ -20,7 +20,7 @@ use super::netns::{self, NetStep, Network};
 use super::quotas::{self, Quota, quotas};
 use crate::spec::Identity;
 
-/// The process. It ends with [`InsideProcess::end`], with the last of these, and when this process ends in whatever way.
+/// The process. It ends with the last of these, and when this process ends in whatever way.
 #[derive(Debug, Clone)]
 pub struct InsideProcess(Result<Arc<Helper>, Errno>);
 
