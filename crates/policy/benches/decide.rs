@@ -12,28 +12,12 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use exeat_policy::{Action, Day, Note, Origin, Policy, PolicyBuilder, Target};
+use exeat_policy::{Day, Target};
 
-fn policy(rules: u32) -> Policy {
-    let mut builder = PolicyBuilder::new();
-    let mut add = |text: String| {
-        let origin = Origin::Flag { flag: "--allow".into() };
-        builder.add(&text, Action::Allow, origin, Note::default()).unwrap();
-    };
-    for i in 0..rules {
-        match i % 4 {
-            0 => add(format!("host{i}.example.com")),
-            1 => add(format!("*.wild{i}.example.org:443,8443")),
-            2 => add(format!("93.{}.{}.0/24", i / 256 % 256, i % 256)),
-            _ => add(format!("!denied{i}.example.com")),
-        }
-    }
-    // What the cases below hit, the same at every size.
-    add("api.example.com".into());
-    add("*.cdn.example.com".into());
-    add("192.0.3.0/24".into());
-    builder.build()
-}
+#[path = "../tests/support/rules.rs"]
+mod rules;
+
+use rules::policy;
 
 fn decide(c: &mut Criterion) {
     let today = Day::from_unix(1_795_000_000);

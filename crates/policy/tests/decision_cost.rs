@@ -5,27 +5,12 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use exeat_policy::{Action, Day, Note, Origin, Policy, PolicyBuilder, Target};
+use exeat_policy::{Day, Policy, Target};
 
-fn policy(rules: u32) -> Policy {
-    let mut builder = PolicyBuilder::new();
-    let mut add = |text: String| {
-        let origin = Origin::Flag { flag: "--allow".into() };
-        builder.add(&text, Action::Allow, origin, Note::default()).unwrap();
-    };
-    for i in 0..rules {
-        match i % 4 {
-            0 => add(format!("host{i}.example.com")),
-            1 => add(format!("*.wild{i}.example.org:443,8443")),
-            2 => add(format!("93.{}.{}.0/24", i / 256 % 256, i % 256)),
-            _ => add(format!("!denied{i}.example.com")),
-        }
-    }
-    for rule in ["api.example.com", "*.cdn.example.com", "192.0.3.0/24"] {
-        add(rule.into());
-    }
-    builder.build()
-}
+#[path = "support/rules.rs"]
+mod rules;
+
+use rules::policy;
 
 #[test]
 fn a_decision_costs_the_same_at_10_000_rules_as_at_100() {
