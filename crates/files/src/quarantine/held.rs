@@ -8,6 +8,7 @@ use std::io::Read as _;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use nix::dir::Type;
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
 use nix::sys::stat::{Mode, fstatat};
@@ -93,8 +94,10 @@ impl Watch {
     fn directories(&self, at: &Path, room: &mut usize) -> Vec<PathBuf> {
         let Ok(dir) = open_beneath(&self.tree, at) else { return Vec::new() };
         let Ok(listed) = let_in(dir.as_fd(), || entries(dir.as_fd())) else { return Vec::new() };
-        let names: Vec<_> = listed.flatten().take(*room).map(|(name, _)| at.join(name)).collect();
+        let names: Vec<_> = listed.flatten().take(*room).collect();
         *room -= names.len();
-        names
+        // Not every file system says what it is.
+        let is_dir = |kind: &Option<Type>| kind.is_none_or(|kind| kind == Type::Directory);
+        names.into_iter().filter(|(_, kind)| is_dir(kind)).map(|(name, _)| at.join(name)).collect()
     }
 }
