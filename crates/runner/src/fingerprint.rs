@@ -201,7 +201,7 @@ impl Plan {
             it.words("variable", name);
         }
         it.limits(self);
-        Fingerprint(exeat_audit::sha256_hex(&it.0))
+        Fingerprint(it.digest())
     }
 }
 
@@ -210,11 +210,16 @@ fn length(count: usize) -> u64 {
 }
 
 /// Names and values, each behind its length: no value can look like the next name.
-#[derive(Default)]
-struct Fields(Vec<u8>);
+#[derive(Debug, Default)]
+pub(crate) struct Fields(Vec<u8>);
 
 impl Fields {
-    fn bytes(&mut self, name: &str, value: &[u8]) -> &mut Self {
+    /// The digest of all of them, in hexadecimal digits.
+    pub(crate) fn digest(&self) -> String {
+        exeat_audit::sha256_hex(&self.0)
+    }
+
+    pub(crate) fn bytes(&mut self, name: &str, value: &[u8]) -> &mut Self {
         for part in [name.as_bytes(), value] {
             self.0.extend(length(part.len()).to_be_bytes());
             self.0.extend(part);
@@ -222,19 +227,19 @@ impl Fields {
         self
     }
 
-    fn text(&mut self, name: &str, value: &str) -> &mut Self {
+    pub(crate) fn text(&mut self, name: &str, value: &str) -> &mut Self {
         self.bytes(name, value.as_bytes())
     }
 
-    fn words(&mut self, name: &str, value: &OsStr) -> &mut Self {
+    pub(crate) fn words(&mut self, name: &str, value: &OsStr) -> &mut Self {
         self.bytes(name, value.as_bytes())
     }
 
-    fn path(&mut self, name: &str, value: &Path) -> &mut Self {
+    pub(crate) fn path(&mut self, name: &str, value: &Path) -> &mut Self {
         self.words(name, value.as_os_str())
     }
 
-    fn number(&mut self, name: &str, value: u64) -> &mut Self {
+    pub(crate) fn number(&mut self, name: &str, value: u64) -> &mut Self {
         self.bytes(name, &value.to_be_bytes())
     }
 

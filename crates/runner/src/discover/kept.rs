@@ -4,18 +4,19 @@
 //! They lie in the state directory, which no stage sees.
 
 use std::ffi::OsStr;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{self, DirBuilder};
 use std::io::{self, Read as _};
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use exeat_audit::file;
 use exeat_files::place::FilePlace;
 use exeat_policy::Target;
-use nix::fcntl::OFlag;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
+
+use crate::fingerprint::Fields;
 
 /// How long an answer counts: what a client's system files say, and where an index leads, may change without a sign.
 const AGE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -49,13 +50,13 @@ struct Answer {
     notes: Vec<String>,
 }
 
-/// Everything that an answer is made of, each part behind its length.
+/// Everything that an answer is made of.
 #[derive(Debug)]
-pub(super) struct Question(Vec<u8>);
+pub(super) struct Question(Fields);
 
 impl Question {
     pub(super) fn new() -> Self {
-        let mut it = Self(Vec::new());
+        let mut it = Self(Fields::default());
         it.add("version", env!("CARGO_PKG_VERSION"));
         for path in SYSTEM {
             it.file(Path::new(path));
@@ -65,18 +66,15 @@ impl Question {
 
     /// Adds a part.
     pub(super) fn add(&mut self, name: &str, value: impl AsRef<OsStr>) {
-        for part in [name.as_bytes(), value.as_ref().as_bytes()] {
-            self.0.extend(u64::try_from(part.len()).unwrap_or(u64::MAX).to_be_bytes());
-            self.0.extend(part);
-        }
+        self.0.words(name, value.as_ref());
     }
 
     /// Adds a file or directory as it is now, by its times.
     pub(super) fn file(&mut self, path: &Path) {
         self.add("path", path);
         if let Ok(meta) = fs::metadata(path) {
-            let state = [meta.dev(), meta.ino(), meta.len(), meta.mtime() as u64, meta.mtime_nsec() as u64];
-            self.add("state", format!("{state:?} {} {}", meta.ctime(), meta.ctime_nsec()));
+            let (changed, status) = ((meta.mtime(), meta.mtime_nsec()), (meta.ctime(), meta.ctime_nsec()));
+            self.add("state", format!("{:?}", (meta.dev(), meta.ino(), meta.len(), changed, status)));
         }
     }
 
@@ -86,17 +84,16 @@ impl Question {
     /// What keeps it from being read; `FileTooLarge` above 1 MiB.
     pub(super) fn settings(&mut self, path: &Path) -> io::Result<()> {
         let mut text = Vec::new();
-        let file = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path)?;
-        file.take(SETTINGS + 1).read_to_end(&mut text)?;
+        file::open_linked(path)?.take(SETTINGS + 1).read_to_end(&mut text)?;
         if text.len() as u64 > SETTINGS {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        self.add("settings", OsStr::from_bytes(&text));
+        self.0.bytes("settings", &text);
         Ok(())
     }
 
     fn digest(&self) -> String {
-        exeat_audit::sha256_hex(&self.0)
+        self.0.digest()
     }
 }
 
@@ -118,12 +115,10 @@ impl Answers {
 
     /// Returns the targets and lines of an answer that is less than a day old.
     pub(super) fn get(&self, question: &Question) -> Option<(Vec<Target>, Vec<String>)> {
-        let flags = (OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK).bits();
-        let file =
-            OpenOptions::new().read(true).custom_flags(flags).open(self.place(&question.digest())).ok()?;
+        let file = file::open(&self.place(&question.digest())).ok()?;
         let meta = file.metadata().ok()?;
         // Whoever else may write to it is asked nothing.
-        if !meta.is_file() || meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
+        if meta.uid() != geteuid().as_raw() || meta.mode() & 0o022 != 0 {
             return None;
         }
         let mut text = String::new();
