@@ -20,7 +20,7 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// The same of a file that somebody named, who may do so by a link.
+/// Opens a file that a user has named, which may be by a link.
 ///
 /// # Errors
 /// As [`open`].

@@ -73,7 +73,7 @@ fn killed(cx: &Cx) {
     assert!(!done.stderr().contains("killed before its end"), "{done:?}");
 }
 
-/// With `--ro .` the cache is in memory, unless it is asked for: what such a stage leaves there meets no later run.
+/// With `--ro .` the cache ends with the run, unless one that lasts is asked for: what such a stage leaves there meets no later run.
 fn read_only(cx: &Cx) {
     let leave = "mkdir -p $CARGO_HOME; echo code >$CARGO_HOME/data; cat $CARGO_HOME/data";
     let look = || cx.sh(&[], "cat $CARGO_HOME/data 2>/dev/null; echo end").run();
