@@ -16,8 +16,9 @@ use exeat_files::removal::remove_tree;
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
 use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, geteuid, unlinkat};
+use nix::unistd::{UnlinkatFlags, unlinkat};
 
+use crate::dirs::is_private;
 use crate::lists::CACHE_SETTINGS;
 use crate::staged::{Ids, way_to};
 
@@ -132,8 +133,7 @@ pub(crate) fn make_tmp(dir: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    let meta = fs::symlink_metadata(base)?;
-    if !meta.is_dir() || meta.uid() != geteuid().as_raw() || meta.mode() & 0o077 != 0 {
+    if !is_private(&fs::symlink_metadata(base)?) {
         return Err(Errno::EPERM.into());
     }
     DirBuilder::new().mode(0o700).create(dir)
@@ -176,9 +176,13 @@ pub(crate) fn sweep(cache: &Path) {
         return;
     }
     let Some(caches) = cache.parent().and_then(|base| PrivateCaches::open(base).ok()) else { return };
-    for left in caches.list().unwrap_or_default() {
+    let names = caches.names().unwrap_or_default();
+    // A look takes the lock of each for a moment, so not at those that last.
+    for left in
+        names.iter().filter(|name| is_of_run(Some(OsStr::new(name)))).map(|name| caches.describe(name))
+    {
         let is_old = left.last_use.is_some_and(|at| at.elapsed().is_ok_and(|age| age > LEFT));
-        if is_of_run(left.path.file_name()) && is_old && !left.is_used {
+        if is_old && !left.is_used {
             let _ = caches.delete(&left);
         }
     }
@@ -288,6 +292,10 @@ impl PrivateCaches {
     /// # Errors
     /// What reading the directory says.
     pub fn list(&self) -> io::Result<Vec<PrivateCache>> {
+        Ok(self.names()?.iter().map(|name| self.describe(name)).collect())
+    }
+
+    fn names(&self) -> io::Result<Vec<String>> {
         let entries = fs::read_dir(format!("/proc/self/fd/{}", self.base.as_raw_fd()))?;
         let is_cache = |name: &str| match name.strip_prefix(CACHE_OF_RUN) {
             Some(run) => run.bytes().all(|byte| byte.is_ascii_alphanumeric()),
@@ -296,7 +304,7 @@ impl PrivateCaches {
         let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let mut names: Vec<String> = names.filter(|name| is_cache(name)).take(MOST).collect();
         names.sort();
-        Ok(names.iter().map(|name| self.describe(name)).collect())
+        Ok(names)
     }
 
     fn describe(&self, name: &str) -> PrivateCache {

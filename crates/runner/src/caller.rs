@@ -1,6 +1,9 @@
 //! Who started a run, where, and as part of what: for the first line of its record. Nothing is decided by any of it.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
 
 use exeat_audit::Trace;
 use nix::sys::utsname::uname;
@@ -13,6 +16,13 @@ pub fn user() -> Option<String> {
     let name = |uid| user_of(uid).ok().flatten().map_or_else(|| uid.to_string(), |user| user.name);
     let (real, effective) = (getuid(), geteuid());
     Some(if real == effective { name(real) } else { format!("{} as {}", name(real), name(effective)) })
+}
+
+/// Whether the caller may change the mode of a path, as its owner or as root; `None` where it cannot be looked at.
+pub(crate) fn is_callers(path: &Path) -> Option<bool> {
+    let caller = geteuid();
+    let owner = fs::symlink_metadata(path).ok()?.uid();
+    Some(caller.is_root() || owner == caller.as_raw())
 }
 
 /// The machine's own name.

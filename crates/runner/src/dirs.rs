@@ -133,13 +133,14 @@ fn listen_at(path: &Path) -> io::Result<UnixListener> {
 
 /// Where run directories are made: the user's runtime directory where it is private, else [`shared`].
 pub(crate) fn base(runtime_dir: Option<&Path>) -> PathBuf {
-    let is_private = |path: &&Path| {
-        path.is_absolute()
-            && fs::symlink_metadata(path).is_ok_and(|meta| {
-                meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0
-            })
-    };
-    runtime_dir.filter(is_private).map_or_else(shared, Path::to_path_buf)
+    let is_usable =
+        |path: &&Path| path.is_absolute() && fs::symlink_metadata(path).is_ok_and(|it| is_private(&it));
+    runtime_dir.filter(is_usable).map_or_else(shared, Path::to_path_buf)
+}
+
+/// Whether it is a directory of this user's alone.
+pub(crate) fn is_private(meta: &fs::Metadata) -> bool {
+    meta.is_dir() && meta.uid() == geteuid().as_raw() && meta.mode() & 0o077 == 0
 }
 
 /// Where run directories of users without a private place are made: in memory where that can be had, because a directory on a disk

@@ -4,13 +4,14 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::Source;
 use exeat_audit::place::Place;
-use exeat_contract::{BridgeKind, CACHE, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
+use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
 use exeat_policy::{Action, Effective, HostPort, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
 use exeat_sandbox::bwrap::Argv;
@@ -107,8 +108,9 @@ pub struct Plan {
 /// does not and cannot be raised (do_coredump, fs/coredump.c; setrlimit(2)).
 fn core_to_host() -> Option<String> {
     let (_, hard) = getrlimit(Resource::RLIMIT_CORE).ok()?;
-    let pattern = fs::read("/proc/sys/kernel/core_pattern").ok()?;
-    (hard == 0 && pattern.starts_with(b"|")).then(|| {
+    let is_piped =
+        || fs::read("/proc/sys/kernel/core_pattern").is_ok_and(|pattern| pattern.starts_with(b"|"));
+    (hard == 0 && is_piped()).then(|| {
         "the hard limit of core files is 0 here, so a crash of the stage hands its memory to the program in /proc/sys/kernel/core_pattern; \
          `ulimit -Hc 1` or more, where the limit is set, prevents that"
             .to_owned()
@@ -369,21 +371,10 @@ impl Plan {
                 .and_then(|()| cache::hold(dir, of)),
             (None, None) => cache::make(dir).and_then(|()| cache::hold(dir, of)),
         };
-        let error = match made {
-            Ok(used) => {
-                cache::sweep(dir);
-                return Ok(Some(used));
-            }
-            Err(error) => error,
-        };
-        let why = format!("`{}` cannot be made: {error}", dir.display());
-        for (mount, taken) in self.mounts.iter_mut().zip(&mut self.taken) {
-            if matches!(mount, Mount::Writable { at, .. } if at == Path::new(CACHE)) {
-                (*mount, *taken) = (cache_in_memory(), None);
-            }
-        }
-        self.cache = None;
-        Err(format!("the package cache was in memory, and has ended with the run: {why}"))
+        self.used_or_in_memory(dir.clone(), made, cache_in_memory()).map_err(|why| {
+            self.cache = None;
+            format!("the package cache was in memory, and has ended with the run: {why}")
+        })
     }
 
     /// Makes the directory that the stage has as `/tmp`, or has it in memory.
@@ -392,21 +383,37 @@ impl Plan {
     /// Why it is in memory, as a line for the caller.
     pub(crate) fn make_tmp(&mut self) -> Result<Option<UsedCache>, String> {
         let Some(dir) = &self.tmp else { return Ok(None) };
-        let error = match cache::make_tmp(dir).and_then(|()| cache::hold(dir, &self.cache_of)) {
+        let made = cache::make_tmp(dir).and_then(|()| cache::hold(dir, &self.cache_of));
+        self.used_or_in_memory(dir.clone(), made, tmp_in_memory(TMP_SIZE)).map_err(|why| {
+            self.tmp = None;
+            format!("the stage's /tmp was in memory: {why}")
+        })
+    }
+
+    /// Deletes what killed runs have left beside a directory that was made, or mounts memory in its place.
+    ///
+    /// # Errors
+    /// Why it was not made.
+    fn used_or_in_memory(
+        &mut self,
+        dir: PathBuf,
+        made: io::Result<UsedCache>,
+        memory: Mount,
+    ) -> Result<Option<UsedCache>, String> {
+        let error = match made {
             Ok(used) => {
-                cache::sweep(dir);
+                cache::sweep(&dir);
                 return Ok(Some(used));
             }
             Err(error) => error,
         };
-        let why = format!("`{}` cannot be made: {error}", dir.display());
-        for (mount, taken) in self.mounts.iter_mut().zip(&mut self.taken) {
-            if matches!(mount, Mount::Writable { host, .. } if host == dir) {
-                (*mount, *taken) = (tmp_in_memory(TMP_SIZE), None);
-            }
+        let mounts = self.mounts.iter_mut().zip(&mut self.taken);
+        for (mount, taken) in
+            mounts.filter(|(mount, _)| matches!(mount, Mount::Writable { host, .. } if *host == dir))
+        {
+            (*mount, *taken) = (memory.clone(), None);
         }
-        self.tmp = None;
-        Err(format!("the stage's /tmp was in memory: {why}"))
+        Err(format!("`{}` cannot be made: {error}", dir.display()))
     }
 
     /// The TCP ports that the stage may connect to, where not all of them.

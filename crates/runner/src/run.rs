@@ -54,7 +54,7 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tokio_util::sync::CancellationToken;
 
-use crate::caller;
+use crate::caller::{self, is_callers};
 use crate::cover::{Covers, SavedFile, Uncovered};
 use crate::dirs::{RunDir, names};
 use crate::ended::{Ended, Stopped, StoppedHow};
@@ -215,14 +215,9 @@ pub(crate) fn run_on(
     within: Within,
 ) -> Result<(Outcome, Option<Signal>), Error> {
     let began = Instant::now();
-    let (used_cache, no_cache) = match plan.make_cache() {
-        Ok(cache) => (cache, None),
-        Err(line) => (None, Some(line)),
-    };
-    let (used_tmp, no_tmp) = match plan.make_tmp() {
-        Ok(tmp) => (tmp, None),
-        Err(line) => (None, Some(line)),
-    };
+    let or_line = |made: Result<_, String>| made.map_or_else(|line| (None, Some(line)), |used| (used, None));
+    let (used_cache, no_cache) = or_line(plan.make_cache());
+    let (used_tmp, no_tmp) = or_line(plan.make_tmp());
     let staged = plan.staged.take();
     let prepare = |what| move |source| Error::Prepare { what, source };
     // First: where there are too few, not every library says so without a panic.
@@ -531,7 +526,10 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
     for name in &missing.chain(there).collect::<BTreeSet<_>>() {
         match Stub::hold(name, keeper) {
             Ok(stub) => stubs.extend(stub),
-            Err(error) if error.kind() == io::ErrorKind::PermissionDenied && is_anothers(name) => {}
+            // Where the caller may not make it, neither may the stage.
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && name.parent().is_some_and(|dir| is_callers(dir) == Some(false)) => {}
             Err(error) => lines.push(format!(
                 "`{}` could not be held ({error}): what the stage makes there is moved at its end",
                 exeat_audit::escape(name.as_os_str().as_bytes(), 1024)
@@ -539,13 +537,6 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
         }
     }
     (stubs, lines)
-}
-
-/// Whether a name is in a directory that another user owns: where the caller may not make it, neither may the stage.
-fn is_anothers(name: &Path) -> bool {
-    let caller = nix::unistd::geteuid();
-    let owner = name.parent().and_then(|dir| fs::symlink_metadata(dir).ok()).map(|meta| meta.uid());
-    !caller.is_root() && owner.is_some_and(|owner| owner != caller.as_raw())
 }
 
 /// Returns a line on protected files in writable trees that have another name: read-only is the protected one alone.

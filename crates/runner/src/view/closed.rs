@@ -12,6 +12,7 @@ use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat, geteuid};
 
 use crate::bounds::follow;
+use crate::caller::is_callers;
 
 /// Directories that have a line each.
 const LINES: usize = 3;
@@ -65,8 +66,7 @@ fn line(dir: &Path) -> String {
     let reason = "is read-only for the stage: what programs on the host obey in it cannot be seen";
     let is_closed = fs::read_dir(dir).map(drop).and_then(|()| may_search(dir));
     let is_closed = is_closed.is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied);
-    let is_ours =
-        fs::symlink_metadata(dir).is_ok_and(|meta| geteuid().is_root() || meta.uid() == geteuid().as_raw());
+    let is_ours = is_callers(dir) == Some(true);
     let dir_shown = dir.display();
     match (is_closed, is_ours) {
         (true, true) => {
