@@ -554,6 +554,25 @@ fn random() -> impl Strategy<Value = Random> {
         .prop_map(|(ro, rw, mask, ceilings, declared)| Random { ro, rw, mask, ceilings, declared })
 }
 
+/// K13: a mask at the place of a tree hides what a ceiling leaves of the tree, also where a file is mounted above that place.
+#[test]
+fn k13_a_mask_hides_what_is_left_of_a_tree() {
+    let place = place("masked-rest");
+    let (masked, project) = (place.root.join("srv/a/f"), place.project());
+    let files = Files {
+        rw: vec![
+            Bind { host: project.clone(), guest: masked.clone() },
+            Bind { host: masked.clone(), guest: place.root.join("srv/a") },
+        ],
+        mask: vec![masked.clone()],
+        bounds: vec![ceiling(Some(&[&project.join("src")]), Some(&[&place.root.join("srv")]))],
+        ..Files::default()
+    };
+    let built = place.with(arranged, &files, &project, None).unwrap();
+    let shown = seen(&built, &place.root);
+    assert!(shown.keys().all(|at| !at.starts_with(&masked)), "{shown:?}");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(400) })]
 
