@@ -25,7 +25,6 @@ use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 
 pub use join::{Fault, Joined, Seen, join};
-use read::Signed;
 pub use read::{BadHead, Book, Found, KeptHead, Told};
 
 use crate::escape::escape;
@@ -344,12 +343,12 @@ impl<'a> Held<'a> {
             // The end of a line that is not here.
             lines.next();
         }
-        let key = std::slice::from_ref(self.ledger.key.verifying());
         self.unsigned = 0;
         for (after, line) in lines.clone().rev().enumerate() {
             let record = Record::parse_as(LEDGER_SCHEMA, line.trim_ascii_end()).ok();
             let Some((record, last)) = record.and_then(|it| it.last.map(|last| (it, last))) else { continue };
-            if !matches!(read::signed_by(&self.ledger.name, line, &record, key), Signed::By(_)) {
+            let signed = read::signed_text(&self.ledger.name, line, &record);
+            if !signed.is_some_and(|(text, sig)| self.ledger.key.has_signed(text.as_bytes(), &sig)) {
                 self.unsigned += 1;
                 if self.unsigned > MAX_UNSIGNED {
                     return Ok(false);

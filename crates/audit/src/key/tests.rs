@@ -112,3 +112,27 @@ fn a_vkey_reads_as_it_is_written() {
     assert_eq!(VerifyingKey::all_in(&two).unwrap().len(), 2);
     assert!(VerifyingKey::all_in("# none\n").is_err());
 }
+
+/// Two signatures of one text by one key: what ring makes, and one whose first half another implementation took at random.
+#[test]
+fn each_good_signature_of_its_own_is_known() {
+    const OWN: &str = "801e6169ef38b9af314b5dac2aef55728dc5b21871858070414593b8f3635fbd\
+                       dc7bda28b3728faa4c923c68db1061cf07cc84d2e867cdafb32660629675a609";
+    const OTHER: &str = "ef4f62f8479733ad879cfaced3c89a9c39dd4fc795ef2efa1c3eafe4d729a081\
+                         aaa79fe5f66cf363c815d56b16292d21689d90778614ddffc70decc60bae2c01";
+    let key = crate::testing::key(1);
+    assert_eq!(hex(&key.sign(b"text")), OWN);
+    for text in [OWN, OTHER] {
+        let byte = |pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let sig: Vec<u8> = text.as_bytes().chunks(2).map(byte).collect();
+        assert!(key.has_signed(b"text", &sig), "{text}");
+        assert!(key.verifying().has_signed(b"text", &sig), "{text}");
+        for (text, sig) in
+            [(&b"other"[..], &sig[..]), (b"text", &sig[..63]), (b"text", &[]), (b"text", &[0; 64])]
+        {
+            assert!(!key.has_signed(text, sig), "{sig:?}");
+        }
+        let longer: Vec<u8> = sig.iter().chain(&[0]).copied().collect();
+        assert!(!key.has_signed(b"text", &longer));
+    }
+}

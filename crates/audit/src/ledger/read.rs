@@ -415,7 +415,7 @@ impl Book {
 }
 
 /// Who signed a line of a ledger.
-pub(super) enum Signed<'a> {
+enum Signed<'a> {
     /// This key, as the line stands.
     By(&'a VerifyingKey),
     /// The key of the ledger is not known.
@@ -425,26 +425,30 @@ pub(super) enum Signed<'a> {
 }
 
 /// Finds out who signed a line of the ledger with this name.
-pub(super) fn signed_by<'a>(name: &str, raw: &[u8], record: &Record, keys: &'a [VerifyingKey]) -> Signed<'a> {
+fn signed_by<'a>(name: &str, raw: &[u8], record: &Record, keys: &'a [VerifyingKey]) -> Signed<'a> {
     let id = name.split('-').next().unwrap_or_default();
     let mut known = keys.iter().filter(|key| key.key_id() == id).peekable();
     if known.peek().is_none() {
         return Signed::Unknown;
     }
+    let signed = signed_text(name, raw, record);
+    match signed.and_then(|(text, sig)| known.find(|key| key.has_signed(text.as_bytes(), &sig))) {
+        Some(key) => Signed::By(key),
+        None => Signed::Nobody,
+    }
+}
+
+/// What is signed of a line of the ledger with this name, and the signature. `None` where the line does not end in one.
+pub(super) fn signed_text(name: &str, raw: &[u8], record: &Record) -> Option<(String, Vec<u8>)> {
     // To the byte as it is written: nothing stands after the signature.
-    let own = raw.len().checked_sub(SIGNATURE + 3).and_then(|at| raw.get(..at)?.strip_suffix(SIG));
+    let own = raw.get(..raw.len().checked_sub(SIGNATURE + 3)?)?.strip_suffix(SIG)?;
     let checkpoint = Checkpoint {
         origin: origin(name),
         n: record.seq,
         root: digest(record.prev.as_deref().unwrap_or_default()),
-        line: sha256_hex(own.unwrap_or_default()),
+        line: sha256_hex(own),
     };
-    let text = checkpoint.text();
-    let sig = record.sig.as_deref().and_then(|sig| BASE64.decode(sig).ok()).unwrap_or_default();
-    match known.find(|key| own.is_some() && key.has_signed(text.as_bytes(), &sig)) {
-        Some(key) => Signed::By(key),
-        None => Signed::Nobody,
-    }
+    Some((checkpoint.text(), BASE64.decode(record.sig.as_deref()?).ok()?))
 }
 
 /// Characters of a signature in base64; a quotation mark, a brace and a line feed end the line.
