@@ -67,6 +67,9 @@ const START: &str = "start";
 /// The word of the line that a run writes at its end.
 const END: &str = "end";
 
+/// The word of the line that a run writes at its end which could take no number at its start.
+const LATE: &str = "late";
+
 /// The word of the line that says that a record was removed by `exeat audit prune`.
 const PRUNED: &str = "pruned";
 
@@ -102,8 +105,18 @@ pub struct Head {
 pub enum Begun {
     /// It has its start.
     Numbered(Numbered),
-    /// It does not have it, for this reason.
-    Unnumbered(String),
+    /// It does not have it.
+    Unnumbered(Unnumbered),
+}
+
+/// A run that the ledger does not have the start of.
+#[derive(Debug)]
+pub struct Unnumbered {
+    ledger: Ledger,
+    /// The place of the record, where it is not the usual one.
+    file: Option<String>,
+    /// Why; for people.
+    pub why: String,
 }
 
 /// A run that the ledger has the start of.
@@ -151,7 +164,7 @@ impl Ledger {
             Ok(held) => held,
             Err(error) => {
                 log.write(Event::RunStart(RunStart { ledger: InLedger::Unnumbered, ..start }))?;
-                return Ok(Begun::Unnumbered(error.to_string()));
+                return Ok(self.unnumbered(file, &error));
             }
         };
         let no = held.last.saturating_add(1);
@@ -170,8 +183,13 @@ impl Ledger {
         held.last = no;
         Ok(match held.append(log.mono_us(), &line) {
             Ok(Written { odd, .. }) => Begun::Numbered(Numbered { ledger: self, no, odd }),
-            Err(error) => Begun::Unnumbered(error.to_string()),
+            Err(error) => self.unnumbered(file, &error),
         })
+    }
+
+    fn unnumbered(self, file: Option<&str>, why: &LedgerError) -> Begun {
+        let file = file.map(str::to_owned);
+        Begun::Unnumbered(Unnumbered { ledger: self, file, why: why.to_string() })
     }
 
     /// Writes that the record of a run is removed, and by whom. To be called before it is removed.
@@ -259,6 +277,25 @@ impl Numbered {
         let sealed = sealed.as_ref();
         let line =
             LedgerLine { cause: Some(cause), sealed, ..LedgerLine::new(END, log.run(), Some(self.no)) };
+        self.ledger.lock()?.append(log.mono_us(), &line)
+    }
+}
+
+impl Unnumbered {
+    /// Writes the end of the run, after that of its record, so that this is missed where somebody takes it away. It gets no number.
+    ///
+    /// # Errors
+    /// Where the line could not be written.
+    pub fn end(&self, log: &Log, cause: Cause) -> Result<Written, LedgerError> {
+        let (header, first, sealed) = (log.header(), log.first_line(), log.sealed());
+        let line = LedgerLine {
+            stage: header.stage.as_deref(),
+            first: first.as_deref(),
+            file: self.file.as_deref(),
+            cause: Some(cause),
+            sealed: sealed.as_ref(),
+            ..LedgerLine::new(LATE, header.run, None)
+        };
         self.ledger.lock()?.append(log.mono_us(), &line)
     }
 }

@@ -418,6 +418,8 @@ pub struct RunSummary {
     pub labels: BTreeMap<String, String>,
     /// Its number in the ledger.
     pub no: Option<u64>,
+    /// It could take none.
+    pub is_unnumbered: bool,
     /// The last record, if it is a `run_end`; a run without one is unfinished.
     pub end: Option<Box<Record>>,
     /// It has no end, and its writer is still there.
@@ -475,6 +477,7 @@ impl RunSummary {
         self.command = record.command;
         (self.user, self.machine, self.dir) = (record.user, record.machine, record.dir);
         self.no = record.no;
+        self.is_unnumbered = record.ledger.as_deref() == Some("unnumbered");
         self.labels = record.labels;
     }
 }

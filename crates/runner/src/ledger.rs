@@ -1,6 +1,6 @@
 //! The ledger's part in a run: which one it is, and what is written there. The ledger itself is `exeat-audit`'s.
 
-use exeat_audit::ledger::{Begun, Head, Ledger, Numbered, odd, unnumbered};
+use exeat_audit::ledger::{Begun, Head, Ledger, Numbered, Unnumbered, odd, unnumbered};
 use exeat_audit::place::Place;
 use exeat_audit::{Cause, Event, Log, RunStart, SigningKey, Source};
 
@@ -54,8 +54,8 @@ impl RunLedger {
 pub(crate) enum Listed {
     /// It has no ledger.
     None,
-    /// The ledger does not have it, which a line for the caller says.
-    Unnumbered(String),
+    /// The ledger does not have it, for this reason. Where there is one, it is asked again at the end.
+    Unnumbered(String, Option<Unnumbered>),
     /// The ledger has its start.
     Numbered(Numbered),
 }
@@ -68,35 +68,34 @@ pub(crate) fn begin(
     start: RunStart,
     sources: &[Source],
 ) -> Result<Listed, Error> {
-    let (begun, why) = match ledger {
+    let listed = match ledger {
         RunLedger::Of(ledger, file) => {
             match ledger.begin(log, start, file.as_deref()).map_err(Error::Log)? {
-                Begun::Numbered(numbered) => (Some(numbered), None),
-                Begun::Unnumbered(why) => (None, Some(why)),
+                Begun::Numbered(numbered) => Listed::Numbered(numbered),
+                Begun::Unnumbered(late) => Listed::Unnumbered(late.why.clone(), Some(late)),
             }
         }
-        RunLedger::None => log.write(Event::RunStart(start)).map(|_| (None, None)).map_err(Error::Log)?,
+        RunLedger::None => {
+            log.write(Event::RunStart(start)).map_err(Error::Log)?;
+            Listed::None
+        }
         RunLedger::Lost(why) => {
             let ledger = exeat_audit::InLedger::Unnumbered;
             log.write(Event::RunStart(RunStart { ledger, ..start })).map_err(Error::Log)?;
-            (None, Some(why))
+            Listed::Unnumbered(why, None)
         }
     };
     for source in sources {
         log.write(Event::Policy(source.clone())).map_err(Error::Log)?;
     }
-    if let Some(why) = &why {
-        log.write(unnumbered(why)).map_err(Error::Log)?;
-    }
-    if let Some(why) = begun.as_ref().and_then(|numbered| numbered.odd.as_deref()) {
-        log.write(odd(why)).map_err(Error::Log)?;
-    }
+    let note = match &listed {
+        Listed::None => None,
+        Listed::Unnumbered(why, _) => Some(unnumbered(why)),
+        Listed::Numbered(numbered) => numbered.odd.as_deref().map(odd),
+    };
+    note.map(|note| log.write(note)).transpose().map_err(Error::Log)?;
     log.sign().map_err(Error::Log)?;
-    Ok(match (begun, why) {
-        (Some(numbered), _) => Listed::Numbered(numbered),
-        (None, Some(why)) => Listed::Unnumbered(format!("the run has no number in the ledger: {why}")),
-        (None, None) => Listed::None,
-    })
+    Ok(listed)
 }
 
 impl Listed {
@@ -104,7 +103,11 @@ impl Listed {
     pub(crate) fn end(self, log: &Log, cause: Cause) -> (Option<Head>, Option<String>) {
         match self {
             Self::None => (None, None),
-            Self::Unnumbered(line) => (None, Some(line)),
+            Self::Unnumbered(why, late) => {
+                let is_late = late.is_some_and(|late| late.end(log, cause).is_ok());
+                let end = if is_late { ", which has its end alone" } else { "" };
+                (None, Some(format!("the run has no number in the ledger{end}: {why}")))
+            }
             Self::Numbered(mut numbered) => match (numbered.odd.take(), numbered.end(log, cause)) {
                 (odd, Ok(written)) => (Some(written.head), odd.or(written.odd)),
                 (_, Err(error)) => {

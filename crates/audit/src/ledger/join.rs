@@ -37,9 +37,9 @@ pub struct Joined {
     /// When the last of them was pruned, and by whom; printable.
     pub last_pruned: Option<(String, String)>,
     /// Records in other places, as the ledgers name them; printable.
-    pub elsewhere: Vec<(u64, RunId, String)>,
-    /// Records of runs that could not take a number.
-    pub unnumbered: u64,
+    pub elsewhere: Vec<(Option<u64>, RunId, String)>,
+    /// Runs that have a record and could not take a number.
+    pub unnumbered: Vec<RunId>,
     /// Records that say that there is no ledger: nothing signed them, or a key that does not last.
     pub without: u64,
     /// Records without a line that no ledger has: their runs were killed before they began.
@@ -58,8 +58,8 @@ pub enum Fault {
     Removed {
         /// The ledger.
         ledger: String,
-        /// The number of the run.
-        no: u64,
+        /// The number of the run, where it has one.
+        no: Option<u64>,
         /// The run.
         run: RunId,
         /// Its stage; printable.
@@ -71,8 +71,8 @@ pub enum Fault {
     },
     /// The policy that stood beside a record is gone.
     PolicyRemoved {
-        /// The number of the run.
-        no: u64,
+        /// The number of the run, where it has one.
+        no: Option<u64>,
         /// The run.
         run: RunId,
         /// The digest of the policy; printable.
@@ -108,8 +108,8 @@ pub enum Fault {
     },
     /// The record is not the one that the ledger speaks of.
     OtherRecord {
-        /// The number.
-        no: u64,
+        /// The number, where the run has one.
+        no: Option<u64>,
         /// The run.
         run: RunId,
     },
@@ -153,11 +153,10 @@ impl Fault {
     /// The number that it is about.
     pub fn no(&self) -> Option<u64> {
         match self {
-            Fault::Removed { no, .. }
-            | Fault::PolicyRemoved { no, .. }
-            | Fault::NotInLedger { no, .. }
-            | Fault::OtherRecord { no, .. }
-            | Fault::OtherLedger { no, .. } => Some(*no),
+            Fault::Removed { no, .. } | Fault::PolicyRemoved { no, .. } | Fault::OtherRecord { no, .. } => {
+                *no
+            }
+            Fault::NotInLedger { no, .. } | Fault::OtherLedger { no, .. } => Some(*no),
             Fault::RecordOfPolicy { .. } | Fault::NoLedger { .. } | Fault::Cut { .. } => None,
         }
     }
@@ -167,7 +166,7 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::Removed { no, run, stage, started, policy_left, .. } => {
-                write!(f, "number {no}: the record of {run} was removed (")?;
+                write!(f, "{}the record of {run} was removed (", number(*no))?;
                 if let Some(stage) = stage {
                     write!(f, "{stage}, ")?;
                 }
@@ -176,7 +175,7 @@ impl fmt::Display for Fault {
             }
             Fault::PolicyRemoved { no, run, sha256 } => {
                 let short = sha256.get(..16).unwrap_or(sha256);
-                write!(f, "number {no}: the policy beside the record of {run} was removed ({short})")
+                write!(f, "{}the policy beside the record of {run} was removed ({short})", number(*no))
             }
             Fault::RecordOfPolicy { run } => {
                 write!(f, "the record of {run} was removed: its policy is still there")
@@ -199,13 +198,17 @@ impl fmt::Display for Fault {
                 "the ledger {ledger} does not have the line that {by} saw at its end: it was cut, replaced or removed"
             ),
             Fault::OtherRecord { no, run } => {
-                write!(f, "number {no}: the record of {run} is not the one that the ledger has")
+                write!(f, "{}the record of {run} is not the one that the ledger has", number(*no))
             }
             Fault::OtherLedger { no, run } => {
                 write!(f, "number {no}: the ledger before it is not the one that {run} saw when it started")
             }
         }
     }
+}
+
+fn number(no: Option<u64>) -> String {
+    no.map_or_else(|| "not numbered: ".to_owned(), |no| format!("number {no}: "))
 }
 
 /// Holds ledgers and the records of a directory against each other. `policies` are the runs that a policy stands there of
@@ -242,12 +245,8 @@ pub fn join(books: &[Book], records: &[Seen], policies: &BTreeSet<RunId>) -> Joi
                 joined.older += 1;
                 continue;
             }
-            _ if witness.is_unnumbered => {
-                joined.unnumbered += 1;
-                continue;
-            }
-            (Some("unnumbered"), _) => {
-                joined.unnumbered += 1;
+            (Some(ledger), _) if witness.is_unnumbered || ledger == "unnumbered" => {
+                joined.unnumbered.push(seen.run);
                 continue;
             }
             (Some(_), None) => {
@@ -348,13 +347,13 @@ impl Joined {
     fn compare(&mut self, run: RunId, start: &Start, entry: &Entry, seen: &Seen, is_pruned: bool) {
         let (no, witness) = (start.no, &seen.witness);
         let sealed = entry.end.as_ref().and_then(|end| end.sealed.as_ref());
-        let is_same = witness.no == Some(no)
+        let is_same = (no.is_none() || witness.no == no)
             && (start.first.is_none() || start.first == witness.first)
             && sealed.is_none_or(|sealed| witness.sealed.as_ref() == Some(sealed));
         if !is_same {
             self.faults.push(Fault::OtherRecord { no, run });
         }
-        if witness.ledger_prev != start.prev {
+        if let Some(no) = no.filter(|_| witness.ledger_prev != start.prev) {
             self.faults.push(Fault::OtherLedger { no, run });
         }
         // What prune removes goes policy first, and it may have been stopped there.

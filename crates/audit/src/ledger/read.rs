@@ -10,7 +10,7 @@ use std::str::FromStr;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
-use super::{END, PRUNED, START, digest, host, origin};
+use super::{END, LATE, PRUNED, START, digest, host, origin};
 use crate::checkpoint::Checkpoint;
 use crate::escape::escape;
 use crate::file;
@@ -173,7 +173,8 @@ pub(super) struct Pruned {
 
 #[derive(Debug)]
 pub(super) struct Start {
-    pub(super) no: u64,
+    /// `None` for one that could not take a number, and is there since its end.
+    pub(super) no: Option<u64>,
     pub(super) ts: String,
     pub(super) stage: Option<String>,
     /// That of the first line of the record.
@@ -391,7 +392,7 @@ impl Book {
                 }
                 self.last = self.last.max(no);
                 self.runs.entry(run).or_default().start = Some(Start {
-                    no,
+                    no: Some(no),
                     ts: record.ts.clone(),
                     stage: record.stage.clone(),
                     first: record.first.clone(),
@@ -402,6 +403,19 @@ impl Book {
             (END, Some(_)) => {
                 let sealed = record.n.zip(record.root.clone());
                 self.runs.entry(run).or_default().end = Some(End { sealed });
+            }
+            (LATE, None) => {
+                let start = Start {
+                    no: None,
+                    ts: record.ts.clone(),
+                    stage: record.stage.clone(),
+                    first: record.first.clone(),
+                    file: record.file.clone(),
+                    prev: None,
+                };
+                let entry = self.runs.entry(run).or_default();
+                entry.start.get_or_insert(start);
+                entry.end = Some(End { sealed: record.n.zip(record.root.clone()) });
             }
             (PRUNED, _) => {
                 let pruned = Pruned { ts: record.ts.clone(), user: record.user.clone() };

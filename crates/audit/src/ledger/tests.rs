@@ -34,8 +34,8 @@ impl Bench {
         let header = Header { run, stage: Some("nightly".into()), policy_sha256, mode: Mode::Enforce };
         let log = Log::start_signed(sink, header, key(1)).unwrap();
         let begun = self.ledger().begin(&log, RunStart::default(), None).unwrap();
-        if let Begun::Unnumbered(why) = &begun {
-            log.write(unnumbered(why)).unwrap();
+        if let Begun::Unnumbered(run) = &begun {
+            log.write(unnumbered(&run.why)).unwrap();
         }
         (log, begun)
     }
@@ -50,6 +50,20 @@ impl Bench {
     fn run_for(&self, span: Duration) -> (RunId, Result<Head, String>) {
         let (log, begun) = self.start();
         thread::sleep(span);
+        self.end(&log);
+        let head = match begun {
+            Begun::Numbered(numbered) => {
+                numbered.end(&log, Cause::Exit).map(|it| it.head).map_err(|error| error.to_string())
+            }
+            Begun::Unnumbered(run) => {
+                let _ = run.end(&log, Cause::Exit);
+                Err(run.why)
+            }
+        };
+        (log.run(), head)
+    }
+
+    fn end(&self, log: &Log) {
         let end = RunEnd {
             cause: Cause::Exit,
             exit: Some(0),
@@ -60,13 +74,6 @@ impl Bench {
             dropped: 0,
         };
         log.write(Event::RunEnd(end)).unwrap();
-        let head = match begun {
-            Begun::Numbered(numbered) => {
-                numbered.end(&log, Cause::Exit).map(|it| it.head).map_err(|error| error.to_string())
-            }
-            Begun::Unnumbered(why) => Err(why),
-        };
-        (log.run(), head)
     }
 
     fn books(&self) -> Vec<Book> {
@@ -149,7 +156,7 @@ fn l17_finds_a_record_that_was_removed() {
     let begin = format!("number 2: the record of {} was removed (nightly, 2", runs[1]);
     assert!(told[0].starts_with(&begin) && told[0].ends_with(", its policy is still there)"), "{told:?}");
     fs::remove_file(policy_path(&record)).unwrap();
-    assert!(matches!(&bench.joined().1.faults[..], [Fault::Removed { no: 2, policy_left: false, .. }]));
+    assert!(matches!(&bench.joined().1.faults[..], [Fault::Removed { no: Some(2), policy_left: false, .. }]));
     // Pruned is another word.
     bench.ledger().prune(runs[1], Some(2), Some("cleo")).unwrap();
     let (book, joined) = bench.joined();
@@ -165,7 +172,7 @@ fn l17_finds_a_policy_that_was_removed_and_one_that_was_left() {
     let run = bench.run().0;
     let policy = policy_path(&bench.place.path_for(run));
     fs::remove_file(&policy).unwrap();
-    let removed = || Fault::PolicyRemoved { no: 1, run, sha256: sha256_hex(b"{}") };
+    let removed = || Fault::PolicyRemoved { no: Some(1), run, sha256: sha256_hex(b"{}") };
     assert_eq!(bench.joined().1.faults, [removed()]);
     // A link that leads nowhere is no policy.
     std::os::unix::fs::symlink("nowhere", &policy).unwrap();
@@ -299,11 +306,11 @@ fn l17_a_record_in_the_place_of_another_is_found() {
     let text = fs::read_to_string(&record).unwrap();
     // Signed with the key and never in the ledger, under the name that is.
     fs::write(&record, text.replacen("\"mono_us\":", "\"mono_us\":9", 1)).unwrap();
-    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: 1, run }]);
+    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: Some(1), run }]);
     // The end of the record was cut off.
     let lines: Vec<&str> = text.lines().collect();
     fs::write(&record, format!("{}\n", lines[0])).unwrap();
-    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: 1, run }]);
+    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: Some(1), run }]);
 }
 
 #[test]
@@ -369,7 +376,7 @@ fn l17_finds_each_line_that_was_added_without_the_key() {
             for runs in 0..3 {
                 let (book, joined) = bench.joined();
                 assert_eq!(book.told, [Told::Signature { line: 3 }], "{event} {no}, {runs} runs later");
-                assert!(matches!(&joined.faults[..], [Fault::Removed { no: 1, .. }]), "{joined:#?}");
+                assert!(matches!(&joined.faults[..], [Fault::Removed { no: Some(1), .. }]), "{joined:#?}");
                 assert_eq!(bench.run().1, runs + 2);
             }
             // Whoever writes behind it says so in what it signs, and in the record.
@@ -416,7 +423,7 @@ fn l17_a_half_line_at_the_end_may_be_being_written() {
 
 fn why(begun: Begun) -> String {
     match begun {
-        Begun::Unnumbered(why) => why,
+        Begun::Unnumbered(run) => run.why,
         Begun::Numbered(_) => panic!("it has a number"),
     }
 }
@@ -432,13 +439,45 @@ fn l17_a_lock_that_cannot_be_had_is_a_note_after_a_second() {
     let took = since.elapsed();
     assert!(took >= DEADLINE && took < DEADLINE * 3, "{took:?}");
     assert!(why(begun).contains("has the lock of the ledger"), "{log:?}");
+    let run = log.run();
     drop((lock, log));
     assert_eq!(bench.run().1, 2);
     let (_, joined) = bench.joined();
     nothing(&joined);
-    assert_eq!(joined.unnumbered, 1);
+    assert_eq!(joined.unnumbered, [run]);
     let text = fs::read_to_string(&bench.place.kept().unwrap()[1].path).unwrap();
     assert!(text.contains("\"ledger\":\"unnumbered\"") && text.contains("\"what\":\"unnumbered\""), "{text}");
+}
+
+#[test]
+fn l17_a_run_without_a_number_is_missed_from_its_end_on() {
+    let bench = Bench::new();
+    bench.run();
+    let other = File::open(bench.path()).unwrap();
+    let lock = Flock::lock(other, FlockArg::LockExclusiveNonblock).unwrap();
+    let (log, begun) = bench.start();
+    let Begun::Unnumbered(late) = begun else { panic!("{begun:?}") };
+    drop(lock);
+    bench.end(&log);
+    late.end(&log, Cause::Exit).unwrap();
+    let run = log.run();
+    drop(log);
+    assert_eq!(bench.run().1, 2, "it took no number");
+    let (book, joined) = bench.joined();
+    nothing(&joined);
+    assert_eq!((&joined.unnumbered[..], book.last, &book.told[..]), (&[run][..], 2, &[][..]));
+    // Changed by who has the key, taken away, pruned.
+    let record = bench.place.path_for(run);
+    let text = fs::read_to_string(&record).unwrap();
+    fs::write(&record, text.replacen("\"mono_us\":", "\"mono_us\":9", 1)).unwrap();
+    assert_eq!(bench.joined().1.faults, [Fault::OtherRecord { no: None, run }]);
+    fs::remove_file(&record).unwrap();
+    let faults = bench.joined().1.faults;
+    assert!(matches!(&faults[..], [Fault::Removed { no: None, policy_left: true, .. }]), "{faults:?}");
+    let begin = format!("not numbered: the record of {run} was removed (nightly, 2");
+    assert!(faults[0].to_string().starts_with(&begin), "{}", faults[0]);
+    bench.ledger().prune(run, None, Some("cleo")).unwrap();
+    nothing(&bench.joined().1);
 }
 
 #[test]
@@ -503,9 +542,9 @@ fn l17_2000_runs_at_64_in_parallel_leave_no_gap() {
     let (book, joined) = bench.joined();
     assert_eq!((&joined.faults[..], &joined.killed[..], &book.told[..]), (&[][..], &[][..], &[][..]));
     // Each run is in the ledger, or its record says why it is not. On a busy machine one may wait for a second.
-    assert_eq!(book.last + joined.unnumbered, 2000);
+    assert_eq!(book.last + joined.unnumbered.len() as u64, 2000);
     let late = late.into_inner();
-    assert_eq!(late, joined.unnumbered + joined.no_end.len() as u64);
+    assert_eq!(late, (joined.unnumbered.len() + joined.no_end.len()) as u64);
     assert!(late < 1000, "{late} of 4000 waited for the lock for a second");
 }
 
@@ -580,7 +619,7 @@ fn l17_what_was_pruned_is_looked_up_in_every_ledger() {
     assert_eq!((joined.pruned, joined.last_pruned.unwrap().1.as_str()), (1, "cleo"));
     // A ledger whose key is not known says nothing about another one.
     let faults = bench.join(&Book::all(&bench.place, &keys[..1], &[]).unwrap()).faults;
-    assert!(matches!(&faults[..], [Fault::Removed { no: 1, .. }]), "{faults:?}");
+    assert!(matches!(&faults[..], [Fault::Removed { no: Some(1), .. }]), "{faults:?}");
 }
 
 #[test]
@@ -616,7 +655,7 @@ fn l17_a_policy_that_was_read_again_and_removed_is_found() {
     numbered.end(&log, Cause::Stopped).unwrap();
     nothing(&bench.joined().1);
     fs::remove_file(stored).unwrap();
-    let removed = Fault::PolicyRemoved { no: 1, run: log.run(), sha256: digest };
+    let removed = Fault::PolicyRemoved { no: Some(1), run: log.run(), sha256: digest };
     assert_eq!(bench.joined().1.faults, [removed]);
 }
 

@@ -23,7 +23,7 @@ const MAX_NAMED: usize = 10;
 /// The ledgers of this user, held against the records that are read.
 pub(crate) struct Ledgers {
     place: Place,
-    /// Where the ledgers are.
+    /// Where the ledgers are: beside the records; where there is none, as of what root ran for somebody else, beside the key.
     own: Place,
     books: Vec<Book>,
     /// What the ledgers had at other times.
@@ -35,9 +35,13 @@ impl Ledgers {
     /// Reads the ledgers. Before the records are listed: a run has its record before it is in a ledger.
     pub(crate) fn read(keys: &[VerifyingKey], heads: &[KeptHead]) -> Result<Ledgers, Failure> {
         let place = place_of(&Machine::here()?)?;
-        let own = own(&place)?;
-        let books = Book::all(&own, keys, heads).map_err(|error| unreadable(&own, error))?;
-        Ok(Ledgers { place, own, books, heads: heads.to_vec(), seen: Vec::new() })
+        let read = |place: &Place| Book::all(place, keys, heads).map_err(|error| unreadable(place, error));
+        let (mut own_place, mut books) = (place.clone(), read(&place)?);
+        if books.is_empty() {
+            own_place = own(&place)?;
+            books = read(&own_place)?;
+        }
+        Ok(Ledgers { place, own: own_place, books, heads: heads.to_vec(), seen: Vec::new() })
     }
 
     /// Whether there is none.
@@ -191,13 +195,14 @@ impl Joining {
             let _ = writeln!(text, "pruned: {} (last by {who}, {when})", joined.pruned);
         }
         for (no, run, file) in joined.elsewhere.iter().take(MAX_NAMED) {
-            let _ = writeln!(text, "in another place, not read here: number {no}, {run}: {file}");
+            let number = no.map_or_else(|| "not numbered".to_owned(), |no| format!("number {no}"));
+            let _ = writeln!(text, "in another place, not read here: {number}, {run}: {file}");
         }
         if let Some(more) = joined.elsewhere.len().checked_sub(MAX_NAMED).filter(|more| *more > 0) {
             let _ = writeln!(text, "in other places, not read here: {more} more");
         }
+        named(&mut text, "not numbered, as a note in the record says", &joined.unnumbered);
         for (count, what) in [
-            (joined.unnumbered, "could not take a number: a note in the record says why"),
             (joined.without, "without a ledger: not signed, or with a key that does not last"),
             (joined.not_begun, "not begun: killed before its first line, or the disk was full"),
             (joined.older, "from before there were ledgers"),
@@ -260,7 +265,7 @@ impl Joining {
             "pruned": joined.pruned,
             "last_pruned": joined.last_pruned.as_ref().map(|(when, who)| json!({"ts": when, "user": who})),
             "elsewhere": elsewhere.collect::<Vec<_>>(),
-            "unnumbered": joined.unnumbered,
+            "unnumbered": runs(&joined.unnumbered),
             "without_ledger": joined.without,
             "older": joined.older,
             "not_begun": joined.not_begun,

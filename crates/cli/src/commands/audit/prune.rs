@@ -71,9 +71,10 @@ fn prune(
         return Ok(());
     }
     // Before it is removed: a record that is gone without a word was taken away.
+    let run = select::summarize(&kept.path);
     if !args.dry_run
-        && let Some(no) = select::summarize(&kept.path).no
-        && let Err(why) = write_down(kept, no)
+        && (run.no.is_some() || run.is_unnumbered)
+        && let Err(why) = write_down(kept, run.no)
     {
         if !args.force {
             done.refused += 1;
@@ -97,9 +98,9 @@ fn prune(
 }
 
 /// Writes into the ledger that the record of a run is removed, and by whom.
-fn write_down(kept: &Kept, no: u64) -> Result<(), String> {
+fn write_down(kept: &Kept, no: Option<u64>) -> Result<(), String> {
     let place = Machine::here().and_then(|machine| place_of(&machine)).map_err(|failure| failure.said())?;
-    let written = to_prune(&place)?.prune(kept.run, Some(no), exeat_runner::user_name().as_deref());
+    let written = to_prune(&place)?.prune(kept.run, no, exeat_runner::user_name().as_deref());
     let written = written.map_err(|error| in_house(&error.to_string()))?;
     written.odd.into_iter().for_each(|odd| crate::stdio::line("warning", &odd));
     Ok(())
