@@ -135,7 +135,7 @@ impl SigningKey {
     /// Whether this key has signed `text`. Signs it again, which takes half of the time of checking: the same key and text have
     /// the same signature (RFC 8032 section 5.1.6). Another implementation's may be a different one, and is checked.
     pub(crate) fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
-        // What it would have been is no one's to find out by the time that this takes.
+        // In a time that says nothing about its own.
         let own = self.sign(text);
         let differs = own.iter().zip(signature).fold(0, |differs, (own, other)| differs | (own ^ other));
         (signature.len() == own.len() && differs == 0) || self.public.has_signed(text, signature)
