@@ -384,8 +384,10 @@ fn proxy_alone(cx: &Cx) {
     let socket = cx.home().join("proxy.sock");
     let record = cx.home().join("proxy.jsonl").display().to_string();
     let listen = format!("unix:{}", socket.display());
-    let live = cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &good, "--audit", &record]).start();
-    e2e::wait_for(std::time::Duration::from_secs(10), "the socket", || socket.exists().then_some(()));
+    let mut live = cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &good, "--audit", &record]).start();
+    e2e::wait_for(std::time::Duration::from_secs(60), "the socket", || {
+        live.said().contains("listening on").then_some(())
+    });
     let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     for (name, status) in [(&good, "HTTP/1.1 200"), (&evil, "HTTP/1.1 403")] {
         cx.write(

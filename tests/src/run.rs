@@ -207,6 +207,12 @@ impl Live<'_> {
         String::from_utf8_lossy(&self.stdout.bytes).into_owned()
     }
 
+    /// Everything that came out on stderr so far.
+    pub fn said(&mut self) -> String {
+        self.stderr.take_in();
+        String::from_utf8_lossy(&self.stderr.bytes).into_owned()
+    }
+
     /// Waits until exeat is stopped, or is not.
     pub fn until_stopped(&self, stopped: bool) -> &Self {
         let what = if stopped { "exeat to be stopped" } else { "exeat to go on" };
