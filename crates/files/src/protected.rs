@@ -2,8 +2,10 @@
 //!
 //! docs/files.md prints the table; a test compares.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::LazyLock;
 
 use serde::{Deserialize, Serialize};
 
@@ -271,6 +273,46 @@ pub const JJ_LINK: &str = ".jj/repo";
 /// Lists every name, with the time at which it is obeyed. A name with a `*` is a pattern ([`matches_pattern`]).
 pub fn names() -> impl Iterator<Item = (&'static str, Obeyed)> {
     GROUPS.iter().flat_map(|group| group.names.iter().map(|name| (*name, group.obeyed)))
+}
+
+/// Lists the names that are protected in directories further down as well. Repositories there have a search of their own, and
+/// what lies in a virtual environment beside its `pyvenv.cfg` is run as much as that is obeyed.
+pub fn names_further_down() -> impl Iterator<Item = (&'static str, Obeyed)> {
+    names().filter(|(name, _)| !name.starts_with(GIT) && *name != "pyvenv.cfg")
+}
+
+/// The names of [`names_further_down`] by their first part; and those whose first part is a pattern.
+type ByFirstPart = (HashMap<&'static str, Vec<(&'static str, Obeyed)>>, Vec<(&'static str, Obeyed)>);
+
+static FURTHER_DOWN: LazyLock<ByFirstPart> = LazyLock::new(|| {
+    let mut known: ByFirstPart = Default::default();
+    for (name, obeyed) in names_further_down() {
+        let first = name.split('/').next().unwrap_or(name);
+        if is_pattern(first) {
+            known.1.push((name, obeyed));
+        } else {
+            known.0.entry(first).or_default().push((name, obeyed));
+        }
+    }
+    known
+});
+
+/// Lists the names of [`names_further_down`] that an entry of a directory is the first part of.
+pub fn names_from(entry: &str) -> impl Iterator<Item = (&'static str, Obeyed)> {
+    let (known, patterns) = &*FURTHER_DOWN;
+    let patterns = patterns.iter().filter(move |(name, _)| matches_pattern(name, entry));
+    known.get(entry).into_iter().flatten().chain(patterns).copied()
+}
+
+/// Whether an entry of a directory is the first part of a name of [`names_further_down`].
+#[must_use]
+pub fn is_first_part(entry: &str) -> bool {
+    names_from(entry).next().is_some()
+}
+
+/// Lists the first parts of the names of [`names_further_down`], but for patterns.
+pub fn first_parts() -> impl Iterator<Item = &'static str> {
+    FURTHER_DOWN.0.keys().copied()
 }
 
 /// Whether the last part of a name of the table stands for several names.

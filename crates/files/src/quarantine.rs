@@ -26,6 +26,7 @@ use crate::names::{open_plain, rename_new};
 use crate::protected::{Obeyed, matches_pattern};
 
 mod arrivals;
+mod further;
 mod held;
 mod journal;
 mod kept;
@@ -36,6 +37,7 @@ mod store;
 
 use arrivals::Exchanged;
 pub use arrivals::{Arrivals, IN_MASK_ADD, Mount};
+pub use further::FurtherDown;
 pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
 pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};
@@ -96,6 +98,10 @@ pub struct Missing {
     pub repositories: Vec<String>,
     /// Directories of submodules and linked worktrees in those that were there.
     pub held: Vec<String>,
+    /// Directories further down, in which the names of the table are protected as well.
+    pub further: Vec<FurtherDown>,
+    /// Names that are let through in these.
+    pub let_through: Vec<String>,
 }
 
 impl Missing {
@@ -103,6 +109,7 @@ impl Missing {
     pub fn is_empty(&self) -> bool {
         let names = [&self.pointers, &self.bare, &self.repositories];
         self.names.is_empty()
+            && self.further.is_empty()
             && self.patterns.is_empty()
             && self.links.is_empty()
             && names.iter().all(|names| names.is_empty())
@@ -434,6 +441,7 @@ pub fn finish<'a>(watches: impl IntoIterator<Item = &'a Watch>) -> Leftovers {
     settle(Watch::settle_exchanged);
     // Names that are known come first: what a stage can make many of is not to take their place among those that are named.
     settle(Watch::settle_names);
+    settle(Watch::settle_further);
     settle(Watch::settle_held);
     settle(|watch| watch.settle_directory().into_iter().collect());
     let mut left = MOVED;
@@ -645,6 +653,7 @@ mod tests {
             bare: Vec::new(),
             repositories: Vec::new(),
             held: Vec::new(),
+            ..Missing::default()
         })
         .unwrap()
     }
@@ -659,6 +668,7 @@ mod tests {
             bare: Vec::new(),
             repositories: vec![".git".into()],
             held: Vec::new(),
+            ..Missing::default()
         })
         .unwrap()
     }
@@ -804,6 +814,7 @@ mod tests {
             bare: Vec::new(),
             repositories: Vec::new(),
             held: Vec::new(),
+            ..Missing::default()
         };
         fs::create_dir_all(root.join("outside/c")).unwrap();
         fs::write(root.join("outside/c/name"), "mine").unwrap();
@@ -846,6 +857,7 @@ mod tests {
                 bare: REPOSITORY.iter().filter(is_missing).map(ToString::to_string).collect(),
                 repositories: Vec::new(),
                 held: Vec::new(),
+                ..Missing::default()
             });
             // Links that lead nowhere may lead somewhere tomorrow.
             made.split_whitespace().for_each(|name| symlink("x", tree.join(name)).unwrap());
@@ -939,6 +951,7 @@ mod tests {
             bare: Vec::new(),
             repositories: Vec::new(),
             held: Vec::new(),
+            ..Missing::default()
         };
         let watch = start(missing).unwrap();
         for name in [".envrc", &long, &longer] {

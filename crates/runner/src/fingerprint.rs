@@ -154,7 +154,9 @@ impl Plan {
             }
         }
         it.number("watched", length(self.missing.len()));
-        for Missing { tree, names, patterns, links, pointers, bare, repositories, held } in &self.missing {
+        for missing in &self.missing {
+            // Which directories there are further down is a part of the tree's contents, and what is let through in them is in `fs`.
+            let Missing { tree, names, patterns, links, pointers, bare, repositories, held, .. } = missing;
             it.path("tree", tree).number("names", length(names.len()));
             for MissingName { name, obeyed } in names {
                 it.text("name", name).text("obeyed", &obeyed.to_string());

@@ -1001,7 +1001,9 @@ impl<'a> Builder<'a> {
         for place in masks {
             self.mask_place(&place);
         }
-        for Missing { tree, names, patterns, links, pointers, bare, repositories, held } in &mut missing {
+        for it in &mut missing {
+            let Missing { tree, names, patterns, links, pointers, bare, repositories, held, further, .. } =
+                it;
             let is_open = |name: &str| {
                 let path = tree.join(name);
                 writable.iter().any(|(host, _)| path.starts_with(host))
@@ -1013,6 +1015,7 @@ impl<'a> Builder<'a> {
             bare.retain(|name| is_open(name));
             repositories.retain(|name| is_open(name));
             held.retain(|name| is_open(name));
+            further.retain(|it| is_open(&it.dir));
         }
         missing.retain(|it| !it.is_empty());
         self.lost.extend(missing.iter().flat_map(beyond_search));

@@ -39,9 +39,19 @@ fn repositories(cx: &Cx) {
     // It is the protection that kept it out.
     cx.outside(["sh", "-c", made]).run().exits(0);
     let open = |script: &str| cx.exeat(["run", "--allow-write=.git", "--", "sh", "-c", script]).run();
-    open("chmod 0311 packages").exits(0);
-    open(&format!("chmod 755 packages; echo evil >{hook}")).exits(0);
+    open(&format!("echo evil >{hook}")).exits(0);
     cx.outside(["cat", hook]).run().prints("evil\n");
+    // Settings of editors may be in it all the same.
+    open("chmod 0311 packages").exits(0);
+    let done = open(&format!("chmod 755 packages; echo worse >{hook}"));
+    cx.outside(["sh", "-c", &format!("chmod 755 packages; cat {hook}")]).run().prints(if cx.is_root() {
+        "worse\n"
+    } else {
+        "evil\n"
+    });
+    if !cx.is_root() {
+        done.says("packages` is read-only for the stage");
+    }
 }
 
 /// A home that the stage may write, but for what is hidden in it.

@@ -10,7 +10,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, SystemTime};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::arrivals::Exchanged;
 use super::repository::Contents;
-use super::{FileId, Found, Item, Keeper, Keys, Leftovers, Missing, Watch, finish, id_of};
+use super::{FileId, Found, FurtherDown, Item, Keeper, Keys, Leftovers, Missing, Watch, finish, id_of};
 use crate::names::open_plain;
 use crate::protected::matches_pattern;
 
@@ -285,6 +285,7 @@ pub struct Live {
     patterns: Vec<(PathBuf, String, Vec<String>)>,
     links: HashMap<PathBuf, PathBuf>,
     pointers: HashMap<PathBuf, Option<FileId>>,
+    further: HashMap<PathBuf, Vec<(FurtherDown, Arc<[String]>)>>,
 }
 
 impl Live {
@@ -308,7 +309,11 @@ impl Live {
         if entry.waits && entry.tree().is_err() {
             return;
         }
-        let Missing { tree, names, patterns, links, pointers, .. } = entry.missing;
+        let Missing { tree, names, patterns, links, pointers, further, let_through, .. } = entry.missing;
+        let let_through: Arc<[String]> = let_through.into();
+        for it in further {
+            self.further.entry(tree.join(&it.dir)).or_default().push((it, Arc::clone(&let_through)));
+        }
         self.names.extend(names.into_iter().map(|it| tree.join(it.name)));
         self.patterns.extend(patterns.into_iter().map(|it| (tree.join(it.dir), it.name, it.known)));
         self.links.extend(links.into_iter().map(|(name, target)| (tree.join(name), target)));
@@ -327,7 +332,14 @@ impl Live {
                     matches_pattern(pattern, name) && !known.iter().any(|known| known == name)
                 })
         };
+        let is_further = |dir: &Path| {
+            let known = self.further.get(dir).into_iter().flatten();
+            path.strip_prefix(dir).is_ok_and(|name| {
+                known.into_iter().any(|(it, let_through)| it.has_missing(name, let_through))
+            })
+        };
         self.names.contains(path)
+            || path.ancestors().skip(1).any(is_further)
             || self.patterns.iter().any(is_pattern)
             || self.links.get(path).is_some_and(|was| !fs::read_link(path).is_ok_and(|is| is == *was))
             || self.pointers.get(path).is_some_and(|was| {

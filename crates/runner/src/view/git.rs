@@ -19,6 +19,7 @@ use nix::unistd::{User, geteuid};
 use super::closed::{is_absent, keeper, may_search};
 use crate::bounds::{Way, way};
 use exeat_files::names::true_name;
+use exeat_files::protected::{first_parts, is_first_part};
 use exeat_files::quarantine::is_repository;
 use exeat_files::walk::clean;
 
@@ -34,6 +35,8 @@ const DEPTH: usize = 2;
 const DIRECTORIES: usize = 8192;
 /// Names that are read for that, files among them.
 const NAMES: usize = 1 << 18;
+/// Names of a directory on the last level that are read. In one with more each name of the table is asked for.
+const ENTRIES: usize = 1024;
 /// Repositories in one tree that have a working tree in it, and as many submodules and linked worktrees that are known from a
 /// repository's directory alone. Each takes a few mounts.
 const REPOSITORIES: usize = 32;
@@ -112,6 +115,8 @@ pub(super) struct Obeyed {
     pub(super) turns: BTreeSet<PathBuf>,
     /// Directories that could not be looked into.
     pub(super) closed: BTreeSet<PathBuf>,
+    /// Directories further down, each with the entries that names of the table of protected names begin with.
+    pub(super) further: Vec<(PathBuf, Vec<String>)>,
     /// What was not looked at, for the caller.
     pub(super) left: Vec<String>,
 }
@@ -140,6 +145,15 @@ fn obeyed_within(tree: &Path, everywhere: &Everywhere, most: usize) -> Obeyed {
     search.further();
     search.closed();
     search.found
+}
+
+/// Looks for what is further down in a tree and no repository's.
+pub(super) fn further_down(tree: &Path, everywhere: &Everywhere) -> Obeyed {
+    let mut search = Search::new(tree, everywhere, DIRECTORIES);
+    search.below();
+    search.closed();
+    let Obeyed { closed, further, left, .. } = search.found;
+    Obeyed { closed, further, left, ..Obeyed::default() }
 }
 
 /// Something that may be a repository in the tree, and when it was made.
@@ -360,7 +374,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Notes repositories further down.
+    /// Notes repositories further down, and what else programs obey there.
     fn below(&mut self) {
         // Whatever was found in `.git`.
         (self.room, self.names) = (self.most, NAMES);
@@ -368,7 +382,11 @@ impl<'a> Search<'a> {
         for _ in 0..DEPTH {
             let mut next = Vec::new();
             for dir in &level {
-                next.extend(self.children(dir).into_iter().filter(|child| {
+                let (children, entries) = self.list(dir);
+                if dir != self.tree {
+                    self.found.further.push((dir.clone(), entries));
+                }
+                next.extend(children.into_iter().filter(|child| {
                     let name = child.file_name().unwrap_or_default();
                     name != ".git" && !PASSED_OVER.iter().any(|known| name == *known)
                 }));
@@ -378,23 +396,32 @@ impl<'a> Search<'a> {
                 self.note_work(true, work.clone());
             }
         }
+        self.found.further.extend(level.into_iter().map(|dir| {
+            let entries = first_parts_in(&dir);
+            (dir, entries)
+        }));
     }
 
     /// The directories in a directory.
     fn children(&mut self, dir: &Path) -> Vec<PathBuf> {
-        match self.try_children(dir) {
+        self.list(dir).0
+    }
+
+    /// The directories in a directory, and the entries that protected names begin with.
+    fn list(&mut self, dir: &Path) -> (Vec<PathBuf>, Vec<String>) {
+        match self.try_list(dir) {
             Ok(found) => found,
             Err(error) => {
                 if !is_absent(&error) {
                     self.shut(dir);
                 }
-                Vec::new()
+                Default::default()
             }
         }
     }
 
-    fn try_children(&mut self, dir: &Path) -> io::Result<Vec<PathBuf>> {
-        let mut found = Vec::new();
+    fn try_list(&mut self, dir: &Path) -> io::Result<(Vec<PathBuf>, Vec<String>)> {
+        let (mut found, mut first_parts) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(dir)? {
             if self.names == 0 {
                 self.lose_the_rest();
@@ -402,6 +429,7 @@ impl<'a> Search<'a> {
             }
             self.names -= 1;
             let entry = entry?;
+            first_parts.extend(entry.file_name().into_string().ok().filter(|name| is_first_part(name)));
             let kind = match entry.file_type() {
                 // One that is gone since.
                 Err(error) if is_absent(&error) => None,
@@ -415,7 +443,7 @@ impl<'a> Search<'a> {
         if !found.is_empty() {
             may_search(dir)?;
         }
-        Ok(found)
+        Ok((found, first_parts))
     }
 
     /// As many directories as there is room for.
@@ -431,7 +459,7 @@ impl<'a> Search<'a> {
 
     fn lose_the_rest(&mut self) {
         self.lose(format!(
-            "repositories further down in `{}` may not be protected: it holds too much",
+            "what programs on the host obey further down in `{}` may not be protected: it holds too much",
             self.tree.display()
         ));
     }
@@ -626,6 +654,24 @@ impl<'a> Search<'a> {
     /// What a value means in a directory.
     fn place(&self, base: &Path, value: &OsStr) -> PathBuf {
         place(base, value, &self.everywhere.home)
+    }
+}
+
+/// The entries of a directory that protected names begin with. One that cannot be listed, or holds much, is asked for each.
+fn first_parts_in(dir: &Path) -> Vec<String> {
+    let listed = fs::read_dir(dir).map(|entries| {
+        let names = entries.flatten().take(ENTRIES).map(|entry| entry.file_name());
+        names.collect::<Vec<_>>()
+    });
+    match listed {
+        Ok(names) if names.len() < ENTRIES => {
+            let names = names.into_iter().filter_map(|name| name.into_string().ok());
+            names.filter(|name| is_first_part(name)).collect()
+        }
+        _ => {
+            let is_there = |name: &&str| fs::symlink_metadata(dir.join(name)).is_ok();
+            first_parts().filter(is_there).map(str::to_owned).collect()
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 //! What of the writable trees programs on the host obey later: paths that are made read-only, and what is watched because there
 //! is nothing to make read-only. Looks at the host and changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
@@ -15,7 +15,9 @@ use super::closed::{self, is_absent, keeper};
 use super::{git, links_in};
 use crate::bounds::follow;
 use crate::error::Error;
-use exeat_files::quarantine::{Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository};
+use exeat_files::quarantine::{
+    FurtherDown, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository,
+};
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -62,6 +64,8 @@ pub(super) fn find(
     let at_tops = |name: &LetThrough| trees.iter().map(|tree| tree.join(name.as_str())).collect::<Vec<_>>();
     let mut search = Search {
         trees,
+        further: BTreeSet::new(),
+        seen: HashSet::new(),
         live,
         paths: BTreeSet::new(),
         watched: BTreeMap::new(),
@@ -85,19 +89,27 @@ pub(super) fn find(
         }
         search.inside_of_git(tree, &names);
         search.on_the_way(tree, &names);
-        if !git_is_open {
-            search.obeyed_by_git(tree, everywhere);
+        if git_is_open {
+            let git::Obeyed { closed, further, left, .. } = git::further_down(tree, everywhere);
+            search.closed.extend(closed);
+            search.further(tree, further, let_through);
+            left.into_iter().for_each(|line| search.lose(line));
+        } else {
+            let further = search.obeyed_by_git(tree, everywhere);
+            search.further(tree, further, let_through);
         }
     }
     for name in let_through {
         search.let_through(name)?;
     }
-    let watched = search.watched.into_iter();
-    let watched =
-        watched.map(|(tree, Names { missing, patterns, links, pointers, bare, repositories, held })| {
-            let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
-            Missing { tree, names, patterns, links, pointers, bare, repositories, held }
-        });
+    let whole = let_through.iter().filter(|name| name.is_whole()).map(|name| name.as_str().to_owned());
+    let whole: Vec<String> = whole.collect();
+    let watched = search.watched.into_iter().map(|(tree, names)| {
+        let Names { missing, patterns, links, pointers, bare, repositories, held, further } = names;
+        let names = missing.into_iter().map(|(name, obeyed)| MissingName { name, obeyed }).collect();
+        let let_through = if further.is_empty() { Vec::new() } else { whole.clone() };
+        Missing { tree, names, patterns, links, pointers, bare, repositories, held, further, let_through }
+    });
     let watched = watched.collect();
     let notes = search.closed.iter().filter(|dir| {
         let mut above = dir.ancestors().skip(1);
@@ -127,6 +139,12 @@ pub(super) fn around(dir: &Path) -> Option<&Path> {
     outermost
 }
 
+/// Directories further down, with the entries in them that names of the table begin with.
+type Further = Vec<(PathBuf, Vec<String>)>;
+
+/// Entries below the top of one tree that are protected. Each takes a mount, and so does the directory that it is in.
+const SETTINGS: usize = 128;
+
 /// Names in one tree that are watched.
 #[derive(Default)]
 struct Names {
@@ -137,10 +155,15 @@ struct Names {
     bare: Vec<String>,
     repositories: Vec<String>,
     held: Vec<String>,
+    further: Vec<FurtherDown>,
 }
 
 struct Search<'a> {
     trees: &'a BTreeSet<PathBuf>,
+    /// Directories further down in which something is that the table has.
+    further: BTreeSet<PathBuf>,
+    /// Directories further down that were looked at.
+    seen: HashSet<PathBuf>,
     /// What the stages of other runs have made: to cover it would be to trust it, and their ends move it aside.
     live: &'a Live,
     paths: BTreeSet<PathBuf>,
@@ -397,9 +420,9 @@ impl Search<'_> {
         }
     }
 
-    /// What git on the host would obey elsewhere in a tree.
-    fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) {
-        let git::Obeyed { directories, held, links, named, turns, closed, left } =
+    /// What git on the host would obey elsewhere in a tree. Returns what else is to be looked at there.
+    fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) -> Further {
+        let git::Obeyed { directories, held, links, named, turns, closed, further, left } =
             git::obeyed(tree, everywhere);
         self.closed.extend(closed);
         for (dir, names) in directories {
@@ -425,6 +448,52 @@ impl Search<'_> {
         for line in left {
             self.lose(line);
         }
+        further
+    }
+
+    /// Looks for the names of the table in directories further down, and has these watched for more.
+    fn further(&mut self, tree: &Path, found: Further, let_through: &[LetThrough]) {
+        let mut room = SETTINGS;
+        for (dir, entries) in found {
+            // A tree of its own has been looked at; and what is in something protected is protected with it.
+            if !self.seen.insert(dir.clone())
+                || self.trees.contains(&dir)
+                || dir.ancestors().any(|above| self.paths.contains(above))
+            {
+                continue;
+            }
+            if !entries.is_empty() {
+                self.open.extend(let_through.iter().map(|name| dir.join(name.as_str())));
+            }
+            for entry in &entries {
+                if room == 0 {
+                    self.lose(format!(
+                        "editor and agent settings and the like below the top of `{}` beyond the first {SETTINGS} are not protected",
+                        tree.display()
+                    ));
+                    break;
+                }
+                room -= 1;
+                for (name, obeyed) in protected::names_from(entry) {
+                    // A pattern that is a name's first part stands for the entry.
+                    let is_entry = !name.contains('/');
+                    if !(is_entry && self.open.contains(&dir.join(name))) {
+                        self.look(&dir, if is_entry { entry } else { name }, obeyed);
+                    }
+                }
+            }
+            if !entries.is_empty() {
+                self.further.insert(dir.clone());
+            }
+            let Some((tree, below)) = self.tree_of(&dir) else { continue };
+            match below.to_str() {
+                Some(below) => {
+                    let it = FurtherDown { dir: below.to_owned(), known: entries };
+                    self.watched.entry(tree).or_default().further.push(it);
+                }
+                None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
+            }
+        }
     }
 
     /// Says what is let through. In a protected directory that is only what stands there: nothing new can be made in one that is
@@ -435,7 +504,8 @@ impl Search<'_> {
             return Ok(());
         }
         let mut is_any = self.trees.is_empty();
-        for tree in self.trees {
+        let dirs: Vec<PathBuf> = self.trees.iter().chain(&self.further).cloned().collect();
+        for tree in &dirs {
             let path = tree.join(name.as_str());
             let is_there = self.paths.contains(&tree.join(name.entry()))
                 && matches!(links_in(tree, Path::new(name.as_str())), Ok(false));
