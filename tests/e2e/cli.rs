@@ -384,7 +384,8 @@ fn proxy_alone(cx: &Cx) {
     let socket = cx.home().join("proxy.sock");
     let record = cx.home().join("proxy.jsonl").display().to_string();
     let listen = format!("unix:{}", socket.display());
-    let mut live = cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &good, "--audit", &record]).start();
+    let mut live =
+        cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &good, "--audit", &record]).start();
     e2e::wait_for(std::time::Duration::from_secs(60), "the socket", || {
         live.said().contains("listening on").then_some(())
     });
