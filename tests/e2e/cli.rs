@@ -387,7 +387,7 @@ fn proxy_alone(cx: &Cx) {
     let mut live =
         cx.exeat_plain(["proxy", "--listen", &listen, "--allow", &good, "--audit", &record]).start();
     e2e::wait_for(std::time::Duration::from_secs(60), "the socket", || {
-        live.said().contains("listening on").then_some(())
+        live.errors().contains("listening on").then_some(())
     });
     let hex = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
     for (name, status) in [(&good, "HTTP/1.1 200"), (&evil, "HTTP/1.1 403")] {

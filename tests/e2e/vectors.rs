@@ -482,7 +482,7 @@ impl<'a> Alone<'a> {
         let mut live = cx.exeat_plain(words).deadline(Duration::from_secs(120)).start();
         // The name is there before anybody answers.
         wait_for(Duration::from_secs(60), "the proxy's socket", || {
-            (live.said().contains("listening on") || live.ended()).then_some(())
+            (live.errors().contains("listening on") || live.ended()).then_some(())
         });
         Self { live, socket, record }
     }

@@ -207,8 +207,8 @@ impl Live<'_> {
         String::from_utf8_lossy(&self.stdout.bytes).into_owned()
     }
 
-    /// Everything that came out on stderr so far.
-    pub fn said(&mut self) -> String {
+    /// Returns all of stderr so far.
+    pub fn errors(&mut self) -> String {
         self.stderr.take_in();
         String::from_utf8_lossy(&self.stderr.bytes).into_owned()
     }

@@ -285,8 +285,11 @@ pub struct Live {
     patterns: Vec<(PathBuf, String, Vec<String>)>,
     links: HashMap<PathBuf, PathBuf>,
     pointers: HashMap<PathBuf, Option<FileId>>,
-    further: HashMap<PathBuf, Vec<(FurtherDown, Arc<[String]>)>>,
+    further: HashMap<PathBuf, Vec<WatchedFurther>>,
 }
+
+/// A directory further down, and the names that are let through in it.
+type WatchedFurther = (FurtherDown, Arc<[String]>);
 
 impl Live {
     /// Adds the runs that are in the state directory now, and says whether there are new ones.

@@ -420,7 +420,7 @@ impl Search<'_> {
         }
     }
 
-    /// What git on the host would obey elsewhere in a tree. Returns what else is to be looked at there.
+    /// Protects what git on the host would obey elsewhere in a tree. Returns the directories in which [`Search::further`] looks.
     fn obeyed_by_git(&mut self, tree: &Path, everywhere: &git::Everywhere) -> Further {
         let git::Obeyed { directories, held, links, named, turns, closed, further, left } =
             git::obeyed(tree, everywhere);
