@@ -23,6 +23,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("exit::a_refused_command_line_has_its_result", refused);
     list.users("exit::limits_of_a_process_are_named", process_limits);
     list.users("exit::a_run_inside_a_run_says_so", nested);
+    list.users("exit::a_run_inside_a_run_passes_where_the_outer_one_says_so", passed);
     list.users("exit::a_hard_limit_of_no_core_file_starts_a_run", no_core_file);
     list.once("exit::timeout_is_124", timeout);
 }
@@ -330,6 +331,33 @@ fn nested(cx: &Cx) {
             .says("hint: run the command as it is");
         assert!(!done.stderr().contains("docker"), "{done:?}");
     }
+}
+
+/// The command is executed as it is: the outer run's walls hold, and nothing of what the inner one asks for.
+fn passed(cx: &Cx) {
+    let exeat = cx.bench().bin.join("exeat");
+    let bind = exeat.display().to_string();
+    let evil = cx.evil();
+    let inner = |words: &[&str]| {
+        let outer =
+            ["run", "--ro", &bind, "--set", "sandbox.nested=pass", "--", &bind, "run", "--allow", &evil];
+        cx.exeat([&outer, words].concat()).run()
+    };
+    let curl = format!("curl -sS --max-time 20 https://{evil}/ || exit 7");
+    let done = inner(&["--", "sh", "-c", &curl]);
+    done.exits(7).says("the command is executed as it is");
+    assert_eq!(done.record().decision(&evil)["verdict"], "deny", "the inner policy holds: {done:?}");
+    let done = inner(&["--quiet", "--", "sh", "-c", "grep -c . /run/exeat/nested; kill -TERM $$"]);
+    assert_eq!(done.exits(143).stderr(), "", "{done:?}");
+    done.prints("1\n");
+    inner(&["--", "/nowhere/at-all"]).exits(127);
+    // What was asked for by name and cannot be kept is no note.
+    for flag in ["--require=full", "--result=/tmp/r", "--audit=/tmp/a"] {
+        inner(&[flag, "--", "true"]).exits(125).says("cannot keep that");
+    }
+    // No variable opens it, inside or on the host.
+    let host = cx.exeat(["run", "--", "test", "-e", "/run/exeat/nested"]).env("EXEAT_NESTED", "pass").run();
+    host.exits(1);
 }
 
 fn timeout(cx: &Cx) {

@@ -32,6 +32,7 @@ mod life;
 mod limits;
 mod load;
 mod policy;
+mod presets;
 mod privacy;
 mod prove;
 mod proxy;
@@ -90,6 +91,7 @@ fn main() -> ExitCode {
     audit_read::cases(&mut cases);
     cli::cases(&mut cases);
     clients::cases(&mut cases);
+    presets::cases(&mut cases);
     privacy::cases(&mut cases);
     prove::cases(&mut cases);
     proxy::cases(&mut cases);

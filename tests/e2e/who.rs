@@ -18,6 +18,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("who::a_program_that_has_no_name_any_more", deleted);
     list.root("who::a_program_that_has_no_name_any_more", deleted);
     list.users("who::one_that_hides_is_left_out", hidden);
+    list.once("who::the_end_says_what_each_program_asked_for", by_program);
     list.users("who::r01_a_crowd_takes_no_time", crowd);
     list.once("who::a03_arguments_are_never_told", arguments);
     list.root("who::a03_arguments_are_never_told", arguments);
@@ -75,6 +76,46 @@ fn curl_through_the_proxy(cx: &Cx) {
         // Numbers of the host: no sandbox has so many processes.
         assert!(told[0]["ppid"].as_u64() > Some(64), "{}", told[0]);
     }
+}
+
+/// The agent's own and what others asked for are told apart in the lines, the result and the summary of the record.
+fn by_program(cx: &Cx) {
+    cx.needs(&[PYTHON]);
+    let (other, third) =
+        (cx.name("other", e2e::dns::Answer::NxDomain), cx.name("third", e2e::dns::Answer::NxDomain));
+    let ask = |host: &str| {
+        format!("import urllib.request as u; u.urlopen('https://{host}/', timeout=20)").replace('\'', "\"")
+    };
+    let script = format!(
+        "{}{}{}",
+        repeated(&curl(&format!("https://{other}/"))),
+        repeated(&format!("{PYTHON} -c '{}' 2>/dev/null", ask(&third))),
+        repeated(&curl(&cx.evil_url())),
+    );
+    let result = cx.home().join("result.json");
+    let run = |script: &str| {
+        cx.exeat(["run", "--result", result.to_str().expect("ASCII"), "--", "sh", "-c", script]).run()
+    };
+    let done = run(&script);
+    let said = done.stderr();
+    let lines: Vec<&str> = said.lines().filter(|line| line.starts_with("  denied")).collect();
+    let by: Vec<&str> = lines.iter().filter_map(|line| Some(line.split_once("  # ")?.1)).collect();
+    assert_eq!(lines.len(), 3, "{said}");
+    assert_eq!(by.len(), 3, "{said}");
+    assert!(by[0] == "curl" && by[1] == "curl" && by[2].starts_with("python3"), "{said}");
+    let told: Value = serde_json::from_slice(&std::fs::read(&result).expect("a result")).expect("JSON");
+    for denied in told["denied"].as_array().expect("a list") {
+        let program = denied["programs"][0].as_str().expect("a program");
+        let is_python = denied["host"] == third.as_str();
+        assert!(program.contains(if is_python { "/python3" } else { "/curl" }), "{denied}");
+    }
+    let record = done.record_path().expect("a record").to_str().expect("ASCII").to_owned();
+    cx.exeat_plain(["audit", "summary", &record]).run().exits(0).shows("by curl").shows("by python3");
+    // Of one program alone every line is as short as before.
+    let done = run(&repeated(&curl(&cx.evil_url())));
+    assert!(!done.stderr().contains('#') || !done.stderr().contains("# curl"), "{done:?}");
+    let record = done.record_path().expect("a record").to_str().expect("ASCII").to_owned();
+    assert!(!cx.exeat_plain(["audit", "summary", &record]).run().exits(0).stdout().contains("by curl"));
 }
 
 const PYTHON: &str = "/usr/bin/python3";

@@ -592,6 +592,8 @@ pub enum What {
     Unnumbered,
     /// Something is in the ledger that its key has not signed, or a second ledger begins.
     Ledger,
+    /// The client of a preset came to no end when it was asked for its hosts, so that rules may be missing.
+    HostsMissing,
 }
 
 /// The end of a run. Verdicts are counted by the log itself.

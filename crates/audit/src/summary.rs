@@ -78,6 +78,10 @@ pub struct Summary {
     policies: Policies,
     /// A part of the lines was asked for, so that a rule without one may have been used.
     narrowed: bool,
+    /// The first program that asked for what was not let through.
+    program: Option<String>,
+    /// There was another one.
+    has_programs: bool,
 }
 
 /// What is counted: of one host, of a run, or of all.
@@ -191,6 +195,8 @@ impl Summary {
             rules: Rules::default(),
             policies: Policies::default(),
             narrowed: false,
+            program: None,
+            has_programs: false,
         }
     }
 
@@ -395,6 +401,9 @@ impl Summary {
         match record.event {
             Kind::Decision | Kind::Dns if filter.names(record) => {
                 reading.traffic.decided(record);
+                if let (Some(exe), false) = (&record.exe, record.is_let_through()) {
+                    self.has_programs |= self.program.get_or_insert_with(|| exe.clone()) != exe;
+                }
                 self.policies.open(record);
                 let rule = self.rules.number(record);
                 let proto = spoken(record.proto.as_deref());

@@ -11,8 +11,8 @@ use exeat_files::protected::{self, LetThrough, NoName};
 use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection, Work};
 use exeat_policy::preset::{self, PresetError};
 use exeat_policy::{
-    Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, HostPort, Layers, Limits, Mode, Note,
-    OnExcess, Origin, Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck,
+    Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, Home, HostPort, Layers, Limits, Mode,
+    Note, OnExcess, Origin, Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck,
 };
 use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
 
@@ -71,6 +71,8 @@ pub(crate) struct Loaded {
     pub(crate) once: Option<String>,
     /// What the user should know: what was found, used, narrowed.
     pub(crate) notes: Vec<String>,
+    /// Why hosts of a preset may be missing: what the user should see last.
+    pub(crate) doubts: Vec<String>,
     /// Variables that send the clients of the presets to other hosts.
     pub(crate) redirected_by: Vec<&'static str>,
 }
@@ -89,6 +91,7 @@ pub(crate) struct Said {
     pub(crate) work: Option<WorkAt>,
     pub(crate) socks5: bool,
     pub(crate) cache: Option<Cache>,
+    pub(crate) home: Option<Home>,
     pub(crate) sandbox: SandboxSection,
     pub(crate) audit_sync: bool,
     pub(crate) on_excess: Option<OnExcess>,
@@ -108,6 +111,11 @@ pub(crate) enum WorkAt {
 }
 
 impl Loaded {
+    /// All lines for the user, the doubts last.
+    pub(crate) fn lines(&self) -> impl Iterator<Item = &String> {
+        self.notes.iter().chain(&self.doubts)
+    }
+
     /// The limits that hold: those of files, and no more than a ceiling's.
     pub(crate) fn limits(&self) -> Limits {
         self.said.limits.min(self.ceiling_limits)
@@ -266,7 +274,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         reading.excess(&policy, said.on_excess.unwrap_or_default(), effects)?;
     }
     let llm = effects.as_ref().is_some_and(|effects| effects.has(EffectKind::Llm));
-    let Reading { sources, seen, once, notes, redirected_by, .. } = reading;
+    let Reading { sources, seen, once, notes, doubts, redirected_by, .. } = reading;
     let declared = declared.files;
     Ok(Loaded {
         policy,
@@ -280,6 +288,7 @@ pub(crate) fn load(args: &PolicyArgs, flags: FileFlags, machine: &Machine) -> Re
         seen,
         once,
         notes,
+        doubts,
         redirected_by,
     })
 }
@@ -618,7 +627,7 @@ impl Said {
         self.allow_write.extend(names_to_write(&names, &format!("{shown}: fs.allow_write"))?);
         self.socks5 |= file.socks5 == Some(true);
         self.audit_sync |= file.audit_sync == Some(true);
-        self.hold(file.fs.cache, file.effects.on_excess, file.sandbox, shown)?;
+        self.hold((file.fs.cache, file.fs.home), file.effects.on_excess, file.sandbox, shown)?;
         self.host_ports.extend(file.host_ports.iter().map(|(port, _)| port));
         self.env.extend(file.env.pass.into_iter().flatten().map(|name| EnvRule::Pass(name.into())));
         for (name, value) in file.env.set {
@@ -639,13 +648,14 @@ impl Said {
     /// Takes words that two files must agree about.
     fn hold(
         &mut self,
-        cache: Option<Cache>,
+        (cache, home): (Option<Cache>, Option<Home>),
         on_excess: Option<OnExcess>,
         sandbox: SandboxSection,
         shown: &str,
     ) -> Result<(), Failure> {
         agree_all! { self, shown,
             "`fs.cache`": self.cache, cache;
+            "`fs.home`": self.home, home;
             "`effects.on_excess`": self.on_excess, on_excess;
             "`sandbox.bridge`": self.sandbox.bridge, sandbox.bridge;
             "`sandbox.loopback`": self.sandbox.loopback, sandbox.loopback;
@@ -653,6 +663,7 @@ impl Said {
             "`sandbox.transparent`": self.sandbox.transparent, sandbox.transparent;
             "`sandbox.debuggable`": self.sandbox.debuggable, sandbox.debuggable;
             "`sandbox.tty`": self.sandbox.tty, sandbox.tty;
+            "`sandbox.nested`": self.sandbox.nested, sandbox.nested;
         }
         Ok(())
     }

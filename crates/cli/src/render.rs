@@ -154,6 +154,7 @@ impl Ending<'_> {
         let mut rows: Vec<Row> =
             most_first(denied, |host| host.count).map(|host| Row::of(DENIED, host)).collect();
         rows.extend(most_first(would_deny, |host| host.count).map(|host| Row::of(WOULD_DENY, host)));
+        by_program(&mut rows);
         rows.extend(most_first(failed, |host| host.count).map(Row::from));
 
         out.push_str(&format!("exeat: {}\n", self.headline()));
@@ -226,6 +227,8 @@ struct Row {
     target: String,
     said: String,
     flag: String,
+    /// Who asked: the names of the files, empty where that is not known.
+    by: String,
 }
 
 const DENIED: &str = "denied";
@@ -240,6 +243,7 @@ impl Row {
             target: spoken(target(&host.host, host.port), host.proto),
             said: cell(&host.said),
             flag: host.flag.as_deref().map(cell).unwrap_or_default(),
+            by: programs(&host.programs),
         }
     }
 }
@@ -252,8 +256,30 @@ impl From<&FailedHost> for Row {
             target: target(&host.host, host.port),
             said: format!("{} (not a policy denial)", cell(&host.said)),
             flag: String::new(),
+            by: String::new(),
         }
     }
+}
+
+/// The last part of each path.
+fn programs(paths: &[String]) -> String {
+    let names: Vec<_> = paths.iter().map(|path| cell(path.rsplit('/').next().unwrap_or(path))).collect();
+    names.join(", ")
+}
+
+/// Where more than one program asked, puts what one has asked together, and leaves the names out elsewhere: all is then one program's.
+fn by_program(rows: &mut [Row]) {
+    let mut order: Vec<String> = Vec::new();
+    for row in rows.iter() {
+        if !order.contains(&row.by) {
+            order.push(row.by.clone());
+        }
+    }
+    if order.iter().filter(|by| !by.is_empty()).count() < 2 {
+        rows.iter_mut().for_each(|row| row.by.clear());
+        return;
+    }
+    rows.sort_by_key(|row| (row.word == WOULD_DENY, order.iter().position(|by| *by == row.by)));
 }
 
 fn table(rows: &[Row], paint: Paint) -> String {
@@ -268,8 +294,10 @@ fn table(rows: &[Row], paint: Paint) -> String {
         let word = if row.word == DENIED { paint.bad(row.word) } else { paint.odd(row.word) };
         let pad = words - row.word.len();
         let flag = paint.strong(&row.flag);
+        // A comment, so that the flag can be pasted with it.
+        let by = if row.by.is_empty() { String::new() } else { format!("   # {}", row.by) };
         let line = format!(
-            "  {word}{:pad$}  {:>count$}  {:target$}   {:said$}   {flag}",
+            "  {word}{:pad$}  {:>count$}  {:target$}   {:said$}   {flag}{by}",
             "", row.count, row.target, row.said
         );
         out.push_str(line.trim_end());

@@ -28,6 +28,8 @@ pub(crate) struct Asked {
     pub(crate) request: Request,
     /// What the user should know before the stage starts.
     pub(crate) notes: Vec<String>,
+    /// Why hosts of a preset may be missing, which is told at the end.
+    pub(crate) doubts: Vec<String>,
     /// The stage declares `Llm`, whoever grants its hosts.
     pub(crate) llm: bool,
     /// A policy file names a path that is not there, and a run cannot be planned.
@@ -67,6 +69,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         llm,
         sources,
         mut notes,
+        doubts,
         redirected_by,
         ..
     } = load::load(&args.policy, flags, &machine)?;
@@ -84,6 +87,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         socks5,
         host_ports,
         cache,
+        home,
         sandbox,
         audit_sync,
         on_excess,
@@ -121,6 +125,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             rw,
             mask,
             cache,
+            home: home.unwrap_or_default(),
             allow_write,
             bounds,
             declared,
@@ -134,6 +139,7 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
             loopback: sandbox.loopback.unwrap_or_default(),
             unix_sockets: sandbox.unix_sockets.unwrap_or_default(),
             debuggable: sandbox.debuggable.unwrap_or_default(),
+            nested: sandbox.nested.unwrap_or_default(),
         },
         tty: sandbox.tty.unwrap_or_default(),
         transparent: sandbox.transparent.unwrap_or_default(),
@@ -149,21 +155,23 @@ pub(crate) fn run(args: RunArgs, machine: Machine) -> Result<Asked, Failure> {
         cwd: machine.cwd,
         host_env: machine.env,
     };
-    Ok(Asked { request, notes, llm, missing })
+    Ok(Asked { request, notes, doubts, llm, missing })
 }
 
 /// The request whose environment `exeat env` prints: a run of these options with some command.
 pub(crate) fn env(args: EnvArgs, machine: Machine) -> Result<(Request, Vec<String>), Failure> {
     let flags = FileFlags { via: args.via.is_some(), ..FileFlags::default() };
-    let Loaded { policy, next_hop, said, mut bounds, mut notes, .. } =
+    let Loaded { policy, next_hop, said, mut bounds, mut notes, doubts, .. } =
         load::load(&args.policy, flags, &machine)?;
-    let Said { mut env, work, socks5, cache, .. } = said;
+    notes.extend(doubts);
+    let Said { mut env, work, socks5, cache, home, .. } = said;
     notes.extend(unset(&args.env, &machine));
     env.extend(args.env.into_iter().map(rule));
     let upstream = next_hop.as_ref().map(|hop| hop.open(&machine.env)).transpose()?;
     keep_secrets(next_hop.as_ref(), &mut env, &mut bounds, &mut notes);
     let files = Files {
         cache: cache.unwrap_or_else(|| usual_cache(false, &machine)),
+        home: home.unwrap_or_default(),
         bounds,
         work: work.map(at),
         ..Files::default()

@@ -25,6 +25,10 @@ pub const DENIALS: &str = "/run/exeat/denials.jsonl";
 pub const README: &str = "/run/exeat/README";
 /// The private package cache.
 pub const CACHE: &str = "/run/exeat/cache";
+/// The private home directory, in the cache.
+pub const HOME: &str = "/run/exeat/cache/home";
+/// A file that is there where a run inside this one executes its command as it is.
+pub const NESTED: &str = "/run/exeat/nested";
 
 /// TCP port of the proxy on the sandbox's loopback: the registered port of an HTTP proxy's best-known implementation,
 /// which no client mistakes for something else.

@@ -10,7 +10,7 @@ use crate::host_port::HostPort;
 use crate::limits::Limits;
 use crate::policy::PolicyBuilder;
 use crate::rule::{Action, Note, Origin};
-use crate::sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, UpstreamUrl};
 
@@ -146,6 +146,8 @@ pub struct FsSection {
     pub allow_write: Option<Vec<String>>,
     /// Only a policy: `cache`.
     pub cache: Option<Cache>,
+    /// Only a policy: `home`.
+    pub home: Option<Home>,
 }
 
 /// `[network.upstream]`.
@@ -186,6 +188,8 @@ pub struct SandboxSection {
     pub debuggable: Option<bool>,
     /// `tty`.
     pub tty: Option<Tty>,
+    /// `nested`.
+    pub nested: Option<Nested>,
 }
 
 /// `[env]`. No name holds `=`, nothing holds a NUL.

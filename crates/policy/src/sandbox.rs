@@ -90,6 +90,24 @@ choices! {
         None = "none",
     }
 
+    /// Where the stage's HOME is.
+    Home {
+        /// At the caller's path, of which the view shows what it shows of any directory.
+        #[default]
+        Caller = "caller",
+        /// A writable directory in the cache, which lasts as long as that: see [`Cache`].
+        Private = "private",
+    }
+
+    /// What an `exeat run` does that the stage starts.
+    Nested {
+        /// It is an error: a sandbox cannot be made inside a sandbox.
+        #[default]
+        Refuse = "refuse",
+        /// It executes its command as it is, under this run's walls and none of its own.
+        Pass = "pass",
+    }
+
     /// What happens when a stage declares more than it is granted.
     OnExcess {
         /// Nothing runs.

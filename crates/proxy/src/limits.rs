@@ -172,6 +172,9 @@ pub const BUFFERS_KEPT: usize = 16;
 /// Reads that one direction of a tunnel, or the gateway's name server, does before it lets other tasks run.
 pub const BURST: usize = 16;
 
+/// Programs that the end of a run names with one refused target.
+pub const PROGRAMS: usize = 4;
+
 /// Distinct denied (and, apart, failed) `host:port:reason` lines that the summary keeps. What comes later is counted
 /// together. The end of a run shows ten.
 pub const TALLY: usize = 1024;

@@ -144,7 +144,8 @@ impl<'a> Record<'a> {
         decision.error = Some(fault.clone());
         // Refused in any case: that it may stand in no record changes nothing for the stage.
         let _ = self.first(decision).await;
-        self.cx.tally(|tally| tally.refused(None, reason, fault, None));
+        let who = self.asked.process();
+        self.cx.tally(|tally| tally.refused(None, reason, fault, None, who));
     }
 
     /// Plain HTTP for a port on which a rule grants TLS: its decision, and then the refusal.
@@ -200,7 +201,8 @@ impl<'a> Record<'a> {
         if let Err(refusal) = self.written_for(decision, target).await {
             return refusal;
         }
-        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
+        let who = self.asked.process();
+        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None, who));
         self.deny_inside(target, reason, None);
         told(target.clone())
     }
@@ -240,7 +242,8 @@ impl<'a> Record<'a> {
         if let Err(refusal) = self.written_for(decision, denial.target()).await {
             return refusal;
         }
-        let refusals = self.cx.tally(|tally| tally.denied(&denial));
+        let who = self.asked.process();
+        let refusals = self.cx.tally(|tally| tally.denied(&denial, who));
         self.deny_inside(denial.target(), denial.reason(), denial.flag_inside().as_deref());
         self.cx.slow_down(refusals).await;
         Refusal::Denied(denial)
@@ -323,7 +326,8 @@ impl<'a> Record<'a> {
             self.written_for(decision, &target).await?;
         }
         if let Some(denial) = would_deny {
-            self.cx.tally(|tally| tally.would_deny(denial));
+            let who = self.asked.process();
+            self.cx.tally(|tally| tally.would_deny(denial, who));
         }
         Ok(())
     }
@@ -413,7 +417,8 @@ impl<'a> Record<'a> {
         (decision.sni, decision.sni_ok, decision.alpn, decision.ech) = self.hello_fields();
         decision.error = Some(said.clone());
         let _ = self.write(decision); // closed in any case
-        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None));
+        let who = self.asked.process();
+        self.cx.tally(|tally| tally.refused(Some(target), reason, said, None, who));
         self.deny_inside(target, reason, None);
     }
 

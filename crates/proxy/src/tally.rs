@@ -2,8 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
+use std::os::unix::ffi::OsStrExt as _;
 
-use exeat_audit::{Counts, Proto};
+use exeat_audit::{Counts, Process, Proto, escape};
 use exeat_policy::{Denial, Reason, Target};
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
@@ -54,6 +55,8 @@ pub struct DeniedHost {
     pub count: u64,
     /// The flag that would allow it, if one would.
     pub flag: Option<String>,
+    /// The programs that asked, the first [`limits::PROGRAMS`] that were found, as the record names them.
+    pub programs: Vec<String>,
 }
 
 /// One target to which connections were opened.
@@ -158,9 +161,9 @@ impl Tally {
     }
 
     /// How often that target has been refused so.
-    pub(crate) fn denied(&mut self, denial: &Denial) -> u64 {
-        let target = denial.target();
-        self.refused(Some(target), denial.reason(), denial.said_outside(), denial.flag())
+    pub(crate) fn denied(&mut self, denial: &Denial, who: Option<&Process>) -> u64 {
+        let (target, reason) = (Some(denial.target()), denial.reason());
+        self.refused(target, reason, denial.said_outside(), denial.flag(), who)
     }
 
     /// A refusal that no `Denial` stands for: a malformed head (no target), or what the TLS hello said.
@@ -170,8 +173,9 @@ impl Tally {
         reason: Reason,
         said: String,
         flag: Option<String>,
+        who: Option<&Process>,
     ) -> u64 {
-        self.tried(&DeniedHost::new(target, reason, said, flag), 1)
+        self.tried(&DeniedHost::new(target, reason, said, flag).asked_by(who), 1)
     }
 
     /// Equal attempts. How many there were.
@@ -204,9 +208,9 @@ impl Tally {
     }
 
     /// Let through in report mode.
-    pub(crate) fn would_deny(&mut self, denial: &Denial) {
+    pub(crate) fn would_deny(&mut self, denial: &Denial, who: Option<&Process>) {
         let (reason, said) = (denial.reason(), denial.said_outside());
-        let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag());
+        let denied = DeniedHost::new(Some(denial.target()), reason, said, denial.flag()).asked_by(who);
         if count(&mut self.would_deny, &denied, 1).is_none() {
             self.would_deny_more += 1;
         }
@@ -260,7 +264,13 @@ impl DeniedHost {
     /// One that is not counted yet. Without a target, of a request that could not be parsed.
     pub(crate) fn new(target: Option<&Target>, reason: Reason, said: String, flag: Option<String>) -> Self {
         let (host, port) = target.map_or((String::new(), 0), of);
-        Self { host, port, proto: Proto::Tcp, reason, said, count: 0, flag }
+        Self { host, port, proto: Proto::Tcp, reason, said, count: 0, flag, programs: Vec::new() }
+    }
+
+    fn asked_by(mut self, who: Option<&Process>) -> Self {
+        let program = who.and_then(|process| process.exe.as_ref());
+        self.programs.extend(program.map(|path| escape(path.as_bytes(), limits::TEXT)));
+        self
     }
 
     /// `HOST:PORT`, or the host alone where there is no port.
@@ -303,12 +313,17 @@ impl<K, V> Default for Table<K, V> {
 
 /// Counts equal ones, and returns how many there were; `None` where there was no room for them.
 fn count(table: &mut Table<DeniedKey, DeniedHost>, denied: &DeniedHost, times: u64) -> Option<u64> {
-    let DeniedHost { host, port, proto, reason, said, .. } = denied;
+    let DeniedHost { host, port, proto, reason, said, programs, .. } = denied;
     // What is wrong with a request is one of few sentences; elsewhere the first one speaks for all.
     let apart = if *reason == Reason::Malformed { said.clone() } else { String::new() };
     let entry = table.entry((host.clone(), *port, *proto, *reason, apart), || denied.clone());
     entry.map(|entry| {
         entry.count = entry.count.saturating_add(times);
+        for program in programs {
+            if entry.programs.len() < limits::PROGRAMS && !entry.programs.contains(program) {
+                entry.programs.push(program.clone());
+            }
+        }
         entry.count
     })
 }
@@ -329,7 +344,7 @@ mod tests {
         for number in 0..asked {
             let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
             for _ in 0..2 {
-                tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None);
+                tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None, None);
                 tally.failed(&target, Reason::Timeout, "timed out");
             }
         }
@@ -352,7 +367,7 @@ mod tests {
             let target = Target::parse(format!("h{number}.test:443").as_bytes()).unwrap();
             let admitted = policy.admit(target, exeat_policy::Day::from_unix(0)).unwrap();
             for _ in 0..2 {
-                tally.would_deny(admitted.would_deny().unwrap());
+                tally.would_deny(admitted.would_deny().unwrap(), None);
             }
         }
         let summary = tally.summary(Counts::default());
@@ -363,5 +378,22 @@ mod tests {
             (first.host.as_str(), first.count, first.flag.as_deref()),
             ("h0.test", 2, Some("--allow h0.test"))
         );
+    }
+
+    /// Whose request a refusal was, whatever number of programs asked.
+    #[test]
+    fn names_the_first_programs_that_asked() {
+        let mut tally = Tally::default();
+        let target = Target::parse(b"h.test:443").unwrap();
+        for number in [0, 0, 1, 2, 3, 4] {
+            let who = Process { pid: 7, ppid: None, exe: Some(format!("/bin/p{number}\n").into()) };
+            tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None, Some(&who));
+        }
+        let summary = tally.summary(Counts::default());
+        assert_eq!(
+            summary.denied[0].programs,
+            ["/bin/p0\\x0a", "/bin/p1\\x0a", "/bin/p2\\x0a", "/bin/p3\\x0a"]
+        );
+        assert_eq!(summary.denied[0].count, 6);
     }
 }

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant, SystemTime};
 use exeat_files::names::{open_plain, true_name};
 use exeat_files::removal::remove_tree;
 use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
-use nix::sys::stat::{Mode, mkdirat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::fcntl::{AT_FDCWD, AtFlags, Flock, FlockArg, OFlag, OpenHow, ResolveFlag, openat, openat2};
+use nix::sys::stat::{Mode, SFlag, fstat, fstatat, mkdirat};
+use nix::unistd::{Gid, Uid, UnlinkatFlags, fchownat, geteuid, unlinkat};
 
 use crate::dirs::is_private;
 use crate::lists::CACHE_SETTINGS;
+use crate::request::Home;
 use crate::staged::{Ids, way_to};
 
 /// The way to a directory, as far as it is there.
@@ -98,25 +99,49 @@ impl Steps {
     }
 }
 
-/// Makes the cache with this process's rights, and removes the settings of earlier stages.
+/// Makes the cache with this process's rights, and [prepares](prepare) it.
 ///
 /// # Errors
 /// What mkdir(2) says, and what keeps a setting in its place.
-pub(crate) fn make(cache: &Path) -> io::Result<()> {
+pub(crate) fn make(cache: &Path, home: Home) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(cache)?;
-    remove_settings(&enter(AT_FDCWD, &true_name(cache)?, ResolveFlag::empty())?)
+    prepare(&enter(AT_FDCWD, &true_name(cache)?, ResolveFlag::empty())?, home)
 }
+
+/// Removes the settings of earlier stages from a cache, and makes the home directory in it that was asked for. What a stage has left in
+/// that directory, or in its place, is for the stages of the same working directory alone.
+///
+/// # Errors
+/// What keeps a setting in its place, and what mkdirat(2) says.
+pub(crate) fn prepare(top: &OwnedFd, home: Home) -> io::Result<()> {
+    remove_settings(top)?;
+    if home == Home::Caller {
+        return Ok(());
+    }
+    match mkdirat(top, HOME, Mode::S_IRWXU) {
+        Ok(()) if geteuid().is_root() => {
+            let meta = fstat(top)?;
+            let (user, group) = (Uid::from_raw(meta.st_uid), Gid::from_raw(meta.st_gid));
+            Ok(fchownat(top, HOME, Some(user), Some(group), AtFlags::AT_SYMLINK_NOFOLLOW)?)
+        }
+        Ok(()) | Err(Errno::EEXIST) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// The name of the home directory in a cache.
+const HOME: &str = "home";
 
 /// Makes it with another user's rights, below a directory of that user's, who may have put links there.
 ///
 /// # Errors
 /// What mkdir(2) says; `EPERM` where it cannot be done as that user.
-pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path) -> io::Result<UsedCache> {
+pub(crate) fn make_as(cache: &Path, (uid, gid): Ids, of: &Path, home: Home) -> io::Result<UsedCache> {
     // They are a thread's own (setfsuid(2)), so the thread ends with them.
     std::thread::scope(|scope| {
         let maker = scope.spawn(|| {
             exeat_sandbox::open_files_as(uid, gid)?;
-            make(cache)?;
+            make(cache, home)?;
             hold(cache, of)
         });
         maker.join().unwrap_or_else(|_| Err(io::Error::other("the thread that makes it ended early")))
@@ -269,6 +294,8 @@ pub struct PrivateCache {
     pub last_use: Option<SystemTime>,
     /// Whether a run uses it.
     pub is_used: bool,
+    /// Whether a private home directory is in it.
+    pub has_home: bool,
 }
 
 /// The private caches of one user.
@@ -309,8 +336,11 @@ impl PrivateCaches {
 
     fn describe(&self, name: &str) -> PrivateCache {
         let path = self.path.join(name);
+        let home = fstatat(&self.base, &Path::new(name).join(HOME), AtFlags::AT_SYMLINK_NOFOLLOW);
+        let has_home =
+            home.is_ok_and(|meta| SFlag::from_bits_truncate(meta.st_mode) & SFlag::S_IFMT == SFlag::S_IFDIR);
         let Ok(note) = open_note(&self.base, OsStr::new(name), OFlag::O_RDONLY) else {
-            return PrivateCache { path, of: None, last_use: None, is_used: false };
+            return PrivateCache { path, of: None, last_use: None, is_used: false, has_home };
         };
         let last_use = note.metadata().and_then(|meta| meta.modified()).ok();
         let mut bytes = Vec::new();
@@ -318,7 +348,8 @@ impl PrivateCaches {
         let of = PathBuf::from(OsString::from_vec(bytes));
         // Only for a moment, so that a start waits no longer than that.
         let is_used = Flock::lock(note, FlockArg::LockExclusiveNonblock).is_err();
-        PrivateCache { path, of: (read.is_ok() && of.is_absolute()).then_some(of), last_use, is_used }
+        let of = (read.is_ok() && of.is_absolute()).then_some(of);
+        PrivateCache { path, of, last_use, is_used, has_home }
     }
 
     /// Adds up the bytes that a cache takes on the disk, and says whether that is all of it.
@@ -380,7 +411,7 @@ impl PrivateCaches {
 ///
 /// # Errors
 /// What keeps one of them in its place.
-pub(crate) fn remove_settings(top: &OwnedFd) -> io::Result<()> {
+fn remove_settings(top: &OwnedFd) -> io::Result<()> {
     for name in CACHE_SETTINGS {
         let (above, last) = name.split_once('/').unwrap_or((".", name));
         match enter(top, Path::new(above), ResolveFlag::RESOLVE_BENEATH) {
@@ -428,8 +459,8 @@ mod tests {
         fs::set_permissions(cache.join("cargo/bin/d/d"), Permissions::from_mode(0o000)).unwrap();
         let cache = cache.canonicalize().unwrap();
         // Twice: what is gone is no fault.
-        make(&cache).unwrap();
-        make(&cache).unwrap();
+        make(&cache, Home::default()).unwrap();
+        make(&cache, Home::default()).unwrap();
         let names: Vec<_> =
             fs::read_dir(cache.join("cargo")).unwrap().map(|it| it.unwrap().file_name()).collect();
         assert_eq!(names, ["registry"], "data stays");

@@ -118,8 +118,10 @@ pub struct Discovery<'a> {
 pub struct Discovered {
     /// Its hosts, each as one rule of the preset, in the order in which it asked.
     pub rules: Vec<PresetRule>,
-    /// Lines for the caller: what could not be found out.
+    /// Lines for the caller.
     pub notes: Vec<String>,
+    /// Why hosts may be missing, as a line for the caller; `None` where the client came to its end.
+    pub doubt: Option<String>,
 }
 
 /// Why a client has not said which hosts it uses.
@@ -260,7 +262,7 @@ impl<'a> Discovery<'a> {
             // This machine may have got an address since.
             && targets.iter().all(|it| it.host.ip().is_none_or(|ip| special(ip, &self.addrs).is_none()))
         {
-            return Ok(Discovered { rules: rules(preset, &targets)?, notes });
+            return Ok(Discovered { rules: rules(preset, &targets)?, notes, doubt: None });
         }
         let mut notes = Vec::new();
         let mut found = Hosts::default();
@@ -295,7 +297,7 @@ impl<'a> Discovery<'a> {
         }
         let name = &preset.name;
         notes.extend(found.notes.iter().map(|note| format!("preset `{name}`: {note}")));
-        let is_whole = last.as_ref().is_some_and(|seen| seen.ended == Ended::Exit(0));
+        let mut doubt = None;
         match last {
             Some(seen) if seen.ended == Ended::Exit(0) && found.targets.is_empty() => {
                 let beside =
@@ -305,16 +307,15 @@ impl<'a> Discovery<'a> {
             }
             Some(seen) if seen.ended != Ended::Exit(0) => {
                 let why = found.stuck(&seen.summary).unwrap_or(seen.said);
-                notes.push(format!(
-                    "preset `{name}`: hosts may be missing, its client came no further: {why}"
-                ));
+                doubt =
+                    Some(format!("preset `{name}`: hosts may be missing, its client came no further: {why}"));
             }
             _ => {}
         }
-        if let (Some(asked), Some(answers), true) = (asked, answers, is_whole) {
+        if let (Some(asked), Some(answers), None) = (asked, answers, &doubt) {
             answers.keep(&asked, &found.targets, &notes);
         }
-        Ok(Discovered { rules: rules(preset, &found.targets)?, notes })
+        Ok(Discovered { rules: rules(preset, &found.targets)?, notes, doubt })
     }
 
     fn answers(&self) -> Option<Answers> {

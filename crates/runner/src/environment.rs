@@ -12,8 +12,8 @@ use exeat_contract::{CACHE, DENIALS, PROXY_PORT, README, SOCKS5_PORT};
 
 use crate::bounds::Bounds;
 use crate::lists;
-use crate::plan::stage_home;
-use crate::request::{Cache, EnvRule, Request};
+use crate::plan::{home_of, stage_home};
+use crate::request::{Cache, EnvRule, Home, Request};
 use crate::view::TMP;
 
 /// One variable of a stage.
@@ -121,9 +121,21 @@ pub(crate) fn build(request: &Request, home: &Path) -> Environment {
             let place = if dir.is_empty() { CACHE.into() } else { format!("{CACHE}/{dir}") };
             env.set(name, place, Why::Cache);
         }
+        let callers = match files.home {
+            Home::Caller => home.to_path_buf(),
+            Home::Private => home_of(host.get(OsStr::new("HOME")).map(OsString::as_os_str)),
+        };
         // CARGO_HOME moves away from where rustup's own settings are looked for.
         if !env.0.contains_key(OsStr::new("RUSTUP_HOME")) {
-            env.set("RUSTUP_HOME", home.join(".rustup"), Why::Toolchain);
+            env.set("RUSTUP_HOME", callers.join(".rustup"), Why::Toolchain);
+        }
+        let path = host.get(OsStr::new("PATH")).cloned().unwrap_or_default();
+        for (name, dir) in lists::HOME_VARIABLES.iter().filter(|_| files.home == Home::Private) {
+            let place = callers.join(dir);
+            let is_on_path = std::env::split_paths(&path).any(|on_path| on_path.starts_with(&place));
+            if is_on_path && !env.0.contains_key(OsStr::new(name)) {
+                env.set(name, place, Why::Toolchain);
+            }
         }
     }
     for rule in rules {

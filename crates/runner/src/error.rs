@@ -220,6 +220,9 @@ pub enum Error {
         /// Which ceiling refuses it, and why.
         why: String,
     },
+    /// A private HOME is asked for, and no cache that it could be in.
+    #[error("a private HOME lies in the cache, and there is none (`fs.cache` is `none`)")]
+    NoPlaceForHome,
     /// Something was asked for that the stage would have to connect to, and it may connect to the proxy alone.
     #[error("the stage may connect to the proxy alone, which leaves no place for {0}")]
     LoopbackAnd(&'static str),
@@ -402,6 +405,7 @@ impl Error {
             | Self::ViaAnd(_)
             | Self::UpstreamDenied { .. }
             | Self::LoopbackAnd(_)
+            | Self::NoPlaceForHome
             | Self::HostPortTaken { .. }
             | Self::HostPortTwice { .. }
             | Self::HostPortDenied { .. }
@@ -537,7 +541,7 @@ impl Error {
             Self::HostPortTaken { port, .. } | Self::HostPortTwice { port, .. } => {
                 Some(format!("another port inside: `{}:INNER`", port.port))
             }
-            Self::LoopbackAnd(_) => Some("leave one of the two out".into()),
+            Self::LoopbackAnd(_) | Self::NoPlaceForHome => Some("leave one of the two out".into()),
             Self::ViaInside { .. } => {
                 Some("let it listen outside the working directory and every --rw, such as in /run".into())
             }

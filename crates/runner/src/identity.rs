@@ -301,6 +301,7 @@ impl Base<'_> {
             owners: owner.map(|ids| ids.0).into_iter().chain([geteuid().as_raw()]).collect(),
             path: variable("PATH"),
             stage_home: &home_of_stage,
+            nested: request.hardening.nested,
             named,
             asked,
             certificates: certificates(request, environment),

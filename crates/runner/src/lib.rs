@@ -109,15 +109,15 @@ pub use exeat_proxy::{
 };
 #[doc(hidden)]
 pub use exeat_sandbox::attempt;
-pub use exeat_sandbox::{Enforcement, Held, shell_word, take_fd};
+pub use exeat_sandbox::{Enforcement, Held, is_nested, is_passed, shell_word, take_fd};
 pub use fingerprint::{Fingerprint, FingerprintError};
 pub use limits::Reached;
 pub use parent::Parent;
 pub use plan::{Plan, home_of, plan};
 pub use reload::{Load, Reloaded, Seen};
 pub use request::{
-    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Loopback, Request, Transparent, Tty,
-    UnixSockets, View, WORK, Work,
+    AuditTo, Bind, Bridge, Cache, Declared, EnvRule, Files, Hardening, Home, Loopback, Nested, Request,
+    Transparent, Tty, UnixSockets, View, WORK, Work,
 };
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};
 pub use run::{Live, OnDenied, Outcome, Oversight, Through, notice_children, run};

@@ -81,6 +81,19 @@ pub(crate) const TOOLCHAIN_VARIABLES: &[&str] = &[
     "CONDA_PREFIX",
 ];
 
+/// Variables that name the directory of HOME in which these programs look for what they run: set where HOME is a private one and PATH
+/// leads there.
+pub(crate) const HOME_VARIABLES: &[(&str, &str)] = &[
+    ("PYENV_ROOT", ".pyenv"),
+    ("RBENV_ROOT", ".rbenv"),
+    ("NODENV_ROOT", ".nodenv"),
+    ("GOENV_ROOT", ".goenv"),
+    ("NVM_DIR", ".nvm"),
+    ("VOLTA_HOME", ".volta"),
+    ("ASDF_DATA_DIR", ".asdf"),
+    ("MISE_DATA_DIR", ".local/share/mise"),
+];
+
 /// Files and directories with credentials, below a home directory: masked wherever a shown tree holds them.
 pub(crate) const CREDENTIALS: &[&str] = &[
     ".ssh",

@@ -28,7 +28,7 @@ use crate::identity::{Base, Seen, Who};
 use crate::limits;
 use crate::lists;
 use crate::request::{
-    AuditTo, Bridge, Hardening, Loopback, Request, Transparent, Tty, UnixSockets, WORK, Work,
+    AuditTo, Bridge, Cache, Hardening, Home, Loopback, Request, Transparent, Tty, UnixSockets, WORK, Work,
 };
 use crate::signing::{Signing, state_place};
 use crate::staged::{Fault, Ids, Staged, Taken};
@@ -87,6 +87,8 @@ pub struct Plan {
     pub(crate) cache_maker: Option<Ids>,
     /// The working directory that it belongs to.
     cache_of: PathBuf,
+    /// Whether a home directory is made in it.
+    home: Home,
     /// The directory that the stage has as `/tmp`, where that is on the disk.
     pub(crate) tmp: Option<PathBuf>,
     /// Where the run directory is made.
@@ -102,6 +104,8 @@ pub struct Plan {
     pub(crate) labels: Vec<(String, String)>,
     pub(crate) limits: limits::Held,
     notes: Vec<String>,
+    /// Why rules may be missing, a line each.
+    pub(crate) doubts: Vec<String>,
 }
 
 /// Returns a line where a crash of the stage hands its memory to a program on the host: a limit of 1 byte prevents that, and one of 0
@@ -129,6 +133,9 @@ pub fn plan(request: Request) -> Result<Plan, Error> {
 pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&str]) -> Result<Plan, Error> {
     if request.command.is_empty() {
         return Err(Error::NoCommand);
+    }
+    if request.files.home == Home::Private && request.files.cache == Cache::None {
+        return Err(Error::NoPlaceForHome);
     }
     let mut notes = Vec::new();
     let bwrap = bwrap.map_or_else(exeat_sandbox::bwrap::find, exeat_sandbox::bwrap::trusted);
@@ -278,6 +285,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         cache,
         cache_maker,
         cache_of: cwd,
+        home: request.files.home,
         tmp,
         run_base,
         audit: request.audit,
@@ -290,6 +298,7 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
         labels: request.labels,
         limits,
         notes,
+        doubts: Vec::new(),
     };
     let argv = plan.argv();
     // With `--args FD --` before the command.
@@ -352,24 +361,29 @@ impl Plan {
         }
     }
 
+    /// Has the record say why rules may be missing, a line each: what [`discover`](crate::discover) could not find out.
+    pub fn record_doubts(&mut self, doubts: Vec<String>) {
+        self.doubts = doubts;
+    }
+
     /// Makes the cache, or has it in memory.
     ///
     /// # Errors
     /// Why it is in memory, as a line for the caller.
     pub(crate) fn make_cache(&mut self) -> Result<Option<UsedCache>, String> {
         let Some(dir) = &self.cache else { return Ok(None) };
-        let of = &self.cache_of;
+        let (of, home) = (&self.cache_of, self.home);
         let made = match (&mut self.staged, self.cache_maker) {
             (Some(staged), _) => staged
                 .make()
                 .and_then(|()| Steps::toward(dir))
-                .and_then(|steps| cache::remove_settings(steps.dir()))
+                .and_then(|steps| cache::prepare(steps.dir(), home))
                 .and_then(|()| cache::hold(dir, of)),
-            (None, Some(maker)) => cache::make_as(dir, maker, of),
+            (None, Some(maker)) => cache::make_as(dir, maker, of, home),
             (None, None) if geteuid().is_root() => Steps::toward(dir)
-                .and_then(|mut steps| cache::remove_settings(steps.make()?))
+                .and_then(|mut steps| cache::prepare(steps.make()?, home))
                 .and_then(|()| cache::hold(dir, of)),
-            (None, None) => cache::make(dir).and_then(|()| cache::hold(dir, of)),
+            (None, None) => cache::make(dir, home).and_then(|()| cache::hold(dir, of)),
         };
         self.used_or_in_memory(dir.clone(), made, cache_in_memory()).map_err(|why| {
             self.cache = None;
@@ -663,6 +677,7 @@ fn can_harden(Hardening { loopback, debuggable, .. }: Hardening) -> Result<(), E
 /// HOME as the stage has it, unless it is given another one.
 pub(crate) fn stage_home(request: &Request) -> PathBuf {
     match request.files.work {
+        _ if request.files.home == Home::Private => exeat_contract::HOME.into(),
         Some(_) => WORK.into(),
         None => home_of(request.host_env.get(OsStr::new("HOME")).map(OsString::as_os_str)),
     }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use exeat_audit::Source;
 use exeat_files::protected::LetThrough;
-pub use exeat_policy::{Bridge, Cache, Loopback, Transparent, Tty, UnixSockets};
+pub use exeat_policy::{Bridge, Cache, Home, Loopback, Nested, Transparent, Tty, UnixSockets};
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_proxy::UpstreamProxy;
 
@@ -79,6 +79,8 @@ pub struct Files {
     pub mask: Vec<PathBuf>,
     /// The package caches.
     pub cache: Cache,
+    /// Where the stage's HOME is. A private one takes a cache.
+    pub home: Home,
     /// Protected names that are writable, and neither watched nor moved aside; `.git`: all that git obeys in repositories.
     /// Recorded in the plan.
     pub allow_write: Vec<LetThrough>,
@@ -179,6 +181,8 @@ pub struct Hardening {
     pub unix_sockets: UnixSockets,
     /// The stage may trace processes of its own, as strace and gdb do (ptrace(2)).
     pub debuggable: bool,
+    /// What an `exeat run` does that the stage starts.
+    pub nested: Nested,
 }
 
 impl Request {

@@ -103,6 +103,8 @@ struct Denied<'a> {
     reason: &'static str,
     count: u64,
     allow: Vec<&'a str>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    programs: &'a [String],
 }
 
 #[derive(Debug, Serialize)]
@@ -272,6 +274,7 @@ impl<'a> Denied<'a> {
             reason: host.reason.as_str(),
             count: host.count,
             allow: rules_of(host.flag.as_deref()),
+            programs: &host.programs,
         }
     }
 }

@@ -943,6 +943,12 @@ impl Run<'_> {
         // Also where it cannot be written: to begin twice would not mend it.
         let ledger = self.ledger.take().unwrap_or(RunLedger::None);
         self.listed.set(begin(&self.log, ledger, start, &self.plan.sources)?);
+        for doubt in &self.plan.doubts {
+            let mut note = Note::new(What::HostsMissing);
+            note.error = Some(doubt.clone());
+            // The log fails closed by itself.
+            let _ = self.log.write(Event::Note(note));
+        }
         Ok(())
     }
 

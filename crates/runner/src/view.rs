@@ -19,7 +19,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
 use exeat_audit::RunId;
-use exeat_contract::{CACHE, NAME_SERVER, NOBODY, README, STAGE2};
+use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
 use exeat_policy::HostName;
 use exeat_policy::Size;
 use exeat_sandbox::spec::Bytes;
@@ -31,7 +31,7 @@ use crate::bounds::{Extent, Found, Limit, Tops, existing, told};
 use crate::cache::CACHE_OF_RUN;
 use crate::error::{Error, FS_READ, FS_WRITE};
 use crate::lists;
-use crate::request::{Bind, Cache, Files, View, WORK, Work};
+use crate::request::{Bind, Cache, Files, Home, Nested, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
 use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
@@ -101,6 +101,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) path: Option<&'a OsStr>,
     /// The stage's HOME.
     pub(crate) stage_home: &'a Path,
+    /// What a run inside this one does.
+    pub(crate) nested: Nested,
     /// Trees that variables of the caller's environment name, and files of certificates.
     pub(crate) named: Vec<PathBuf>,
     /// The same of variables that were given a value: trees that are asked for, like binds.
@@ -616,6 +618,10 @@ impl<'a> Builder<'a> {
         });
         let about = Cow::Borrowed(AGENTS.as_bytes());
         self.mounts.push(Mount::File { at: README.into(), bytes: Bytes(about), mode: 0o444 });
+        if self.facts.nested == Nested::Pass {
+            let about = Cow::Borrowed(b"A run inside this one executes its command as it is.\n".as_slice());
+            self.mounts.push(Mount::File { at: NESTED.into(), bytes: Bytes(about), mode: 0o444 });
+        }
         let home = self.facts.stage_home.display();
         let passwd =
             format!("root:x:0:0:root:/root:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}:nobody:{home}:/bin/sh\n");
@@ -634,7 +640,12 @@ impl<'a> Builder<'a> {
                 Some(host) => {
                     self.mounts.push(Mount::Writable { host: host.to_path_buf(), at: CACHE.into() })
                 }
-                None => self.mounts.push(cache_in_memory()),
+                None => {
+                    self.mounts.push(cache_in_memory());
+                    if self.files.home == Home::Private {
+                        self.mounts.push(Mount::Dir { at: HOME.into() });
+                    }
+                }
             }
         }
     }

@@ -105,7 +105,8 @@ impl Layer {
             )),
             Self::OldBwrap => Some(Fix::words("install bubblewrap 0.8 or later")),
             Self::Nested => Some(Fix::words(
-                "run the command as it is: the run around it decides and records what it reaches; or start exeat outside",
+                "run the command as it is: the run around it decides and records what it reaches; \
+                 `--set sandbox.nested=pass` there has exeat do that",
             )),
             Self::Unknown => None,
         }

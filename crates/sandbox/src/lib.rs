@@ -21,7 +21,7 @@ mod sys;
 pub mod who;
 
 pub use backend::{Bridge, Change, Judged, Launch, Offer, Rlimit, Running, Status};
-pub use bwrap::probe::is_nested;
+pub use bwrap::probe::{is_nested, is_passed};
 pub use enforce::{Enforcement, Held};
 pub use error::{Error, Layer};
 pub use fix::{Fix, shell_word};

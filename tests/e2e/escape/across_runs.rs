@@ -1,6 +1,7 @@
 //! L08 and L10: what one run leaves to the next one, and what runs in one directory do to each other.
 
 use std::fs::{self, File};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
@@ -13,6 +14,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l11_a_cache_carries_no_settings", cached_settings);
     list.users("escape::l11_a_read_only_stage_leaves_no_cache", read_only);
     list.users("escape::l11_a_cache_of_one_run_ends_with_it", cache_of_run);
+    list.users("escape::l11_a_private_home_lasts_and_carries_nothing_to_the_host", private_home);
     list.users("escape::l10_two_runs_end_with_their_own_codes", two_runs);
     list.users("escape::l10_runs_make_the_same_names_at_the_same_time", same_names);
     list.users("escape::l10_one_of_several_runs_puts_the_last_file_back", one_puts_back);
@@ -129,6 +131,50 @@ fn cache_of_run(cx: &Cx) {
     start(&["--set", "fs.cache=private"]).wait().exits(0);
     cx.exeat(["run", "--set", "fs.cache=run", "--", "true"]).run().exits(0);
     assert_eq!(caches().len(), 1);
+}
+
+/// Programs that write to HOME start, the next stage of the directory finds it, and nothing of the caller's obeys it: neither the host nor
+/// a client that is asked for its hosts.
+fn private_home(cx: &Cx) {
+    let home = ["--set", "fs.home=private"];
+    let stage = |words: &[&str], script: &str| {
+        cx.exeat([&["run"], words, &["--", "sh", "-c", script]].concat()).run()
+    };
+    // As aider, codex and npm begin: a directory of their own, and settings.
+    let write = "mkdir $HOME/.aider && echo registry=https://evil.test/ >$HOME/.npmrc && echo $HOME && stat -c %a $HOME \
+                 && awk -F: '/^nobody/ {print $6}' /etc/passwd";
+    assert_ne!(stage(&[], write).code, Some(0), "without it HOME is read-only or absent");
+    stage(&home, write).exits(0).prints("/run/exeat/cache/home\n700\n/run/exeat/cache/home\n");
+    stage(&home, "ls -A $HOME").exits(0).prints(".aider\n.npmrc\n");
+    assert!(!cx.home().join(".npmrc").exists() && !cx.home().join(".aider").exists());
+    let npm = cx.home().join("tools/npm");
+    fs::create_dir_all(npm.parent().expect("a parent")).expect("a directory");
+    fs::write(&npm, "#!/bin/sh\ncat $HOME/.npmrc\nexit 3\n").expect("a stand-in");
+    fs::set_permissions(&npm, fs::Permissions::from_mode(0o755)).expect("its mode");
+    let path = format!("{}:/usr/bin:/bin", cx.home().join("tools").display());
+    let asked =
+        cx.exeat(["run", "--set", "fs.home=private", "-p", "npm", "--", "true"]).env("PATH", &path).run();
+    asked.exits(125).says("without asking for any");
+    assert!(!asked.stderr().contains("evil.test"), "{asked:?}");
+
+    // One that ends with the run, a link in its place, and no cache.
+    stage(&["--set", "fs.home=private", "--set", "fs.cache=run"], "ls -A $HOME; touch $HOME/x")
+        .exits(0)
+        .prints("");
+    stage(&home, "rm -r $HOME; ln -s /etc $HOME").exits(0);
+    assert_ne!(stage(&home, "touch $HOME/x").code, Some(0));
+    assert!(!std::path::Path::new("/etc/x").exists());
+    stage(&["--set", "fs.home=private", "--set", "fs.cache=none"], "true")
+        .exits(2)
+        .says("a private HOME lies in the cache");
+    stage(&[], "rm /run/exeat/cache/home").exits(0);
+    stage(&home, "touch $HOME/x").exits(0);
+
+    // Listed and deleted as the cache is.
+    let list = || cx.exeat_plain(["state", "list"]).run().exits(0).stdout();
+    assert!(list().contains("cache with a home of "), "{}", list());
+    cx.exeat_plain(["state", "prune", "--caches", "--all"]).run().exits(0).shows("(cache with a home of ");
+    stage(&home, "ls -A $HOME").exits(0).prints("");
 }
 
 /// A stage that may change nothing leaves settings for the next one's programs in the cache.

@@ -151,6 +151,7 @@ pub(super) fn note(record: &Record) -> String {
             "another policy could not be read; the old one stays".to_owned()
         }
         "policy_reload" => "another policy holds from here on".to_owned(),
+        "hosts_missing" => "not every host of a preset may be known".to_owned(),
         "proxy_lost" => "the proxy that decides was not there for a connection".to_owned(),
         other => printable(other).replace('_', " "),
     };

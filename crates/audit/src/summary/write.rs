@@ -559,7 +559,15 @@ fn why(summary: &Summary, host: &HostSummary, safe: &dyn Fn(&str) -> String) -> 
     // Other ways than the proxy variables are worth a word.
     let vias: Vec<_> = host.vias.iter().copied().filter(|via| *via != "connect").collect();
     let vias = (!vias.is_empty()).then(|| format!("[{}]", vias.join(" ")));
-    let parts: Vec<_> = reasons.into_iter().chain(rules).chain(more).chain(open).chain(vias).collect();
+    // Who asked what was refused, where it was not always the same.
+    let programs = (summary.has_programs && !host.evidence.is_empty()).then(|| {
+        let names = host.programs.kept.iter().map(|path| safe(path.rsplit('/').next().unwrap_or(path)));
+        let more = host.programs.more.then(|| "others".to_owned());
+        names.chain(more).collect::<Vec<_>>()
+    });
+    let programs = programs.filter(|names| !names.is_empty()).map(|names| format!("by {}", names.join(" ")));
+    let parts: Vec<_> =
+        reasons.into_iter().chain(rules).chain(more).chain(open).chain(vias).chain(programs).collect();
     parts.join(", ")
 }
 

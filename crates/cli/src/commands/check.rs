@@ -23,7 +23,7 @@ pub(crate) fn run(args: &CheckArgs, out: Paint) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
     let targets = args.targets.iter().map(|text| target(text)).collect::<Result<Vec<_>, _>>()?;
     let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
-    for note in loaded.notes.iter().map(String::as_str).chain(loaded.policy.terms().note()) {
+    for note in loaded.lines().map(String::as_str).chain(loaded.policy.terms().note()) {
         stdio::line("note", note);
     }
     let today = today();

@@ -176,7 +176,7 @@ fn loaded(args: &PolicyArgs, files: &[PathBuf], machine: &Machine) -> Result<Loa
     let mut args = args.clone();
     args.policy.extend_from_slice(files);
     let loaded = load::load(&args, FileFlags::default(), machine)?;
-    for note in &loaded.notes {
+    for note in loaded.lines() {
         stdio::line("note", note);
     }
     Ok(loaded)
@@ -424,6 +424,7 @@ fn files(said: &Said) -> Vec<(&'static str, String)> {
     all.extend(said.mask.iter().map(|path| ("mask", path.display().to_string())));
     all.extend(said.work.as_ref().map(|work| ("work", at(work))));
     all.extend(said.cache.map(|cache| ("cache", cache.as_str().to_owned())));
+    all.extend(said.home.map(|home| ("home", home.as_str().to_owned())));
     all.extend(
         said.allow_write
             .iter()
@@ -434,7 +435,8 @@ fn files(said: &Said) -> Vec<(&'static str, String)> {
 
 /// Lists the keys of `[sandbox]` that are not as usual.
 fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str, &'static str)> {
-    let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, .. } = *sandbox;
+    let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested, .. } =
+        *sandbox;
     let usual = |key, word: &'static str, is_usual: bool| (!is_usual).then_some((key, word));
     [
         bridge.and_then(|it| usual("sandbox.bridge", it.as_str(), it == Default::default())),
@@ -443,6 +445,7 @@ fn unusual_keys(sandbox: &SandboxSection) -> impl Iterator<Item = (&'static str,
         transparent.and_then(|it| usual("sandbox.transparent", it.as_str(), it == Default::default())),
         debuggable.and_then(|it| usual("sandbox.debuggable", "true", !it)),
         tty.and_then(|it| usual("sandbox.tty", it.as_str(), it == Default::default())),
+        nested.and_then(|it| usual("sandbox.nested", it.as_str(), it == Default::default())),
     ]
     .into_iter()
     .flatten()
@@ -599,6 +602,9 @@ impl Side {
         }
         if let Some(cache) = fs.cache {
             put("fs.cache", cache.as_str().into());
+        }
+        if let Some(home) = fs.home {
+            put("fs.home", home.as_str().into());
         }
         for name in fs.allow_write.iter().flatten() {
             put("fs.allow_write", quoted(name));

@@ -139,7 +139,7 @@ fn ask(args: &PresetArgs, groups: &[&'static Preset]) -> Result<Asked, Failure> 
     };
     let loaded =
         load::load(&policy, FileFlags { asks_anew: true, ..FileFlags::default() }, &Machine::here()?)?;
-    for note in &loaded.notes {
+    for note in loaded.lines() {
         stdio::line("note", note);
     }
     let found = |group: &Preset| {

@@ -44,7 +44,7 @@ pub(crate) fn run(args: ProxyArgs, paint: Paint) -> Result<Exit, Failure> {
     let key = args.audit_key.as_ref().and_then(KeyFrom::descriptor);
     request::inherited(&[("--audit", args.audit.as_ref()), ("--audit-key", key.as_ref())])?;
     let loaded = load::load(&args.policy, FileFlags::default(), &machine)?;
-    for note in loaded.notes.iter().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
+    for note in loaded.lines().chain(&loaded.note_without_stage()).filter(|_| !args.quiet) {
         stdio::line("note", note);
     }
     // Whatever `--quiet` says: it weakens what is enforced.

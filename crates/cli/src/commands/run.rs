@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::io;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ContextValue};
@@ -28,7 +29,42 @@ pub(crate) fn run(args: RunArgs, parent: Pid, paint: Paint) -> Result<Exit, Fail
     if args.dry_run {
         return dry_run(args, Machine::here()?);
     }
+    if exeat_runner::is_passed() {
+        return as_it_is(&args);
+    }
     Ok(carry_out(args, parent, paint)?.exit)
+}
+
+/// Executes the command under the walls of the run around this one, which lets runs inside it pass. Its own policy, limits and view
+/// hold nothing then.
+fn as_it_is(args: &RunArgs) -> Result<Exit, Failure> {
+    let promised = [
+        ("--require", args.require.is_some()),
+        ("--result", args.result.is_some()),
+        ("--audit", args.audit.is_some()),
+    ];
+    if let Some((flag, _)) = promised.iter().find(|(_, is_given)| *is_given) {
+        return Err(Failure::could(format!(
+            "`{flag}`: a run inside a run executes its command as it is, and cannot keep that"
+        ))
+        .hint("leave the flag out, or start exeat outside"));
+    }
+    let Some((program, words)) = args.command.split_first() else {
+        return Err(Failure::input("there is no command to run"));
+    };
+    if !args.quiet {
+        let what = "inside a run: the command is executed as it is, under the outer run's policy and record; this run's own hold nothing";
+        stdio::line("note", what);
+    }
+    #[expect(clippy::disallowed_methods, reason = "the stage's own command, in the stage's own place")]
+    let error = std::process::Command::new(program).args(words).exec();
+    let ended = if error.kind() == io::ErrorKind::NotFound { Ended::NotFound } else { Ended::NotExecutable };
+    stdio::say(
+        &Failure::could(format!("cannot execute `{}`", program.display()))
+            .because(error)
+            .report(Paint::PLAIN),
+    );
+    Ok(Exit::from(ended))
 }
 
 /// A run that is over.
@@ -75,7 +111,7 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     for note in lost.map(|lost| lost.notes.as_slice()).unwrap_or_default() {
         stdio::line("note", note);
     }
-    let Done { outcome, llm, limits, policy, host_ports } = done?;
+    let Done { outcome, doubts, llm, limits, policy, host_ports } = done?;
     for note in &outcome.notes {
         stdio::line("note", note);
     }
@@ -98,6 +134,9 @@ pub(crate) fn carry_out(args: RunArgs, parent: Pid, paint: Paint) -> Result<Fini
     }
     if let Some(through) = outcome.through.as_ref().filter(|_| !quiet) {
         stdio::say(&render::through(&outcome.summary, through));
+    }
+    for doubt in doubts.iter().filter(|_| !quiet) {
+        stdio::line("note", doubt);
     }
     let exit = match Exit::from(outcome.ended) {
         // Whoever asked for the result would take 0 for a run that has one. Any other code says more than ours would.
@@ -169,6 +208,8 @@ fn in_one(error: &clap::Error) -> String {
 /// What a run came to.
 struct Done {
     outcome: Outcome,
+    /// Why hosts of a preset may be missing.
+    doubts: Vec<String>,
     /// The stage declared `Llm`.
     llm: bool,
     /// Those that held.
@@ -213,7 +254,7 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
     };
     let live: Option<Live> = if quiet { None } else { Some(Box::new(stdio::say_now)) };
     let oversight = Oversight { parent, on_denied, live };
-    let Asked { request, notes: hints, llm, missing } = request::run(args, machine)?;
+    let Asked { request, notes: hints, doubts, llm, missing } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     let limits = request.limits;
     let host_ports = request.host_ports.clone();
@@ -231,15 +272,16 @@ fn attempt(args: RunArgs, parent: Pid, machine: Machine) -> Result<Done, Failure
         stdio::line("note", note);
     }
     let policy = plan.policy().clone();
-    Ok(Done { outcome: exeat_runner::run(plan, oversight)?, llm, limits, policy, host_ports })
+    plan.record_doubts(doubts.clone());
+    Ok(Done { outcome: exeat_runner::run(plan, oversight)?, doubts, llm, limits, policy, host_ports })
 }
 
 fn dry_run(args: RunArgs, machine: Machine) -> Result<Exit, Failure> {
     let json = args.format.is_json();
-    let Asked { request, notes: hints, missing, .. } = request::run(args, machine)?;
+    let Asked { request, notes: hints, doubts, missing, .. } = request::run(args, machine)?;
     missing.map_or(Ok(()), Err)?;
     let plan = exeat_runner::plan(request)?;
-    for note in hints.iter().chain(plan.notes()) {
+    for note in hints.iter().chain(plan.notes()).chain(&doubts) {
         stdio::line("note", note);
     }
     if json {

@@ -141,6 +141,7 @@ fn cache_json((cache, (bytes, is_whole)): &(PrivateCache, (u64, bool))) -> Value
         "bytes_are_all": is_whole,
         "last_use": cache.last_use.map(|time| Moment::from(time).to_string()),
         "running": cache.is_used,
+        "home": cache.has_home,
     })
 }
 
@@ -152,7 +153,8 @@ fn cache_text((cache, (bytes, is_whole)): &(PrivateCache, (u64, bool))) -> Strin
         Some(time) => format!(", last used {}", day_and_time(&Moment::from(time))),
         None => String::new(),
     };
-    format!("cache of {}  {size}{last}\n  in {}\n", cache_name(cache), shown(&cache.path))
+    let home = if cache.has_home { " with a home" } else { "" };
+    format!("cache{home} of {}  {size}{last}\n  in {}\n", cache_name(cache), shown(&cache.path))
 }
 
 /// The working directory that a cache belongs to.
@@ -391,10 +393,9 @@ fn prune_caches(state: &State, is_dry: bool, before: u64, verb: &str) -> Result<
             Ok(true) => {
                 count += 1;
                 let (path, of) = (shown(&cache.path), cache_name(cache));
-                stdio::out(
-                    &format!("{verb} {path} (cache of {of}, {more}{})\n", table::bytes(bytes)),
-                    false,
-                )?;
+                let home = if cache.has_home { " with a home" } else { "" };
+                let what = format!("{verb} {path} (cache{home} of {of}, {more}{})\n", table::bytes(bytes));
+                stdio::out(&what, false)?;
             }
             Ok(false) => stdio::line("note", &format!("`{}` is in use, and stays", cache.path.display())),
             Err(error) => {

@@ -98,6 +98,9 @@ pub(super) fn keep_what_is_bounded(file: &mut PolicyFile, ceilings: &[Named]) ->
     if drop_if(file.fs.cache.is_some(), false, "fs.cache") {
         file.fs.cache = None;
     }
+    if drop_if(file.fs.home.is_some(), false, "fs.home") {
+        file.fs.home = None;
+    }
     if drop_if(file.sandbox != SandboxSection::default(), false, "sandbox") {
         file.sandbox = SandboxSection::default();
     }

@@ -33,6 +33,8 @@ pub(super) struct Reading<'a> {
     pub(super) seen: Vec<Seen>,
     pub(super) once: Option<String>,
     pub(super) notes: Vec<String>,
+    /// See [`Loaded::doubts`](super::Loaded::doubts).
+    pub(super) doubts: Vec<String>,
     pub(super) redirected_by: Vec<&'static str>,
     quiet: bool,
     /// A client is asked whatever it has said today.
@@ -47,6 +49,7 @@ impl<'a> Reading<'a> {
             seen: Vec::new(),
             once: None,
             notes: Vec::new(),
+            doubts: Vec::new(),
             redirected_by: Vec::new(),
             quiet,
             asks_anew: false,
@@ -355,6 +358,7 @@ impl<'a> Reading<'a> {
                 rule.add_to(grants);
             }
             self.notes.extend(found.notes);
+            self.doubts.extend(found.doubt);
             let hosts: Vec<_> = found.rules.iter().map(|rule| rule.text.as_str()).collect();
             let hosts = if hosts.is_empty() { "no host".to_owned() } else { hosts.join(", ") };
             self.notes.push(format!("preset {}: {client} uses {hosts}", group.name));

@@ -13,6 +13,7 @@ fn denied(host: &str, port: u16, said: &str, count: u64, flag: Option<&str>) -> 
         said: said.into(),
         count,
         flag: flag.map(str::to_owned),
+        programs: Vec::new(),
     }
 }
 
@@ -243,4 +244,39 @@ fn words_for_a_shell() {
     ] {
         assert_eq!(shell_word(text), word);
     }
+}
+
+/// Each target stays one line; who asked is told where it was more than one program, and never moves a cursor.
+#[test]
+fn refusals_are_told_by_program_where_there_was_more_than_one() {
+    let by = |host: &str, count, programs: &[&str]| DeniedHost {
+        programs: programs.iter().map(|it| (*it).to_owned()).collect(),
+        ..denied(host, 443, "no rule allows it", count, Some("--allow x"))
+    };
+    let lines = |denied: Vec<DeniedHost>| {
+        let summary = Summary { denied, ..Summary::default() };
+        let ending = Ending { summary: &summary, ended: None, record: None, seal: None, llm: false };
+        let text = ending.render(Paint::PLAIN);
+        text.lines()
+            .skip(1)
+            .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+            .collect::<Vec<_>>()
+    };
+    let one = lines(vec![by("a.test", 2, &["/usr/bin/curl"]), by("b.test", 1, &[])]);
+    assert_eq!(one[0], "denied 2x a.test:443 no rule allows it --allow x");
+    let more = lines(vec![
+        by("a.test", 9, &["/usr/bin/node"]),
+        by("b.test", 5, &["/bin/curl\u{1b}[2J", "/bin/git"]),
+        by("c.test", 3, &["/opt/node"]),
+        by("d.test", 1, &[]),
+    ]);
+    assert_eq!(
+        more,
+        [
+            "denied 9x a.test:443 no rule allows it --allow x # node",
+            "denied 3x c.test:443 no rule allows it --allow x # node",
+            "denied 5x b.test:443 no rule allows it --allow x # curl\\u{1b}[2J, git",
+            "denied 1x d.test:443 no rule allows it --allow x",
+        ]
+    );
 }

@@ -2,7 +2,7 @@
 //! this table.
 
 use crate::escape::visible;
-use crate::sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 
 use super::FileRole;
 
@@ -186,6 +186,12 @@ pub(crate) const KEYS: &[Key] = &[
         "protected names that are left writable; .git: git's hooks and configuration",
     ),
     policy("fs", "cache", Shape::OneOf(Cache::WORDS), "where package managers keep what they download"),
+    policy(
+        "fs",
+        "home",
+        Shape::OneOf(Home::WORDS),
+        "private: a HOME in the cache, writable, that lasts as it does",
+    ),
     key("env", "pass", Shape::Names, "variables of the caller that are passed on"),
     policy("env", "set", Shape::Variables, "variables that are set"),
     key("limits", "timeout", Shape::Span, "wall time of the run"),
@@ -223,6 +229,12 @@ pub(crate) const KEYS: &[Key] = &[
     ),
     policy("sandbox", "debuggable", Shape::Flag, "lets the stage trace its own processes"),
     policy("sandbox", "tty", Shape::OneOf(Tty::WORDS), "whether the stage has a terminal of its own"),
+    policy(
+        "sandbox",
+        "nested",
+        Shape::OneOf(Nested::WORDS),
+        "whether an `exeat run` in the stage is refused, or executes its command as it is",
+    ),
     policy("audit", "sync", Shape::Flag, "has each line on the disk before anything is dialed or answered"),
 ];
 

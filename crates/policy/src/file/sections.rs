@@ -13,7 +13,7 @@ use crate::limits::{
 };
 use crate::port::Port;
 use crate::rule::{Action, Note, TlsCheck};
-use crate::sandbox::{Bridge, Cache, Loopback, OnExcess, Transparent, Tty, UnixSockets};
+use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
 use crate::upstream::{AuthSpec, Bypass, BypassError, UpstreamUrl};
 
@@ -342,6 +342,7 @@ impl Reader<'_> {
                 "rw" => fs.rw = Some(self.binds(entry)),
                 "mask" => fs.mask = self.paths(entry).into_iter().map(|(path, _)| path).collect(),
                 "cache" => fs.cache = self.choice(entry, Cache::ALL, Cache::WORDS),
+                "home" => fs.home = self.choice(entry, Home::ALL, Home::WORDS),
                 "allow_write" => {
                     fs.allow_write = Some(self.strings(entry).into_iter().map(|(name, _)| name).collect());
                 }
@@ -387,6 +388,7 @@ impl Reader<'_> {
                     sandbox.transparent = self.choice(entry, Transparent::ALL, Transparent::WORDS);
                 }
                 "tty" => sandbox.tty = self.choice(entry, Tty::ALL, Tty::WORDS),
+                "nested" => sandbox.nested = self.choice(entry, Nested::ALL, Nested::WORDS),
                 _ => sandbox.debuggable = self.flag(&entry),
             }
         }

@@ -62,18 +62,20 @@ impl PolicyFile {
         drop_if(ech, &over.ech);
         drop_if(socks5, &over.socks5);
         drop_if(audit_sync, &over.audit_sync);
-        let FsSection { view, cache, .. } = fs;
+        let FsSection { view, cache, home, .. } = fs;
         drop_if(view, &over.fs.view);
         drop_if(cache, &over.fs.cache);
+        drop_if(home, &over.fs.home);
         let EffectsSection { on_excess, .. } = effects;
         drop_if(on_excess, &over.effects.on_excess);
-        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty } = sandbox;
+        let SandboxSection { bridge, loopback, unix_sockets, transparent, debuggable, tty, nested } = sandbox;
         drop_if(bridge, &over.sandbox.bridge);
         drop_if(loopback, &over.sandbox.loopback);
         drop_if(unix_sockets, &over.sandbox.unix_sockets);
         drop_if(transparent, &over.sandbox.transparent);
         drop_if(debuggable, &over.sandbox.debuggable);
         drop_if(tty, &over.sandbox.tty);
+        drop_if(nested, &over.sandbox.nested);
         // Of the limits of two files the smaller one counts: here both say the same.
         *limits = Limits::overridden_by(*limits, over.limits);
     }

@@ -83,6 +83,12 @@ pub fn is_nested() -> bool {
     is_mounted(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default())
 }
 
+/// Whether the run around us lets a run inside it execute its command as it is.
+#[must_use]
+pub fn is_passed() -> bool {
+    is_nested() && Path::new(exeat_contract::NESTED).is_file()
+}
+
 /// `mountinfo`: proc_pid_mountinfo(5), where the fifth field is the mount point.
 fn is_mounted(mountinfo: &str) -> bool {
     let ours = [exeat_contract::SOCKET, exeat_contract::DENIALS];

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<Exit, Failure> {
         return Err(Failure::input("`-` is a record and a policy, and stdin is read once"));
     }
     let loaded = load::load(&args.policy, FileFlags::default(), &Machine::here()?)?;
-    for note in loaded.notes.iter().map(String::as_str).chain(loaded.policy.terms().note()) {
+    for note in loaded.lines().map(String::as_str).chain(loaded.policy.terms().note()) {
         stdio::line("note", note);
     }
     let entrusted = |target: &Target| loaded.next_hop.as_ref().is_some_and(|hop| hop.takes(target));

@@ -17,6 +17,7 @@ fn settings_say_what_a_file_says() {
         "fs.view=minimal",
         "fs.allow_write=[\".git\"]",
         "fs.cache=none",
+        "fs.home=private",
         "env.set.PORT=8080",
         "env.set.NAME=a = b # c",
         "env.set={ DEBUG = \"1\" }",
@@ -29,17 +30,18 @@ fn settings_say_what_a_file_says() {
         "sandbox.bridge=relay",
         "sandbox.unix_sockets=off",
         "sandbox.debuggable=true",
+        "sandbox.nested=pass",
         "audit.sync=true",
         "stage=2026",
     ])
     .unwrap();
     let filed = PolicyFile::parse(
         "stage = '2026'\n[network]\nech = 'refuse'\nnat64 = true\nhost_port = [5432, '80:8080']\npresets = ['npm']\n\
-         [fs]\nview = 'minimal'\nallow_write = ['.git']\ncache = 'none'\n\
+         [fs]\nview = 'minimal'\nallow_write = ['.git']\ncache = 'none'\nhome = 'private'\n\
          [env.set]\nPORT = '8080'\nNAME = 'a = b # c'\nDEBUG = '1'\n\
          [limits]\nfile_size = '1000'\nopen_files = 128\ncpu_time = '90s'\nmemory = '2GiB'\n\
          [effects]\non_excess = 'narrow'\nallow = ['fs-read']\n\
-         [sandbox]\nbridge = 'relay'\nunix_sockets = 'off'\ndebuggable = true\n[audit]\nsync = true\n",
+         [sandbox]\nbridge = 'relay'\nunix_sockets = 'off'\ndebuggable = true\nnested = 'pass'\n[audit]\nsync = true\n",
         SET,
         FileRole::Policy,
         &|| vec!["npm"],

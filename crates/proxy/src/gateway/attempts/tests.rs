@@ -243,7 +243,8 @@ async fn a_name_is_listed_once() {
     attempts.name_denied(&name("stats.example.net"));
     attempts.name_denied(&name("other.example.net"));
     let target = Target::parse(b"stats.example.net:443").unwrap();
-    run.cx.tally(|tally| tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None));
+    run.cx
+        .tally(|tally| tally.refused(Some(&target), Reason::Default, "no rule allows it".into(), None, None));
     let summary = run.cx.summary();
     let listed: Vec<_> = summary.denied.iter().map(DeniedHost::target).collect();
     assert_eq!(listed, ["other.example.net", "stats.example.net:443"]);

@@ -383,6 +383,7 @@ fn k13_a_variable_with_a_value_names_no_tree_beyond_a_ceiling() {
         git: Everywhere::default(),
         owners: BTreeSet::new(),
         stage_home: &home,
+        nested: crate::request::Nested::default(),
         path: None,
         named: named.iter().map(PathBuf::from).collect(),
         asked: asked.iter().map(PathBuf::from).collect(),

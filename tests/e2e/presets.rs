@@ -1,0 +1,85 @@
+//! What a preset's client was asked before a run, as the run tells it and pays for it. The client is a stand-in.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::time::{Duration, Instant};
+
+use e2e::case::{Cases, Cx};
+use e2e::run::Done;
+
+pub(crate) fn cases(list: &mut Cases) {
+    list.users("presets::what_a_client_did_not_say_is_told_last", told_last);
+    list.once("presets::a_second_question_costs_less_than_5_ms", second_question);
+}
+
+/// A directory for PATH with an `npm` that asks for one host and exits so.
+fn client(cx: &Cx, code: u8) -> String {
+    let dir = cx.home().join("tools");
+    fs::create_dir_all(&dir).expect("a directory");
+    let npm = dir.join("npm");
+    let script =
+        format!("#!/bin/sh\ncurl -sk --max-time 5 -o /dev/null https://{}/\nexit {code}\n", cx.good());
+    fs::write(&npm, script).expect("the stand-in");
+    for place in [&dir, &npm] {
+        fs::set_permissions(place, fs::Permissions::from_mode(0o755)).expect("its mode");
+    }
+    format!("{}:/usr/bin:/bin", dir.display())
+}
+
+fn run(cx: &Cx, path: &str, words: &[&str]) -> Done {
+    cx.exeat([&["run"], words].concat()).env("PATH", path).run()
+}
+
+/// The user looks at the end: the line stands behind the refusals, and in the record.
+fn told_last(cx: &Cx) {
+    let path = client(cx, 1);
+    let script = format!("echo started >&2; curl -sS https://{}/", cx.evil());
+    let done = run(cx, &path, &["-p", "npm", "--", "sh", "-c", &script]);
+    let said = done.stderr();
+    let last = said.lines().last().unwrap_or_default();
+    assert!(last.starts_with("exeat: note: preset `npm`: hosts may be missing"), "{said}");
+    assert_eq!(said.matches("hosts may be missing").count(), 1, "{said}");
+    let log = done.record();
+    let notes = log.events("note");
+    let missing: Vec<_> = notes.iter().filter(|note| note["what"] == "hosts_missing").collect();
+    assert_eq!(missing.len(), 1, "{notes:?}");
+    assert!(missing[0]["error"].as_str().is_some_and(|why| why.contains("came no further")), "{missing:?}");
+
+    // What it says with `--quiet` stands in the record alone; of a plan it is told with the rest.
+    let done = run(cx, &path, &["--quiet", "-p", "npm", "--", "true"]);
+    assert!(done.exits(0).record().events("note").iter().any(|note| note["what"] == "hosts_missing"));
+    assert!(!done.stderr().contains("hosts may be missing"), "{done:?}");
+    run(cx, &path, &["--dry-run", "-p", "npm", "--", "true"]).exits(0).says("hosts may be missing");
+    // A client that came to its end leaves no doubt.
+    let path = client(cx, 0);
+    let done = run(cx, &path, &["-p", "npm", "--", "true"]);
+    assert!(!done.exits(0).stderr().contains("may be missing"), "{done:?}");
+    assert!(done.record().events("note").iter().all(|note| note["what"] != "hosts_missing"));
+}
+
+/// The least of many runs with the preset, against the least of as many without, one after the other: the machine may be busy.
+fn second_question(cx: &Cx) {
+    const MOST: Duration = Duration::from_millis(5);
+    let path = client(cx, 0);
+    let timed = |words: &[&str]| {
+        let done = run(cx, &path, &[words, &["--", "true"]].concat());
+        done.exits(0);
+        done.took
+    };
+    let first = timed(&["-p", "npm"]);
+    let mut least = [Duration::MAX; 2];
+    let end = Instant::now() + Duration::from_secs(60);
+    let mut pairs = 0;
+    let costs = loop {
+        for (least, words) in least.iter_mut().zip([&[][..], &["-p", "npm"]]) {
+            *least = timed(words).min(*least);
+        }
+        pairs += 1;
+        let costs = least[1].saturating_sub(least[0]);
+        if (pairs >= 10 && costs < MOST) || Instant::now() > end {
+            break costs;
+        }
+    };
+    println!("a second -p npm costs {costs:?} ({least:?}, {pairs} pairs); the first run took {first:?}");
+    assert!(costs < MOST, "{costs:?} after {pairs} pairs: {least:?}; the first took {first:?}");
+}
