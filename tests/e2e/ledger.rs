@@ -22,6 +22,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("ledger::l17_a_key_that_does_not_last_has_no_ledger", no_ledger);
     list.once("ledger::l17_records_in_other_places_are_named", elsewhere);
     list.once("ledger::l17_a_copied_state_directory_begins_a_ledger", copied);
+    list.once("ledger::l17_a_full_disk_leaves_no_record_of_no_run", no_disk);
     list.users("ledger::l17_a_directory_that_was_handed_over_is_checked_elsewhere", handed_over);
     list.once("ledger::l17_the_head_is_in_the_result_and_stays_in_the_ledger", head);
     list.users("ledger::l17_no_stage_reaches_the_ledger", hidden);
@@ -180,6 +181,7 @@ fn killed(cx: &Cx) {
     assert_eq!(json["ledgers"][0]["findings"].as_array().map(Vec::len), Some(0), "{json}");
     let killed = json["killed"].as_array().expect("runs");
     assert!(killed.len() >= 10, "{json}");
+    let killed_runs = killed.len();
     let entries = entries(cx);
     let numbers: Vec<u64> = entries
         .iter()
@@ -197,6 +199,19 @@ fn killed(cx: &Cx) {
     verify_all(cx).shows("no end: still running: 1");
     live.signal(Signal::SIGTERM);
     live.wait();
+    // They can be pruned; what somebody cut cannot.
+    let cut = ran(cx);
+    let text = fs::read_to_string(record(cx, &cut)).expect("a record");
+    let kept: String = text.lines().take(2).map(|line| format!("{line}\n")).collect();
+    fs::write(record(cx, &cut), kept).expect("a record");
+    let prune =
+        |words: &[&str]| cx.exeat_plain([&["audit", "prune", "--older-than", "1ms"], words].concat()).run();
+    let killed = || joined(cx)["killed"].as_array().map(Vec::len);
+    prune(&[]).exits(1).says("is kept: it has no end");
+    assert_eq!(killed(), Some(killed_runs));
+    prune(&["--killed"]).exits(1).says(&format!("{cut} is kept: it has no end"));
+    assert_eq!((killed(), record(cx, &cut).exists()), (Some(0), true));
+    verify_all(cx).exits(1).shows(&format!("the record of {cut} is not the one that the ledger has"));
 }
 
 /// A lock that another process does not give up, a directory that cannot be written, something else in its place.
@@ -307,6 +322,29 @@ fn copied(cx: &Cx) {
     assert_ne!(ledgers[0]["name"], ledgers[1]["name"]);
     let lone = ledger(cx);
     assert!(lone.exists());
+}
+
+/// However little space is left when a run begins, in pages of the disk: it is on record, or leaves nothing.
+fn no_disk(cx: &Cx) {
+    let place = cx.home().join("small").display().to_string();
+    fs::create_dir(&place).expect("a mount point");
+    let exeat = format!("XDG_STATE_HOME={place}/state {}", cx.bench().bin.join("exeat").display());
+    let script = format!(
+        "mkdir {place}/state; {exeat} run -- true || exit
+        for pages in 0 1 2 3 4 5 6; do
+            rm -f {place}/fill; cat /dev/zero >{place}/fill 2>&-
+            truncate -s $(($(stat -c %s {place}/fill) - 4096 * pages)) {place}/fill
+            {exeat} run -- true; echo code $?
+        done
+        rm {place}/fill; find {place}/state/exeat/runs -size 0; {exeat} audit verify --all"
+    );
+    let mount = format!("mount -t tmpfs -o size=256k,mode=1777 none {place}");
+    let done = cx.outside(["sh", "-c", &script]).in_mounts(&mount).run();
+    done.exits(0).shows("code 0").shows("code 125").says("no space left on device");
+    let said = done.stdout();
+    assert!(!said.contains("not begun") && !said.contains("/runs/"), "{said}");
+    let whole = said.matches("code 0").count() + 1;
+    done.shows(&format!("\n{whole} whole, 0 not whole, signed by "));
 }
 
 /// Somebody else, who has a copy of the directory without the key, and the public key.

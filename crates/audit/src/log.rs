@@ -318,8 +318,11 @@ impl State {
     }
 
     /// Says in the record, once, that the disk has no space for more, and signs that: what follows may stay unsigned. Or that no space is
-    /// kept.
+    /// kept. Not before the first line, by which the ledger knows the record: a sandbox may take long to be made.
     fn note_space(&mut self, shared: &Shared) -> Result<(), Error> {
+        if self.seq == 0 {
+            return Ok(());
+        }
         let (what, why) = match (&self.full, self.sink.no_space_kept()) {
             (Some(why), _) if !self.is_full_noted => (What::NoRoom, why.to_string()),
             (None, Some(why)) if self.keeps_space && !self.is_reserve_noted => (What::NoReserve, why),

@@ -291,6 +291,15 @@ pub fn store_policy(record: &Path, canonical_json: &str, sync: bool) -> Result<P
     Ok(path)
 }
 
+/// Removes a record in the default place that has no line, and its policy: they tell of no run. Its writer could not write the first one.
+pub fn remove_empty(record: &Path) {
+    if fs::symlink_metadata(record).is_ok_and(|meta| meta.is_file() && meta.len() == 0) {
+        let _ = fs::remove_file(policy_path(record));
+        // What stays is told as a run that did not begin.
+        let _ = fs::remove_file(record);
+    }
+}
+
 /// Stores a policy that was read again beside its record, in a file of its own: `run.policy-DIGEST.json`, with the first
 /// [`DIGITS`] digits of the policy's digest. One that is there already is the same. `sync`: as of [`store_policy`].
 pub fn store_reloaded(

@@ -300,6 +300,27 @@ fn l17_a_list_shows_what_only_report_mode_let_through() {
 }
 
 #[test]
+fn l17_a_list_says_which_runs_asked_for_a_host() {
+    let home = Home::new();
+    let [import, again, train] = three(&home).map(|path| name_of(&path).to_owned());
+    let runs = |words: &[&str]| -> Vec<String> {
+        let words = [&["list", "--format", "json"], words].concat();
+        json(&home, &words)
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|run| run["run"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(runs(&["--host", "one.example.com"]), [&*import]);
+    assert_eq!(runs(&["--host", "evil.example.com"]), [&*train], "it was refused");
+    assert_eq!(runs(&["--host", "one.example.com", "--host", "two.example.com"]), [&*again, &*import]);
+    assert_eq!(runs(&["--host", "*.example.com", "--stage", "import"]), [&*again, &*import]);
+    assert_eq!(runs(&["--host", "93.184.216.34"]).len(), 3, "each led there");
+    assert_eq!(runs(&["--host", "none.example.com"]), [""; 0]);
+}
+
+#[test]
 fn l17_verify_ends_with_totals_and_shows_what_is_not_whole() {
     let home = Home::new();
     let [one, two, _] = three(&home);

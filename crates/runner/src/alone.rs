@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use exeat_audit::ledger::Head;
-use exeat_audit::place::{Place, store_reloaded};
+use exeat_audit::place::{Place, remove_empty, store_reloaded};
 use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
@@ -163,7 +163,11 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         };
         request.signing.make(place.as_ref())?;
         let Opened { log, path: audit, ledger } = record.open(run)?;
-        let listed = begin(&log, ledger, start, &request.sources)?;
+        let listed = begin(&log, ledger, start, &request.sources).inspect_err(|_| {
+            if let (AuditTo::Default, Some(record)) = (&request.audit, &audit) {
+                remove_empty(record);
+            }
+        })?;
 
         let context = Context::new(request.policy, log.clone(), run);
         let context =

@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use exeat_audit::ledger::Head;
-use exeat_audit::place::store_policy;
+use exeat_audit::place::{remove_empty, store_policy};
 use exeat_audit::{
     Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sealed, Sink, What,
     sha256_hex,
@@ -340,7 +340,12 @@ pub(crate) fn run_on(
         notes.extend(unlisted);
         let done = match outcome {
             Ok(done) => done,
-            Err(error) => return Err(lost_with(error, run, audit, found, notes)),
+            Err(error) => {
+                if let (AuditTo::Default, Some(record)) = (&plan.audit, &audit) {
+                    remove_empty(record);
+                }
+                return Err(lost_with(error, run, audit, found, notes));
+            }
         };
         let Done { ended: how, why_not, signal, blind, untold, no_gateway, summary, through, .. } = done;
         notes.extend(no_gateway);

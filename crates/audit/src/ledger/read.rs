@@ -334,6 +334,12 @@ impl Book {
         Ok(())
     }
 
+    /// The runs whose start it has and not their end.
+    pub fn without_end(&self) -> impl Iterator<Item = RunId> {
+        let is_open = |entry: &Entry| entry.start.is_some() && entry.end.is_none();
+        self.runs.iter().filter(move |(_, entry)| is_open(entry)).map(|(run, _)| *run)
+    }
+
     /// Whether something is wrong with it, beyond a signature of a key that is not known.
     pub fn is_damaged(&self) -> bool {
         self.told.iter().any(|told| !matches!(told, Told::UnknownKey { .. }))

@@ -163,6 +163,19 @@ fn what_a_decision_costs() {
     }
 }
 
+/// L17: the first line is that of the start, by which the ledger knows the record, however long the sandbox takes.
+#[test]
+fn l17_nothing_stands_before_the_start() {
+    let dir = Dir::new();
+    let path = dir.join("run.jsonl");
+    let file = fs::File::create(&path).unwrap();
+    let log = Log::start_signed(Sink::from_fd(file.into()).unwrap(), header(), key(1)).unwrap();
+    log.keep_space();
+    log.write(Event::RunStart(RunStart::default())).unwrap();
+    let lines = lines(&path);
+    assert_eq!((&lines[0]["event"], &lines[1]["what"]), (&"run_start".into(), &"no_reserve".into()));
+}
+
 /// L17: space for the end of a record is kept on the disk, and given back when it has ended. Its size is that of its lines all the while.
 #[test]
 fn l17_space_is_kept_for_the_end_of_a_record() {

@@ -284,6 +284,10 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     pub(crate) dry_run: bool,
 
+    /// Remove records of runs that were killed, too: their end is not in the ledger either
+    #[arg(long)]
+    pub(crate) killed: bool,
+
     /// Remove records that are not whole (see exeat audit verify), too
     #[arg(long)]
     pub(crate) force: bool,
@@ -302,6 +306,10 @@ pub(crate) struct ListArgs {
     /// Only runs that are over and did not end with exit code 0
     #[arg(long, help_heading = "Filter")]
     pub(crate) failed: bool,
+
+    /// Only runs that asked for this host, or for a host below a domain: *.example.com
+    #[arg(long, value_name = "HOST", help_heading = "Filter")]
+    pub(crate) host: Vec<HostFilter>,
 
     /// Only runs in which something was denied, or would have been; of those without an end it is not known
     #[arg(long, help_heading = "Filter")]
@@ -546,6 +554,7 @@ const LIST_EXAMPLES: &str = "\
 Examples:
   exeat audit list
   exeat audit list --since 7d --failed
+  exeat audit list --host '*.example.com'
   exeat audit list --format json | jq -r '.[].run'";
 
 const DIFF_EXAMPLES: &str = "\
@@ -562,6 +571,7 @@ const PRUNE_EXAMPLES: &str = "\
 Examples:
   exeat audit prune --older-than 180d --dry-run
   exeat audit prune --older-than 2y
+  exeat audit prune --older-than 180d --killed
 
 Exit codes: 0 done, 1 a record was kept because it is not whole, 2 bad input.";
 

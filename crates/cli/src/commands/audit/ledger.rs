@@ -1,5 +1,6 @@
 //! The ledgers of `exeat audit verify --all`, and the line that `prune` writes there. What a ledger says is `exeat-audit`'s.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 
@@ -282,6 +283,13 @@ fn named(text: &mut String, what: &str, runs: &[RunId]) {
     let names: Vec<String> = runs.iter().take(MAX_NAMED).map(ToString::to_string).collect();
     let _ = write!(text, "{what}: {} ({}", runs.len(), names.join(", "));
     text.push_str(if runs.len() > MAX_NAMED { ", ...)\n" } else { ")\n" });
+}
+
+/// The runs that no ledger of this user has the end of.
+pub(crate) fn killed(place: &Place, keys: &[VerifyingKey]) -> Result<BTreeSet<RunId>, Failure> {
+    let own = own(place)?;
+    let books = Book::all(&own, keys, &[]).map_err(|error| unreadable(&own, error))?;
+    Ok(books.iter().filter(|book| book.key.is_some()).flat_map(Book::without_end).collect())
 }
 
 /// The ledger that `prune` writes to: that of the user's own key.

@@ -1,24 +1,35 @@
 //! `exeat audit list`: the runs of the state directory.
 
 use exeat_audit::place::RunSummary;
+use exeat_audit::query::Filter;
 use exeat_audit::table;
 
-use super::select::select_any;
-use super::{Out, Stopped, place_of};
+use super::select::{filter, select_any};
+use super::{Out, Source, Stopped, place_of};
 use crate::args::audit::ListArgs;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
 use crate::render::Paint;
+use crate::stdio;
 
 /// Lists them, the newest first.
 pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     let place = place_of(&Machine::here()?).ok();
     let selected = select_any(&args.records)?;
-    let exit = selected.exit();
+    let mut exit = selected.exit();
     let any = !selected.found.is_empty();
-    let found = selected.found.into_iter().filter(|found| found.twin.is_none());
-    let mut runs: Vec<RunSummary> = found.map(|found| found.run).filter(|run| passes(args, run)).collect();
+    let hosts = Filter { hosts: args.host.clone(), ..filter(&args.records) };
+    let mut runs: Vec<RunSummary> = Vec::new();
+    for found in selected.found.into_iter().filter(|found| found.twin.is_none() && passes(args, &found.run)) {
+        let asks = args.host.is_empty()
+            || asks_for(&found.source, &hosts).unwrap_or_else(|failure| {
+                stdio::line("warning", &failure.said());
+                exit = Exit::No;
+                false
+            });
+        runs.extend(asks.then_some(found.run));
+    }
     runs.sort_by_key(|run| std::cmp::Reverse(run.run));
     let mut out = Out::new();
     let shown = if args.format.is_json() {
@@ -32,12 +43,22 @@ pub(crate) fn run(args: &ListArgs, paint: Paint) -> Result<Exit, Failure> {
     if let (false, false, Some(place)) = (any, args.format.is_json(), place)
         && place.records().is_ok_and(|records| records.is_empty())
     {
-        crate::stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
+        stdio::line("note", &format!("no record in `{}` yet", place.dir().display()));
     }
     if !args.format.is_json() && !runs.is_empty() {
         super::note_signature();
     }
     Ok(exit)
+}
+
+/// Whether a run asked for one of these hosts, as far as its record can be read.
+fn asks_for(source: &Source, hosts: &Filter) -> Result<bool, Failure> {
+    for record in source.open()? {
+        if hosts.passes(&record.map_err(|error| source.unreadable(error))?) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 fn passes(args: &ListArgs, run: &RunSummary) -> bool {

@@ -1,14 +1,14 @@
 //! `exeat audit prune`: removes old records. Nothing else of exeat ever removes one.
 
+use std::collections::BTreeSet;
 use std::io::{self, BufReader, Write as _};
-use std::path::Path;
 use std::time::SystemTime;
 
 use exeat_audit::place::Kept;
 use exeat_audit::verify::{Ending, Standing, verify};
-use exeat_audit::{VerifyingKey, file, is_being_written, table};
+use exeat_audit::{RunId, VerifyingKey, file, is_being_written, table};
 
-use super::ledger::to_prune;
+use super::ledger::{killed, to_prune};
 use super::{Out, Stopped, bad_place, place_of, select};
 use crate::args::audit::PruneArgs;
 use crate::exit::Exit;
@@ -30,6 +30,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
         return Err(Failure::input("that is before all time"));
     };
     let keys = super::verify::keys(&[])?;
+    let killed = if args.killed { killed(&place, &keys)? } else { BTreeSet::new() };
     let mut done = Done::default();
     let mut out = Out::by_line();
     let selection = select::selection(&args.selection)?;
@@ -37,7 +38,7 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
         let is_selected = || selection.is_empty() || selection.passes(&select::summarize(&kept.path));
         // A run that is not there any more was removed by another.
         if kept.last_written().is_ok_and(|last| last < before) && is_selected() {
-            prune(args, kept, &keys, &mut done, &mut out)
+            prune(args, kept, &keys, &killed, &mut done, &mut out)
         } else {
             Ok(())
         }
@@ -56,6 +57,7 @@ fn prune(
     args: &PruneArgs,
     kept: &Kept,
     keys: &[VerifyingKey],
+    killed: &BTreeSet<RunId>,
     done: &mut Done,
     out: &mut Out,
 ) -> io::Result<()> {
@@ -64,7 +66,7 @@ fn prune(
         return Ok(());
     }
     if !args.force
-        && let Err(why) = whole(&kept.path, keys)
+        && let Err(why) = whole(kept, keys, killed)
     {
         done.refused += 1;
         crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", kept.run));
@@ -107,7 +109,8 @@ fn write_down(kept: &Kept, no: Option<u64>) -> Result<(), String> {
 }
 
 /// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
-fn whole(path: &Path, keys: &[VerifyingKey]) -> Result<(), String> {
+fn whole(kept: &Kept, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result<(), String> {
+    let path = &*kept.path;
     let said = |error: io::Error| in_house(&error.to_string());
     let file = file::open(path).map_err(said)?;
     let report = verify(BufReader::new(file), Some(path), keys).map_err(said)?;
@@ -118,6 +121,8 @@ fn whole(path: &Path, keys: &[VerifyingKey]) -> Result<(), String> {
             let first = report.findings.first().map(ToString::to_string).unwrap_or_default();
             Err(format!("it is damaged: {first}"))
         }
+        // Had somebody cut it, the ledger would have its end.
+        (Standing::Unfinished, Ending::MidLine | Ending::Unfinished) if killed.contains(&kept.run) => Ok(()),
         (_, Ending::MidLine) => Err("its last line is cut".into()),
         (_, Ending::Unfinished) => Err("it has no end: its writer was killed, or it was cut".into()),
         (Standing::UnknownKey, _) => Err("it is signed by no key that is known here".into()),
