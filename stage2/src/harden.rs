@@ -2,6 +2,7 @@
 //!
 //! None of this is the egress boundary: that is the empty network namespace.
 
+use rustix::fd::OwnedFd;
 use rustix::fs::{Mode, OFlags, fcntl_getfl, open};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setpgid, setrlimit};
@@ -86,4 +87,16 @@ pub(crate) fn enter_landlock_domain(ports: Option<&[u16]>) -> rustix::io::Result
 /// Installs the program that the host side sent, if any.
 pub(crate) fn install_filter(program: &[u8]) -> rustix::io::Result<()> {
     if program.is_empty() { Ok(()) } else { sys::install_seccomp_filter(program) }
+}
+
+/// Installs the program whose calls the host is told of, if any. Returns where it is told, or nothing where this process has a filter of
+/// that kind already, from a sandbox around this one: there can be one alone (seccomp(2), `EBUSY`).
+pub(crate) fn install_notice_filter(program: &[u8]) -> rustix::io::Result<Option<OwnedFd>> {
+    if program.is_empty() {
+        return Ok(None);
+    }
+    match sys::install_seccomp_listener(program) {
+        Err(Errno::BUSY) => Ok(None),
+        other => other.map(Some),
+    }
 }

@@ -25,6 +25,7 @@ mod loopback;
 mod sys;
 mod terminal;
 
+use alloc::vec::Vec;
 use core::convert::Infallible;
 
 use exeat_contract::{BridgeKind, Hello, Message, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET, Step};
@@ -102,13 +103,11 @@ fn become_stage(kind: BridgeKind, socks5: bool, control: &Control) -> Result<Inf
     chdir(command.cwd()).during(Step::EnterDirectory)?;
     harden::limit_process(terminal.is_some()).during(Step::CloseDescriptors)?;
     let landlock = harden::enter_landlock_domain(go.ports.as_deref()).during(Step::Landlock)?;
-    let hardened = Message::Hardened { landlock };
-    match &terminal {
-        Some(master) => control.send(&hardened, &[master]),
-        None => control.send(&hardened, &[]),
-    }
-    .during(Step::Landlock)?;
-    drop(terminal);
+    // Where the host cannot be told it says so, and takes each such call for made.
+    let notices = harden::install_notice_filter(&go.notice_filter).during(Step::Seccomp)?;
+    let passed: Vec<&OwnedFd> = terminal.iter().chain(&notices).collect();
+    control.send(&Message::Hardened { landlock }, &passed).during(Step::Landlock)?;
+    drop((terminal, notices));
     harden::limit_descriptors(go.descriptors, go.most_descriptors).during(Step::CloseDescriptors)?;
     harden::install_filter(&go.filter).during(Step::Seccomp)?;
     command.execute().during(Step::Exec)

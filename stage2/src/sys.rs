@@ -326,8 +326,25 @@ struct FilterProgram {
 
 /// Installs a seccomp filter for good (seccomp(2)). The program is `struct sock_filter` after `struct sock_filter`.
 pub(crate) fn install_seccomp_filter(program: &[u8]) -> rustix::io::Result<()> {
-    const PR_SET_SECCOMP: usize = 22;
-    const SECCOMP_MODE_FILTER: usize = 2;
+    install(program, 0).map(drop)
+}
+
+/// Installs a filter as [`install_seccomp_filter`] does, and returns where its notices are read.
+pub(crate) fn install_seccomp_listener(program: &[u8]) -> rustix::io::Result<OwnedFd> {
+    const NEW_LISTENER: usize = 1 << 3;
+    // Linux 5.19: no signal but SIGKILL ends a wait that the host knows of.
+    const WAIT_KILLABLE_RECV: usize = 1 << 5;
+    let fd = match install(program, NEW_LISTENER | WAIT_KILLABLE_RECV) {
+        Err(Errno::INVAL) => install(program, NEW_LISTENER)?,
+        other => other?,
+    };
+    let fd = RawFd::try_from(fd).map_err(|_| Errno::OVERFLOW)?;
+    // SAFETY: the system call returned a new descriptor that nothing else owns.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+fn install(program: &[u8], flags: usize) -> rustix::io::Result<usize> {
+    const SECCOMP_SET_MODE_FILTER: usize = 1;
     let (instructions, rest) = program.as_chunks::<8>();
     if !rest.is_empty() {
         return Err(Errno::INVAL);
@@ -337,5 +354,5 @@ pub(crate) fn install_seccomp_filter(program: &[u8]) -> rustix::io::Result<()> {
     let place = (&raw const description).expose_provenance();
     // SAFETY: `description` describes `program`, and both live across the call; the kernel copies the program byte by byte,
     // whatever its alignment, and checks it.
-    unsafe { syscall(number::__NR_prctl, [PR_SET_SECCOMP, SECCOMP_MODE_FILTER, place, 0, 0]) }.map(drop)
+    unsafe { syscall(number::__NR_seccomp, [SECCOMP_SET_MODE_FILTER, flags, place, 0, 0]) }
 }

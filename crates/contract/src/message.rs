@@ -3,7 +3,8 @@
 //! A frame is a length (`u32`, little endian, of what follows) and a body: one tag byte and fields. A byte string is a
 //! `u32` length and its bytes. Descriptors travel beside a frame's first byte (`SCM_RIGHTS`, unix(7)): with a [`Hello`],
 //! the listener of a handoff or a lifeline of a relay, and behind it that of SOCKS5 where it is offered; with a [`Go`], standard input, output
-//! and error, in this order; with [`Message::Hardened`], the master of the stage's terminal, where it has one of its own.
+//! and error, in this order; with [`Message::Hardened`], the master of the stage's terminal, where it has one of its own, and behind it
+//! the notices of the calls that the host is told of.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -14,6 +15,7 @@ pub const MAX_FRAME: usize = 8 << 20;
 
 /// A message in either direction.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "a run has one of each")]
 pub enum Message {
     /// stage2 stands: the bridge is made and nothing untrusted has run.
     Hello(Hello),
@@ -51,6 +53,8 @@ pub struct Go {
     pub cwd: Vec<u8>,
     /// A classic BPF program (`struct sock_filter` each, native endian) to install before `execve`; empty for none.
     pub filter: Vec<u8>,
+    /// Another one, for the calls that the host is told of before they are made (seccomp_unotify(2)); empty for none.
+    pub notice_filter: Vec<u8>,
     /// The stage's soft limit of open descriptors (RLIMIT_NOFILE, getrlimit(2)).
     pub descriptors: u64,
     /// The stage's hard limit of the same; the one that stage2 has where that is lower.
@@ -179,6 +183,7 @@ impl Message {
                 put_list(&mut out, &go.env)?;
                 put(&mut out, &go.cwd)?;
                 put(&mut out, &go.filter)?;
+                put(&mut out, &go.notice_filter)?;
                 out.extend(go.descriptors.to_le_bytes());
                 out.extend(go.most_descriptors.to_le_bytes());
                 put_ports(&mut out, go.ports.as_deref())?;
@@ -226,6 +231,7 @@ impl Message {
                 env: take_list(rest)?,
                 cwd: take_bytes(rest)?,
                 filter: take_bytes(rest)?,
+                notice_filter: take_bytes(rest)?,
                 descriptors: u64::from_le_bytes(take_array(rest)?),
                 most_descriptors: u64::from_le_bytes(take_array(rest)?),
                 ports: take_ports(rest)?,
@@ -315,6 +321,7 @@ mod tests {
                 env: vec![b"A=1".to_vec()],
                 cwd: b"/work".to_vec(),
                 filter: vec![0; 8],
+                notice_filter: vec![1; 8],
                 descriptors: 1024,
                 most_descriptors: 4096,
                 ports: Some(vec![3128, 1080]),

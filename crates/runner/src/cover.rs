@@ -28,6 +28,7 @@ use exeat_files::names::{Row, joined, rows};
 use exeat_files::quarantine::{DIRECTORY, FileId, Found, Leftovers, Watch};
 
 mod branches;
+mod calls;
 mod remount;
 mod saved;
 mod watchdog;
@@ -84,6 +85,8 @@ pub(crate) struct Uncovered {
     pub(crate) restored: BTreeMap<PathBuf, u64>,
     /// What was replaced and may have been the stage's, and how often the last one took its place again.
     pub(crate) put_back: BTreeMap<PathBuf, u64>,
+    /// Why it could not be told whose any of them was, where that is so.
+    pub(crate) untold: Option<&'static str>,
     /// What was removed.
     pub(crate) removed: BTreeSet<PathBuf>,
     /// What was removed and has come again, by its path on the host.
@@ -117,6 +120,10 @@ impl Uncovered {
         let put_back = self.put_back.iter().map(|it| {
             replaced(it, "the stage may have written to the new file: that was moved, and the last one is in its place again")
         });
+        let untold = self.untold.iter().map(|why| {
+            let line = "nothing told what the stage did from what the host did: every file that the host replaced was put back";
+            (format!("not told: {why}"), format!("{line} ({why})"))
+        });
         let removed = self.removed.iter().map(|place| {
             (place.display().to_string(), format!("`{}` was removed on the host meanwhile", shown(place)))
         });
@@ -146,6 +153,7 @@ impl Uncovered {
             .chain(not_held)
             .chain(restored)
             .chain(put_back)
+            .chain(untold)
             .chain(removed)
             .chain(over)
             .chain(no_remounts)
@@ -267,17 +275,29 @@ impl Covers {
         }
     }
 
+    /// The filter for the calls of the stage that this must be told of; empty for none.
+    ///
+    /// # Errors
+    /// Where it cannot be compiled.
+    pub(crate) fn notice_filter(&self) -> Result<Vec<u8>, exeat_sandbox::Error> {
+        let has_files = self.remounts.as_ref().is_ok_and(Remounts::has_files);
+        if has_files { exeat_sandbox::seccomp::notice_filter() } else { Ok(Vec::new()) }
+    }
+
     /// Waits until no process of the sandbox is left, and ends the stage when one of the mounts is gone for good, or another one
     /// opens something.
     /// `note` is told what the stage has made under a protected name, when that is taken away.
     pub(crate) fn hold(
         mut self,
-        running: Running,
+        mut running: Running,
         handle: Handle,
         note: impl Fn(&Found),
     ) -> (Result<Status, exeat_sandbox::Error>, Uncovered) {
         let mut rewritten = Vec::new();
         let mut over = None;
+        if let Ok(remounts) = &mut self.remounts {
+            remounts.hear_of(running.take_notices());
+        }
         let first_look = self.remounts.as_ref().map(Remounts::first_look).unwrap_or_default();
         let watchdog = Watchdog::new(handle, first_look);
         // The stage may have thousands of processes that want to run.
@@ -331,6 +351,8 @@ impl Covers {
                 }));
             }
         }
+        let untold =
+            self.remounts.as_ref().ok().and_then(Remounts::untold).filter(|_| !self.put_back.is_empty());
         let mut last = self.remounts.map(Remounts::release);
         let status = running.wait();
         // What the stage has made at the last moment under a name that the host had removed.
@@ -350,6 +372,7 @@ impl Covers {
             rewritten,
             restored,
             put_back,
+            untold,
             removed,
             remade,
             doubtful,

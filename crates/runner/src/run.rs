@@ -1179,6 +1179,10 @@ impl Run<'_> {
                 Ok(watch) => watch,
                 Err(error) => return drop(started_to.send(Err(error))),
             };
+            go.notice_filter = match covers.notice_filter() {
+                Ok(program) => program,
+                Err(error) => return drop(started_to.send(Err(error))),
+            };
             let handle = offer.handle();
             let [input, output, error] = &streams;
             let mut running = match offer.go(go, [input.as_fd(), output.as_fd(), error.as_fd()]) {
@@ -1235,6 +1239,7 @@ impl Run<'_> {
             env: self.variables(&BTreeMap::new()),
             cwd: self.plan.cwd.as_os_str().as_bytes().to_vec(),
             filter,
+            notice_filter: Vec::new(),
             descriptors: self.descriptors.0,
             most_descriptors: self.descriptors.1,
             ports: self.plan.ports(),

@@ -28,7 +28,7 @@ use crate::inside::Inside;
 use crate::seccomp;
 use crate::spec::{Identity, SandboxSpec};
 use crate::staging::Staging;
-use crate::sys::{self, InsideProcess, KeptFiles, Network, PidFd};
+use crate::sys::{self, InsideProcess, KeptFiles, Network, Notices, PidFd};
 use crate::who::Finder;
 
 /// From the start of bubblewrap to stage2's hello. A loaded machine takes a second; past this something hangs.
@@ -120,6 +120,7 @@ pub struct Running {
     handle: Handle,
     bwrap: Bwrap,
     terminal: Option<OwnedFd>,
+    notices: Option<Notices>,
 }
 
 /// What a sandbox that runs is waited for.
@@ -330,9 +331,9 @@ impl Offer {
     /// [`Error::Control`] when the sandbox went away. Nothing untrusted has run, and the sandbox is gone.
     pub fn go(mut self, go: Go, streams: [BorrowedFd<'_>; 3]) -> Result<Running, Error> {
         self.control.set_deadline(GO).map_err(Error::Control)?;
-        let wanted = usize::from(go.terminal.is_some());
+        let (has_terminal, may_tell) = (go.terminal.is_some(), !go.notice_filter.is_empty());
         self.control.send_go(go, streams)?;
-        let mut passed = match self.control.receive()? {
+        let passed = match self.control.receive()? {
             // The record has said already what holds.
             Some((Message::Hardened { landlock }, _)) if landlock < sys::landlock_abi() => {
                 return Err(Error::Stage2 { step: Step::Landlock, source: nix::errno::Errno::EPERM });
@@ -344,11 +345,14 @@ impl Offer {
             Some((Message::Failed { step, errno }, _)) => return Err(failed(step, errno)),
             _ => return Err(Error::Control(io::ErrorKind::UnexpectedEof.into())),
         };
-        if passed.len() != wanted {
+        let mut passed = passed.into_iter();
+        let terminal = if has_terminal { passed.next() } else { None };
+        let notices = if may_tell { passed.next().map(Notices::new) } else { None };
+        if terminal.is_some() != has_terminal || passed.next().is_some() {
             return Err(Error::Control(io::ErrorKind::InvalidData.into()));
         }
         match self.control.receive()? {
-            None => Ok(Running { handle: self.handle, bwrap: self.bwrap, terminal: passed.pop() }),
+            None => Ok(Running { handle: self.handle, bwrap: self.bwrap, terminal, notices }),
             Some((Message::Failed { step, errno }, _)) => Err(failed(step, errno)),
             Some(_) => Err(Error::Control(io::ErrorKind::InvalidData.into())),
         }
@@ -393,6 +397,12 @@ impl Running {
     /// The master of the stage's terminal, where the go asked for one; once.
     pub fn take_terminal(&mut self) -> Option<OwnedFd> {
         self.terminal.take()
+    }
+
+    /// Where the calls of the stage are told that the go has a filter for; once. `None` where another sandbox around this one is told of
+    /// calls, and this one cannot be (seccomp(2), `EBUSY`).
+    pub fn take_notices(&mut self) -> Option<Notices> {
+        self.notices.take()
     }
 
     /// Waits until the sandbox's table of mounts, from [`Offer::mounts`], has changed since the last time, `events` can be read, or

@@ -234,6 +234,30 @@ pub fn no_unix_sockets() -> Result<Program, Error> {
     joined(&[&no_unix_sockets_filter()])
 }
 
+/// Calls that change a file, or give it another name, without an event in the directory that it is in (inotify(7)): they open nothing there.
+/// exeat is told of them, and lets them go on.
+const NOTICED: &[Call] = calls![
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_truncate,
+];
+
+/// The filter for a stage whose files are covered again when the host replaces them: exeat is told of each of a few calls before it is
+/// made (seccomp_unotify(2)).
+///
+/// # Errors
+/// As [`base`].
+pub fn notice_filter() -> Result<Program, Error> {
+    program::notice_filter(NOTICED)
+}
+
+/// Whether that filter tells of a call.
+#[must_use]
+pub fn is_noticed(number: i64) -> bool {
+    NOTICED.iter().any(|call| call.number == number)
+}
+
 fn base_filters(debuggable: bool) -> [Filter; 4] {
     let always = |calls: &[Call]| -> Vec<Refusal> {
         calls.iter().map(|call| Refusal { call: *call, cases: Vec::new() }).collect()

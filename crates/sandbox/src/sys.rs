@@ -6,10 +6,12 @@ mod inside;
 mod lease;
 mod mounts;
 mod netns;
+mod notices;
 mod quotas;
 mod start;
 mod stopped;
 pub mod terminal;
+mod touches;
 mod trees;
 
 use std::fs::File;
@@ -32,8 +34,10 @@ pub use inside::{InsideProcess, KeptFiles};
 pub use lease::Lease;
 pub use mounts::{Bound, InsideMounts, Kept, KeptStatus, Mounted};
 pub use netns::{Inside as InsideNetwork, NetStep, Network, Open as OpenNetwork, Packets};
+pub use notices::{Next, Notice, Notices};
 pub(crate) use start::{Failure, Program, Start, Step, spawn};
 pub use stopped::{Processes as StoppedProcesses, Rest, StopWatch};
+pub use touches::{FileHandle, Touch, Touches};
 pub(crate) use trees::Places;
 pub use trees::{Tree, UserMap};
 

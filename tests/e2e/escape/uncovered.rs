@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use e2e::case::{Cases, Cx};
 use e2e::run::Live;
@@ -19,6 +19,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b11_goes_on_where_the_host_sets_what_a_branch_follows", tracked);
     list.users("escape::b11_goes_on_with_the_last_file_where_the_next_may_be_the_stage_s", put_back);
     list.users("escape::b11_ends_a_stage_that_writes_before_the_cover_stands", raced);
+    list.matrix("escape::b11_knows_the_stage_s_hand_in_what_the_host_writes", written_beside);
+    list.once("escape::b11_puts_the_last_file_back_where_calls_are_not_told", untold);
     list.users("escape::b11_ends_a_stage_that_has_hold_of_a_configuration", flipped);
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
     list.once("escape::b11_what_the_host_mounts", mounts);
@@ -295,6 +297,100 @@ fn raced(cx: &Cx) {
             assert!(!text.contains("evil"), "{attack}: {text}");
         }
     }
+}
+
+/// A stage that writes to the host's new file while the host does, in ways of which inotify tells nothing, or tells of one process alone.
+/// The processes of exeat stand still meanwhile, as on a machine that is busy with other things.
+fn written_beside(cx: &Cx) {
+    // Between its steps the stage waits for the name of the next in a directory that nobody watches.
+    let prelude = "import os, time\n\
+                   os.makedirs('zz', exist_ok=True)\n\
+                   def wait(name):\n\
+                   \x20 while not os.path.exists(name): time.sleep(.001)\n\
+                   def say(name): open('zz/' + name, 'w').close()\n\
+                   print('ready', flush=True)\n\
+                   wait('.mcp.saved')\n";
+    let links = "os.link('.mcp.saved', 'zz/x')\n\
+                 fd = os.open('zz/x', os.O_WRONLY | os.O_APPEND)\n\
+                 os.unlink('zz/x')\n\
+                 say('opened'); wait('zz/wrote')\n\
+                 os.write(fd, b'evil'); os.close(fd)\n";
+    let opens = "fd = os.open('.mcp.saved', os.O_WRONLY | os.O_APPEND)\n\
+                 say('opened'); wait('zz/wrote')\n\
+                 os.write(fd, b'evil'); os.close(fd)\n";
+    let cuts = "say('opened'); wait('zz/wrote'); os.truncate('.mcp.saved', 5)\n";
+    let mut said = Vec::new();
+    for attack in [links, opens, cuts] {
+        let _ = fs::remove_dir_all(cx.dir().join("zz"));
+        cx.write(".mcp.json", "old\n");
+        cx.write("attack.py", &format!("{prelude}{attack}say('did')\ntime.sleep(30)\n"));
+        let mut live = cx.sh(&[], "exec python3 attack.py").start();
+        live.until_prints("ready");
+        let until = |name: &str| {
+            let name = cx.dir().join("zz").join(name);
+            wait_for(Duration::from_secs(10), "the stage", || name.exists().then_some(()));
+        };
+        let helper = live.pids("sandbox-inside")[0];
+        // A call that exeat is told of waits for it.
+        let stopped = if attack == opens { vec![helper, live.pid()] } else { vec![helper] };
+        stopped.iter().for_each(|pid| kill(*pid, Signal::SIGSTOP).expect("a signal"));
+        let saved = cx.dir().join(".mcp.saved");
+        let mut file = fs::File::create(&saved).expect("a file");
+        cx.bench().give(&saved, cx.is_root());
+        until("opened");
+        file.write_all(b"new 1\nnew 2\n").expect("a file");
+        fs::write(cx.dir().join("zz/wrote"), "").expect("a file");
+        until("did");
+        drop(file);
+        kill(helper, Signal::SIGCONT).expect("a signal");
+        // What looks at new files has the time for it.
+        std::thread::sleep(Duration::from_millis(300));
+        fs::rename(&saved, cx.dir().join(".mcp.json")).expect("a rename");
+        stopped.iter().for_each(|pid| kill(*pid, Signal::SIGCONT).expect("a signal"));
+        let text = || fs::read_to_string(cx.dir().join(".mcp.json")).unwrap_or_default();
+        let end = Instant::now() + Duration::from_secs(10);
+        while !live.ended() && text() != "old\n" && Instant::now() < end {
+            std::thread::sleep(Duration::from_millis(3));
+        }
+        if !live.ended() {
+            live.signal(Signal::SIGTERM);
+        }
+        live.wait();
+        said.push(text());
+    }
+    assert_eq!(said, ["old\n"; 3], "by a link, by its name, cut");
+}
+
+/// A process can have one filter that tells of calls. Where exeat runs below such a one, it is told of none, and takes every file that is
+/// replaced for one that the stage may have written to.
+fn untold(cx: &Cx) {
+    // The filter lets every call through. Whoever has its descriptor stays.
+    let filtered = "import ctypes, os, struct, subprocess, sys\n\
+                    code = ctypes.create_string_buffer(struct.pack('HBBI', 6, 0, 0, 0x7fff0000))\n\
+                    program = ctypes.create_string_buffer(struct.pack('HxxxxxxQ', 1, ctypes.addressof(code)))\n\
+                    libc = ctypes.CDLL(None)\n\
+                    libc.prctl(38, 1, 0, 0, 0)\n\
+                    call = 277 if os.uname().machine == 'aarch64' else 317\n\
+                    assert libc.syscall(call, 1, 8, program) > 2\n\
+                    sys.exit(subprocess.call(sys.argv[1:]))\n";
+    cx.write("filtered.py", filtered);
+    cx.write(".mcp.json", "old\n");
+    let filtered = cx.dir().join("filtered.py");
+    let script = "echo ready; read -r go; cat .mcp.json";
+    let run = cx.sh(&[], script).stdin_open().under(["python3", filtered.to_str().expect("ASCII")]);
+    let mut live = run.start();
+    live.until_prints("ready");
+    save(cx, ".mcp.json", "new\n");
+    let text = || fs::read_to_string(cx.dir().join(".mcp.json")).unwrap_or_default();
+    wait_for(Duration::from_secs(10), "the last file in its place", || (text() == "old\n").then_some(()));
+    let done = live.wait();
+    done.exits(0).prints("ready\nold\n").says("every file that the host replaced was put back");
+    let notes = done.record();
+    let said = notes
+        .events("note")
+        .into_iter()
+        .any(|note| note["error"].as_str().is_some_and(|why| why.starts_with("not told: ")));
+    assert!(said, "{done:?}");
 }
 
 /// A stage that keeps a way to a file of the host's, and gives it a second name and opens it when it has been covered: what waits for

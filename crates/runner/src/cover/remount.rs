@@ -12,6 +12,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::{CString, OsStr, OsString};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -22,15 +23,23 @@ use std::time::{Duration, Instant};
 
 use exeat_files::names::open_plain;
 use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
-use exeat_sandbox::{InsideMounts, InsideProcess, Kept, KeptFiles, KeptStatus, Lease, Mounted, Offer};
+use exeat_sandbox::{
+    FileHandle, InsideMounts, InsideProcess, Kept, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer,
+    Touch, Touches,
+};
 use nix::errno::Errno;
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDescriptor};
 
 use super::branches::differ_in_branches;
+use super::calls::Calls;
 use super::saved::{MOST, SavedFile, open_regular};
 
 /// New files that are remembered. Past this they are forgotten, and none of them may replace a covered file.
 const NEW_FILES: usize = 4096;
+/// Files of which it is known who has opened them. Past this it is forgotten of all.
+const FILES: usize = 16384;
+/// Reads of events before somebody else has a turn: the kernel keeps 16384 of them, and says so when it has dropped one.
+const READS: usize = 256;
 /// How long it is known that a new file has lost its name: a program on the host that has it open still may wait for a lease
 /// meanwhile (`/proc/sys/fs/lease-break-time` is 45 s), and then rename what has the name.
 const REMEMBERED: Duration = Duration::from_secs(60);
@@ -55,19 +64,35 @@ pub(super) struct Remounts {
     watches: Arc<[Watch]>,
     /// What mounts in the sandbox. It has an inotify instance of its own, and a copy of ours.
     helper: InsideMounts,
+    /// Calls of the stage that no event tells of. `None` where they are not told.
+    calls: Option<Calls>,
     arrivals: Arrivals,
     /// Files that were put into the quarantine, and are to be told.
     set_aside: Vec<Found>,
     /// Covered files by the watch on their directory and by their name there.
     covers: BTreeMap<Name, Covered>,
-    /// Files that were made since the start, and how often each was opened and closed.
-    new_files: HashMap<Name, Uses>,
+    /// Files that were made since the start, and whether more than their makers may have had them: one came to its name in another way
+    /// than by being made there, or its name was another file's just before.
+    new_files: HashMap<Name, bool>,
+    /// What was done to files in the directories of what is covered, by how many processes. `None` where that is not told.
+    touches: Option<Touches>,
+    uses: HashMap<FileHandle, Uses>,
     /// When names of such files became free, but for a rename by their makers over what is covered.
     freed: HashMap<Name, Instant>,
-    /// A file that is being renamed: the cookie of the rename, what had happened to the file, and its name.
-    moving: Option<(u32, Uses, Name)>,
+    moving: Option<Moving>,
     /// When the kernel, or this process, has last dropped events.
     dropped: Option<Instant>,
+}
+
+/// A file that is being renamed.
+#[derive(Debug)]
+struct Moving {
+    cookie: u32,
+    from: Name,
+    /// More than its maker may have had it.
+    is_shared: bool,
+    /// What was opened by that name, and is not known to have lost it before.
+    files: Vec<FileHandle>,
 }
 
 #[derive(Debug)]
@@ -81,6 +106,8 @@ struct Covered {
     places: Vec<PathBuf>,
     /// What happened to the name since it was covered.
     state: State,
+    /// The file that was renamed over it is one of these.
+    moved: Vec<FileHandle>,
     /// The host removed the file.
     was_removed: bool,
     /// How often it was written anew.
@@ -106,38 +133,27 @@ enum State {
     Removed,
 }
 
-/// What has happened to a new file.
-#[derive(Debug, Clone, Copy, Default)]
+/// How many processes did what to a file, or more: what one does may count twice.
+#[derive(Debug, Default)]
 struct Uses {
+    /// The name that it had last. `None`: that has become free.
+    name: Option<OsString>,
     opened: u32,
     closed: u32,
-    /// It came to its name in another way than by being made there, or its name was another file's just before: another program may have
-    /// had it.
-    is_shared: bool,
     is_changed: bool,
-    /// It was written to after it had been closed.
-    is_written: bool,
 }
 
 impl Uses {
-    const SHARED: Self = Self { opened: 0, closed: 0, is_shared: true, is_changed: false, is_written: false };
-
-    /// Whether its maker has given it up: whoever still wants to rename it has written to it. So does git where there is nothing to change.
-    fn is_given_up(self) -> bool {
-        (self.opened, self.closed) == (1, 1) && !self.is_changed
+    fn add(&mut self, touch: Touch) {
+        self.opened += u32::from(touch.is_open);
+        self.closed += u32::from(touch.is_close);
+        self.is_changed |= touch.is_change;
+        self.name = Some(touch.name);
     }
 
-    /// What became of a covered file when this one was renamed over it.
-    fn state(self) -> State {
-        if self.closed > 1 || self.is_written {
-            // Two programs have written to it.
-            State::Doubtful
-        } else if self.opened == 1 && !self.is_shared {
-            // One program alone has had it open: the one that made it. A link of another file is not opened.
-            State::Replaced
-        } else {
-            State::Unknown
-        }
+    /// Whether its maker has given it up: whoever still wants to rename it has written to it. So does git where there is nothing to change.
+    fn is_given_up(&self) -> bool {
+        (self.opened, self.closed) == (1, 1) && !self.is_changed
     }
 }
 
@@ -197,6 +213,7 @@ struct CoverList {
     kept: Vec<Kept>,
     /// Their directories, with the watch in each of the two instances.
     dirs: HashMap<PathBuf, (WatchDescriptor, WatchDescriptor)>,
+    touches: Option<Touches>,
 }
 
 impl CoverList {
@@ -215,10 +232,16 @@ impl CoverList {
             None => {
                 let open = open_plain(dir)?;
                 let place = self_path(&open);
-                let events = AddWatchFlags::IN_MOVED_TO
-                    | AddWatchFlags::IN_CREATE
-                    | AddWatchFlags::IN_CLOSE_WRITE
-                    | AddWatchFlags::IN_ONLYDIR;
+                let events =
+                    AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_CLOSE_WRITE | AddWatchFlags::IN_ONLYDIR;
+                // Where one cannot be watched, none is: nothing tells which of them it was.
+                self.touches = self.touches.take().and_then(|touches| {
+                    let watched = touches.watch(&place);
+                    watched
+                        .inspect_err(|why| tracing::debug!(dir = %dir.display(), %why, "not watched"))
+                        .ok()?;
+                    Some(touches)
+                });
                 let watches = (inotify.add_watch(&place, mask())?, renames.add_watch(&place, events)?);
                 *self.dirs.entry(dir.to_path_buf()).or_insert(watches)
             }
@@ -233,22 +256,32 @@ impl CoverList {
             }
             Entry::Vacant(new) => {
                 if !host.is_dir() {
-                    // See `mount_renamed`, which does the same for the file that comes next.
+                    // See `Kept::mount`, which does the same for the file that comes next.
                     let mask = AddWatchFlags::IN_ATTRIB | AddWatchFlags::IN_DONT_FOLLOW;
                     renames.add_watch(host, mask)?;
                 }
                 let watch = of_helper.as_raw();
                 let (name, number) = (CString::new(name.as_bytes())?, self.kept.len());
-                let is_stub = status.renames > 0;
-                self.kept.push(Kept { watch, name, places: vec![place], is_stub, current: -1, status });
+                self.kept.push(Kept { watch, name, places: vec![place], current: -1, status });
                 let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
+                let moved = Vec::new();
                 // The stage has not been started.
                 let saved = open_regular(host).and_then(|file| SavedFile::read(&file, MOST)).ok();
                 let saved = saved.filter(|saved| self.saved + saved.bytes.len() <= SAVED);
                 self.saved += saved.as_ref().map_or(0, |saved| saved.bytes.len());
                 let (host, was_removed, put_back, lease) = (host.to_path_buf(), false, 0, None);
-                let cover =
-                    Covered { host, number, status, places, state, was_removed, put_back, lease, saved };
+                let cover = Covered {
+                    host,
+                    number,
+                    status,
+                    places,
+                    state,
+                    moved,
+                    was_removed,
+                    put_back,
+                    lease,
+                    saved,
+                };
                 new.insert(cover);
             }
         }
@@ -275,7 +308,8 @@ impl Watched {
         let (inotify, renames) = (Inotify::init(flags)?, Inotify::init(flags)?);
         // First: what covers need may be more than there is.
         let arrivals = Arrivals::new(watches, &inotify)?;
-        let mut list = CoverList::default();
+        let touches = Touches::new().inspect_err(|why| tracing::debug!(%why, "files are not watched")).ok();
+        let mut list = CoverList { touches, ..CoverList::default() };
         // What was renamed is mounted; a stub is to be mounted first.
         let stub = KeptStatus { renames: 1, ..KeptStatus::default() };
         let files = files.map(|(host, at)| (host, at, KeptStatus::default()));
@@ -306,18 +340,22 @@ impl Remounts {
                 Ok(watched) => watched,
                 Err(why) => return (offer.inside_process(None), Err(why)),
             };
-        let CoverList { covers, kept: files, .. } = list;
-        let kept = KeptFiles { events: renames.as_fd(), other: inotify.as_fd(), files };
+        let CoverList { covers, kept: files, touches, .. } = list;
+        let others = [inotify.as_fd()].into_iter().chain(touches.as_ref().map(AsFd::as_fd)).collect();
+        let kept = KeptFiles { events: renames.as_fd(), others, files };
         let process = offer.inside_process(Some(kept));
         let helper = process.mounts();
         let remounts = helper.map(|helper| Self {
             inotify,
             watches,
             helper,
+            calls: None,
             arrivals,
             set_aside: Vec::new(),
             covers,
             new_files: HashMap::new(),
+            touches,
+            uses: HashMap::new(),
             freed: HashMap::new(),
             moving: None,
             dropped: None,
@@ -327,6 +365,41 @@ impl Remounts {
 
     pub(super) fn events(&self) -> BorrowedFd<'_> {
         self.inotify.as_fd()
+    }
+
+    /// Whether anything is kept covered.
+    pub(super) fn has_files(&self) -> bool {
+        !self.covers.is_empty()
+    }
+
+    /// Takes what tells of calls of the stage. Without it nothing tells whose a file is that replaces another one.
+    pub(super) fn hear_of(&mut self, notices: Option<Notices>) {
+        self.calls = notices.and_then(|notices| {
+            let calls = Calls::new(notices);
+            calls.inspect_err(|why| tracing::warn!(%why, "calls of the stage are not told: they fail")).ok()
+        });
+    }
+
+    /// Why nothing tells what the stage does from what the host does, where that is so.
+    pub(super) fn untold(&self) -> Option<&'static str> {
+        if self.calls.is_none() {
+            return Some("a seccomp filter around exeat has a listener already, or no thread was left");
+        }
+        self.touches
+            .is_none()
+            .then_some("the kernel, its limits or a file system there have no fanotify for users")
+    }
+
+    /// Whether another process than its maker may have written to a file that nobody can write to any more.
+    fn may_be_shared(&mut self, file: &File, key: &Name) -> io::Result<bool> {
+        self.read_touches();
+        let moved = self.covers.get(key).map(|cover| cover.moved.as_slice()).unwrap_or_default();
+        let is_closed_once = FileHandle::of(file).is_ok_and(|file| {
+            // Whoever could write to it has closed it by now.
+            moved.contains(&file) && self.uses.get(&file).is_some_and(|uses| uses.closed == 1)
+        });
+        let made = file.metadata()?.created().ok();
+        Ok(!is_closed_once || self.calls.as_ref().is_none_or(|calls| calls.may_have_met(made)))
     }
 
     /// Whether a place may be covered again, or be removed.
@@ -398,9 +471,9 @@ impl Remounts {
 
     /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.
     pub(super) fn release(self) -> LastCovers {
-        // The last close of an inotify instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c), 10 ms
+        // The last close of such an instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c), 10 ms
         // and more. It is the helper's, for which nobody waits.
-        drop(self.inotify);
+        drop((self.inotify, self.touches));
         self.helper.end();
         LastCovers(self.covers)
     }
@@ -616,6 +689,7 @@ impl Remounts {
         }
         let is_the_last = self.status(number)? == status;
         self.read_events()?;
+        let is_shared = lease.as_ref().map_or(Ok(true), |lease| self.may_be_shared(lease.file(), key))?;
         let has_gaps = self.dropped.is_some_and(|at| at.elapsed() <= REMEMBERED);
         let cover = self.covered(key)?;
         match (cover.state, lease) {
@@ -626,13 +700,16 @@ impl Remounts {
             (State::New | State::Replaced | State::Unknown, Ok(_)) if has_gaps => {
                 Err(Doubt::Unknown("not all events are known"))
             }
+            (State::New | State::Replaced, Ok(_)) if is_shared => {
+                Err(Doubt::Unknown("another process than its maker may have written to it"))
+            }
             (State::New | State::Replaced, Ok(lease)) => {
                 // Not by its name, which may lead to the next file already.
                 cover.saved = SavedFile::read(lease.file(), MOST).ok();
                 (cover.state, cover.lease, cover.status) = (State::Covered, Some(lease), status);
                 Ok(())
             }
-            (State::New | State::Replaced, Err(error)) => Err(error.into()),
+            (State::New | State::Replaced, Err(why)) => Err(why),
             (State::Unknown, _) => Err(Doubt::Unknown("it was replaced once more")),
             _ => Err(Doubt::open("it may have been written to")),
         }
@@ -647,12 +724,17 @@ impl Remounts {
     }
 
     fn read_events(&mut self) -> io::Result<()> {
-        /// Reads of 4 KiB before somebody else has a turn: the kernel keeps 16384 events, and says so when it has dropped one.
-        const READS: usize = 256;
         for _ in 0..READS {
             match self.inotify.read_events() {
-                Ok(events) => events.into_iter().for_each(|event| self.note(event)),
-                Err(Errno::EAGAIN | Errno::EINTR) => return Ok(()),
+                Ok(events) => {
+                    // What was done before these is among them.
+                    self.read_touches();
+                    events.into_iter().for_each(|event| self.note(event));
+                }
+                Err(Errno::EAGAIN | Errno::EINTR) => {
+                    self.read_touches();
+                    return Ok(());
+                }
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -660,10 +742,28 @@ impl Remounts {
         Ok(())
     }
 
+    fn read_touches(&mut self) {
+        let Some(touches) = &self.touches else { return };
+        for _ in 0..READS {
+            match touches.read() {
+                Ok(some) if some.is_empty() => return,
+                Ok(some) => some
+                    .into_iter()
+                    .for_each(|touch| self.uses.entry(touch.file.clone()).or_default().add(touch)),
+                Err(_) => break,
+            }
+            if self.uses.len() > FILES {
+                break;
+            }
+        }
+        self.forget();
+    }
+
     /// Forgets what is known of new files: events of theirs are missing. Names that were free before are remembered no longer than that.
     fn forget(&mut self) {
         self.dropped = Some(Instant::now());
         self.new_files.clear();
+        self.uses.clear();
     }
 
     /// Whether something is covered in a directory.
@@ -681,16 +781,17 @@ impl Remounts {
         let Some(name) = event.name else { return };
         let key = (event.wd, name);
         if let Some(cover) = self.covers.get_mut(&key) {
-            let replaced = match self.moving.take() {
-                Some((cookie, uses, name)) if cookie == event.cookie => {
-                    if uses.state() == State::Replaced {
-                        // git makes the next file under the same name.
-                        self.freed.remove(&name);
-                    }
-                    uses.state()
+            let moving =
+                self.moving.take().filter(|moving| moving.cookie == event.cookie && !moving.is_shared);
+            let replaced = match moving {
+                Some(Moving { from, files, .. }) => {
+                    // git makes the next file under the same name.
+                    self.freed.remove(&from);
+                    cover.moved = files;
+                    State::Replaced
                 }
                 // It came from a directory that is not watched, or was there before the stage.
-                _ => State::Unknown,
+                None => State::Unknown,
             };
             cover.note(event.mask, replaced);
             return;
@@ -709,20 +810,31 @@ impl Remounts {
             let was_free = self.freed.get(&key).is_none_or(|since| since.elapsed() > REMEMBERED);
             let is_made = has(AddWatchFlags::IN_CREATE) && was_free && !self.new_files.contains_key(&key);
             self.moving = None;
-            self.new_files.insert(key, if is_made { Uses::default() } else { Uses::SHARED });
+            self.new_files.insert(key, !is_made);
         } else if has(AddWatchFlags::IN_DELETE) {
-            if self.new_files.remove(&key).is_none_or(|uses| !uses.is_given_up()) {
+            let files = self.lose_name(&key.1);
+            let is_given_up =
+                matches!(&files[..], [file] if self.uses.get(file).is_some_and(Uses::is_given_up));
+            if self.new_files.remove(&key).is_none() || !is_given_up {
                 self.free(key);
             }
         } else if has(AddWatchFlags::IN_MOVED_FROM) {
-            self.moving = self.new_files.remove(&key).map(|uses| (event.cookie, uses, key.clone()));
+            let (cookie, from, files) = (event.cookie, key.clone(), self.lose_name(&key.1));
+            let is_shared = self.new_files.remove(&key);
+            self.moving = is_shared.map(|is_shared| Moving { cookie, from, is_shared, files });
             self.free(key);
-        } else if let Some(uses) = self.new_files.get_mut(&key) {
-            uses.opened += u32::from(has(AddWatchFlags::IN_OPEN));
-            uses.is_changed |= has(AddWatchFlags::IN_MODIFY);
-            uses.is_written |= has(AddWatchFlags::IN_MODIFY) && uses.closed > 0;
-            uses.closed += u32::from(has(AddWatchFlags::IN_CLOSE_WRITE));
         }
+    }
+
+    /// Notes that a name has become free, in whatever directory. Returns the files that had it, or have been given it since.
+    fn lose_name(&mut self, name: &OsStr) -> Vec<FileHandle> {
+        let files = self.uses.iter_mut().filter(|(_, uses)| uses.name.as_deref() == Some(name));
+        files
+            .map(|(file, uses)| {
+                uses.name = None;
+                file.clone()
+            })
+            .collect()
     }
 
     fn free(&mut self, key: Name) {
@@ -783,9 +895,6 @@ impl Covered {
 
     /// `replaced`: its state after a rename over it.
     fn note(&mut self, mask: AddWatchFlags, replaced: State) {
-        if mask.contains(AddWatchFlags::IN_OPEN) {
-            return;
-        }
         let is_rename = mask.contains(AddWatchFlags::IN_MOVED_TO);
         let is_write = mask.intersects(AddWatchFlags::IN_MODIFY | AddWatchFlags::IN_CLOSE_WRITE);
         if is_write && self.state == State::Covered {
@@ -812,25 +921,24 @@ impl Covered {
     }
 
     /// Takes a lease on the file that was mounted.
-    fn lease(&self, mounted: Mounted) -> io::Result<Lease> {
-        let doubtful = |why| Err(io::Error::other(why));
+    fn lease(&self, mounted: Mounted) -> Result<Lease, Doubt> {
         let file = open_regular(&self.host)?;
         let about = file.metadata()?;
-        if !about.is_file() || about.nlink() != 1 {
-            return doubtful("it is not a file with one name");
+        if mounted != (Mounted { dev: about.dev(), ino: about.ino() }) || about.nlink() == 0 {
+            return Err(Doubt::Again);
         }
-        if mounted != (Mounted { dev: about.dev(), ino: about.ino() }) {
-            return doubtful("the name leads to another file already");
+        if !about.is_file() || about.nlink() != 1 {
+            return Err(Doubt::open("it is not a file with one name"));
         }
         for _ in 0..ATTEMPTS {
             match file.try_clone().and_then(Lease::new) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
-                other => return other,
+                other => return Ok(other?),
             }
         }
-        doubtful("somebody has it open for writing")
+        Err(Doubt::open("somebody has it open for writing"))
     }
 }
 
@@ -851,7 +959,6 @@ fn mask() -> AddWatchFlags {
         | AddWatchFlags::IN_DELETE
         | AddWatchFlags::IN_MOVED_FROM
         | AddWatchFlags::IN_MOVED_TO
-        | AddWatchFlags::IN_OPEN
         | AddWatchFlags::IN_MODIFY
         | AddWatchFlags::IN_CLOSE_WRITE
         | AddWatchFlags::IN_ONLYDIR

@@ -63,8 +63,20 @@ pub(super) fn joined(filters: &[&Filter]) -> Result<Program, Error> {
             }
         }
     }
-    let prologue = prologue(&calls)?;
-    Ok(prologue.iter().chain(&lists).flat_map(|it| words(it.code, it.jt, it.jf, it.k)).collect())
+    let mut code = prologue(&calls)?;
+    code.extend(lists);
+    Ok(bytes(&code))
+}
+
+/// The program that tells of these calls. Other architectures' tables are refused by the other programs, whose answers are stricter.
+pub(super) fn notice_filter(calls: &[Call]) -> Result<Program, Error> {
+    let number = |call: &Call| {
+        u32::try_from(call.number).map_err(|_| Error::Filter(format!("no call {}", call.number)))
+    };
+    let calls = calls.iter().map(|call| Ok((number(call)?, 0))).collect::<Result<_, Error>>()?;
+    let mut code = prologue(&calls)?;
+    code.push(step(RETURN, libc::SECCOMP_RET_USER_NOTIF));
+    Ok(bytes(&code))
 }
 
 /// What the library makes of the calls that a filter refuses in some cases.
@@ -201,6 +213,10 @@ fn step(code: u16, k: u32) -> sock_filter {
 /// A comparison with `k`, and how many instructions are left out when it holds and when not.
 fn branch(code: u16, k: u32, jt: u8, jf: u8) -> sock_filter {
     sock_filter { code, jt, jf, k }
+}
+
+fn bytes(code: &[sock_filter]) -> Program {
+    code.iter().flat_map(|it| words(it.code, it.jt, it.jf, it.k)).collect()
 }
 
 fn words(code: u16, jt: u8, jf: u8, k: u32) -> [u8; 8] {

@@ -85,6 +85,19 @@ fn b07_other_tables_are_refused_by_every_program() {
     }
 }
 
+/// The other programs have the last word on other tables.
+#[test]
+fn exeat_is_told_of_these_calls_alone() {
+    let program = notice_filter().unwrap();
+    for number in 0..512 {
+        let expected = if is_noticed(number.into()) { libc::SECCOMP_RET_USER_NOTIF } else { RETURN_ALLOW };
+        assert_eq!(run(&program, NATIVE, number, [u32::MAX; 6]), expected, "{number}");
+    }
+    let enosys = RETURN_ERRNO | libc::ENOSYS.cast_unsigned();
+    assert_eq!(run(&program, NATIVE, 0x4000_0000, [0; 6]), enosys);
+    assert!(base(false).unwrap().iter().all(|program| run(program, OTHER, 9, [0; 6]) == RETURN_KILL));
+}
+
 /// docs/syscalls.md tells users what is refused. After a change: the text that this prints goes there.
 #[test]
 #[cfg(target_arch = "x86_64")]

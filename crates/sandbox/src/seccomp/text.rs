@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{Argument, Case, Filter, Named, Test, base_filters, no_unix_sockets_filter};
+use super::{Argument, Case, Filter, NOTICED, Named, Test, base_filters, no_unix_sockets_filter};
 
-/// Everything that is refused, in three lists; docs/syscalls.md has it. It is the same on both architectures but for calls
+/// Everything that is refused, in three lists, and what exeat is told of; docs/syscalls.md has it. It is the same on both architectures but for calls
 /// that one of them does not have.
 #[must_use]
 pub fn text() -> String {
@@ -15,10 +15,12 @@ pub fn text() -> String {
         "every call by another architecture's table: the process is killed",
         "every call by the x32 table: ENOSYS",
     ];
+    let told = NOTICED.iter().map(|call| format!("{}: exeat is told, and lets it go on", name_of(call.name)));
     let parts = [
         ("every process of the sandbox", first.map(String::from).into_iter().chain(every).collect()),
         ("the same, unless the stage is debuggable", debugged),
         ("a stage without Unix sockets of its own", lines(&no_unix_sockets_filter())),
+        ("a stage in a writable tree with files that are read-only for it", told.collect()),
     ];
     let part = |(title, lines): (&str, Vec<String>)| format!("# {title}\n{}\n", lines.join("\n"));
     parts.map(part).join("\n")
@@ -27,14 +29,18 @@ pub fn text() -> String {
 fn lines(filter: &Filter) -> Vec<String> {
     let mut lines = Vec::new();
     for refusal in &filter.refused {
-        let name = refusal.call.name.rsplit(':').next().unwrap_or_default();
-        let answer = format!("{}: {}", name.trim_start_matches("SYS_"), filter.errno);
+        let answer = format!("{}: {}", name_of(refusal.call.name), filter.errno);
         if refusal.cases.is_empty() {
             lines.push(answer.clone());
         }
         lines.extend(refusal.cases.iter().map(|case| format!("{answer} where {}", all(case))));
     }
     lines
+}
+
+/// As its manual page is named.
+fn name_of(call: &str) -> &str {
+    call.rsplit(':').next().unwrap_or_default().trim_start_matches("SYS_")
 }
 
 /// A case in words. A row of numbers that one argument is none of is said at once.

@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::libc;
 
 use super::helper::{Helper, become_owner, enter_user_of};
-use super::mounts::{self, InsideMounts, Kept, NewFiles};
+use super::mounts::{self, InsideMounts, Kept};
 use super::netns::{self, NetStep, Network};
 use super::quotas::{self, Quota, quotas};
 use crate::spec::Identity;
@@ -29,8 +29,9 @@ pub struct InsideProcess(Result<Arc<Helper>, Errno>);
 pub struct KeptFiles<'a> {
     /// An inotify(7) instance that does not block. The process has its events for itself.
     pub events: BorrowedFd<'a>,
-    /// Another instance, which it has open until it ends: the last close of one waits for the kernel, and nobody waits for the process.
-    pub other: BorrowedFd<'a>,
+    /// Other instances, and one of fanotify(7), which it has open until it ends: the last close of one waits for the kernel, and nobody waits for
+    /// the process.
+    pub others: Vec<BorrowedFd<'a>>,
     /// The files.
     pub files: Vec<Kept>,
 }
@@ -58,9 +59,11 @@ impl InsideProcess {
             let (net, mnt) = (path("net")?, path("mnt")?);
             let (user, quotas) = (identity.other(), quotas());
             let (mut files, events, open) = match kept {
-                Some(KeptFiles { events, other, files }) => {
-                    (files, events.as_raw_fd(), vec![events.as_raw_fd(), other.as_raw_fd()])
-                }
+                Some(KeptFiles { events, others, files }) => (
+                    files,
+                    events.as_raw_fd(),
+                    others.iter().chain([&events]).map(AsRawFd::as_raw_fd).collect(),
+                ),
                 None => (Vec::new(), -1, Vec::new()),
             };
             // SAFETY: `serve` makes system calls only, and does not return.
@@ -135,14 +138,14 @@ unsafe fn serve(
         let namespaces = enter(paths, user);
         // Where it is refused the stage has what its user has: docs/limits.md says where.
         let _ = quotas::set(quotas);
-        let (mut ask, mut new) = ([0_u8; mounts::ASK], NewFiles::default());
+        let mut ask = [0_u8; mounts::ASK];
         // A negative descriptor is passed over by poll.
         let mut fds = [control, -1].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
         loop {
             libc::poll(fds.as_mut_ptr(), 2, -1);
             // Before an answer too: it tells how things are now.
             if fds[1].fd >= 0 {
-                mounts::mount_renamed(events, kept, &mut new);
+                mounts::mount_renamed(events, kept);
             }
             if fds[0].revents == 0 {
                 continue;
@@ -164,11 +167,11 @@ unsafe fn serve(
                         // It sleeps until something is to be mounted, and that is in a hurry.
                         super::prefer_this_thread();
                         fds[1].fd = events;
-                        mounts::mount_renamed(events, kept, &mut new);
+                        mounts::mount_renamed(events, kept);
                     }
                     mounts::answer(control, entered.map(|_| mounts::Answer::default()));
                 }
-                asked => mounts::answer(control, mounts::answer_to(asked, events, kept, &mut new)),
+                asked => mounts::answer(control, mounts::answer_to(asked, events, kept)),
             }
         }
     }

@@ -19,14 +19,13 @@ use super::inside::asks;
 /// A file whose name is kept read-only in the sandbox: when another file was renamed over it, that one is mounted there.
 #[derive(Debug)]
 pub struct Kept {
-    /// The watch on its directory, for `IN_MOVED_TO`, `IN_CREATE` and `IN_CLOSE_WRITE` (inotify(7)). The file has one as well, for `IN_ATTRIB`.
+    /// The watch on its directory, for `IN_MOVED_TO` and `IN_CLOSE_WRITE`, which keeps two renames apart (inotify(7)). The file has one as well,
+    /// for `IN_ATTRIB`.
     pub watch: i32,
     /// Its name there.
     pub name: CString,
     /// Its paths in the sandbox.
     pub places: Vec<CString>,
-    /// It is not mounted yet, and is at first.
-    pub is_stub: bool,
     /// The watch on the file that is mounted, or none.
     pub current: i32,
     /// What happened to it.
@@ -164,12 +163,7 @@ fn hear(socket: &UnixStream) -> io::Result<Answer> {
 }
 
 /// Does what is asked, but for what [`super::inside`] does itself.
-pub(super) fn answer_to(
-    asked: &[u8],
-    events: RawFd,
-    kept: &mut [Kept],
-    new: &mut NewFiles,
-) -> Result<Answer, Errno> {
+pub(super) fn answer_to(asked: &[u8], events: RawFd, kept: &mut [Kept]) -> Result<Answer, Errno> {
     let index = |number: &[u8]| {
         let number = number.try_into().map(u32::from_ne_bytes).map_err(|_| Errno::EINVAL)?;
         usize::try_from(number).map_err(|_| Errno::EINVAL)
@@ -179,7 +173,7 @@ pub(super) fn answer_to(
             let file = kept.get(index(number)?).ok_or(Errno::EINVAL)?;
             Ok(Answer { status: file.status, ..Answer::default() })
         }
-        [asks::MOUNT_ANEW, number @ ..] => mount_anew(events, kept, new, index(number)?),
+        [asks::MOUNT_ANEW, number @ ..] => mount_anew(events, kept, index(number)?),
         paths => bind(paths),
     }
 }
@@ -202,34 +196,29 @@ fn bind(paths: &[u8]) -> Result<Answer, Errno> {
 }
 
 /// Mounts the file that has a kept name now, and takes the two numbers for the same.
-fn mount_anew(events: RawFd, kept: &mut [Kept], new: &mut NewFiles, number: usize) -> Result<Answer, Errno> {
+fn mount_anew(events: RawFd, kept: &mut [Kept], number: usize) -> Result<Answer, Errno> {
     let file = kept.get_mut(number).ok_or(Errno::EINVAL)?;
     let (mounted, current) = file.mount(events);
     let (mounted, _) = mounted?;
     (file.current, file.status.mounted, file.status.mounts) = (current, mounted, file.status.renames);
     let status = file.status;
     // What has happened since then counts.
-    note_renames(events, kept, new);
+    note_renames(events, kept);
     Ok(Answer { status, ..Answer::default() })
 }
 
 /// Mounts the files that were renamed over others.
-pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
-    note_renames(events, kept, new);
+pub(super) fn mount_renamed(events: RawFd, kept: &mut [Kept]) {
+    note_renames(events, kept);
     for number in 0..kept.len() {
         let Some(file) = kept.get_mut(number) else { break };
         let wanted = file.status.renames;
         if wanted == file.status.mounts {
             continue;
         }
-        let is_first = file.is_stub && wanted == 1;
-        let (mut mounted, current) = file.mount(events);
+        let (mounted, current) = file.mount(events);
         file.current = current;
-        note_renames(events, kept, new);
-        // A stub is no file that was renamed, and nobody else has had it.
-        if !(is_first || new.is_untouched(current)) {
-            mounted = Err(Errno::EBUSY);
-        }
+        note_renames(events, kept);
         let Some(KeptStatus { renames, mounts, mounted: last }) =
             kept.get_mut(number).map(|it| &mut it.status)
         else {
@@ -269,129 +258,8 @@ const TOUCHED: u32 = libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE;
 /// What is watched of a file that is mounted.
 const MOUNTED_FILE: u32 =
     libc::IN_ATTRIB | libc::IN_MODIFY | libc::IN_CLOSE_WRITE | libc::IN_MOVE_SELF | libc::IN_DONT_FOLLOW;
-/// What is watched of a new file, whatever names it gets.
-const NEW_FILE: u32 = MOUNTED_FILE | libc::IN_OPEN;
-
-/// The files that were made last in the directories of kept files. One of these may be renamed over a kept file: what happens to
-/// it from the rename on is known by its own watch, also when it is reached by another name.
-#[derive(Default)]
-pub(super) struct NewFiles {
-    files: [NewFile; 32],
-    next: usize,
-}
-
-#[derive(Default, Clone, Copy)]
-struct NewFile {
-    watch: i32,
-    /// The watch on its directory, and the hash of its name there.
-    dir: i32,
-    name: u64,
-    /// Somebody has opened it since it was watched, and written to it.
-    is_opened: bool,
-    is_written: bool,
-    /// It was closed by its name, also before it was watched.
-    is_closed: bool,
-    /// Its directory has told of that, and the next event is its own, if it was watched by then.
-    is_awaited: bool,
-    is_renamed: bool,
-    is_touched: bool,
-}
-
-impl NewFiles {
-    /// Watches a file that was made beside a kept one, in a directory that has a watch.
-    fn watch(&mut self, events: RawFd, dir_watch: i32, beside: &CStr, name: &CStr) {
-        let mut path = [0_u8; PATH];
-        let dir = beside.to_bytes();
-        let dir =
-            dir.get(..dir.iter().rposition(|byte| *byte == b'/').map_or(0, |at| at + 1)).unwrap_or_default();
-        if dir.len() + name.count_bytes() >= PATH {
-            return;
-        }
-        path.iter_mut().zip(dir.iter().chain(name.to_bytes())).for_each(|(place, byte)| *place = *byte);
-        // SAFETY: the path ends with a NUL; the rest are numbers.
-        let watch = unsafe { libc::inotify_add_watch(events, path.as_ptr().cast(), NEW_FILE) };
-        if watch < 0 {
-            return;
-        }
-        if let Some(known) = self.files.iter_mut().find(|file| file.watch == watch) {
-            // Another name of a file that was there.
-            known.is_touched = true;
-            return;
-        }
-        let file = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::ENAMETOOLONG).and_then(Opened::at);
-        let is_new = file.and_then(|file| file.stat()).is_ok_and(|(_, stat)| is_new(&stat));
-        let next = self.next % self.files.len();
-        if let Some(place) = self.files.get_mut(next) {
-            if place.watch > 0 {
-                // SAFETY: takes numbers.
-                unsafe { libc::inotify_rm_watch(events, place.watch) };
-            }
-            let (dir, name) = (dir_watch, hash(name));
-            *place = NewFile { watch, dir, name, is_touched: !is_new, ..NewFile::default() };
-        }
-        self.next = next + 1;
-    }
-
-    /// Notes that a file was closed by a name in a directory, which has written to it.
-    fn note_close(&mut self, dir: i32, name: &CStr) {
-        let name = hash(name);
-        for file in
-            self.files.iter_mut().filter(|file| file.watch > 0 && (file.dir, file.name) == (dir, name))
-        {
-            file.is_touched |= file.is_closed;
-            (file.is_closed, file.is_awaited) = (true, true);
-        }
-    }
-
-    fn note(&mut self, watch: i32, mask: u32) {
-        let Some(file) = self.files.iter_mut().find(|file| file.watch == watch && watch > 0) else { return };
-        if mask & libc::IN_MOVE_SELF != 0 {
-            file.is_touched |= file.is_renamed;
-            file.is_renamed = true;
-        } else if file.is_renamed {
-            file.is_touched |= mask & TOUCHED != 0;
-        } else {
-            // Its maker opens it once, maybe before it was watched, writes, and closes it. Whoever opens it by another name is seen here
-            // alone.
-            let has = |flag: u32| mask & flag != 0;
-            file.is_touched |= has(libc::IN_OPEN) && (file.is_opened || file.is_written);
-            file.is_touched |= has(libc::IN_MODIFY) && file.is_closed;
-            file.is_touched |= has(libc::IN_CLOSE_WRITE) && !file.is_awaited;
-            file.is_opened |= has(libc::IN_OPEN);
-            file.is_written |= has(libc::IN_MODIFY);
-        }
-        file.is_awaited = false;
-        if mask & libc::IN_IGNORED != 0 {
-            *file = NewFile::default();
-        }
-    }
-
-    /// Whether a file was watched when it was new and before it was renamed, and nothing has happened to it since.
-    fn is_untouched(&self, watch: i32) -> bool {
-        self.files.iter().any(|file| file.watch == watch && watch > 0 && file.is_renamed && !file.is_touched)
-    }
-}
-
-/// Of two names with the same hash each counts for the other, which is no gain to whoever makes them.
-fn hash(name: &CStr) -> u64 {
-    // FNV-1a.
-    name.to_bytes()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// Whether a file was made just now and has one name. Where the file system keeps no time of creation it may be older.
-fn is_new(stat: &libc::statx) -> bool {
-    /// Seconds until a busy machine has had a look.
-    const NOW: i64 = 5;
-    // SAFETY: takes a null pointer.
-    let now = unsafe { libc::time(std::ptr::null_mut()) };
-    let is_recent = stat.stx_mask & libc::STATX_BTIME == 0 || now - stat.stx_btime.tv_sec <= NOW;
-    is_recent && stat.stx_nlink == 1
-}
-
 /// Counts the renames that the kernel tells of.
-fn note_renames(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
+fn note_renames(events: RawFd, kept: &mut [Kept]) {
     /// `struct inotify_event` before the name.
     const HEADER: usize = 16;
     let mut buffer = [0_u8; 4096];
@@ -415,15 +283,6 @@ fn note_renames(events: RawFd, kept: &mut [Kept], new: &mut NewFiles) {
             rest = next;
             let name = CStr::from_bytes_until_nul(name).unwrap_or_default();
             let is_lost = mask & libc::IN_Q_OVERFLOW != 0;
-            new.note(watch, mask);
-            if mask & libc::IN_CREATE != 0
-                && let Some(place) = kept.iter().find(|it| it.watch == watch).and_then(|it| it.places.first())
-            {
-                new.watch(events, watch, place, name);
-            }
-            if mask & libc::IN_CLOSE_WRITE != 0 && !name.is_empty() {
-                new.note_close(watch, name);
-            }
             for file in kept.iter_mut() {
                 if is_lost {
                     // The two numbers stay apart for good.
