@@ -158,7 +158,7 @@ fn took_most(cx: &Cx) {
         );
         line(
             2 * n + 1,
-            json!({"event": "close", "conn": n, "host": host, "port": 443, "ip": "192.0.2.1", "bytes_up": up, "bytes_down": 0, "ended_by": "client"}),
+            json!({"event": "close", "conn": n, "host": host, "port": 443, "ip": "192.0.2.1", "bytes_up": up, "bytes_down": 5_u64.saturating_sub(up), "ended_by": "client"}),
         );
     }
     cx.write("many.jsonl", &text);

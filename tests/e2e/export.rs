@@ -238,6 +238,28 @@ fn ecs(cx: &Cx) {
     for event in &events {
         assert_eq!(wrong_of(event), Vec::<String>::new(), "{event:#}");
     }
+    // What was refused is no success, and the other way round.
+    let verdicts = KINDS.lines().filter_map(|line| {
+        let line: Value = serde_json::from_str(line).expect("a line");
+        (line["event"] == "decision").then(|| line["verdict"].as_str().map(str::to_owned)).flatten()
+    });
+    let expected = verdicts.filter_map(|verdict| match &*verdict {
+        "allow" => Some(("connection-allowed", "success")),
+        "would_deny" => Some(("connection-would-deny", "success")),
+        "deny" => Some(("connection-denied", "failure")),
+        "error" => Some(("connection-failed", "failure")),
+        // Of a later version.
+        _ => None,
+    });
+    let is_decision = |event: &&Value| {
+        let action = event["event"]["action"].as_str().unwrap_or_default();
+        ["allowed", "would-deny", "denied", "failed"].iter().any(|it| action == format!("connection-{it}"))
+    };
+    let found = events.iter().filter(is_decision).map(|event| {
+        let text = |key: &str| event["event"][key].as_str().unwrap_or_default();
+        (text("action"), text("outcome"))
+    });
+    assert_eq!(found.collect::<Vec<_>>(), expected.collect::<Vec<_>>());
     // The check sees what is wrong.
     for (pointer, value) in [
         ("/destination/port", json!("443")),

@@ -437,10 +437,15 @@ fn hidden(cx: &Cx) {
     ran(cx);
     let before = fs::read(ledger(cx)).expect("the ledger");
     let (home, file) = (cx.home().display().to_string(), ledger(cx).display().to_string());
-    let script = format!("cat '{file}'; echo x >> '{file}'; rm -f '{file}'; true");
-    let done = cx.exeat_plain(["run", "--rw", &home, "--", "sh", "-c", &script]).run();
-    assert!(!done.stdout().contains("egress-ledger"), "{done:?}");
+    let script = format!("echo on; cat '{file}'; echo x >> '{file}'; rm -f '{file}'; true");
+    // Where the stage could write to the key, it does not start; without one it must not reach the directory either.
+    let refused = cx.exeat_plain(["run", "--rw", &home, "--", "sh", "-c", &script]).run();
+    refused.exits(2).prints("");
+    for words in [&["--ro", &home][..], &["--rw", &home, "--audit-key", "none"]] {
+        let words = [&["run", "--audit", "fd:9"], words, &["--", "sh", "-c", &script]].concat();
+        cx.exeat_plain(words).redirect("9>/dev/null").run().exits(0).prints("on\n");
+    }
     let after = fs::read(ledger(cx)).expect("the ledger");
-    assert!(after.starts_with(&before) && !after.windows(2).any(|two| two == b"x\n"), "{done:?}");
+    assert!(after.starts_with(&before) && !after.windows(2).any(|two| two == b"x\n"));
     verify_all(cx).exits(0);
 }

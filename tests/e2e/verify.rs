@@ -164,6 +164,20 @@ fn killed(cx: &Cx) {
     };
     verify(cx, &audit).exits(1).shows("not finished: ").shows(&tail);
 
+    // A line is signed whether or not another one follows.
+    let audit = cx.home().join("quiet.jsonl");
+    let words = ["run", "--audit", &audit.display().to_string(), "--", "sh", "-c"];
+    let script = "./probe ask-all one; exec sleep 60";
+    let mut live = cx.exeat(words.into_iter().chain([script])).start();
+    live.until_prints("403");
+    wait_for(Duration::from_secs(10), "a checkpoint behind the close", || {
+        let text = fs::read_to_string(&audit).expect("the record");
+        let (close, signed) = (text.rfind("\"event\":\"close\""), text.rfind("\"event\":\"checkpoint\""));
+        (close.is_some() && close < signed).then_some(())
+    });
+    live.signal(Signal::SIGKILL);
+    live.wait();
+
     // Where nothing happens, nothing is signed.
     let idle = cx.sh(&[], "sleep 2.2").run();
     assert_eq!(idle.exits(0).record().events("checkpoint").len(), 2);
