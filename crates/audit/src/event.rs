@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 pub use exeat_policy::Mode;
-use exeat_policy::{Host, HostName, Reason, Rule, Target, Verdict, WordError};
+use exeat_policy::preset::{self, Risk};
+use exeat_policy::{Host, HostName, Origin, Reason, Rule, Target, Verdict, WordError};
 use serde::{Deserialize, Serialize};
 
 use crate::{ConnId, RunId};
@@ -282,6 +283,8 @@ pub struct RuleRef {
     pub text: String,
     /// Where it was typed: `.exeat.toml:12`, `--allow`.
     pub src: String,
+    /// How far the group opens the policy, where the rule is one of a group's.
+    pub risk: Option<Risk>,
     /// Why it exists, where it says so.
     pub why: Option<String>,
     /// Who approved it, where it says so.
@@ -295,10 +298,20 @@ impl From<&Rule> for RuleRef {
         RuleRef {
             text: rule.text.clone(),
             src: rule.origin.to_string(),
+            risk: risk_of(&rule.origin),
             why: rule.note.reason.clone(),
             approved_by: rule.note.approved_by.clone(),
             expires: rule.note.expires.map(|day| day.to_string()),
         }
+    }
+}
+
+/// Returns the risk of the group that a rule stands in, if it stands in one. The hosts that are always denied are in none.
+fn risk_of(origin: &Origin) -> Option<Risk> {
+    let Origin::Preset { name, .. } = origin else { return None };
+    match preset::find(name)? {
+        preset::Found::Group(group) => Some(group.risk),
+        preset::Found::Profile(_) => None,
     }
 }
 

@@ -140,6 +140,7 @@ impl Decisions {
             upstream: asked.upstream,
             rule: asked.rule,
             rule_src: asked.rule_src,
+            risk: asked.risk,
             refused_by: asked.refused_by,
             why: asked.why,
             approved_by: asked.approved_by,

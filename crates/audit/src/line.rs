@@ -11,6 +11,7 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
+use exeat_policy::preset::Risk;
 use exeat_policy::{Host, Target};
 use serde::Serialize;
 use serde_json::ser::Formatter;
@@ -353,6 +354,7 @@ fn ruled<'a>(common: Line<'a>, rule: Option<&'a RuleRef>, refused_by: Option<&'a
     Line {
         rule: text(|rule| Some(&rule.text), max::RULE),
         rule_src: rule.map(|rule| clip_front(&rule.src, max::RULE_SRC)),
+        risk: rule.and_then(|rule| rule.risk),
         refused_by: refused_by.map(|text| clip_front(text, max::REFUSED_BY)),
         approved_by: text(|rule| rule.approved_by.as_ref(), max::APPROVED_BY),
         why: text(|rule| rule.why.as_ref(), max::WHY),
@@ -570,6 +572,8 @@ struct Line<'a> {
     rule: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     rule_src: Option<Cow<'a, str>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    risk: Option<Risk>,
     #[serde(skip_serializing_if = "Option::is_none")]
     refused_by: Option<Cow<'a, str>>,
     #[serde(skip_serializing_if = "Option::is_none")]

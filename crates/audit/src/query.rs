@@ -540,6 +540,7 @@ pub struct Record {
     pub reason: Option<String>,
     pub rule: Option<String>,
     pub rule_src: Option<String>,
+    pub risk: Option<String>,
     pub refused_by: Option<String>,
     pub approved_by: Option<String>,
     pub why: Option<String>,

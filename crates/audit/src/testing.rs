@@ -63,6 +63,7 @@ pub(crate) fn rule() -> RuleRef {
     RuleRef {
         text: "*.example.com".into(),
         src: ".exeat.toml:12".into(),
+        risk: None,
         why: None,
         approved_by: None,
         expires: None,

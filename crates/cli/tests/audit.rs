@@ -49,6 +49,7 @@ impl Run {
             decision.rule = Some(RuleRef {
                 text: host.into(),
                 src: ".exeat.toml:3".into(),
+                risk: None,
                 why: None,
                 approved_by: None,
                 expires: None,

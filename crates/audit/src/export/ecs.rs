@@ -286,6 +286,7 @@ fn rest(event: &mut Fields, record: &Record) {
     event.maybe("exeat.via", record.via.as_deref()).maybe("exeat.verdict", record.verdict.as_deref());
     event.maybe("exeat.mode", record.mode.as_deref()).maybe("exeat.count", record.count.map(long));
     event.maybe("exeat.refused_by", record.refused_by.as_deref());
+    event.maybe("exeat.risk", record.risk.as_deref());
     event.maybe("exeat.approved_by", record.approved_by.as_deref());
     event.maybe("exeat.expires", record.expires.as_deref());
     event.maybe("exeat.host_raw", record.host_raw.as_deref());

@@ -703,6 +703,7 @@ impl Event<'_> {
         rest.maybe("sni", record.sni.as_deref()).maybe("sni_ok", record.sni_ok);
         rest.maybe("alpn", record.alpn.as_deref()).maybe("ech", record.ech);
         rest.maybe("refused_by", record.refused_by.as_deref());
+        rest.maybe("risk", record.risk.as_deref());
         rest.maybe("approved_by", record.approved_by.as_deref()).maybe("expires", record.expires.as_deref());
         if record.pid.is_none() {
             rest.maybe("exe", record.exe.as_deref());

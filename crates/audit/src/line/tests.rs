@@ -2,7 +2,8 @@ use std::net::IpAddr;
 use std::os::unix::ffi::OsStringExt as _;
 use std::sync::Arc;
 
-use exeat_policy::{Reason, Verdict};
+use exeat_policy::preset::{self, Risk};
+use exeat_policy::{PolicyBuilder, Reason, Verdict};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -33,6 +34,27 @@ fn value(event: &Event) -> Value {
     serde_json::from_slice(&line(&header(), event)).unwrap()
 }
 
+/// A rule has the risk of its group, and one that somebody wrote has none.
+#[test]
+fn a_decision_has_the_risk_of_the_group_of_its_rule() {
+    let mut seen = std::collections::BTreeSet::new();
+    for group in preset::groups().iter().filter(|group| !group.allow.is_empty()) {
+        let mut grants = PolicyBuilder::new();
+        group.add_to(&mut grants);
+        let policy = grants.build();
+        let mut decision = allow(1, "a.example:443");
+        decision.rule = policy.rules().first().map(RuleRef::from);
+        let line = value(&Event::Decision(decision));
+        let risk = format!("{:?}", group.risk).to_lowercase();
+        assert_eq!(line["risk"], *risk, "{}: {line}", group.name);
+        seen.insert(risk);
+    }
+    assert_eq!(seen.len(), 3);
+    let mut decision = allow(1, "a.example:443");
+    decision.rule = Some(rule());
+    assert!(value(&Event::Decision(decision)).get("risk").is_none());
+}
+
 /// Every event, with every field that takes text filled with `text`.
 fn filled(text: &str) -> Vec<Event> {
     let some = || Some(text.to_owned());
@@ -50,6 +72,7 @@ fn filled(text: &str) -> Vec<Event> {
     decision.rule = Some(RuleRef {
         text: text.to_owned(),
         src: text.to_owned(),
+        risk: Some(Risk::Medium),
         why: some(),
         approved_by: some(),
         expires: some(),
