@@ -37,6 +37,11 @@ fn main() {
         println!("cargo::rerun-if-changed={}", root.join(watched).display());
     }
 
+    let mut flags = format!("{}\u{1f}-Clink-arg={}", FLAGS.join("\u{1f}"), root.join(SECTIONS).display());
+    if variable("CARGO_CFG_TARGET_ENV") == "musl" {
+        // Rust brings the files of musl's that start a program, and stage2 starts by itself.
+        flags.push_str("\u{1f}-Clink-self-contained=no");
+    }
     let mut cargo = Command::new(variable("CARGO"));
     cargo
         .args(["build", "--package", "exeat-stage2", "--profile", "stage2", "--locked", "--target"])
@@ -44,10 +49,7 @@ fn main() {
         .arg("--target-dir")
         .arg(&target_dir)
         .current_dir(&root)
-        .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            format!("{}\u{1f}-Clink-arg={}", FLAGS.join("\u{1f}"), root.join(SECTIONS).display()),
-        )
+        .env("CARGO_ENCODED_RUSTFLAGS", flags)
         // A lint run of the workspace must not lint here: its driver would replace the compiler.
         .env_remove("RUSTC_WORKSPACE_WRAPPER")
         .env_remove("RUSTC_WRAPPER")

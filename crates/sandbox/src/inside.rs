@@ -13,7 +13,7 @@ use std::time::Instant;
 use nix::dir::{Dir, Entry};
 use nix::errno::Errno;
 use nix::fcntl::{AtFlags, OFlag, openat};
-use nix::sys::stat::{Mode, fstatat};
+use nix::sys::stat::{FileStat, Mode, fstatat};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, TMPFS_MAGIC, fstatfs};
 
 use crate::control::Stat;
@@ -109,7 +109,8 @@ impl Inside {
             let Some(pid) = number_of(&entry) else { continue };
             // A directory has two links and one for each directory in it: here, each thread. 1 for a process that ends now.
             let threads = fstatat(&self.proc, format!("{pid}/task").as_str(), AtFlags::empty());
-            tasks = tasks.saturating_add(threads.map_or(1, |task| task.st_nlink.saturating_sub(2).max(1)));
+            let threads = threads.map_or(1, |task| links(&task).saturating_sub(2).max(1));
+            tasks = tasks.saturating_add(threads);
             if tasks > most {
                 return Ok(true);
             }
@@ -279,6 +280,12 @@ fn field(text: &str, name: &str) -> Option<u64> {
 
 fn kib(number: u64) -> u64 {
     number.saturating_mul(1024)
+}
+
+/// Returns how many links a file has. The type of the number is another one on each architecture.
+#[cfg_attr(target_arch = "x86_64", expect(clippy::useless_conversion, reason = "on aarch64 it is an u32"))]
+fn links(about: &FileStat) -> u64 {
+    u64::from(about.st_nlink)
 }
 
 #[cfg(test)]
