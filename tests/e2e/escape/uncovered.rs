@@ -77,6 +77,24 @@ fn replaced(cx: &Cx) {
     }
 }
 
+/// Waits until the name is covered in the sandbox, as the process beside it sees it.
+fn until_covered(live: &mut Live<'_>, path: &Path) {
+    let place = format!(" {} ", path.display());
+    wait_for(Duration::from_secs(10), "the cover", || {
+        let mut tables = live.pids("sandbox-inside").into_iter().map(|pid| format!("/proc/{pid}/mountinfo"));
+        let is_covered =
+            tables.any(|table| fs::read_to_string(table).is_ok_and(|text| text.contains(&place)));
+        (is_covered || live.ended()).then_some(())
+    });
+}
+
+/// Waits until a file says this, or the run has ended.
+fn until_says(live: &mut Live<'_>, path: &Path, words: &str) {
+    wait_for(Duration::from_secs(10), words, || {
+        (live.ended() || fs::read_to_string(path).is_ok_and(|text| text == words)).then_some(())
+    });
+}
+
 /// Runs git on the host.
 fn git(cx: &Cx, words: &[&str]) {
     cx.outside([&["git"], words].concat()).cwd(cx.dir()).run().exits(0);
@@ -140,6 +158,7 @@ fn covered_again(cx: &Cx) {
 fn tracked(cx: &Cx) {
     git(cx, &["init", "-q", "-b", "main", "."]);
     git(cx, &["config", "remote.origin.url", "https://git.test/a.git"]);
+    let (config, next) = (cx.dir().join(".git/config"), cx.dir().join("next"));
     let fake = ["remote.origin.url", "https://evil.test/a.git"];
     for (settings, goes_on) in [
         ([["branch.main.remote", "origin"], ["branch.main.merge", "refs/heads/main"]], true),
@@ -148,19 +167,36 @@ fn tracked(cx: &Cx) {
         ([["branch.main.remote", "https://evil.test/"], ["branch.main.rebase", "false"]], false),
         ([fake, ["branch.main.remote", "origin"]], false),
     ] {
+        // What git writes, made before: the helper does not stand still for longer than it may.
+        fs::copy(&config, &next).expect("a file");
+        let texts = settings.map(|[key, value]| {
+            git(cx, &["config", "--file", "next", key, value]);
+            fs::read(&next).expect("a file")
+        });
         let script = "echo ready; read -r go; echo evil >>.git/config || exit 7";
         let mut live = cx.sh(&[], script).stdin_open().start();
         live.until_prints("ready");
         let helper = live.pids("sandbox-inside")[0];
         kill(helper, Signal::SIGSTOP).expect("a signal");
-        for [key, value] in settings {
-            git(cx, &["config", key, value]);
+        for text in texts {
+            let lock = cx.dir().join(".git/config.lock");
+            fs::write(&lock, text).expect("a file");
+            cx.bench().give(&lock, cx.is_root());
+            fs::rename(&lock, &config).expect("a rename");
         }
         kill(helper, Signal::SIGCONT).expect("a signal");
-        std::thread::sleep(Duration::from_millis(300));
+        if !goes_on {
+            let [key, value] = settings[1];
+            let last = format!("{} = {value}", key.rsplit('.').next().expect("a key"));
+            wait_for(Duration::from_secs(10), "the last file", || {
+                (live.ended() || fs::read_to_string(&config).is_ok_and(|text| !text.contains(&last)))
+                    .then_some(())
+            });
+        }
+        until_covered(&mut live, &config);
         assert!(!live.ended(), "{settings:?}");
         let done = live.wait();
-        let text = fs::read_to_string(cx.dir().join(".git/config")).expect("a file");
+        let text = fs::read_to_string(&config).expect("a file");
         let [key, value] = settings[1];
         let last = format!("{} = {value}", key.rsplit('.').next().expect("a key"));
         assert_eq!(text.contains(&last), goes_on, "{settings:?}: {text}");
@@ -172,8 +208,8 @@ fn tracked(cx: &Cx) {
 
 /// How many files the quarantine of a run has under this name, and what the first one says.
 fn set_aside(cx: &Cx, name: &str) -> (usize, String) {
-    let runs = fs::read_dir(cx.dir().join(".exeat-quarantine")).expect("a quarantine").flatten();
-    let dirs = runs.filter(|entry| entry.path().is_dir());
+    let runs = fs::read_dir(cx.dir().join(".exeat-quarantine"));
+    let dirs = runs.into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
     let files = dirs.flat_map(|run| fs::read_dir(run.path()).expect("a directory").flatten());
     let mut files: Vec<_> = files
         .map(|file| file.path())
@@ -218,13 +254,17 @@ fn put_back(cx: &Cx) {
         let mut live = cx.sh(&[], script).stdin_open().start();
         live.until_prints("ready");
         replace("doubtful\n");
-        std::thread::sleep(Duration::from_millis(300));
+        until_says(&mut live, &at(".mcp.json"), "old\n");
+        until_covered(&mut live, &at(".mcp.json"));
+        wait_for(Duration::from_secs(10), "the new file", || {
+            (set_aside(cx, ".mcp.json").0 == 1).then_some(())
+        });
         assert!(!live.ended(), "{number}");
         assert_eq!(fs::read_to_string(at(".mcp.json")).expect("a file"), "old\n", "{number}");
         assert_eq!(set_aside(cx, ".mcp.json"), (1, "doubtful\n".to_owned()), "{number}");
         // What says the same is nobody's doing.
         replace("old\n");
-        std::thread::sleep(Duration::from_millis(300));
+        until_covered(&mut live, &at(".mcp.json"));
         let done = live.wait();
         done.exits(7).prints("ready\nold\n");
         done.says(".mcp.json` was replaced on the host, and is read-only for the stage again");
@@ -239,7 +279,8 @@ fn put_back(cx: &Cx) {
     live.until_prints("ready");
     let ended = (0..12).find(|round| {
         from_elsewhere(&format!("doubtful {round}\n"));
-        std::thread::sleep(Duration::from_millis(300));
+        until_says(&mut live, &at(".mcp.json"), "old\n");
+        until_covered(&mut live, &at(".mcp.json"));
         live.ended()
     });
     assert_eq!(ended, Some(10));
@@ -309,7 +350,7 @@ fn written_beside(cx: &Cx) {
                    \x20 while not os.path.exists(name): time.sleep(.001)\n\
                    def say(name): open('zz/' + name, 'w').close()\n\
                    print('ready', flush=True)\n\
-                   wait('.mcp.saved')\n";
+                   wait('zz/made')\n";
     let links = "os.link('.mcp.saved', 'zz/x')\n\
                  fd = os.open('zz/x', os.O_WRONLY | os.O_APPEND)\n\
                  os.unlink('zz/x')\n\
@@ -337,6 +378,7 @@ fn written_beside(cx: &Cx) {
         let saved = cx.dir().join(".mcp.saved");
         let mut file = fs::File::create(&saved).expect("a file");
         cx.bench().give(&saved, cx.is_root());
+        fs::write(cx.dir().join("zz/made"), "").expect("a file");
         until("opened");
         file.write_all(b"new 1\nnew 2\n").expect("a file");
         fs::write(cx.dir().join("zz/wrote"), "").expect("a file");
