@@ -11,6 +11,7 @@ use e2e::dns::Answer;
 use e2e::run::{Done, Run};
 
 pub(crate) fn cases(list: &mut Cases) {
+    list.once("policy::the_schemas_take_and_refuse_what_exeat_does", schemas);
     list.matrix("policy::n12_effects_are_what_is_granted", effects_are_granted);
     list.matrix("policy::k13_effects_and_grants_are_what_is_in_both", both);
     list.users("policy::k13_more_than_is_granted_does_not_start", excess);
@@ -389,4 +390,77 @@ fn isolation(cx: &Cx) {
     let policy = json!({"ro_binds": system(Value::Null), "network": false, "env_allowlist": []});
     let script = format!("pwd; ls -A; echo x > f; {}", asks(&[&cx.good()]));
     sh(cx, &["--policy", "-"], &script).stdin(policy.to_string()).run().shows("/work\n403 ");
+}
+
+/// Says of each line on standard input, a role and a document, whether the schema of that role takes it.
+const CHECK: &str = "import json, jsonschema, sys
+schemas = [json.loads(text) for text in sys.argv[1:]]
+for schema in schemas:
+    jsonschema.Draft202012Validator.check_schema(schema)
+for line in sys.stdin:
+    role, document = json.loads(line)
+    print(jsonschema.Draft202012Validator(schemas[role]).is_valid(document))";
+
+/// Wrong ones that an editor should see, and right ones beside them.
+fn schemas(cx: &Cx) {
+    let roles = ["policy", "ceiling"];
+    let texts = roles.map(|role| cx.exeat_plain(["policy", "schema", role]).run().exits(0).stdout());
+    for (role, text) in roles.iter().zip(&texts) {
+        let schema: Value = serde_json::from_str(text).expect("JSON");
+        assert_eq!(schema["$id"], format!("urn:exeat:{role}:1"));
+    }
+    let both = [
+        (r#"{"network": {"allow": ["https://a.test/"]}}"#, false),
+        (r#"{"network": {"allow": ["a.test:443"]}}"#, true),
+        (r#"{"network": {"rule": [{"allow": ["a.test"]}]}}"#, true),
+        (r#"{"network": {"rule": [{"reason": "x"}]}}"#, false),
+        (r#"{"limits": {"timeout": "0s"}}"#, false),
+        (r#"{"limits": {"timeout": "0h30m"}}"#, true),
+        (r#"{"limits": {"file_size": "0"}}"#, false),
+        (r#"{"limits": {"file_size": "0MB"}}"#, false),
+        (r#"{"limits": {"file_size": "100"}}"#, true),
+        (r#"{"limits": {"open_files": 8}}"#, false),
+        (r#"{"fs": {"ro": ["~bob/x"]}}"#, false),
+        (r#"{"fs": {"mask": ["~bob"]}}"#, false),
+        (r#"{"fs": {"mask": ["~/x"]}}"#, true),
+        (r#"{"fs": {"ro": ["~/x"]}}"#, true),
+        (r#"{"$schema": "urn:exeat:policy:1"}"#, true),
+    ];
+    let of_policy = [
+        (r#"{"fs": {"ro": ["/usr:/a/../b"]}}"#, false),
+        (r#"{"fs": {"ro": ["/usr:/.."]}}"#, false),
+        (r#"{"fs": {"ro": ["/usr:/a..b/..."]}}"#, true),
+        (r#"{"fs": {"ro": ["../usr"]}}"#, true),
+        (r#"{"network": {"host_port": [53]}}"#, false),
+        (r#"{"network": {"host_port": ["3128"]}}"#, false),
+        (r#"{"network": {"host_port": ["8080:53"]}}"#, false),
+        (r#"{"network": {"host_port": ["99999"]}}"#, false),
+        (r#"{"network": {"host_port": ["53:5353", 8080, "65535"]}}"#, true),
+    ];
+    let of_ceiling = [(r#"{"fs": {"ro": ["/usr:/b"]}}"#, false), (r#"{"fs": {"ro": ["/usr"]}}"#, true)];
+    let both = both.iter().flat_map(|(text, expect)| [(0, *text, *expect), (1, *text, *expect)]);
+    let own = of_policy.iter().map(|(text, expect)| (0, *text, *expect));
+    let own = own.chain(of_ceiling.iter().map(|(text, expect)| (1, *text, *expect)));
+    let all: Vec<(usize, &str, bool)> = both.chain(own).collect();
+    for (role, text, expect) in &all {
+        let ceiling = cx.write("ceiling.json", text);
+        let words = match role {
+            0 => ["policy", "show", "--policy", text],
+            _ => ["policy", "show", "--ceiling", ceiling.to_str().expect("ASCII")],
+        };
+        let done = cx.exeat_plain(words).run();
+        // What a place of the file system lacks is no fault of the text.
+        let is_read = done.code == Some(0) || done.stderr().contains("no such file");
+        assert_eq!(is_read, *expect, "{} {text}: {done:?}", roles[*role]);
+    }
+    let lines: Vec<String> = all.iter().map(|(role, text, _)| format!("[{role}, {text}]")).collect();
+    let packages = std::path::Path::new(e2e::bench::CLIENTS).join("python").display().to_string();
+    let words = ["/usr/bin/python3", "-c", CHECK, &texts[0], &texts[1]];
+    let done = cx.outside(words).env("PYTHONPATH", &packages).stdin(lines.join("\n")).run();
+    let said = done.exits(0).stdout();
+    let said: Vec<bool> = said.lines().map(|line| line == "True").collect();
+    assert_eq!(said.len(), all.len());
+    for ((role, text, expect), said) in all.iter().zip(said) {
+        assert_eq!(said, *expect, "the schema of a {}: {text}", roles[*role]);
+    }
 }

@@ -376,12 +376,6 @@ impl Above<'_> {
             file.apply(&mut rules);
             for (name, origin) in &file.presets {
                 for group in groups(name, Some(origin))? {
-                    if let Some(client) = group.from_client {
-                        return Err(Failure::input(format!(
-                            "{origin}: preset `{name}` asks {client} for its hosts, and a ceiling does not depend on that"
-                        ))
-                        .hint("name the hosts in the ceiling"));
-                    }
                     group.add_to(&mut rules);
                 }
             }

@@ -233,7 +233,7 @@ impl PolicyFile {
                     Some(document) => reader.document(document, &mut file),
                     None => {}
                 }
-            } else if let Some(document) = reader.parsed(raw::toml) {
+            } else if let Some(document) = reader.parsed(raw::toml_or_advice) {
                 reader.document(document, &mut file);
             }
         }

@@ -9,6 +9,7 @@ use crate::effect::EffectKind;
 use crate::file::keys::{KEYS, Key, Shape};
 use crate::file::sections::MAX_STAGE;
 use crate::file::{FileRole, SCHEMA};
+use crate::host_port::TAKEN;
 use crate::limits::{LEAST_OPEN_FILES, MAX_CONNECTIONS};
 use crate::terms::{Ech, Mode};
 
@@ -22,8 +23,10 @@ pub fn policy_json_schema(role: FileRole) -> Value {
     };
     let mut schema = object(table("", role));
     schema.insert("$schema".into(), DRAFT.into());
+    let name = title.replace("exeat ", "urn:exeat:");
+    schema.insert("$id".into(), format!("{name}:{SCHEMA}").into());
     schema.insert("title".into(), title.into());
-    schema.insert("$defs".into(), definitions());
+    schema.insert("$defs".into(), definitions(role));
     Value::Object(schema)
 }
 
@@ -32,6 +35,7 @@ pub fn effects_json_schema() -> Value {
     let effects: Vec<Value> = EffectKind::ALL.into_iter().map(effect).collect();
     json!({
         "$schema": DRAFT,
+        "$id": format!("urn:exeat:effects:{SCHEMA}"),
         "title": "exeat effects",
         "oneOf": [
             {"type": "array", "items": {"$ref": "#/$defs/effect"}},
@@ -48,7 +52,9 @@ fn effect(kind: EffectKind) -> Value {
     if let Some(field) = kind.field() {
         let value = match kind {
             EffectKind::Cost => json!({"type": "integer", "minimum": 0, "maximum": u64::MAX}),
-            EffectKind::FsRead | EffectKind::FsWrite => json!({"type": "string", "pattern": "^(/|~$|~/)"}),
+            EffectKind::FsRead | EffectKind::FsWrite => {
+                json!({"type": "string", "pattern": "^(?!(.*/)?\\.\\.(/|$))(/|~$|~/)"})
+            }
             EffectKind::NetworkHosts => {
                 json!({"type": "array", "items": {"type": "string", "pattern": "^[^!\\s][^\\s]*$"}})
             }
@@ -93,7 +99,9 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         }
         Shape::Tables => {
             let mut item = object(table(&format!("{}.{}", key.section, key.name), role));
-            item.insert("anyOf".into(), json!([{"required": ["allow"]}, {"required": ["deny"]}]));
+            // With the key beside it: strict readers take no name that is required and not described.
+            let one = |key: &str| json!({"properties": {key: true}, "required": [key]});
+            item.insert("anyOf".into(), json!([one("allow"), one("deny")]));
             json!({"type": "array", "items": item})
         }
         // A schema's numbers are those of JSON.
@@ -108,8 +116,8 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
         Shape::Day => json!({"type": "string", "format": "date"}),
         Shape::Rules => list("rule"),
         Shape::HostPorts => json!({"type": "array", "items": {"anyOf": [
-            {"type": "integer", "minimum": 1, "maximum": u16::MAX},
-            {"type": "string", "pattern": "^[1-9][0-9]{0,4}(:[1-9][0-9]{0,4})?$"},
+            {"type": "integer", "minimum": 1, "maximum": u16::MAX, "not": {"enum": TAKEN.map(|(port, _)| port)}},
+            {"type": "string", "pattern": format!("^({PORT}:)?{}{PORT}$", except(TAKEN.map(|(port, _)| port)))},
         ]}}),
         Shape::Presets | Shape::Protected => json!({"type": "array", "items": {"type": "string"}}),
         Shape::Binds => list("bind"),
@@ -143,38 +151,51 @@ fn value(key: &Key, role: FileRole) -> Map<String, Value> {
     })
 }
 
-fn definitions() -> Value {
+fn definitions(role: FileRole) -> Value {
     json!({
         "rule": {
             "description": "a host name, `*.` and a host name, an address or a network; then `:` and ports, if not the usual ones",
             "type": "string",
-            "pattern": "^[^\\s]+$",
+            "pattern": "^(?!.*://)[^\\s]+$",
             "examples": ["api.example.com", "*.cdn.example.com:443,8443", "10.20.0.0/16:5432"],
         },
         "bind": {
             "description": "HOST or HOST:DEST; HOST is relative to this file unless it starts with `/` or `~/`",
             "type": "string",
-            "pattern": "^[^:]+(:(/|~$|~/)[^:]*)?$",
+            "pattern": match role {
+                FileRole::Policy => "^(?!~[^/:])[^:]+(:(?!(.*/)?\\.\\.(/|$))(/|~$|~/)[^:]*)?$",
+                FileRole::Ceiling => "^(?!~[^/])[^:]+$",
+            },
         },
         "path": {
             "description": "relative to this file unless it starts with `/` or `~/`",
             "type": "string",
+            "pattern": "^(?!~[^/])",
             "minLength": 1,
         },
         "variable": {"type": "string", "pattern": "^[^=\\s]+$"},
         "span": {
             "description": "whole numbers with the units d, h, m, s, ms, the large ones first; at most 366d",
             "type": "string",
-            "pattern": "^(?=[0-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
+            "pattern": "^(?=.*[1-9])([0-9]+d)?([0-9]+h)?([0-9]+m)?([0-9]+s)?([0-9]+ms)?$",
             "examples": ["90s", "1h30m"],
         },
         "size": {
             "description": "a whole number of bytes, or with a unit of 1000 (kB, MB, GB, TB) or 1024 (KiB, MiB, GiB, TiB)",
             "type": "string",
-            "pattern": "^[0-9]+([kKmMgGtT]([iI]?[bB])?)?$",
+            "pattern": "^(?=.*[1-9])[0-9]+([kKmMgGtT]([iI]?[bB])?)?$",
             "examples": ["512MiB", "10MB"],
         },
     })
+}
+
+/// A port, from 1 to 65535.
+const PORT: &str = "([1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])";
+
+/// A look ahead at the end of a text, which is none of these numbers.
+fn except(numbers: impl IntoIterator<Item = u16>) -> String {
+    let numbers: Vec<String> = numbers.into_iter().map(|number| number.to_string()).collect();
+    format!("(?!({})$)", numbers.join("|"))
 }
 
 /// The members of what was written as an object.

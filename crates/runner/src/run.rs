@@ -237,7 +237,9 @@ pub(crate) fn run_on(
                 let signals = Signals::of_a_run().map_err(prepare("the signal handlers"))?;
                 (Asks::of_signals(signals, parent), None, on_denied, live)
             }
-            Within::Program { asks, started } => (Asks::of_owner(asks), Some(started), OnDenied::Note, None),
+            Within::Program { asks, on_denied, started } => {
+                (Asks::of_owner(asks), Some(started), on_denied, None)
+            }
         };
         let keeper = keeper(&plan, run);
         let interrupted = keeper.state.as_deref().map(quarantine::settle_interrupted).unwrap_or_default();
@@ -413,6 +415,8 @@ pub(crate) enum Within {
     Program {
         /// What it asks.
         asks: UnboundedReceiver<Ask>,
+        /// What a refusal does.
+        on_denied: OnDenied,
         /// Told once, when the stage has started.
         started: Sender<()>,
     },

@@ -24,9 +24,9 @@ use crate::error::Error;
 use crate::fingerprint::Fingerprint;
 use crate::plan::{Plan, home_of, plan_with};
 use crate::request::{
-    AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Transparent, Tty, View, Work,
+    AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Home, Request, Transparent, Tty, View, Work,
 };
-use crate::run::{Outcome, Streams, lost_with};
+use crate::run::{OnDenied, Outcome, Streams, lost_with};
 use crate::signals;
 use crate::signing::{Signing, prepare_key};
 
@@ -99,6 +99,7 @@ pub struct Stage {
     audit_sync: bool,
     signing: Signing,
     limits: Limits,
+    on_denied: OnDenied,
     stdin: Option<Stdio>,
     stdout: Option<Stdio>,
     stderr: Option<Stdio>,
@@ -148,6 +149,7 @@ impl Stage {
             audit_sync: false,
             signing: Signing::Own,
             limits: Limits::default(),
+            on_denied: OnDenied::default(),
             stdin: None,
             stdout: None,
             stderr: None,
@@ -366,6 +368,12 @@ impl Stage {
         self
     }
 
+    /// Where the stage's HOME is; a private one takes a [`cache`](Stage::cache).
+    pub fn home(&mut self, home: Home) -> &mut Self {
+        self.files.home = home;
+        self
+    }
+
     /// How TCP leaves the sandbox.
     pub fn bridge(&mut self, bridge: Bridge) -> &mut Self {
         self.bridge = bridge;
@@ -430,6 +438,13 @@ impl Stage {
     /// one ends as [`Ended::Limit`](crate::Ended::Limit).
     pub fn limits(&mut self, limits: Limits) -> &mut Self {
         self.limits = limits;
+        self
+    }
+
+    /// What a refusal does to the run; nothing where this is not called. A run that ends or fails for it is
+    /// [`Ended::Denied`](crate::Ended::Denied).
+    pub fn on_denied(&mut self, what: OnDenied) -> &mut Self {
+        self.on_denied = what;
         self
     }
 
@@ -536,6 +551,9 @@ impl Stage {
         let stdin = self.stdin.as_ref().unwrap_or(&stdin);
         let stdout = self.stdout.as_ref().unwrap_or(&stdout);
         let stderr = self.stderr.as_ref().unwrap_or(&stderr);
+        if self.via.is_some() && self.on_denied != OnDenied::Note {
+            return Err(Error::ViaAnd("what a refusal does"));
+        }
         let request = self.request()?;
         prepare_key(&request.signing, &request.host_env)?;
         let plan = self.plan_on(request, [stdin, stdout, stderr])?;
@@ -544,7 +562,7 @@ impl Stage {
         let (output, from_output) =
             stdout.output(io::stdout().as_fd()).map_err(prepare("standard output"))?;
         let (error, from_error) = stderr.output(io::stderr().as_fd()).map_err(prepare("standard error"))?;
-        let mut running = Running::start(plan, Streams::made([input, output, error]))?;
+        let mut running = Running::start(plan, Streams::made([input, output, error]), self.on_denied)?;
         (running.stdin, running.stdout, running.stderr) = (to_stage, from_output, from_error);
         Ok(running)
     }

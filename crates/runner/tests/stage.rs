@@ -20,8 +20,8 @@ use std::time::{Duration, Instant};
 use exeat_runner::audit::StoppedBy;
 use exeat_runner::policy::{self, Action, Bypass, Layers, Origin, PolicyBuilder};
 use exeat_runner::{
-    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, Outcome, Output, Reached, Running, Stage,
-    Stdio, StoppedHow, UpstreamProxy, View,
+    AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, OnDenied, Outcome, Output, Reached, Running,
+    Stage, Stdio, StoppedHow, UpstreamProxy, View,
 };
 
 /// Set in the process that runs the tests again: the directory that its user owns.
@@ -592,6 +592,24 @@ fn a_limit_ends_a_stage_or_refuses_it_more() {
     assert!(matches!(output.outcome.ended, Ended::Limit(Reached::OutputSize(_))), "{output:?}");
     assert!(output.stdout.starts_with(b"20\ny\ny\n"), "{output:?}");
     assert_eq!(output.stdout.len(), 1000);
+}
+
+/// As `--on-denied` does for the command.
+#[test]
+fn a_refusal_ends_or_fails_a_stage_that_is_to() {
+    let place = Place::new("denied");
+    let curl = "curl -sS --max-time 20 https://nowhere.invalid/ 2>/dev/null";
+    let run = |script: &str, what| place.sh(script).on_denied(what).run().unwrap();
+    let outcome = run(&format!("{curl}; exit 0"), OnDenied::Note);
+    assert_eq!((outcome.ended, outcome.summary.denied.len()), (Ended::Exit(0), 1));
+    assert_eq!(run(&format!("{curl}; exit 0"), OnDenied::Fail).ended, Ended::Denied);
+    assert_eq!(run(&format!("{curl}; exit 3"), OnDenied::Fail).ended, Ended::Exit(3));
+    let began = Instant::now();
+    assert_eq!(run(&format!("{curl}; exec sleep 3600"), OnDenied::End).ended, Ended::Denied);
+    assert!(began.elapsed() < Duration::from_secs(60));
+    let mut stage = place.sh("true");
+    let error = stage.via(place.path("proxy.sock")).on_denied(OnDenied::End).run().unwrap_err();
+    assert!(matches!(error, Error::ViaAnd(_)), "{error}");
 }
 
 /// A5: an approval is asked of what is started.

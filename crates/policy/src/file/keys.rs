@@ -106,6 +106,7 @@ const fn later(section: &'static str, name: &'static str) -> Key {
 /// Every key of our own format, also those of the design that this version cannot honour.
 pub(crate) const KEYS: &[Key] = &[
     key("", "schema", Shape::Version, "the version of this language; 1"),
+    key("", "$schema", Shape::Text, "for editors: where the JSON Schema of the file is; not read"),
     policy("", "stage", Shape::Stage, "the stage's name in every line of the record"),
     key("", "network", Shape::Table, "which hosts"),
     key("", "fs", Shape::Table, "which files"),

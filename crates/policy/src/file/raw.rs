@@ -8,7 +8,7 @@ use std::fmt;
 use std::ops::Range;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -74,6 +74,32 @@ pub(crate) fn toml(text: &str) -> Result<Node, Vec<Fault>> {
         return Ok(Node { at, value: toml_table(table.into_inner()) });
     }
     Err(errors.iter().map(toml_fault).collect())
+}
+
+/// The same. Of a text that another format explains better, one fault says which that is.
+pub(crate) fn toml_or_advice(text: &str) -> Result<Node, Vec<Fault>> {
+    let start = text.len() - text.trim_start().len();
+    let advice = |what: &str| Err(vec![(start..start + 1, what.to_owned(), None)]);
+    if text.trim_start().starts_with('[') && serde_json::from_str::<IgnoredAny>(text).is_ok() {
+        return advice("this is a list in JSON; a policy is one object, `{ ... }`, or TOML");
+    }
+    match toml(text) {
+        Err(_) if is_yaml(text) => advice("this looks like YAML; a policy is TOML or JSON"),
+        read => read,
+    }
+}
+
+/// Whether the first line that says something is `key:`, `key: value`, `---` or an item of a list, as no TOML is.
+fn is_yaml(text: &str) -> bool {
+    let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines.next().is_some_and(|line| {
+        let key = line.split_once(':').filter(|(_, value)| value.is_empty() || value.starts_with(' '));
+        let is_key = |key: &str| {
+            !key.is_empty()
+                && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-\"'".contains(&byte))
+        };
+        line == "---" || line.starts_with("- ") || key.is_some_and(|(key, _)| is_key(key))
+    })
 }
 
 /// A TOML value by itself.

@@ -12,6 +12,7 @@ use crate::limits::{
     LEAST_MEMORY, LEAST_OPEN_FILES, LimitError, Limits, MAX_CONNECTIONS, Size, Span, memory_meant,
 };
 use crate::port::Port;
+use crate::preset;
 use crate::rule::{Action, Note, TlsCheck};
 use crate::sandbox::{Bridge, Cache, Home, Loopback, Nested, OnExcess, Transparent, Tty, UnixSockets};
 use crate::terms::{Ech, Mode};
@@ -64,6 +65,8 @@ impl Reader<'_> {
                     Value::Int(_) => self.fault(entry.node.at, "this version reads schema 1 only", None),
                     other => self.wrong(entry.node.at, "`schema` is a number", &other, Some("1".into())),
                 },
+                // For editors alone, and of no other kind than the schema says.
+                "$schema" => drop(self.string("$schema", entry.node)),
                 "stage" => file.stage = self.stage(entry.node),
                 "network" => self.network(entry.node, file),
                 "fs" => self.fs(entry.node, &mut file.fs),
@@ -254,6 +257,18 @@ impl Reader<'_> {
     fn presets(&mut self, entry: Entry, file: &mut PolicyFile) {
         let known = (self.presets)();
         for (name, at) in self.strings(entry) {
+            let groups = || preset::expand(&name).unwrap_or_default();
+            let client = match self.role {
+                FileRole::Ceiling => groups().iter().find_map(|group| group.from_client),
+                FileRole::Policy => None,
+            };
+            if let Some(client) = client {
+                let fault = format!(
+                    "preset `{name}` asks {client} for its hosts, and a ceiling does not depend on that: name the hosts"
+                );
+                self.fault(at, fault, None);
+                continue;
+            }
             if known.contains(&name.as_str()) {
                 let origin = self.origin(at.start);
                 file.presets.push((name, origin));

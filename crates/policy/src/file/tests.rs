@@ -793,3 +793,55 @@ fn what_no_run_holds_is_refused_when_it_is_read() {
         ],
     );
 }
+
+/// Other formats are named as such, once, and not explained as TOML.
+#[test]
+fn other_formats_are_named() {
+    let faults = |text: &str| {
+        let error = PolicyFile::parse(text, "x", FileRole::Policy, &Vec::new).unwrap_err();
+        error.problems().iter().map(|it| (it.line, it.column, it.message.clone())).collect::<Vec<_>>()
+    };
+    for text in
+        ["network:\n  allow:\n    - a.test\n", "# x\n\n---\nnetwork: {}\n", "- a.test\n", "\"network\": {}\n"]
+    {
+        let faults = faults(text);
+        assert!(faults.len() == 1 && faults[0].2.contains("looks like YAML"), "{text}: {faults:?}");
+    }
+    for text in ["[{\"allow\": 1}]", " \n[\"a.test\", 2]"] {
+        let faults = faults(text);
+        assert!(faults.len() == 1 && faults[0].2.contains("a list in JSON"), "{text}: {faults:?}");
+    }
+    // What is TOML stays TOML, with its own faults.
+    for text in ["[network]\nallow = 1\n", "[[network.rule]]\nallow = [", "stage = a:b\n", "[a:b]\n"] {
+        assert!(!faults(text).iter().any(|it| it.2.contains("YAML") || it.2.contains("JSON")), "{text}");
+    }
+    assert!(PolicyFile::parse("[\"network\"]\n[fs]\n", "x", FileRole::Policy, &Vec::new).is_ok());
+}
+
+/// A place to look for the schema is the editor's affair.
+#[test]
+fn the_schema_that_an_editor_wants_changes_nothing() {
+    let parse = |text: &str, role| PolicyFile::parse(text, "x", role, &Vec::new);
+    for role in [FileRole::Policy, FileRole::Ceiling] {
+        let file =
+            parse(r#"{"$schema": "urn:exeat:policy:1", "network": {"allow": ["a.test"]}}"#, role).unwrap();
+        assert_eq!(file.rules.len(), 1);
+    }
+    assert!(parse(r#"{"$schema": 1}"#, FileRole::Policy).is_err());
+    assert!(parse(r#"{"network": {"$schema": "x"}}"#, FileRole::Policy).is_err());
+}
+
+/// With its place, as any other fault.
+#[test]
+fn a_preset_that_a_ceiling_may_not_have_has_its_place() {
+    let text = "[network]\npresets = [\"github-read\", \"npm\"]\n";
+    let names = || vec!["github-read", "npm"];
+    assert!(PolicyFile::parse(text, "x", FileRole::Policy, &names).is_ok());
+    let error = PolicyFile::parse(text, "x", FileRole::Ceiling, &names).unwrap_err();
+    let [fault] = error.problems() else { panic!("{error}") };
+    assert_eq!((fault.line, fault.column), (2, 27), "{error}");
+    assert!(
+        fault.message.contains("preset `npm` asks npm for its hosts, and a ceiling does not depend on that"),
+        "{error}"
+    );
+}

@@ -12,10 +12,13 @@ fn holds(root: &Value, schema: &Value, value: &Value) -> bool {
     let Value::Object(schema) = schema else { return schema == &Value::Bool(true) };
     let sub = |schema: &Value, value: &Value| holds(root, schema, value);
     schema.iter().all(|(word, said)| match (word.as_str(), value) {
-        ("$schema" | "$defs" | "title" | "description" | "examples" | "pattern" | "format", _) => true,
+        ("$schema" | "$id" | "$defs" | "title" | "description" | "examples" | "pattern" | "format", _) => {
+            true
+        }
         ("$ref", _) => sub(root.pointer(said.as_str().unwrap().trim_start_matches('#')).unwrap(), value),
         ("const", _) => said == value,
         ("enum", _) => said.as_array().unwrap().contains(value),
+        ("not", _) => !sub(said, value),
         ("anyOf", _) => said.as_array().unwrap().iter().any(|said| sub(said, value)),
         ("oneOf", _) => said.as_array().unwrap().iter().filter(|said| sub(said, value)).count() == 1,
         ("type", _) => {

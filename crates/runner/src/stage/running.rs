@@ -10,7 +10,7 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::error::Error;
 use crate::plan::Plan;
-use crate::run::{Outcome, Streams, Within, run_on};
+use crate::run::{OnDenied, Outcome, Streams, Within, run_on};
 use crate::signals::Ask;
 
 /// A stage that has started. Two threads of this process serve it until it is over.
@@ -50,14 +50,14 @@ impl Stopper {
 
 impl Running {
     /// Starts the run in a thread of its own, and waits until the stage was executed or could not be.
-    pub(super) fn start(plan: Plan, streams: Streams) -> Result<Self, Error> {
+    pub(super) fn start(plan: Plan, streams: Streams, on_denied: OnDenied) -> Result<Self, Error> {
         let run = RunId::new();
         let (asks, asked) = unbounded_channel();
         let (started_to, started) = mpsc::channel();
         let (over_to, over) = mpsc::channel();
         let body = move || {
             let mut notes = plan.notes().to_vec();
-            let within = Within::Program { asks: asked, started: started_to };
+            let within = Within::Program { asks: asked, on_denied, started: started_to };
             let done = run_on(plan, run, streams, within).map(|(mut outcome, _)| {
                 notes.append(&mut outcome.notes);
                 Outcome { notes, ..outcome }
