@@ -399,6 +399,10 @@ fn head(report: &Report, title: &str, out: &mut String) -> fmt::Result {
         }
         files => standings(files, out)?,
     }
+    out.push_str(
+        "<p class=\"soft\">The ledger was not asked. Whether a record was taken away, or put in the place of another one, this page cannot \
+         tell: <code>exeat audit verify --all</code> can.</p>\n",
+    );
     let Tally { denied, would_deny, .. } = total.tally;
     let (reached, failed) = (total.tally.reached(), total.tally.not_reached());
     let told = |count: u64, word: &str| (count > 0).then(|| format!("{} {word}", number(count)));
@@ -588,10 +592,6 @@ fn standings(files: &[Source], out: &mut String) -> fmt::Result {
         }
         out.push_str("</div>\n");
     }
-    out.push_str(
-        "<p class=\"soft\">Whether a record as a whole was taken away, this page cannot tell: <code>exeat audit verify --all</code> holds the \
-         records against the ledger.</p>\n",
-    );
     Ok(())
 }
 

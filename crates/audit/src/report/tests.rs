@@ -261,6 +261,7 @@ fn nothing_is_verified_that_was_not() {
     let found = |text: &str| verify::verify(Cursor::new(text), None, &[]).unwrap();
     let page = page_of(&text, None, None);
     assert!(page.contains("was not checked") && !page.contains("is whole"), "{page}");
+    assert!(page.contains("The ledger was not asked"), "{page}");
     let page = page_of(&text, None, Some(found(&text)));
     assert!(page.contains("not signed to its end") && !page.contains("is whole"), "{page}");
     let edited = text.replace("run_start", "run_stare");
@@ -291,7 +292,7 @@ fn many_records_are_told_in_numbers() {
         "<b>1 record is</b> not checked",
         "<b>3 records are</b> not complete",
         "<p><code>a</code>, <code>b</code>, <code>d</code></p>",
-        "Whether a record as a whole was taken away, this page cannot tell",
+        "The ledger was not asked",
         "Network access of 5 runs",
     ] {
         assert!(page.contains(words), "{words}: {page}");
