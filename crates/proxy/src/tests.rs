@@ -334,6 +334,27 @@ async fn answers_to_a_storm_of_refusals_wait_within_bounds() {
     assert_eq!(took(2000).await, 1000);
 }
 
+/// The same at a real proxy: the answers after the thousandth take at least as long as they are to wait.
+#[tokio::test]
+async fn a_storm_of_refusals_is_answered_later_and_later() {
+    let proxy = setup(&[]).start().await;
+    let ask = async || {
+        let mut client = proxy.connect(Way::Tcp).await;
+        client.write_all(b"CONNECT evil.test:443 HTTP/1.1\r\nHost: evil.test:443\r\n\r\n").await.unwrap();
+        assert!(read_head(&mut *client).await.starts_with("HTTP/1.1 403"));
+    };
+    for _ in 0..limits::ANSWERED_AT_ONCE {
+        ask().await;
+    }
+    let began = Instant::now();
+    for _ in 0..40 {
+        ask().await;
+    }
+    // One millisecond, two, and so on.
+    assert!(began.elapsed() >= Duration::from_millis(40 * 41 / 2), "{:?}", began.elapsed());
+    proxy.end().await;
+}
+
 /// K32, P04, X01: one allowed connection, with early data, from head to close; the record has the bytes each way.
 #[tokio::test]
 async fn a_tunnel_from_head_to_close() {
