@@ -26,7 +26,7 @@ use crate::spec::Identity;
 const ANSWER: Duration = Duration::from_secs(2);
 
 /// `_IO(0xb7, 1)`: returns the user namespace that owns a namespace (ioctl_ns(2)).
-const NS_GET_USERNS: libc::c_ulong = 0xb701;
+const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
 /// A helper process. It ends when this is dropped, and when this process ends in any way.
 #[derive(Debug)]
