@@ -199,6 +199,11 @@ const INTERNET_PROTOCOLS: [Named; 5] = [
 const TERMINAL: [Named; 4] =
     [named!(libc::TIOCSTI), named!(libc::TIOCLINUX), named!(libc::TIOCCONS), named!(libc::TIOCSETD)];
 
+/// Requests that give a file another generation, and so another handle (name_to_handle_at(2)): by that exeat knows a file of the host's
+/// (include/uapi/linux/fs.h, fs/ext4/ext4.h).
+const GENERATION: [Named; 2] =
+    [Named("FS_IOC_SETVERSION", 0x4008_7602), Named("EXT4_IOC_SETVERSION", 0x4008_6604)];
+
 /// Commands of fcntl(2) that make others wait: whoever opens a file with a lease, or a delegation (include/uapi/linux/fcntl.h), waits until
 /// its holder gives it up, for 45 seconds by default.
 const LEASES: [Named; 2] = [named!(libc::F_SETLEASE), Named("F_SETDELEG", 1040)];
@@ -234,8 +239,7 @@ pub fn no_unix_sockets() -> Result<Program, Error> {
     joined(&[&no_unix_sockets_filter()])
 }
 
-/// Calls that change a file, or give it another name, without an event in the directory that it is in (inotify(7)): they open nothing there.
-/// exeat is told of them, and lets them go on.
+/// Calls that change a file, or give it another name, without an event that tells so: they open nothing in its directory (inotify(7)).
 const NOTICED: &[Call] = calls![
     #[cfg(target_arch = "x86_64")]
     libc::SYS_link,
@@ -243,19 +247,28 @@ const NOTICED: &[Call] = calls![
     libc::SYS_truncate,
 ];
 
+/// How a file is cut by opening it, though it is not open for writing then: its close is like that of a reader. The second asks for neither
+/// reading nor writing (open(2)).
+const CUTS: [Named; 2] = [named!(libc::O_TRUNC), Named("O_TRUNC | O_ACCMODE", CUT_MASK.1)];
+const CUT_MASK: Named = Named("(O_TRUNC | O_ACCMODE)", (libc::O_TRUNC | libc::O_ACCMODE).cast_unsigned());
+
 /// The filter for a stage whose files are covered again when the host replaces them: exeat is told of each of a few calls before it is
-/// made (seccomp_unotify(2)).
+/// made (seccomp_unotify(2)), and lets it go on.
 ///
 /// # Errors
 /// As [`base`].
 pub fn notice_filter() -> Result<Program, Error> {
-    program::notice_filter(NOTICED)
+    program::notice_filter(&noticed())
 }
 
-/// Whether that filter tells of a call.
-#[must_use]
-pub fn is_noticed(number: i64) -> bool {
-    NOTICED.iter().any(|call| call.number == number)
+/// What that filter tells of.
+fn noticed() -> Vec<Refusal> {
+    let always = NOTICED.iter().map(|call| Refusal { call: *call, cases: Vec::new() });
+    let opens = OPENS.iter().flat_map(|(calls, place)| {
+        let cuts = CUTS.map(|cut| vec![(Argument("flags", *place), Test::Masked(CUT_MASK, cut))]);
+        refusals(calls, &cuts)
+    });
+    always.chain(opens).collect()
 }
 
 fn base_filters(debuggable: bool) -> [Filter; 4] {
@@ -267,7 +280,11 @@ fn base_filters(debuggable: bool) -> [Filter; 4] {
     refused.extend(sockets());
     refused.extend(refusals(
         calls![libc::SYS_ioctl],
-        &TERMINAL.map(|request| vec![(REQUEST, Test::Is(request))]),
+        &TERMINAL
+            .into_iter()
+            .chain(GENERATION)
+            .map(|request| vec![(REQUEST, Test::Is(request))])
+            .collect::<Vec<_>>(),
     ));
     refused.extend(refusals(calls![libc::SYS_fcntl], &LEASES.map(|lease| vec![(COMMAND, Test::Is(lease))])));
     let user_namespace = vec![(FLAGS, Test::Has(named!(libc::CLONE_NEWUSER)))];

@@ -47,46 +47,64 @@ fn numbers(filter: &Filter) -> BTreeSet<i64> {
 
 /// One program for filters of which no two have a call in common.
 pub(super) fn joined(filters: &[&Filter]) -> Result<Program, Error> {
-    let mut calls = BTreeMap::new();
-    let mut lists: BpfProgram = Vec::new();
+    let mut lists = Vec::new();
     for filter in filters {
         let (always, sometimes): (Vec<&Refusal>, Vec<&Refusal>) =
             filter.refused.iter().partition(|it| it.cases.is_empty());
-        for (refused, list) in [(&sometimes, list(filter, &sometimes)?), (&always, refusal(filter)?)] {
-            for Refusal { call: Call { number, .. }, .. } in refused {
-                let number =
-                    u32::try_from(*number).map_err(|_| Error::Filter(format!("no call {number}")))?;
-                calls.insert(number, lists.len());
-            }
-            if !refused.is_empty() {
-                lists.extend(list);
-            }
+        let some = list(filter, &sometimes)?;
+        lists.extend([(sometimes, some), (always, refusal(filter)?)]);
+    }
+    Ok(bytes(&joined_lists(lists)?))
+}
+
+/// The prologue, and the lists of those calls that there are.
+fn joined_lists<'a>(
+    lists: impl IntoIterator<Item = (Vec<&'a Refusal>, BpfProgram)>,
+) -> Result<BpfProgram, Error> {
+    let mut calls = BTreeMap::new();
+    let mut joined: BpfProgram = Vec::new();
+    for (refused, list) in lists {
+        for Refusal { call: Call { number, .. }, .. } in &refused {
+            let number = u32::try_from(*number).map_err(|_| Error::Filter(format!("no call {number}")))?;
+            calls.insert(number, joined.len());
+        }
+        if !refused.is_empty() {
+            joined.extend(list);
         }
     }
     let mut code = prologue(&calls)?;
-    code.extend(lists);
-    Ok(bytes(&code))
+    code.extend(joined);
+    Ok(code)
 }
 
 /// The program that tells of these calls. Other architectures' tables are refused by the other programs, whose answers are stricter.
-pub(super) fn notice_filter(calls: &[Call]) -> Result<Program, Error> {
-    let number = |call: &Call| {
-        u32::try_from(call.number).map_err(|_| Error::Filter(format!("no call {}", call.number)))
-    };
-    let calls = calls.iter().map(|call| Ok((number(call)?, 0))).collect::<Result<_, Error>>()?;
-    let mut code = prologue(&calls)?;
-    code.push(step(RETURN, libc::SECCOMP_RET_USER_NOTIF));
+pub(super) fn notice_filter(told: &[Refusal]) -> Result<Program, Error> {
+    // The library has no name for the answer: one that nothing else here has stands for it.
+    let stands_for_it = SeccompAction::Trap;
+    let (always, sometimes): (Vec<&Refusal>, Vec<&Refusal>) = told.iter().partition(|it| it.cases.is_empty());
+    let lists = [
+        (always, library(BTreeMap::new(), stands_for_it.clone(), SeccompAction::Allow)?),
+        (sometimes.clone(), library(rules(&sometimes)?, SeccompAction::Allow, stands_for_it.clone())?),
+    ];
+    let mut code = joined_lists(lists)?;
+    for it in code.iter_mut().filter(|it| it.code == RETURN && it.k == u32::from(stands_for_it.clone())) {
+        it.k = libc::SECCOMP_RET_USER_NOTIF;
+    }
     Ok(bytes(&code))
 }
 
 /// What the library makes of the calls that a filter refuses in some cases.
 fn list(filter: &Filter, refused: &[&Refusal]) -> Result<BpfProgram, Error> {
+    library(rules(refused)?, SeccompAction::Allow, SeccompAction::Errno(filter.errno.1))
+}
+
+fn rules(refused: &[&Refusal]) -> Result<BTreeMap<i64, Vec<SeccompRule>>, Error> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
     for refusal in refused {
         let cases = refusal.cases.iter().map(rule).collect::<Result<Vec<_>, _>>()?;
         rules.entry(refusal.call.number).or_default().extend(cases);
     }
-    library(rules, SeccompAction::Allow, SeccompAction::Errno(filter.errno.1))
+    Ok(rules)
 }
 
 /// What it makes of a filter's answer to every call: for those that the filter always refuses.

@@ -89,9 +89,27 @@ fn b07_other_tables_are_refused_by_every_program() {
 #[test]
 fn exeat_is_told_of_these_calls_alone() {
     let program = notice_filter().unwrap();
+    let told = libc::SECCOMP_RET_USER_NOTIF;
+    let expect = |is_told| if is_told { told } else { RETURN_ALLOW };
+    let opens = |number: i64| OPENS.iter().find(|(calls, _)| calls.iter().any(|it| it.number == number));
     for number in 0..512 {
-        let expected = if is_noticed(number.into()) { libc::SECCOMP_RET_USER_NOTIF } else { RETURN_ALLOW };
-        assert_eq!(run(&program, NATIVE, number, [u32::MAX; 6]), expected, "{number}");
+        let answer = |args| run(&program, NATIVE, number, args);
+        let is_noticed = NOTICED.iter().any(|call| call.number == i64::from(number));
+        assert_eq!(answer([0; 6]), expect(is_noticed), "{number}");
+        let Some((_, place)) = opens(number.into()) else {
+            assert_eq!(answer([u32::MAX; 6]), expect(is_noticed), "{number}");
+            continue;
+        };
+        for flags in [libc::O_RDONLY, libc::O_WRONLY, libc::O_RDWR, libc::O_ACCMODE] {
+            for more in [0, libc::O_CREAT, libc::O_CLOEXEC | libc::O_NOFOLLOW] {
+                let mut args = [u32::MAX; 6];
+                for cut in [0, libc::O_TRUNC] {
+                    args[usize::from(*place)] = (flags | more | cut).cast_unsigned();
+                    let cuts_unseen = cut != 0 && [libc::O_RDONLY, libc::O_ACCMODE].contains(&flags);
+                    assert_eq!(answer(args), expect(cuts_unseen), "{number} {flags:#o} {more:#o} {cut:#o}");
+                }
+            }
+        }
     }
     let enosys = RETURN_ERRNO | libc::ENOSYS.cast_unsigned();
     assert_eq!(run(&program, NATIVE, 0x4000_0000, [0; 6]), enosys);

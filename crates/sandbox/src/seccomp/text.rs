@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Argument, Case, Filter, NOTICED, Named, Test, base_filters, no_unix_sockets_filter};
+use super::{Argument, Case, Filter, Named, Refusal, Test, base_filters, no_unix_sockets_filter, noticed};
 
 /// Everything that is refused, in three lists, and what exeat is told of; docs/syscalls.md has it. It is the same on both architectures but for calls
 /// that one of them does not have.
@@ -15,7 +15,8 @@ pub fn text() -> String {
         "every call by another architecture's table: the process is killed",
         "every call by the x32 table: ENOSYS",
     ];
-    let told = NOTICED.iter().map(|call| format!("{}: exeat is told, and lets it go on", name_of(call.name)));
+    let told = noticed();
+    let told = told.iter().flat_map(|it| lines_of(it, "exeat is told, and lets it go on"));
     let parts = [
         ("every process of the sandbox", first.map(String::from).into_iter().chain(every).collect()),
         ("the same, unless the stage is debuggable", debugged),
@@ -27,15 +28,16 @@ pub fn text() -> String {
 }
 
 fn lines(filter: &Filter) -> Vec<String> {
-    let mut lines = Vec::new();
-    for refusal in &filter.refused {
-        let answer = format!("{}: {}", name_of(refusal.call.name), filter.errno);
-        if refusal.cases.is_empty() {
-            lines.push(answer.clone());
-        }
-        lines.extend(refusal.cases.iter().map(|case| format!("{answer} where {}", all(case))));
+    filter.refused.iter().flat_map(|refusal| lines_of(refusal, &filter.errno.to_string())).collect()
+}
+
+/// The lines of one call, and the answer to it.
+fn lines_of(refusal: &Refusal, answer: &str) -> Vec<String> {
+    let answer = format!("{}: {answer}", name_of(refusal.call.name));
+    if refusal.cases.is_empty() {
+        return vec![answer];
     }
-    lines
+    refusal.cases.iter().map(|case| format!("{answer} where {}", all(case))).collect()
 }
 
 /// As its manual page is named.

@@ -19,6 +19,8 @@ pub struct Notice {
     number: u64,
     /// The thread that makes it, as this process sees it.
     pub thread: libc::pid_t,
+    /// Its number.
+    pub call: i64,
 }
 
 /// What came first.
@@ -67,7 +69,11 @@ impl Notices {
             // The thread has ended, or had a signal.
             Err(Errno::ENOENT | Errno::EINTR) => Ok(Next::None),
             Err(errno) => Err(errno.into()),
-            Ok(_) => Ok(Next::Call(Notice { number: notice.id, thread: notice.pid.cast_signed() })),
+            Ok(_) => Ok(Next::Call(Notice {
+                number: notice.id,
+                thread: notice.pid.cast_signed(),
+                call: notice.data.nr.into(),
+            })),
         }
     }
 
