@@ -360,8 +360,11 @@ fn written_beside(cx: &Cx) {
                  say('opened'); wait('zz/wrote')\n\
                  os.write(fd, b'evil'); os.close(fd)\n";
     let cuts = "say('opened'); wait('zz/wrote'); os.truncate('.mcp.saved', 5)\n";
+    // The close of one that was opened for reading is no writer's.
+    let cuts_by_opening =
+        "say('opened'); wait('zz/wrote'); os.close(os.open('.mcp.saved', os.O_RDONLY | os.O_TRUNC))\n";
     let mut said = Vec::new();
-    for attack in [links, opens, cuts] {
+    for attack in [links, opens, cuts, cuts_by_opening] {
         let _ = fs::remove_dir_all(cx.dir().join("zz"));
         cx.write(".mcp.json", "old\n");
         cx.write("attack.py", &format!("{prelude}{attack}say('did')\ntime.sleep(30)\n"));
@@ -400,7 +403,7 @@ fn written_beside(cx: &Cx) {
         live.wait();
         said.push(text());
     }
-    assert_eq!(said, ["old\n"; 3], "by a link, by its name, cut");
+    assert_eq!(said, ["old\n"; 4], "by a link, by its name, cut, cut by opening");
 }
 
 /// A process can have one filter that tells of calls. Where exeat runs below such a one, it is told of none, and takes every file that is
