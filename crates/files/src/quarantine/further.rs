@@ -4,6 +4,7 @@
 //! of the table is looked at. What the stage makes in a directory of its own is its own.
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::io;
 use std::os::fd::AsFd as _;
 use std::path::Path;
@@ -59,8 +60,10 @@ impl Watch {
                         self.settle_from(dir, entry, &mut found);
                     }
                 }
-                // Gone, or another thing by now: a link does not lead to what was watched.
-                Err(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP) => {}
+                // Gone, or a file by now.
+                Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(Errno::ELOOP) if !self.leads_to_names(dir) => {}
+                Err(Errno::ELOOP) => found.extend(self.link_on_the_way(&it.dir)),
                 Err(errno) => {
                     found.push(Found { path: self.missing.tree.join(dir), moved: Err(errno.into()) });
                 }
@@ -93,6 +96,25 @@ impl Watch {
                 found.extend(self.settle_name(path));
             }
         }
+    }
+
+    /// Whether a link in the place of a directory, or of one above it, leads the host to names of the table. What cannot be looked at may.
+    fn leads_to_names(&self, dir: &Path) -> bool {
+        let place = self.missing.tree.join(dir);
+        let is_absent = |error: &io::Error| {
+            let errno = error.raw_os_error().map(Errno::from_raw);
+            matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP))
+        };
+        let mut listed = match fs::read_dir(&place) {
+            Ok(listed) => listed,
+            Err(error) => return !is_absent(&error),
+        };
+        let is_open = |name: &str| includes(&self.missing.let_through, name);
+        let has_name = |entry: &fs::DirEntry| {
+            entry.file_name().to_str().is_some_and(|entry| names_from(entry).any(|(name, _)| !is_open(name)))
+        };
+        let mut first = listed.by_ref().take(MAX_ENTRIES);
+        first.any(|entry| entry.is_ok_and(|entry| has_name(&entry))) || listed.next().is_some()
     }
 
     fn first_parts_in(&self, dir: &Path) -> nix::Result<BTreeSet<String>> {
@@ -185,13 +207,25 @@ mod tests {
             settle("open", &[".idea"], &open, make),
             ["a/.npmrc", "a/b/.envrc", "a/b/.mcp.json", "a/b/.vim/coc-settings.json"]
         );
-        // A link in the place of a directory leads to what is not watched.
-        let swap = |tree: &Path| {
-            fs::remove_dir_all(tree.join("a/b")).unwrap();
-            fs::create_dir_all(tree.join("new/.vscode")).unwrap();
-            symlink("../new", tree.join("a/b")).unwrap();
-        };
-        assert!(settle("swap", &[], &[], swap).is_empty());
+    }
+
+    /// A link in the place of a directory, or of one above it, leads the host to what the stage has made. One that leads to no such name stays.
+    #[test]
+    fn b16_a_link_that_leads_to_names_is_moved() {
+        for (link, to, made, moved) in [
+            ("a/b", "../new", "new/.vscode", Some("a/b")),
+            ("a", "new", "new/b/.mcp.json", Some("a")),
+            ("a", "new", "new/b/mise.x.toml", Some("a")),
+            ("a", "new", "new/b/src", None),
+            ("a/b", "/nowhere", "new/.vscode", None),
+        ] {
+            let swap = |tree: &Path| {
+                fs::remove_dir_all(tree.join(link)).unwrap();
+                fs::create_dir_all(tree.join(made)).unwrap();
+                symlink(to, tree.join(link)).unwrap();
+            };
+            assert_eq!(settle("swap", &[], &[], swap), moved.as_slice(), "{link} -> {to}, {made}");
+        }
     }
 
     #[test]
