@@ -106,8 +106,10 @@ struct Covered {
     places: Vec<PathBuf>,
     /// What happened to the name since it was covered.
     state: State,
-    /// The file that was renamed over it is one of these.
+    /// The file that was renamed over it is one of these. A file may be known before the rename of the one before it under the same name:
+    /// those are kept for the next rename from that name, and are forgotten when something else becomes of it.
     moved: Vec<FileHandle>,
+    moved_from: Option<Name>,
     /// The host removed the file.
     was_removed: bool,
     /// How often it was written anew.
@@ -264,7 +266,7 @@ impl CoverList {
                 let (name, number) = (CString::new(name.as_bytes())?, self.kept.len());
                 self.kept.push(Kept { watch, name, places: vec![place], current: -1, status });
                 let (places, state, status) = (vec![at], State::Covered, KeptStatus::default());
-                let moved = Vec::new();
+                let (moved, moved_from) = (Vec::new(), None);
                 // The stage has not been started.
                 let saved = open_regular(host).and_then(|file| SavedFile::read(&file, MOST)).ok();
                 let saved = saved.filter(|saved| self.saved + saved.bytes.len() <= SAVED);
@@ -277,6 +279,7 @@ impl CoverList {
                     places,
                     state,
                     moved,
+                    moved_from,
                     was_removed,
                     put_back,
                     lease,
@@ -393,10 +396,12 @@ impl Remounts {
     /// Whether another process than its maker may have written to a file that nobody can write to any more.
     fn may_be_shared(&mut self, file: &File, key: &Name) -> io::Result<bool> {
         self.read_touches();
-        let moved = self.covers.get(key).map(|cover| cover.moved.as_slice()).unwrap_or_default();
-        let is_closed_once = FileHandle::of(file).is_ok_and(|file| {
+        let moved = self.covers.get_mut(key).map(|cover| &mut cover.moved);
+        let is_closed_once = FileHandle::of(file).ok().zip(moved).is_some_and(|(file, moved)| {
+            let known = moved.len();
+            moved.retain(|it| *it != file);
             // Whoever could write to it has closed it by now.
-            moved.contains(&file) && self.uses.get(&file).is_some_and(|uses| uses.closed == 1)
+            moved.len() < known && self.uses.get(&file).is_some_and(|uses| uses.closed == 1)
         });
         let made = file.metadata()?.created().ok();
         Ok(!is_closed_once || self.calls.as_ref().is_none_or(|calls| calls.may_have_met(made)))
@@ -647,6 +652,7 @@ impl Remounts {
             return Err(Doubt::Again);
         }
         let cover = self.covered(key)?;
+        cover.moved.clear();
         (cover.state, cover.status, cover.lease) = (State::Covered, status, Some(lease));
         Ok(())
     }
@@ -787,7 +793,7 @@ impl Remounts {
                 Some(Moving { from, files, .. }) => {
                     // git makes the next file under the same name.
                     self.freed.remove(&from);
-                    cover.moved = files;
+                    (cover.moved, cover.moved_from) = (files, Some(from));
                     State::Replaced
                 }
                 // It came from a directory that is not watched, or was there before the stage.
@@ -813,13 +819,15 @@ impl Remounts {
             self.new_files.insert(key, !is_made);
         } else if has(AddWatchFlags::IN_DELETE) {
             let files = self.lose_name(&key.1);
+            self.take_moved(&key);
             let is_given_up =
                 matches!(&files[..], [file] if self.uses.get(file).is_some_and(Uses::is_given_up));
             if self.new_files.remove(&key).is_none() || !is_given_up {
                 self.free(key);
             }
         } else if has(AddWatchFlags::IN_MOVED_FROM) {
-            let (cookie, from, files) = (event.cookie, key.clone(), self.lose_name(&key.1));
+            let (cookie, from, mut files) = (event.cookie, key.clone(), self.lose_name(&key.1));
+            files.extend(self.take_moved(&key));
             let is_shared = self.new_files.remove(&key);
             self.moving = is_shared.map(|is_shared| Moving { cookie, from, is_shared, files });
             self.free(key);
@@ -835,6 +843,12 @@ impl Remounts {
                 file.clone()
             })
             .collect()
+    }
+
+    /// What was known of files with a name when it was renamed over something covered, unless it was accepted since.
+    fn take_moved(&mut self, from: &Name) -> Vec<FileHandle> {
+        let covers = self.covers.values_mut().filter(|cover| cover.moved_from.as_ref() == Some(from));
+        covers.flat_map(|cover| std::mem::take(&mut cover.moved)).collect()
     }
 
     fn free(&mut self, key: Name) {
