@@ -360,7 +360,11 @@ impl Covers {
         if over.is_none() && !remade.is_empty() {
             over = Some(Ok(remade.iter().cloned().map(Change::Gone).collect()));
         }
-        let doubtful = last.as_mut().map(LastCovers::doubtful).unwrap_or_default();
+        let is_lost = |place: &Path| {
+            let lost = over.iter().flatten().flatten();
+            lost.filter(|change| matches!(change, Change::Gone(_))).any(|change| change.place() == place)
+        };
+        let doubtful = last.as_mut().map(|last| last.doubtful(is_lost)).unwrap_or_default();
         if let Ok(last) = &last {
             last.separate();
         }

@@ -475,7 +475,9 @@ impl Remounts {
     }
 
     /// Ends the helper, which would keep the sandbox's mounts from being taken down by the sandbox's own end.
-    pub(super) fn release(self) -> LastCovers {
+    pub(super) fn release(mut self) -> LastCovers {
+        // What the host has removed by now is not written again. Where they cannot be read, nothing is known to be removed.
+        let _ = self.read_events();
         // The last close of such an instance waits for a grace period of the kernel (`fsnotify_destroy_group`, fs/notify/group.c), 10 ms
         // and more. It is the helper's, for which nobody waits.
         drop((self.inotify, self.touches));
@@ -885,11 +887,15 @@ impl LastCovers {
         }
     }
 
-    /// Files that were replaced, and may be the stage's, with what they said when they were covered last. To be called when no process of
-    /// the stage is left.
-    pub(super) fn doubtful(&mut self) -> Vec<(PathBuf, SavedFile)> {
+    /// Files that were replaced, and may be the stage's, with what they said when they were covered last. `is_lost`: whether a place was
+    /// seen without its cover, which may be before the events of that are read. To be called when no process of the stage is left.
+    pub(super) fn doubtful(&mut self, is_lost: impl Fn(&Path) -> bool) -> Vec<(PathBuf, SavedFile)> {
         // What comes where the host has removed a file is moved, and nothing takes its place.
-        let is_doubtful = |cover: &&mut Covered| cover.state == State::Doubtful && !cover.was_removed;
+        let is_doubtful = |cover: &&mut Covered| {
+            let is_lost =
+                || cover.host.symlink_metadata().is_ok() && cover.places.iter().any(|it| is_lost(it));
+            !cover.was_removed && (cover.state == State::Doubtful || is_lost())
+        };
         let doubtful = self.0.values_mut().filter(is_doubtful);
         doubtful
             .filter_map(|cover| {
