@@ -62,7 +62,7 @@ fn nested(cx: &Cx) {
     table
         .exits(1)
         .shows("exeat does not nest")
-        .shows("start exeat outside")
+        .shows("run the command as it is")
         .shows("exeat cannot run here.\n");
     assert!(!table.stdout().contains("chmod") && !table.stdout().contains("--fix"), "{table:?}");
     let all = doctor("--format json").json();

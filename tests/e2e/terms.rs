@@ -62,7 +62,8 @@ fn report(cx: &Cx) {
     );
     let result: Value =
         serde_json::from_slice(&std::fs::read(cx.dir().join("result.json")).expect("result")).expect("JSON");
-    let would = json!([{"host": free, "port": 443, "reason": "default", "count": 2, "allow": [free]}]);
+    let programs = ["/usr/bin/curl"];
+    let would = json!([{"host": free, "port": 443, "reason": "default", "count": 2, "allow": [free], "programs": programs}]);
     assert_eq!((&result["denied"], &result["would_deny"]), (&json!([]), &would));
 
     // The end of the run, where it is not quiet, and the policy file's word for it.
