@@ -453,10 +453,9 @@ fn kill_in_an_upload(cx: &Cx) {
     assert!(log.events("close").is_empty() && log.events("run_end").is_empty());
     let lines = log.events("progress");
     let sent: Vec<u64> = lines.iter().map(|line| line["bytes_up"].as_u64().expect("a number")).collect();
-    assert!(
-        sent.iter().zip([1, 2, 4]).all(|(sent, mb)| (0..1_000_000).contains(&(sent - mb * 1_000_000))),
-        "{sent:?}"
-    );
-    assert!(sent.len() == 3 && sent[2] * 2 > arrived(), "{sent:?}, {} arrived", arrived());
+    // What a busy machine passes on at once may be more than one doubling.
+    let doublings: Vec<_> = sent.iter().map(|sent| (sent / 1_000_000).checked_ilog2()).collect();
+    assert!(doublings.is_sorted_by(|one, next| one < next) && doublings[0].is_some(), "{sent:?}");
+    assert!(sent.last().expect("a line") * 2 > arrived(), "{sent:?}, {} arrived", arrived());
     assert_eq!(lines[0]["conn"], log.decision(&cx.good())["conn"]);
 }
