@@ -73,8 +73,8 @@ fn prune(
         return Ok(());
     }
     // Before it is removed: a record that is gone without a word was taken away.
-    let run = select::summarize(&kept.path);
     if !args.dry_run
+        && let run = select::summarize(&kept.path)
         && (run.no.is_some() || run.is_unnumbered)
         && let Err(why) = write_down(kept, run.no)
     {
