@@ -892,9 +892,9 @@ impl LastCovers {
     pub(super) fn doubtful(&mut self, is_lost: impl Fn(&Path) -> bool) -> Vec<(PathBuf, SavedFile)> {
         // What comes where the host has removed a file is moved, and nothing takes its place.
         let is_doubtful = |cover: &&mut Covered| {
-            let is_lost =
-                || cover.host.symlink_metadata().is_ok() && cover.places.iter().any(|it| is_lost(it));
-            !cover.was_removed && (cover.state == State::Doubtful || is_lost())
+            let was_lost = || cover.places.iter().any(|place| is_lost(place));
+            let is_there = || cover.host.symlink_metadata().is_ok();
+            !cover.was_removed && (cover.state == State::Doubtful || was_lost() && is_there())
         };
         let doubtful = self.0.values_mut().filter(is_doubtful);
         doubtful
