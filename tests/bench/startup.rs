@@ -299,7 +299,8 @@ impl Bare {
         assert!(filters.next().is_none(), "the plan has fewer filters");
     }
 
-    /// Returns what bubblewrap is to mount. A tree that root's run stages in its run directory is taken from its own place.
+    /// Returns what bubblewrap mounts. A tree that root's run stages in its run directory is taken from its own place, and an empty
+    /// directory replaces one that only a run makes.
     fn source(&self, plan: &Value, source: &str) -> PathBuf {
         if Path::new(source).exists() {
             return source.into();
@@ -310,11 +311,14 @@ impl Bare {
         let (name, below) = staged.map_or(("", ""), |staged| staged.split_once('/').unwrap_or((staged, "")));
         let trees = plan["trees"].as_array().into_iter().flatten();
         let tree = trees.filter(|tree| tree["name"] == name).find_map(|tree| tree["host"].as_str());
-        match tree {
-            Some(tree) if below.is_empty() => tree.into(),
-            Some(tree) => Path::new(tree).join(below),
-            None => self.stand_in.clone(),
+        let Some(tree) = tree else { return self.stand_in.clone() };
+        let path = if below.is_empty() { tree.into() } else { Path::new(tree).join(below) };
+        if path.exists() {
+            return path;
         }
+        let empty = self.stand_in.with_extension("directory");
+        fs::create_dir_all(&empty).expect("an empty directory");
+        empty
     }
 
     /// The number of a descriptor that holds these bytes and that a child inherits.
