@@ -37,7 +37,7 @@ const RUN_DIRECTORY: &str = "/dev/shm/exeat-";
 const PER_MOUNT: f64 = 0.17;
 
 /// The most that the protection of files may add to a start with its end, besides its mounts, in milliseconds. We planned 0.5. A program in C
-/// that does nothing but the system calls which it takes, in one process, needs 0.6 to 0.75 (README.md, "What it costs"): with checks, locks and
+/// that does nothing but the system calls which it takes, in one process, needs 0.6 to 0.75 (docs/costs.md): with checks, locks and
 /// the copy of a process for what is mounted later, half as much again is what can be reached.
 const WALLS: f64 = 1.0;
 

@@ -44,6 +44,10 @@ const COMMANDS: &[(&str, &str)] = &[
         "matrix",
         "every trial of docs/clients.md, Maven and Chromium too, which `test` leaves out: for a nightly run",
     ),
+    (
+        "docs",
+        "build the pages of docs/ as a book, in target/book, with mdbook, which it installs in target/tools",
+    ),
     ("nightly", "what takes too long for `ci`, with a total like its: [PART...]; an unknown part lists them"),
     ("setup", "install what the other commands need, and try whether this machine can make sandboxes"),
     (
@@ -65,6 +69,7 @@ fn main() -> ExitCode {
             fuzz::Plan::parse(&rest).and_then(|plan| needs::provide(Needs::Fuzz).and_then(|()| plan.run()))
         }
         Some("matrix") => needs::provide(Needs::Matrix).and_then(|()| steps::matrix(&rest)),
+        Some("docs") => steps::docs(),
         Some("nightly") => nightly::run(&rest),
         Some("setup") => needs::provide(Needs::Ci),
         Some("ci") => needs::provide(Needs::Ci).and_then(|()| steps::ci()),

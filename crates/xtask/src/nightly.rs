@@ -30,6 +30,7 @@ const PARTS: &[(&str, &str, Part)] = &[
     ("benches", "the benches that assert what they measure", benches),
     ("soak", "ten thousand idle tunnels and a hundred thousand connections", soak),
     ("packages", "`cargo package` of the libraries that need nothing outside of them", packages),
+    ("book", "the pages of docs/ as a book", book),
     ("machine", "`--memory` through a cgroup, in a virtual machine", machine),
 ];
 
@@ -174,6 +175,11 @@ fn packages() -> Result<Outcome, String> {
     let mut cargo = tree::cargo();
     cargo.args(["package", "--allow-dirty", "-p", "exeat-contract", "-p", "exeat-policy", "--target-dir"]);
     held(cargo.arg(beside("packages")?), "the packages")
+}
+
+fn book() -> Result<Outcome, String> {
+    steps::docs()?;
+    Ok(Outcome::Held)
 }
 
 fn machine() -> Result<Outcome, String> {

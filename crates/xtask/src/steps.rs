@@ -52,6 +52,21 @@ fn release() -> Result<PathBuf, String> {
     Ok(tree::target()?.join("release"))
 }
 
+/// Builds the book. Installs mdbook below the target directory if the machine does not have it.
+pub(crate) fn docs() -> Result<(), String> {
+    let tools = tree::target()?.join("tools");
+    let installed = tools.join("bin/mdbook");
+    let mdbook = tree::program("mdbook").unwrap_or(installed);
+    if !mdbook.is_file() {
+        println!("xtask: installing mdbook in {}", tools.display());
+        finish(
+            tree::cargo().args(["install", "--quiet", "--locked", "mdbook", "--root"]).arg(&tools),
+            "the installation of mdbook",
+        )?;
+    }
+    finish(Command::new(mdbook).arg("build").current_dir(tree::root()), "the book")
+}
+
 /// Every client of docs/clients.md, those too that only this command installs.
 pub(crate) fn matrix(arguments: &[String]) -> Result<(), String> {
     let mut cargo = tree::cargo_with_all_signals();

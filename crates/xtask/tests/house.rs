@@ -111,6 +111,8 @@ fn the_pages_at_the_door_are_there() {
         "README.md",
         "ARCHITECTURE.md",
         "CHANGELOG.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
         "LICENSE",
         "LICENSE-MIT",
         "LICENSE-APACHE",
@@ -163,16 +165,56 @@ fn links_between_pages_lead_somewhere() {
     for page in tracked().iter().filter(|path| path.extension().is_some_and(|end| end == "md")) {
         let text = read(page);
         for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let target = link.split('#').next().unwrap();
-            if target.is_empty() || target.contains("://") || target.contains(' ') {
+            if link.contains("://") || link.contains(' ') {
                 continue;
             }
-            if !root().join(page).parent().unwrap().join(target).exists() {
+            let (target, heading) = link.split_once('#').unwrap_or((link, ""));
+            let path = page.parent().unwrap().join(target);
+            let path = if target.is_empty() { page.clone() } else { path };
+            let leads = root().join(&path).exists()
+                && (heading.is_empty() || anchors(&read(&path)).contains(heading));
+            // The book has the pages of docs alone.
+            if !leads || page.starts_with("docs") && target.starts_with("..") {
                 wrong.push(format!("{}: {link}", page.display()));
             }
         }
     }
     assert!(wrong.is_empty(), "links that lead nowhere:\n{}", wrong.join("\n"));
+}
+
+/// The anchors that the headings of a page get: lower case, `-` for a space, no other punctuation.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let (mut anchors, mut is_code) = (BTreeSet::new(), false);
+    for line in page.lines() {
+        is_code ^= line.starts_with("```");
+        if is_code || !line.starts_with('#') {
+            continue;
+        }
+        let heading = line.trim_start_matches('#').trim().to_lowercase();
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
+        anchors.insert(kept.map(|c| if c == ' ' { '-' } else { c }).collect());
+    }
+    anchors
+}
+
+#[test]
+fn the_book_lists_every_page_once() {
+    let summary = read("docs/SUMMARY.md");
+    let mut listed: Vec<&str> =
+        summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()).collect();
+    listed.sort_unstable();
+    let pages: Vec<String> = tracked()
+        .iter()
+        .filter_map(|path| Some(path.strip_prefix("docs").ok()?.to_str()?.to_owned()))
+        .filter(|page| page.ends_with(".md") && page != "SUMMARY.md")
+        .collect();
+    assert_eq!(listed, pages);
+}
+
+#[test]
+fn the_readme_is_short() {
+    let lines = read("README.md").lines().count();
+    assert!(lines <= 150, "README.md has {lines} lines; a page of docs/ is the place for more than 150");
 }
 
 #[test]
