@@ -355,8 +355,7 @@ fn flood_without_record(cx: &Cx) {
     let targets: String = (0..100).map(|n| format!("n{n}.{}:443\n", cx.evil())).collect();
     cx.write("targets", &targets);
     cx.probe();
-    let script =
-        "until test -e go; do ./probe ask-all targets; done; echo gone; sleep 1.2; ./probe ask-all targets";
+    let script = "until test -e go; do ./probe ask-all targets; done; echo gone; ./probe ask-all targets";
     let path = record.display().to_string();
     let mut live = cx.exeat(["run", "--audit", &path, "--", "sh", "-c", script]).start();
     let mut printed = String::new();
@@ -366,7 +365,9 @@ fn flood_without_record(cx: &Cx) {
     });
     assert!(printed.lines().all(|line| line == "403"), "{printed}");
     fs::remove_file(&record).expect("remove");
-    std::thread::sleep(Duration::from_millis(1200));
+    wait_for(Duration::from_secs(5), "the first answer without a record", || {
+        live.printed().ends_with("503\n").then_some(())
+    });
     cx.write("go", "");
     let done = live.wait();
     done.exits(0).says("the file was removed");

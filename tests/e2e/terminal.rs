@@ -100,9 +100,8 @@ fn suspends(cx: &Cx) {
     screen.types("stty -a | grep -o ' icanon'; bg; echo typed $((6*7))\r").until(" icanon\r\n");
     screen.until("typed 42\r\n");
     screen.until("host$ ");
-    // In the background it reads nothing.
-    thread::sleep(Duration::from_millis(600));
-    screen.types("echo still $((7*7)); jobs\r").until("still 49\r\n");
+    // In the background it goes on, and reads nothing.
+    screen.until_waits("sleep").types("echo still $((7*7)); jobs\r").until("still 49\r\n");
     screen.until("Running");
     screen.until("host$ ");
     screen.types("fg\r").until("sleep 1000'\r\n");
@@ -175,11 +174,11 @@ fn follows_the_window(cx: &Cx) {
     screen.types([3]);
     assert_eq!(screen.wait(), 130);
     // What the stage does to its own changes nothing here.
-    let mut screen = on_terminal(cx, &[], "stty rows 5 cols 6 -echo; stty size; sleep 0.3");
+    let mut screen = on_terminal(cx, &[], "stty rows 5 cols 6 -echo; stty size; read -r go");
     let before = screen.settings();
     screen.until("5 6\r\n");
     assert_eq!(screen.size(), SIZE);
-    assert_eq!(screen.wait(), 0);
+    assert_eq!(screen.types("\r").wait(), 0);
     assert_eq!((screen.size(), screen.settings()), (SIZE, before));
 }
 
@@ -276,7 +275,7 @@ fn output_is_counted(cx: &Cx) {
 fn flood(cx: &Cx) {
     let mut screen = on_terminal(cx, &[], "seq 300000");
     screen.until("\r\n2000\r\n");
-    thread::sleep(Duration::from_secs(1));
+    screen.until_quiet("seq");
     let peak = memory_kb(screen.pid(), "VmHWM");
     assert!(peak > 0 && peak < 40_000, "{peak} kB");
     let mut next = 2001;
@@ -312,17 +311,19 @@ fn closed(cx: &Cx) {
     let file = cx.dir().join("closed");
     let until_closed =
         || wait_for(Duration::from_secs(10), "the stage to close it", || file.exists().then_some(()));
-    let script =
-        format!("stty -icanon -echo; timeout --foreground 1 yes; {close}; sleep 4; echo end >/dev/tty");
+    let script = format!(
+        "stty -icanon -echo; timeout --foreground 1 yes; {close}
+             until [ -e go ]; do sleep 0.1; done; echo end >/dev/tty"
+    );
     let mut screen = on_terminal(cx, &["--quiet"], &script);
     until_closed();
     // More than the kernel takes for it.
     screen.types("key ".repeat(10_000));
-    thread::sleep(Duration::from_millis(200));
     let before = ticks(screen.pid());
     thread::sleep(Duration::from_secs(1));
     let spent = ticks(screen.pid()) - before;
     assert!(spent < 30, "{spent} hundredths of a second of the processor's in one");
+    cx.write("go", "");
     let lines = screen.until("end\r\n").bytes().filter(|byte| *byte == b'\n').count();
     assert!(lines > 22_000, "64 KiB were held: {lines} lines of 3 bytes");
     assert_eq!(screen.wait(), 0);

@@ -195,6 +195,21 @@ impl Screen {
         self
     }
 
+    /// Waits until the process of that name writes no more, because nobody takes what it has written.
+    #[track_caller]
+    pub fn until_quiet(&mut self, name: &str) -> &mut Self {
+        /// Looks without a byte more.
+        const LOOKS: u32 = 50;
+        let (mut before, mut looks) = (None, 0);
+        wait_for(WAIT, &format!("`{name}` to write no more"), || {
+            let now = self.pids(name).first().and_then(|pid| written(*pid));
+            looks = if now.is_some() && now == before { looks + 1 } else { 0 };
+            before = now;
+            (looks >= LOOKS).then_some(())
+        });
+        self
+    }
+
     /// Sets the size, as a window that is drawn larger.
     pub fn resize(&mut self, rows: u16, columns: u16) -> &mut Self {
         set_size(&self.name, (rows, columns));
@@ -251,6 +266,12 @@ impl Screen {
             thread::sleep(Duration::from_millis(3));
         }
     }
+}
+
+/// Bytes that a process has written (proc_pid_io(5), `wchar`).
+fn written(pid: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
+    text.lines().find_map(|line| line.strip_prefix("wchar: "))?.parse().ok()
 }
 
 fn set_size(name: &Path, (rows, columns): (u16, u16)) {

@@ -195,6 +195,7 @@ fn git_works(cx: &Cx) {
 fn second_name(cx: &Cx) {
     repository(cx);
     let stage = "import os, time
+print('ready', flush=True)
 while not os.path.exists('.git/config.lock'): time.sleep(0.001)
 fd = os.open('.git/config.lock', os.O_PATH)
 print('open', flush=True)
@@ -203,7 +204,7 @@ time.sleep(0.5)
 os.link(f'/proc/self/fd/{fd}', '.git/alias', dst_dir_fd=os.open('.', os.O_RDONLY), follow_symlinks=True)
 time.sleep(20)";
     let mut live = cx.exeat(["run", "--", "python3", "-c", stage]).start();
-    std::thread::sleep(Duration::from_millis(500));
+    live.until_prints("ready");
     let (new, config) = (cx.dir().join(".git/config.lock"), cx.dir().join(".git/config"));
     fs::copy(&config, &new).expect("a new configuration");
     cx.bench().give(&new, cx.is_root());
@@ -432,11 +433,13 @@ fn stubborn(cx: &Cx) {
 }
 
 fn killed(cx: &Cx) {
-    let script = "git init -q .; git config a.b c; mkdir .vscode; sleep 0.2; echo ready; sleep 100";
+    let script = "git init -q .; git config a.b c; mkdir .vscode; echo ready; sleep 100";
     let mut live = cx.sh(&[], script).start();
     live.until_prints("ready");
-    let empty = |name: &str| fs::read_dir(cx.dir().join(name)).expect("a directory").next().is_none();
-    assert!(empty(".git") && empty(".vscode"));
+    let empty = |name: &str| fs::read_dir(cx.dir().join(name)).is_ok_and(|mut it| it.next().is_none());
+    wait_for(Duration::from_secs(2), "both to be empty for the host", || {
+        (empty(".git") && empty(".vscode")).then_some(())
+    });
     live.signal(Signal::SIGKILL);
     live.wait();
     assert!(empty(".git") && empty(".vscode"), "the host sees nothing of it");

@@ -36,6 +36,16 @@ fn ends(live: &mut Live<'_>) {
     wait_for(Duration::from_secs(10), "the end of the run", || live.ended().then_some(()));
 }
 
+/// Waits for the end of the run, or shows that it goes on.
+#[track_caller]
+fn ends_only_if(is_over: bool, live: &mut Live<'_>, what: &str) {
+    if is_over {
+        return ends(live);
+    }
+    std::thread::sleep(Duration::from_millis(1200));
+    assert!(!live.ended(), "{what}");
+}
+
 /// Programs write so, and many editors. What was hidden, and is open to the stage then, it never reads.
 fn replaced(cx: &Cx) {
     let result = cx.home().join("result.json");
@@ -520,8 +530,7 @@ fn mounts(cx: &Cx) {
             .status()
             .expect("nsenter");
         assert!(done.success(), "{mount}");
-        std::thread::sleep(Duration::from_millis(700));
-        assert_eq!(live.ended(), is_over, "{mount}");
+        ends_only_if(is_over, &mut live, &mount);
         let done = live.wait();
         if is_over {
             done.exits(137).prints("ready\n").says(&format!("`{path}` has a new mount on the host"));
@@ -557,8 +566,7 @@ fn at_home(cx: &Cx) {
             let mut live = cx.exeat(["run", "--fs", "host", "--", "sh", "-c", &script]).stdin_open().start();
             live.until_prints("ready");
             names.iter().for_each(|name| write(name, mode));
-            std::thread::sleep(Duration::from_millis(900));
-            assert_eq!(live.ended(), is_over, "{names:?} {mode:o}");
+            ends_only_if(is_over, &mut live, &format!("{names:?} {mode:o}"));
             let done = live.wait();
             let log = done.record();
             let said = log.events("note").iter().filter(|note| note["what"] == "uncovered").count();
@@ -632,8 +640,7 @@ fn of_root(cx: &Cx) {
             live.pid()
         );
         cx.outside(["sh", "-c", &change]).run().exits(0);
-        std::thread::sleep(Duration::from_millis(1200));
-        assert_eq!(live.ended(), is_covered, "{mode}");
+        ends_only_if(is_covered, &mut live, mode);
         let done = live.wait();
         if is_covered {
             done.exits(137).prints("ready\n");
