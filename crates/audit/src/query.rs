@@ -766,7 +766,13 @@ impl Filter {
 
 fn is_program(record: &Record, wanted: &str) -> bool {
     let exe = record.exe.as_deref().unwrap_or_default();
-    exe == wanted || exe.rsplit('/').next() == Some(wanted)
+    exe == wanted || last_part(exe) == wanted
+}
+
+/// Returns the last part of a program's path.
+#[must_use]
+pub fn last_part(path: &str) -> &str {
+    path.rsplit_once('/').map_or(path, |(_, last)| last)
 }
 
 /// A host to look for: a name, `*.name` for everything below it, or an address.

@@ -14,7 +14,7 @@ use crate::RunId;
 use crate::escape::printable;
 use crate::line::ascii_json;
 use crate::place::RunSummary;
-use crate::query::{Filter, Kind, Reader, Record};
+use crate::query::{Filter, Kind, Reader, Record, last_part};
 use crate::summary::Tally;
 
 /// Rows that wait for the end of their connection. The oldest is shown without it when there are more.
@@ -391,7 +391,7 @@ pub fn words(record: &Record) -> String {
 /// The last part of a program's path. The stage chooses it: what could be read as words of ours is left out.
 fn program_name(exe: &str) -> Option<String> {
     const LONGEST: usize = 32;
-    let name = exe.rsplit('/').next().filter(|name| !name.is_empty())?;
+    let name = Some(last_part(exe)).filter(|name| !name.is_empty())?;
     let plain = |c: char| if c.is_ascii_alphanumeric() || "._+-".contains(c) { c } else { '?' };
     let mut shown: String = name.chars().take(LONGEST).map(plain).collect();
     if name.chars().nth(LONGEST).is_some() {

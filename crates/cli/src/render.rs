@@ -3,6 +3,7 @@
 
 use std::io::IsTerminal;
 
+use exeat_audit::query::last_part;
 use exeat_audit::{Proto, signal_name};
 use exeat_policy::is_format;
 use exeat_runner::{DeniedHost, Ended, FailedHost, Outcome, Summary, Through};
@@ -263,7 +264,7 @@ impl From<&FailedHost> for Row {
 
 /// The last part of each path.
 fn programs(paths: &[String]) -> String {
-    let names: Vec<_> = paths.iter().map(|path| cell(path.rsplit('/').next().unwrap_or(path))).collect();
+    let names: Vec<_> = paths.iter().map(|path| cell(last_part(path))).collect();
     names.join(", ")
 }
 

@@ -39,6 +39,13 @@ pub fn open_plain(path: &Path) -> io::Result<OwnedFd> {
     Ok(openat2(AT_FDCWD, path, how)?)
 }
 
+/// Whether a name was not found because nothing has it, and not because somebody keeps it from being seen.
+#[must_use]
+pub fn is_absent(error: &io::Error) -> bool {
+    let errno = error.raw_os_error().map(Errno::from_raw);
+    matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG))
+}
+
 /// The device and the inode of what is at a path that has no link in it.
 ///
 /// # Errors

@@ -110,7 +110,8 @@ pub enum WalkError {
 }
 
 impl WalkError {
-    /// Whether nothing is at the path.
+    /// Whether nothing is at the path. Unlike [`is_absent`](crate::names::is_absent), this is false for links that lead in a circle: a
+    /// caller who named such a path is told.
     #[must_use]
     pub fn is_absent(&self) -> bool {
         matches!(self, Self::Io(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory))

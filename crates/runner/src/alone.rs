@@ -164,7 +164,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         request.signing.make(place.as_ref())?;
         let Opened { log, path: audit, ledger } = record.open(run)?;
         let listed = begin(&log, ledger, start, &request.sources).inspect_err(|_| {
-            if let (AuditTo::Default, Some(record)) = (&request.audit, &audit) {
+            if let Some(record) = request.audit.in_default_place(audit.as_deref()) {
                 remove_empty(record);
             }
         })?;
@@ -183,7 +183,7 @@ pub fn serve_alone(request: ProxyRequest) -> Result<Served, Error> {
         tokio::pin!(serving);
         (request.ready)(&shown, audit.as_deref());
         // Beside the record in its usual place.
-        let beside = audit.as_deref().filter(|_| matches!(request.audit, AuditTo::Default));
+        let beside = request.audit.in_default_place(audit.as_deref());
         let served = async {
             loop {
                 let done = tokio::select! {

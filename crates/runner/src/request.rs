@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use exeat_audit::Source;
 use exeat_files::protected::LetThrough;
@@ -202,4 +202,11 @@ pub enum AuditTo {
     File(PathBuf),
     /// This open descriptor.
     Fd(OwnedFd),
+}
+
+impl AuditTo {
+    /// Returns the record's path where that is the default place.
+    pub(crate) fn in_default_place<'a>(&self, record: Option<&'a Path>) -> Option<&'a Path> {
+        record.filter(|_| matches!(self, Self::Default))
+    }
 }

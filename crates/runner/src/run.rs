@@ -343,7 +343,7 @@ pub(crate) fn run_on(
         let done = match outcome {
             Ok(done) => done,
             Err(error) => {
-                if let (AuditTo::Default, Some(record)) = (&plan.audit, &audit) {
+                if let Some(record) = plan.audit.in_default_place(audit.as_deref()) {
                     remove_empty(record);
                 }
                 return Err(lost_with(error, run, audit, found, notes));

@@ -34,7 +34,7 @@ use crate::lists;
 use crate::request::{Bind, Cache, Files, Home, Nested, View, WORK, Work};
 use crate::staged::{Ids, doubtful_link, is_open_to};
 use crate::uids::user_of;
-use exeat_files::names::{Mounts, first_below, holds, is_same, joined, rows, true_name, whole};
+use exeat_files::names::{Mounts, first_below, holds, is_absent, is_same, joined, rows, true_name, whole};
 use exeat_files::protected::LetThrough;
 use exeat_files::quarantine::{Live, Missing, beyond_search};
 use exeat_files::walk::{End, LinkRule, WalkError, clean};
@@ -46,7 +46,7 @@ mod place;
 mod protected;
 mod sockets;
 
-use closed::{is_absent, keeper};
+use closed::keeper;
 pub(crate) use git::Everywhere;
 pub(crate) use place::mount_point;
 use place::{Followed, Seen};

@@ -11,7 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
 use super::{Decisions, Exporter, json_line};
-use crate::query::{Kind, Record};
+use crate::query::{Kind, Record, last_part};
 
 /// The release that events name.
 const VERSION: &str = "8.7.0";
@@ -233,7 +233,7 @@ fn connection(event: &mut Fields, record: &Record, run: &Run, time: Timestamp) {
     }
     event.maybe("tls.client.server_name", record.sni.as_deref());
     if let Some(exe) = record.exe.as_deref() {
-        event.set("process.executable", exe).set("process.name", exe.rsplit('/').next().unwrap_or(exe));
+        event.set("process.executable", exe).set("process.name", last_part(exe));
     }
     event.maybe("process.pid", record.pid).maybe("process.parent.pid", record.ppid);
     rule(event, record);

@@ -23,7 +23,7 @@ use serde_json::{Map, Value};
 use super::{Decisions, Exporter, json_line};
 use crate::SCHEMA;
 use crate::escape::printable;
-use crate::query::{Kind, Record};
+use crate::query::{Kind, Record, last_part};
 
 /// A release of the schema.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -604,7 +604,7 @@ impl Event<'_> {
         let mut process = Object::default();
         process.set("pid", pid);
         if let Some(exe) = self.record.exe.as_deref() {
-            let name = exe.rsplit('/').next().unwrap_or(exe);
+            let name = last_part(exe);
             let mut file = Object::default();
             file.set("name", name).set("path", exe).id("type", "", REGULAR_FILE);
             process.set("name", name).set("file", file);

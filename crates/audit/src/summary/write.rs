@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::{Effect, HostSummary, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
 use crate::line::ascii_json;
+use crate::query::last_part;
 use crate::table::{GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
 use crate::{Moment, Proto};
 
@@ -561,7 +562,7 @@ fn why(summary: &Summary, host: &HostSummary, safe: &dyn Fn(&str) -> String) -> 
     let vias = (!vias.is_empty()).then(|| format!("[{}]", vias.join(" ")));
     // Who asked what was refused, where it was not always the same.
     let programs = (summary.has_programs && !host.evidence.is_empty()).then(|| {
-        let names = host.programs.kept.iter().map(|path| safe(path.rsplit('/').next().unwrap_or(path)));
+        let names = host.programs.kept.iter().map(|path| safe(last_part(path)));
         let more = host.programs.more.then(|| "others".to_owned());
         names.chain(more).collect::<Vec<_>>()
     });

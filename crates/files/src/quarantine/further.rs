@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::repository::MOVED;
 use super::{Found, MAX_ENTRIES, Pattern, Watch, entries, let_in, open_beneath};
+use crate::names::is_absent;
 use crate::protected::{first_parts, is_first_part, is_pattern, matches_pattern, names_from};
 
 /// A directory further down in a tree, that was there at the start.
@@ -101,10 +102,6 @@ impl Watch {
     /// Whether a link in the place of a directory, or of one above it, leads the host to names of the table. What cannot be looked at may.
     fn leads_to_names(&self, dir: &Path) -> bool {
         let place = self.missing.tree.join(dir);
-        let is_absent = |error: &io::Error| {
-            let errno = error.raw_os_error().map(Errno::from_raw);
-            matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP))
-        };
         let mut listed = match fs::read_dir(&place) {
             Ok(listed) => listed,
             Err(error) => return !is_absent(&error),

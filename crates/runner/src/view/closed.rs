@@ -7,7 +7,6 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use exeat_sandbox::Fix;
-use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags};
 use nix::unistd::{AccessFlags, faccessat, geteuid};
 
@@ -16,12 +15,6 @@ use crate::caller::is_callers;
 
 /// Directories that have a line each.
 const LINES: usize = 3;
-
-/// Whether a name was not found because nothing has it, and not because somebody keeps it from being seen.
-pub(super) fn is_absent(error: &io::Error) -> bool {
-    let errno = error.raw_os_error().map(Errno::from_raw);
-    matches!(errno, Some(Errno::ENOENT | Errno::ENOTDIR | Errno::ELOOP | Errno::ENAMETOOLONG))
-}
 
 /// What keeps a path from being looked at: the path itself, or a directory above it. `None` where no stage of the caller's could
 /// look either, or open it.

@@ -16,9 +16,9 @@ use std::time::SystemTime;
 
 use nix::unistd::{User, geteuid};
 
-use super::closed::{is_absent, keeper, may_search};
+use super::closed::{keeper, may_search};
 use crate::bounds::{Way, way};
-use exeat_files::names::true_name;
+use exeat_files::names::{is_absent, true_name};
 use exeat_files::protected::{first_parts, is_first_part};
 use exeat_files::quarantine::is_repository;
 use exeat_files::walk::clean;

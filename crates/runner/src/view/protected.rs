@@ -7,11 +7,12 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use exeat_files::names::is_absent;
 use exeat_files::protected::{self, LetThrough, Obeyed};
 use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
-use super::closed::{self, is_absent, keeper};
+use super::closed::{self, keeper};
 use super::{git, links_in};
 use crate::bounds::follow;
 use crate::error::Error;

@@ -10,6 +10,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use exeat_files::names::is_absent;
 use nix::fcntl::OFlag;
 use nix::sys::statfs::{self, FsType, fstatfs};
 
@@ -129,5 +130,5 @@ fn open(path: &Path) -> Result<File, Unread> {
 }
 
 fn why(error: &io::Error) -> Unread {
-    if super::is_absent(error) { Unread::Absent } else { Unread::Closed }
+    if is_absent(error) { Unread::Absent } else { Unread::Closed }
 }
