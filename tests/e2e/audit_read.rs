@@ -78,6 +78,15 @@ fn summary(cx: &Cx) {
     let cut = fs::read(&records[0]).expect("a record");
     cx.write("cut.jsonl", &String::from_utf8_lossy(&cut[..cut.len() - 9]));
     cx.exeat_plain(["audit", "summary", "cut.jsonl"]).run().exits(1).says("was cut off");
+    // A line for each record that is broken, and none for the last of many.
+    let broken: Vec<String> =
+        (0..9).map(|n| cx.write(&format!("broken-{n}.jsonl"), "{}\n{}\n").display().to_string()).collect();
+    for words in [&["audit", "summary"][..], &["audit", "export", "--format", "ecs"]] {
+        let words: Vec<&str> = words.iter().copied().chain(broken.iter().map(String::as_str)).collect();
+        let done = cx.exeat_plain(words).run();
+        done.says("; and 2 more (exeat audit show)").says("note: and 4 more like that");
+        assert_eq!(done.stderr().matches("note: ").count(), 6, "{done:?}");
+    }
 }
 
 /// A run that was killed while connections were open, one that reached nothing, and one in report mode.

@@ -32,7 +32,7 @@ use crate::env_vars;
 use crate::exit::Exit;
 use crate::failure::Failure;
 use crate::machine::Machine;
-use select::select;
+use select::{Notes, select};
 
 /// A record to read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,6 +120,7 @@ pub(crate) fn each(
     let selected = select(records)?;
     let time = select::filter(records);
     let mut damaged = selected.is_damaged();
+    let mut flawed = Notes::default();
     for source in selected.sources() {
         let mut reader = source.open()?;
         for record in reader.by_ref() {
@@ -129,11 +130,10 @@ pub(crate) fn each(
                 take(&record)?;
             }
         }
-        for flaw in reader.flaws() {
-            crate::stdio::line("note", &format!("{source}: {flaw}"));
-        }
+        flawed.flaws(source, &reader);
         damaged |= is_damaged(&reader);
     }
+    flawed.finish();
     note_signature();
     Ok(if damaged { Exit::No } else { Exit::Yes })
 }

@@ -98,9 +98,7 @@ fn reached(records: &Records, refused: &mut u64) -> Result<Lock, Failure> {
 
 /// What was tampered with proves no absence.
 fn look_at_flaws<R: BufRead>(source: &Source, reader: &Reader<R>) -> Result<(), Failure> {
-    for flaw in reader.flaws() {
-        crate::stdio::line("note", &format!("{source}: {flaw}"));
-    }
+    super::note_flaws(source, reader);
     match super::is_damaged(reader) {
         true => Err(Failure::input(format!("{source} is damaged")).hint("exeat audit show")),
         false => Ok(()),

@@ -2,7 +2,7 @@
 
 use exeat_audit::export::{self, Format};
 
-use super::select::{filter, select_to_show};
+use super::select::{Notes, filter, select_to_show};
 use super::{Out, Source, Stopped};
 use crate::args::audit::{ExportArgs, ExportFormat};
 use crate::exit::Exit;
@@ -19,6 +19,7 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
     let selected = select_to_show(&args.records)?;
     let time = filter(&args.records);
     let mut damaged = selected.is_damaged();
+    let mut flawed = Notes::default();
     for source in selected.sources() {
         let mut reader = source.open()?;
         let mut out = Out::new();
@@ -29,11 +30,10 @@ pub(crate) fn run(args: &ExportArgs) -> Result<Exit, Failure> {
             Stopped::Reading(error) => source.unreadable(error),
             Stopped::Writing(error) => Failure::Stdout(error),
         })?;
-        for flaw in reader.flaws() {
-            crate::stdio::line("note", &format!("{source}: {flaw}"));
-        }
+        flawed.flaws(source, &reader);
         damaged |= super::is_damaged(&reader);
     }
+    flawed.finish();
     if !selected.found.is_empty() {
         super::note_signature();
     }

@@ -2,12 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use exeat_audit::place::{Place, RunSummary};
-use exeat_audit::query::Filter;
+use exeat_audit::query::{Filter, Reader};
 use exeat_audit::select::Selection;
 use exeat_files::walk::{LinkRule, clean};
 use exeat_policy::file::PRESET_STAGE;
@@ -26,7 +26,7 @@ const MAX_RECORDS: usize = 500_000;
 const MAX_DEPTH: usize = 16;
 
 /// Records of which a note is printed one by one, for each kind of note.
-const MAX_NOTES: usize = 10;
+const MAX_NOTES: usize = 5;
 
 /// A record that was selected.
 #[derive(Debug)]
@@ -408,11 +408,20 @@ pub(super) const ROOM: usize = 256 * 1024;
 
 /// Notes of one kind: some one by one, and then how many more there are.
 #[derive(Default)]
-struct Notes {
+pub(super) struct Notes {
     count: usize,
 }
 
 impl Notes {
+    /// Reports what is wrong with a record, in one line.
+    pub(super) fn flaws<R: BufRead>(&mut self, source: &Source, reader: &Reader<R>) {
+        let Some((first, others)) = reader.flaws().split_first() else { return };
+        self.note(|| match others.len() as u64 + reader.more_flaws() {
+            0 => format!("{source}: {first}"),
+            more => format!("{source}: {first}; and {more} more (exeat audit show)"),
+        });
+    }
+
     fn note(&mut self, text: impl FnOnce() -> String) {
         self.say("note", text);
     }
@@ -428,7 +437,8 @@ impl Notes {
         }
     }
 
-    fn finish(&self) {
+    /// Says how many more there are than were printed.
+    pub(super) fn finish(&self) {
         if self.count > MAX_NOTES {
             stdio::line("note", &format!("and {} more like that", self.count - MAX_NOTES));
         }

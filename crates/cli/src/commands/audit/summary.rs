@@ -7,7 +7,7 @@ use exeat_audit::query::Filter;
 use exeat_audit::summary::{self, Form, PolicyOf, RunFacts, Sort, Summary};
 
 use super::origins::Origins;
-use super::select::{filter, select_to_show};
+use super::select::{Notes, filter, select_to_show};
 use super::{Out, Stopped};
 use crate::args::audit::{SummaryArgs, SummaryFormat, SummarySort};
 use crate::exit::Exit;
@@ -21,18 +21,18 @@ pub(crate) fn run(args: &SummaryArgs, paint: Paint) -> Result<Exit, Failure> {
     let selected = select_to_show(&args.records)?;
     let mut origins = Origins::default();
     let mut damaged = selected.is_damaged();
+    let mut flawed = Notes::default();
     for source in selected.sources() {
         let runs = summary.runs;
         let mut reader = source.open()?;
         let facts = summary.read(&mut reader, &filter).map_err(|error| source.unreadable(error))?;
-        for flaw in reader.flaws() {
-            crate::stdio::line("note", &format!("{source}: {flaw}"));
-        }
+        flawed.flaws(source, &reader);
         damaged |= super::is_damaged(&reader);
         if let Some(record) = source.path().filter(|_| summary.runs > runs) {
             add_policies(&mut summary, record, &facts, &mut origins);
         }
     }
+    flawed.finish();
     summary.finish().map_err(|error| Failure::input(error.to_string()))?;
     let form = match args.format {
         SummaryFormat::Text => Form::Text { colour: paint.is_on() },
