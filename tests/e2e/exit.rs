@@ -21,6 +21,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("exit::the_result_has_who_was_reached_and_the_bytes", reached);
     list.users("exit::a_result_that_is_not_written_is_no_success", no_result);
     list.once("exit::a_refused_command_line_has_its_result", refused);
+    list.users("exit::a_home_directory_that_is_absent_is_not_made", no_home);
     list.users("exit::limits_of_a_process_are_named", process_limits);
     list.users("exit::a_run_inside_a_run_says_so", nested);
     list.users("exit::a_run_inside_a_run_passes_where_the_outer_one_says_so", passed);
@@ -292,6 +293,24 @@ fn refused(cx: &Cx) {
         cx.exeat_plain(["run", flag, "-", "--", "touch", "started"]).run().exits(2).says("fd:3");
     }
     assert!(!cx.dir().join("-").exists() && !cx.dir().join("started").exists());
+}
+
+/// `HOME` names a directory that is not there, as for many users of services.
+fn no_home(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    let (home, record) = (cx.home().join("absent"), cx.home().join("record.jsonl").display().to_string());
+    let exeat = |words: &[&str]| cx.exeat_plain(words).env("HOME", &home.display().to_string()).run();
+    let done = exeat(&["run", "--", "true"]);
+    done.exits(125).says("absent`: no such file or directory").says("XDG_STATE_HOME=DIR");
+    exeat(&["doctor"]).shows("absent`: No such file or directory");
+    // Names of git's are not held, and what is not held is not taken for the stage's.
+    let script = "ls .git/commondir; echo evil >.git/commondir; exit 7";
+    let done = exeat(&["run", "--audit", &record, "--audit-key", "none", "--", "sh", "-c", script]);
+    done.exits(7).says("the package cache is in memory").says(".git/commondir` and its like are not held");
+    assert!(!done.stdout().contains("commondir"), "{done:?}");
+    assert_eq!(done.stderr().matches("` was moved to `").count(), 1, "{done:?}");
+    cx.outside(["git", "status", "--short"]).run().exits(0);
+    assert!(!home.exists());
 }
 
 /// The kernel ends these itself, and says nothing.

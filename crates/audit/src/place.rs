@@ -31,6 +31,8 @@ const MAX_CANDIDATES: usize = 5;
 pub struct Place {
     /// The user's state directory.
     base: PathBuf,
+    /// The home directory, where the state directory is named after it.
+    home: Option<PathBuf>,
     /// `exeat/runs` in it.
     dir: PathBuf,
 }
@@ -41,10 +43,19 @@ impl Place {
     /// A relative or empty `XDG_STATE_HOME` counts as none (XDG Base Directory Specification).
     pub fn from_env(xdg_state_home: Option<&OsStr>, home: Option<&OsStr>) -> Result<Place, Error> {
         let absolute = |value: Option<&OsStr>| value.map(PathBuf::from).filter(|path| path.is_absolute());
-        let base = absolute(xdg_state_home)
-            .or_else(|| absolute(home).map(|home| home.join(".local/state")))
-            .ok_or(Error::NoHome)?;
-        Ok(Place { dir: base.join("exeat/runs"), base })
+        let (base, home) = match absolute(xdg_state_home) {
+            Some(base) => (base, None),
+            None => {
+                let home = absolute(home).ok_or(Error::NoHome)?;
+                (home.join(".local/state"), Some(home))
+            }
+        };
+        Ok(Place { dir: base.join("exeat/runs"), base, home })
+    }
+
+    /// Refuses a home directory that is not there: `HOME` then names none, as for many users of services.
+    pub fn check_home(&self) -> Result<(), Error> {
+        self.home.as_deref().map_or(Ok(()), |home| metadata(home).map(drop))
     }
 
     /// The directory of records, which need not exist yet.
@@ -82,8 +93,9 @@ impl Place {
         self.base.join("exeat")
     }
 
-    /// Makes the directories where they are missing, and refuses what [`Place::create`] does.
+    /// Makes the directories where they are missing, but for the home directory, and refuses what [`Place::create`] does.
     pub fn prepare(&self) -> Result<(), Error> {
+        self.check_home()?;
         let make = |path: &Path| {
             DirBuilder::new()
                 .recursive(true)

@@ -115,7 +115,8 @@ fn run_directory(variables: Variables<'_>, identity: Identity) -> Finding {
 
 fn record(variables: Variables<'_>) -> Finding {
     let (id, step) = ("record", "a place for records");
-    match Place::from_env(variables.state, variables.home) {
+    let place = Place::from_env(variables.state, variables.home);
+    match place.and_then(|place| place.check_home().map(|()| place)) {
         Ok(place) => writable(id, step, place.dir(), "nothing runs without --audit FILE"),
         Err(error) => {
             let fix = Some(Fix::words("set HOME or XDG_STATE_HOME, or name a file with --audit"));

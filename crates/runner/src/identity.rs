@@ -241,7 +241,14 @@ impl Base<'_> {
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
         let cache = view::cache_dir(&cache_base, cwd, request.files.cache);
         let cache = (request.files.cache.is_on_disk())
-            .then(|| who.cache(cache, cache_maker, staged.as_mut(), links))
+            .then(|| {
+                // A home directory that is not there is not made: `HOME` then names none, as for many users of services.
+                if cache_base.parent() == Some(home) {
+                    fs::metadata(home)
+                        .map_err(|error| format!("`{}` cannot be used: {error}", home.display()))?;
+                }
+                who.cache(cache, cache_maker, staged.as_mut(), links)
+            })
             .transpose()
             .unwrap_or_else(|why| {
                 notes.push(format!("the package cache is in memory and ends with the run: {why}"));

@@ -532,7 +532,18 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
     let there: BTreeSet<PathBuf> = there.collect();
     let mut stubs = Vec::new();
     let mut lines: Vec<String> = linked_elsewhere(plan, &there).into_iter().collect();
-    for name in &missing.chain(there).collect::<BTreeSet<_>>() {
+    let names: BTreeSet<_> = missing.chain(there.into_iter().filter(|path| Stub::can_hold(path))).collect();
+    if keeper.state.is_none() {
+        // Nobody would know them for ours, and they would be moved as what the stage has made.
+        lines.extend(names.first().map(|name| {
+            format!(
+                "`{}` and its like are not held, as there is no state directory of your own: what the stage makes there is moved",
+                exeat_audit::escape(name.as_os_str().as_bytes(), 1024)
+            )
+        }));
+        return (stubs, lines);
+    }
+    for name in &names {
         match Stub::hold(name, keeper) {
             Ok(stub) => stubs.extend(stub),
             // Where the caller may not make it, neither may the stage.
