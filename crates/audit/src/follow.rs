@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use nix::fcntl::OFlag;
 
 use crate::query::Reader;
-use crate::{is_being_written, place};
+use crate::{is_being_written, runs};
 
 /// Bytes that are read at once.
 const ROOM: usize = 64 * 1024;
@@ -100,7 +100,7 @@ impl<P: FnMut() -> io::Result<()>> BufRead for Growing<P> {
             if !self.is_over {
                 // The checkpoint behind the end of a run comes a moment after it.
                 self.is_over =
-                    std::mem::take(&mut self.is_new) && place::has_ended(&self.path).unwrap_or(false);
+                    std::mem::take(&mut self.is_new) && runs::has_ended(&self.path).unwrap_or(false);
                 (self.pause)()?;
             }
         }

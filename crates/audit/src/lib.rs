@@ -36,6 +36,7 @@ pub mod place;
 pub mod query;
 pub mod replay;
 pub mod report;
+pub mod runs;
 pub mod select;
 mod sink;
 pub mod summary;

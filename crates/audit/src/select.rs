@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::Moment;
 use crate::escape::clip;
 use crate::line::{max, path};
-use crate::place::RunSummary;
+use crate::runs::RunSummary;
 
 /// Which runs are asked for. An empty list asks for nothing in particular, two values of one list add up, and two lists narrow.
 #[derive(Debug, Clone, Default)]

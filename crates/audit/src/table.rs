@@ -13,8 +13,8 @@ use serde_json::json;
 use crate::RunId;
 use crate::escape::printable;
 use crate::line::ascii_json;
-use crate::place::RunSummary;
 use crate::query::{Filter, Kind, Reader, Record, last_part};
+use crate::runs::RunSummary;
 use crate::summary::Tally;
 
 /// Rows that wait for the end of their connection. The oldest is shown without it when there are more.

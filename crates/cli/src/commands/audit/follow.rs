@@ -9,8 +9,9 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use exeat_audit::follow::{Growing, follow};
-use exeat_audit::place::{Place, RunSummary};
+use exeat_audit::place::Place;
 use exeat_audit::query::{Filter, Reader};
+use exeat_audit::runs::RunSummary;
 use exeat_audit::select::Selection;
 use exeat_audit::table::{self, Shared, Strand};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

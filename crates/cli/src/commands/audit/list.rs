@@ -1,7 +1,7 @@
 //! `exeat audit list`: the runs of the state directory.
 
-use exeat_audit::place::RunSummary;
 use exeat_audit::query::Filter;
+use exeat_audit::runs::RunSummary;
 use exeat_audit::table;
 
 use super::select::{filter, select_any};

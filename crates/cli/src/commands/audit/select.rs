@@ -6,8 +6,9 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::place::{Place, RunSummary};
+use exeat_audit::place::Place;
 use exeat_audit::query::{Filter, Reader};
+use exeat_audit::runs::RunSummary;
 use exeat_audit::select::Selection;
 use exeat_files::walk::{LinkRule, clean};
 use exeat_policy::file::PRESET_STAGE;
