@@ -6,6 +6,7 @@
 //!
 //! Never refuses a run: what cannot be written here is a note in the record.
 
+mod file;
 mod host;
 mod join;
 mod read;
@@ -24,16 +25,15 @@ use nix::errno::Errno;
 use nix::fcntl::{Flock, FlockArg, OFlag};
 use nix::unistd::geteuid;
 
+use file::{END, Fields, LATE, PRUNED, START, digest, origin, signed_text};
 pub use join::{Fault, Joined, Seen, join};
 pub use read::{BadHead, Book, Found, KeptHead, Told};
 
 use crate::escape::escape;
 use crate::event::{Cause, InLedger, Number};
-use crate::line::{LEDGER_SCHEMA, LedgerLine, MAX_LINE, Position, encode_ledger};
+use crate::line::{LedgerLine, MAX_LINE, Position, encode_ledger};
 use crate::log::{self, Log, NOTHING_BEFORE};
 use crate::place::Place;
-use crate::query::Record;
-use crate::tree::Hash;
 use crate::{Event, Note, RunId, RunStart, SigningKey, What, sha256_hex};
 
 /// How long a run waits for the lock of the ledger.
@@ -60,23 +60,6 @@ const WITNESS_EVERY: u64 = 100;
 
 /// Other ledgers that one line speaks of.
 const MAX_OTHERS: usize = 16;
-
-/// The word of the line that a run writes at its start.
-const START: &str = "start";
-
-/// The word of the line that a run writes at its end.
-const END: &str = "end";
-
-/// The word of the line that a run writes at its end which could take no number at its start.
-const LATE: &str = "late";
-
-/// The word of the line that says that a record was removed by `exeat audit prune`.
-const PRUNED: &str = "pruned";
-
-/// The name of a ledger in what its lines sign.
-fn origin(name: &str) -> String {
-    format!("exeat-ledger/{name}")
-}
 
 /// The ledger of one key on one machine. It need not exist yet.
 #[derive(Debug, Clone)]
@@ -146,7 +129,7 @@ impl Ledger {
     pub fn find(place: &Place, key: SigningKey, sync: bool) -> Result<Ledger, LedgerError> {
         let dir = place.ledger_dir();
         let name = format!("{}-{}", key.verifying().key_id(), host::id(&dir)?);
-        Ok(Ledger { path: dir.join(read::file_name(&name)), name, key, sync })
+        Ok(Ledger { path: dir.join(file::file_name(&name)), name, key, sync })
     }
 
     /// Its name: the id of the key and that of the machine.
@@ -382,9 +365,10 @@ impl<'a> Held<'a> {
         }
         self.unsigned = 0;
         for (after, line) in lines.clone().rev().enumerate() {
-            let record = Record::parse_as(LEDGER_SCHEMA, line.trim_ascii_end()).ok();
-            let Some((record, last)) = record.and_then(|it| it.last.map(|last| (it, last))) else { continue };
-            let signed = read::signed_text(&self.ledger.name, line, &record);
+            let fields = Fields::parse(line);
+            let Some((fields, last)) = fields.and_then(|it| it.last.map(|last| (it, last))) else { continue };
+            let (prev, sig) = (fields.prev.as_deref(), fields.sig.as_deref());
+            let signed = signed_text(&self.ledger.name, line, fields.seq, prev, sig);
             if !signed.is_some_and(|(text, sig)| self.ledger.key.has_signed(text.as_bytes(), &sig)) {
                 self.unsigned += 1;
                 if self.unsigned > MAX_UNSIGNED {
@@ -393,7 +377,7 @@ impl<'a> Held<'a> {
                 continue;
             }
             self.unsigned = after as u64;
-            self.seq = record.seq.saturating_add(after as u64).saturating_add(1);
+            self.seq = fields.seq.saturating_add(after as u64).saturating_add(1);
             self.last = last;
             self.prev = lines.next_back().map(sha256_hex).unwrap_or_default();
             return Ok(true);
@@ -409,7 +393,7 @@ impl<'a> Held<'a> {
         let place = Position { seq, ts: &ts, mono_us, prev: &prev };
         let [torn, unsigned] = [torn, unsigned].map(|count| Some(count).filter(|count| *count > 0));
         let others = match ledger.path.parent() {
-            Some(dir) if seq.is_multiple_of(WITNESS_EVERY) => read::heads(dir, &ledger.name, MAX_OTHERS),
+            Some(dir) if seq.is_multiple_of(WITNESS_EVERY) => file::heads(dir, &ledger.name, MAX_OTHERS),
             _ => BTreeMap::new(),
         };
         let line = LedgerLine {
@@ -458,16 +442,6 @@ impl<'a> Held<'a> {
         });
         Ok(Written { head, odd: odd.or(beside) })
     }
-}
-
-/// The bytes of a digest in hexadecimal; zeros for what is none.
-fn digest(text: &str) -> Hash {
-    let mut bytes = [0; 32];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
-        let pair = std::str::from_utf8(pair).ok();
-        *byte = pair.and_then(|pair| u8::from_str_radix(pair, 16).ok()).unwrap_or(0);
-    }
-    bytes
 }
 
 /// The note of a run that the ledger does not have.

@@ -2,78 +2,23 @@
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
-use std::fs;
-use std::io::{self, BufReader, Read as _, Seek as _, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::io::{self, BufReader};
+use std::path::PathBuf;
 use std::str::FromStr;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD as BASE64;
-
-use super::{END, LATE, PRUNED, START, digest, host, origin};
-use crate::checkpoint::Checkpoint;
+use super::file::{END, LATE, PRUNED, START, digest, file_name, names, signed_text};
 use crate::escape::escape;
 use crate::file;
-use crate::line::{LEDGER_SCHEMA, MAX_LINE, SIG};
 use crate::place::Place;
 use crate::query::{Flaw, Kind, Reader, Record};
 use crate::tree::Hash;
-use crate::{RunId, VerifyingKey, sha256_hex};
+use crate::{RunId, VerifyingKey};
 
 /// Faults that are told one by one; the rest is counted.
 const MAX_FAULTS: usize = 32;
 
 /// Digits of a digest that a head has at least: as many as `exeat run` prints.
 const MIN_DIGITS: usize = 16;
-
-/// How the name of a ledger's file begins.
-const BEGIN: &str = "ledger-";
-
-/// The name of the file of a ledger.
-pub(super) fn file_name(name: &str) -> String {
-    format!("{BEGIN}{name}.jsonl")
-}
-
-/// The name of the ledger that a file of this name holds: the id of a key and that of a machine. A copy that somebody left beside it
-/// under a name of their own is none.
-fn name_of(file: &str) -> Option<&str> {
-    let name = file.strip_prefix(BEGIN)?.strip_suffix(".jsonl")?;
-    let (key, host) = name.split_once('-')?;
-    let is_id = |id: &str, digits| id.len() == digits && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_id(key, 8) && is_id(host, host::DIGITS)).then_some(name)
-}
-
-/// The names of the ledgers in a directory, in order. One that does not exist has none.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries?,
-    };
-    let mut names = Vec::new();
-    for entry in entries {
-        names.extend(entry?.file_name().to_str().and_then(name_of).map(str::to_owned));
-    }
-    names.sort_unstable();
-    Ok(names)
-}
-
-/// What the other ledgers of a directory end with, by name: the digest of the last line. Not of more than `most`, and not of those
-/// that cannot be read.
-pub(super) fn heads(dir: &Path, own: &str, most: usize) -> BTreeMap<String, String> {
-    let head = |name: &str| -> io::Result<Option<String>> {
-        let mut file = file::open(&dir.join(file_name(name)))?;
-        let from = file.metadata()?.len().saturating_sub(2 * MAX_LINE as u64);
-        file.seek(SeekFrom::Start(from))?;
-        let mut tail = Vec::new();
-        file.take(2 * MAX_LINE as u64).read_to_end(&mut tail)?;
-        let is_line = |line: &&[u8]| {
-            line.ends_with(b"\n") && Record::parse_as(LEDGER_SCHEMA, line.trim_ascii_end()).is_ok()
-        };
-        Ok(tail.split_inclusive(|&byte| byte == b'\n').rfind(is_line).map(sha256_hex))
-    };
-    let others = names(dir).unwrap_or_default().into_iter().filter(|name| name != own).take(most);
-    others.filter_map(|name| head(&name).ok()?.map(|head| (name, head))).collect()
-}
 
 /// What a ledger says.
 #[derive(Debug)]
@@ -451,28 +396,12 @@ fn signed_by<'a>(name: &str, raw: &[u8], record: &Record, keys: &'a [VerifyingKe
     if known.peek().is_none() {
         return Signed::Unknown;
     }
-    let signed = signed_text(name, raw, record);
+    let signed = signed_text(name, raw, record.seq, record.prev.as_deref(), record.sig.as_deref());
     match signed.and_then(|(text, sig)| known.find(|key| key.has_signed(text.as_bytes(), &sig))) {
         Some(key) => Signed::By(key),
         None => Signed::Nobody,
     }
 }
-
-/// What is signed of a line of the ledger with this name, and the signature. `None` where the line does not end in one.
-pub(super) fn signed_text(name: &str, raw: &[u8], record: &Record) -> Option<(String, Vec<u8>)> {
-    // To the byte as it is written: nothing stands after the signature.
-    let own = raw.get(..raw.len().checked_sub(SIGNATURE + 3)?)?.strip_suffix(SIG)?;
-    let checkpoint = Checkpoint {
-        origin: origin(name),
-        n: record.seq,
-        root: digest(record.prev.as_deref().unwrap_or_default()),
-        line: sha256_hex(own),
-    };
-    Some((checkpoint.text(), BASE64.decode(record.sig.as_deref()?).ok()?))
-}
-
-/// Characters of a signature in base64; a quotation mark, a brace and a line feed end the line.
-const SIGNATURE: usize = 88;
 
 /// Text of a ledger for people.
 pub(super) fn shown(text: &str) -> String {
