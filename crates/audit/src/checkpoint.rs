@@ -1,13 +1,12 @@
 //! Checkpoints: what stands in a record for all lines before, signed.
 //!
 //! The text is a checkpoint of C2SP's tlog-checkpoint, and its signed form C2SP's signed-note, so that a foreign tool checks it.
-//! Reads no file and trusts no key: which keys are good is the reader's to say.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 
+use crate::SigningKey;
 use crate::tree::Hash;
-use crate::{SigningKey, VerifyingKey};
 
 /// What is signed: so many lines of this run have this root, and the checkpoint's own line begins with what has this digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,62 +51,6 @@ pub(crate) struct Signed {
     pub(crate) note: String,
     /// The signature in base64.
     pub(crate) sig: String,
-}
-
-/// What came of checking a signed note.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Checked {
-    /// One of the keys has signed it.
-    Good {
-        /// Which one, of those that were given.
-        key: usize,
-        /// What it has signed.
-        checkpoint: Checkpoint,
-        /// The note, and its signature alone.
-        signed: Signed,
-    },
-    /// No key that was given has this name and id.
-    UnknownKey,
-    /// A key of this name and id is there, and has not signed this.
-    BadSignature,
-    /// The text is not what exeat writes.
-    Malformed,
-}
-
-/// Checks a signed note. It must be what exeat writes, to the byte: the text of a checkpoint and one signature.
-pub(crate) fn check(note: &str, keys: &[VerifyingKey]) -> Checked {
-    let Some((checkpoint, name, id, signature)) = parse(note) else { return Checked::Malformed };
-    let mut known = false;
-    for (at, key) in keys.iter().enumerate() {
-        if key.name() != name || key.id().as_slice() != id {
-            continue;
-        }
-        known = true;
-        if key.has_signed(checkpoint.text().as_bytes(), &signature) {
-            let signed = Signed { note: note.to_owned(), sig: BASE64.encode(signature) };
-            return Checked::Good { key: at, checkpoint, signed };
-        }
-    }
-    if known { Checked::BadSignature } else { Checked::UnknownKey }
-}
-
-/// The checkpoint of a note, the name and the id of the key that is said to have signed it, and the signature.
-fn parse(note: &str) -> Option<(Checkpoint, &str, Vec<u8>, Vec<u8>)> {
-    let (text, signature) = note.split_once("\n\n")?;
-    let mut lines = text.split('\n');
-    let (origin, n, root, line) = (lines.next()?, lines.next()?, lines.next()?, lines.next()?);
-    let (name, bytes) = signature.strip_prefix("\u{2014} ")?.strip_suffix('\n')?.split_once(' ')?;
-    let bytes = BASE64.decode(bytes).ok()?;
-    let (id, signature) = bytes.split_at_checked(4)?;
-    let checkpoint = Checkpoint {
-        origin: origin.to_owned(),
-        n: n.parse().ok()?,
-        root: BASE64.decode(root).ok()?.try_into().ok()?,
-        line: line.strip_prefix("line ")?.to_owned(),
-    };
-    // Nothing else may stand in it, and each thing only as it is written here.
-    let exact = lines.next().is_none() && checkpoint.text().strip_suffix('\n') == Some(text);
-    exact.then(|| (checkpoint, name, id.to_vec(), signature.to_vec()))
 }
 
 #[cfg(test)]

@@ -38,6 +38,7 @@ pub mod replay;
 pub mod report;
 pub mod runs;
 pub mod select;
+mod signed_note;
 mod sink;
 pub mod summary;
 pub mod table;

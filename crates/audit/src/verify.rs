@@ -13,12 +13,13 @@ use exeat_policy::Verdict;
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 
-use crate::checkpoint::{Checked, check, origin};
+use crate::checkpoint::origin;
 use crate::escape::escape;
 use crate::line::{SIG, signature_fields};
 use crate::log::{CHECKPOINT_EVERY, UNSIGNED};
 use crate::place::{is_digest, policy_path, reloaded_path, run_in_name};
 use crate::query::{Flaw, Kind, Reader, Record};
+use crate::signed_note::{Checked, check};
 use crate::{Counts, RunId, VerifyingKey, file, hex, sha256_hex};
 
 /// Findings that are told one by one; the rest is counted.
