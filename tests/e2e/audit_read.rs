@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use e2e::case::{Cases, Cx};
-use exeat_audit::{Cause, Event, Header, Log, Mode, RunEnd, RunStart, SigningKey, Sink, sha256_hex};
+use exeat_record::{Cause, Event, Header, Log, Mode, RunEnd, RunStart, SigningKey, Sink, sha256_hex};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 

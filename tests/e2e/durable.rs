@@ -248,7 +248,7 @@ fn killed_writer(cx: &Cx) {
     assert!(!is_locked(&over));
 }
 
-/// As `exeat_audit::is_being_written` asks.
+/// As `exeat_record::is_being_written` asks.
 fn is_locked(record: &PathBuf) -> bool {
     let file = fs::File::open(record).expect("the record");
     Flock::lock(file, FlockArg::LockSharedNonblock).is_err()

@@ -6,8 +6,8 @@
 use std::net::IpAddr;
 
 use exeat_policy::{Host, Port, Reason, Target, Verdict};
+use exeat_record::Via;
 
-use crate::Via;
 use crate::query::{Kind, Record};
 
 /// One attempt at a host and port.

@@ -7,9 +7,9 @@ use std::fmt;
 use std::io::{self, Write};
 
 use exeat_policy::{Reason, Verdict};
+use exeat_record::Proto;
 use serde_json::{Value, json};
 
-use crate::Proto;
 use crate::summary::{Form, HostSummary, Sort, Summary, code, list, target};
 use crate::table::{GREEN, RED, YELLOW, paint};
 

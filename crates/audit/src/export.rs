@@ -9,9 +9,9 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 
+use exeat_record::ascii_json;
 use serde_json::Value;
 
-use crate::line::ascii_json;
 use crate::query::{Filter, Kind, Reader, Record};
 
 pub mod ecs;

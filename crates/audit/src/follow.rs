@@ -8,10 +8,11 @@ use std::io::{self, BufRead, Read};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
+use exeat_record::is_being_written;
 use nix::fcntl::OFlag;
 
 use crate::query::Reader;
-use crate::{is_being_written, runs};
+use crate::runs;
 
 /// Bytes that are read at once.
 const ROOM: usize = 64 * 1024;

@@ -13,9 +13,10 @@ use exeat_policy::file::stage_fault;
 use exeat_policy::{
     AddrClass, Day, Host, HostName, HostPort, Policy, Port, Reason, Target, TlsCheck, classify,
 };
+use exeat_record::{RunId, Via};
 
+use crate::Attempt;
 use crate::query::{Kind, Record};
-use crate::{Attempt, RunId, Via};
 
 mod print;
 

@@ -1,82 +1,29 @@
-//! The egress record: what is said about a run, how it is written, how it is read back.
+//! The egress record as it is read back: whether it is whole, what it says, and what can be made of it.
 //!
-//! This crate does not decide anything and opens no connection. It writes one JSON object a line (schema
-//! `egress/1`) before an answer is given, and it stops for good at the first line that it could not write: its
-//! callers must then refuse, because nothing may be dialled unlogged.
-//!
-//! ```no_run
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use exeat_audit::{Event, Header, Log, Mode, Note, RunId, Sink, What};
-//!
-//! let header = Header { run: RunId::new(), stage: None, policy_sha256: String::new(), mode: Mode::Enforce };
-//! let log = Log::start(Sink::create_file("run.jsonl".as_ref())?, header)?;
-//! log.write(Event::Note(Note::new(What::PolicyReload)))?;
-//! # Ok(())
-//! # }
-//! ```
+//! This crate does not decide anything and writes no record: `exeat-record` does. It trusts nothing in a record, and no key
+//! but those that it is given.
 #![forbid(unsafe_code)]
 
 mod attempt;
-mod checkpoint;
 pub mod diff;
-mod escape;
-mod event;
 pub mod export;
-pub mod file;
 pub mod follow;
-mod id;
-pub mod key;
 pub mod learn;
 pub mod ledger;
-mod line;
 pub mod lock;
-mod log;
 mod moment;
-pub mod place;
 pub mod query;
 pub mod replay;
 pub mod report;
 pub mod runs;
 pub mod select;
 mod signed_note;
-mod sink;
 pub mod summary;
 pub mod table;
 #[cfg(test)]
+#[path = "../../record/src/testing.rs"]
 mod testing;
-mod tree;
 pub mod verify;
 
 pub use attempt::Attempt;
-pub use escape::{escape, printable};
-pub use event::{
-    Cause, Close, Decision, End, Event, Header, Holds, InLedger, Mode, Note, Number, Process, Progress,
-    Proto, Question, RuleRef, RunEnd, RunStart, Source, SourceRole, StoppedBy, Trace, Under, Via, What,
-    signal_name,
-};
-pub use id::{ConnId, ParseRunIdError, RunId, random_number};
-pub use key::{KeyError, SigningKey, VerifyingKey};
-pub use line::{LEDGER_SCHEMA, MAX_LABEL_VALUE, MAX_LABELS, MAX_LINE, SCHEMA, ascii_json};
-pub use log::{Counts, Error, Fault, Log, Sealed};
 pub use moment::{Moment, MomentError};
-pub use sink::{OpenError, Sink, is_being_written};
-
-use sha2::{Digest, Sha256};
-
-/// The SHA-256 of some bytes as 64 lower-case hexadecimal digits.
-pub fn sha256_hex(bytes: &[u8]) -> String {
-    hex(&Sha256::digest(bytes))
-}
-
-/// Bytes as lower-case hexadecimal digits.
-fn hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        for nibble in [byte >> 4, byte & 0xf] {
-            text.push(DIGITS.get(usize::from(nibble)).copied().unwrap_or('0'));
-        }
-    }
-    text
-}

@@ -23,10 +23,9 @@ use std::io::Write as _;
 
 use exeat_policy::file::stage_fault;
 use exeat_policy::{Target, TargetError, WordError};
+use exeat_record::line::max;
+use exeat_record::{Via, ascii_json, clip, escape};
 
-use crate::Via;
-use crate::escape::{clip, escape};
-use crate::line::{ascii_json, max};
 use crate::query::{Kind, Record};
 
 /// The name of the file where none is given.

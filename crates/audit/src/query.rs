@@ -11,14 +11,12 @@ use std::path::Path;
 use std::str::FromStr;
 
 use exeat_policy::{HostName, HostPattern, NameError, Reason, Verdict};
+use exeat_record::tree::{self, Tree};
+use exeat_record::{LEDGER_SCHEMA, NOTHING_BEFORE, SCHEMA, escape, hex, printable};
 use serde::Deserialize;
 use sha2::{Digest as _, Sha256};
 
-use crate::escape::{escape, printable};
-use crate::log::NOTHING_BEFORE;
 use crate::moment::Moment;
-use crate::tree::{self, Tree};
-use crate::{LEDGER_SCHEMA, SCHEMA, hex};
 
 /// Bytes of a line that are kept. Ours have 4096 at most; another version may write more.
 const MAX_READ: usize = 8 * 1024;

@@ -11,11 +11,11 @@ use exeat_policy::{
     AddrClass, Admitted, BudgetKey, Day, Denial, Ech, Host, OwnAddrs, Policy, Port, Reason, Rule, Target,
     TlsCheck, Verdict, classify,
 };
+use exeat_record::{Via, ascii_json, printable};
 use serde_json::json;
 
-use crate::escape::printable;
 use crate::query::{Kind, Record};
-use crate::{Attempt, Via, ascii_json, table};
+use crate::{Attempt, table};
 
 /// Differences that are told apart; the rest is counted.
 pub const MAX_DIFFERENCES: usize = 10_000;

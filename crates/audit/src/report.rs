@@ -12,15 +12,16 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
 use exeat_policy::Verdict;
+use exeat_record::place::{policy_path, reloaded_path};
+use exeat_record::{hex, sha256_hex};
 use nix::fcntl::OFlag;
 use sha2::{Digest as _, Sha256};
 
-use crate::place::{policy_path, reloaded_path};
+use crate::Moment;
 use crate::query::{Filter, Flaw, Kind, Reader, Record};
 use crate::summary::{Reading, RunFacts, Summary, Traffic};
 use crate::table::words;
 use crate::verify::{self, Standing};
-use crate::{Moment, hex, sha256_hex};
 
 mod html;
 mod timeline;

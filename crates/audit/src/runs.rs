@@ -6,11 +6,12 @@ use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
+use exeat_record::place::run_in_name;
+use exeat_record::{RunId, is_being_written};
 use nix::fcntl::OFlag;
 
-use crate::place::run_in_name;
+use crate::Moment;
 use crate::query::{Kind, Record};
-use crate::{Moment, RunId, is_being_written};
 
 /// Bytes at the end of a record in which its last line is looked for.
 const TAIL: u64 = 16 * 1024;

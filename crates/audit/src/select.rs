@@ -2,9 +2,10 @@
 
 use std::path::PathBuf;
 
+use exeat_record::clip;
+use exeat_record::line::{max, path};
+
 use crate::Moment;
-use crate::escape::clip;
-use crate::line::{max, path};
 use crate::runs::RunSummary;
 
 /// Which runs are asked for. An empty list asks for nothing in particular, two values of one list add up, and two lists narrow.

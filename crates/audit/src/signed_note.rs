@@ -4,9 +4,8 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
-
-use crate::VerifyingKey;
-use crate::checkpoint::{Checkpoint, Signed};
+use exeat_record::VerifyingKey;
+use exeat_record::checkpoint::{Checkpoint, Signed};
 
 /// What came of checking a signed note.
 #[derive(Debug, PartialEq, Eq)]

@@ -8,11 +8,12 @@ use std::fmt;
 use std::io::{self, BufRead};
 
 use exeat_policy::{Host, Reason, Verdict};
+use exeat_record::Proto;
 use serde::{Deserialize, Serialize};
 
+use crate::Moment;
 use crate::lock::Lock;
 use crate::query::{Filter, Kind, Reader, Record};
-use crate::{Moment, Proto};
 
 mod hosts;
 mod rules;

@@ -8,11 +8,9 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::io::{self, BufRead, Write};
 
 use exeat_policy::{Reason, Verdict};
+use exeat_record::{RunId, ascii_json, printable};
 use serde_json::json;
 
-use crate::RunId;
-use crate::escape::printable;
-use crate::line::ascii_json;
 use crate::query::{Filter, Kind, Reader, Record, last_part};
 use crate::runs::RunSummary;
 use crate::summary::Tally;

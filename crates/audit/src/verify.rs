@@ -10,17 +10,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use exeat_policy::Verdict;
+use exeat_record::checkpoint::origin;
+use exeat_record::line::{SIG, signature_fields};
+use exeat_record::place::{is_digest, policy_path, reloaded_path, run_in_name};
+use exeat_record::{CHECKPOINT_EVERY, Counts, RunId, UNSIGNED, VerifyingKey, escape, file, hex, sha256_hex};
 use jiff::{SignedDuration, Timestamp};
 use sha2::{Digest as _, Sha256};
 
-use crate::checkpoint::origin;
-use crate::escape::escape;
-use crate::line::{SIG, signature_fields};
-use crate::log::{CHECKPOINT_EVERY, UNSIGNED};
-use crate::place::{is_digest, policy_path, reloaded_path, run_in_name};
 use crate::query::{Flaw, Kind, Reader, Record};
 use crate::signed_note::{Checked, check};
-use crate::{Counts, RunId, VerifyingKey, file, hex, sha256_hex};
 
 /// Findings that are told one by one; the rest is counted.
 const MAX_FINDINGS: usize = 32;
@@ -631,7 +629,7 @@ impl Verifier<'_> {
             return false;
         }
         let same_lines =
-            reader.tree().is_some_and(|tree| tree.len() == checkpoint.n && tree.root() == checkpoint.root);
+            reader.tree().is_some_and(|tree| tree.lines() == checkpoint.n && tree.root() == checkpoint.root);
         if !same_lines || checkpoint.origin != origin(&record.run) {
             self.report.find(Finding::OtherLines { from: self.report.covered + 1, line });
             return false;

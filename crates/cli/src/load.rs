@@ -6,7 +6,6 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::{Source, SourceRole};
 use exeat_files::protected::{self, LetThrough, NoName};
 use exeat_policy::file::{self, BindSpec, PathSpec, PolicyFile, SandboxSection, Work};
 use exeat_policy::preset::{self, PresetError};
@@ -14,6 +13,7 @@ use exeat_policy::{
     Action, Cache, Ech, EffectKind, EffectSet, FileError, FileRole, Home, HostPort, Layers, Limits, Mode,
     Note, OnExcess, Origin, Policy, PolicyBuilder, RuleError, StoredPolicy, Terms, TlsCheck,
 };
+use exeat_record::{Source, SourceRole};
 use exeat_runner::{Bind, Bounds, EnvRule, Files, Seen, View};
 
 use self::reading::Reading;
@@ -733,7 +733,7 @@ pub(crate) fn names_to_write(names: &[String], place: &str) -> Result<Vec<LetThr
 
 fn name_to_write(name: &str, place: &str) -> Result<LetThrough, Failure> {
     name.parse().map_err(|error: NoName| {
-        let shown = exeat_audit::escape(name.as_bytes(), 256);
+        let shown = exeat_record::escape(name.as_bytes(), 256);
         let failure = Failure::input(format!("{place}: `{shown}`: {error}"));
         let known = || protected::names().map(|(name, _)| name);
         let lies_in = |known: &&str| known.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));

@@ -4,8 +4,8 @@
 use std::io::IsTerminal;
 
 use exeat_audit::query::last_part;
-use exeat_audit::{Proto, signal_name};
 use exeat_policy::is_format;
+use exeat_record::{Proto, signal_name};
 use exeat_runner::{DeniedHost, Ended, FailedHost, Outcome, Summary, Through};
 
 use crate::args::ColorWhen;

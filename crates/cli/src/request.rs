@@ -7,8 +7,8 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
-use exeat_audit::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_policy::{Limits, OnExcess};
+use exeat_record::{MAX_LABEL_VALUE, MAX_LABELS, SigningKey};
 use exeat_runner::{
     AuditTo, Bind, Bounds, Bridge, Cache, Declared, EnvRule, Files, Hardening, Request, Signing, Transparent,
     Tty, View, Work,

@@ -20,7 +20,7 @@ pub(crate) fn data(bytes: &[u8]) -> Result<(), Failure> {
 pub(crate) fn json(text: &str) -> Result<(), Failure> {
     let mut ascii = Vec::with_capacity(text.len());
     for line in text.lines() {
-        exeat_audit::ascii_json(&mut ascii, line).map_err(Failure::Stdout)?;
+        exeat_record::ascii_json(&mut ascii, line).map_err(Failure::Stdout)?;
         ascii.push(b'\n');
     }
     data(&ascii)
@@ -62,7 +62,7 @@ pub(crate) fn say_now(text: &str) {
 pub(crate) fn say_json(text: &str) {
     let mut ascii = Vec::new();
     for line in text.lines() {
-        if exeat_audit::ascii_json(&mut ascii, line).is_ok() {
+        if exeat_record::ascii_json(&mut ascii, line).is_ok() {
             ascii.push(b'\n');
         }
     }

@@ -9,11 +9,11 @@ use std::process::Stdio;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use exeat_audit::{
+use exeat_policy::{Action, Layers, Note, Origin, PolicyBuilder, Reason, Target, Verdict};
+use exeat_record::{
     Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Progress, RuleRef, RunEnd, RunId,
     RunStart, SigningKey, Sink, Via, sha256_hex,
 };
-use exeat_policy::{Action, Layers, Note, Origin, PolicyBuilder, Reason, Target, Verdict};
 use serde_json::Value;
 
 #[path = "support/home.rs"]

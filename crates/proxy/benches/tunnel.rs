@@ -18,9 +18,9 @@ use std::thread;
 use std::time::Duration;
 
 use criterion::{Criterion, Throughput, criterion_group};
-use exeat_audit::{Header, Log, Mode, RunId, Sink};
 use exeat_policy::{Action, Note, Origin, PolicyBuilder};
 use exeat_proxy::{Context, Entry, Limits, Listener, serve};
+use exeat_record::{Header, Log, Mode, RunId, Sink};
 use tokio_util::sync::CancellationToken;
 
 /// The name of the proxy's threads.

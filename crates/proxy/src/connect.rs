@@ -11,8 +11,8 @@ mod transparent;
 
 use std::future::Future;
 
-use exeat_audit::{ConnId, End, RunId, Via};
 use exeat_policy::{Ech, Target};
+use exeat_record::{ConnId, End, RunId, Via};
 use tokio::time::{Instant, sleep, timeout_at};
 use tokio_util::sync::CancellationToken;
 

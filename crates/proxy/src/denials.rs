@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::Write;
 use std::sync::{Mutex, PoisonError};
 
-use exeat_audit::Proto;
 use exeat_policy::Reason;
+use exeat_record::Proto;
 use serde::Serialize;
 
 use crate::limits;

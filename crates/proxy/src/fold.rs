@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use exeat_audit::{Event, Log};
+use exeat_record::{Event, Log};
 use tokio::time::Instant;
 
 /// How many may have lines of their own: so many at once, and so many more in each second.

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use exeat_audit::{ConnId, Event, Log, Note, What};
+use exeat_record::{ConnId, Event, Log, Note, What};
 use tokio::net::UnixStream;
 use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;

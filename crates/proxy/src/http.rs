@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context as Poller, Poll, ready};
 
-use exeat_audit::End;
 use exeat_policy::Target;
+use exeat_record::End;
 use http_body_util::{Either, Full};
 use hyper::body::{Body, Bytes, Frame, Incoming, SizeHint};
 use hyper::header::{
@@ -383,7 +383,7 @@ fn said(error: &hyper::Error) -> String {
     let mut source = std::error::Error::source(error);
     while let Some(cause) = source {
         if let Some(cause) = cause.downcast_ref::<std::io::Error>() {
-            return exeat_audit::escape(format!("client: {cause}").as_bytes(), limits::TEXT);
+            return exeat_record::escape(format!("client: {cause}").as_bytes(), limits::TEXT);
         }
         source = cause.source();
     }

@@ -1,6 +1,6 @@
 //! The host side of exeat: connections in, CONNECT and SOCKS5, address guard, dial, TLS name check, tunnel.
 //!
-//! It does not decide (`exeat-policy` does), does not format records (`exeat-audit` does), does not look inside a
+//! It does not decide (`exeat-policy` does), does not format records (`exeat-record` does), does not look inside a
 //! tunnel beyond its first messages (a request, or the hellos in the clear), and knows nothing of sandboxes: it is given listeners.
 //!
 //! The way in is `connect.rs`, which reads like one connection.

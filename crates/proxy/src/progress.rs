@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use exeat_audit::{ConnId, Event};
 use exeat_policy::Target;
+use exeat_record::{ConnId, Event};
 use tokio::time::Instant;
 
 use crate::limits;
@@ -66,7 +66,7 @@ impl<'a> Progress<'a> {
         if self.cx.record_is_full() {
             return;
         }
-        let line = exeat_audit::Progress {
+        let line = exeat_record::Progress {
             conn: self.conn,
             target: Some(self.target.clone()),
             bytes_up: up,

@@ -4,8 +4,8 @@
 
 use std::time::SystemTime;
 
-use exeat_audit::RuleRef;
 use exeat_policy::{Admitted, Day, Ech, Port, Target, TlsCheck};
+use exeat_record::RuleRef;
 use tokio::time::Instant;
 
 use crate::dial::dial;

@@ -1,14 +1,14 @@
 //! What one connection puts on record: its decision before anything is done, its close whatever happens. Formats
-//! nothing (`exeat-audit` does) and decides nothing.
+//! nothing (`exeat-record` does) and decides nothing.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use exeat_audit::{Close, ConnId, Decision, End, Event, Proto, RuleRef, Via, escape};
 use exeat_policy::{
     BudgetKey, Decision as Decided, Denial, Entrusted, Reason, Rule, Size, Target, Verdict, Vetted,
 };
+use exeat_record::{Close, ConnId, Decision, End, Event, Proto, RuleRef, Via, escape};
 use tokio::time::Instant;
 
 use crate::guard::Resolved;
@@ -352,7 +352,7 @@ impl<'a> Record<'a> {
         mut decision: Decision,
         reason: Reason,
         said: String,
-    ) -> Result<(), exeat_audit::Error> {
+    ) -> Result<(), exeat_record::Error> {
         self.state = State::Closed;
         self.place = None;
         (decision.verdict, decision.reason, decision.error) = (Verdict::Error, reason, Some(said));

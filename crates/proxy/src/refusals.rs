@@ -7,8 +7,8 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exeat_audit::{Decision, Error, Event, Log, Via};
 use exeat_policy::{Reason, Target, Verdict};
+use exeat_record::{Decision, Error, Event, Log, Via};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep_until};
 

@@ -4,8 +4,8 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use exeat_audit::{ConnId, RunId};
 use exeat_policy::{Denial, Reason, Target};
+use exeat_record::{ConnId, RunId};
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::ext::ReasonPhrase;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use exeat_audit::ConnId;
+use exeat_record::ConnId;
 use tokio::sync::Semaphore;
 
 use crate::held::Held;

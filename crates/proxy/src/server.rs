@@ -5,8 +5,8 @@ use std::io;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-use exeat_audit::{ConnId, Decision, Header, Log, Proto, RunId, Under};
 use exeat_policy::{Policy, Reason, Target};
+use exeat_record::{ConnId, Decision, Header, Log, Proto, RunId, Under};
 use tokio::sync::Semaphore;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinSet;
@@ -209,7 +209,7 @@ impl Context {
     }
 
     /// Has a refusal on record: of nothing that was let out before.
-    pub(crate) fn refuse(&self, decision: Decision) -> Result<Told, exeat_audit::Error> {
+    pub(crate) fn refuse(&self, decision: Decision) -> Result<Told, exeat_record::Error> {
         self.record_is_full();
         self.refusals.write(&self.log, decision)
     }

@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::hash::BuildHasher;
 use std::os::unix::ffi::OsStrExt as _;
 
-use exeat_audit::{Counts, Process, Proto, escape};
 use exeat_policy::{Denial, Reason, Target};
+use exeat_record::{Counts, Process, Proto, escape};
 use serde::Serialize;
 use tokio::sync::mpsc::UnboundedSender;
 

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use exeat_audit::{Header, Log, Mode, Process, RunId, Sink, Under};
 use exeat_policy::{Action, Ech, HostName, Layers, Note, Origin, Policy, PolicyBuilder, Terms, TlsCheck};
+use exeat_record::{Header, Log, Mode, Process, RunId, Sink, Under};
 use serde_json::Value;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, UnixListener, UnixStream};

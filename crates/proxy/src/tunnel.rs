@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use exeat_audit::End;
+use exeat_record::End;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{tcp, unix};
 use tokio::time::{Instant, sleep_until, timeout};

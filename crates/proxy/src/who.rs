@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use exeat_audit::Process;
+use exeat_record::Process;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 

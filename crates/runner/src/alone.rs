@@ -10,12 +10,12 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use exeat_audit::ledger::Head;
-use exeat_audit::place::{Place, remove_empty, store_reloaded};
-use exeat_audit::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
 use exeat_files::walk::LinkRule;
 use exeat_policy::{Admitted, Limits, Policy, Vetted};
 use exeat_proxy::{Context, Entry, Listener, Summary, Unchecked, UpstreamProxy, serve};
+use exeat_record::ledger::Head;
+use exeat_record::place::{Place, remove_empty, store_reloaded};
+use exeat_record::{Cause, Event, Log, Note, RunEnd, RunId, RunStart, Source, Under, What, sha256_hex};
 use exeat_sandbox::{descriptor_limit, raise_descriptor_limit};
 use nix::sys::signal::Signal;
 use tokio::task::JoinSet;

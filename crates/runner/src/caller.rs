@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-use exeat_audit::Trace;
+use exeat_record::Trace;
 use nix::sys::utsname::uname;
 use nix::unistd::{geteuid, getuid};
 

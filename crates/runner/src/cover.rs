@@ -168,7 +168,7 @@ impl Uncovered {
 }
 
 fn shown(place: &Path) -> String {
-    exeat_audit::escape(place.as_os_str().as_bytes(), 1024)
+    exeat_record::escape(place.as_os_str().as_bytes(), 1024)
 }
 
 /// What a stage was ended for.

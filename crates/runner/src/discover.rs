@@ -19,8 +19,6 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use exeat_audit::StoppedBy;
-use exeat_audit::place::Place;
 use exeat_contract::PROXY_PORT;
 use exeat_policy::file::PRESET_STAGE;
 use exeat_policy::preset::{Preset, PresetRule, always_denied};
@@ -29,6 +27,8 @@ use exeat_policy::{
     Rule, RuleSpec, Size, Span, Target, classify,
 };
 use exeat_proxy::{DeniedHost, Summary, own_addresses};
+use exeat_record::StoppedBy;
+use exeat_record::place::Place;
 use exeat_sandbox::Mount;
 
 use crate::bounds::Bounds;
@@ -802,7 +802,7 @@ fn telling_line(said: &[u8]) -> String {
         ERRORS.into_iter().any(start)
     };
     let first = lines.clone().find(is_error);
-    exeat_audit::escape(first.or_else(|| lines.next_back()).unwrap_or_default(), SHOWN)
+    exeat_record::escape(first.or_else(|| lines.next_back()).unwrap_or_default(), SHOWN)
 }
 
 #[cfg(test)]

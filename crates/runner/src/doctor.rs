@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::place::Place;
+use exeat_record::place::Place;
 pub use exeat_sandbox::Fix;
 pub use exeat_sandbox::doctor::{Finding, Found, NOTHING_RUNS};
 use exeat_sandbox::{Held, Identity, Layer, is_nested};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use exeat_audit::{Cause, StoppedBy, signal_name};
+use exeat_record::{Cause, StoppedBy, signal_name};
 use nix::libc::SIGKILL;
 
 use crate::limits::Reached;

@@ -4,9 +4,9 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::{RunId, StoppedBy, signal_name};
 use exeat_files::walk::WalkError;
 use exeat_policy::{HostPort, LEAST_AUDIT_SIZE, LEAST_MEMORY, Size, Target, memory_meant};
+use exeat_record::{RunId, StoppedBy, signal_name};
 
 use exeat_sandbox::shell_word;
 
@@ -122,16 +122,16 @@ pub enum Error {
     AuditTooSmall(Size),
     /// The place of the record could not be used.
     #[error("cannot keep the record")]
-    Place(#[source] exeat_audit::place::Error),
+    Place(#[source] exeat_record::place::Error),
     /// The record could not be opened.
     #[error("cannot open the record")]
-    Record(#[source] exeat_audit::OpenError),
+    Record(#[source] exeat_record::OpenError),
     /// The key that signs the record could not be used.
     #[error("cannot sign the record")]
-    Key(#[source] exeat_audit::KeyError),
+    Key(#[source] exeat_record::KeyError),
     /// There is no place for the key that signs the record.
     #[error("cannot keep the key that signs the record")]
-    KeyPlace(#[source] exeat_audit::place::Error),
+    KeyPlace(#[source] exeat_record::place::Error),
     /// The stage could put another key in the place of the record's.
     #[error("the key `{}` is inside `{}`, which the stage can write", .key.display(), .tree.display())]
     KeyInside {
@@ -142,7 +142,7 @@ pub enum Error {
     },
     /// The record could not be written.
     #[error("cannot write the record")]
-    Log(#[source] exeat_audit::Error),
+    Log(#[source] exeat_record::Error),
     /// Something on the host could not be prepared.
     #[error("cannot prepare {what}")]
     Prepare {
@@ -418,9 +418,9 @@ impl Error {
             | Self::AuditTooSmall(_)
             | Self::Stream { .. } => 2,
             Self::Record(
-                exeat_audit::OpenError::Exists { .. }
-                | exeat_audit::OpenError::InUse { .. }
-                | exeat_audit::OpenError::NoSync { .. },
+                exeat_record::OpenError::Exists { .. }
+                | exeat_record::OpenError::InUse { .. }
+                | exeat_record::OpenError::NoSync { .. },
             ) => 2,
             Self::KeyInside { .. } => 2,
             Self::Stopped { signal, .. } => u8::try_from(128 + signal).unwrap_or(125),
@@ -507,7 +507,7 @@ impl Error {
                         .into(),
                 )
             }
-            Self::Key(exeat_audit::KeyError::Open { path }) => Some(format!("chmod 600 {}", path.display())),
+            Self::Key(exeat_record::KeyError::Open { path }) => Some(format!("chmod 600 {}", path.display())),
             Self::Key(_) => Some(
                 "--audit-key FILE names another key, --audit-key none leaves the record without signature"
                     .into(),
@@ -515,10 +515,10 @@ impl Error {
             Self::KeyPlace(_) => {
                 Some("XDG_STATE_HOME=DIR names a directory of yours that the key and the record can be in".into())
             }
-            Self::Place(exeat_audit::place::Error::Io { .. }) => {
+            Self::Place(exeat_record::place::Error::Io { .. }) => {
                 Some("--audit FILE keeps it elsewhere, --audit fd:N in what the caller has open".into())
             }
-            Self::Record(exeat_audit::OpenError::NoSync { .. }) => {
+            Self::Record(exeat_record::OpenError::NoSync { .. }) => {
                 Some("name a file: --audit FILE; or leave audit.sync out".into())
             }
             Self::Stream { .. } => {

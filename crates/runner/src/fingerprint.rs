@@ -218,7 +218,7 @@ pub(crate) struct Fields(Vec<u8>);
 impl Fields {
     /// The digest of all of them, in hexadecimal digits.
     pub(crate) fn digest(&self) -> String {
-        exeat_audit::sha256_hex(&self.0)
+        exeat_record::sha256_hex(&self.0)
     }
 
     pub(crate) fn bytes(&mut self, name: &str, value: &[u8]) -> &mut Self {

@@ -12,8 +12,8 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::place::Place;
 use exeat_contract::NOBODY;
+use exeat_record::place::Place;
 use exeat_sandbox::{Held, Identity};
 use nix::unistd::{Uid, geteuid};
 

@@ -1,8 +1,8 @@
-//! The ledger's part in a run: which one it is, and what is written there. The ledger itself is `exeat-audit`'s.
+//! The ledger's part in a run: which one it is, and what is written there. The ledger itself is `exeat-record`'s.
 
-use exeat_audit::ledger::{Begun, Head, Ledger, Numbered, Unnumbered, odd, unnumbered};
-use exeat_audit::place::Place;
-use exeat_audit::{Cause, Event, Log, RunStart, SigningKey, Source};
+use exeat_record::ledger::{Begun, Head, Ledger, Numbered, Unnumbered, odd, unnumbered};
+use exeat_record::place::Place;
+use exeat_record::{Cause, Event, Log, RunStart, SigningKey, Source};
 
 use crate::error::{Error, chain};
 use crate::request::AuditTo;
@@ -80,7 +80,7 @@ pub(crate) fn begin(
             Listed::None
         }
         RunLedger::Lost(why) => {
-            let ledger = exeat_audit::InLedger::Unnumbered;
+            let ledger = exeat_record::InLedger::Unnumbered;
             log.write(Event::RunStart(RunStart { ledger, ..start })).map_err(Error::Log)?;
             Listed::Unnumbered(why, None)
         }

@@ -97,9 +97,6 @@ pub use clock::today;
 pub use ended::{Ended, Stopped, StoppedHow};
 pub use environment::{Dropped, Environment, Variable, Why, environment};
 pub use error::{Error, RunLost};
-pub use exeat_audit::Sealed;
-pub use exeat_audit::ledger::Head;
-pub use exeat_audit::{self as audit, RunId};
 pub use exeat_files::protected::{LetThrough, NoName};
 pub use exeat_files::quarantine::{Found, Leftovers};
 pub use exeat_policy::{self as policy, EffectSet, HostPort, Limits, Policy, RuleError, Size, Span};
@@ -107,6 +104,9 @@ pub use exeat_proxy::{
     Credentials, CredentialsError, DeniedHost, FailedHost, Lost, ReachedHost, Summary, Unchecked,
     UpstreamProxy,
 };
+pub use exeat_record::Sealed;
+pub use exeat_record::ledger::Head;
+pub use exeat_record::{self as record, RunId};
 #[doc(hidden)]
 pub use exeat_sandbox::attempt;
 pub use exeat_sandbox::{Enforcement, Held, is_nested, is_passed, shell_word, take_fd};

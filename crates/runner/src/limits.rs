@@ -10,8 +10,8 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exeat_audit::RunId;
 use exeat_policy::{LEAST_AUDIT_SIZE, LEAST_MEMORY, LEAST_OPEN_FILES, Limits, Size};
+use exeat_record::RunId;
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{Inside, MemoryFiles, Mount, Offer, Resource, Rlimit};
 use tokio::sync::mpsc::Sender;

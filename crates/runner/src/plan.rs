@@ -9,11 +9,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::Source;
-use exeat_audit::place::Place;
 use exeat_contract::{BridgeKind, DENIALS, PROXY_PORT, SOCKET, SOCKS5_PORT, SOCKS5_SOCKET};
 use exeat_policy::{Action, Effective, HostPort, Policy, Rule};
 use exeat_proxy::UpstreamProxy;
+use exeat_record::Source;
+use exeat_record::place::Place;
 use exeat_sandbox::bwrap::Argv;
 use exeat_sandbox::{Enforcement, Held, Identity, Mount, SandboxSpec, seccomp, shell_word};
 use nix::sys::resource::{Resource, getrlimit};

@@ -13,8 +13,8 @@ use std::sync::mpsc::{RecvTimeoutError, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use exeat_audit::Source;
 use exeat_policy::Policy;
+use exeat_record::Source;
 use tokio::sync::mpsc;
 
 /// Between two looks.

@@ -7,11 +7,11 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::Source;
 use exeat_files::protected::LetThrough;
 pub use exeat_policy::{Bridge, Cache, Home, Loopback, Nested, Transparent, Tty, UnixSockets};
 use exeat_policy::{HostPort, Limits, Policy};
 use exeat_proxy::UpstreamProxy;
+use exeat_record::Source;
 
 use crate::bounds::Bounds;
 use crate::signing::Signing;

@@ -3,10 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use exeat_audit::ledger::Head;
-use exeat_audit::{Proto, RunId, Sealed, StoppedBy, signal_name};
 use exeat_files::quarantine::{Found, Leftovers};
 use exeat_proxy::{DeniedHost, ReachedHost, Summary};
+use exeat_record::ledger::Head;
+use exeat_record::{Proto, RunId, Sealed, StoppedBy, signal_name};
 use serde::{Serialize, Serializer};
 
 use crate::ended::Ended;

@@ -21,12 +21,6 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use exeat_audit::ledger::Head;
-use exeat_audit::place::{remove_empty, store_policy};
-use exeat_audit::{
-    Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sealed, Sink, What,
-    sha256_hex,
-};
 use exeat_contract::Go;
 use exeat_files::names::id_of_plain;
 use exeat_files::place::FilePlace;
@@ -34,6 +28,12 @@ use exeat_files::protected::{self, GIT, GIT_LINK};
 use exeat_policy::{Limits, Policy, Span};
 use exeat_proxy::{
     Context, DeniedHost, Entry, Forward, Listener, Lost, ServeReport, Summary, Who, forward, serve,
+};
+use exeat_record::ledger::Head;
+use exeat_record::place::{remove_empty, store_policy};
+use exeat_record::{
+    Cause, Event, Header, Holds, Log, Note, OpenError, RunEnd, RunId, RunStart, Sealed, Sink, What,
+    sha256_hex,
 };
 use exeat_sandbox::backend::Handle;
 use exeat_sandbox::{
@@ -538,7 +538,7 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
         lines.extend(names.first().map(|name| {
             format!(
                 "`{}` and its like are not held, as there is no state directory of your own: what the stage makes there is moved",
-                exeat_audit::escape(name.as_os_str().as_bytes(), 1024)
+                exeat_record::escape(name.as_os_str().as_bytes(), 1024)
             )
         }));
         return (stubs, lines);
@@ -552,7 +552,7 @@ fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
                     && name.parent().is_some_and(|dir| is_callers(dir) == Some(false)) => {}
             Err(error) => lines.push(format!(
                 "`{}` could not be held ({error}): what the stage makes there is moved at its end",
-                exeat_audit::escape(name.as_os_str().as_bytes(), 1024)
+                exeat_record::escape(name.as_os_str().as_bytes(), 1024)
             )),
         }
     }
@@ -571,7 +571,7 @@ fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
         0 => String::new(),
         others => format!(", and {others} more protected files"),
     };
-    let first = exeat_audit::escape(first.as_os_str().as_bytes(), 1024);
+    let first = exeat_record::escape(first.as_os_str().as_bytes(), 1024);
     Some(format!(
         "`{first}`{others}: the file has more than one name (a hard link), and the stage may write to it through another one. \
          Make it one of its own: copy it, and rename the copy over it"
@@ -647,12 +647,12 @@ fn settled(interrupted: Vec<Interrupted>, found: &mut Leftovers) -> Vec<String> 
 }
 
 fn told(found: &Found) -> String {
-    let path = exeat_audit::escape(found.path.as_os_str().as_bytes(), 1024);
+    let path = exeat_record::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage may have made it, and something on the host could run or obey it";
     let kept = if is_git(&found.path) { "; --allow-write .git has it left where it is" } else { "" };
     match &found.moved {
         Ok(new) => {
-            let new = exeat_audit::escape(new.as_os_str().as_bytes(), 1024);
+            let new = exeat_record::escape(new.as_os_str().as_bytes(), 1024);
             format!("`{path}` was moved to `{new}`: {why}") + kept
         }
         // Words of our own say all there is to say.
@@ -700,7 +700,7 @@ fn is_git(path: &Path) -> bool {
 }
 
 fn shown(plan: &Plan) -> String {
-    plan.command.first().map(|name| exeat_audit::escape(name.as_bytes(), 256)).unwrap_or_default()
+    plan.command.first().map(|name| exeat_record::escape(name.as_bytes(), 256)).unwrap_or_default()
 }
 
 fn run_end(ended: Ended, summary: &Summary) -> RunEnd {
@@ -772,7 +772,7 @@ pub(crate) struct Record<'a> {
     /// Each line is on the disk before what it tells of is done.
     pub(crate) sync: bool,
     pub(crate) signing: &'a Signing,
-    pub(crate) place: Option<&'a exeat_audit::place::Place>,
+    pub(crate) place: Option<&'a exeat_record::place::Place>,
     pub(crate) stage: Option<String>,
     /// `None` where somebody else's decides.
     pub(crate) policy: Option<&'a Policy>,
@@ -845,7 +845,7 @@ async fn keep_signed(log: &Log) -> Infallible {
 /// The sink, and its path where it has one.
 fn open_record(
     audit: &AuditTo,
-    place: Option<&exeat_audit::place::Place>,
+    place: Option<&exeat_record::place::Place>,
     run: RunId,
 ) -> Result<(Sink, Option<PathBuf>), Error> {
     match (audit, place) {
@@ -853,7 +853,7 @@ fn open_record(
             let (sink, path) = place.create(run).map_err(Error::Place)?;
             Ok((sink, Some(path)))
         }
-        (AuditTo::Default, None) => Err(Error::Place(exeat_audit::place::Error::NoHome)),
+        (AuditTo::Default, None) => Err(Error::Place(exeat_record::place::Error::NoHome)),
         (AuditTo::File(path), _) => {
             let opened = |source| Error::Record(OpenError::Io { path: path.clone(), source });
             let record = FilePlace::open(path).map_err(opened)?;

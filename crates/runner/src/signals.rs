@@ -4,7 +4,7 @@ use std::future::pending;
 use std::io;
 use std::time::Duration;
 
-use exeat_audit::StoppedBy;
+use exeat_record::StoppedBy;
 use exeat_sandbox::ignores;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};

@@ -1,4 +1,4 @@
-//! The key that signs a record: where it is, and that no stage reaches it. What is signed is `exeat-audit`'s.
+//! The key that signs a record: where it is, and that no stage reaches it. What is signed is `exeat-record`'s.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -6,9 +6,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::SigningKey;
-use exeat_audit::place::{self, Place};
 use exeat_files::walk::{LinkRule, WalkError};
+use exeat_record::SigningKey;
+use exeat_record::place::{self, Place};
 use nix::unistd::geteuid;
 
 use crate::error::Error;

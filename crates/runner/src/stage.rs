@@ -665,7 +665,7 @@ impl Stage {
             let (EnvRule::Set(name, _) | EnvRule::Pass(name) | EnvRule::Remove(name)) = rule;
             let bytes = name.as_bytes();
             if bytes.is_empty() || bytes.iter().any(|byte| [b'=', 0].contains(byte)) {
-                return Err(Error::EnvName(exeat_audit::escape(bytes, 256)));
+                return Err(Error::EnvName(exeat_record::escape(bytes, 256)));
             }
             if matches!(rule, EnvRule::Set(_, value) if nul(value)) {
                 return Err(Error::Nul("a variable's value"));

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use exeat_audit::random_number;
+use exeat_record::random_number;
 use nix::errno::Errno;
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, bind, socket};
 use nix::unistd::{Gid, Group, Uid, User};

@@ -18,10 +18,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-use exeat_audit::RunId;
 use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
 use exeat_policy::HostName;
 use exeat_policy::Size;
+use exeat_record::RunId;
 use exeat_sandbox::spec::Bytes;
 use exeat_sandbox::{Held, Mount, STAGE2_IMAGE};
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
@@ -1586,7 +1586,7 @@ pub(crate) fn cache_dir(base: &Path, cwd: &Path, kind: Cache) -> PathBuf {
     if kind == Cache::Run {
         return base.join("exeat").join(format!("{CACHE_OF_RUN}{}", RunId::new()));
     }
-    let digest = exeat_audit::sha256_hex(cwd.as_os_str().as_bytes());
+    let digest = exeat_record::sha256_hex(cwd.as_os_str().as_bytes());
     base.join("exeat").join(digest.get(..16).unwrap_or(&digest))
 }
 

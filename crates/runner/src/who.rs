@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use exeat_audit::Process;
 use exeat_proxy::Who;
+use exeat_record::Process;
 use exeat_sandbox::Finder;
 use exeat_sandbox::who::cpu_time;
 use tokio::sync::oneshot;

@@ -17,8 +17,8 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use exeat_runner::audit::StoppedBy;
 use exeat_runner::policy::{self, Action, Bypass, Layers, Origin, PolicyBuilder};
+use exeat_runner::record::StoppedBy;
 use exeat_runner::{
     AuditTo, Backend, Cache, EffectSet, Ended, Error, Limits, OnDenied, Outcome, Output, Reached, Running,
     Stage, Stdio, StoppedHow, UpstreamProxy, View,

@@ -2,8 +2,8 @@
 //!
 //! The bytes are edits: where (three bytes), what is done there (one), and with what (two).
 
-use exeat_audit::VerifyingKey;
 use exeat_audit::verify::{Standing, verify};
+use exeat_record::VerifyingKey;
 
 /// Of a real run, signed with a key that nobody has any more.
 const RECORD: &[u8] = include_bytes!("record.jsonl");

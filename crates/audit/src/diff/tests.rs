@@ -1,9 +1,10 @@
 use std::io::Cursor;
 
+use exeat_record::{Event, Via};
+
 use super::*;
 use crate::query::{Filter, Reader};
 use crate::testing::{Dir, HOSTILE, allow, asked, deny, is_plain, log};
-use crate::{Event, Via};
 
 fn of(events: Vec<Event>) -> Summary {
     let dir = Dir::new();

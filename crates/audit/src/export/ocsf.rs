@@ -18,11 +18,10 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use exeat_policy::Verdict;
+use exeat_record::{SCHEMA, printable};
 use serde_json::{Map, Value};
 
 use super::{Decisions, Exporter, json_line};
-use crate::SCHEMA;
-use crate::escape::printable;
 use crate::query::{Kind, Record, last_part};
 
 /// A release of the schema.

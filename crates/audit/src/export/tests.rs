@@ -1,10 +1,10 @@
 use std::io::Cursor;
 
+use exeat_record::{Event, RunStart};
 use serde_json::json;
 
 use super::*;
 use crate::testing::{Dir, HOSTILE, allow, close, deny, end, is_plain, log};
-use crate::{Event, RunStart};
 
 fn record() -> Vec<u8> {
     let dir = Dir::new();

@@ -1,12 +1,12 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use exeat_record::{Event, Log, Sink};
 use nix::fcntl::{Flock, FlockArg};
 
 use super::*;
 use crate::query::{Flaw, Kind};
 use crate::testing::{Dir, allow, close, deny, end, header, key, log};
-use crate::{Event, Log, Sink};
 
 /// An empty file that somebody writes to, until it is dropped.
 fn writer(path: &Path) -> Flock<File> {

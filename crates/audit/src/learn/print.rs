@@ -8,9 +8,9 @@ use exeat_policy::{
     Action, AddrClass, Allowances, Day, FileRole, Host, HostPort, Note, Origin, Pattern, Policy,
     PolicyBuilder, PolicyFile, Port, PortSet, RuleSpec, Target, TlsCheck, classify, platform_of,
 };
+use exeat_record::printable;
 
 use super::{Evidence, Known, Learned, Seen};
-use crate::escape::printable;
 use crate::table::bytes;
 
 /// Presets that are suggested at most.

@@ -3,8 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use exeat_record::RunId;
+
 use super::read::{Book, Entry, Pruned, Start, shown};
-use crate::RunId;
 use crate::verify::Witness;
 
 /// A record that was read.

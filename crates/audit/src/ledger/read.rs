@@ -6,13 +6,12 @@ use std::io::{self, BufReader};
 use std::path::PathBuf;
 use std::str::FromStr;
 
-use super::file::{END, LATE, PRUNED, START, digest, file_name, names, signed_text};
-use crate::escape::escape;
-use crate::file;
-use crate::place::Place;
+use exeat_record::place::Place;
+use exeat_record::tree::Hash;
+use exeat_record::{RunId, VerifyingKey, escape, file};
+
 use crate::query::{Flaw, Kind, Reader, Record};
-use crate::tree::Hash;
-use crate::{RunId, VerifyingKey};
+use exeat_record::ledger::file::{END, LATE, PRUNED, START, digest, file_name, names, signed_text};
 
 /// Faults that are told one by one; the rest is counted.
 const MAX_FAULTS: usize = 32;

@@ -1,10 +1,10 @@
 use std::io::Cursor;
 
+use exeat_record::{Event, RunStart};
 use proptest::prelude::*;
 
 use super::*;
 use crate::testing::{Dir, HOSTILE, allow, close, deny, end, log};
-use crate::{Event, RunStart};
 
 /// A whole record: seven lines.
 fn sample() -> Vec<u8> {

@@ -7,14 +7,14 @@ use std::fmt::{self, Write as _};
 use std::io;
 
 use exeat_policy::{Reason, Verdict};
+use exeat_record::{Proto, printable};
 
 use super::{MAX_DENIED, MAX_ROWS, MAX_RUNS, Policy, Report, Run, Source, Stored};
-use crate::escape::printable;
+use crate::Moment;
 use crate::query::Record;
 use crate::summary::{Effect, Few, HostSummary, Sort, Tally, Traffic, UnusedRules, without_end};
 use crate::table::{bytes, day_and_time, duration};
 use crate::verify::{Ending, Standing};
-use crate::{Moment, Proto};
 
 const STYLE: &str = include_str!("page.css");
 

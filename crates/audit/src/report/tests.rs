@@ -492,10 +492,13 @@ fn l17_a_page_names_its_records_by_digest_and_root() {
     let path = dir.join("run.jsonl");
     let key = crate::testing::key(7);
     let vkey = key.verifying().clone();
-    let log =
-        crate::Log::start_signed(crate::Sink::create_file(&path).unwrap(), crate::testing::header(), key)
-            .unwrap();
-    log.write(crate::Event::RunStart(crate::RunStart::default())).unwrap();
+    let log = exeat_record::Log::start_signed(
+        exeat_record::Sink::create_file(&path).unwrap(),
+        crate::testing::header(),
+        key,
+    )
+    .unwrap();
+    log.write(exeat_record::Event::RunStart(exeat_record::RunStart::default())).unwrap();
     log.write(crate::testing::end()).unwrap();
     drop(log);
     let bytes = std::fs::read(&path).unwrap();

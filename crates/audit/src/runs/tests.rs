@@ -1,8 +1,9 @@
 use std::fs;
 
+use exeat_record::{Event, Header, Log, RunStart, Sink};
+
 use super::*;
 use crate::testing::{Dir, deny, end, header};
-use crate::{Event, Header, Log, RunStart, Sink};
 
 /// Writes the record of a run, with its end or without.
 fn record(dir: &Dir, run: RunId, ended: bool) -> PathBuf {

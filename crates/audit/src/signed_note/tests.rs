@@ -1,7 +1,8 @@
+use exeat_record::checkpoint::origin;
+use exeat_record::{RunId, sha256_hex};
+
 use super::*;
-use crate::checkpoint::origin;
 use crate::testing::key;
-use crate::{RunId, sha256_hex};
 
 fn checkpoint() -> Checkpoint {
     let line = sha256_hex(b"{\"schema\":\"egress/1\"");

@@ -12,11 +12,12 @@ use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt as _;
 
 use exeat_policy::{Reason, Verdict};
+use exeat_record::{Proto, RunId};
 use serde::{Deserialize, Serialize};
 
 use super::{MAX_NAME, Sort, Tally, Traffic, via_word, widen};
+use crate::Moment;
 use crate::query::Record;
-use crate::{Moment, Proto, RunId};
 
 /// Addresses and programs that are kept of one host.
 const MAX_FEW: usize = 8;

@@ -1,11 +1,11 @@
 use std::io::Cursor;
 
+use exeat_record::{Event, Header, Log, RuleRef, RunStart, Sink, Via, What};
 use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, rule};
-use crate::{Event, Header, Log, Note, RuleRef, RunStart, Sink, Via, What};
+use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, note, rule};
 
 fn record(header: Header, events: Vec<Event>) -> Vec<u8> {
     let dir = Dir::new();
@@ -36,7 +36,7 @@ fn sample() -> Vec<Event> {
         Event::Decision(allow(3, "api.example.com:443")),
         Event::Close(close(3, "api.example.com:443")),
         Event::Decision(refused),
-        Event::Note(Note { count: Some(9), ..Note::new(What::TapDrops) }),
+        note(What::TapDrops, |note| note.count = Some(9)),
         end(),
     ]
 }

@@ -6,13 +6,13 @@
 use std::borrow::Cow;
 use std::io::{self, Write};
 
+use exeat_record::{Proto, ascii_json};
 use serde_json::{Value, json};
 
 use super::{Effect, HostSummary, RuleSummary, Sort, Summary, Traffic, Unused, UnusedRules, Used};
-use crate::line::ascii_json;
+use crate::Moment;
 use crate::query::last_part;
 use crate::table::{GREEN, RED, YELLOW, bytes, cell, day_and_time, paint};
-use crate::{Moment, Proto};
 
 /// Hosts and rules that a job summary of GitHub shows at most: it takes no more than 1 MiB, or nothing.
 const MAX_ROWS: usize = 500;

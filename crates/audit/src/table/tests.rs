@@ -2,10 +2,11 @@ use std::fs::File;
 use std::io::Cursor;
 use std::path::PathBuf;
 
+use exeat_record::place::Place;
+use exeat_record::{Event, Header, Holds, Log, Process, RuleRef, RunId, RunStart, Sink, What};
+
 use super::*;
-use crate::place::Place;
-use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, rule};
-use crate::{Event, Header, Holds, Log, Note, Process, RuleRef, RunId, RunStart, Sink, What};
+use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, note, rule};
 
 fn record(header: Header, events: Vec<Event>) -> Vec<u8> {
     let dir = Dir::new();
@@ -31,7 +32,7 @@ fn sample() -> Vec<Event> {
         Event::Decision(allow(1, "api.example.com:443")),
         Event::Decision(deny(2, "stats.example.net:443")),
         Event::Close(close(1, "api.example.com:443")),
-        Event::Note(Note { error: Some(".git/hooks/x".into()), ..Note::new(What::Quarantined) }),
+        note(What::Quarantined, |note| note.error = Some(".git/hooks/x".into())),
         end(),
     ]
 }
@@ -79,7 +80,7 @@ fn a_late_refusal_has_a_row_of_its_own() {
     let mut late = deny(1, "api.example.com:443");
     (late.reason, late.sni, late.sni_ok) = (Reason::SniMismatch, Some("evil.example".into()), Some(false));
     let mut closed = close(1, "api.example.com:443");
-    closed.end = crate::End::Killed;
+    closed.end = exeat_record::End::Killed;
     let events = vec![
         Event::Decision(allow(1, "api.example.com:443")),
         Event::Decision(late),
@@ -107,13 +108,13 @@ fn questions_and_attempts_have_rows() {
     again.count = Some(3);
     let mut attempt = deny(1, "192.0.2.7:443");
     (attempt.conn, attempt.reason) = (None, Reason::Direct);
-    (attempt.via, attempt.proto) = (crate::Via::Direct, crate::Proto::Udp);
+    (attempt.via, attempt.proto) = (exeat_record::Via::Direct, exeat_record::Proto::Udp);
     attempt.error = Some("UDP is never let out".into());
     let events = vec![
         Event::Dns(asked("stats.example.net")),
         Event::Dns(again),
         Event::Decision(attempt),
-        Event::Note(Note { count: Some(9), ..Note::new(What::TapDrops) }),
+        note(What::TapDrops, |note| note.count = Some(9)),
         end(),
     ];
     let bytes = record(header(), events);
@@ -201,7 +202,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
     (malformed.target, malformed.host_raw) = (None, Some(HOSTILE.as_bytes().to_vec()));
     (malformed.reason, malformed.sni) = (Reason::SniMismatch, Some(HOSTILE.into()));
     let mut closed = close(1, "api.example.com:443");
-    (closed.error, closed.end) = (Some(HOSTILE.into()), crate::End::Error);
+    (closed.error, closed.end) = (Some(HOSTILE.into()), exeat_record::End::Error);
     let start = RunStart {
         version: HOSTILE.into(),
         command: Some(HOSTILE.into()),
@@ -223,7 +224,7 @@ fn a01_hostile_text_never_reaches_the_terminal() {
             Event::Decision(asked),
             Event::Decision(malformed),
             Event::Close(closed),
-            Event::Note(Note { error: Some(HOSTILE.into()), ..Note::new(What::BridgeLost) }),
+            note(What::BridgeLost, |note| note.error = Some(HOSTILE.into())),
             end(),
         ],
     );

@@ -1,8 +1,9 @@
 use std::fs;
 
+use exeat_record::{Event, Header, Log, Note, RunEnd, RunStart, Sink, What};
+
 use super::*;
 use crate::testing::{Dir, allow, close, deny, end, header, key};
-use crate::{Event, Header, Log, Note, RunEnd, RunStart, Sink, What};
 
 /// A record with a line of each kind, `more` decisions, and its end.
 fn record(dir: &Dir, more: u64) -> Vec<u8> {
@@ -271,18 +272,19 @@ fn l17_counts_failed_connections_in_the_totals() {
             log.write(Event::Decision(allow(conn, "a.example.com:443"))).unwrap();
         }
         let target = crate::testing::target("a.example.com:443");
-        let progress = |bytes_up| crate::Progress {
-            conn: crate::ConnId(1),
+        let progress = |bytes_up| exeat_record::Progress {
+            conn: exeat_record::ConnId(1),
             target: Some(target.clone()),
             bytes_up,
             bytes_down: 7,
         };
         log.write(Event::Progress(progress(1 << 20))).unwrap();
-        let mut refused = crate::Close::new(crate::ConnId(2), crate::End::Error);
+        let mut refused = exeat_record::Close::new(exeat_record::ConnId(2), exeat_record::End::Error);
         refused.target = Some(target.clone());
         log.write(Event::Close(refused.clone())).unwrap();
         // This one stood, and broke before a byte went over it.
-        let broken = crate::Close { conn: crate::ConnId(3), ip: Some([192, 0, 2, 1].into()), ..refused };
+        let mut broken = refused;
+        (broken.conn, broken.ip) = (exeat_record::ConnId(3), Some([192, 0, 2, 1].into()));
         log.write(Event::Close(broken)).unwrap();
         log.write(Event::Close(close(1, "a.example.com:443"))).unwrap();
         log.write(end()).unwrap();

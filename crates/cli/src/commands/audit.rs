@@ -22,10 +22,10 @@ use std::fmt;
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-use exeat_audit::RunId;
-use exeat_audit::place::{self, Place};
 use exeat_audit::query::{Flaw, Kind, Reader, Record};
 use exeat_files::walk::LinkRule;
+use exeat_record::RunId;
+use exeat_record::place::{self, Place};
 
 use crate::args::audit::Records;
 use crate::env_vars;
@@ -47,7 +47,7 @@ impl Source {
     /// Opens it.
     pub(crate) fn open(&self) -> Result<Reader<Box<dyn BufRead>>, Failure> {
         let reader = self.input().map(Reader::new)?;
-        Ok(match self.path().map(exeat_audit::is_being_written) {
+        Ok(match self.path().map(exeat_record::is_being_written) {
             Some(Ok(is_running)) => reader.with_writer(is_running),
             _ => reader,
         })
@@ -81,7 +81,7 @@ impl Source {
 
     /// Its name on a line of its own, above what is shown of it.
     pub(crate) fn headline(&self, out: &mut dyn Write) -> io::Result<()> {
-        writeln!(out, "{}:", exeat_audit::printable(&self.to_string()))
+        writeln!(out, "{}:", exeat_record::printable(&self.to_string()))
     }
 }
 

@@ -3,13 +3,13 @@
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::sha256_hex;
 use exeat_files::protected::{self, LetThrough};
 use exeat_policy::file::{EffectsSection, SandboxSection, UpstreamSection, Work};
 use exeat_policy::{
     Action, AuthSpec, Change, ChangeKind, Day, Ech, Effective, FileRole, Finding, Layers, Limits, Mode,
     Policy, PolicyBuilder, PolicyFile, Role, Rule, Size, StoredPolicy, Terms, TlsCheck, preset, schema,
 };
+use exeat_record::sha256_hex;
 use exeat_runner::{Bind, Bounds, EnvRule, today};
 use serde_json::{Value, json};
 

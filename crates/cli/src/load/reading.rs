@@ -5,13 +5,13 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::{Source, SourceRole, sha256_hex};
 use exeat_policy::file::{PolicyFile, SET};
 use exeat_policy::preset;
 use exeat_policy::{
     Action, EffectKind, EffectSet, FileRole, Limits, Mode, Note, OnExcess, Origin, Policy, PolicyBuilder,
     Role, StoredPolicy,
 };
+use exeat_record::{Source, SourceRole, sha256_hex};
 use exeat_runner::discover::{Ask, Discovery, Times, Unasked};
 use exeat_runner::{Bounds, Seen, today};
 use nix::unistd::geteuid;

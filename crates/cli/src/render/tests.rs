@@ -1,5 +1,5 @@
-use exeat_audit::Proto;
 use exeat_policy::Reason;
+use exeat_record::Proto;
 use exeat_runner::Reached;
 
 use super::*;

@@ -2,8 +2,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use exeat_audit::{Proto, RunId};
 use exeat_policy::Reason;
+use exeat_record::{Proto, RunId};
 use exeat_runner::{DeniedHost, Ended, FailedHost, Found, Leftovers, Outcome, Reached, ReachedHost, Summary};
 
 use super::*;

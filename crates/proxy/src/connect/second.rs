@@ -3,8 +3,8 @@
 //!
 //! Until the server has answered, nothing of the client's next handshake record goes up. After that the tunnel is bytes.
 
-use exeat_audit::End;
 use exeat_policy::{Ech, Target};
+use exeat_record::End;
 use tokio::time::{Instant, timeout_at};
 
 use super::settle::Step;

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use exeat_audit::End;
 use exeat_policy::{Ech, Target};
+use exeat_record::End;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Opened, Tunnel, alert_and_close, named, request_inside, say_no};

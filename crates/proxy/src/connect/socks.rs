@@ -1,7 +1,7 @@
 //! The SOCKS5 entry: it reads its target and answers in its own words. What lies between is the same as for CONNECT.
 
-use exeat_audit::End;
 use exeat_policy::Target;
+use exeat_record::End;
 use tokio::time::{Instant, timeout_at};
 
 use super::{Opened, end_with, opened};

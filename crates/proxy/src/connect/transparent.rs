@@ -1,7 +1,7 @@
 //! The gateway's entry, and that of a port of the host: the listener says who is asked for, and no byte is read for it.
 
-use exeat_audit::{ConnId, End, RunId};
 use exeat_policy::{Port, Target};
+use exeat_record::{ConnId, End, RunId};
 
 use super::{ACCESS_DENIED, Opened, end_with, opened};
 use crate::reach::{HTTP, Wanted, reach};

@@ -1,7 +1,7 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use exeat_audit::{Header, Mode, RunId, Sink};
+use exeat_record::{Header, Mode, RunId, Sink};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixListener;
 use tokio::task::JoinHandle;

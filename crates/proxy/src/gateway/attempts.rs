@@ -9,8 +9,8 @@ use std::collections::btree_map::Entry;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use exeat_audit::{Decision, Event, Note, Question, RuleRef, Via, What};
 use exeat_policy::{Admitted, Denial, Host, HostName, Policy, Port, Reason, Target, Verdict};
+use exeat_record::{Decision, Event, Note, Question, RuleRef, Via, What};
 use tokio::time::Instant;
 
 use crate::fold::{Bucket, Fold};
@@ -20,7 +20,7 @@ use crate::reach::today;
 use crate::server::{Context, Ruling};
 use crate::tally::{DeniedHost, FailedHost};
 
-pub(crate) use exeat_audit::Proto;
+pub(crate) use exeat_record::Proto;
 
 /// Records them.
 pub(crate) struct Attempts {

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use exeat_audit::{ConnId, Header, Mode, RunId, Sink};
+use exeat_record::{ConnId, Header, Mode, RunId, Sink};
 use serde_json::Value;
 
 use super::*;

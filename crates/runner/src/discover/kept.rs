@@ -10,9 +10,9 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use exeat_audit::file;
 use exeat_files::place::FilePlace;
 use exeat_policy::Target;
+use exeat_record::file;
 use nix::unistd::geteuid;
 use serde::{Deserialize, Serialize};
 

@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use exeat_audit::RunId;
+use exeat_record::RunId;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::error::Error;

@@ -9,11 +9,11 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use exeat_audit::follow::{Growing, follow};
-use exeat_audit::place::Place;
 use exeat_audit::query::{Filter, Reader};
 use exeat_audit::runs::RunSummary;
 use exeat_audit::select::Selection;
 use exeat_audit::table::{self, Shared, Strand};
+use exeat_record::place::Place;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use super::{Out, Source, Stopped, bad_place, place_of, select};
@@ -50,7 +50,7 @@ pub(super) fn all(args: &ShowArgs, filter: &Filter, paint: Paint) -> Result<Exit
     super::note_signature();
     let mut known = Known::default();
     let mut strands = Strands::new(args, filter, &selection, paint);
-    let going_on = |path: &PathBuf| exeat_audit::is_being_written(path).unwrap_or(false);
+    let going_on = |path: &PathBuf| exeat_record::is_being_written(path).unwrap_or(false);
     let begun: Vec<PathBuf> = known.look(&place)?.into_iter().filter(going_on).collect();
     let plural = if begun.len() == 1 { " goes" } else { "s go" };
     crate::stdio::line("note", &format!("{} run{plural} on; those that begin follow", begun.len()));

@@ -2,8 +2,8 @@
 
 use std::io;
 
-use exeat_audit::place::{self, Place};
-use exeat_audit::{KeyError, SigningKey};
+use exeat_record::place::{self, Place};
+use exeat_record::{KeyError, SigningKey};
 use exeat_runner::Signing;
 
 use super::{bad_place, place_of};
@@ -23,7 +23,7 @@ pub(crate) fn own(place: &Place) -> Result<Place, Failure> {
 /// Prints it.
 pub(crate) fn run(args: &KeyArgs) -> Result<Exit, Failure> {
     let machine = Machine::here()?;
-    let bad = |error: exeat_audit::KeyError| Failure::from(exeat_runner::Error::Key(error));
+    let bad = |error: exeat_record::KeyError| Failure::from(exeat_runner::Error::Key(error));
     let key = match request::signing(args.audit_key.as_ref(), &machine)? {
         Signing::Key(key) => key,
         Signing::File(path) => SigningKey::load(&path).map_err(bad)?,

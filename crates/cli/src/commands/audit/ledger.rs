@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::io;
 
-use exeat_audit::ledger::{Book, Found, Joined, KeptHead, Ledger, Seen, join};
-use exeat_audit::place::Place;
+use exeat_audit::ledger::{Book, Found, Joined, KeptHead, Seen, join};
 use exeat_audit::verify::Report;
-use exeat_audit::{RunId, SigningKey, VerifyingKey};
+use exeat_record::ledger::Ledger;
+use exeat_record::place::Place;
+use exeat_record::{RunId, SigningKey, VerifyingKey};
 use serde_json::{Value, json};
 
 use super::key::own;
@@ -56,7 +57,7 @@ impl Ledgers {
         self.seen.push(Seen {
             run,
             witness: report.witness.clone(),
-            is_running: exeat_audit::is_being_written(path).unwrap_or(false),
+            is_running: exeat_record::is_being_written(path).unwrap_or(false),
             missing: report.missing(),
         });
     }

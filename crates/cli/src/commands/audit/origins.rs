@@ -7,11 +7,11 @@ use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use exeat_audit::sha256_hex;
 use exeat_audit::summary::RunFacts;
 use exeat_files::walk::LinkRule;
 use exeat_policy::file::{FileRole, MAX_FILE_BYTES, parse_rule_lines};
 use exeat_policy::{Action, PolicyBuilder};
+use exeat_record::sha256_hex;
 
 /// Files whose rules are kept: many runs have the same.
 const MAX_FILES: usize = 64;

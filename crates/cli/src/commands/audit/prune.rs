@@ -4,9 +4,10 @@ use std::collections::BTreeSet;
 use std::io::{self, BufReader, Write as _};
 use std::time::SystemTime;
 
-use exeat_audit::place::Kept;
+use exeat_audit::table;
 use exeat_audit::verify::{Ending, Standing, verify};
-use exeat_audit::{RunId, VerifyingKey, file, is_being_written, table};
+use exeat_record::place::Kept;
+use exeat_record::{RunId, VerifyingKey, file, is_being_written};
 
 use super::ledger::{killed, to_prune};
 use super::{Out, Stopped, bad_place, place_of, select};

@@ -6,12 +6,12 @@ use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use exeat_audit::place::Place;
 use exeat_audit::query::{Filter, Reader};
 use exeat_audit::runs::RunSummary;
 use exeat_audit::select::Selection;
 use exeat_files::walk::{LinkRule, clean};
 use exeat_policy::file::PRESET_STAGE;
+use exeat_record::place::Place;
 
 use super::{Source, bad_place, place_of};
 use crate::args::audit::{Records, SelectionArgs};
@@ -106,7 +106,7 @@ fn select_some(records: &Records) -> Result<Selected, Failure> {
     let one = records.runs.is_empty() && !records.all && is_empty(&records.selection);
     let selected = gather(records, records.last || one, false)?;
     if selected.found.is_empty() && is_empty(&records.selection) {
-        return Err(bad_place(exeat_audit::place::Error::Empty { dir: own_place()?.dir().to_owned() }));
+        return Err(bad_place(exeat_record::place::Error::Empty { dir: own_place()?.dir().to_owned() }));
     }
     Ok(selected)
 }
@@ -212,7 +212,7 @@ pub(crate) fn named(name: &Path, strange: &mut Vec<(PathBuf, String)>) -> Result
         Some("-") => Source::Stdin,
         // A path needs no state directory; what has no `/` and no `.` may be a run as well.
         Some(text) if !text.contains(['/', '.']) => match own_place()?.find(text) {
-            Err(exeat_audit::place::Error::NotFound { .. }) if is_dir(name) => Source::File(name.to_owned()),
+            Err(exeat_record::place::Error::NotFound { .. }) if is_dir(name) => Source::File(name.to_owned()),
             found => {
                 let source = Source::File(found.map_err(bad_place)?);
                 let (_, odd) = apart(source.path().map(Path::to_owned).into_iter().collect());
@@ -353,7 +353,7 @@ fn compare(found: &mut [Found]) -> Result<(), Failure> {
             continue;
         };
         let (Source::File(old), Source::File(new)) = (&other.source, &this.source) else {
-            let run = exeat_audit::escape(run.as_bytes(), 40);
+            let run = exeat_record::escape(run.as_bytes(), 40);
             return Err(Failure::input(format!(
                 "{} and {} hold the same run, {run}: name one of them",
                 other.source, this.source

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use exeat_audit::place;
 use exeat_audit::query::Filter;
 use exeat_audit::summary::{self, Form, PolicyOf, RunFacts, Sort, Summary};
+use exeat_record::place;
 
 use super::origins::Origins;
 use super::select::{Notes, filter, select_to_show};

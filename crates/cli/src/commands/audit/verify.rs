@@ -5,9 +5,9 @@ use std::fmt::Write as _;
 use std::io;
 use std::path::Path;
 
-use exeat_audit::place::Place;
 use exeat_audit::verify::{Beside, Ending, Report, Standing, verify};
-use exeat_audit::{KeyError, SigningKey, VerifyingKey};
+use exeat_record::place::Place;
+use exeat_record::{KeyError, SigningKey, VerifyingKey};
 use serde_json::{Value, json};
 
 use super::key::own;
@@ -384,7 +384,7 @@ fn words(source: &Source, report: &Report, is_other_key: bool, paint: Paint) -> 
 
 /// Whether its writer is still there.
 fn is_open(source: &Source) -> bool {
-    source.path().is_some_and(|path| exeat_audit::is_being_written(path).unwrap_or(false))
+    source.path().is_some_and(|path| exeat_record::is_being_written(path).unwrap_or(false))
 }
 
 /// Why a record in which nothing is wrong is not whole.

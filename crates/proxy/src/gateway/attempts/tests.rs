@@ -2,8 +2,8 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use exeat_audit::{Header, Log, Mode, RunId, Sink, Under};
 use exeat_policy::{Action, Note as RuleNote, Origin, PolicyBuilder};
+use exeat_record::{Header, Log, Mode, RunId, Sink, Under};
 use proptest::prelude::*;
 use serde_json::Value;
 use tokio::time::advance;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use exeat_audit::{Header, Log, Mode, RunId, Sink, Under};
 use exeat_policy::{Action, Note, Origin, Policy, PolicyBuilder, Target};
+use exeat_record::{Header, Log, Mode, RunId, Sink, Under};
 use simple_dns::rdata::RData;
 use simple_dns::{Packet, RCODE};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};

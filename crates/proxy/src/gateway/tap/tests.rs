@@ -4,8 +4,8 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use exeat_audit::{Header, Log, Mode, RunId, Sink};
 use exeat_policy::PolicyBuilder;
+use exeat_record::{Header, Log, Mode, RunId, Sink};
 use nix::sys::socket::MsgFlags;
 use proptest::prelude::*;
 use serde_json::Value;

@@ -85,7 +85,7 @@ impl Place {
     }
 
     /// Where the ledgers are: beside the key.
-    pub(crate) fn ledger_dir(&self) -> PathBuf {
+    pub fn ledger_dir(&self) -> PathBuf {
         self.base.join("exeat")
     }
 
@@ -325,7 +325,7 @@ pub fn reloaded_path(record: &Path, policy_sha256: &str) -> Option<PathBuf> {
 }
 
 /// Whether this is a SHA-256 in hexadecimal.
-pub(crate) fn is_digest(text: &str) -> bool {
+pub fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
@@ -394,7 +394,7 @@ impl Kept {
 }
 
 /// The run that a file in the default place has its name from.
-pub(crate) fn run_in_name(path: &Path) -> Option<RunId> {
+pub fn run_in_name(path: &Path) -> Option<RunId> {
     let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
     name.parse().ok().filter(|run: &RunId| run.to_string() == name)
 }

@@ -68,7 +68,7 @@ pub(crate) fn json_width(c: char) -> usize {
 }
 
 /// Text that takes at most `max` bytes inside a JSON string; what is too long loses its end.
-pub(crate) fn clip(text: &str, max: usize) -> Cow<'_, str> {
+pub fn clip(text: &str, max: usize) -> Cow<'_, str> {
     let mut width = 0;
     let mut fits = 0; // the byte index up to which `...` still has room
     for (at, c) in text.char_indices() {

@@ -1,13 +1,13 @@
-//! What the tests of this crate share.
+//! What the tests of this crate share with those of `exeat-audit`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use exeat_policy::{Reason, Target, Verdict};
 
-use crate::{
-    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Question, RuleRef, RunEnd, RunId,
-    SigningKey, Sink, Via,
+use exeat_record::{
+    Cause, Close, ConnId, Decision, End, Event, Header, Log, Mode, Note, Question, RuleRef, RunEnd, RunId,
+    SigningKey, Sink, Via, What,
 };
 
 /// A directory that goes when the test does.
@@ -96,6 +96,13 @@ pub(crate) fn close(conn: u64, host: &str) -> Close {
     close.bytes_up = 1234;
     close.bytes_down = 45_600;
     close
+}
+
+/// A remark, filled in by `fill`.
+pub(crate) fn note(what: What, fill: impl FnOnce(&mut Note)) -> Event {
+    let mut note = Note::new(what);
+    fill(&mut note);
+    Event::Note(note)
 }
 
 pub(crate) fn end() -> Event {

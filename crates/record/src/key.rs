@@ -201,7 +201,7 @@ pub struct VerifyingKey {
 impl VerifyingKey {
     /// The four bytes by which a signed note tells keys apart: the beginning of SHA-256 over the name, a line feed, the kind
     /// and the key.
-    pub(crate) fn id(&self) -> [u8; 4] {
+    pub fn id(&self) -> [u8; 4] {
         let digest: [u8; 32] = Sha256::new()
             .chain_update(&self.name)
             .chain_update([b'\n', ED25519_KIND])
@@ -223,7 +223,7 @@ impl VerifyingKey {
     }
 
     /// Whether the other half of this key has signed `text`.
-    pub(crate) fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
+    pub fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
         UnparsedPublicKey::new(&ED25519, self.public).verify(text, signature).is_ok()
     }
 

@@ -5,11 +5,11 @@
 use sha2::{Digest as _, Sha256};
 
 /// A digest.
-pub(crate) type Hash = [u8; 32];
+pub type Hash = [u8; 32];
 
 /// The tree over the entries that were pushed.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tree {
+pub struct Tree {
     /// How many entries there are.
     len: u64,
     /// The roots of the complete subtrees, the largest first: one for each bit that is set in `len`.
@@ -18,12 +18,12 @@ pub(crate) struct Tree {
 
 impl Tree {
     /// Takes the next line, its line feed included.
-    pub(crate) fn push(&mut self, line: &[u8]) {
+    pub fn push(&mut self, line: &[u8]) {
         self.push_leaf(leaf().chain_update(line));
     }
 
     /// Takes the next line as its [`leaf`].
-    pub(crate) fn push_leaf(&mut self, leaf: Sha256) {
+    pub fn push_leaf(&mut self, leaf: Sha256) {
         let mut hash: Hash = leaf.finalize().into();
         let mut bits = self.len;
         while bits & 1 == 1 {
@@ -37,12 +37,12 @@ impl Tree {
     }
 
     /// How many lines it stands for.
-    pub(crate) fn len(&self) -> u64 {
+    pub fn lines(&self) -> u64 {
         self.len
     }
 
     /// The root. Of no line at all it is the digest of nothing.
-    pub(crate) fn root(&self) -> Hash {
+    pub fn root(&self) -> Hash {
         let mut peaks = self.peaks.iter().rev();
         match peaks.next() {
             None => Sha256::digest([]).into(),
@@ -52,7 +52,7 @@ impl Tree {
 }
 
 /// The digest of a line, which is to be fed to it: 0x00 and 0x01 keep leaves and nodes apart (RFC 6962 section 2.1).
-pub(crate) fn leaf() -> Sha256 {
+pub fn leaf() -> Sha256 {
     Sha256::new().chain_update([0])
 }
 
@@ -87,7 +87,7 @@ mod tests {
         let mut tree = Tree::default();
         for n in 0..=entries.len() {
             assert_eq!(hex(&tree.root()), hex(&by_definition(&entries[..n])), "{n} entries");
-            assert_eq!(tree.len(), n as u64);
+            assert_eq!(tree.lines(), n as u64);
             tree.push(entries.get(n).unwrap_or(&&b""[..]));
         }
     }

@@ -17,14 +17,14 @@ use crate::tree::Tree;
 use crate::{Event, Header, Note, RunId, SigningKey, What, hex, sha256_hex};
 
 /// Lines after which a checkpoint is written. One takes some 20 microseconds, and as much room as two decisions.
-pub(crate) const CHECKPOINT_EVERY: u64 = 128;
+pub const CHECKPOINT_EVERY: u64 = 128;
 
 /// Age of the first unsigned line at which a checkpoint is written: readers count on a second ([`UNSIGNED`]).
 const CHECKPOINT_AFTER: Duration = Duration::from_millis(800);
 
 /// Time in which a line is signed. All that a run which was killed wrote later than this after its last checkpoint is one line: the next
 /// checkpoint follows it at once.
-pub(crate) const UNSIGNED: Duration = Duration::from_secs(1);
+pub const UNSIGNED: Duration = Duration::from_secs(1);
 
 /// Bytes for which the disk keeps space ahead of the end of a record: for notes, counts and the end.
 const AHEAD: u64 = 64 * 1024;
@@ -365,7 +365,7 @@ impl State {
         let Some(key) = shared.key.as_ref().filter(|_| is_due && self.unsigned_since.is_some()) else {
             return Ok(());
         };
-        let sealed = Sealed { lines: self.tree.len(), root: hex(&self.tree.root()) };
+        let sealed = Sealed { lines: self.tree.lines(), root: hex(&self.tree.root()) };
         let keep = if self.ended { 0 } else { AHEAD_END.saturating_add(self.closes()) };
         let encode = |out: &mut Vec<u8>, at: &Position<'_>, tree: &Tree| {
             line::encode_checkpoint(out, &shared.header, at, tree, key)
@@ -451,7 +451,7 @@ impl Counts {
 }
 
 /// `prev` of the first line.
-pub(crate) const NOTHING_BEFORE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
+pub const NOTHING_BEFORE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
 /// Why an event is not in the record.
 #[derive(Debug, thiserror::Error)]

@@ -82,12 +82,12 @@ pub(crate) fn encode_checkpoint(
     let root = tree.root();
     let line = Line {
         event: "checkpoint",
-        n: Some(tree.len()),
+        n: Some(tree.lines()),
         root: Some(hex(&root)),
         key_id: Some(key.verifying().key_id()),
         ..common(header, at)
     };
-    let signed = sign_line(out, &line, origin(&header.run.to_string()), (tree.len(), root), key)?;
+    let signed = sign_line(out, &line, origin(&header.run.to_string()), (tree.lines(), root), key)?;
     out.extend(signature_fields(&signed)?);
     Ok(())
 }
@@ -175,10 +175,10 @@ pub(crate) fn encode_ledger(
 }
 
 /// What begins the end of a signed line. No text in the line has a bare quotation mark.
-pub(crate) const SIG: &[u8] = br#","sig":""#;
+pub const SIG: &[u8] = br#","sig":""#;
 
 /// The end of a checkpoint's line, from behind its last field on.
-pub(crate) fn signature_fields(signed: &Signed) -> serde_json::Result<Vec<u8>> {
+pub fn signature_fields(signed: &Signed) -> serde_json::Result<Vec<u8>> {
     let mut out = SIG.to_vec();
     out.extend(signed.sig.as_bytes());
     out.extend(br#"","signed_note":"#);
@@ -255,7 +255,7 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
 }
 
 /// A path, of which the end says most.
-pub(crate) fn path(path: &OsStr, max: usize) -> Cow<'_, str> {
+pub fn path(path: &OsStr, max: usize) -> Cow<'_, str> {
     match path.to_str() {
         // What JSON alone escapes is back when a reader has taken it out, and paints the terminal then.
         Some(text) if text.chars().all(|c| c != '\\' && (c.is_alphanumeric() || matches!(c, ' '..='~'))) => {
@@ -674,9 +674,9 @@ pub fn ascii_json<W: ?Sized + io::Write>(out: &mut W, text: &str) -> io::Result<
 ///
 /// INVARIANT: with the names of the fields, the numbers and the punctuation, they add up to less than `MAX_LINE`
 /// for every event. The test `no_line_is_longer_than_a_pipe_takes_whole` fills all of them.
-pub(crate) mod max {
+pub mod max {
     /// A name somebody gave to the stage.
-    pub(crate) const STAGE: usize = 96;
+    pub const STAGE: usize = 96;
     /// A SHA-256 in hexadecimal.
     pub(super) const DIGEST: usize = 64;
     /// A host name has at most 253 characters (RFC 1035 section 2.3.4).
@@ -700,8 +700,8 @@ pub(crate) mod max {
     pub(super) const COMMAND: usize = 192;
     pub(super) const USER: usize = 64;
     /// A node name has at most 64 bytes (uname(2)).
-    pub(crate) const MACHINE: usize = 64;
-    pub(crate) const DIR: usize = 192;
+    pub const MACHINE: usize = 64;
+    pub(super) const DIR: usize = 192;
     pub(super) const TRACE: usize = 32;
     pub(super) const SPAN: usize = 16;
     pub(super) const WORD: usize = 32;
@@ -721,8 +721,10 @@ pub(crate) mod max {
     pub(super) const LIMIT: usize = 38;
     /// Labels of a run; the rest is counted.
     pub(super) const LABELS: usize = 10;
-    pub(crate) const LABEL_KEY: usize = 32;
-    pub(crate) const LABEL_VALUE: usize = 64;
+    /// The name of a label.
+    pub const LABEL_KEY: usize = 32;
+    /// The value of a label.
+    pub const LABEL_VALUE: usize = 64;
 }
 
 /// Labels of a run that the record has at most; more are counted.

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::testing::{HOSTILE, allow, asked, close, deny, end, header, is_plain, rule, target};
+use crate::testing::{HOSTILE, allow, asked, close, deny, end, header, is_plain, note, rule, target};
 use crate::{Holds, Process, Under, sha256_hex};
 
 const NOW: &str = "2026-11-21T10:20:32.123456Z";
@@ -372,9 +372,8 @@ fn a_decision_is_under_the_policy_that_was_asked() {
     let mut decision = allow(1, "api.example.com:443");
     assert_eq!(value(&Event::Decision(decision.clone()))["policy_sha256"], header().policy_sha256);
     decision.under = Some(Arc::clone(&under));
-    let mut note = Note::new(What::PolicyReload);
-    note.under = Some(under);
-    for event in [Event::Decision(decision), Event::Note(note)] {
+    let note = note(What::PolicyReload, |note| note.under = Some(under));
+    for event in [Event::Decision(decision), note] {
         let value = value(&event);
         assert_eq!((&value["policy_sha256"], &value["mode"]), (&"new".into(), &"report".into()), "{value}");
     }

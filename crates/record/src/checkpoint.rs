@@ -10,30 +10,30 @@ use crate::tree::Hash;
 
 /// What is signed: so many lines of this run have this root, and the checkpoint's own line begins with what has this digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Checkpoint {
+pub struct Checkpoint {
     /// The name of the log.
-    pub(crate) origin: String,
+    pub origin: String,
     /// Lines before the checkpoint.
-    pub(crate) n: u64,
+    pub n: u64,
     /// The root over them.
-    pub(crate) root: Hash,
+    pub root: Hash,
     /// The SHA-256 of the checkpoint's own line up to its signature, in hexadecimal.
-    pub(crate) line: String,
+    pub line: String,
 }
 
 /// The name of a run's log in its checkpoints.
-pub(crate) fn origin(run: &str) -> String {
+pub fn origin(run: &str) -> String {
     format!("exeat-run/{run}")
 }
 
 impl Checkpoint {
     /// The text that is signed: origin, size and root, and one extension line.
-    pub(crate) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         format!("{}\n{}\n{}\nline {}\n", self.origin, self.n, BASE64.encode(self.root), self.line)
     }
 
     /// The signed note, and the signature alone in base64.
-    pub(crate) fn sign(&self, key: &SigningKey) -> Signed {
+    pub fn sign(&self, key: &SigningKey) -> Signed {
         let text = self.text();
         let signature = key.sign(text.as_bytes());
         let public = key.verifying();
@@ -46,11 +46,11 @@ impl Checkpoint {
 
 /// A checkpoint with its signature.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Signed {
+pub struct Signed {
     /// The signed note.
-    pub(crate) note: String,
+    pub note: String,
     /// The signature in base64.
-    pub(crate) sig: String,
+    pub sig: String,
 }
 
 #[cfg(test)]

@@ -16,16 +16,16 @@ use crate::tree::Hash;
 use crate::{file, sha256_hex};
 
 /// The word of the line that a run writes at its start.
-pub(super) const START: &str = "start";
+pub const START: &str = "start";
 
 /// The word of the line that a run writes at its end.
-pub(super) const END: &str = "end";
+pub const END: &str = "end";
 
 /// The word of the line that a run writes at its end which could take no number at its start.
-pub(super) const LATE: &str = "late";
+pub const LATE: &str = "late";
 
 /// The word of the line that says that a record was removed by `exeat audit prune`.
-pub(super) const PRUNED: &str = "pruned";
+pub const PRUNED: &str = "pruned";
 
 /// The name of a ledger in what its lines sign.
 pub(super) fn origin(name: &str) -> String {
@@ -36,7 +36,7 @@ pub(super) fn origin(name: &str) -> String {
 const BEGIN: &str = "ledger-";
 
 /// The name of the file of a ledger.
-pub(super) fn file_name(name: &str) -> String {
+pub fn file_name(name: &str) -> String {
     format!("{BEGIN}{name}.jsonl")
 }
 
@@ -50,7 +50,7 @@ fn name_of(file: &str) -> Option<&str> {
 }
 
 /// The names of the ledgers in a directory, in order. One that does not exist has none.
-pub(super) fn names(dir: &Path) -> io::Result<Vec<String>> {
+pub fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -99,7 +99,7 @@ impl Fields {
 
 /// Returns what is signed of a line of the ledger with this name, and the signature. `seq`, `prev` and `sig` are the line's fields.
 /// `None` where the line does not end in its signature.
-pub(super) fn signed_text(
+pub fn signed_text(
     name: &str,
     raw: &[u8],
     seq: u64,
@@ -121,7 +121,7 @@ pub(super) fn signed_text(
 const SIGNATURE: usize = 88;
 
 /// The bytes of a digest in hexadecimal; zeros for what is none.
-pub(super) fn digest(text: &str) -> Hash {
+pub fn digest(text: &str) -> Hash {
     let mut bytes = [0; 32];
     for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {
         let pair = std::str::from_utf8(pair).ok();

@@ -138,7 +138,7 @@ fn writers_side_by_side_leave_whole_lines_without_gaps() {
 
 /// K47: a decision on record costs less than 15 us; a build without optimization gets ten times as much. The median is judged, so that
 /// what runs beside this test is not. What a line costs that is synced depends on the disk, and is only printed:
-/// `cargo test --release -p exeat-audit -- --nocapture what_a_decision_costs`.
+/// `cargo test --release -p exeat-record -- --nocapture what_a_decision_costs`.
 #[test]
 fn what_a_decision_costs() {
     let most = if cfg!(debug_assertions) { 150 } else { 15 };
