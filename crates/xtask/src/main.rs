@@ -12,6 +12,7 @@
 mod fuzz;
 mod needs;
 mod nightly;
+mod size;
 mod steps;
 mod testing;
 mod tree;
@@ -49,6 +50,7 @@ const COMMANDS: &[(&str, &str)] = &[
         "build the pages of docs/ as a book, in target/book, with mdbook, which it installs in target/tools",
     ),
     ("nightly", "what takes too long for `ci`, with a total like its: [PART...]; an unknown part lists them"),
+    ("size", "print how large each crate is: its lines, its longest file, and its circles of files"),
     ("setup", "install what the other commands need, and try whether this machine can make sandboxes"),
     (
         "ci",
@@ -71,6 +73,7 @@ fn main() -> ExitCode {
         Some("matrix") => needs::provide(Needs::Matrix).and_then(|()| steps::matrix(&rest)),
         Some("docs") => steps::docs(),
         Some("nightly") => nightly::run(&rest),
+        Some("size") => steps::size(),
         Some("setup") => needs::provide(Needs::Ci),
         Some("ci") => needs::provide(Needs::Ci).and_then(|()| steps::ci()),
         Some("help" | "-h" | "--help") => {

@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use crate::size::{self, Size};
 use crate::tree;
 
 /// The main job, for real.
@@ -77,6 +78,27 @@ pub(crate) fn matrix(arguments: &[String]) -> Result<(), String> {
 /// The steps live in `.ci/run`, in the order in which CI takes them.
 pub(crate) fn ci() -> Result<(), String> {
     finish(Command::new("bash").arg(".ci/run").current_dir(tree::root()).stdin(Stdio::null()), "CI")
+}
+
+/// Prints the size of each crate, then every circle of more than two files.
+pub(crate) fn size() -> Result<(), String> {
+    let sizes = size::measure(&tree::root())?;
+    println!("{:<9} {:>6} {:>6} {:>7}  longest file", "crate", "lines", "files", "circle");
+    for size in &sizes {
+        let longest = size.files.iter().max_by_key(|file| file.length);
+        let longest =
+            longest.map_or_else(String::new, |file| format!("{} {}", file.length, file.path.display()));
+        let (lines, files, circle) = (size.code(), size.files.len(), size.largest_circle());
+        println!("{:<9} {lines:>6} {files:>6} {circle:>7}  {longest}", size.name);
+    }
+    let lines: usize = sizes.iter().map(Size::code).sum();
+    let files: usize = sizes.iter().map(|size| size.files.len()).sum();
+    println!("{:<9} {lines:>6} {files:>6}          median length {}", "all", size::median(&sizes));
+    for circle in sizes.iter().flat_map(|size| &size.circles).filter(|circle| circle.len() > 2) {
+        let files: Vec<String> = circle.iter().map(|path| path.display().to_string()).collect();
+        println!("\na circle of {} files:\n  {}", files.len(), files.join("\n  "));
+    }
+    Ok(())
 }
 
 /// Runs a command with our own streams.

@@ -15,6 +15,11 @@ use std::process::Command;
 
 use serde_json::Value;
 
+#[path = "../src/size.rs"]
+mod size;
+
+use size::Size;
+
 /// The arrows: a crate, and the crates of ours that it may depend on, for any kind of dependency.
 /// ARCHITECTURE.md draws the same picture.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -62,6 +67,128 @@ fn no_crate_depends_on_one_that_the_table_does_not_give_it() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The largest circle of files in a crate that has one of more than two. A circle can be broken: then the number here goes down.
+const CIRCLES: &[(&str, usize)] = &[
+    ("audit", 3),
+    ("cli", 9),
+    ("files", 6),
+    ("policy", 10),
+    ("proxy", 12),
+    ("record", 3),
+    ("runner", 34),
+    ("sandbox", 7),
+];
+
+#[test]
+fn no_circle_of_files_is_larger_than_two() {
+    let circles: Vec<(String, usize)> =
+        sizes().iter().map(|size| (size.name.clone(), size.largest_circle())).collect();
+    let wrong = differences(CIRCLES, circles.into_iter().filter(|(_, files)| *files > 2));
+    assert!(wrong.is_empty(), "`cargo xtask size` names the files of each circle:\n{}", wrong.join("\n"));
+}
+
+/// The lines of a file that has more than 800, rounded up to hundreds. A file can be divided: then its line here goes.
+const LONG: &[(&str, usize)] = &[
+    ("crates/audit/src/query.rs", 900),
+    ("crates/audit/src/report/html.rs", 1300),
+    ("crates/audit/src/table.rs", 900),
+    ("crates/files/src/quarantine.rs", 1200),
+    ("crates/files/src/quarantine/arrivals.rs", 1400),
+    ("crates/policy/src/decision.rs", 900),
+    ("crates/runner/src/cover/remount.rs", 1000),
+    ("crates/runner/src/discover.rs", 900),
+    ("crates/runner/src/plan.rs", 1000),
+    ("crates/runner/src/run.rs", 1700),
+    ("crates/runner/src/view.rs", 1600),
+    ("crates/sandbox/src/sys/netns.rs", 900),
+];
+
+#[test]
+fn no_file_has_more_than_800_lines_and_half_of_them_have_fewer_than_200() {
+    let sizes = sizes();
+    let files = sizes.iter().flat_map(|size| &size.files).filter(|file| file.length > 800);
+    let long = files.map(|file| (file.path.display().to_string(), file.length.next_multiple_of(100)));
+    let wrong = differences(LONG, long);
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    let median = size::median(&sizes);
+    assert!(median < 200, "half of the files have {median} lines or more");
+}
+
+/// Compares a table of exceptions with what is measured: each must say the same, so that no exception outlives its reason.
+fn differences(table: &[(&str, usize)], measured: impl Iterator<Item = (String, usize)>) -> Vec<String> {
+    let table: BTreeMap<&str, usize> = table.iter().copied().collect();
+    let measured: BTreeMap<String, usize> = measured.collect();
+    let more = measured.iter().filter_map(|(name, found)| match table.get(name.as_str()) {
+        Some(listed) if listed == found => None,
+        Some(listed) => Some(format!("{name}: {found}, and the table says {listed}")),
+        None => Some(format!("{name}: {found}, and it is not in the table")),
+    });
+    let gone = table.keys().filter(|name| !measured.contains_key(**name));
+    more.chain(gone.map(|name| format!("{name}: it is in the table, and needs no exception"))).collect()
+}
+
+fn sizes() -> Vec<Size> {
+    let sizes = size::measure(&root()).unwrap();
+    assert!(sizes.len() > 8, "the crates are no longer where this test looks for them");
+    sizes
+}
+
+#[test]
+fn the_measure_follows_exports_and_leaves_tests_and_comments_out() {
+    let top = std::env::temp_dir().join(format!("house-{}", std::process::id()));
+    let source = top.join("crates/sample/src");
+    fs::create_dir_all(source.join("c")).unwrap();
+    fs::write(top.join("crates/sample/Cargo.toml"), "").unwrap();
+    let files = [
+        // A re-export is not a use, and a module may use its child.
+        ("lib.rs", "mod a;\nmod b;\nmod c;\npub use a::A;\n\n/// Not a line.\nfn f() { b::b() }\n"),
+        ("a.rs", "use std::fmt;\npub struct A;\nfn a() -> &'static str { \"\n// a text\ncrate::b::b\" }\n"),
+        (
+            "b.rs",
+            "pub fn b() { let _ = crate::A; }\n/* crate::c */\n#[cfg(test)]\nmod tests {\n    use crate::c;\n}\n",
+        ),
+        (
+            "c.rs",
+            "mod d;\nmod e;\nuse self::{d::D as Other};\npub mod inner {\n    pub const N: u8 = super::e::E;\n}\n",
+        ),
+        ("c/d.rs", "use super::e::{self};\npub struct D;\n"),
+        ("c/e.rs", "use crate::{c::inner::{N}};\npub const E: u8 = N;\n#[cfg(test)]\nmod tests;\n"),
+    ];
+    for (name, text) in files {
+        fs::write(source.join(name), text).unwrap();
+    }
+    let sizes = size::measure(&top).unwrap();
+    fs::remove_dir_all(&top).unwrap();
+    let lines: Vec<(String, usize, usize)> = sizes[0]
+        .files
+        .iter()
+        .map(|file| {
+            (
+                file.path.strip_prefix("crates/sample/src").unwrap().display().to_string(),
+                file.length,
+                file.code,
+            )
+        })
+        .collect();
+    let expected = [
+        ("lib.rs", 7, 5),
+        ("a.rs", 5, 5),
+        ("b.rs", 6, 1),
+        ("c.rs", 6, 6),
+        ("c/d.rs", 2, 2),
+        ("c/e.rs", 4, 2),
+    ];
+    assert_eq!(lines, expected.map(|(name, length, code)| (name.to_owned(), length, code)));
+    let circles: Vec<Vec<&str>> = sizes[0]
+        .circles
+        .iter()
+        .map(|circle| circle.iter().map(|path| path.to_str().unwrap()).collect())
+        .collect();
+    let circle = ["c.rs", "c/d.rs", "c/e.rs"].map(|name| format!("crates/sample/src/{name}"));
+    assert_eq!(circles, [circle.each_ref().map(String::as_str).to_vec()]);
+    assert_eq!((sizes[0].code(), sizes[0].largest_circle(), size::median(&sizes)), (21, 3, 6));
 }
 
 #[test]
