@@ -310,9 +310,10 @@ pub fn is_first_part(entry: &str) -> bool {
     names_from(entry).next().is_some()
 }
 
-/// Lists the first parts of the names of [`names_further_down`], but for patterns.
-pub fn first_parts() -> impl Iterator<Item = &'static str> {
-    FURTHER_DOWN.0.keys().copied()
+/// Lists the first parts of the names of [`names_further_down`], and the patterns that are one.
+pub(crate) fn first_parts() -> impl Iterator<Item = &'static str> {
+    let (known, patterns) = &*FURTHER_DOWN;
+    known.keys().copied().chain(patterns.iter().map(|(name, _)| *name))
 }
 
 /// Whether the last part of a name of the table stands for several names.

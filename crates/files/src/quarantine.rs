@@ -37,7 +37,7 @@ mod store;
 
 use arrivals::Exchanged;
 pub use arrivals::{Arrivals, IN_MASK_ADD, Mount};
-pub use further::FurtherDown;
+pub use further::{DirState, FurtherDown, first_parts_in};
 pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
 pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
 pub use leftovers::{Found, Leftovers};

@@ -1,22 +1,27 @@
 //! Protected names in directories further down in a tree: moved aside at the end of the run, where the stage has made them.
 //!
 //! There may be thousands of such directories, and a hundred names for each. So a directory is listed once, and only what begins a name
-//! of the table is looked at. What the stage makes in a directory of its own is its own.
+//! of the table is looked at. At the end it is listed again only where something in it has changed. What the stage makes in a directory of
+//! its own is its own.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
+use std::time::SystemTime;
 
 use nix::errno::Errno;
 use nix::fcntl::AtFlags;
-use nix::sys::stat::fstatat;
+use nix::sys::stat::{FileStat, fstat, fstatat, lstat};
+use nix::sys::statfs::{
+    BTRFS_SUPER_MAGIC, EXT4_SUPER_MAGIC, F2FS_SUPER_MAGIC, FsType, OVERLAYFS_SUPER_MAGIC, TMPFS_MAGIC,
+    XFS_SUPER_MAGIC, statfs,
+};
 use serde::{Deserialize, Serialize};
 
 use super::repository::MOVED;
-use super::{Found, MAX_ENTRIES, Pattern, Watch, entries, let_in, open_beneath};
-use crate::names::is_absent;
+use super::{FileId, Found, MAX_ENTRIES, Pattern, Watch, entries, id_of, let_in, open_beneath};
+use crate::names::{is_absent, open_plain};
 use crate::protected::{first_parts, is_first_part, is_pattern, matches_pattern, names_from};
 
 /// A directory further down in a tree, that was there at the start.
@@ -26,6 +31,70 @@ pub struct FurtherDown {
     pub dir: String,
     /// Entries that begin protected names and were there at the start: what is to be watched in them is watched by itself.
     pub known: Vec<String>,
+    /// Its state before it was listed; `None` where it is to be listed again in any case.
+    pub state: Option<DirState>,
+}
+
+/// Which directory it is, and when its entries were last changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DirState {
+    id: FileId,
+    changed: (i64, i64),
+}
+
+impl DirState {
+    /// Reads the state of a directory that is listed next. `None` where a change of its entries might leave its time as it is: on file
+    /// systems that are not known to set it, and where it has changed just now.
+    #[must_use]
+    pub fn read(dir: &Path) -> Option<Self> {
+        let stat = lstat(dir).ok()?;
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).ok()?.as_secs();
+        let is_timed = TIMED.contains(&statfs(dir).ok()?.filesystem_type());
+        (is_timed && is_settled(stat.st_ctime, now)).then_some(Self::from_stat(&stat))
+    }
+
+    fn from_stat(stat: &FileStat) -> Self {
+        Self { id: id_of(stat), changed: (stat.st_ctime, stat.st_ctime_nsec) }
+    }
+}
+
+/// File systems whose directories get the time of each change of their entries. Others leave that to a server, or to a program.
+const TIMED: [FsType; 6] = [
+    BTRFS_SUPER_MAGIC,
+    EXT4_SUPER_MAGIC,
+    F2FS_SUPER_MAGIC,
+    OVERLAYFS_SUPER_MAGIC,
+    TMPFS_MAGIC,
+    XFS_SUPER_MAGIC,
+];
+
+/// Whether a change after `now` has another time than the last one, both in seconds. The time is that of the clock's last tick, and in old
+/// ext file systems a whole second.
+fn is_settled(changed: i64, now: u64) -> bool {
+    u64::try_from(changed).is_ok_and(|changed| changed.saturating_add(2) < now)
+}
+
+/// Entries of a directory that are listed. In one that holds more, each name of the table is asked for.
+const LISTED: usize = 1024;
+
+/// Lists the entries of a directory that protected names begin with, by a path without links. One that cannot be listed is asked for each.
+#[must_use]
+pub fn first_parts_in(dir: &Path) -> Vec<String> {
+    let Ok(dir) = open_plain(dir) else { return Vec::new() };
+    list_first_parts(dir.as_fd(), LISTED).unwrap_or_else(|_| ask_for_first_parts(dir.as_fd()))
+}
+
+fn list_first_parts(dir: BorrowedFd<'_>, most: usize) -> nix::Result<Vec<String>> {
+    let mut listed = entries(dir)?;
+    let names = listed.by_ref().take(most).flatten().filter_map(|(name, _)| name.into_string().ok());
+    let names = names.filter(|name| is_first_part(name)).collect();
+    Ok(if listed.next().is_some() { ask_for_first_parts(dir) } else { names })
+}
+
+/// Asks a directory for each name of the table. A pattern cannot be asked for and stands for what it matches.
+fn ask_for_first_parts(dir: BorrowedFd<'_>) -> Vec<String> {
+    let is_there = |name: &&str| fstatat(dir, *name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
+    first_parts().filter(|name| is_pattern(name) || is_there(name)).map(str::to_owned).collect()
 }
 
 /// Whether one of these names, or a pattern among them, is a name of the table.
@@ -55,12 +124,8 @@ impl Watch {
         let mut found = Vec::new();
         for it in &self.missing.further {
             let dir = Path::new(&it.dir);
-            match self.first_parts_in(dir) {
-                Ok(entries) => {
-                    for entry in entries.iter().filter(|entry| !it.known.contains(entry)) {
-                        self.settle_from(dir, entry, &mut found);
-                    }
-                }
+            match self.new_first_parts(it) {
+                Ok(entries) => entries.iter().for_each(|entry| self.settle_from(it, entry, &mut found)),
                 // Gone, or a file by now.
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
                 Err(Errno::ELOOP) if !self.leads_to_names(dir) => {}
@@ -74,7 +139,8 @@ impl Watch {
     }
 
     /// Moves aside the names that an entry of a directory begins.
-    fn settle_from(&self, dir: &Path, entry: &str, found: &mut Vec<Found>) {
+    fn settle_from(&self, it: &FurtherDown, entry: &str, found: &mut Vec<Found>) {
+        let dir = Path::new(&it.dir);
         for (name, obeyed) in names_from(entry) {
             // A pattern that is a name's first part stands for the entry.
             let name = if name.contains('/') { name } else { entry };
@@ -90,8 +156,9 @@ impl Watch {
             }
             if is_pattern(last) {
                 if let Some(dir) = dir.join(above).to_str() {
+                    let known = if above.is_empty() { it.known.clone() } else { Vec::new() };
                     let (dir, name) = (dir.to_owned(), last.to_owned());
-                    found.extend(self.settle_pattern(&Pattern { dir, name, known: Vec::new(), obeyed }));
+                    found.extend(self.settle_pattern(&Pattern { dir, name, known, obeyed }));
                 }
             } else if let Some(path) = path.to_str() {
                 found.extend(self.settle_name(path));
@@ -114,24 +181,17 @@ impl Watch {
         first.any(|entry| entry.is_ok_and(|entry| has_name(&entry))) || listed.next().is_some()
     }
 
-    fn first_parts_in(&self, dir: &Path) -> nix::Result<BTreeSet<String>> {
-        self.first_parts_within(MAX_ENTRIES, dir)
-    }
-
-    /// Lists the entries of a directory that protected names begin with. One that holds more than so much is asked for each.
-    fn first_parts_within(&self, most: usize, dir: &Path) -> nix::Result<BTreeSet<String>> {
-        let dir = open_beneath(&self.tree, dir)?;
-        let_in(dir.as_fd(), || {
-            let mut listed = entries(dir.as_fd())?;
-            let names = listed.by_ref().take(most).flatten();
-            let names = names.filter_map(|(name, _)| name.into_string().ok());
-            let mut known: BTreeSet<String> = names.filter(|name| is_first_part(name)).collect();
-            if listed.next().is_some() {
-                let is_there = |name: &&str| fstatat(&dir, *name, AtFlags::AT_SYMLINK_NOFOLLOW).is_ok();
-                known.extend(first_parts().filter(is_there).map(str::to_owned));
-            }
-            Ok(known)
-        })
+    /// Lists the entries that protected names begin with and that were not there at the start.
+    fn new_first_parts(&self, it: &FurtherDown) -> nix::Result<Vec<String>> {
+        let dir = open_beneath(&self.tree, Path::new(&it.dir))?;
+        if it.state.is_some() && it.state == fstat(&dir).ok().as_ref().map(DirState::from_stat) {
+            return Ok(Vec::new());
+        }
+        let mut entries = let_in(dir.as_fd(), || list_first_parts(dir.as_fd(), LISTED))?;
+        entries.retain(|entry| !includes(&it.known, entry));
+        // What is moved aside is named in the same order each time.
+        entries.sort();
+        Ok(entries)
     }
 }
 
@@ -143,6 +203,22 @@ mod tests {
     use super::super::{Keeper, Missing, finish};
     use super::*;
 
+    /// The state as if it had not changed just now.
+    fn state_of(dir: &Path) -> Option<DirState> {
+        lstat(dir).ok().as_ref().map(DirState::from_stat)
+    }
+
+    /// Waits until the clock has ticked, so that the next change has another time.
+    fn tick(place: &Path) {
+        let time = || {
+            fs::write(place, "").unwrap();
+            lstat(place).map(|stat| (stat.st_ctime, stat.st_ctime_nsec)).unwrap()
+        };
+        let before = time();
+        while time() == before {}
+        fs::remove_file(place).unwrap();
+    }
+
     fn settle(name: &str, known: &[&str], let_through: &[&str], make: impl Fn(&Path)) -> Vec<String> {
         let root = std::env::temp_dir().join(format!("further-{name}-{}", std::process::id()));
         let (tree, state) = (root.join("tree"), root.join("state"));
@@ -150,12 +226,13 @@ mod tests {
         known.iter().for_each(|name| fs::create_dir(tree.join("a/b").join(name)).unwrap());
         let strings = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
         let further = vec![
-            FurtherDown { dir: "a".into(), known: Vec::new() },
-            FurtherDown { dir: "a/b".into(), known: strings(known) },
+            FurtherDown { dir: "a".into(), known: Vec::new(), state: state_of(&tree.join("a")) },
+            FurtherDown { dir: "a/b".into(), known: strings(known), state: state_of(&tree.join("a/b")) },
         ];
         let let_through = strings(let_through);
         let missing = Missing { tree: tree.clone(), further, let_through, ..Missing::default() };
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: Some(state) }).unwrap();
+        tick(&root.join("tick"));
         make(&tree);
         let found = finish([&watch]);
         let moved = found.named.iter().map(|it| {
@@ -229,20 +306,83 @@ mod tests {
     fn b12_a_directory_with_many_names_is_asked_for_each() {
         let root = std::env::temp_dir().join(format!("further-many-{}", std::process::id()));
         let names = [".mcp.json", ".envrc", ".vscode", "1", "2"];
+        fs::create_dir_all(&root).unwrap();
+        names.iter().for_each(|name| fs::write(root.join(name), "").unwrap());
+        let dir = open_plain(&root).unwrap();
+        for most in 0..6 {
+            let mut found = list_first_parts(dir.as_fd(), most).unwrap();
+            found.retain(|name| !is_pattern(name) || most == 5);
+            found.sort();
+            assert_eq!(found, [".envrc", ".mcp.json", ".vscode"], "{most}");
+        }
+        fs::remove_dir_all(root).unwrap();
+    }
+
+    /// What a pattern matches is moved there too, and stays where it was there at the start.
+    #[test]
+    fn b12_a_pattern_in_a_directory_with_many_names() {
+        let fill = |dir: &Path| (0..LISTED).for_each(|n| fs::write(dir.join(n.to_string()), "").unwrap());
+        let made = |tree: &Path| {
+            fill(&tree.join("a/b"));
+            fs::write(tree.join("a/b/mise.new.toml"), "evil").unwrap();
+        };
+        assert_eq!(settle("full", &["mise.old.toml"], &[], made), ["a/b/mise.new.toml"]);
+        // Where it was full at the start nobody could ask, and the pattern is watched by itself.
+        assert!(settle("was-full", &["mise.*.toml"], &[], made).is_empty());
+    }
+
+    /// A directory is listed again where an entry of it was made, removed or renamed, or where it is another one.
+    #[test]
+    fn b12_a_directory_that_has_changed_is_listed_again() {
+        let root = std::env::temp_dir().join(format!("further-changed-{}", std::process::id()));
         fs::create_dir_all(root.join("a")).unwrap();
-        names.iter().for_each(|name| fs::write(root.join("a").join(name), "").unwrap());
+        fs::write(root.join("a/.envrc"), "of the caller").unwrap();
+        let (state, known) = (state_of(&root.join("a")), Vec::new());
         let missing = Missing { tree: root.clone(), ..Missing::default() };
         let watch = Watch::start(missing, Keeper { run: "RUN".into(), state: None }).unwrap();
-        for most in 0..6 {
-            let found = watch.first_parts_within(most, Path::new("a")).unwrap();
-            assert!(found.iter().eq([".envrc", ".mcp.json", ".vscode"]), "{most}: {found:?}");
+        let listed = |state| {
+            watch
+                .new_first_parts(&FurtherDown { dir: "a".into(), known: known.clone(), state })
+                .unwrap()
+                .len()
+        };
+        assert_eq!((listed(state), listed(None)), (0, 1), "what was there is not looked for again");
+        let changes: [fn(&Path); 4] = [
+            |dir| fs::write(dir.join("new"), "").unwrap(),
+            |dir| fs::rename(dir.join("new"), dir.join("other")).unwrap(),
+            |dir| fs::remove_file(dir.join("other")).unwrap(),
+            |dir| {
+                fs::rename(dir, dir.with_extension("old")).unwrap();
+                fs::create_dir(dir).unwrap();
+                fs::write(dir.join(".envrc"), "evil").unwrap();
+            },
+        ];
+        for (number, change) in changes.iter().enumerate() {
+            let state = state_of(&root.join("a"));
+            tick(&root.join("tick"));
+            change(&root.join("a"));
+            assert_eq!(listed(state), 1, "{number}");
         }
         fs::remove_dir_all(root).unwrap();
     }
 
     #[test]
+    fn b12_what_has_changed_just_now_may_change_again_unseen() {
+        for (changed, now, expected) in
+            [(100, 103, true), (100, 102, false), (100, 100, false), (100, 50, false), (-1, 5, false)]
+        {
+            assert_eq!(is_settled(changed, now), expected, "{changed}, {now}");
+        }
+        let root = std::env::temp_dir().join(format!("further-settled-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        assert_eq!(DirState::read(&root), None);
+        fs::remove_dir_all(root).unwrap();
+        assert_eq!(DirState::read(Path::new("/proc/self")), None, "a file system without such times");
+    }
+
+    #[test]
     fn l10_what_a_live_run_has_made_further_down_is_known() {
-        let it = FurtherDown { dir: "a".into(), known: vec![".idea".into()] };
+        let it = FurtherDown { dir: "a".into(), known: vec![".idea".into()], state: None };
         let open = [".vscode".to_owned()];
         for (name, is_missing) in [
             (".mcp.json", true),

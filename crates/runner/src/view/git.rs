@@ -19,8 +19,8 @@ use nix::unistd::{User, geteuid};
 use super::closed::{keeper, may_search};
 use crate::bounds::{Way, way};
 use exeat_files::names::{is_absent, true_name};
-use exeat_files::protected::{first_parts, is_first_part};
-use exeat_files::quarantine::is_repository;
+use exeat_files::protected::is_first_part;
+use exeat_files::quarantine::{DirState, first_parts_in, is_repository};
 use exeat_files::walk::clean;
 
 mod config;
@@ -35,8 +35,6 @@ const DEPTH: usize = 2;
 const DIRECTORIES: usize = 8192;
 /// Names that are read for that, files among them.
 const NAMES: usize = 1 << 18;
-/// Names of a directory on the last level that are read. In one with more each name of the table is asked for.
-const ENTRIES: usize = 1024;
 /// Repositories in one tree that have a working tree in it, and as many submodules and linked worktrees that are known from a
 /// repository's directory alone. Each takes a few mounts.
 const REPOSITORIES: usize = 32;
@@ -115,8 +113,8 @@ pub(super) struct Obeyed {
     pub(super) turns: BTreeSet<PathBuf>,
     /// Directories that could not be looked into.
     pub(super) closed: BTreeSet<PathBuf>,
-    /// Directories further down, each with the entries that names of the table of protected names begin with.
-    pub(super) further: Vec<(PathBuf, Vec<String>)>,
+    /// Directories further down, each with its state and the entries that names of the table of protected names begin with.
+    pub(super) further: Vec<(PathBuf, Option<DirState>, Vec<String>)>,
     /// What was not looked at, for the caller.
     pub(super) left: Vec<String>,
 }
@@ -382,9 +380,10 @@ impl<'a> Search<'a> {
         for _ in 0..DEPTH {
             let mut next = Vec::new();
             for dir in &level {
+                let state = DirState::read(dir);
                 let (children, entries) = self.list(dir);
                 if dir != self.tree {
-                    self.found.further.push((dir.clone(), entries));
+                    self.found.further.push((dir.clone(), state, entries));
                 }
                 next.extend(children.into_iter().filter(|child| {
                     let name = child.file_name().unwrap_or_default();
@@ -397,8 +396,9 @@ impl<'a> Search<'a> {
             }
         }
         self.found.further.extend(level.into_iter().map(|dir| {
+            let state = DirState::read(&dir);
             let entries = first_parts_in(&dir);
-            (dir, entries)
+            (dir, state, entries)
         }));
     }
 
@@ -654,24 +654,6 @@ impl<'a> Search<'a> {
     /// What a value means in a directory.
     fn place(&self, base: &Path, value: &OsStr) -> PathBuf {
         place(base, value, &self.everywhere.home)
-    }
-}
-
-/// The entries of a directory that protected names begin with. One that cannot be listed, or holds much, is asked for each.
-fn first_parts_in(dir: &Path) -> Vec<String> {
-    let listed = fs::read_dir(dir).map(|entries| {
-        let names = entries.flatten().take(ENTRIES).map(|entry| entry.file_name());
-        names.collect::<Vec<_>>()
-    });
-    match listed {
-        Ok(names) if names.len() < ENTRIES => {
-            let names = names.into_iter().filter_map(|name| name.into_string().ok());
-            names.filter(|name| is_first_part(name)).collect()
-        }
-        _ => {
-            let is_there = |name: &&str| fs::symlink_metadata(dir.join(name)).is_ok();
-            first_parts().filter(is_there).map(str::to_owned).collect()
-        }
     }
 }
 

@@ -17,7 +17,7 @@ use super::{git, links_in};
 use crate::bounds::follow;
 use crate::error::Error;
 use exeat_files::quarantine::{
-    FurtherDown, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository,
+    DirState, FurtherDown, Live, MAX_ENTRIES, Missing, MissingName, Pattern, REPOSITORY, is_repository,
 };
 
 /// What was found.
@@ -140,8 +140,8 @@ pub(super) fn around(dir: &Path) -> Option<&Path> {
     outermost
 }
 
-/// Directories further down, with the entries in them that names of the table begin with.
-type Further = Vec<(PathBuf, Vec<String>)>;
+/// Directories further down, with their state and the entries in them that names of the table begin with.
+type Further = Vec<(PathBuf, Option<DirState>, Vec<String>)>;
 
 /// Entries below the top of one tree that are protected. Each takes a mount, and so does the directory that it is in.
 const SETTINGS: usize = 128;
@@ -455,7 +455,7 @@ impl Search<'_> {
     /// Looks for the names of the table in directories further down, and has these watched for more.
     fn further(&mut self, tree: &Path, found: Further, let_through: &[LetThrough]) {
         let mut room = SETTINGS;
-        for (dir, entries) in found {
+        for (dir, state, entries) in found {
             // A tree of its own has been looked at; and what is in something protected is protected with it.
             if !self.seen.insert(dir.clone())
                 || self.trees.contains(&dir)
@@ -489,7 +489,7 @@ impl Search<'_> {
             let Some((tree, below)) = self.tree_of(&dir) else { continue };
             match below.to_str() {
                 Some(below) => {
-                    let it = FurtherDown { dir: below.to_owned(), known: entries };
+                    let it = FurtherDown { dir: below.to_owned(), known: entries, state };
                     self.watched.entry(tree).or_default().further.push(it);
                 }
                 None => self.lose(format!("`{}` cannot be watched: its name is not UTF-8", dir.display())),
