@@ -5,17 +5,15 @@
 //!
 //! Another schema is one file beside `ocsf.rs` and `ecs.rs` with its own [`Exporter`], and one more [`Format`].
 
-use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
-
-use exeat_record::ascii_json;
-use serde_json::Value;
 
 use crate::query::{Filter, Kind, Reader, Record};
 
 pub mod ecs;
+mod exporter;
 pub mod ocsf;
+
+pub use exporter::Exporter;
 
 /// What to write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -38,21 +36,6 @@ impl Format {
             Format::Ecs => Box::new(ecs::Ecs::default()),
         }
     }
-}
-
-/// Turns lines of a record into something else.
-///
-/// It sees every line, in the order of the file, since one may say what others need: the first one has what holds for
-/// the run. What it keeps must not grow with the record.
-pub trait Exporter {
-    /// Writes what a line becomes, its line feed included; `false` where there is no place for it.
-    ///
-    /// `raw` is the line as it stands, without its line feed.
-    ///
-    /// # Errors
-    ///
-    /// Those of the writer.
-    fn line(&mut self, record: &Record, raw: &[u8], out: &mut dyn Write) -> io::Result<bool>;
 }
 
 /// How much was exported.
@@ -96,63 +79,6 @@ pub fn export<R: BufRead>(
     Ok(exported)
 }
 
-/// Open connections of which the decision is kept.
-const MAX_OPEN: usize = 4096;
-
-/// What was decided of the connections that are open, so that bytes, rule and program are in one event.
-#[derive(Debug, Default)]
-struct Decisions {
-    run: String,
-    open: BTreeMap<u64, Record>,
-}
-
-impl Decisions {
-    /// Takes in a line. Returns a `close`, and a `progress`, with what the decision on its connection says.
-    fn complete<'a>(&mut self, record: &'a Record) -> Cow<'a, Record> {
-        if self.run != record.run {
-            *self = Decisions { run: record.run.clone(), open: BTreeMap::new() };
-        }
-        let Some(conn) = record.conn else { return Cow::Borrowed(record) };
-        let decision = match record.event {
-            Kind::Decision => {
-                // Of two the last one counts; who asked is in the first.
-                let first = self.open.remove(&conn);
-                let (exe, pid, ppid) = match first {
-                    Some(first) if record.pid.is_none() => (first.exe, first.pid, first.ppid),
-                    _ => (record.exe.clone(), record.pid, record.ppid),
-                };
-                if self.open.len() >= MAX_OPEN {
-                    self.open.pop_first();
-                }
-                self.open.insert(conn, Record { exe, pid, ppid, ..record.clone() });
-                return Cow::Borrowed(record);
-            }
-            Kind::Progress => self.open.get(&conn).cloned(),
-            Kind::Close => self.open.remove(&conn),
-            _ => None,
-        };
-        let Some(asked) = decision else { return Cow::Borrowed(record) };
-        Cow::Owned(Record {
-            via: asked.via,
-            verdict: asked.verdict,
-            policy_sha256: asked.policy_sha256,
-            mode: asked.mode,
-            upstream: asked.upstream,
-            rule: asked.rule,
-            rule_src: asked.rule_src,
-            risk: asked.risk,
-            refused_by: asked.refused_by,
-            why: asked.why,
-            approved_by: asked.approved_by,
-            expires: asked.expires,
-            exe: asked.exe,
-            pid: asked.pid,
-            ppid: asked.ppid,
-            ..record.clone()
-        })
-    }
-}
-
 /// The lines themselves.
 struct Jsonl;
 
@@ -162,12 +88,6 @@ impl Exporter for Jsonl {
         out.write_all(b"\n")?;
         Ok(true)
     }
-}
-
-/// Writes one JSON value as a line of printable ASCII.
-fn json_line(value: &Value, out: &mut dyn Write) -> io::Result<()> {
-    ascii_json(out, &value.to_string())?;
-    out.write_all(b"\n")
 }
 
 #[cfg(test)]

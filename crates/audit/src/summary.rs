@@ -4,12 +4,10 @@
 //! those are named that stand first in one of the orders of [`Sort`]; all others are counted together.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
 use std::io::{self, BufRead};
 
 use exeat_policy::{Host, Reason, Verdict};
 use exeat_record::Proto;
-use serde::{Deserialize, Serialize};
 
 use crate::Moment;
 use crate::lock::Lock;
@@ -17,21 +15,21 @@ use crate::query::{Filter, Kind, Reader, Record};
 
 mod hosts;
 mod rules;
+mod tally;
 mod write;
 
 pub use hosts::{Few, HostSummary, Sightings};
 pub use rules::{Approved, Effect, PolicyOf, RuleSummary, Unused, UnusedRules, Used};
+pub use tally::{Sort, Tally, Traffic};
 pub use write::{Form, write};
 pub(crate) use write::{code, list, target, without_end};
 
 use hosts::Hosts;
 use rules::{Policies, Rules};
+use tally::{MAX_NAME, via_word, widen};
 
 /// Hosts, each with its port and protocol, that are named of each order where the caller asks for no other number.
 pub const MAX_HOSTS: usize = 10_000;
-
-/// Rules that are told apart.
-const MAX_RULES: usize = 10_000;
 
 /// Stages that are told apart.
 const MAX_STAGES: usize = 100;
@@ -41,9 +39,6 @@ const MAX_FILES: usize = 100;
 
 /// Open connections of one run that are followed; more than a proxy serves at once.
 const MAX_OPEN: usize = 1 << 16;
-
-/// Bytes of a name that is kept: no host name is longer (RFC 1035, section 2.3.4), and exeat writes no longer rule.
-const MAX_NAME: usize = 512;
 
 /// What records say together. Read them with [`Summary::read`], and then call [`Summary::finish`].
 #[derive(Debug)]
@@ -83,44 +78,6 @@ pub struct Summary {
     program: Option<String>,
     /// There was another one.
     has_programs: bool,
-}
-
-/// What is counted: of one host, of a run, or of all.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Traffic {
-    /// Attempts by verdict.
-    pub tally: Tally,
-    /// Bytes from the sandbox to the internet: of each connection those at its end, or else the last that were on record. Where a
-    /// connection is open these are at least so many.
-    pub bytes_up: u64,
-    /// Bytes back.
-    pub bytes_down: u64,
-    /// Connections that were let through and whose end is not on record: the run goes on, or was killed.
-    pub open: u64,
-    /// Attempts that were let through, and nobody approved the rule, or there was none.
-    pub unapproved: u64,
-}
-
-/// How hosts are ordered. The greatest stands first.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-#[non_exhaustive]
-pub enum Sort {
-    /// By refusals, then by those that report mode let through, by failures, by what was let through.
-    #[default]
-    Denied,
-    /// By bytes from the sandbox to the internet.
-    Up,
-    /// By bytes back.
-    Down,
-    /// By what was not reached.
-    Failed,
-    /// By attempts of any kind.
-    Attempts,
-}
-
-impl Sort {
-    /// Every order.
-    pub const ALL: [Sort; 5] = [Sort::Denied, Sort::Up, Sort::Down, Sort::Failed, Sort::Attempts];
 }
 
 /// A record that is being added line by line.
@@ -510,132 +467,10 @@ impl Reading {
     }
 }
 
-impl Traffic {
-    /// Whether the bytes are those of every connection up to its end.
-    pub fn is_complete(&self) -> bool {
-        self.open == 0
-    }
-
-    /// Adds what was counted elsewhere.
-    pub(crate) fn merge(&mut self, other: &Traffic) {
-        self.tally.merge(&other.tally);
-        self.bytes_up = self.bytes_up.saturating_add(other.bytes_up);
-        self.bytes_down = self.bytes_down.saturating_add(other.bytes_down);
-        self.open = self.open.saturating_add(other.open);
-        self.unapproved = self.unapproved.saturating_add(other.unapproved);
-    }
-
-    /// Counts a decision.
-    fn decided(&mut self, record: &Record) {
-        self.tally.add(record);
-        if record.is_let_through() && record.approved_by.is_none() {
-            self.unapproved = self.unapproved.saturating_add(record.count.unwrap_or(1));
-        }
-    }
-}
-
 /// Why a connection was not made: its `error` begins with the word.
 fn failure(record: &Record) -> Reason {
     let word = record.error.as_deref().and_then(|error| error.split(':').next());
     word.and_then(|word| word.parse().ok()).unwrap_or(Reason::ConnectError)
-}
-
-/// Attempts by verdict. A line that stands for several counts as several.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Tally {
-    /// Verdict `allow`.
-    pub allowed: u64,
-    /// Verdict `deny`.
-    pub denied: u64,
-    /// Verdict `would_deny`.
-    pub would_deny: u64,
-    /// Verdict `error`.
-    pub errors: u64,
-    /// Connections among those that were let through which were not reached.
-    pub failed: u64,
-}
-
-impl Tally {
-    /// Counts one line: a decision, or the close of a connection that was not reached.
-    pub fn add(&mut self, record: &Record) {
-        if record.is_failed() {
-            self.failed = self.failed.saturating_add(1);
-        }
-        if !record.is_decision() {
-            return;
-        }
-        let count = match record.verdict() {
-            Some(Verdict::Allow) => &mut self.allowed,
-            Some(Verdict::Deny) => &mut self.denied,
-            Some(Verdict::WouldDeny) => &mut self.would_deny,
-            Some(Verdict::Error) => &mut self.errors,
-            None => return,
-        };
-        *count = count.saturating_add(record.count.unwrap_or(1));
-    }
-
-    /// What got an answer from the network's side that was none: verdict `error`, and let through but not reached.
-    pub fn not_reached(&self) -> u64 {
-        self.errors.saturating_add(self.failed)
-    }
-
-    /// What was let through, as far as it is not known that it failed.
-    pub fn reached(&self) -> u64 {
-        self.allowed.saturating_add(self.would_deny).saturating_sub(self.failed)
-    }
-
-    /// Attempts of any kind.
-    pub fn attempts(&self) -> u64 {
-        let Tally { allowed, denied, would_deny, errors, failed: _ } = self;
-        [denied, would_deny, errors].into_iter().fold(*allowed, |sum, count| sum.saturating_add(*count))
-    }
-
-    /// Adds what was counted elsewhere.
-    pub(crate) fn merge(&mut self, other: &Tally) {
-        let Tally { allowed, denied, would_deny, errors, failed } = other;
-        for (sum, count) in [
-            (&mut self.allowed, allowed),
-            (&mut self.denied, denied),
-            (&mut self.would_deny, would_deny),
-            (&mut self.errors, errors),
-            (&mut self.failed, failed),
-        ] {
-            *sum = sum.saturating_add(*count);
-        }
-    }
-
-    /// How many got a verdict.
-    pub fn of(&self, verdict: Verdict) -> u64 {
-        match verdict {
-            Verdict::Allow => self.allowed,
-            Verdict::Deny => self.denied,
-            Verdict::WouldDeny => self.would_deny,
-            Verdict::Error => self.errors,
-        }
-    }
-}
-
-impl fmt::Display for Tally {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} allowed, {} denied", self.allowed, self.denied)?;
-        if self.would_deny > 0 {
-            write!(f, ", {} would be denied", self.would_deny)?;
-        }
-        if self.not_reached() > 0 {
-            write!(f, ", {} failed", self.not_reached())?;
-        }
-        Ok(())
-    }
-}
-
-fn widen(first: &mut Option<Moment>, last: &mut Option<Moment>, at: Option<Moment>) {
-    let Some(at) = at else { return };
-    if first.is_none_or(|first| at < first) {
-        *first = Some(at);
-    }
-    if last.is_none_or(|last| at > last) {
-        *last = Some(at);
-    }
 }
 
 /// What a line's `proto` says; nothing is TCP. A word that is none counts as 255, which IANA has reserved.
@@ -645,13 +480,6 @@ fn spoken(word: Option<&str>) -> Proto {
         Some("udp") => Proto::Udp,
         Some(number) => Proto::Other(number.parse().unwrap_or(u8::MAX)),
     }
-}
-
-/// The ways in that a record knows.
-const VIAS: [&str; 8] = ["connect", "http", "transparent", "socks5", "dns", "direct", "forward", "selftest"];
-
-fn via_word(word: &str) -> &'static str {
-    VIAS.into_iter().find(|via| *via == word).unwrap_or("other")
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use exeat_policy::Verdict;
 use jiff::{SignedDuration, Timestamp};
 use serde_json::{Map, Value};
 
-use super::{Decisions, Exporter, json_line};
+use super::exporter::{Decisions, Exporter, json_line};
 use crate::query::{Kind, Record, last_part};
 
 /// The release that events name.

@@ -21,7 +21,7 @@ use exeat_policy::Verdict;
 use exeat_record::{SCHEMA, printable};
 use serde_json::{Map, Value};
 
-use super::{Decisions, Exporter, json_line};
+use super::exporter::{Decisions, Exporter, json_line};
 use crate::query::{Kind, Record, last_part};
 
 /// A release of the schema.

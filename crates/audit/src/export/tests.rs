@@ -1,7 +1,7 @@
 use std::io::Cursor;
 
 use exeat_record::{Event, RunStart};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::testing::{Dir, HOSTILE, allow, close, deny, end, is_plain, log};
@@ -151,20 +151,6 @@ fn l17_a_run_has_events_for_its_start_its_end_and_its_signature() {
     let actions: Vec<_> = [0, 5, 6].map(|at: usize| all[at]["event"]["action"].clone()).to_vec();
     assert_eq!(actions, ["run-started", "run-ended", "record-signed"]);
     assert_eq!((&all[0]["exeat"]["no"], &all[6]["exeat"]["root"]), (&json!(7), &json!("ef")));
-}
-
-/// A record that opens connections and ends none takes no memory for them.
-#[test]
-fn what_is_kept_of_open_connections_is_bounded() {
-    let mut decisions = Decisions::default();
-    let line = |conn: usize| {
-        let line = json!({"schema": "egress/1", "seq": 0, "ts": "", "mono_us": 0, "run": "R", "event": "decision", "conn": conn});
-        Record::parse(line.to_string().as_bytes()).unwrap()
-    };
-    for conn in 0..2 * MAX_OPEN {
-        decisions.complete(&line(conn));
-    }
-    assert_eq!(decisions.open.len(), MAX_OPEN);
 }
 
 /// Whoever wrote the file, a terminal that prints the export sees letters.

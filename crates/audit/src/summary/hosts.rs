@@ -15,7 +15,7 @@ use exeat_policy::{Reason, Verdict};
 use exeat_record::{Proto, RunId};
 use serde::{Deserialize, Serialize};
 
-use super::{MAX_NAME, Sort, Tally, Traffic, via_word, widen};
+use super::tally::{MAX_NAME, Sort, Tally, Traffic, via_word, widen};
 use crate::Moment;
 use crate::query::Record;
 

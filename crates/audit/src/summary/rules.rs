@@ -7,11 +7,14 @@ use exeat_policy::{Action, AddrClass, Allowances, Port, Reason, RuleSpec, Verdic
 use serde::Deserialize;
 
 use super::hosts::Few;
-use super::{MAX_NAME, MAX_RULES};
+use super::tally::MAX_NAME;
 use crate::query::Record;
 
 /// Every rule may be read that a policy had.
 const ALL: Allowances = Allowances { any: true, shared_suffix: true };
+
+/// Rules that are told apart.
+pub(super) const MAX_RULES: usize = 10_000;
 
 /// Places and stages that are kept of one rule.
 const MAX_PLACES: usize = 4;

@@ -4,6 +4,7 @@ use exeat_record::{Event, Header, Log, RuleRef, RunStart, Sink, Via, What};
 use proptest::prelude::*;
 use serde_json::Value;
 
+use super::rules::MAX_RULES;
 use super::*;
 use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, note, rule};
 

@@ -9,7 +9,6 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
 use serde::Deserialize;
 
-use super::host;
 use crate::checkpoint::Checkpoint;
 use crate::line::{LEDGER_SCHEMA, MAX_LINE, SIG};
 use crate::tree::Hash;
@@ -32,6 +31,9 @@ pub(super) fn origin(name: &str) -> String {
     format!("exeat-ledger/{name}")
 }
 
+/// Digits of a machine's id, and of what it is filed under.
+pub(super) const DIGITS: usize = 16;
+
 /// How the name of a ledger's file begins.
 const BEGIN: &str = "ledger-";
 
@@ -46,7 +48,7 @@ fn name_of(file: &str) -> Option<&str> {
     let name = file.strip_prefix(BEGIN)?.strip_suffix(".jsonl")?;
     let (key, host) = name.split_once('-')?;
     let is_id = |id: &str, digits| id.len() == digits && id.bytes().all(|byte| byte.is_ascii_hexdigit());
-    (is_id(key, 8) && is_id(host, host::DIGITS)).then_some(name)
+    (is_id(key, 8) && is_id(host, DIGITS)).then_some(name)
 }
 
 /// The names of the ledgers in a directory, in order. One that does not exist has none.

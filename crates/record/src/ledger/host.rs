@@ -9,6 +9,7 @@ use std::time::UNIX_EPOCH;
 use nix::sys::statfs::statfs;
 
 use super::LedgerError;
+use super::file::DIGITS;
 use crate::file;
 use crate::key::place_new;
 use crate::{random_number, sha256_hex};
@@ -16,9 +17,6 @@ use crate::{random_number, sha256_hex};
 /// File systems that several machines mount at one time (statfs(2)): AFS, Ceph, CIFS, GPFS, Lustre, NFS, SMB, SMB 2.
 const SHARED: [u32; 8] =
     [0x5346_414f, 0x00c3_6400, 0xff53_4d42, 0x4750_4653, 0x0bd0_0bd0, 0x6969, 0x517b, 0xfe53_4d42];
-
-/// Digits of an id, and of what it is filed under.
-pub(super) const DIGITS: usize = 16;
 
 /// Reads the id of this machine from the directory of the ledgers, or makes it there at first use.
 ///

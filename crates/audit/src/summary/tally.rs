@@ -1,0 +1,179 @@
+//! What is counted of attempts and bytes, and in which orders hosts are named.
+
+use std::fmt;
+
+use exeat_policy::Verdict;
+use serde::{Deserialize, Serialize};
+
+use crate::Moment;
+use crate::query::Record;
+
+/// Bytes of a name that is kept: no host name is longer (RFC 1035, section 2.3.4), and exeat writes no longer rule.
+pub(super) const MAX_NAME: usize = 512;
+
+/// What is counted: of one host, of a run, or of all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Traffic {
+    /// Attempts by verdict.
+    pub tally: Tally,
+    /// Bytes from the sandbox to the internet: of each connection those at its end, or else the last that were on record. Where a
+    /// connection is open these are at least so many.
+    pub bytes_up: u64,
+    /// Bytes back.
+    pub bytes_down: u64,
+    /// Connections that were let through and whose end is not on record: the run goes on, or was killed.
+    pub open: u64,
+    /// Attempts that were let through, and nobody approved the rule, or there was none.
+    pub unapproved: u64,
+}
+
+/// How hosts are ordered. The greatest stands first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Sort {
+    /// By refusals, then by those that report mode let through, by failures, by what was let through.
+    #[default]
+    Denied,
+    /// By bytes from the sandbox to the internet.
+    Up,
+    /// By bytes back.
+    Down,
+    /// By what was not reached.
+    Failed,
+    /// By attempts of any kind.
+    Attempts,
+}
+
+impl Sort {
+    /// Every order.
+    pub const ALL: [Sort; 5] = [Sort::Denied, Sort::Up, Sort::Down, Sort::Failed, Sort::Attempts];
+}
+
+impl Traffic {
+    /// Whether the bytes are those of every connection up to its end.
+    pub fn is_complete(&self) -> bool {
+        self.open == 0
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(crate) fn merge(&mut self, other: &Traffic) {
+        self.tally.merge(&other.tally);
+        self.bytes_up = self.bytes_up.saturating_add(other.bytes_up);
+        self.bytes_down = self.bytes_down.saturating_add(other.bytes_down);
+        self.open = self.open.saturating_add(other.open);
+        self.unapproved = self.unapproved.saturating_add(other.unapproved);
+    }
+
+    /// Counts a decision.
+    pub(super) fn decided(&mut self, record: &Record) {
+        self.tally.add(record);
+        if record.is_let_through() && record.approved_by.is_none() {
+            self.unapproved = self.unapproved.saturating_add(record.count.unwrap_or(1));
+        }
+    }
+}
+
+/// Attempts by verdict. A line that stands for several counts as several.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Tally {
+    /// Verdict `allow`.
+    pub allowed: u64,
+    /// Verdict `deny`.
+    pub denied: u64,
+    /// Verdict `would_deny`.
+    pub would_deny: u64,
+    /// Verdict `error`.
+    pub errors: u64,
+    /// Connections among those that were let through which were not reached.
+    pub failed: u64,
+}
+
+impl Tally {
+    /// Counts one line: a decision, or the close of a connection that was not reached.
+    pub fn add(&mut self, record: &Record) {
+        if record.is_failed() {
+            self.failed = self.failed.saturating_add(1);
+        }
+        if !record.is_decision() {
+            return;
+        }
+        let count = match record.verdict() {
+            Some(Verdict::Allow) => &mut self.allowed,
+            Some(Verdict::Deny) => &mut self.denied,
+            Some(Verdict::WouldDeny) => &mut self.would_deny,
+            Some(Verdict::Error) => &mut self.errors,
+            None => return,
+        };
+        *count = count.saturating_add(record.count.unwrap_or(1));
+    }
+
+    /// What got an answer from the network's side that was none: verdict `error`, and let through but not reached.
+    pub fn not_reached(&self) -> u64 {
+        self.errors.saturating_add(self.failed)
+    }
+
+    /// What was let through, as far as it is not known that it failed.
+    pub fn reached(&self) -> u64 {
+        self.allowed.saturating_add(self.would_deny).saturating_sub(self.failed)
+    }
+
+    /// Attempts of any kind.
+    pub fn attempts(&self) -> u64 {
+        let Tally { allowed, denied, would_deny, errors, failed: _ } = self;
+        [denied, would_deny, errors].into_iter().fold(*allowed, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Adds what was counted elsewhere.
+    pub(crate) fn merge(&mut self, other: &Tally) {
+        let Tally { allowed, denied, would_deny, errors, failed } = other;
+        for (sum, count) in [
+            (&mut self.allowed, allowed),
+            (&mut self.denied, denied),
+            (&mut self.would_deny, would_deny),
+            (&mut self.errors, errors),
+            (&mut self.failed, failed),
+        ] {
+            *sum = sum.saturating_add(*count);
+        }
+    }
+
+    /// How many got a verdict.
+    pub fn of(&self, verdict: Verdict) -> u64 {
+        match verdict {
+            Verdict::Allow => self.allowed,
+            Verdict::Deny => self.denied,
+            Verdict::WouldDeny => self.would_deny,
+            Verdict::Error => self.errors,
+        }
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} allowed, {} denied", self.allowed, self.denied)?;
+        if self.would_deny > 0 {
+            write!(f, ", {} would be denied", self.would_deny)?;
+        }
+        if self.not_reached() > 0 {
+            write!(f, ", {} failed", self.not_reached())?;
+        }
+        Ok(())
+    }
+}
+
+pub(super) fn widen(first: &mut Option<Moment>, last: &mut Option<Moment>, at: Option<Moment>) {
+    let Some(at) = at else { return };
+    if first.is_none_or(|first| at < first) {
+        *first = Some(at);
+    }
+    if last.is_none_or(|last| at > last) {
+        *last = Some(at);
+    }
+}
+
+/// The ways in that a record knows.
+const VIAS: [&str; 8] = ["connect", "http", "transparent", "socks5", "dns", "direct", "forward", "selftest"];
+
+pub(super) fn via_word(word: &str) -> &'static str {
+    VIAS.into_iter().find(|via| *via == word).unwrap_or("other")
+}
