@@ -1,0 +1,562 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, symlink};
+
+use nix::sys::inotify::InitFlags;
+
+use super::super::{DIRECTORY, Journal, Keeper, Missing, MissingName, finish, settle_interrupted};
+use super::*;
+
+fn id_of(path: &Path) -> io::Result<FileId> {
+    let meta = fs::symlink_metadata(path)?;
+    Ok((meta.dev(), meta.ino()))
+}
+
+/// A tree, and a run that watches it.
+struct Place {
+    root: PathBuf,
+    watches: Arc<[Watch]>,
+    arrivals: Arrivals,
+    inotify: Inotify,
+}
+
+impl Place {
+    fn new(name: &str, before: impl FnOnce(&Path)) -> Self {
+        let root = std::env::temp_dir().join(format!("arrivals-{name}-{}", std::process::id()));
+        fs::create_dir_all(root.join("tree")).unwrap();
+        before(&root.join("tree"));
+        let obeyed = Obeyed::AtOnce;
+        let names =
+            [".git/config", ".git/hooks", ".vscode", ".mcp.json", ".kiro/hooks", ".vim/coc.json", ".hg/hgrc"];
+        let mut names: Vec<_> =
+            names.iter().map(|name| MissingName { name: (*name).into(), obeyed }).collect();
+        names.push(MissingName { name: ".npmrc".into(), obeyed: Obeyed::WhenStarted });
+        let missing = Missing {
+            tree: root.join("tree"),
+            names,
+            pointers: vec![".git".into()],
+            links: vec![("link".into(), "x".into())],
+            bare: super::super::REPOSITORY.iter().map(ToString::to_string).collect(),
+            repositories: vec![".git".into()],
+            ..Missing::default()
+        };
+        let keeper = Keeper { run: "RUN".into(), state: Some(root.join("state")) };
+        let watches: Arc<[Watch]> = Arc::new([Watch::start(missing, keeper).unwrap()]);
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+        let arrivals = Arrivals::new(Arc::clone(&watches), &inotify).unwrap();
+        Self { root, watches, arrivals, inotify }
+    }
+
+    fn tree(&self, name: &str) -> PathBuf {
+        self.root.join("tree").join(name)
+    }
+
+    fn aside(&self, name: &str) -> PathBuf {
+        self.tree(DIRECTORY).join("RUN").join(name)
+    }
+
+    fn write(&self, name: &str) {
+        fs::create_dir_all(self.tree(name).parent().unwrap()).unwrap();
+        fs::write(self.tree(name), "evil").unwrap();
+    }
+
+    /// What is taken now, by its name. In place of a mount the test does something.
+    fn settle_with(&mut self, mut instead: impl FnMut(&Path, &Path)) -> io::Result<Vec<String>> {
+        while let Ok(events) = self.inotify.read_events() {
+            events.iter().for_each(|event| self.arrivals.note(event));
+        }
+        let mut mount = |source: &Path, target: &Path| {
+            let ids = (id_of(source)?, id_of(target)?);
+            instead(source, target);
+            Ok(ids)
+        };
+        let mut found = Vec::new();
+        self.arrivals.settle(&self.inotify, &mut mount, &|_| (), &mut found)?;
+        let name = |found: &Found| {
+            assert!(found.moved.is_ok(), "{found:?}");
+            found.path.strip_prefix(self.root.join("tree")).unwrap().to_str().unwrap().to_owned()
+        };
+        Ok(found.iter().map(name).collect())
+    }
+
+    fn settle(&mut self) -> Vec<String> {
+        self.settle_with(|_, _| ()).unwrap()
+    }
+
+    fn finish(&self) -> Vec<PathBuf> {
+        finish(self.watches.iter()).named.into_iter().map(|found| found.path).collect()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.root).unwrap();
+    }
+}
+
+/// Opens every directory, so that what is in them can be looked at and removed.
+fn open_all(dir: &Path) {
+    fs::set_permissions(dir, std::os::unix::fs::PermissionsExt::from_mode(0o700)).unwrap();
+    for entry in fs::read_dir(dir).unwrap().flatten() {
+        if entry.file_type().unwrap().is_dir() {
+            open_all(&entry.path());
+        }
+    }
+}
+
+#[test]
+fn l07_a_file_is_moved_at_once_however_it_came() {
+    let mut place = Place::new("file", |_| ());
+    assert!(place.settle().is_empty());
+    let from = place.tree("from");
+    let make: [fn(&Path, &Path); 4] = [
+        |_, at| fs::write(at, "evil").unwrap(),
+        |from, at| fs::rename(from, at).unwrap(),
+        |from, at| fs::hard_link(from, at).unwrap(),
+        |from, at| symlink(from, at).unwrap(),
+    ];
+    for make in make {
+        for (name, moved) in [
+            (".mcp.json", ".mcp.json"),
+            (".kiro/hooks", ".kiro/hooks"),
+            (".vscode", ".vscode"),
+            (".git", ".git"),
+        ] {
+            fs::write(&from, "evil").unwrap();
+            let at = place.tree(name);
+            fs::create_dir_all(at.parent().unwrap()).unwrap();
+            // The directory on the way is new, too.
+            make(&from, &at);
+            assert_eq!(place.settle(), [moved]);
+            assert!(fs::symlink_metadata(&at).is_err());
+        }
+        let _ = fs::remove_dir_all(place.tree(".kiro"));
+    }
+    // A link where a directory would be on the way.
+    fs::create_dir_all(place.root.join("elsewhere/hooks")).unwrap();
+    symlink("../elsewhere", place.tree(".kiro")).unwrap();
+    assert_eq!(place.settle(), [".kiro"]);
+    assert!(place.root.join("elsewhere/hooks").is_dir());
+    // A name that is obeyed when something is started stays until the end.
+    place.write(".npmrc");
+    assert!(place.settle().is_empty() && place.tree(".npmrc").exists());
+    assert_eq!(place.finish(), [place.tree(".npmrc")]);
+}
+
+/// git on the host would write through it.
+#[test]
+fn l07_a_new_link_in_a_repository_is_moved_at_once() {
+    let mut place = Place::new("links", |tree| {
+        for dir in ["logs/refs", "refs/heads", "objects/info", "other"] {
+            fs::create_dir_all(tree.join(".git").join(dir)).unwrap();
+        }
+        fs::write(tree.join(".git/HEAD"), "ref: refs/heads/main").unwrap();
+        symlink("x", tree.join(".git/mine")).unwrap();
+    });
+    let link = |place: &Place, name: &str| symlink("x", place.tree(name)).unwrap();
+    for name in [".git/COMMIT_EDITMSG", ".git/logs/refs/x", ".git/objects/info/commit-graph"] {
+        link(&place, name);
+        assert_eq!(place.settle(), [name]);
+        assert!(fs::symlink_metadata(place.tree(name)).is_err());
+        assert!(fs::symlink_metadata(place.aside(name)).unwrap().is_symlink());
+    }
+    // One that was there, a file, and one where git writes nothing.
+    fs::rename(place.tree(".git/mine"), place.tree(".git/moved")).unwrap();
+    fs::rename(place.tree(".git/moved"), place.tree(".git/mine")).unwrap();
+    fs::write(place.tree(".git/index"), "x").unwrap();
+    link(&place, ".git/other/x");
+    assert!(place.settle().is_empty());
+    // In directories that are new, or were moved away and back.
+    fs::create_dir_all(place.tree(".git/refs/heads/a/b")).unwrap();
+    link(&place, ".git/refs/heads/a/b/x");
+    fs::create_dir_all(place.tree("made/rebase-merge")).unwrap();
+    link(&place, "made/rebase-merge/x");
+    fs::rename(place.tree("made/rebase-merge"), place.tree(".git/rebase-merge")).unwrap();
+    fs::rename(place.tree(".git/logs"), place.tree("away")).unwrap();
+    link(&place, "away/refs/y");
+    fs::rename(place.tree("away"), place.tree(".git/logs")).unwrap();
+    let mut moved = place.settle();
+    moved.sort();
+    assert_eq!(moved, [".git/logs/refs/y", ".git/rebase-merge/x", ".git/refs/heads/a/b/x"]);
+    link(&place, ".git/refs/heads/a/b/z");
+    assert_eq!(place.settle(), [".git/refs/heads/a/b/z"]);
+    // Who goes on with it is ended.
+    let ended = (0..1100).any(|n| {
+        link(&place, &format!(".git/{n}"));
+        place.settle_with(|_, _| ()).is_err()
+    });
+    assert!(ended);
+}
+
+#[test]
+fn l07_runs_do_not_exchange_the_empty_directories_of_each_other() {
+    let mut place = Place::new("each-other", |_| ());
+    let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).unwrap();
+    let mut other = Arrivals::new(Arc::clone(&place.watches), &inotify).unwrap();
+    place.write(".vscode/tasks.json");
+    place.write(".git/config");
+    assert_eq!(place.settle(), [".vscode"]);
+    let at = |name: &str| fs::symlink_metadata(place.tree(name)).unwrap().ino();
+    let before = [at(".vscode"), at(".git")];
+    let mut look = || {
+        other.look_again();
+        let mut found = Vec::new();
+        other.settle(&inotify, &mut |_, _| unreachable!(), &|_| (), &mut found).unwrap();
+        found.len()
+    };
+    assert_eq!(look(), 0);
+    assert_eq!([at(".vscode"), at(".git")], before);
+    // It goes on to look into them.
+    place.write(".vscode/launch.json");
+    assert_eq!(look(), 1);
+    assert!(!place.tree(".vscode/launch.json").exists());
+}
+
+#[test]
+fn l07_a_directory_is_exchanged_and_a_repository_given_back() {
+    let mut place = Place::new("exchanged", |_| ());
+    for name in [".git/config", ".git/HEAD", ".vscode/tasks.json", ".hg/hgrc", ".hg/store"] {
+        place.write(name);
+    }
+    assert_eq!(place.settle(), [".vscode"], "the repositories come back");
+    for name in [".git", ".hg", ".vscode"] {
+        assert_eq!(fs::read_dir(place.tree(name)).unwrap().count(), 0, "{name} is empty for the host");
+        assert!(place.aside(name).read_dir().unwrap().count() > 0, "{name}");
+    }
+    assert!(place.settle().is_empty(), "the empty directories are ours");
+    let mut found = place.finish();
+    found.sort();
+    assert_eq!(found, [place.tree(".git/config"), place.tree(".hg/hgrc")]);
+    assert!(place.tree(".git/HEAD").exists() && place.tree(".hg/store").exists());
+    assert!(!place.tree(".vscode").exists() && place.aside(".vscode/tasks.json").exists());
+    assert!(place.aside(".git/config").exists() && place.aside(".hg/hgrc").exists());
+}
+
+/// A prompt of the host's runs git at every moment.
+#[test]
+fn l07_git_obeys_nothing_of_a_repository_that_is_given_back() {
+    for round in 0..20 {
+        let mut place = Place::new(&format!("back-{round}"), |_| ());
+        place.write(".git/config");
+        place.settle();
+        let (config, end) = (place.tree(".git/config"), std::sync::atomic::AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let seen = scope.spawn(|| {
+                let mut is_seen = false;
+                while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                    is_seen |= config.exists();
+                }
+                is_seen
+            });
+            place.finish();
+            end.store(true, std::sync::atomic::Ordering::Relaxed);
+            assert!(!seen.join().unwrap(), "round {round}");
+        });
+    }
+}
+
+/// The stage may have opened it before something was mounted there.
+#[test]
+fn l07_moves_what_appears_in_an_empty_directory() {
+    let mut place = Place::new("opened", |_| ());
+    place.write(".git/HEAD");
+    let mut opened = None;
+    let found = place.settle_with(|_, empty| opened = Some(fs::File::open(empty).unwrap()));
+    assert!(found.unwrap().is_empty());
+    let below = |name: &str| format!("/proc/self/fd/{}/{name}", opened.as_ref().unwrap().as_raw_fd());
+    fs::write(below("HEAD"), "evil").unwrap();
+    fs::create_dir(below("objects")).unwrap();
+    (0..200).for_each(|number| fs::write(below(&number.to_string()), "evil").unwrap());
+    let found = place.settle();
+    assert!(found.len() == 202 && found.contains(&".git/HEAD".into()), "{}", found.len());
+    assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
+    // A directory on the way gets the name of another one: nothing tells of that, but that it has come.
+    fs::create_dir(place.tree(".kiro")).unwrap();
+    place.settle();
+    fs::rename(place.tree(".kiro"), place.tree(".vim")).unwrap();
+    assert!(place.settle().is_empty());
+    place.write(".vim/coc.json");
+    assert_eq!(place.settle(), [".vim/coc.json"]);
+    // The directory that it lies in may have another name by then.
+    place.write(".kiro/hooks/x");
+    let mut other = None;
+    place.settle_with(|_, empty| other = Some(fs::File::open(empty).unwrap())).unwrap();
+    fs::rename(place.tree(".kiro"), place.tree("away")).unwrap();
+    fs::write(format!("/proc/self/fd/{}/x", other.as_ref().unwrap().as_raw_fd()), "evil").unwrap();
+    assert_eq!(place.settle(), [".kiro/hooks/x"]);
+    assert_eq!(fs::read_dir(place.tree("away/hooks")).unwrap().count(), 0);
+    // At the last moment.
+    fs::write(below("config"), "evil").unwrap();
+    assert_eq!(place.finish(), [place.tree(".git/config")]);
+    assert_eq!(fs::read(place.tree(".git/HEAD")).unwrap(), b"evil", "the stage's repository");
+    assert!(!place.tree(".git/config").exists());
+}
+
+/// Both names are in the stage's hands until something is mounted at them.
+#[test]
+fn l07_no_exchange_gives_the_stage_s_own_a_name() {
+    let mut place = Place::new("swapped", |_| ());
+    place.write(".git/HEAD");
+    let swap = |empty: &Path| {
+        fs::rename(empty, empty.with_file_name("x")).unwrap();
+        fs::create_dir(empty).unwrap();
+        fs::write(empty.join("HEAD"), "evil").unwrap();
+    };
+    let swapped = place.settle_with(|_, empty| swap(empty));
+    assert!(swapped.is_err(), "{swapped:?}");
+    drop(place);
+
+    // It is the stage's for the moment of the mount, and ours again after it.
+    let mut place = Place::new("target", |_| ());
+    place.write(".git/HEAD");
+    while let Ok(events) = place.inotify.read_events() {
+        events.iter().for_each(|event| place.arrivals.note(event));
+    }
+    let mut mount = |source: &Path, target: &Path| {
+        swap(target);
+        let ids = (id_of(source)?, id_of(target)?);
+        fs::remove_dir_all(target)?;
+        fs::rename(target.with_file_name("x"), target)?;
+        Ok(ids)
+    };
+    let mut found = Vec::new();
+    assert!(place.arrivals.settle(&place.inotify, &mut mount, &|_| (), &mut found).is_err());
+    drop(place);
+
+    // What came under the name meanwhile is moved, and the other one is the stage's.
+    let mut place = Place::new("changed", |_| ());
+    place.write(".git/HEAD");
+    let found = place.settle_with(|name, _| {
+        fs::rename(name, name.with_file_name("x")).unwrap();
+        fs::create_dir(name).unwrap();
+        fs::write(name.join("HEAD"), "other").unwrap();
+    });
+    assert_eq!(found.unwrap(), [".git"]);
+    assert_eq!(fs::read_dir(place.tree(".git")).unwrap().count(), 0);
+    assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"other");
+    drop(place);
+
+    // Another one came before the mount: that one is exchanged.
+    let mut place = Place::new("again", |_| ());
+    place.write(".git/HEAD");
+    while let Ok(events) = place.inotify.read_events() {
+        events.iter().for_each(|event| place.arrivals.note(event));
+    }
+    let mut times = 0;
+    let mut mount = |source: &Path, target: &Path| {
+        times += 1;
+        if times == 1 {
+            fs::rename(source, source.with_file_name("x"))?;
+            fs::create_dir(source)?;
+            fs::write(source.join("other"), "other")?;
+        }
+        Ok((id_of(source)?, id_of(target)?))
+    };
+    let mut found = Vec::new();
+    place.arrivals.settle(&place.inotify, &mut mount, &|_| (), &mut found).unwrap();
+    assert!(found.is_empty());
+    assert_eq!(times, 2);
+    assert!(place.finish().is_empty() && place.tree(".git/other").exists(), "it is given back");
+    drop(place);
+
+    // It is gone before it is mounted: nothing is left of the exchange.
+    let mut place = Place::new("gone", |_| ());
+    place.write(".vscode/x");
+    fs::remove_dir_all(place.tree(".vscode")).unwrap();
+    assert!(place.settle().is_empty());
+    assert!(place.root.join("tree").read_dir().unwrap().next().is_none());
+}
+
+#[test]
+fn l07_a_directory_that_cannot_be_mounted_is_moved() {
+    let mut place = Place::new("unmounted", |_| ());
+    place.write(".git/HEAD");
+    while let Ok(events) = place.inotify.read_events() {
+        events.iter().for_each(|event| place.arrivals.note(event));
+    }
+    let mut refuse = |_: &Path, _: &Path| Err(Errno::EPERM.into());
+    let mut found = Vec::new();
+    place.arrivals.settle(&place.inotify, &mut refuse, &|_| (), &mut found).unwrap();
+    assert!(
+        found.len() == 1 && !place.tree(".git").exists() && place.aside(".git/HEAD").exists(),
+        "{found:?}"
+    );
+    let rest = place.root.join("tree").read_dir().unwrap().count();
+    assert_eq!(rest, 1, "the quarantine alone");
+}
+
+/// Names that stand for something by now came while another run went on.
+#[test]
+fn l07_leaves_alone_what_was_there_at_the_start() {
+    let mut place = Place::new("before", |tree| {
+        fs::create_dir(tree.join(".git")).unwrap();
+        symlink("x", tree.join("link")).unwrap();
+        symlink("away", tree.join(".kiro")).unwrap();
+        // That run's empty directory, and what came in its last milliseconds.
+        fs::create_dir(tree.join(".vscode")).unwrap();
+        fs::write(tree.join(".mcp.json"), "evil").unwrap();
+    });
+    assert_eq!(place.settle(), [".mcp.json"]);
+    assert!(place.tree(".vscode").exists() && place.tree(".kiro").is_symlink());
+    place.write("other");
+    place.write(".git/config");
+    assert_eq!(place.settle(), [".git/config"]);
+    for (link, moved) in [("link", "link"), (".kiro", ".kiro")] {
+        fs::remove_file(place.tree(link)).unwrap();
+        symlink("y", place.tree(link)).unwrap();
+        assert_eq!(place.settle(), [moved]);
+    }
+    fs::rename(place.tree(".git"), place.tree("away")).unwrap();
+    fs::create_dir(place.tree(".git")).unwrap();
+    assert!(place.settle().is_empty(), "a directory as before");
+    fs::remove_dir(place.tree(".git")).unwrap();
+    fs::write(place.tree(".git"), "gitdir: away").unwrap();
+    assert_eq!(place.settle(), [".git"]);
+    place.write("HEAD");
+    place.write("refs/x");
+    assert!(place.settle().is_empty(), "not yet a repository");
+    place.write("objects/x");
+    assert_eq!(place.settle(), ["HEAD"]);
+}
+
+/// The one of another run has no mount over it in this run's sandbox: this stage gives it another name and back, fills it, or
+/// makes another one.
+#[test]
+fn l07_an_empty_directory_of_another_run_stays_empty() {
+    let mut place = Place::new("others", |tree| fs::create_dir(tree.join(".vscode")).unwrap());
+    assert!(place.settle().is_empty());
+    let (one, other) = (place.tree(".vscode"), place.tree(".kiro"));
+    fs::rename(&one, &other).unwrap();
+    place.settle();
+    fs::rename(&other, &one).unwrap();
+    place.write(".vscode/tasks.json");
+    assert_eq!(place.settle(), [".vscode/tasks.json"]);
+    // The next directory may get its inode.
+    fs::remove_dir(&one).unwrap();
+    place.write(".vscode/tasks.json");
+    assert_eq!(place.settle(), [".vscode"]);
+    assert_eq!(fs::read_dir(&one).unwrap().count(), 0);
+}
+
+/// The stage takes the mode back as often as it is set.
+#[test]
+fn l07_a_directory_that_stays_closed_is_taken_as_it_is() {
+    if geteuid().is_root() {
+        return;
+    }
+    let mut place = Place::new("closed", |_| ());
+    place.write(".kiro/hooks/x");
+    let end = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (kiro, aside) = (place.tree(".kiro"), place.aside(".kiro"));
+        let end = &end;
+        scope.spawn(move || {
+            while !end.load(std::sync::atomic::Ordering::Relaxed) {
+                for at in [&kiro, &aside] {
+                    let _ = fs::set_permissions(at, std::os::unix::fs::PermissionsExt::from_mode(0o400));
+                }
+            }
+        });
+        let begin = std::time::Instant::now();
+        while place.tree(".kiro/hooks").exists() || place.tree(".kiro").exists() {
+            if begin.elapsed().as_secs() > 10 {
+                break;
+            }
+            place.arrivals.is_due = true;
+            let _ = place.settle_with(|_, _| ());
+        }
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    // It is closed wherever it was moved.
+    open_all(&place.root);
+    assert!(fs::read_dir(place.tree(".kiro")).map_or(true, |mut entries| entries.next().is_none()));
+}
+
+/// The stage makes one like another run's, fills it, and takes the right to list it as often as it is set: that ends the stage.
+#[test]
+fn l07_nothing_stays_in_an_empty_directory_that_is_closed_again_and_again() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    if geteuid().is_root() {
+        return;
+    }
+    for _ in 0..10 {
+        let mut place = Place::new("refilled", |_| ());
+        let mode = |bits| std::os::unix::fs::PermissionsExt::from_mode(bits);
+        fs::create_dir(place.tree(".git")).unwrap();
+        fs::set_permissions(place.tree(".git"), mode(PLACEHOLDER.bits())).unwrap();
+        assert!(place.settle().is_empty());
+        let (dir, end) = (fs::File::open(place.tree(".git")).unwrap(), AtomicBool::new(false));
+        let mut stays = false;
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !end.load(Ordering::Relaxed) {
+                        let _ = dir.set_permissions(mode(0o300));
+                    }
+                });
+            }
+            let filled = place.tree(".git/HEAD");
+            while !stays {
+                place.write("HEAD");
+                let is_ended = fs::rename(place.tree("HEAD"), &filled).is_err();
+                if is_ended || place.settle_with(|_, _| ()).is_err() {
+                    break;
+                }
+                stays = fs::symlink_metadata(&filled).is_ok();
+            }
+            end.store(true, Ordering::Relaxed);
+        });
+        dir.set_permissions(mode(0o700)).unwrap();
+        assert!(!stays);
+    }
+}
+
+#[test]
+fn l07_a_stage_that_makes_names_again_and_again_is_ended() {
+    let mut place = Place::new("often", |_| ());
+    let mut count = 0;
+    loop {
+        place.write(".mcp.json");
+        match place.settle_with(|_, _| ()) {
+            Ok(found) => count += found.len(),
+            Err(_) => break,
+        }
+        assert!(count < 100);
+    }
+    assert_eq!(count, TIMES as usize);
+    // And many names are, too, however seldom each comes.
+    let mut place = Place::new("many", |_| ());
+    place.arrivals.taken = MOST;
+    place.write(".mcp.json");
+    assert!(place.settle_with(|_, _| ()).is_err());
+}
+
+#[test]
+fn l07_after_a_kill_the_next_start_puts_things_back() {
+    let mut place = Place::new("killed", |_| ());
+    let state = place.root.join("state");
+    drop(Journal::write(&state, "RUN", &place.watches).unwrap());
+    for name in [".git/config", ".git/HEAD", ".vscode/tasks.json", ".mcp.json"] {
+        place.write(name);
+    }
+    place.settle();
+    place.watches = Arc::new([]);
+    let settled = settle_interrupted(&state);
+    let mut told: Vec<_> =
+        settled.iter().flat_map(|run| &run.found.named).map(|it| it.path.clone()).collect();
+    told.sort();
+    assert_eq!(told, [place.tree(".git/config"), place.tree(".mcp.json"), place.tree(".vscode")]);
+    assert!(place.tree(".git/HEAD").exists() && !place.tree(".vscode").exists());
+    assert!(settle_interrupted(&state).is_empty());
+    drop(place);
+
+    // The user makes a repository where the empty directory is: it is theirs.
+    let mut place = Place::new("user", |_| ());
+    drop(Journal::write(&place.root.join("state"), "RUN", &place.watches).unwrap());
+    place.write(".git/HEAD");
+    place.settle();
+    place.watches = Arc::new([]);
+    fs::write(place.tree(".git/HEAD"), "mine").unwrap();
+    let settled = settle_interrupted(&place.root.join("state"));
+    assert_eq!(fs::read(place.tree(".git/HEAD")).unwrap(), b"mine", "{settled:?}");
+    assert_eq!(fs::read(place.aside(".git/HEAD")).unwrap(), b"evil");
+}

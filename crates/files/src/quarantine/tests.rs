@@ -1,0 +1,514 @@
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use super::*;
+
+fn scratch(name: &str) -> PathBuf {
+    let root = std::env::temp_dir().join(format!("quarantine-{name}-{}", std::process::id()));
+    fs::create_dir_all(root.join("tree")).unwrap();
+    root
+}
+
+fn missing(names: &[&str]) -> Vec<MissingName> {
+    let missing = |name: &&str| MissingName { name: (*name).into(), obeyed: Obeyed::AtOnce };
+    names.iter().map(missing).collect()
+}
+
+fn start(missing: Missing) -> io::Result<Watch> {
+    Watch::start(missing, Keeper { run: "RUN".into(), state: None })
+}
+
+fn done(watch: Watch) -> Vec<Found> {
+    finish(&[watch]).named
+}
+
+fn watch(root: &Path) -> Watch {
+    start(Missing {
+        tree: root.join("tree"),
+        names: missing(&[".git/hooks", ".envrc"]),
+        patterns: Vec::new(),
+        links: vec![("link".into(), "x".into())],
+        pointers: Vec::new(),
+        bare: Vec::new(),
+        repositories: Vec::new(),
+        held: Vec::new(),
+        ..Missing::default()
+    })
+    .unwrap()
+}
+
+fn watch_git(root: &Path) -> Watch {
+    start(Missing {
+        tree: root.join("tree"),
+        names: missing(&[".git/hooks"]),
+        patterns: Vec::new(),
+        links: Vec::new(),
+        pointers: vec![".git".into()],
+        bare: Vec::new(),
+        repositories: vec![".git".into()],
+        held: Vec::new(),
+        ..Missing::default()
+    })
+    .unwrap()
+}
+
+fn mode(path: &Path, to: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(to)).unwrap();
+}
+
+fn names_in(path: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        fs::read_dir(path).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn b12_what_appears_is_moved_and_nothing_is_left_where_nothing_appeared() {
+    let root = scratch("moved");
+    assert!(done(watch(&root)).is_empty());
+    assert_eq!(fs::read_dir(root.join("tree")).unwrap().count(), 0, "no stubs");
+
+    for number in 0..2 {
+        let watch = watch(&root);
+        fs::create_dir_all(root.join("tree/.git/hooks")).unwrap();
+        fs::write(root.join("tree/.envrc"), "evil").unwrap();
+        let found = done(watch);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().all(|found| found.moved.is_ok()));
+        assert!(!root.join("tree/.git/hooks").exists() && !root.join("tree/.envrc").exists());
+        let runs = names_in(&root.join("tree").join(DIRECTORY));
+        assert_eq!(runs.len(), number + 2, "one for each run, and .gitignore: {runs:?}");
+    }
+    let quarantine = root.join("tree").join(DIRECTORY);
+    assert_eq!(fs::metadata(&quarantine).unwrap().permissions().mode() & 0o7777, 0o700);
+    assert_eq!(fs::read(quarantine.join(".gitignore")).unwrap(), b"*\n");
+    assert_eq!(fs::read(quarantine.join("RUN/.envrc")).unwrap(), b"evil");
+    assert!(quarantine.join("RUN/.git/hooks").is_dir());
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// Unchanged it stays; another one, or anything else in its place, is what the stage has made.
+#[test]
+fn b13_a_link_that_was_replaced_is_moved() {
+    let root = scratch("replaced");
+    let at = root.join("tree/link");
+    symlink("x", &at).unwrap();
+    assert!(done(watch(&root)).is_empty());
+    let replace: [fn(&Path); 3] =
+        [|at| symlink("y", at).unwrap(), |at| fs::write(at, "x").unwrap(), |at| fs::create_dir(at).unwrap()];
+    for replace in replace {
+        let watch = watch(&root);
+        fs::remove_file(&at).unwrap();
+        replace(&at);
+        let found = done(watch);
+        assert!(found.len() == 1 && found[0].moved.is_ok(), "{found:?}");
+        assert!(fs::symlink_metadata(&at).is_err());
+        symlink("x", &at).unwrap();
+    }
+    fs::remove_file(&at).unwrap();
+    assert!(done(watch(&root)).is_empty(), "what is gone does nothing");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn b12_too_many_names_beside_a_pattern_are_told() {
+    let root = scratch("crowd");
+    let tree = root.join("tree");
+    let pattern = Pattern {
+        dir: String::new(),
+        name: "mise.*.toml".into(),
+        known: Vec::new(),
+        obeyed: Obeyed::AfterConsent,
+    };
+    let watch = start(Missing { tree: tree.clone(), patterns: vec![pattern], ..Missing::default() });
+    fs::write(tree.join("one"), "").unwrap();
+    for number in 0..MAX_ENTRIES {
+        // Links of one file are made sooner than files; 60 000 are more than some file systems allow.
+        let first = tree.join(if number < MAX_ENTRIES / 2 { "one" } else { "0" });
+        let new = tree.join(number.to_string());
+        if number == 0 { fs::write(new, "").unwrap() } else { fs::hard_link(first, new).unwrap() }
+    }
+    let found = done(watch.unwrap());
+    let [Found { path, moved: Err(error) }] = &found[..] else { panic!("{found:?}") };
+    assert!(path.ends_with("mise.*.toml") && error.to_string().contains("too many names"), "{error}");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn b12_names_of_a_pattern_are_moved_but_for_those_that_were_there() {
+    let root = scratch("pattern");
+    let tree = root.join("tree");
+    let pattern = |dir: &str| Pattern {
+        dir: dir.into(),
+        name: "mise.*.toml".into(),
+        known: vec!["mise.mine.toml".into()],
+        obeyed: Obeyed::AfterConsent,
+    };
+    let patterns = vec![pattern(""), pattern(".config")];
+    for dir in [tree.clone(), tree.join(".config")] {
+        fs::create_dir_all(&dir).unwrap();
+        fs::write(dir.join("mise.mine.toml"), "mine").unwrap();
+    }
+    let watch = start(Missing { tree: tree.clone(), patterns, ..Missing::default() }).unwrap();
+    for name in ["mise.x.toml", ".config/mise.y.toml", "mise.toml", "other.toml"] {
+        fs::write(tree.join(name), "evil").unwrap();
+    }
+    let found = done(watch);
+    assert!(found.len() == 2 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+    assert_eq!(names_in(&tree), [".config", DIRECTORY, "mise.mine.toml", "mise.toml", "other.toml"]);
+    assert_eq!(names_in(&tree.join(".config")), ["mise.mine.toml"]);
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn b14_a_link_does_not_lead_the_move_out_of_the_tree() {
+    let root = scratch("link");
+    let watch = watch(&root);
+    fs::create_dir_all(root.join("outside/hooks")).unwrap();
+    symlink(root.join("outside"), root.join("tree/.git")).unwrap();
+    let found = done(watch);
+    let [Found { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((path, names_in(&root.join("outside"))), (&root.join("tree/.git"), vec!["hooks".into()]));
+    assert_eq!(fs::read_link(moved).unwrap(), root.join("outside"), "the link, and nothing behind it");
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// Further down, and in a directory that the stage has closed.
+#[test]
+fn b12_a_link_on_the_way_is_moved() {
+    let root = scratch("way");
+    let tree = root.join("tree");
+    let missing = Missing {
+        tree: tree.clone(),
+        names: missing(&["a/b/c/name", "a/b/other"]),
+        patterns: Vec::new(),
+        links: Vec::new(),
+        pointers: Vec::new(),
+        bare: Vec::new(),
+        repositories: Vec::new(),
+        held: Vec::new(),
+        ..Missing::default()
+    };
+    fs::create_dir_all(root.join("outside/c")).unwrap();
+    fs::write(root.join("outside/c/name"), "mine").unwrap();
+    let watch = start(missing).unwrap();
+    fs::create_dir_all(tree.join("a")).unwrap();
+    symlink("../../outside", tree.join("a/b")).unwrap();
+    mode(&tree.join("a"), 0o500);
+    let found = done(watch);
+    mode(&tree.join("a"), 0o755);
+    assert!(found.len() == 1 && found[0].moved.is_ok(), "{found:?}");
+    assert!(names_in(&tree.join("a")).is_empty());
+    assert_eq!(fs::read_link(tree.join(DIRECTORY).join("RUN/a/b")).unwrap(), Path::new("../../outside"));
+    assert_eq!(fs::read(root.join("outside/c/name")).unwrap(), b"mine");
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// What was missing of a repository without a `.git` is moved where the stage has completed it, and only then.
+#[test]
+fn b12_a_bare_repository_is_none_afterwards() {
+    for (before, made, moved) in [
+        ("", "HEAD objects refs", "HEAD"),
+        ("", "HEAD commondir", "HEAD"),
+        ("HEAD", "objects refs commondir", "commondir objects"),
+        ("HEAD objects", "refs", "refs"),
+        ("objects refs", "HEAD", "HEAD"),
+        ("", "HEAD refs", ""),
+        ("", "objects refs commondir", ""),
+        ("objects", "HEAD", ""),
+    ] {
+        let root = scratch("bare");
+        let tree = root.join("tree");
+        before.split_whitespace().for_each(|name| fs::create_dir(tree.join(name)).unwrap());
+        let is_missing = |name: &&&str| !before.contains(**name);
+        let watch = start(Missing {
+            tree: tree.clone(),
+            names: Vec::new(),
+            patterns: Vec::new(),
+            links: Vec::new(),
+            pointers: Vec::new(),
+            bare: REPOSITORY.iter().filter(is_missing).map(ToString::to_string).collect(),
+            repositories: Vec::new(),
+            held: Vec::new(),
+            ..Missing::default()
+        });
+        // Links that lead nowhere may lead somewhere tomorrow.
+        made.split_whitespace().for_each(|name| symlink("x", tree.join(name)).unwrap());
+        let found = done(watch.unwrap());
+        let names: Vec<_> = found.iter().map(|found| found.path.file_name().unwrap()).collect();
+        assert_eq!(names, moved.split_whitespace().collect::<Vec<_>>(), "{before}, then {made}");
+        assert!(!is_repository(|name| fs::symlink_metadata(tree.join(name)).is_ok()));
+        fs::remove_dir_all(root).unwrap();
+    }
+}
+
+#[test]
+fn b14_a_link_on_the_way_to_the_tree_is_not_followed() {
+    let root = scratch("swapped");
+    fs::rename(root.join("tree"), root.join("elsewhere")).unwrap();
+    symlink("elsewhere", root.join("tree")).unwrap();
+    let missing = |tree: &str| Missing {
+        tree: root.join(tree),
+        names: missing(&[".envrc"]),
+        patterns: Vec::new(),
+        ..Missing::default()
+    };
+    let error = start(missing("tree")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(nix::libc::ELOOP), "{error}");
+    start(missing("elsewhere")).unwrap();
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// Root's rights reach through any mode: then this says nothing, and tests/e2e/escape/quarantine.rs is what counts.
+#[test]
+fn b12_a_mode_keeps_nothing_in_its_place() {
+    let root = scratch("modes");
+    let (tree, git) = (root.join("tree"), root.join("tree/.git"));
+    for (of_git, of_tree) in [(0o555, 0o555), (0o555, 0o755), (0o000, 0o000), (0o400, 0o2500)] {
+        let watch = watch(&root);
+        fs::create_dir_all(git.join("hooks")).unwrap();
+        fs::write(tree.join(".envrc"), "evil").unwrap();
+        mode(&git, of_git);
+        mode(&tree, of_tree);
+        let found = done(watch);
+        assert_eq!(fs::metadata(&tree).unwrap().permissions().mode() & 0o7777, of_tree);
+        mode(&tree, 0o755);
+        assert_eq!(fs::metadata(&git).unwrap().permissions().mode() & 0o7777, of_git);
+        mode(&git, 0o755);
+        assert!(found.len() == 2 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+        assert!(!git.join("hooks").exists() && !tree.join(".envrc").exists());
+    }
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn b12_a_pointer_to_another_repository_is_moved() {
+    let root = scratch("pointer");
+    let git = root.join("tree/.git");
+    fs::create_dir_all(root.join("tree/x/hooks")).unwrap();
+    let make: [fn(&Path); 2] = [|at| fs::write(at, "gitdir: x").unwrap(), |at| symlink("x", at).unwrap()];
+    for make in make {
+        let watch = watch_git(&root);
+        make(&git);
+        let found = done(watch);
+        assert!(found.len() == 1 && found[0].path == git && found[0].moved.is_ok(), "{found:?}");
+        assert!(fs::symlink_metadata(&git).is_err());
+    }
+    assert!(root.join("tree/x/hooks").is_dir(), "nothing behind it is touched");
+
+    // There at the start, and bound read-only: the caller's own.
+    fs::write(&git, "gitdir: mine").unwrap();
+    assert!(done(watch_git(&root)).is_empty());
+    fs::remove_file(&git).unwrap();
+    // A directory may be made; what git obeys in it may not.
+    let watch = watch_git(&root);
+    fs::create_dir_all(git.join("hooks")).unwrap();
+    let found = done(watch);
+    assert!(found.len() == 1 && found[0].path == git.join("hooks"), "{found:?}");
+    fs::remove_dir_all(root).unwrap();
+}
+
+#[test]
+fn b12_taken_and_long_names_keep_nothing_in_its_place() {
+    let root = scratch("taken");
+    let tree = root.join("tree");
+    let long = format!("{}\u{fc}", "n".repeat(236));
+    let longer = "\u{fc}".repeat(127);
+    let names = missing(&[".envrc", &long, &longer]);
+    let missing = Missing {
+        tree: tree.clone(),
+        names,
+        patterns: Vec::new(),
+        links: Vec::new(),
+        pointers: Vec::new(),
+        bare: Vec::new(),
+        repositories: Vec::new(),
+        held: Vec::new(),
+        ..Missing::default()
+    };
+    let watch = start(missing).unwrap();
+    for name in [".envrc", &long, &longer] {
+        fs::write(tree.join(name), "evil").unwrap();
+    }
+    // The run's directory, and what is to lie in it.
+    fs::create_dir_all(tree.join(DIRECTORY).join("RUN/.envrc")).unwrap();
+    let found = done(watch);
+    assert!(found.len() == 4 && found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+    assert_eq!(found[3].path, tree.join(DIRECTORY), "the stage's own");
+    for Found { path, moved } in &found[..3] {
+        assert!(fs::symlink_metadata(path).is_err());
+        assert_eq!(fs::read(moved.as_ref().unwrap()).unwrap(), b"evil");
+    }
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// Names that meet in the quarantine keep one another; and what was put there is entered by nothing else.
+#[test]
+fn l08_what_was_set_aside_is_neither_replaced_nor_entered() {
+    let root = scratch("meet");
+    let tree = root.join("tree");
+    let watch = watch(&root);
+    for name in ["one", "two"] {
+        fs::create_dir(tree.join(name)).unwrap();
+        fs::write(tree.join(name).join("x"), name).unwrap();
+    }
+    fs::create_dir(tree.join("a")).unwrap();
+    let store = watch.store().unwrap();
+    let take = |dir: &str, last: &str, path: &str| {
+        let dir = open_at(watch.tree(), Path::new(dir)).unwrap();
+        tree.join(store.take(dir.as_fd(), OsStr::new(last), Path::new(path)).unwrap())
+    };
+    let aside = take(".", "a", "a");
+    let (first, second) = (take("one", "x", "a/x"), take("two", "x", "a/x"));
+    assert_eq!((fs::read(first).unwrap(), fs::read(second).unwrap()), (b"one".to_vec(), b"two".to_vec()));
+    assert!(names_in(&aside).is_empty(), "the stage has made it");
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// Whatever the stage puts under the name of the quarantine leads nowhere, and is set aside with the rest.
+#[test]
+fn l08_the_quarantine_cannot_be_made_beforehand() {
+    let make: [fn(&Path, &Path); 5] = [
+        |at, _| {
+            // As exeat makes its own.
+            fs::create_dir(at).unwrap();
+            mode(at, 0o700);
+        },
+        |at, outside| symlink(outside, at).unwrap(),
+        |at, _| fs::write(at, "x").unwrap(),
+        |at, outside| {
+            fs::create_dir(at).unwrap();
+            mode(at, 0o755);
+            symlink(outside, at.join("RUN")).unwrap();
+        },
+        |at, _| {
+            fs::create_dir(at).unwrap();
+            mode(at, 0o000);
+        },
+    ];
+    for (number, make) in make.into_iter().enumerate() {
+        let root = scratch(&format!("forged-{number}"));
+        let (tree, outside, state) = (root.join("tree"), root.join("outside"), root.join("state"));
+        fs::create_dir(&outside).unwrap();
+        let names = missing(&[".envrc"]);
+        let missing = Missing { tree: tree.clone(), names, ..Missing::default() };
+        let keeper = Keeper { run: "RUN".into(), state: Some(state.clone()) };
+        let watch = Watch::start(missing, keeper).unwrap();
+        fs::write(tree.join(".envrc"), "evil").unwrap();
+        make(&tree.join(DIRECTORY), &outside);
+        let found = done(watch);
+        let [Found { moved: Ok(moved), .. }, Found { path, moved: Ok(_) }] = &found[..] else {
+            panic!("{found:?}")
+        };
+        assert_eq!(*path, tree.join(DIRECTORY));
+        assert_eq!(*moved, tree.join(DIRECTORY).join("RUN/.envrc"));
+        assert_eq!(fs::read(moved).unwrap(), b"evil");
+        assert!(fs::symlink_metadata(tree.join(DIRECTORY).join("RUN").join(DIRECTORY)).is_ok());
+        assert!(names_in(&outside).is_empty(), "the link was followed");
+        assert_eq!(names_in(&tree), [DIRECTORY], "nothing of the stage's is left beside it");
+        // A second run finds the directory of the first one, and uses it.
+        assert_eq!(directories(Some(&state), []), BTreeSet::from([tree.join(DIRECTORY)]));
+        fs::set_permissions(&root, fs::Permissions::from_mode(0o700)).unwrap();
+        mode(&tree.join(DIRECTORY).join("RUN").join(DIRECTORY), 0o700);
+        fs::remove_dir_all(root).unwrap();
+    }
+}
+
+/// A directory like exeat's own that an earlier stage has made is not taken for one, and goes though nothing else does.
+/// A live stage gives it another name, and puts its own there.
+#[test]
+fn l08_the_quarantine_gets_its_name_back() {
+    for has_other in [false, true] {
+        let root = scratch(&format!("name-back-{has_other}"));
+        let watch = watch(&root);
+        fs::write(root.join("tree/.envrc"), "evil").unwrap();
+        assert!(watch.settle_name(".envrc").is_some_and(|found| found.moved.is_ok()));
+        let (own, away) = (root.join("tree").join(DIRECTORY), root.join("tree/a"));
+        fs::create_dir(&away).unwrap();
+        fs::rename(&own, away.join("b")).unwrap();
+        if has_other {
+            fs::create_dir_all(own.join("RUN")).unwrap();
+            fs::write(own.join("RUN/.envrc"), "other").unwrap();
+        }
+        let found = done(watch);
+        assert_eq!(found.len(), usize::from(has_other), "{found:?}");
+        assert!(found.iter().all(|found| found.path == own && found.moved.is_ok()), "{found:?}");
+        assert_eq!(fs::read(own.join("RUN/.envrc")).unwrap(), b"evil");
+        assert!(!away.join("b").exists());
+        fs::remove_dir_all(root).unwrap();
+    }
+}
+
+#[test]
+fn l08_a_quarantine_that_exeat_did_not_make_is_moved() {
+    let root = scratch("adopted");
+    let (tree, state) = (root.join("tree"), root.join("state"));
+    let start = |run: &str| {
+        let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
+        Watch::start(missing, Keeper { run: run.into(), state: Some(state.clone()) }).unwrap()
+    };
+    let forge = || {
+        fs::create_dir(tree.join(DIRECTORY)).unwrap();
+        mode(&tree.join(DIRECTORY), 0o700);
+    };
+    let watch = start("ONE");
+    forge();
+    let found = done(watch);
+    let [Found { path, moved: Ok(moved) }] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((path, moved), (&tree.join(DIRECTORY), &tree.join(DIRECTORY).join("ONE").join(DIRECTORY)));
+    assert!(done(start("TWO")).is_empty(), "exeat's own stays");
+    // One of which nobody knows any more who made it.
+    // Moved, not removed: the file system may give its inode to the next directory.
+    fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
+    forge();
+    let watch = start("THREE");
+    fs::write(tree.join(".envrc"), "evil").unwrap();
+    assert_eq!(done(watch).len(), 2);
+    assert_eq!(fs::read(tree.join(DIRECTORY).join(".gitignore")).unwrap(), b"*\n");
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// A stage may close the top of the tree. For root no directory is closed.
+#[test]
+fn l08_a_closed_tree_keeps_the_quarantine_that_exeat_made() {
+    let root = scratch("closed");
+    let (tree, state) = (root.join("tree"), root.join("state"));
+    for number in 0..3 {
+        let missing = Missing { tree: tree.clone(), names: missing(&[".envrc"]), ..Missing::default() };
+        let keeper = Keeper { run: format!("RUN{number}"), state: Some(state.clone()) };
+        let watch = Watch::start(missing, keeper).unwrap();
+        fs::write(tree.join(".envrc"), "evil").unwrap();
+        // In the first round there is no quarantine yet; in the last one it is the stage's.
+        if number == 2 {
+            fs::rename(tree.join(DIRECTORY), root.join("away")).unwrap();
+            fs::create_dir(tree.join(DIRECTORY)).unwrap();
+        }
+        mode(&tree, 0);
+        let found = done(watch);
+        assert_eq!(fs::metadata(&tree).unwrap().permissions().mode() & 0o777, 0);
+        mode(&tree, 0o755);
+        assert_eq!(found.len(), if number == 2 { 2 } else { 1 }, "{found:?}");
+        assert!(found.iter().all(|found| found.moved.is_ok()), "{found:?}");
+        assert_eq!(names_in(&tree), [DIRECTORY]);
+    }
+    assert_eq!(names_in(&root.join("away")), [".gitignore", "RUN0", "RUN1"]);
+    fs::remove_dir_all(root).unwrap();
+}
+
+/// Where the directory cannot be made, what the stage has made is renamed where it stands.
+#[test]
+fn l08_without_room_for_a_quarantine_names_are_moved_all_the_same() {
+    let root = scratch("no-room");
+    let mut watch = watch(&root);
+    fs::write(root.join("tree/.envrc"), "evil").unwrap();
+    // A file is in the way of the manifests.
+    fs::write(root.join("state"), "").unwrap();
+    watch.keeper.state = Some(root.join("state"));
+    let found = done(watch);
+    let [Found { moved: Ok(moved), .. }] = &found[..] else { panic!("{found:?}") };
+    assert!(moved.to_string_lossy().contains(".envrc.exeat-quarantine."), "{moved:?}");
+    assert!(!root.join("tree/.envrc").exists());
+    fs::remove_dir_all(root).unwrap();
+}
