@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::dirs::{self, RunDir};
 use crate::error::{Error, chain};
 use crate::identity::Who;
-use crate::run::staging;
+use crate::run::sandbox::staging;
 use crate::signals;
 use crate::staged::{Fault, Ids, Staged};
 

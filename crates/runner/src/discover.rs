@@ -39,7 +39,8 @@ use crate::plan::{home_of, plan};
 use crate::request::{
     AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Request, Transparent, Tty, View,
 };
-use crate::run::{Oversight, Streams, run_here};
+use crate::run::streams::Streams;
+use crate::run::{Oversight, run_here};
 use crate::signing::{Signing, prepare_key};
 use crate::stopping::GRACE;
 

@@ -120,7 +120,8 @@ pub use request::{
     Transparent, Tty, UnixSockets, View, WORK, Work,
 };
 pub use result::{RESULT_SCHEMA, RunResult, result_schema};
-pub use run::{Live, OnDenied, Outcome, Oversight, Through, notice_children, run};
+pub use run::outcome::{Outcome, Through};
+pub use run::{Live, OnDenied, Oversight, notice_children, run};
 pub use signing::{Signing, key_place, prepare_key};
 pub use stage::{Output, Running, Stage, Stdio, Stopper};
 pub use upstream::{AuthError, check_ceilings, credentials_in, credentials_of};

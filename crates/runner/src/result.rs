@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 use crate::ended::Ended;
 use crate::error::{Error, RunLost};
-use crate::run::Outcome;
+use crate::run::outcome::Outcome;
 
 /// The version of the object.
 pub const RESULT_SCHEMA: u32 = 1;

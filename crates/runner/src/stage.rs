@@ -26,7 +26,9 @@ use crate::plan::{Plan, home_of, plan_with};
 use crate::request::{
     AuditTo, Bind, Bridge, Cache, EnvRule, Files, Hardening, Home, Request, Transparent, Tty, View, Work,
 };
-use crate::run::{OnDenied, Outcome, Streams, lost_with};
+use crate::run::OnDenied;
+use crate::run::outcome::{Outcome, lost_with};
+use crate::run::streams::Streams;
 use crate::signals;
 use crate::signing::{Signing, prepare_key};
 

@@ -10,7 +10,9 @@ use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 use crate::error::Error;
 use crate::plan::Plan;
-use crate::run::{OnDenied, Outcome, Streams, Within, run_on};
+use crate::run::outcome::Outcome;
+use crate::run::streams::Streams;
+use crate::run::{OnDenied, Within, run_on};
 use crate::signals::Ask;
 
 /// A stage that has started. Two threads of this process serve it until it is over.

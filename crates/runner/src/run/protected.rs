@@ -1,0 +1,209 @@
+//! Protected names of one run: those that are held while it goes on, what the stage has made of them, and the lines about it.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use exeat_files::protected::{self, GIT, GIT_LINK};
+use exeat_files::quarantine::{DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Watch};
+use exeat_files::stubs::Stub;
+use exeat_record::{Note, RunId, What};
+use exeat_sandbox::Mount;
+
+use crate::caller::is_callers;
+use crate::cover::SavedFile;
+use crate::plan::Plan;
+use crate::signing::key_place;
+
+pub(super) fn noted(Found { path, moved }: &Found) -> Note {
+    let path = path.display();
+    let (what, words) = match moved {
+        Ok(_) => (What::Quarantined, path.to_string()),
+        // The reason first: a record cuts long words at their end.
+        Err(error) => (What::NotQuarantined, format!("{error}: {path}")),
+    };
+    let mut note = Note::new(what);
+    note.error = Some(words);
+    note
+}
+
+/// Holds the names of git's that are missing, and those that a stub of another run's has. Returns a line for each that cannot be
+/// held; what a stage makes there is set aside at the end of the run.
+pub(super) fn hold_stubs(plan: &Plan, keeper: &Keeper) -> (Vec<Stub>, Vec<String>) {
+    let missing = plan.missing.iter().flat_map(|it| it.names.iter().map(|name| it.tree.join(&name.name)));
+    let missing = missing.filter(|path| Stub::can_hold(path));
+    let there = plan.mounts.iter().filter_map(|mount| match mount {
+        Mount::ReadOnly { host, .. } => Some(host.clone()),
+        _ => None,
+    });
+    let there: BTreeSet<PathBuf> = there.collect();
+    let mut stubs = Vec::new();
+    let mut lines: Vec<String> = linked_elsewhere(plan, &there).into_iter().collect();
+    let names: BTreeSet<_> = missing.chain(there.into_iter().filter(|path| Stub::can_hold(path))).collect();
+    if keeper.state.is_none() {
+        // Nobody would know them for ours, and they would be moved as what the stage has made.
+        lines.extend(names.first().map(|name| {
+            format!(
+                "`{}` and its like are not held, as there is no state directory of your own: what the stage makes there is moved",
+                exeat_record::escape(name.as_os_str().as_bytes(), 1024)
+            )
+        }));
+        return (stubs, lines);
+    }
+    for name in &names {
+        match Stub::hold(name, keeper) {
+            Ok(stub) => stubs.extend(stub),
+            // Where the caller may not make it, neither may the stage.
+            Err(error)
+                if error.kind() == io::ErrorKind::PermissionDenied
+                    && name.parent().is_some_and(|dir| is_callers(dir) == Some(false)) => {}
+            Err(error) => lines.push(format!(
+                "`{}` could not be held ({error}): what the stage makes there is moved at its end",
+                exeat_record::escape(name.as_os_str().as_bytes(), 1024)
+            )),
+        }
+    }
+    (stubs, lines)
+}
+
+/// Returns a line on protected files in writable trees that have another name: read-only is the protected one alone.
+fn linked_elsewhere(plan: &Plan, names: &BTreeSet<PathBuf>) -> Option<String> {
+    let is_linked = |name: &&PathBuf| {
+        plan.missing.iter().any(|missing| name.starts_with(&missing.tree))
+            && std::fs::symlink_metadata(name).is_ok_and(|meta| meta.is_file() && meta.nlink() > 1)
+    };
+    let mut linked = names.iter().filter(is_linked);
+    let first = linked.next()?;
+    let others = match linked.count() {
+        0 => String::new(),
+        others => format!(", and {others} more protected files"),
+    };
+    let first = exeat_record::escape(first.as_os_str().as_bytes(), 1024);
+    Some(format!(
+        "`{first}`{others}: the file has more than one name (a hard link), and the stage may write to it through another one. \
+         Make it one of its own: copy it, and rename the copy over it"
+    ))
+}
+
+/// The writable tree that a path lies in, and its place there.
+pub(super) fn place_of(plan: &Plan, path: &Path) -> Option<(PathBuf, String)> {
+    let mut trees = plan.missing.iter().map(|missing| missing.tree.as_path());
+    let tree = trees.rfind(|tree| path.starts_with(tree)).or_else(|| path.parent())?;
+    Some((tree.to_path_buf(), path.strip_prefix(tree).ok()?.to_str()?.to_owned()))
+}
+
+/// Who sets aside what this run's stage makes under protected names.
+pub(super) fn keeper(plan: &Plan, run: RunId) -> Keeper {
+    // Not in a directory that somebody else may write to.
+    let place = key_place(plan.place.as_ref()).filter(|place| place.prepare().is_ok());
+    Keeper { run: run.to_string(), state: place.map(|place| place.state_dir().to_path_buf()) }
+}
+
+/// Writes a file of the host's to its place again, when what was there has been moved. Returns the line that tells.
+pub(super) fn put_back(path: &Path, saved: &SavedFile) -> String {
+    let path_shown = path.display();
+    match path.symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        _ => return format!("`{path_shown}` may be the stage's: look at it before you use it"),
+    }
+    match saved.write(path) {
+        Ok(()) => format!(
+            "`{path_shown}` says again what it said when it was covered last: what came since may be the stage's"
+        ),
+        Err(error) => format!("`{path_shown}` could not be written again as it was: {error}"),
+    }
+}
+
+/// Writes down what is watched, for the next start if this process is killed, and for runs that start meanwhile; or a line on why
+/// that cannot be.
+pub(super) fn journal(keeper: &Keeper, watches: &[Watch]) -> (Option<Journal>, Option<String>) {
+    let written = match &keeper.state {
+        _ if watches.is_empty() => return (None, None),
+        Some(state) => Journal::write(state, &keeper.run, watches),
+        None => Err(io::Error::other("there is no state directory of your own")),
+    };
+    match written {
+        Ok(journal) => (Some(journal), None),
+        Err(error) => {
+            let line = format!(
+                "if exeat is killed, the names that the stage made stay in their places: \
+                 what is watched cannot be written down ({error})"
+            );
+            (None, Some(line))
+        }
+    }
+}
+
+/// Adds what runs have left that were killed, and returns a line for each.
+pub(super) fn settled(interrupted: Vec<Interrupted>, found: &mut Leftovers) -> Vec<String> {
+    let mut lines = Vec::new();
+    for Interrupted { run, found: left, passed } in interrupted {
+        if !left.is_empty() {
+            lines.push(format!(
+                "the run {run} was killed before its end: what its stage had left was moved aside now"
+            ));
+        }
+        lines.extend(passed.into_iter().map(|why| {
+            format!(
+                "the run {run} was killed before its end, and what its stage has left is not known: {why}"
+            )
+        }));
+        found.extend(left);
+    }
+    lines
+}
+
+pub(super) fn told(found: &Found) -> String {
+    let path = exeat_record::escape(found.path.as_os_str().as_bytes(), 1024);
+    let why = "the stage may have made it, and something on the host could run or obey it";
+    let kept = if is_git(&found.path) { "; --allow-write .git has it left where it is" } else { "" };
+    match &found.moved {
+        Ok(new) => {
+            let new = exeat_record::escape(new.as_os_str().as_bytes(), 1024);
+            format!("`{path}` was moved to `{new}`: {why}") + kept
+        }
+        // Words of our own say all there is to say.
+        Err(error) if error.get_ref().is_some() => format!("`{path}` is left where it is: {error}"),
+        Err(error) => format!(
+            "`{path}` could not be moved aside ({error}): if the stage made it, something on the host could run or obey it"
+        ),
+    }
+}
+
+/// Of those that have no line of their own.
+pub(super) fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
+    let more = [(What::Quarantined, found.more_moved), (What::NotQuarantined, found.more_left)];
+    more.into_iter().filter(|(_, count)| *count > 0).map(|(what, count)| {
+        let mut note = Note::new(what);
+        note.count = Some(count);
+        note.error = Some("as many more, which have no note of their own".into());
+        note
+    })
+}
+
+pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
+    let moved = (found.more_moved > 0).then(|| {
+        format!(
+            "{} more were moved aside, which the stage made as well: look into `{DIRECTORY}`",
+            found.more_moved
+        )
+    });
+    let unlisted = found.unlisted.as_ref().map(|why| {
+        format!("`exeat state list` does not know all that was moved aside, as the list could not be written: {why}")
+    });
+    let left = (found.more_left > 0).then(|| {
+        format!(
+            "{} more are left where they are, or could not be moved aside: something on the host could run or obey them",
+            found.more_left
+        )
+    });
+    moved.into_iter().chain(left).chain(unlisted)
+}
+
+/// Whether it is what `--allow-write .git` leaves alone.
+fn is_git(path: &Path) -> bool {
+    protected::names().any(|(name, _)| name.starts_with(GIT) && path.ends_with(name))
+        || path.ends_with(GIT_LINK)
+}
