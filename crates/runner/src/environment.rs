@@ -14,7 +14,7 @@ use crate::bounds::Bounds;
 use crate::lists;
 use crate::plan::{home_of, stage_home};
 use crate::request::{Cache, EnvRule, Home, Request};
-use crate::view::TMP;
+use crate::view::scratch::TMP;
 
 /// One variable of a stage.
 #[derive(Debug, Clone, PartialEq, Eq)]

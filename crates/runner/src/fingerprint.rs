@@ -16,7 +16,7 @@ use crate::cache::of_any_run;
 use crate::plan::{FILTERS, Plan};
 use crate::request::Loopback;
 use crate::staged::{Staged, Taken, Told};
-use crate::view::TMP;
+use crate::view::scratch::TMP;
 use exeat_files::quarantine::{Missing, MissingName, Pattern};
 
 /// What the hash begins with: another form of it is another hash.

@@ -239,7 +239,7 @@ impl Base<'_> {
         };
         let run_base = dirs::base(variable("XDG_RUNTIME_DIR").map(Path::new).filter(|_| other.is_none()));
         let (cache_base, cache_maker) = who.cache_base(variable("XDG_CACHE_HOME"), home);
-        let cache = view::cache_dir(&cache_base, cwd, request.files.cache);
+        let cache = view::scratch::cache_dir(&cache_base, cwd, request.files.cache);
         let cache = (request.files.cache.is_on_disk())
             .then(|| {
                 // A home directory that is not there is not made: `HOME` then names none, as for many users of services.
@@ -256,7 +256,7 @@ impl Base<'_> {
             });
         // A limit of it holds in memory alone.
         let tmp = request.limits.tmpfs_size.is_none() && matches!(who, Who::Caller);
-        let tmp = tmp.then(|| view::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
+        let tmp = tmp.then(|| view::scratch::tmp_dir(variable("TMPDIR").map(Path::new), links)).flatten();
         let mut own: Vec<PathBuf> =
             place.iter().filter_map(|place| place.dir().parent().map(Path::to_path_buf)).collect();
         // Root's, beside its key, where another user's home is HOME.

@@ -33,7 +33,8 @@ use crate::request::{
 use crate::signing::{Signing, state_place};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
-use crate::view::{TMP_SIZE, WORK_PATH, cache_in_memory, tmp_in_memory};
+use crate::view::scratch::{TMP_SIZE, cache_in_memory, tmp_in_memory};
+use crate::view::work::WORK_PATH;
 use crate::{environment, host_ports, upstream, via};
 use exeat_files::names::{joined, true_name};
 use exeat_files::quarantine::Missing;

@@ -13,7 +13,8 @@ use nix::fcntl::{AtFlags, OFlag};
 use nix::sys::stat::{SFlag, fstatat};
 
 use super::closed::{self, keeper};
-use super::{git, links_in};
+use super::git;
+use super::trees::links_in;
 use crate::bounds::follow;
 use crate::error::Error;
 use exeat_files::quarantine::{

@@ -2,7 +2,11 @@
 
 use std::os::unix::fs::symlink;
 
+use exeat_contract::CACHE;
+
+use super::scratch::resolved_place;
 use super::*;
+use crate::request::{Bind, Work};
 
 struct Place {
     root: PathBuf,

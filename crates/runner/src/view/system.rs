@@ -1,0 +1,369 @@
+//! What every view shows of the machine: the system's trees, private places, files of exeat's own, and toolchains.
+
+use std::borrow::Cow;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use exeat_contract::{CACHE, HOME, NAME_SERVER, NESTED, NOBODY, README, STAGE2};
+use exeat_files::walk::WalkError;
+use exeat_policy::{HostName, Size};
+use exeat_sandbox::spec::Bytes;
+use exeat_sandbox::{Mount, STAGE2_IMAGE};
+
+use super::place::Seen;
+use super::scratch::{TMP, TMP_SIZE, cache_in_memory, resolved_place, tmp_in_memory};
+use super::trees::plain;
+use super::work::is_too_much;
+use super::{AGENTS, Builder, By, MASK_SIZE, Original, PRIVATE, RUN_SIZE, SHM_SIZE, place, sockets};
+use crate::lists;
+use crate::request::{Cache, Home, Nested, View};
+
+impl<'a> Builder<'a> {
+    pub(super) fn base(&mut self) {
+        match self.kind {
+            View::Host => self.show(Path::new("/")),
+            View::Project => {
+                for tree in lists::SYSTEM.iter().map(Path::new) {
+                    match fs::symlink_metadata(tree) {
+                        Ok(meta) if meta.is_symlink() => {
+                            if let Ok(target) = fs::read_link(tree) {
+                                self.mounts.push(Mount::Symlink { target, at: tree.to_path_buf() });
+                                self.shown.push(tree.to_path_buf());
+                            }
+                        }
+                        Ok(meta) if meta.is_dir() => self.show(tree),
+                        _ => {}
+                    }
+                }
+            }
+            View::Minimal => {
+                let store = Path::new("/nix/store");
+                if store.is_dir() {
+                    self.show(store);
+                }
+            }
+        }
+    }
+
+    pub(super) fn show(&mut self, tree: &Path) {
+        if let Ok(end) = self.facts.links.walk(tree) {
+            self.show_real(tree, &end.real);
+        }
+    }
+
+    /// Shows a tree of the view at its own name, from its real path.
+    pub(super) fn show_real(&mut self, tree: &Path, real: &Path) {
+        let at = place::follow(&self.mounts, tree).map_or_else(|| tree.to_path_buf(), |way| way.place);
+        self.bind(real, &at, false, None);
+        self.shown.push(tree.to_path_buf());
+    }
+
+    /// Mounts a tree of the host, by its real path, and masks what is hidden in it. `words` is what the caller wrote for it.
+    pub(super) fn bind(&mut self, real: &Path, at: &Path, writable: bool, words: Option<&Path>) {
+        self.open_way(at);
+        if self.is_masked(real, words) {
+            return self.mask(at.to_path_buf(), real.is_dir());
+        }
+        let (from, to) = (real.to_path_buf(), at.to_path_buf());
+        self.mounts.push(if writable {
+            Mount::Writable { host: from, at: to }
+        } else {
+            Mount::ReadOnly { host: from, at: to }
+        });
+        let mut places: Vec<(PathBuf, bool)> = Vec::new();
+        let mut above: Option<&Path> = None;
+        for path in self.masks.keys() {
+            let Ok(below) = path.strip_prefix(real) else { continue };
+            let covered = at == Path::new("/") && PRIVATE.iter().any(|place| path.starts_with(place));
+            if covered || path == real || above.is_some_and(|above| path.starts_with(above)) {
+                continue;
+            }
+            above = Some(path);
+            places.push((at.join(below), path.is_dir()));
+        }
+        for (place, is_dir) in places {
+            self.pin(&place);
+            self.mask(place, is_dir);
+        }
+    }
+
+    /// Makes the directories above a place in a writable tree mount points: one that is not can be renamed, and what is mounted
+    /// in it is then missing from its place in the next run. They come directly after the tree, below all else in it.
+    pub(super) fn pin(&mut self, place: &Path) {
+        let Some(number) = self.top(place) else { return };
+        let Some(Mount::Writable { host, at }) = self.mounts.get(number).cloned() else { return };
+        let Ok(below) = place.strip_prefix(&at) else { return };
+        // The inner one first, since each is put before the last.
+        for above in below.ancestors().skip(1).filter(|above| *above != Path::new("")) {
+            let (host, at) = (host.join(above), at.join(above));
+            if host.is_dir() {
+                self.mounts.insert(number + 1, Mount::Writable { host, at });
+            }
+        }
+    }
+
+    /// Whether all of a tree is hidden. A mask opens for the words of a flag alone, never for what a link makes of them.
+    pub(super) fn is_masked(&self, real: &Path, words: Option<&Path>) -> bool {
+        real.ancestors().any(|path| match self.masks.get(path) {
+            None => false,
+            Some(By::Default) => !self.is_meant(path, words),
+            Some(By::Caller) => path == real || !self.is_meant(path, words),
+            Some(By::Ceiling) => true,
+        })
+    }
+
+    /// Whether the words of a flag name a hidden path, or something in it.
+    pub(super) fn is_meant(&self, hidden: &Path, words: Option<&Path>) -> bool {
+        let Some(words) = words else { return false };
+        // A shell that was led here through a link has not named what lies above.
+        if self.facts.cwd_link.is_some() && self.facts.cwd.starts_with(hidden) {
+            return false;
+        }
+        let in_home = words.strip_prefix(self.facts.home_words).ok().map(|below| self.facts.home.join(below));
+        let names = self.mask_names.get(hidden).into_iter().flatten().map(PathBuf::as_path);
+        [hidden].into_iter().chain(names).any(|name| {
+            words.starts_with(name) || in_home.as_ref().is_some_and(|words| words.starts_with(name))
+        })
+    }
+
+    /// Whether a part of a tree is hidden in it: what is hidden in the whole is not opened by showing less.
+    pub(super) fn is_masked_in(&self, tree: &Original, part: &Path) -> bool {
+        let between = part.ancestors().take_while(|path| *path != tree.host);
+        let mut inside = between.filter(|path| path.starts_with(&tree.host));
+        self.is_masked(&tree.host, tree.words.as_deref()) || inside.any(|path| self.masks.contains_key(path))
+    }
+
+    /// What lies in a masked directory is reached through it: of the directory it can then be seen that it is there.
+    pub(super) fn open_way(&mut self, place: &Path) {
+        for mount in &mut self.mounts {
+            match mount {
+                Mount::Tmpfs { at, mode: mode @ 0, .. } if place.starts_with(&at) => *mode = 0o555,
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn private_places(&mut self) {
+        self.mounts.push(Mount::Proc);
+        self.mounts.push(Mount::Dev { shm: SHM_SIZE });
+        let tmp = self.facts.tmp.map_or(TMP_SIZE, Size::get);
+        self.mounts.push(match self.facts.tmp_dir {
+            Some(host) => Mount::Writable { host: host.to_path_buf(), at: TMP.into() },
+            None => tmp_in_memory(tmp),
+        });
+        for (at, size, mode) in [("/var/tmp", tmp, 0o1777), ("/run", RUN_SIZE, 0o755)] {
+            self.mounts.push(Mount::Tmpfs { at: at.into(), size, mode });
+        }
+        if self.kind == View::Host {
+            self.mounts.push(Mount::Tmpfs { at: "/sys".into(), size: MASK_SIZE, mode: 0o555 });
+        } else {
+            self.mounts.push(Mount::Dir { at: "/sys".into() });
+            self.mounts.push(Mount::Symlink { target: "../run".into(), at: "/var/run".into() });
+        }
+        // NixOS has its programs and its setuid wrappers behind names in /run.
+        for tree in ["/run/current-system", "/run/wrappers"].map(Path::new) {
+            if self.kind != View::Minimal && tree.exists() {
+                self.show(tree);
+            }
+        }
+    }
+
+    pub(super) fn our_files(&mut self) {
+        self.mounts.push(Mount::File {
+            at: STAGE2.into(),
+            bytes: Bytes(Cow::Borrowed(STAGE2_IMAGE)),
+            mode: 0o555,
+        });
+        let about = Cow::Borrowed(AGENTS.as_bytes());
+        self.mounts.push(Mount::File { at: README.into(), bytes: Bytes(about), mode: 0o444 });
+        if self.facts.nested == Nested::Pass {
+            let about = Cow::Borrowed(b"A run inside this one executes its command as it is.\n".as_slice());
+            self.mounts.push(Mount::File { at: NESTED.into(), bytes: Bytes(about), mode: 0o444 });
+        }
+        let home = self.facts.stage_home.display();
+        let passwd =
+            format!("root:x:0:0:root:/root:/bin/sh\nnobody:x:{NOBODY}:{NOBODY}:nobody:{home}:/bin/sh\n");
+        let group = format!("root:x:0:\nnogroup:x:{NOBODY}:\n");
+        self.cover("/etc/passwd".into(), passwd);
+        self.cover("/etc/group".into(), group);
+        self.cover("/etc/hosts".into(), hosts());
+        let resolver = format!(
+            "# exeat: answers for what the rules grant, and asks nobody.\nnameserver {NAME_SERVER}\n"
+        );
+        if let Some(at) = resolved_place(Path::new("/etc/resolv.conf")) {
+            self.cover(at, resolver);
+        }
+        if self.files.cache != Cache::None {
+            match self.facts.cache {
+                Some(host) => {
+                    self.mounts.push(Mount::Writable { host: host.to_path_buf(), at: CACHE.into() })
+                }
+                None => {
+                    self.mounts.push(cache_in_memory());
+                    if self.files.home == Home::Private {
+                        self.mounts.push(Mount::Dir { at: HOME.into() });
+                    }
+                }
+            }
+        }
+    }
+
+    /// A file of ours at a place of the system's: mounted over what is there, or else simply made.
+    pub(super) fn cover(&mut self, at: PathBuf, text: String) {
+        let bytes = Bytes(Cow::Owned(text.into_bytes()));
+        let Some(way) = place::follow(&self.mounts, &at) else { return };
+        match place::seen(&self.mounts, &way.place) {
+            Seen::File => self.mounts.push(Mount::CoverFile { at: way.place, bytes }),
+            Seen::Absent => self.mounts.push(Mount::File { at: way.place, bytes, mode: 0o444 }),
+            // In a read-only tree that lacks the name there is nothing to cover and nothing can be made.
+            Seen::Dir | Seen::Link { .. } | Seen::Closed(_) => {}
+        }
+    }
+
+    pub(super) fn is_shown(&self, path: &Path) -> bool {
+        let within = |tree: &Path| path.starts_with(tree);
+        self.shown.iter().any(|tree| {
+            within(tree)
+                && !PRIVATE.map(Path::new).iter().any(|place| within(place) && !tree.starts_with(place))
+        })
+    }
+
+    pub(super) fn toolchains(&mut self) {
+        let mut roots = BTreeSet::new();
+        let dirs = self.facts.path.map(std::env::split_paths).into_iter().flatten();
+        for dir in dirs.filter(|dir| dir.is_absolute() && plain(dir)) {
+            roots.extend(toolchain_roots(&dir, self.facts.home));
+        }
+        roots.extend(self.facts.named.iter().chain(&self.facts.asked).cloned());
+        self.show_named(roots);
+    }
+
+    /// Shows what PATH and variables name, but for what is shown already or holds too much.
+    pub(super) fn show_named(&mut self, mut roots: BTreeSet<PathBuf>) {
+        roots.retain(|path| path.is_absolute() && plain(path));
+        let mut unreadable = Vec::new();
+        // In order, so that a tree comes before what lies in it.
+        for root in roots {
+            let (is_open, is_in_reach) = self.facts.other.map_or((true, true), |other| other.reaches(&root));
+            if (self.is_shown(&root) && is_open) || self.shows_cwd() && root.starts_with(self.facts.cwd) {
+                continue;
+            }
+            let real = match self.facts.links.walk(&root) {
+                Ok(end) => end.real,
+                Err(error @ WalkError::Link { .. }) => {
+                    self.leave_out(&root, &error.to_string());
+                    continue;
+                }
+                Err(WalkError::Io(_)) => continue,
+            };
+            if is_too_much(&real, self.facts.home) {
+                // Named by its own path it says nothing more than before; a link that leads there would.
+                if real != root {
+                    self.leave_out(&root, &format!("it is `{}`, and more than programs", real.display()));
+                }
+                continue;
+            }
+            if let Some(hidden) = real.ancestors().find(|path| self.masks.contains_key(*path)) {
+                let why = format!(
+                    "it lies in `{}`, which is hidden; --ro {} shows it",
+                    hidden.display(),
+                    root.display()
+                );
+                self.leave_out(&root, &why);
+                continue;
+            }
+            if !self.may_ask_for(&root, &real) {
+                continue;
+            }
+            if !is_in_reach {
+                unreadable.push(root.display().to_string());
+                continue;
+            }
+            self.show_real(&root, &real);
+            if !lists::SYSTEM.iter().any(|tree| real.starts_with(tree)) {
+                self.tools.push((root, real));
+            }
+        }
+        if !unreadable.is_empty() {
+            let list = unreadable.join(", ");
+            self.notes.push(format!(
+                "only root may read these programs of PATH, and the stage is not root: {list}"
+            ));
+        }
+    }
+
+    /// Tells the caller that PATH or a variable names something that is not shown.
+    pub(super) fn leave_out(&mut self, root: &Path, why: &str) {
+        let line = format!("`{}` of PATH or a variable is left out: {why}", root.display());
+        self.left_out.push(line.clone());
+        self.notes.push(line);
+    }
+
+    /// Whether what PATH and variables name may hold sockets of the host's that are not hidden. The caller is told of the first one.
+    pub(super) fn tools_expose_sockets(&mut self) -> bool {
+        let exposed = self
+            .tools
+            .iter()
+            .find_map(|(root, real)| Some((root, sockets::why_exposed(real, &self.host_mounts)?)));
+        let Some((root, why)) = exposed else { return false };
+        self.notes.push(format!(
+            "the stage gets no Unix sockets of its own: PATH or a variable has `{}` shown, and {why}",
+            root.display()
+        ));
+        true
+    }
+
+    /// Whether no ceiling keeps a tree out that a variable names which was given a value. It comes into the view like a
+    /// toolchain of the caller's, but it is a grant.
+    pub(super) fn may_ask_for(&mut self, root: &Path, real: &Path) -> bool {
+        if !self.facts.asked.iter().any(|asked| asked == root)
+            || self.facts.named.iter().any(|own| own == root)
+        {
+            return true;
+        }
+        match self.limits.iter().find(|limit| !limit.allows(real, false)) {
+            Some(limit) => {
+                self.notes.push(format!(
+                    "`{}` is not shown: {} does not allow it",
+                    root.display(),
+                    limit.said
+                ));
+                false
+            }
+            None => true,
+        }
+    }
+}
+
+/// What a directory on PATH needs to be shown for its programs to run.
+pub(super) fn toolchain_roots(dir: &Path, home: &Path) -> Vec<PathBuf> {
+    if let Ok(below) = dir.strip_prefix(home) {
+        let known = lists::TOOLCHAINS.iter().find(|(name, _)| below.starts_with(name));
+        if let Some((_, needed)) = known {
+            return needed.iter().map(|name| home.join(name)).collect();
+        }
+    }
+    // `PREFIX/bin` needs what lies beside it, unless that would be all of HOME or of a directory for everything.
+    let parent = dir
+        .parent()
+        .filter(|_| dir.file_name().is_some_and(|name| name == "bin" || name == "sbin" || name == "shims"));
+    let too_much = |tree: &Path| {
+        home.starts_with(tree)
+            || tree == home.join(".local")
+            || tree == home.join(".config")
+            || tree.components().count() < 3
+    };
+    vec![parent.filter(|tree| !too_much(tree)).unwrap_or(dir).to_path_buf()]
+}
+
+/// The names of the loopback. What else is in the machine's own file would lead clients to an address where they are refused, past the
+/// name server and the proxy, which both know that file.
+pub(super) fn hosts() -> String {
+    let own = nix::sys::utsname::uname().ok();
+    let own = own.and_then(|it| it.nodename().to_str()?.parse::<HostName>().ok());
+    let own = own.map(|name| format!("127.0.0.1 {name}\n")).unwrap_or_default();
+    format!(
+        "127.0.0.1 localhost\n{own}::1 localhost ip6-localhost ip6-loopback\nff02::1 ip6-allnodes\nff02::2 ip6-allrouters\n"
+    )
+}

@@ -1,0 +1,490 @@
+//! The trees that a view shows, as flags and the working directory ask for them: bounded, covered, and in the order of their mounts.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Component, Path, PathBuf};
+use std::{fs, io};
+
+use exeat_files::names::{is_absent, joined, true_name};
+use exeat_files::quarantine::{Missing, beyond_search};
+use exeat_files::walk::{WalkError, clean};
+use exeat_sandbox::Mount;
+use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
+use nix::unistd::geteuid;
+
+use super::place::Followed;
+use super::protected::Protected;
+use super::scratch::TMP_SIZE;
+use super::work::{WORK_PATH, holds_home, unwritable};
+use super::{
+    Builder, By, DECIDING, How, MASK, MASK_SIZE, Original, Places, Rank, Restricting, belongs, is_mask,
+    place, protected,
+};
+use crate::bounds::{Extent, Limit, Tops, told};
+use crate::error::{Error, FS_READ, FS_WRITE};
+use crate::request::{Bind, WORK, Work};
+
+impl<'a> Builder<'a> {
+    pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool) {
+        self.mounts.push(if is_dir {
+            Mount::Tmpfs { at, size: MASK_SIZE, mode: 0o000 }
+        } else {
+            Mount::ReadOnly { host: MASK.into(), at }
+        });
+    }
+
+    /// What the caller asks for, and what the bounds leave of it.
+    pub(super) fn originals(&mut self, cwd: Option<Original>) -> Result<Vec<Original>, Error> {
+        let mut trees: Vec<Original> = Vec::new();
+        if let Some(mut tree) = cwd {
+            let name = format!("the working directory `{}`", tree.host.display());
+            tree.extent = self.bounded(&name, tree.extent.clone(), false);
+            if tree.rank == Rank::Wide && tree.is_whole() {
+                self.shown.push(tree.at.clone());
+            }
+            trees.push(tree);
+        }
+        trees.extend(self.repository(&trees));
+        let work = match &self.files.work {
+            Some(Work::Host(dir)) => Some(Bind { host: dir.clone(), guest: WORK.into() }),
+            _ => None,
+        };
+        let named = work.iter().map(|bind| (bind, true, WORK_PATH));
+        let named = named.chain(self.files.rw.iter().map(|bind| (bind, true, Error::WRITABLE)));
+        let named = named.chain(self.files.ro.iter().map(|bind| (bind, false, Error::READ_ONLY)));
+        for (bind, writable, what) in named {
+            let end = self.facts.links.walk(&bind.host);
+            let end = end.map_err(|error| Error::from_walk(what, &bind.host, error))?;
+            let host = end.real.clone();
+            if !writable && clean(&bind.guest) == clean(&bind.host) {
+                self.restricting.push(Restricting { what, path: bind.host.clone(), end });
+            }
+            if let Some((link, real)) =
+                self.facts.cwd_link.as_ref().filter(|_| writable && host == self.facts.cwd)
+            {
+                let (link, real) = (link.clone(), real.clone());
+                return Err(Error::StrayLink { what, path: bind.host.clone(), link, real });
+            }
+            self.named.push((bind.host.clone(), host.clone()));
+            if self.files.work.is_some() && bind.guest == Path::new(WORK) && what != WORK_PATH {
+                self.notes.push(format!(
+                    "`{}` is not shown: the work directory is in its place",
+                    bind.host.display()
+                ));
+                continue;
+            }
+            if is_procfs(&host) {
+                return Err(Error::Procfs { what, path: bind.host.clone() });
+            }
+            let words = clean(&bind.host);
+            // The same holds for what the host obeys: a link does not give the caller's word that a stage may write there.
+            let obeyed =
+                protected::around(&host).filter(|path| !words.starts_with(path)).map(Path::to_path_buf);
+            if let Some(path) = obeyed.as_ref().filter(|_| writable && words != host) {
+                self.notes.push(format!(
+                    "`{}` is read-only for the stage: it is `{}`, and programs on the host obey what is in `{}`",
+                    bind.host.display(),
+                    host.display(),
+                    path.display()
+                ));
+            }
+            let writable = writable && (obeyed.is_none() || words == host);
+            let mut tree = Original::new(host, bind.guest.clone(), writable, How::Named);
+            tree.words = Some(words);
+            let name = format!("`{}`", bind.host.display());
+            tree.extent = self.bounded(&name, tree.extent.clone(), what != WORK_PATH);
+            trees.push(tree);
+        }
+        Ok(trees)
+    }
+
+    /// The repository of the working directory, as far as it lies elsewhere: its working tree read-only, and the directory that
+    /// git writes to.
+    pub(super) fn repository(&mut self, trees: &[Original]) -> Vec<Original> {
+        let Some(cwd) = trees.first().filter(|tree| tree.rank != Rank::Wide && tree.is_whole()) else {
+            return Vec::new();
+        };
+        let Some(found) = belongs::find(&cwd.host, self.facts.links) else { return Vec::new() };
+        let binds = self.files.ro.iter().chain(&self.files.rw);
+        let named: Vec<PathBuf> = binds.map(|bind| clean(&bind.guest)).collect();
+        let is_read_only = self.files.ro.iter().any(|bind| clean(&bind.guest) == cwd.at);
+        let may_write = cwd.rank == Rank::Writable && !is_read_only;
+        let parts = found.top.into_iter().map(|top| (top, false)).chain([(found.git, may_write)]);
+        let mut shown = Vec::new();
+        for (part, writable) in parts {
+            // What a flag names has its own rights.
+            if named.iter().any(|at| part.starts_with(at)) || self.is_masked(&part, None) {
+                continue;
+            }
+            // A repository of settings in a home says nothing about the projects there.
+            if holds_home(self.facts, &part).is_some() {
+                break;
+            }
+            if let Some(why) = unwritable(self.facts, &part) {
+                self.notes.push(format!("the repository `{}` is not shown: {why}", part.display()));
+                break;
+            }
+            let mut tree = Original::new(part.clone(), part.clone(), writable, How::Named);
+            tree.extent = self.bounded(&format!("`{}`", part.display()), tree.extent.clone(), false);
+            shown.push(tree);
+        }
+        shown
+    }
+
+    /// What the ceilings leave of a tree, and the declaration, which is not asked for where the stage starts.
+    pub(super) fn bounded(&mut self, name: &str, mut extent: Extent, is_declared: bool) -> Extent {
+        let declared = self.declared.as_ref().filter(|_| is_declared).map(Limit::declared);
+        for limit in self.limits.iter().chain(&declared) {
+            let met = limit.meet(&extent);
+            self.notes.extend(told(name, &limit.said, &extent, &met));
+            extent = met;
+        }
+        extent
+    }
+
+    /// Mounts what is left of the trees, and the caller's masks. Returns what is writable, host and guest, and what is watched
+    /// in it.
+    pub(super) fn trees(&mut self, mut trees: Vec<Original>) -> Result<(Places, Vec<Missing>), Error> {
+        // Where a stage can make links.
+        let loose = trees.iter().filter(|tree| tree.rank == Rank::Writable);
+        let loose: Vec<PathBuf> = loose.map(|tree| tree.host.clone()).collect();
+        let tops = trees.iter().filter(|tree| tree.rank == Rank::Writable).flat_map(|tree| {
+            let parts = tree.extent.write.iter().map(Path::to_path_buf);
+            parts.chain((!tree.extent.write.is_empty()).then(|| tree.host.clone()))
+        });
+        let tops: BTreeSet<PathBuf> = tops.collect();
+        let mut protected =
+            protected::find(&tops, self.git_is_open, &self.let_through, &self.facts.git, &self.facts.live)?;
+        self.check_restricting(&tops)?;
+        // What decided about this run decides about the next one, too.
+        let deciding = self.restricting.iter().filter(|it| it.what == DECIDING).map(|it| &it.end.real);
+        protected.paths.extend(deciding.filter(|path| tops.iter().any(|top| path.starts_with(top))).cloned());
+        let mut missing = std::mem::take(&mut protected.watched);
+        self.lost.append(&mut protected.lost);
+        self.notes.append(&mut protected.notes);
+        for tree in trees.iter_mut().filter(|tree| tree.rank == Rank::Writable) {
+            if protected.covers(&tree.host) && !tree.extent.write.is_empty() {
+                tree.rank = Rank::ReadOnly;
+                tree.extent.write = Tops::default();
+                self.notes.push(format!(
+                    "`{}` is read-only for the stage: programs on the host obey what is in it",
+                    tree.host.display()
+                ));
+            }
+        }
+        trees.sort_by_key(|tree| order(&tree.at, tree.rank));
+        let mut masks = self.mask_places();
+        let first = self.mounts.len();
+        let mut writable = Vec::new();
+        if self.files.work == Some(Work::Scratch) {
+            // What is bound deeper is mounted in it.
+            self.mounts.push(Mount::Tmpfs { at: WORK.into(), size: TMP_SIZE, mode: 0o700 });
+        }
+        let mut trees = VecDeque::from(trees);
+        while let Some(mut tree) = trees.pop_front() {
+            let at = self.settled(&tree, &loose, first)?;
+            if at != tree.at {
+                tree.at = at;
+                // A link can lead deeper, to where what comes next would cover it.
+                let turn = |other: &Original| order(&other.at, other.rank) < order(&tree.at, tree.rank);
+                let spot = trees.partition_point(turn);
+                if spot > 0 {
+                    trees.insert(spot, tree);
+                    continue;
+                }
+            }
+            let before = masks.partition_point(|place| order(place, Rank::Mask) < order(&tree.at, tree.rank));
+            for place in masks.drain(..before) {
+                self.mask_place(&place);
+            }
+            writable.retain(|(_, covered): &(_, PathBuf)| !covered.starts_with(&tree.at));
+            self.tree(&tree, &protected, &mut writable);
+        }
+        for place in masks {
+            self.mask_place(&place);
+        }
+        for it in &mut missing {
+            let Missing { tree, names, patterns, links, pointers, bare, repositories, held, further, .. } =
+                it;
+            let is_open = |name: &str| {
+                let path = tree.join(name);
+                writable.iter().any(|(host, _)| path.starts_with(host))
+            };
+            names.retain(|it| is_open(&it.name));
+            patterns.retain(|it| is_open(&it.dir));
+            links.retain(|(name, _)| is_open(name));
+            pointers.retain(|name| is_open(name));
+            bare.retain(|name| is_open(name));
+            repositories.retain(|name| is_open(name));
+            held.retain(|name| is_open(name));
+            further.retain(|it| is_open(&it.dir));
+        }
+        missing.retain(|it| !it.is_empty());
+        self.lost.extend(missing.iter().flat_map(beyond_search));
+        if self.git_is_open {
+            self.lost.push("git's configuration and hooks are writable (--allow-write .git)".into());
+        }
+        self.notes.extend(self.lost.iter().cloned());
+        Ok((writable, missing))
+    }
+
+    /// Refuses a path that restricts the stage and that a stage could have mean something else in the next run: by another link in
+    /// its place, or by another name of the file.
+    pub(super) fn check_restricting(&self, tops: &BTreeSet<PathBuf>) -> Result<(), Error> {
+        for Restricting { what, path, end } in &self.restricting {
+            let can_replace = |link: &&PathBuf| tops.iter().any(|top| link.starts_with(top));
+            if let Some(link) = end.links.iter().find(can_replace) {
+                let (path, link, real) = (path.clone(), link.clone(), end.real.clone());
+                return Err(Error::StrayLink { what, path, link, real });
+            }
+            let about = end.metadata();
+            let has_names = |about: &fs::Metadata| {
+                about.is_file() && about.nlink() > 1 && about.uid() == geteuid().as_raw()
+            };
+            let is_in_reach = |about: &fs::Metadata| {
+                tops.iter().any(|top| fs::metadata(top).is_ok_and(|top| top.dev() == about.dev()))
+            };
+            if *what == DECIDING && about.is_ok_and(|about| has_names(&about) && is_in_reach(&about)) {
+                return Err(Error::SecondName { what, path: path.clone() });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a tree is mounted: in a tree of the host's a link leads where it leads there, elsewhere the place is made as it was
+    /// named. What was mounted since `first` is the caller's, and no link may lead over it.
+    pub(super) fn settled(&self, tree: &Original, loose: &[PathBuf], first: usize) -> Result<PathBuf, Error> {
+        let refused = |why: String| Err(place::no_place(Some(&tree.host), &tree.at, why));
+        let Some(Followed { place, links }) = place::follow(&self.mounts, &tree.at) else {
+            return refused("too many symbolic links are on the way".into());
+        };
+        for (at, host) in links {
+            let real = host.parent().and_then(|dir| true_name(dir).ok());
+            let real = real.zip(host.file_name()).map_or(host.clone(), |(dir, name)| dir.join(name));
+            let end = self.on_host(&place);
+            let strays = |tree: &&PathBuf| {
+                real.starts_with(tree) && !end.as_ref().is_some_and(|end| end.starts_with(tree))
+            };
+            let is_untrusted = matches!(self.facts.links.walk(&host), Err(WalkError::Link { .. }));
+            if is_untrusted || loose.iter().any(|tree| strays(&tree)) {
+                return refused(format!(
+                    "`{}` is a symbolic link there, and a stage could have made it",
+                    at.display()
+                ));
+            }
+        }
+        if place::is_reserved(&place) {
+            let is_root = place == Path::new("/");
+            let why = if is_root { "that is the sandbox's root" } else { "exeat has its own files there" };
+            return refused(why.into());
+        }
+        let later = self.mounts.get(first..).unwrap_or_default();
+        if place != tree.at && later.iter().filter_map(place::mount_point).any(|at| at.starts_with(&place)) {
+            return refused(format!(
+                "a link leads to `{}`, where something is mounted already",
+                place.display()
+            ));
+        }
+        Ok(place)
+    }
+
+    /// Where the host has what is seen at a place.
+    pub(super) fn on_host(&self, place: &Path) -> Option<PathBuf> {
+        match self.mounts.get(self.top(place)?)? {
+            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => {
+                Some(joined(host, place.strip_prefix(at).ok()?))
+            }
+            _ => None,
+        }
+    }
+
+    /// Mounts what is left of one tree.
+    pub(super) fn tree(&mut self, tree: &Original, protected: &Protected, writable: &mut Places) {
+        if !tree.is_whole() {
+            self.cover_cut(tree);
+        }
+        for (host, may_write) in tree.extent.parts() {
+            let below = host.strip_prefix(&tree.host).unwrap_or(Path::new(""));
+            let at = joined(&tree.at, below);
+            if self.is_masked_in(tree, &host) {
+                if host == tree.host {
+                    self.bind(&host, &at, false, tree.words.as_deref());
+                }
+                continue;
+            }
+            let may_write = may_write && !protected.covers(&host);
+            let words = tree.words_for(&host);
+            self.bind(&host, &at, may_write, words.as_deref());
+            if may_write {
+                self.protect(&host, &at, protected, words.as_deref());
+                writable.push((host, at));
+            }
+        }
+    }
+
+    /// What a tree would have covered stays covered where not all of the tree is shown.
+    pub(super) fn cover_cut(&mut self, tree: &Original) {
+        let Some((under, is_dir)) = self.covers(&tree.at) else { return };
+        // The same is under it, read-only: shown by the view, or by what the bound in question does not bind.
+        let is_same = self.is_read_only_view_of(&tree.at, &tree.host);
+        if is_same || (!under && tree.extent.read.is_empty()) {
+            return;
+        }
+        self.mounts.push(if is_dir {
+            Mount::Tmpfs { at: tree.at.clone(), size: MASK_SIZE, mode: 0o555 }
+        } else {
+            Mount::ReadOnly { host: MASK.into(), at: tree.at.clone() }
+        });
+    }
+
+    /// Whether a tree of the host that is mounted already has something at a place, and whether that is a directory. `None`
+    /// where no tree of the host's is.
+    pub(super) fn beneath(&self, place: &Path) -> Option<(bool, bool)> {
+        let (host, at) = match self.mounts.get(self.top(place)?)? {
+            Mount::ReadOnly { host, .. } if is_mask(host) => return None,
+            Mount::ReadOnly { host, at } | Mount::Writable { host, at } => (host, at),
+            _ => return None,
+        };
+        let meta = fs::symlink_metadata(joined(host, place.strip_prefix(at).ok()?));
+        Some(meta.map_or((false, true), |meta| (true, meta.is_dir())))
+    }
+
+    /// The same for what is mounted at a place or anywhere below it.
+    pub(super) fn covers(&self, place: &Path) -> Option<(bool, bool)> {
+        let is_below = |mount: &Mount| match mount {
+            Mount::ReadOnly { at, .. } | Mount::Writable { at, .. } => at != place && at.starts_with(place),
+            _ => false,
+        };
+        self.beneath(place).or_else(|| self.mounts.iter().any(is_below).then_some((true, true)))
+    }
+
+    pub(super) fn is_read_only_view_of(&self, place: &Path, real: &Path) -> bool {
+        match self.top(place).and_then(|number| self.mounts.get(number)) {
+            Some(Mount::ReadOnly { host, at }) => {
+                let below = place.strip_prefix(at).unwrap_or(Path::new(""));
+                true_name(&joined(host, below)).is_ok_and(|under| under == real)
+            }
+            _ => false,
+        }
+    }
+
+    /// The names that the caller gave to masks, in the order in which they are mounted.
+    pub(super) fn mask_places(&self) -> Vec<PathBuf> {
+        let given = self.files.mask.iter().filter(|path| plain(path)).cloned();
+        let real = self.masks.iter().filter(|(_, by)| **by == By::Caller).map(|(path, _)| path.clone());
+        let places: BTreeSet<PathBuf> = given.chain(real).collect();
+        let mut places: Vec<PathBuf> = places.into_iter().collect();
+        places.sort_by_key(|place| order(place, Rank::Mask));
+        places
+    }
+
+    /// Hides whatever is shown under the name of a mask.
+    pub(super) fn mask_place(&mut self, place: &Path) {
+        let is_link = self.is_link(place);
+        if let Some((true, is_dir)) = self.covers(place).filter(|_| !is_link) {
+            self.pin(place);
+            self.mask(place.to_path_buf(), is_dir);
+        }
+    }
+
+    pub(super) fn is_link(&self, place: &Path) -> bool {
+        match self.top(place).and_then(|number| self.mounts.get(number)) {
+            Some(Mount::ReadOnly { host, at } | Mount::Writable { host, at }) => {
+                let below = place.strip_prefix(at).unwrap_or(Path::new(""));
+                // Where nothing is, there is no link.
+                links_in(host, below).unwrap_or_else(|error| !is_absent(&error))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the stage sees a path of the host's somewhere, and whether it can write there.
+    pub(super) fn sees(&self, real: &Path) -> Option<bool> {
+        let mut seen = None;
+        for (number, host, at) in self.mounted() {
+            let Ok(below) = real.strip_prefix(&host) else { continue };
+            if self.top(&joined(&at, below)) == Some(number) {
+                seen = Some(
+                    seen.unwrap_or(false) || matches!(self.mounts.get(number), Some(Mount::Writable { .. })),
+                );
+            }
+        }
+        seen
+    }
+
+    /// What the stage says it needs and would not have.
+    pub(super) fn check_declared(&mut self) -> Result<(), Error> {
+        let (Some(found), Some(declared)) = (&self.declared, &self.files.declared) else { return Ok(()) };
+        let read = found.read.iter().map(|path| (FS_READ, path, false));
+        let mut notes = Vec::new();
+        for (effect, path, write) in read.chain(found.write.iter().map(|path| (FS_WRITE, path, true))) {
+            match self.sees(path) {
+                Some(writable) if writable || !write => continue,
+                _ => {}
+            }
+            let ceiling = self.limits.iter().find(|limit| !limit.allows(path, write));
+            let error = Error::Ungranted {
+                effect,
+                path: path.clone(),
+                ceiling: ceiling.map(|limit| limit.said.clone()),
+            };
+            if !declared.narrow {
+                return Err(error);
+            }
+            notes.push(error.to_string());
+        }
+        self.notes.extend(notes);
+        Ok(())
+    }
+
+    /// Makes the protected paths in a writable tree read-only there, but for what is let through in them.
+    pub(super) fn protect(&mut self, host: &Path, at: &Path, protected: &Protected, words: Option<&Path>) {
+        let mut outer: Option<&Path> = None;
+        for path in &protected.paths {
+            let Ok(below) = path.strip_prefix(host) else { continue };
+            // What is masked in this tree stays masked, and the inside of a protected directory is protected with it.
+            let masked =
+                self.masks.keys().any(|it| it != host && it.starts_with(host) && path.starts_with(it));
+            if masked || outer.is_some_and(|outer| protected.keeps(outer, path)) {
+                continue;
+            }
+            outer = Some(path);
+            // A directory above it could be renamed away and made anew.
+            self.pin(&joined(at, below));
+            let words = words.map(|words| joined(words, below));
+            self.bind(path, &joined(at, below), false, words.as_deref());
+            for open in protected.holes(path) {
+                if let Ok(below) = open.strip_prefix(host) {
+                    self.bind(open, &joined(at, below), true, None);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a path is the process file system's.
+pub(super) fn is_procfs(path: &Path) -> bool {
+    statfs(path).is_ok_and(|about| about.filesystem_type() == PROC_SUPER_MAGIC)
+}
+
+/// The order of mounts: wide trees, then by depth.
+pub(super) fn order(at: &Path, rank: Rank) -> (bool, usize, PathBuf, Rank) {
+    (rank != Rank::Wide, at.components().count(), at.to_path_buf(), rank)
+}
+
+/// Whether a component of `name` below `base` is a symbolic link.
+pub(super) fn links_in(base: &Path, name: &Path) -> io::Result<bool> {
+    let mut path = base.to_path_buf();
+    for part in name.components() {
+        path.push(part);
+        if fs::symlink_metadata(&path)?.is_symlink() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Without `..`, which says nothing about where a path leads.
+pub(super) fn plain(path: &Path) -> bool {
+    path.components().all(|part| !matches!(part, Component::ParentDir))
+}
