@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use exeat_record::clip;
-use exeat_record::line::{max, path};
+use exeat_record::line::{max, path_text};
 
 use crate::Moment;
 use crate::runs::RunSummary;
@@ -74,7 +74,7 @@ impl Selection {
     }
 
     fn passes_time(&self, run: &RunSummary) -> bool {
-        let made = run.run.map(|run| Moment::from(run.made()));
+        let made = run.run.map(|run| Moment::from(run.created_at()));
         let started = run.started.as_deref().and_then(Moment::of).or(made);
         let over = run.last.filter(|_| !run.running);
         self.until.is_none_or(|until| started.is_none_or(|started| started <= until))
@@ -85,7 +85,7 @@ impl Selection {
 /// Whether a run was started in a directory or below, as far as its record says where.
 fn is_in(run: &RunSummary, dir: &std::path::Path) -> bool {
     let Some(found) = run.dir.as_deref() else { return false };
-    let wanted = path(dir.as_os_str(), usize::MAX);
+    let wanted = path_text(dir.as_os_str(), usize::MAX);
     let below = found.strip_prefix(wanted.trim_end_matches('/'));
     below.is_some_and(|below| below.is_empty() || below.starts_with('/'))
 }

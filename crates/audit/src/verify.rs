@@ -536,7 +536,8 @@ impl Verifier<'_> {
         let mono = Duration::from_micros(record.mono_us);
         let before = self.clock.replace((now, mono));
         let Some((then, mono_then)) = before else {
-            let made = record.run.parse().ok().and_then(|run: RunId| Timestamp::try_from(run.made()).ok());
+            let made =
+                record.run.parse().ok().and_then(|run: RunId| Timestamp::try_from(run.created_at()).ok());
             if let Some(by) =
                 made.map(|made| now.duration_since(made)).filter(|by| by.unsigned_abs() > NAMED_WITHIN)
             {

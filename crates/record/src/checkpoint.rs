@@ -1,6 +1,6 @@
-//! Checkpoints: what stands in a record for all lines before, signed.
+//! Checkpoints: signed lines of a record that cover all lines before them.
 //!
-//! The text is a checkpoint of C2SP's tlog-checkpoint, and its signed form C2SP's signed-note, so that a foreign tool checks it.
+//! The text follows C2SP's tlog-checkpoint, and its signed form C2SP's signed-note, so that other tools can check it.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
@@ -8,31 +8,32 @@ use base64::engine::general_purpose::STANDARD as BASE64;
 use crate::SigningKey;
 use crate::tree::Hash;
 
-/// What is signed: so many lines of this run have this root, and the checkpoint's own line begins with what has this digest.
+/// The statement that is signed: the run's first `n` lines have this root, and the checkpoint's own line, up to its signature, has this
+/// digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     /// The name of the log.
     pub origin: String,
-    /// Lines before the checkpoint.
+    /// The number of lines before the checkpoint.
     pub n: u64,
-    /// The root over them.
+    /// The root over these lines.
     pub root: Hash,
     /// The SHA-256 of the checkpoint's own line up to its signature, in hexadecimal.
     pub line: String,
 }
 
-/// The name of a run's log in its checkpoints.
+/// Returns the name of a run's log in its checkpoints.
 pub fn origin(run: &str) -> String {
     format!("exeat-run/{run}")
 }
 
 impl Checkpoint {
-    /// The text that is signed: origin, size and root, and one extension line.
+    /// Returns the text that is signed: origin, size and root, and one extension line.
     pub fn text(&self) -> String {
         format!("{}\n{}\n{}\nline {}\n", self.origin, self.n, BASE64.encode(self.root), self.line)
     }
 
-    /// The signed note, and the signature alone in base64.
+    /// Signs the text, and returns the signed note.
     pub fn sign(&self, key: &SigningKey) -> Signed {
         let text = self.text();
         let signature = key.sign(text.as_bytes());

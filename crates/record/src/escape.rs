@@ -1,18 +1,18 @@
-//! Making hostile bytes safe to write and to print.
+//! Escaping of hostile bytes, so that they are safe to write and to print.
 //!
-//! Nothing here knows what the bytes mean. Whatever goes in, only 0x20 to 0x7e comes out, so that no line can be
-//! forged, hidden or turned around by what a client chose to send.
+//! Does not know what the bytes mean. For any input, the output has only 0x20 to 0x7e, so that a client cannot
+//! forge, hide or reverse a line by the bytes that it sends.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// What stands where text was cut.
+/// The mark where text was cut.
 pub(crate) const CUT: &str = "...";
 
-/// Bytes as printable ASCII: `\xNN` for every byte outside 0x20 to 0x7e, `\\` for a backslash.
+/// Returns bytes as printable ASCII: `\xNN` for every byte outside 0x20 to 0x7e, `\\` for a backslash.
 ///
-/// The result has at most `max` bytes. One that was cut ends in `...` where `max` leaves room for it, and never in
-/// half an escape.
+/// The result has at most `max` bytes. A result that was cut ends in `...` if `max` leaves space for that, and never in
+/// a part of an escape.
 pub fn escape(bytes: &[u8], max: usize) -> String {
     let mut text = String::new();
     let mut fits = 0; // the length up to which `...` still has room
@@ -38,9 +38,9 @@ pub fn escape(bytes: &[u8], max: usize) -> String {
     text
 }
 
-/// Text as it may be shown on a terminal: `\u{..}` for every character outside 0x20 to 0x7e.
+/// Returns text that is safe on a terminal: `\u{..}` for every character outside 0x20 to 0x7e.
 ///
-/// A backslash stays as it is: what was escaped in the record reads on the terminal as it reads there.
+/// A backslash stays as it is, so that text that is escaped in the record looks the same on the terminal.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if text.bytes().all(|byte| matches!(byte, 0x20..=0x7e)) {
         return Cow::Borrowed(text);
@@ -57,7 +57,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(shown)
 }
 
-/// Bytes that `c` takes inside a JSON string of this crate (everything outside ASCII is written `\uXXXX`).
+/// Returns the bytes that `c` takes in a JSON string of this crate, which writes every character outside ASCII as `\uXXXX`.
 pub(crate) fn json_width(c: char) -> usize {
     match c {
         '"' | '\\' | '\n' | '\r' | '\t' | '\u{8}' | '\u{c}' => 2,
@@ -67,7 +67,7 @@ pub(crate) fn json_width(c: char) -> usize {
     }
 }
 
-/// Text that takes at most `max` bytes inside a JSON string; what is too long loses its end.
+/// Returns text that takes at most `max` bytes in a JSON string. Text that is too long loses its end.
 pub fn clip(text: &str, max: usize) -> Cow<'_, str> {
     let mut width = 0;
     let mut fits = 0; // the byte index up to which `...` still has room
@@ -83,9 +83,9 @@ pub fn clip(text: &str, max: usize) -> Cow<'_, str> {
     Cow::Borrowed(text)
 }
 
-/// Text that takes at most `max` bytes inside a JSON string; what is too long loses its beginning.
+/// Returns text that takes at most `max` bytes in a JSON string. Text that is too long loses its beginning.
 ///
-/// For paths and places, whose end says most.
+/// For paths, whose end says most.
 pub(crate) fn clip_front(text: &str, max: usize) -> Cow<'_, str> {
     let mut width = 0;
     let mut fits = text.len();

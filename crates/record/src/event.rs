@@ -1,6 +1,6 @@
-//! What can be said about a run: plain data, without a word about how it is written.
+//! The events of a run, as plain data that does not know how it is written.
 //!
-//! `line.rs` knows the names and the order of the fields on the wire; a new field or event starts here.
+//! `line.rs` has the names and the order of the fields in a line. A new field or event starts here.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{ConnId, RunId};
 
-/// What every line of a run has in common.
+/// The fields that all lines of a run share.
 #[derive(Debug, Clone)]
 pub struct Header {
     /// The run that the lines belong to.
@@ -29,34 +29,34 @@ pub struct Header {
     pub mode: Mode,
 }
 
-/// What a decision was made under. A proxy may read its policy again, and then this is not the header's any more.
+/// The policy that a decision was made under. A proxy may read its policy again; after that it differs from the header's.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Under {
     /// The SHA-256 of the canonical effective policy, in hexadecimal.
     pub policy_sha256: String,
-    /// Whether it is enforced or only reported on.
+    /// Whether the policy is enforced or only reported on.
     pub mode: Mode,
 }
 
-/// One thing that happened.
+/// An event of a run: it becomes one line of the record.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub enum Event {
-    /// The first line: what runs, and what holds.
+    /// The first line: what runs, and which walls hold.
     RunStart(RunStart),
     /// A file that the policy was made from. These follow the first line.
     Policy(Source),
-    /// A verdict, written before it is acted on.
+    /// A verdict on a request, written before anything acts on it.
     Decision(Decision),
     /// A verdict on a question to the sandbox's name server.
     Dns(Question),
-    /// What a connection that is still open has moved so far.
+    /// The bytes that an open connection has moved so far.
     Progress(Progress),
-    /// A connection that was let through is over.
+    /// The end of an allowed connection.
     Close(Close),
-    /// Something a reader of the record should know.
+    /// A remark for the reader of the record.
     Note(Note),
-    /// The last line: the totals, and how the run ended.
+    /// The last event: the totals, and how the run ended.
     RunEnd(RunEnd),
 }
 
@@ -67,44 +67,44 @@ pub struct RunStart {
     pub version: String,
     /// The first word of the stage's command; never its arguments, which can hold secrets.
     pub command: Option<OsString>,
-    /// Who started it, by name.
+    /// The name of the user who started the run.
     pub user: Option<String>,
     /// The machine's own name.
     pub machine: Option<String>,
-    /// Where it was started.
+    /// The directory in which the run was started.
     pub dir: Option<OsString>,
-    /// What it is a part of.
+    /// The trace that the run is a part of.
     pub trace: Option<Trace>,
-    /// What isolates the stage, `bwrap` for instance.
+    /// The back end that isolates the stage, such as `bwrap`.
     pub backend: Option<String>,
-    /// How the stage reaches the proxy: `handoff` or `relay`.
+    /// The bridge between the stage and the proxy: `handoff` or `relay`.
     pub bridge: Option<String>,
-    /// The proxy that decides, where it is somebody else's: `unix:PATH`. Its record has the decisions, and the policy of
-    /// the header means nothing.
+    /// The proxy that decides, if another process runs it: `unix:PATH`. Its record has the decisions, and the policy in
+    /// the header does not apply.
     pub proxy: Option<String>,
-    /// The next hop of connections, `HOST:PORT`, where there is one: what names lead to is not checked then.
+    /// The upstream proxy, `HOST:PORT`, if there is one. The addresses of names are not checked then.
     pub upstream: Option<String>,
-    /// Whether programs that ignore the proxy variables are caught: `on`, `off`, or why it is not.
+    /// Whether the gateway catches programs that ignore the proxy variables: `on`, `off`, or the reason why it does not.
     pub gateway: Option<String>,
-    /// What holds, by aspect (`net`, `fs`, `syscalls`).
+    /// The state of enforcement by aspect (`net`, `fs`, `syscalls`).
     pub enforcement: Vec<(String, Holds)>,
-    /// The limits of the run, each with its value and what holds it: `memory=2GiB (watched)`.
+    /// The limits of the run, each with its value and how it is enforced: `memory=2GiB (watched)`.
     pub limits: Vec<String>,
-    /// The caller's own words, `--label K=V`. Of two with one key the later stands.
+    /// The caller's labels, `--label K=V`. Of two with the same key the later one counts.
     pub labels: Vec<(String, String)>,
-    /// Its place in the ledger.
+    /// The run's entry in the ledger.
     pub ledger: InLedger,
 }
 
-/// Whether the ledger has a run.
+/// The entry of a run in the ledger.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum InLedger {
-    /// There is none, because nothing signs the record, or a key that does not last.
+    /// There is no ledger: the record is not signed, or its key does not last.
     #[default]
     None,
-    /// There is one, and no number could be taken in it. A note says why.
+    /// The run could not take a number in the ledger. A note gives the reason.
     Unnumbered,
-    /// It has this number.
+    /// The run has this number.
     Number(Number),
 }
 
@@ -119,7 +119,7 @@ pub struct Number {
     pub prev: String,
 }
 
-/// A place in a trace (W3C Trace Context): what a run is a part of.
+/// The position of a run in a trace (W3C Trace Context).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trace {
     /// The trace, 32 hexadecimal digits.
@@ -131,32 +131,32 @@ pub struct Trace {
 /// A file that the effective policy was made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
-    /// What it is for.
+    /// The role of the file.
     pub role: SourceRole,
-    /// As it was named.
+    /// The path as the user wrote it.
     pub file: String,
-    /// The SHA-256 of what was in it when it was read, in hexadecimal.
+    /// The SHA-256 of the content when it was read, in hexadecimal.
     pub sha256: String,
 }
 
-/// What a file of a policy is for.
+/// The role of a file in a policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SourceRole {
-    /// It grants.
+    /// A policy, which grants.
     Policy,
-    /// It bounds what is granted.
+    /// A ceiling, which bounds the grants.
     Ceiling,
-    /// It says what the stage declares.
+    /// The effects that the stage declares.
     Effects,
     /// Rules, one a line.
     Rules,
-    /// What the stage reached before, beyond which it reaches nothing.
+    /// A lock file: the hosts that the stage reached before. It reaches no others.
     Lock,
 }
 
 impl SourceRole {
-    /// The word in the record.
+    /// Returns the word in the record.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Policy => "policy",
@@ -168,14 +168,14 @@ impl SourceRole {
     }
 }
 
-/// How much of an aspect is enforced.
+/// The degree to which an aspect is enforced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Holds {
-    /// All of it.
+    /// The aspect is fully enforced.
     Held,
-    /// Some of it; what is missing, in words.
+    /// A part is missing, which the text names.
     Partial(String),
-    /// None of it.
+    /// The aspect is not enforced.
     Absent,
 }
 
@@ -189,7 +189,7 @@ impl fmt::Display for Holds {
     }
 }
 
-/// How a request came in.
+/// The way in which a request arrived.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -198,22 +198,22 @@ pub enum Via {
     Connect,
     /// A plain HTTP request in absolute form.
     Http,
-    /// A client that ignored the proxy variables and was caught.
+    /// A connection of a client that ignores the proxy variables, caught by the gateway.
     Transparent,
     /// A SOCKS5 request.
     Socks5,
     /// A question to the sandbox's name server.
     Dns,
-    /// An attempt to leave without the proxy, seen by the tap.
+    /// An attempt to leave without the proxy, which the tap saw.
     Direct,
-    /// A port of the host, opened by `--host-port`.
+    /// A connection to a port of the host that `--host-port` opened.
     Forward,
-    /// exeat trying its own walls.
+    /// A request of exeat's own self-test.
     Selftest,
 }
 
 impl Via {
-    /// Every way.
+    /// All values.
     pub const ALL: [Via; 8] = [
         Via::Connect,
         Via::Http,
@@ -225,7 +225,7 @@ impl Via {
         Via::Selftest,
     ];
 
-    /// The word in the record.
+    /// Returns the word in the record.
     pub const fn as_str(self) -> &'static str {
         match self {
             Via::Connect => "connect",
@@ -254,15 +254,15 @@ impl FromStr for Via {
     }
 }
 
-/// What is spoken above IP.
+/// The protocol above IP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default, Serialize, Deserialize)]
 pub enum Proto {
-    /// TCP, of which nothing is written.
+    /// TCP, which a line leaves out.
     #[default]
     Tcp,
     /// UDP.
     Udp,
-    /// Another one, by its number (IANA, "Protocol Numbers").
+    /// Another protocol, by its number (IANA, "Protocol Numbers").
     Other(u8),
 }
 
@@ -276,20 +276,20 @@ impl fmt::Display for Proto {
     }
 }
 
-/// The rule behind a verdict, as the record tells of it.
+/// The rule that decided, as the record describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RuleRef {
-    /// The rule as it was typed.
+    /// The rule as the user wrote it.
     pub text: String,
-    /// Where it was typed: `.exeat.toml:12`, `--allow`.
+    /// The file and line, or the flag, that has the rule: `.exeat.toml:12`, `--allow`.
     pub src: String,
-    /// How far the group opens the policy, where the rule is one of a group's.
+    /// The risk of the group, if the rule is one of a group of presets.
     pub risk: Option<Risk>,
-    /// Why it exists, where it says so.
+    /// The reason that the rule gives for itself.
     pub why: Option<String>,
-    /// Who approved it, where it says so.
+    /// The person who approved the rule.
     pub approved_by: Option<String>,
-    /// The day from which it is refused, `YYYY-MM-DD`, where it has one.
+    /// The day from which the rule no longer grants, `YYYY-MM-DD`.
     pub expires: Option<String>,
 }
 
@@ -306,7 +306,7 @@ impl From<&Rule> for RuleRef {
     }
 }
 
-/// Returns the risk of the group that a rule stands in, if it stands in one. The hosts that are always denied are in none.
+/// Returns the risk of the group that a rule belongs to, if it belongs to one. The hosts that are always denied do not.
 fn risk_of(origin: &Origin) -> Option<Risk> {
     let Origin::Preset { name, .. } = origin else { return None };
     match preset::find(name)? {
@@ -315,55 +315,55 @@ fn risk_of(origin: &Origin) -> Option<Risk> {
     }
 }
 
-/// The process behind a connection, as it was seen when the connection came in. Nothing is decided by it: it may have the connection
-/// from another process, and may be another program by now.
+/// The process that made a connection, as it was when the connection arrived. No decision depends on it: another process may have handed it
+/// the connection, and it may execute another program by now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its number on the host.
+    /// Its process id on the host.
     pub pid: u32,
-    /// That of its parent, where it was told.
+    /// The process id of its parent, if the kernel named it.
     pub ppid: Option<u32>,
-    /// The file that it executes, by its path inside the sandbox, where it was told; never its arguments, which can hold secrets.
+    /// The path of its executable inside the sandbox, if the kernel named it. Never its arguments, which can hold secrets.
     pub exe: Option<OsString>,
 }
 
-/// A verdict on one request. Make it with [`Decision::new`] and fill in what is known.
+/// A verdict on one request. Make it with [`Decision::new`], then fill in the known fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Decision {
-    /// The connection that asked; absent for what was tried without one.
+    /// The connection of the request; absent for an attempt without a connection.
     pub conn: Option<ConnId>,
-    /// How it asked.
+    /// The way in which the request arrived.
     pub via: Via,
-    /// What it would have spoken.
+    /// The protocol of the attempt.
     pub proto: Proto,
     /// The method of a plain HTTP request.
     pub method: Option<String>,
-    /// The process that made the connection, where it was found.
+    /// The process that made the connection, if it was found.
     pub process: Option<Process>,
-    /// What it asked for; absent when it could not be read.
+    /// The target of the request; absent if it could not be read.
     pub target: Option<Target>,
-    /// The host that it asked for, where that has no port.
+    /// The host of the request, if the request has no port.
     pub host: Option<Host>,
-    /// The bytes that it sent as a target. Written, escaped and capped, only where they differ from the target.
+    /// The bytes that the client sent as a target. The line has them, escaped and cut, only if they differ from the target.
     pub host_raw: Option<Vec<u8>>,
-    /// The addresses that the name led to.
+    /// The addresses of the name.
     pub ips: Vec<IpAddr>,
-    /// How long the look-up took.
+    /// The duration of the DNS look-up.
     pub dns: Option<Duration>,
-    /// What was decided.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason for the verdict.
     pub reason: Reason,
-    /// The policy that was asked, where it may be another than the header's.
+    /// The policy that decided, if it may differ from the header's.
     pub under: Option<Arc<Under>>,
-    /// The proxy that the connection is left to, `HOST:PORT`. A name is looked up there, so that no address was checked.
+    /// The upstream proxy that gets the connection, `HOST:PORT`. It looks the name up itself, so no address was checked.
     pub upstream: Option<String>,
-    /// The rule that decided, where one did.
+    /// The rule that decided, if one did.
     pub rule: Option<RuleRef>,
-    /// The ceiling that refused, or what the stage declared: no grant would have lifted that.
+    /// The ceiling, or the declared effects, that refused. No grant can change that.
     pub refused_by: Option<String>,
-    /// How many equal requests this line stands for, where more than one.
+    /// The number of equal requests that this line stands for, if more than one.
     pub count: Option<u64>,
     /// On a late refusal: the address that was dialled.
     pub ip: Option<IpAddr>,
@@ -375,12 +375,12 @@ pub struct Decision {
     pub alpn: Option<String>,
     /// On a late refusal: whether the TLS hello may hide another name (ECH).
     pub ech: bool,
-    /// What went wrong, in words, where something did.
+    /// A description of what went wrong.
     pub error: Option<String>,
 }
 
 impl Decision {
-    /// A verdict of which nothing else is known yet.
+    /// Makes a verdict without any other field.
     pub fn new(conn: impl Into<Option<ConnId>>, via: Via, verdict: Verdict, reason: Reason) -> Decision {
         Decision {
             conn: conn.into(),
@@ -411,43 +411,44 @@ impl Decision {
 }
 
 impl Decision {
-    /// Whether a connection begins with it that has a close. A late refusal has the address that was dialled.
-    pub(crate) fn opens(&self) -> bool {
+    /// Returns whether a close will follow. A late refusal, which has the address that was dialled, follows an earlier decision on
+    /// the same connection.
+    pub(crate) fn opens_connection(&self) -> bool {
         self.conn.is_some() && self.ip.is_none()
     }
 
-    /// Whether something may leave because of it.
-    pub(crate) fn lets_out(&self) -> bool {
+    /// Returns whether the connection may send something because of this decision.
+    pub(crate) fn allows_connection(&self) -> bool {
         self.conn.is_some() && matches!(self.verdict, Verdict::Allow | Verdict::WouldDeny)
     }
 }
 
-/// A verdict on a question to the sandbox's name server. Make it with [`Question::new`] and fill in what is known.
+/// A verdict on a question to the sandbox's name server. Make it with [`Question::new`], then fill in the known fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Question {
-    /// The name that was asked for; absent when it is none.
+    /// The name in the question; absent if it is not a host name.
     pub host: Option<HostName>,
-    /// The bytes that were asked for. Written, escaped and capped, only where they differ from the name.
+    /// The bytes in the question. The line has them, escaped and cut, only if they differ from the name.
     pub host_raw: Option<Vec<u8>>,
-    /// What was decided.
+    /// The verdict.
     pub verdict: Verdict,
-    /// Why.
+    /// The reason for the verdict.
     pub reason: Reason,
-    /// The policy that was asked, where it may be another than the header's.
+    /// The policy that decided, if it may differ from the header's.
     pub under: Option<Arc<Under>>,
     /// The rule that decided, where one did.
     pub rule: Option<RuleRef>,
     /// The ceiling that refused, or what the stage declared: no grant would have lifted that.
     pub refused_by: Option<String>,
-    /// How many equal questions this line stands for, where more than one.
+    /// The number of equal questions that this line stands for, if more than one.
     pub count: Option<u64>,
-    /// What went wrong, in words, where something did.
+    /// A description of what went wrong.
     pub error: Option<String>,
 }
 
 impl Question {
-    /// A verdict of which nothing else is known yet.
+    /// Makes a verdict without any other field.
     pub fn new(verdict: Verdict, reason: Reason) -> Question {
         Question {
             host: None,
@@ -463,12 +464,12 @@ impl Question {
     }
 }
 
-/// What a connection that is still open has moved so far.
+/// The bytes that an open connection has moved so far.
 #[derive(Debug, Clone)]
 pub struct Progress {
     /// The connection, as its decision names it.
     pub conn: ConnId,
-    /// What it asked for.
+    /// The target of its request.
     pub target: Option<Target>,
     /// Bytes from the sandbox to the internet, since the connection began.
     pub bytes_up: u64,
@@ -476,15 +477,15 @@ pub struct Progress {
     pub bytes_down: u64,
 }
 
-/// The end of a connection that was let through. Make it with [`Close::new`] and fill in what is known.
+/// The end of an allowed connection. Make it with [`Close::new`], then fill in the known fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Close {
     /// The connection, as its decision names it.
     pub conn: ConnId,
-    /// What it asked for.
+    /// The target of its request.
     pub target: Option<Target>,
-    /// The address that the connection was made to: of one that was left to another proxy, that one's. Absent if none was made.
+    /// The address that the connection was made to, which is the upstream proxy's if there is one. Absent if the connect failed.
     pub ip: Option<IpAddr>,
     /// The TLS name that the client sent.
     pub sni: Option<String>,
@@ -494,24 +495,24 @@ pub struct Close {
     pub alpn: Option<String>,
     /// Whether the TLS hello may hide another name (ECH).
     pub ech: bool,
-    /// How long the connect took.
+    /// The duration of the connect.
     pub connect: Option<Duration>,
-    /// How long the wait for the client's TLS hello took.
+    /// The time until the client's TLS hello arrived.
     pub tls: Option<Duration>,
-    /// How long the connection lived.
+    /// The duration of the connection.
     pub dur: Duration,
     /// Bytes from the sandbox to the internet.
     pub bytes_up: u64,
     /// Bytes from the internet to the sandbox.
     pub bytes_down: u64,
-    /// Who or what ended it.
+    /// The side that ended the connection, or the cause of its end.
     pub end: End,
-    /// What went wrong, in words, where something did.
+    /// A description of what went wrong.
     pub error: Option<String>,
 }
 
 impl Close {
-    /// A connection that is over, of which nothing else is known.
+    /// Makes the end of a connection without any other field.
     pub fn new(conn: ConnId, end: End) -> Close {
         Close {
             conn,
@@ -531,13 +532,13 @@ impl Close {
         }
     }
 
-    /// Whether the connection was allowed and never stood: the host was not reached, and nothing was sent to it.
+    /// Returns whether the connect failed: the connection was allowed, and nothing was sent to the host.
     pub(crate) fn is_failed(&self) -> bool {
         self.end == End::Error && self.ip.is_none()
     }
 }
 
-/// Who or what ended a connection.
+/// The side that ended a connection, or the cause of its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum End {
@@ -545,90 +546,90 @@ pub enum End {
     Client,
     /// The origin closed it.
     Upstream,
-    /// Nothing moved for too long.
+    /// No byte moved for too long.
     Idle,
-    /// It used up what it was allowed.
+    /// The connection used up its budget.
     Budget,
-    /// exeat cut it: the run ended, or a late refusal.
+    /// exeat cut the connection, because the run ended or by a late refusal.
     Killed,
-    /// It broke, or never stood.
+    /// The connection broke, or the connect failed.
     Error,
 }
 
-/// Something that a reader of the record should know. Make it with [`Note::new`] and fill in what is known.
+/// A remark for the reader of the record. Make it with [`Note::new`], then fill in the known fields.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Note {
-    /// What happened.
+    /// The subject of the note.
     pub what: What,
-    /// How often, where that can be counted.
+    /// The number of events, if they can be counted.
     pub count: Option<u64>,
-    /// The policy that holds from here on, where it is another one.
+    /// The policy that applies from here on, if it changed.
     pub under: Option<Arc<Under>>,
-    /// The particulars, in words.
+    /// The details, in words.
     pub error: Option<String>,
 }
 
 impl Note {
-    /// A note without particulars.
+    /// Makes a note without details.
     pub fn new(what: What) -> Note {
         Note { what, count: None, under: None, error: None }
     }
 }
 
-/// What a note is about.
+/// The subject of a note.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum What {
-    /// The stage lost its way to the proxy.
+    /// The stage lost its connection to the proxy.
     BridgeLost,
     /// The tap missed packets.
     TapDrops,
-    /// A file that would have run on the host was moved aside.
+    /// A file that would have run on the host was moved to the quarantine.
     Quarantined,
-    /// Such a file could not be moved, and is where the stage has put it.
+    /// Such a file could not be moved, and is still where the stage put it.
     NotQuarantined,
-    /// What kept a file hidden or read-only was taken away on the host.
+    /// The host removed the cover that kept a file hidden or read-only.
     Uncovered,
-    /// The policy was read again: another one holds now, or something was wrong with it and the old one stays.
+    /// The policy was read again: a new one applies, or it had a fault and the old one still applies.
     PolicyReload,
-    /// Somebody else's proxy could not be reached.
+    /// The proxy of another process could not be reached.
     ProxyLost,
-    /// The disk has no space for more than the end of the record: from here on nothing more is let out.
+    /// The disk has space for the end of the record only: from here on nothing new is allowed.
     NoRoom,
-    /// The file system keeps no space for the end of the record: on a full disk it ends as it stands.
+    /// The file system does not reserve space for the end of the record: on a full disk the record stops where it is.
     NoReserve,
-    /// Connections were not served because too many were open at one time; no other line tells of them.
+    /// Connections were not served because too many were open at once. No other line counts them.
     TurnedAway,
     /// The run has no number in the ledger, or the ledger does not have its start.
     Unnumbered,
-    /// Something is in the ledger that its key has not signed, or a second ledger begins.
+    /// The ledger has lines that its key did not sign, or a second ledger begins.
     Ledger,
-    /// The client of a preset came to no end when it was asked for its hosts, so that rules may be missing.
+    /// The client of a preset did not complete when it was asked for its hosts, so rules may be missing.
     HostsMissing,
 }
 
-/// The end of a run. Verdicts are counted by the log itself.
+/// The end of a run. The log itself counts the verdicts.
 #[derive(Debug, Clone)]
 pub struct RunEnd {
-    /// How it ended.
+    /// The cause of the end.
     pub cause: Cause,
     /// exeat's exit code: the stage's own, or 128+n when it died of signal n.
     pub exit: Option<i32>,
-    /// The limit that ended it, by its key, where one did.
+    /// The key of the limit that ended the run.
     pub limit: Option<String>,
-    /// The signal that ended it, or that asked it to end.
+    /// The signal that ended the run, or asked it to end.
     pub signal: Option<i32>,
-    /// With [`Cause::Stopped`]: who asked.
+    /// With [`Cause::Stopped`]: the origin of the request to end.
     pub stopped_by: Option<StoppedBy>,
-    /// Connections that were accepted.
+    /// The number of accepted connections.
     pub connections: u64,
-    /// Attempts that no line tells of; must be 0.
+    /// The number of attempts without a line; must be 0.
     pub dropped: u64,
 }
 
-/// How a run ended.
+/// The cause of a run's end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -636,24 +637,24 @@ pub enum Cause {
     Exit,
     /// The stage died of a signal.
     Signal,
-    /// The time allowed was over.
+    /// The run used up its time.
     Timeout,
-    /// The stage reached a limit, and was killed.
+    /// The stage reached a limit and was killed.
     Limit,
-    /// What kept a file hidden or read-only was taken away on the host, and the stage was killed.
+    /// The host removed the cover that kept a file hidden or read-only, and the stage was killed.
     Uncovered,
     /// The sandbox could not be set up; nothing ran.
     Setup,
     /// The policy forbade the start; nothing ran.
     Policy,
-    /// Somebody had the run end.
+    /// Somebody asked the run to end.
     Stopped,
-    /// Something was refused, and that ends or fails the run.
+    /// A request was denied, and the run ends or fails at a denial.
     Denied,
 }
 
 impl Cause {
-    /// The word in the record.
+    /// Returns the word in the record.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Exit => "exit",
@@ -669,19 +670,19 @@ impl Cause {
     }
 }
 
-/// Who asked a run to end.
+/// The origin of a request to end a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoppedBy {
     /// A signal to exeat.
     Signal,
-    /// The end of the process that had started exeat.
+    /// The end of the process that started exeat.
     Parent,
-    /// The program that exeat is a library of.
+    /// The program that uses exeat as a library.
     Program,
 }
 
-/// The word for a signal (signal(7)): `SIGTERM`. The numbers are those of x86-64 and aarch64; one without a name is `SIG64`.
+/// Returns the name of a signal (signal(7)) on x86-64 and aarch64, such as `SIGTERM`; `SIG64` for a number without a name.
 pub fn signal_name(signal: i32) -> String {
     const NAMES: [&str; 31] = [
         "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE",

@@ -1,4 +1,4 @@
-//! Opening what is read back: a regular file, whatever somebody put in its place.
+//! Opens files for reading, and accepts regular files only.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -7,10 +7,10 @@ use std::path::Path;
 
 use nix::fcntl::OFlag;
 
-/// Opens a file of exeat's own for reading. Waits for nobody, and follows no link.
+/// Opens a file of exeat for reading. Never waits, and does not follow a link.
 ///
 /// # Errors
-/// Those of open(2), and what is there where it is no regular file.
+/// Those of open(2), and an error for everything but a regular file.
 pub fn open(path: &Path) -> io::Result<File> {
     match open_with(path, OFlag::O_NOFOLLOW) {
         Err(error) if error.raw_os_error() == Some(nix::errno::Errno::ELOOP as i32) => {
@@ -20,10 +20,10 @@ pub fn open(path: &Path) -> io::Result<File> {
     }
 }
 
-/// Opens a file that a user has named, which may be by a link.
+/// Opens a file that a user has named, through a link if need be.
 ///
 /// # Errors
-/// As [`open`].
+/// Those of [`open`].
 pub fn open_linked(path: &Path) -> io::Result<File> {
     open_with(path, OFlag::empty())
 }

@@ -1,4 +1,4 @@
-//! Names of runs and connections.
+//! The names of runs and connections.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::{Serialize, Serializer};
 use ulid::Ulid;
 
-/// The name of one run: a ULID, so that names sort by the time they were made.
+/// The name of one run: a ULID, so that names sort by the time of their creation.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunId(Ulid);
 
 impl RunId {
-    /// A new name: milliseconds of now, then 80 random bits.
+    /// Makes a new name from the current milliseconds and 80 random bits.
     #[expect(clippy::new_without_default, reason = "a default that differs every time would surprise")]
     pub fn new() -> RunId {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_millis();
@@ -21,8 +21,8 @@ impl RunId {
         RunId(Ulid::from_parts(u64::try_from(now).unwrap_or(u64::MAX), draw() << 64 | draw()))
     }
 
-    /// When the name was made, to the millisecond.
-    pub fn made(&self) -> SystemTime {
+    /// Returns when the name was made, to the millisecond.
+    pub fn created_at(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_millis(self.0.timestamp_ms())
     }
 }
@@ -39,7 +39,7 @@ impl fmt::Debug for RunId {
     }
 }
 
-/// Text that is not the name of a run.
+/// The error for text that is not the name of a run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("not the name of a run: 26 letters and digits were expected")]
 pub struct ParseRunIdError;
@@ -48,7 +48,7 @@ impl FromStr for RunId {
     type Err = ParseRunIdError;
 
     fn from_str(text: &str) -> Result<RunId, ParseRunIdError> {
-        // 26 characters hold 130 bits: a first one above 7 would not fit 128.
+        // 26 characters hold 130 bits: with a first one above 7 they would not fit in 128.
         if text.len() != 26 || !text.starts_with(|c| ('0'..='7').contains(&c)) {
             return Err(ParseRunIdError);
         }
@@ -62,14 +62,14 @@ impl Serialize for RunId {
     }
 }
 
-/// A number that nobody can foresee.
+/// Returns a number that nobody can predict.
 #[must_use]
 pub fn random_number() -> u64 {
-    // The keys of a hasher are drawn by the kernel, and those of two differ.
+    // The kernel draws the keys of a hasher, and those of two hashers differ.
     RandomState::new().build_hasher().finish()
 }
 
-/// The number of a connection within its run: it joins a decision with its close.
+/// The number of a connection in its run. A decision and its close have the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct ConnId(pub u64);
@@ -85,11 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_new_name_has_its_time_and_eighty_bits_that_nobody_knows() {
+    fn a_new_name_has_its_time_and_eighty_random_bits() {
         let (mut ever, mut always) = (0, u128::MAX);
         for _ in 0..200 {
             let name = RunId::new();
-            let age = SystemTime::now().duration_since(name.made()).unwrap();
+            let age = SystemTime::now().duration_since(name.created_at()).unwrap();
             assert!(age < Duration::from_secs(10), "{age:?}");
             ever |= name.0.random();
             always &= name.0.random();

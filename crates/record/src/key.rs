@@ -25,7 +25,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{file, hex};
 
-/// The name of exeat's keys in signed notes.
+/// The name of all keys of exeat in signed notes.
 pub const KEY_NAME: &str = "exeat-audit";
 
 /// The kind of a key that is Ed25519, in signed notes.
@@ -38,7 +38,7 @@ const PKCS8: [u8; 16] =
 /// SubjectPublicKeyInfo of an Ed25519 key, up to its 32 bytes (RFC 8410 section 4).
 const SPKI: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
 
-/// Bytes of a key's text at most: one that is longer is something else.
+/// The most bytes that the text of a key has.
 const MAX_KEY: u64 = 16 * 1024;
 
 /// A key that signs. Its private part is never printed.
@@ -55,7 +55,7 @@ impl fmt::Debug for SigningKey {
 }
 
 impl SigningKey {
-    /// Reads a key: PKCS#8 in PEM.
+    /// Reads a key from PKCS#8 in PEM.
     ///
     /// # Errors
     /// [`KeyError::NotAKey`] for anything else. No part of the text is in the error.
@@ -70,7 +70,7 @@ impl SigningKey {
         Ok(SigningKey { pair: Arc::new(pair), public: VerifyingKey { name: KEY_NAME.into(), public } })
     }
 
-    /// A new key, and its text.
+    /// Makes a new key, and its text.
     fn generate() -> Result<(SigningKey, String), KeyError> {
         let mut der = [0; 48];
         let (head, seed) = der.split_at_mut(PKCS8.len());
@@ -81,23 +81,23 @@ impl SigningKey {
         Ok((key, pem))
     }
 
-    /// Reads the key in a file: ours or root's, and for its owner's eyes alone.
+    /// Reads the key in a file, which must belong to this user or root, and which nobody else may read.
     ///
     /// # Errors
-    /// Where it cannot be read, is no key, or others may read or replace it.
+    /// If the file cannot be read, is not a key, or others may read or replace it.
     pub fn load(path: &Path) -> Result<SigningKey, KeyError> {
         let at = |source| KeyError::Io { path: path.to_owned(), source };
         let file =
             OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path).map_err(at)?;
         let meta = file.metadata().map_err(at)?;
-        // A named pipe too, which another user could have put there.
+        // Also for a named pipe, which another user could have put there.
         if !meta.is_dir() && !meta.file_type().is_char_device() {
             let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
             if !owned || meta.mode() & 0o077 != 0 {
-                return Err(KeyError::Open { path: path.to_owned() });
+                return Err(KeyError::Exposed { path: path.to_owned() });
             }
         }
-        // What hides it from a stage knows the one name.
+        // Views hide the key from a stage by one name only.
         if meta.is_file() && meta.nlink() > 1 {
             return Err(KeyError::Linked { path: path.to_owned() });
         }
@@ -106,11 +106,11 @@ impl SigningKey {
         SigningKey::from_pem(&text).map_err(|_| KeyError::NotAKeyAt { path: path.to_owned() })
     }
 
-    /// Reads the key in a file, or makes one there, of mode 0600, with its vkey beside it (`.pub`). Of two that make it at one
-    /// time, both have the first one's.
+    /// Reads the key in a file, or makes one there with mode 0600, and its vkey in a file with the suffix `.pub`. If two processes do
+    /// so at the same time, both get the key of the first.
     ///
     /// # Errors
-    /// As [`SigningKey::load`], and where it cannot be written.
+    /// Those of [`SigningKey::load`], and those of writing.
     pub fn load_or_make(path: &Path) -> Result<SigningKey, KeyError> {
         match SigningKey::load(path) {
             Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {}
@@ -118,24 +118,24 @@ impl SigningKey {
         }
         let (key, pem) = SigningKey::generate()?;
         let at = |source| KeyError::Io { path: path.to_owned(), source };
-        match place_new(path, pem.as_bytes()) {
+        match create_private(path, pem.as_bytes()) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return SigningKey::load(path),
             made => made.map_err(at)?,
         }
-        // For whoever is to check records elsewhere; `exeat audit key` prints the same.
+        // For people who check records elsewhere; `exeat audit key` prints the same.
         let _ = write_new(&path.with_extension("pub"), 0o644, format!("{}\n", key.public).as_bytes());
         Ok(key)
     }
 
-    /// The key that checks what this one signs.
+    /// Returns the key that checks the signatures of this one.
     pub fn verifying(&self) -> &VerifyingKey {
         &self.public
     }
 
-    /// Whether this key has signed `text`. Signs it again, which takes half of the time of checking: the same key and text have
-    /// the same signature (RFC 8032 section 5.1.6). Another implementation's may be a different one, and is checked.
+    /// Returns whether this key has signed `text`. Signs it again, which takes half the time of checking: the same key and text have
+    /// the same signature (RFC 8032 section 5.1.6). Another implementation may make a different signature, which is then checked.
     pub(crate) fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
-        // In a time that says nothing about its own.
+        // The time of the comparison does not depend on the key's own signature.
         let own = self.sign(text);
         let differs = own.iter().zip(signature).fold(0, |differs, (own, other)| differs | (own ^ other));
         (signature.len() == own.len() && differs == 0) || self.public.has_signed(text, signature)
@@ -150,14 +150,14 @@ impl SigningKey {
     }
 }
 
-/// Makes a file for its owner alone, whole or not at all, and never over another one. It has one name from its first moment on: what
-/// hides the key from a stage knows that one.
-pub(crate) fn place_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
+/// Makes a file that only its owner may read, complete or not at all, and never over another one. The file never has another name, because
+/// views hide the key from a stage by this one.
+pub(crate) fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let nameless = OpenOptions::new().write(true).mode(0o600).custom_flags(OFlag::O_TMPFILE.bits()).open(dir);
     let mut file = match nameless {
         Ok(file) => file,
-        // Some file systems have no files without a name (open(2), "O_TMPFILE"): there it is written under its own.
+        // Some file systems have no files without a name (open(2), "O_TMPFILE"). There it is written under its own name.
         Err(error)
             if matches!(
                 error.raw_os_error().map(Errno::from_raw),
@@ -166,7 +166,7 @@ pub(crate) fn place_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
         {
             return write_new(path, 0o600, bytes).inspect_err(|error| {
                 if error.kind() != io::ErrorKind::AlreadyExists {
-                    // A part of a key is none.
+                    // A part of a key is useless.
                     let _ = fs::remove_file(path);
                 }
             });
@@ -191,7 +191,7 @@ fn write_new(path: &Path, mode: u32, bytes: &[u8]) -> io::Result<()> {
     file.sync_data()
 }
 
-/// A key that checks signatures; as text a vkey.
+/// A key that checks signatures. Its text form is a vkey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VerifyingKey {
     name: String,
@@ -199,8 +199,8 @@ pub struct VerifyingKey {
 }
 
 impl VerifyingKey {
-    /// The four bytes by which a signed note tells keys apart: the beginning of SHA-256 over the name, a line feed, the kind
-    /// and the key.
+    /// Returns the four bytes by which a signed note tells keys apart: the first of the SHA-256 over the name, a line feed, the
+    /// kind and the key.
     pub fn id(&self) -> [u8; 4] {
         let digest: [u8; 32] = Sha256::new()
             .chain_update(&self.name)
@@ -212,26 +212,26 @@ impl VerifyingKey {
         [a, b, c, d]
     }
 
-    /// The same as eight hexadecimal digits.
+    /// Returns [`VerifyingKey::id`] as eight hexadecimal digits.
     pub fn key_id(&self) -> String {
         hex(&self.id())
     }
 
-    /// The name under which it signs.
+    /// Returns the key's name in signed notes.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Whether the other half of this key has signed `text`.
+    /// Returns whether the private half of this key has signed `text`.
     pub fn has_signed(&self, text: &[u8], signature: &[u8]) -> bool {
         UnparsedPublicKey::new(&ED25519, self.public).verify(text, signature).is_ok()
     }
 
-    /// Every key in a text: vkeys, one a line (`#` begins a comment), or one public key in PEM, as `openssl pkey -pubout` writes it.
+    /// Reads all keys in a text: vkeys, one a line (`#` starts a comment), or one public key in PEM, as `openssl pkey -pubout` writes it.
     ///
     /// # Errors
-    /// [`KeyError::NotAVerifyingKey`] at the first line that is none, and where there is none at all.
-    pub fn all_in(text: &str) -> Result<Vec<VerifyingKey>, KeyError> {
+    /// [`KeyError::NotAVerifyingKey`] at the first line that is not a key, and for a text without a key.
+    pub fn parse_all(text: &str) -> Result<Vec<VerifyingKey>, KeyError> {
         if text.trim_start().starts_with("-----BEGIN PUBLIC KEY-----") {
             let body: String =
                 text.lines().map(str::trim).filter(|line| !line.starts_with("-----")).collect();
@@ -245,10 +245,10 @@ impl VerifyingKey {
         if keys.is_empty() { Err(KeyError::NotAVerifyingKey) } else { Ok(keys) }
     }
 
-    /// The keys in a file, which may hold several.
+    /// Reads the keys in a file, which may hold several.
     ///
     /// # Errors
-    /// Where it cannot be read, or is something else.
+    /// If the file cannot be read, or does not hold keys.
     pub fn load(path: &Path) -> Result<Vec<VerifyingKey>, KeyError> {
         let at = |source| KeyError::Io { path: path.to_owned(), source };
         let file =
@@ -256,11 +256,11 @@ impl VerifyingKey {
         VerifyingKey::read(path, file)
     }
 
-    /// The keys in the file that exeat keeps them in: a regular one.
+    /// Reads the keys in exeat's own file, which must be a regular one.
     ///
     /// # Errors
-    /// As [`VerifyingKey::load`].
-    pub fn load_kept(path: &Path) -> Result<Vec<VerifyingKey>, KeyError> {
+    /// Those of [`VerifyingKey::load`].
+    pub fn load_own(path: &Path) -> Result<Vec<VerifyingKey>, KeyError> {
         let file = file::open(path).map_err(|source| KeyError::Io { path: path.to_owned(), source })?;
         VerifyingKey::read(path, file)
     }
@@ -269,7 +269,7 @@ impl VerifyingKey {
         let at = |source| KeyError::Io { path: path.to_owned(), source };
         let mut text = String::new();
         file.take(MAX_KEY).read_to_string(&mut text).map_err(at)?;
-        VerifyingKey::all_in(&text).map_err(|_| KeyError::NotAVerifyingKeyAt { path: path.to_owned() })
+        VerifyingKey::parse_all(&text).map_err(|_| KeyError::NotAVerifyingKeyAt { path: path.to_owned() })
     }
 }
 
@@ -297,7 +297,7 @@ impl FromStr for VerifyingKey {
     }
 }
 
-/// Why there is no key.
+/// The reason why a key could not be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -306,34 +306,34 @@ pub enum KeyError {
     Io {
         /// The key's file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Somebody else can read the key, or put another in its place.
+    /// Another user can read or replace the key.
     #[error("the key `{}` is not for its owner alone: it must be yours, with mode 0600", .path.display())]
-    Open {
+    Exposed {
         /// The key's file.
         path: PathBuf,
     },
-    /// The key can be read by another name too.
+    /// The key's file has a second name.
     #[error("the key `{}` has another name (a hard link), which is hidden from no stage: remove that", .path.display())]
     Linked {
         /// The key's file.
         path: PathBuf,
     },
-    /// The text is no key.
+    /// The text is not a private key.
     #[error("not a private Ed25519 key in PEM (`openssl genpkey -algorithm ed25519`)")]
     NotAKey,
-    /// The file holds no key.
+    /// The file does not hold a private key.
     #[error("`{}` is not a private Ed25519 key in PEM (`openssl genpkey -algorithm ed25519`)", .path.display())]
     NotAKeyAt {
         /// The file.
         path: PathBuf,
     },
-    /// The text is no public key.
+    /// The text is not a public key.
     #[error("not a vkey (NAME+ID+KEY), nor a public Ed25519 key in PEM: `exeat audit key` prints yours")]
     NotAVerifyingKey,
-    /// The file holds something else than public keys.
+    /// The file does not hold public keys.
     #[error("`{}` holds something else than vkeys (NAME+ID+KEY) or a public Ed25519 key in PEM: `exeat audit key` prints yours", .path.display())]
     NotAVerifyingKeyAt {
         /// The file.

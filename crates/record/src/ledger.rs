@@ -1,10 +1,10 @@
-//! The ledger: which runs there were, so that a record that was taken away is missed.
+//! The ledger: a list of all runs, which shows that a record was removed.
 //!
-//! There is one for each key and machine. A run takes a number in it before its stage starts, and writes a line there at its start and
-//! at its end. Lines are chained and signed as those of a record are. Taking a number reads the end of the file and nothing
-//! else, waits for no other run's end, and for the lock no longer than [`DEADLINE`].
+//! There is one ledger for each key and machine. A run takes a number in it before its stage starts, and writes a line at its start and
+//! at its end. Lines are chained and signed as those of a record are. To take a number, a run reads only the end of the file, does not
+//! wait for the end of other runs, and waits for the lock for at most [`DEADLINE`].
 //!
-//! Never refuses a run: what cannot be written here is a note in the record.
+//! The ledger never refuses a run: if a line cannot be written here, the record gets a note.
 
 pub mod file;
 mod host;
@@ -32,43 +32,43 @@ use crate::log::{self, Log, NOTHING_BEFORE};
 use crate::place::Place;
 use crate::{Event, Note, RunId, RunStart, SigningKey, What, sha256_hex};
 
-/// How long a run waits for the lock of the ledger.
+/// The longest time that a run waits for the lock of the ledger.
 pub const DEADLINE: Duration = Duration::from_secs(1);
 
-/// Microseconds between the first tries to get the lock: who has it writes two lines, which takes less than the first, but where
-/// the machine is busy. A thread costs more than all of these.
+/// The microseconds between the first attempts to get the lock. Its holder writes two lines, which takes less than the first pause
+/// unless the machine is busy. A thread costs more than all of these.
 const PAUSES: [u64; 5] = [200, 400, 800, 1600, 3200];
 
-/// Bytes of the stack of a thread that waits for the lock.
+/// The bytes of the stack of a thread that waits for the lock.
 const STACK: usize = 64 * 1024;
 
-/// Bytes that are read to find the last line: two lines at least.
+/// The bytes that are read to find the last line: at least two lines.
 const TAIL: u64 = 2 * MAX_LINE as u64;
 
-/// Bytes at the end that may be no line, as a crash of the machine can leave them.
+/// The most bytes at the end that need not be a line: a crash of the machine can leave them.
 const MAX_TORN: u64 = 16 * 1024 * 1024;
 
-/// Lines at the end whose signatures are checked at most, while other runs wait.
+/// The most lines at the end whose signatures are checked, because other runs wait meanwhile.
 const MAX_UNSIGNED: u64 = 1000;
 
-/// A line of which the number is a multiple of this says what the other ledgers of the directory end with.
+/// The interval of lines that name the last lines of the other ledgers in the directory.
 const WITNESS_EVERY: u64 = 100;
 
-/// Other ledgers that one line speaks of.
+/// The most other ledgers that one line names.
 const MAX_OTHERS: usize = 16;
 
-/// The ledger of one key on one machine. It need not exist yet.
+/// The ledger of one key on one machine. Its file need not exist yet.
 #[derive(Debug, Clone)]
 pub struct Ledger {
     path: PathBuf,
-    /// The id of the key and that of the machine.
+    /// The id of the key and the id of the machine.
     name: String,
     key: SigningKey,
-    /// Each line is on the disk when it is written.
+    /// Whether each line is on the disk when its write returns.
     sync: bool,
 }
 
-/// A line of a ledger, by which the ledger can be known later.
+/// The last line of a ledger, by which the ledger can be recognized later.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Head {
     /// The ledger's name.
@@ -79,75 +79,75 @@ pub struct Head {
     pub sha256: String,
 }
 
-/// What the ledger has of a run that has begun.
+/// The entry of a run that has started.
 #[derive(Debug)]
-pub enum Begun {
-    /// It has its start.
-    Numbered(Numbered),
-    /// It does not have it.
-    Unnumbered(Unnumbered),
+pub enum Entry {
+    /// The ledger has the start of the run.
+    Numbered(NumberedRun),
+    /// The ledger does not have the start of the run.
+    Unnumbered(UnnumberedRun),
 }
 
-/// A run that the ledger does not have the start of.
+/// A run without a start in the ledger.
 #[derive(Debug)]
-pub struct Unnumbered {
+pub struct UnnumberedRun {
     ledger: Ledger,
-    /// The place of the record, where it is not the usual one.
+    /// The path of the record, if it is not in the usual place.
     file: Option<String>,
-    /// Why; for people.
+    /// The reason, for people.
     pub why: String,
 }
 
-/// A run that the ledger has the start of.
+/// A run that has its start in the ledger.
 #[derive(Debug)]
-pub struct Numbered {
+pub struct NumberedRun {
     ledger: Ledger,
     no: u64,
-    /// What was found in the ledger that somebody should look at; for people.
-    pub odd: Option<String>,
+    /// A fault in the ledger that somebody should look at, for people.
+    pub oddity: Option<String>,
 }
 
 /// A line that was written.
 #[derive(Debug)]
-pub struct Written {
+pub struct WrittenLine {
     /// The line.
     pub head: Head,
-    /// What was found before it that somebody should look at; for people.
-    pub odd: Option<String>,
+    /// A fault before the line that somebody should look at, for people.
+    pub oddity: Option<String>,
 }
 
 impl Ledger {
     /// Finds the ledger of a key on this machine, in the state directory, which must exist. With `sync` each line is on the disk
-    /// when it is written.
+    /// when its write returns.
     ///
     /// # Errors
-    /// Where the id of the machine can be neither read nor made.
+    /// If the id of the machine can be neither read nor made.
     pub fn find(place: &Place, key: SigningKey, sync: bool) -> Result<Ledger, LedgerError> {
         let dir = place.ledger_dir();
         let name = format!("{}-{}", key.verifying().key_id(), host::id(&dir)?);
         Ok(Ledger { path: dir.join(file::file_name(&name)), name, key, sync })
     }
 
-    /// Its name: the id of the key and that of the machine.
+    /// Returns the name: the id of the key and the id of the machine.
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Takes the next number, writes the first line of the record with it, and the start of the run in the ledger. `file` is the
-    /// place of the record where it is not the usual one.
+    /// path of the record, if it is not in the usual place.
     ///
     /// # Errors
-    /// Those of the record alone.
-    pub fn begin(self, log: &Log, start: RunStart, file: Option<&str>) -> Result<Begun, log::Error> {
-        let mut held = match self.lock() {
-            Ok(held) => held,
+    /// Those of the record only.
+    pub fn begin(self, log: &Log, start: RunStart, file: Option<&str>) -> Result<Entry, log::Error> {
+        let mut locked = match self.lock() {
+            Ok(locked) => locked,
             Err(error) => {
                 log.write(Event::RunStart(RunStart { ledger: InLedger::Unnumbered, ..start }))?;
                 return Ok(self.unnumbered(file, &error));
             }
         };
-        let no = held.last.saturating_add(1);
-        let number = Number { ledger: self.name.clone(), no, prev: held.prev.clone() };
+        let no = locked.last.saturating_add(1);
+        let number = Number { ledger: self.name.clone(), no, prev: locked.prev.clone() };
         log.write(Event::RunStart(RunStart { ledger: InLedger::Number(number), ..start }))?;
         let header = log.header();
         let policy = Some(header.policy_sha256.as_str()).filter(|digest| !digest.is_empty());
@@ -159,28 +159,28 @@ impl Ledger {
             file,
             ..LedgerLine::new(START, header.run, Some(no))
         };
-        held.last = no;
-        Ok(match held.append(log.mono_us(), &line) {
-            Ok(Written { odd, .. }) => Begun::Numbered(Numbered { ledger: self, no, odd }),
+        locked.last = no;
+        Ok(match locked.append(log.mono_us(), &line) {
+            Ok(WrittenLine { oddity, .. }) => Entry::Numbered(NumberedRun { ledger: self, no, oddity }),
             Err(error) => self.unnumbered(file, &error),
         })
     }
 
-    fn unnumbered(self, file: Option<&str>, why: &LedgerError) -> Begun {
+    fn unnumbered(self, file: Option<&str>, why: &LedgerError) -> Entry {
         let file = file.map(str::to_owned);
-        Begun::Unnumbered(Unnumbered { ledger: self, file, why: why.to_string() })
+        Entry::Unnumbered(UnnumberedRun { ledger: self, file, why: why.to_string() })
     }
 
-    /// Writes that the record of a run is removed, and by whom. To be called before it is removed.
+    /// Writes that a user removes the record of a run. Call this before the record is removed.
     ///
     /// # Errors
-    /// Where the line could not be written.
-    pub fn prune(&self, run: RunId, no: Option<u64>, user: Option<&str>) -> Result<Written, LedgerError> {
+    /// If the line could not be written.
+    pub fn prune(&self, run: RunId, no: Option<u64>, user: Option<&str>) -> Result<WrittenLine, LedgerError> {
         self.lock()?.append(0, &LedgerLine { user, ..LedgerLine::new(PRUNED, run, no) })
     }
 
     /// Opens the file, takes its lock and reads its end.
-    fn lock(&self) -> Result<Held<'_>, LedgerError> {
+    fn lock(&self) -> Result<LockedLedger<'_>, LedgerError> {
         let by = Instant::now() + DEADLINE;
         let at = |source| LedgerError::Io { path: self.path.clone(), source };
         loop {
@@ -198,15 +198,15 @@ impl Ledger {
             if !meta.is_file() || !is_ours {
                 return Err(LedgerError::Unsafe { path: self.path.clone() });
             }
-            let file = lock_by(file, by).map_err(|errno| match errno {
+            let file = lock_until(file, by).map_err(|errno| match errno {
                 Errno::EWOULDBLOCK => LedgerError::Busy { path: self.path.clone() },
                 errno => at(errno.into()),
             })?;
-            // It may have been moved away while this waited for the lock.
+            // The file may have been moved away during the wait for the lock.
             let there = fs::symlink_metadata(&self.path);
             let there = there.ok().filter(|there| (there.dev(), there.ino()) == (meta.dev(), meta.ino()));
             if let Some(there) = there {
-                return Held::new(self, file, there.len());
+                return LockedLedger::new(self, file, there.len());
             }
             if Instant::now() >= by {
                 return Err(LedgerError::Busy { path: self.path.clone() });
@@ -215,8 +215,8 @@ impl Ledger {
     }
 }
 
-/// Takes the lock, or gives up at `by` with EWOULDBLOCK.
-fn lock_by(mut file: File, by: Instant) -> Result<Flock<File>, Errno> {
+/// Takes the lock. Returns EWOULDBLOCK if it is not available by the time `by`.
+fn lock_until(mut file: File, by: Instant) -> Result<Flock<File>, Errno> {
     for pause in PAUSES {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
             Ok(lock) => return Ok(lock),
@@ -225,8 +225,8 @@ fn lock_by(mut file: File, by: Instant) -> Result<Flock<File>, Errno> {
         }
         thread::sleep(Duration::from_micros(pause));
     }
-    // Those that wait in the kernel get it in turn, but flock(2) waits without end: so a thread does. One that waits on has the lock
-    // for no longer than it takes to see that nobody wants it any more.
+    // Waiters in the kernel get the lock in turn, but flock(2) has no deadline, so a thread waits. If it gets the lock too late, it
+    // releases it at once, because nobody receives it.
     let (sender, receiver) = mpsc::sync_channel(0);
     let waiting = thread::Builder::new().stack_size(STACK).spawn(move || {
         let lock = loop {
@@ -241,17 +241,17 @@ fn lock_by(mut file: File, by: Instant) -> Result<Flock<File>, Errno> {
     receiver.recv_timeout(by.saturating_duration_since(Instant::now())).unwrap_or(Err(Errno::EWOULDBLOCK))
 }
 
-impl Numbered {
-    /// The number of the run.
+impl NumberedRun {
+    /// Returns the number of the run.
     pub fn no(&self) -> u64 {
         self.no
     }
 
-    /// Writes the end of the run, after that of its record, with what the last checkpoint there says.
+    /// Writes the end of the run, after the end of its record, with what the last checkpoint of the record covers.
     ///
     /// # Errors
-    /// Where the line could not be written: a reader finds the start alone.
-    pub fn end(self, log: &Log, cause: Cause) -> Result<Written, LedgerError> {
+    /// If the line could not be written. A reader then finds only the start.
+    pub fn end(self, log: &Log, cause: Cause) -> Result<WrittenLine, LedgerError> {
         let sealed = log.sealed();
         let sealed = sealed.as_ref();
         let line =
@@ -260,12 +260,12 @@ impl Numbered {
     }
 }
 
-impl Unnumbered {
-    /// Writes the end of the run, after that of its record, so that this is missed where somebody takes it away. It gets no number.
+impl UnnumberedRun {
+    /// Writes the end of the run without a number, after the end of its record, so that the ledger shows if the record is removed later.
     ///
     /// # Errors
-    /// Where the line could not be written.
-    pub fn end(&self, log: &Log, cause: Cause) -> Result<Written, LedgerError> {
+    /// If the line could not be written.
+    pub fn end(&self, log: &Log, cause: Cause) -> Result<WrittenLine, LedgerError> {
         let (header, first, sealed) = (log.header(), log.first_line(), log.sealed());
         let line = LedgerLine {
             stage: header.stage.as_deref(),
@@ -301,27 +301,27 @@ impl LedgerLine<'_> {
 }
 
 /// A ledger whose lock this process has.
-struct Held<'a> {
+struct LockedLedger<'a> {
     ledger: &'a Ledger,
     file: Flock<File>,
-    /// Bytes of its whole lines.
+    /// The bytes of its complete lines.
     len: u64,
-    /// Bytes after them: a part of a line, as a crash leaves it.
+    /// The bytes after them: a part of a line that a crash left.
     torn: u64,
-    /// Lines at the end that its key has not signed.
+    /// The lines at the end that its key has not signed.
     unsigned: u64,
-    /// Whole lines.
+    /// The number of complete lines.
     seq: u64,
-    /// The digest of the last one, with its line feed.
+    /// The digest of the last line, with its line feed.
     prev: String,
     /// The last number that was taken.
     last: u64,
 }
 
-impl<'a> Held<'a> {
-    fn new(ledger: &'a Ledger, file: Flock<File>, len: u64) -> Result<Held<'a>, LedgerError> {
+impl<'a> LockedLedger<'a> {
+    fn new(ledger: &'a Ledger, file: Flock<File>, len: u64) -> Result<LockedLedger<'a>, LedgerError> {
         let at = |source| LedgerError::Io { path: ledger.path.clone(), source };
-        let mut held = Held {
+        let mut locked = LockedLedger {
             ledger,
             file,
             len,
@@ -332,17 +332,17 @@ impl<'a> Held<'a> {
             last: 0,
         };
         let mut room = TAIL;
-        while !held.read_tail(len, room).map_err(at)? {
-            if room >= len || room >= MAX_TORN || held.unsigned > MAX_UNSIGNED {
+        while !locked.read_tail(len, room).map_err(at)? {
+            if room >= len || room >= MAX_TORN || locked.unsigned > MAX_UNSIGNED {
                 return Err(LedgerError::Damaged { path: ledger.path.clone() });
             }
             room *= 16;
         }
-        Ok(held)
+        Ok(locked)
     }
 
-    /// Finds the last line that the key has signed, in so many bytes at the end of the file, and whether there is one. Those behind
-    /// it stay, and say nothing. A file that has no whole line is an empty one.
+    /// Looks for the last line that the key has signed, in the last `room` bytes of the file, and returns whether there is one. Lines after
+    /// it stay in the file and are ignored. A file without a complete line counts as empty.
     fn read_tail(&mut self, len: u64, room: u64) -> io::Result<bool> {
         let from = len.saturating_sub(room);
         let mut tail = vec![0; usize::try_from(len - from).unwrap_or(usize::MAX)];
@@ -356,7 +356,7 @@ impl<'a> Held<'a> {
         }
         let mut lines = tail.split_inclusive(|&byte| byte == b'\n');
         if from > 0 {
-            // The end of a line that is not here.
+            // The end of a line that began earlier.
             lines.next();
         }
         self.unsigned = 0;
@@ -381,12 +381,12 @@ impl<'a> Held<'a> {
         Ok(false)
     }
 
-    /// Writes one line, in the place of what a crash left of another.
-    fn append(self, mono_us: u64, line: &LedgerLine<'_>) -> Result<Written, LedgerError> {
-        let Held { ledger, file, len, torn, unsigned, seq, prev, last } = self;
+    /// Writes one line, over the part of a line that a crash left.
+    fn append(self, mono_us: u64, line: &LedgerLine<'_>) -> Result<WrittenLine, LedgerError> {
+        let LockedLedger { ledger, file, len, torn, unsigned, seq, prev, last } = self;
         let at = |source| LedgerError::Io { path: ledger.path.clone(), source };
         let ts = format!("{:.6}", Timestamp::now());
-        let place = Position { seq, ts: &ts, mono_us, prev: &prev };
+        let position = Position { seq, ts: &ts, mono_us, prev: &prev };
         let [torn, unsigned] = [torn, unsigned].map(|count| Some(count).filter(|count| *count > 0));
         let others = match ledger.path.parent() {
             Some(dir) if seq.is_multiple_of(WITNESS_EVERY) => file::heads(dir, &ledger.name, MAX_OTHERS),
@@ -400,7 +400,7 @@ impl<'a> Held<'a> {
             ..*line
         };
         let mut out = Vec::with_capacity(1024);
-        encode_ledger(&mut out, &origin(&ledger.name), &place, digest(&prev), &line, &ledger.key)
+        encode_ledger(&mut out, &origin(&ledger.name), &position, digest(&prev), &line, &ledger.key)
             .map_err(|error| at(error.into()))?;
         if out.len() > MAX_LINE {
             return Err(at(io::Error::other("the line would be too long")));
@@ -409,12 +409,12 @@ impl<'a> Held<'a> {
             file.set_len(len).map_err(at)?;
         }
         if let Err(error) = (&*file).write_all(&out) {
-            // A part of a line, as a full disk leaves it: nobody else has written since.
+            // A full disk can leave a part of a line. No other process has written since, because this one has the lock.
             let _ = file.set_len(len);
             return Err(at(error));
         }
         let head = Head { ledger: ledger.name.clone(), no: line.no.unwrap_or(0), sha256: sha256_hex(&out) };
-        // The next run need not wait for the disk.
+        // The next run does not have to wait for the disk.
         let unlocked = file.unlock().map_err(|(_, errno)| at(errno.into()))?;
         if ledger.sync {
             unlocked.sync_data().map_err(at)?;
@@ -424,71 +424,71 @@ impl<'a> Held<'a> {
             format!(
                 "a ledger of this key begins here, `{}`, and there is one already, {}: the state directory was copied, or \
                  its host-* file was removed",
-                shown(&ledger.path),
+                display_path(&ledger.path),
                 escape(other.as_bytes(), 64)
             )
         });
-        let odd = unsigned.map(|count| {
+        let oddity = unsigned.map(|count| {
             let lines =
                 if count == 1 { "the last line".to_owned() } else { format!("the last {count} lines") };
             format!(
                 "{lines} of the ledger `{}` before that of this run: not signed as they stand",
-                shown(&ledger.path)
+                display_path(&ledger.path)
             )
         });
-        Ok(Written { head, odd: odd.or(beside) })
+        Ok(WrittenLine { head, oddity: oddity.or(beside) })
     }
 }
 
-/// The note of a run that the ledger does not have.
-pub fn unnumbered(why: &str) -> Event {
-    noted(What::Unnumbered, why)
+/// Makes the note of a run without a number.
+pub fn unnumbered_note(why: &str) -> Event {
+    note(What::Unnumbered, why)
 }
 
-/// The note of a run that found something in the ledger that somebody should look at.
-pub fn odd(why: &str) -> Event {
-    noted(What::Ledger, why)
+/// Makes the note of a run that found a fault in the ledger.
+pub fn oddity_note(why: &str) -> Event {
+    note(What::Ledger, why)
 }
 
-fn noted(what: What, why: &str) -> Event {
+fn note(what: What, why: &str) -> Event {
     let mut note = Note::new(what);
     note.error = Some(why.to_owned());
     Event::Note(note)
 }
 
-/// Why a line is not in the ledger.
+/// The reason why a line is not in the ledger.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
     /// Another process has the lock.
-    #[error("another process has the lock of the ledger `{}` for more than {} s", shown(.path), DEADLINE.as_secs())]
+    #[error("another process has the lock of the ledger `{}` for more than {} s", display_path(.path), DEADLINE.as_secs())]
     Busy {
         /// The ledger.
         path: PathBuf,
     },
-    /// Somebody else could write to it.
-    #[error("the ledger `{}` is not a file of yours alone, with one name", shown(.path))]
+    /// Another user could write to it.
+    #[error("the ledger `{}` is not a file of yours alone, with one name", display_path(.path))]
     Unsafe {
         /// The ledger.
         path: PathBuf,
     },
-    /// No line of it can be read.
-    #[error("the ledger `{}` does not end in a line of a ledger: move it away", shown(.path))]
+    /// Its last line is not a line of a ledger.
+    #[error("the ledger `{}` does not end in a line of a ledger: move it away", display_path(.path))]
     Damaged {
         /// The ledger.
         path: PathBuf,
     },
     /// The kernel refused.
-    #[error("the ledger cannot be written: `{}`: {source}", shown(.path))]
+    #[error("the ledger cannot be written: `{}`: {source}", display_path(.path))]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
-fn shown(path: &Path) -> String {
+fn display_path(path: &Path) -> String {
     escape(path.as_os_str().as_encoded_bytes(), 1024)
 }
 

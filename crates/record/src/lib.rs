@@ -1,8 +1,8 @@
-//! The egress record as it is written: what is said about a run, and how that gets to the disk.
+//! The egress record as it is written: the events of a run, and their way to the disk.
 //!
-//! This crate does not decide anything, opens no connection and reads no record back. It writes one JSON object a line (schema
-//! `egress/1`) before an answer is given, and it stops for good at the first line that it could not write: its
-//! callers must then refuse, because nothing may be dialled unlogged.
+//! This crate does not decide, does not open connections and does not read records. It writes one JSON object a line (schema
+//! `egress/1`) before the proxy answers, and it stops at the first line that it could not write: its
+//! callers must then refuse everything, because nothing may be dialled without a line.
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,17 +44,17 @@ pub use event::{
 pub use id::{ConnId, ParseRunIdError, RunId, random_number};
 pub use key::{KeyError, SigningKey, VerifyingKey};
 pub use line::{LEDGER_SCHEMA, MAX_LABEL_VALUE, MAX_LABELS, MAX_LINE, SCHEMA, ascii_json};
-pub use log::{CHECKPOINT_EVERY, Counts, Error, Fault, Log, NOTHING_BEFORE, Sealed, UNSIGNED};
+pub use log::{CHECKPOINT_EVERY, Counts, Error, LineFault, Log, NOTHING_BEFORE, Sealed, UNSIGNED};
 pub use sink::{OpenError, Sink, is_being_written};
 
 use sha2::{Digest, Sha256};
 
-/// The SHA-256 of some bytes as 64 lower-case hexadecimal digits.
+/// Returns the SHA-256 of bytes as 64 lower-case hexadecimal digits.
 pub fn sha256_hex(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }
 
-/// Bytes as lower-case hexadecimal digits.
+/// Returns bytes as lower-case hexadecimal digits.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: [char; 16] =
         ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];

@@ -31,15 +31,15 @@ pub const SCHEMA: &str = "egress/1";
 /// The name of the format of a ledger.
 pub const LEDGER_SCHEMA: &str = "egress-ledger/1";
 
-/// Bytes of a line at most, its line feed included: PIPE_BUF on Linux, below which a write to a pipe is never mixed
-/// with another (pipe(7)).
+/// The most bytes of a line, its line feed included: PIPE_BUF on Linux. A write to a pipe of at most that size is never
+/// mixed with another (pipe(7)).
 pub const MAX_LINE: usize = 4096;
 
-/// Where a line stands in its record.
+/// The position of a line in its record.
 pub(crate) struct Position<'a> {
     /// The number of the line.
     pub(crate) seq: u64,
-    /// Wall clock, RFC 3339.
+    /// The time of the wall clock, RFC 3339.
     pub(crate) ts: &'a str,
     /// Microseconds since the run began.
     pub(crate) mono_us: u64,
@@ -47,7 +47,7 @@ pub(crate) struct Position<'a> {
     pub(crate) prev: &'a str,
 }
 
-/// Appends the line that says `event`, its line feed included.
+/// Appends the line for `event`, its line feed included.
 pub(crate) fn encode(
     out: &mut Vec<u8>,
     header: &Header,
@@ -92,7 +92,7 @@ pub(crate) fn encode_checkpoint(
     Ok(())
 }
 
-/// Appends a line up to its signature, and signs it with what stands before it: so many lines, and their digest.
+/// Appends a line up to its signature, and signs it together with the number and the digest of the lines before it.
 fn sign_line(
     out: &mut Vec<u8>,
     line: &Line<'_>,
@@ -102,13 +102,13 @@ fn sign_line(
 ) -> serde_json::Result<Signed> {
     let begin = out.len();
     line.serialize(&mut serde_json::Serializer::with_formatter(&mut *out, Ascii))?;
-    // What is signed has a digest of this line too, up to here: `ts` and the like could be changed otherwise.
+    // The signature covers a digest of this line up to here, so that nobody can change its other fields, such as `ts`.
     out.truncate(out.len() - 1);
     let own = out.get(begin..).unwrap_or_default();
     Ok(Checkpoint { origin, n, root, line: sha256_hex(own) }.sign(key))
 }
 
-/// One line of a ledger.
+/// The fields of a ledger's line.
 pub(crate) struct LedgerLine<'a> {
     pub(crate) event: &'static str,
     pub(crate) run: RunId,
@@ -120,17 +120,17 @@ pub(crate) struct LedgerLine<'a> {
     pub(crate) policy_sha256: Option<&'a str>,
     /// The digest of the first line of the record.
     pub(crate) first: Option<&'a str>,
-    /// The place of the record, where it is not the usual one.
+    /// The path of the record, if it is not in the usual place.
     pub(crate) file: Option<&'a str>,
     pub(crate) user: Option<&'a str>,
     pub(crate) cause: Option<Cause>,
-    /// Lines that the last checkpoint of the record covers, and their root.
+    /// The lines that the last checkpoint of the record covers, and their root.
     pub(crate) sealed: Option<&'a Sealed>,
-    /// Bytes of a torn line that stood in the place of this one.
+    /// The bytes of a torn line that this line replaced.
     pub(crate) torn: Option<u64>,
-    /// Lines before this one that are not signed as they stand.
+    /// The lines before this one that are not signed as they are.
     pub(crate) unsigned: Option<u64>,
-    /// What the other ledgers of the directory end with.
+    /// The digests of the last lines of the other ledgers in the directory.
     pub(crate) others: Option<&'a BTreeMap<String, String>>,
 }
 
@@ -167,17 +167,17 @@ pub(crate) fn encode_ledger(
         ..Line::default()
     };
     let signed = sign_line(out, &whole, origin.to_owned(), (at.seq, before), key)?;
-    // The note can be made from the line: it would be half of the ledger.
+    // The signed note follows from the line, and would be half of the ledger.
     out.extend(SIG);
     out.extend(signed.sig.as_bytes());
     out.extend(b"\"}\n");
     Ok(())
 }
 
-/// What begins the end of a signed line. No text in the line has a bare quotation mark.
+/// The text before the signature of a line. It cannot occur in a field, because a field escapes quotation marks.
 pub const SIG: &[u8] = br#","sig":""#;
 
-/// The end of a checkpoint's line, from behind its last field on.
+/// Returns the end of a checkpoint's line, which follows its last other field.
 pub fn signature_fields(signed: &Signed) -> serde_json::Result<Vec<u8>> {
     let mut out = SIG.to_vec();
     out.extend(signed.sig.as_bytes());
@@ -187,7 +187,7 @@ pub fn signature_fields(signed: &Signed) -> serde_json::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// What every line has.
+/// Makes the fields that all lines share.
 fn common<'a>(header: &'a Header, at: &Position<'a>) -> Line<'a> {
     Line {
         schema: SCHEMA,
@@ -225,17 +225,17 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
         InLedger::Unnumbered => ("unnumbered".into(), None),
         InLedger::Number(number) => (clip(&number.ledger, max::LEDGER), Some(number)),
     };
-    // With somebody else's proxy the policy is that one's, and not known here.
+    // If another process runs the proxy, that proxy has the policy, and it is not known here.
     let own = start.proxy.is_none();
     Line {
         event: "run_start",
         policy_sha256: own.then(|| clip(&header.policy_sha256, max::DIGEST)),
         mode: own.then_some(header.mode),
         version: Some(clip(&start.version, max::WORD)),
-        command: start.command.as_deref().map(|command| path(command, max::COMMAND)),
+        command: start.command.as_deref().map(|command| path_text(command, max::COMMAND)),
         user: start.user.as_deref().map(|text| clip(text, max::USER)),
         machine: start.machine.as_deref().map(|text| clip(text, max::MACHINE)),
-        dir: start.dir.as_deref().map(|dir| path(dir, max::DIR)),
+        dir: start.dir.as_deref().map(|dir| path_text(dir, max::DIR)),
         trace_id: start.trace.as_ref().map(|trace| clip(&trace.trace_id, max::TRACE)),
         span_id: start.trace.as_ref().map(|trace| clip(&trace.span_id, max::SPAN)),
         backend: start.backend.as_deref().map(|text| clip(text, max::WORD)),
@@ -254,10 +254,10 @@ fn run_start<'a>(common: Line<'a>, header: &'a Header, start: &'a RunStart) -> L
     }
 }
 
-/// A path, of which the end says most.
-pub fn path(path: &OsStr, max: usize) -> Cow<'_, str> {
+/// Returns a path as a line has it. A long one loses its beginning, because the end says most.
+pub fn path_text(path: &OsStr, max: usize) -> Cow<'_, str> {
     match path.to_str() {
-        // What JSON alone escapes is back when a reader has taken it out, and paints the terminal then.
+        // A character that only JSON escapes would reach the terminal of a reader that decodes the JSON.
         Some(text) if text.chars().all(|c| c != '\\' && (c.is_alphanumeric() || matches!(c, ' '..='~'))) => {
             clip_front(text, max)
         }
@@ -269,7 +269,7 @@ fn policy<'a>(common: Line<'a>, source: &'a Source) -> Line<'a> {
     Line {
         event: "policy",
         role: Some(source.role),
-        // The end of a path tells files apart.
+        // The end of a path distinguishes files.
         file: Some(clip_front(&source.file, max::FILE)),
         file_sha256: Some(clip(&source.sha256, max::DIGEST)),
         ..common
@@ -278,14 +278,14 @@ fn policy<'a>(common: Line<'a>, source: &'a Source) -> Line<'a> {
 
 fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) -> Line<'a> {
     let (host, port) = match &decision.host {
-        Some(host) if decision.target.is_none() => (Some(bare(host)), None),
-        _ => place(decision.target.as_ref()),
+        Some(host) if decision.target.is_none() => (Some(host_text(host)), None),
+        _ => host_and_port(decision.target.as_ref()),
     };
-    // What is left to another proxy is a name, whose addresses nobody here knows, or one address.
+    // An upstream proxy gets a name, whose addresses are not known here, or one address.
     let ips = if decision.upstream.is_some() { 1 } else { max::IPS };
     let process = decision.process.as_ref();
-    let common = judged(common, header, decision.under.as_deref());
-    let common = ruled(common, decision.rule.as_ref(), decision.refused_by.as_deref());
+    let common = with_policy(common, header, decision.under.as_deref());
+    let common = with_rule(common, decision.rule.as_ref(), decision.refused_by.as_deref());
     Line {
         event: "decision",
         conn: decision.conn,
@@ -295,7 +295,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
             proto => Some(proto.to_string()),
         },
         method: decision.method.as_deref().map(|text| clip(text, max::METHOD)),
-        exe: process.and_then(|process| process.exe.as_deref()).map(|exe| path(exe, max::EXE)),
+        exe: process.and_then(|process| process.exe.as_deref()).map(|exe| path_text(exe, max::EXE)),
         pid: process.map(|process| process.pid),
         ppid: process.and_then(|process| process.ppid),
         host,
@@ -303,7 +303,7 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
         host_raw: decision
             .host_raw
             .as_deref()
-            .filter(|raw| !says(raw, decision.target.as_ref()))
+            .filter(|raw| !is_target(raw, decision.target.as_ref()))
             .map(host_raw),
         ips: decision.ips.get(..ips).unwrap_or(&decision.ips),
         ips_more: decision.ips.len().checked_sub(ips).filter(|more| *more > 0),
@@ -323,8 +323,8 @@ fn decision<'a>(common: Line<'a>, header: &'a Header, decision: &'a Decision) ->
 }
 
 fn dns<'a>(common: Line<'a>, header: &'a Header, question: &'a Question) -> Line<'a> {
-    let common = judged(common, header, question.under.as_deref());
-    let common = ruled(common, question.rule.as_ref(), question.refused_by.as_deref());
+    let common = with_policy(common, header, question.under.as_deref());
+    let common = with_rule(common, question.rule.as_ref(), question.refused_by.as_deref());
     let is_name = |raw: &&[u8]| question.host.as_ref().is_some_and(|name| name.as_str().as_bytes() == *raw);
     Line {
         event: "dns",
@@ -339,8 +339,8 @@ fn dns<'a>(common: Line<'a>, header: &'a Header, question: &'a Question) -> Line
     }
 }
 
-/// Under which policy a verdict fell.
-fn judged<'a>(common: Line<'a>, header: &'a Header, under: Option<&'a Under>) -> Line<'a> {
+/// Adds the policy of a verdict.
+fn with_policy<'a>(common: Line<'a>, header: &'a Header, under: Option<&'a Under>) -> Line<'a> {
     Line {
         policy_sha256: Some(clip(under.map_or(&header.policy_sha256, |it| &it.policy_sha256), max::DIGEST)),
         mode: Some(under.map_or(header.mode, |it| it.mode)),
@@ -348,8 +348,8 @@ fn judged<'a>(common: Line<'a>, header: &'a Header, under: Option<&'a Under>) ->
     }
 }
 
-/// Which rule decided, and who refused.
-fn ruled<'a>(common: Line<'a>, rule: Option<&'a RuleRef>, refused_by: Option<&'a str>) -> Line<'a> {
+/// Adds the rule that decided, and the ceiling that refused.
+fn with_rule<'a>(common: Line<'a>, rule: Option<&'a RuleRef>, refused_by: Option<&'a str>) -> Line<'a> {
     let text = |field: fn(&RuleRef) -> Option<&String>, max| rule.and_then(field).map(|text| clip(text, max));
     Line {
         rule: text(|rule| Some(&rule.text), max::RULE),
@@ -364,7 +364,7 @@ fn ruled<'a>(common: Line<'a>, rule: Option<&'a RuleRef>, refused_by: Option<&'a
 }
 
 fn progress<'a>(common: Line<'a>, progress: &'a Progress) -> Line<'a> {
-    let (host, port) = place(progress.target.as_ref());
+    let (host, port) = host_and_port(progress.target.as_ref());
     Line {
         event: "progress",
         conn: Some(progress.conn),
@@ -377,7 +377,7 @@ fn progress<'a>(common: Line<'a>, progress: &'a Progress) -> Line<'a> {
 }
 
 fn close<'a>(common: Line<'a>, close: &'a Close) -> Line<'a> {
-    let (host, port) = place(close.target.as_ref());
+    let (host, port) = host_and_port(close.target.as_ref());
     Line {
         event: "close",
         conn: Some(close.conn),
@@ -431,21 +431,21 @@ fn run_end<'a>(common: Line<'a>, counts: &Counts, end: &'a RunEnd) -> Line<'a> {
     }
 }
 
-/// The host without brackets, and the port.
-fn place(target: Option<&Target>) -> (Option<Cow<'_, str>>, Option<u16>) {
+/// Returns the host without brackets, and the port.
+fn host_and_port(target: Option<&Target>) -> (Option<Cow<'_, str>>, Option<u16>) {
     let Some(target) = target else { return (None, None) };
-    (Some(bare(&target.host)), Some(target.port.get()))
+    (Some(host_text(&target.host)), Some(target.port.get()))
 }
 
-fn bare(host: &Host) -> Cow<'_, str> {
+fn host_text(host: &Host) -> Cow<'_, str> {
     match host {
         Host::Name(name) => clip(name.as_str(), max::HOST),
         Host::Ip(ip) => Cow::Owned(ip.to_string()),
     }
 }
 
-/// Whether what the client sent is exactly the target (or the host alone) as we write it.
-fn says(raw: &[u8], target: Option<&Target>) -> bool {
+/// Returns whether the client sent exactly the target, or the host, as a line has it.
+fn is_target(raw: &[u8], target: Option<&Target>) -> bool {
     target.is_some_and(|target| {
         raw == target.to_string().as_bytes() || raw == target.host.to_string().as_bytes()
     })
@@ -455,7 +455,7 @@ fn host_raw<'a>(raw: &[u8]) -> Cow<'a, str> {
     Cow::Owned(clip(&escape(raw, max::HOST_RAW), max::HOST_RAW).into_owned())
 }
 
-/// Words about what went wrong, which may quote what a client or an origin sent.
+/// Returns a description of what went wrong, which may quote a client or an origin.
 fn error(text: &str) -> Cow<'_, str> {
     Cow::Owned(clip(&escape(text.as_bytes(), max::ERROR), max::ERROR).into_owned())
 }
@@ -464,7 +464,7 @@ fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The fields in the order in which they are written.
+/// The fields of a line, in their order.
 #[derive(Default, Serialize)]
 struct Line<'a> {
     schema: &'static str,
@@ -670,19 +670,19 @@ pub fn ascii_json<W: ?Sized + io::Write>(out: &mut W, text: &str) -> io::Result<
     out.write_all(rest.as_bytes())
 }
 
-/// Bytes that each text takes on the line at most, escapes included, and how many entries each list has.
+/// The most bytes that each text has in a line, escapes included, and the most entries of each list.
 ///
 /// INVARIANT: with the names of the fields, the numbers and the punctuation, they add up to less than `MAX_LINE`
 /// for every event. The test `no_line_is_longer_than_a_pipe_takes_whole` fills all of them.
 pub mod max {
-    /// A name somebody gave to the stage.
+    /// The name of the stage.
     pub const STAGE: usize = 96;
     /// A SHA-256 in hexadecimal.
     pub(super) const DIGEST: usize = 64;
     /// A host name has at most 253 characters (RFC 1035 section 2.3.4).
     pub(super) const HOST: usize = 253;
     pub(super) const HOST_RAW: usize = 256;
-    /// Addresses of one name; the rest is counted.
+    /// The addresses of one name; more are counted.
     pub(super) const IPS: usize = 12;
     pub(super) const RULE: usize = 300;
     pub(super) const RULE_SRC: usize = 256;
@@ -711,7 +711,7 @@ pub mod max {
     pub(super) const LEDGER: usize = 8 + 1 + 16;
     /// A host name, `:` and five digits.
     pub(super) const UPSTREAM: usize = HOST + 6;
-    /// In the first line, which has much to say; each decision has all of it.
+    /// The upstream proxy in the first line, which has many fields; each decision has all of it.
     pub(super) const UPSTREAM_OF_RUN: usize = 136;
     pub(super) const GATEWAY: usize = 96;
     pub(super) const ASPECTS: usize = 6;
@@ -719,7 +719,7 @@ pub mod max {
     pub(super) const HOLDS: usize = 78;
     pub(super) const LIMITS: usize = exeat_policy::Limits::KEYS;
     pub(super) const LIMIT: usize = 38;
-    /// Labels of a run; the rest is counted.
+    /// The labels of a run; more are counted.
     pub(super) const LABELS: usize = 10;
     /// The name of a label.
     pub const LABEL_KEY: usize = 32;
@@ -727,10 +727,10 @@ pub mod max {
     pub const LABEL_VALUE: usize = 64;
 }
 
-/// Labels of a run that the record has at most; more are counted.
+/// The most labels of a run in its record; more are counted.
 pub const MAX_LABELS: usize = max::LABELS;
 
-/// Characters of a label's value in the record; the rest is cut.
+/// The most characters of a label's value in the record; the rest is cut.
 pub const MAX_LABEL_VALUE: usize = max::LABEL_VALUE;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Writing the record of one run, line by line.
 //!
 //! Never buffers and never retries: a line is on its way to the disk before [`Log::write`] returns its number, and
-//! after one line that could not be written no other is. A caller that gets an error must not act on the decision
+//! nothing is written after a line that failed. A caller that gets an error must not act on the decision
 //! that it wanted to record.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,23 +16,23 @@ use crate::sink::{Sink, WriteError};
 use crate::tree::Tree;
 use crate::{Event, Header, Note, RunId, SigningKey, What, hex, sha256_hex};
 
-/// Lines after which a checkpoint is written. One takes some 20 microseconds, and as much room as two decisions.
+/// The number of lines after which a checkpoint follows. A checkpoint takes about 20 microseconds, and the space of two decisions.
 pub const CHECKPOINT_EVERY: u64 = 128;
 
-/// Age of the first unsigned line at which a checkpoint is written: readers count on a second ([`UNSIGNED`]).
+/// The age of the first unsigned line at which a checkpoint is written. Readers expect it within [`UNSIGNED`].
 const CHECKPOINT_AFTER: Duration = Duration::from_millis(800);
 
-/// Time in which a line is signed. All that a run which was killed wrote later than this after its last checkpoint is one line: the next
-/// checkpoint follows it at once.
+/// The time within which a line is signed. A killed run has at most one line that came later than this after its last checkpoint, because the
+/// next checkpoint follows such a line at once.
 pub const UNSIGNED: Duration = Duration::from_secs(1);
 
-/// Bytes for which the disk keeps space ahead of the end of a record: for notes, counts and the end.
+/// The bytes that the disk reserves after the end of a record, for notes, counts and the last lines.
 const AHEAD: u64 = 64 * 1024;
 
-/// The same for each open connection: its close has some 500 bytes, and at most three times as many.
+/// The bytes that the disk also reserves for each open connection. A close has about 500 bytes, and at most three times as many.
 const AHEAD_CLOSE: u64 = 2048;
 
-/// Of these so many are for the end of the run and its checkpoint.
+/// The part of [`AHEAD`] that is for the end of the run and its checkpoint.
 const AHEAD_END: u64 = 2 * MAX_LINE as u64;
 
 /// The record of one run. Clones write to the same record.
@@ -54,41 +54,41 @@ struct State {
     sink: Sink,
     /// The number of the next line.
     seq: u64,
-    /// Bytes of all lines.
+    /// The bytes of all lines.
     bytes: u64,
     /// The digest of the line before, in hexadecimal.
     prev: String,
-    /// That of the first line.
+    /// The digest of the first line, in hexadecimal.
     first: Option<String>,
     counts: Counts,
-    /// What the first failure was; nothing is written after it.
+    /// The first failure; nothing is written after it.
     failed: Option<Arc<str>>,
-    /// Why there is no more space for the record than what was kept for its end.
+    /// The reason why only the space reserved for the end of the record is left.
     full: Option<Arc<str>>,
-    /// Space is kept ahead of the end: from the first attempt on, or when it was asked for. Giving it back can take the disk milliseconds,
-    /// which a short run without an attempt does not pay.
-    keeps_space: bool,
-    /// The record says that there is no more space, or that none is kept.
+    /// Whether space is reserved: from the first attempt on, or when a caller asked for it. To release it can take the disk milliseconds, which a
+    /// short run without an attempt does not pay.
+    reserves: bool,
+    /// Whether the record has the note that no space is left, and the one that none is reserved.
     is_full_noted: bool,
     is_reserve_noted: bool,
-    /// Connections that have a decision and no close.
+    /// The number of connections that have a decision and no close.
     open: u64,
     ended: bool,
-    /// Stands for all lines, where they are signed.
+    /// The tree over all lines, if they are signed.
     tree: Tree,
-    /// Lines up to the last checkpoint, itself included.
+    /// The number of lines up to and including the last checkpoint.
     signed: u64,
-    /// When the first line after it was written, if lines are signed at all.
+    /// The time of the first line after it, if lines are signed.
     unsigned_since: Option<Instant>,
-    /// Told when there is such a line.
+    /// The task that waits for such a line.
     waker: Option<Waker>,
-    /// What the last checkpoint says.
+    /// The content of the last checkpoint.
     sealed: Option<Sealed>,
-    /// The line being made; kept so that a line costs no allocation.
+    /// The buffer for the line, reused so that a line costs no allocation.
     line: Vec<u8>,
 }
 
-/// How many attempts got which verdict so far, questions for names included. A line that stands for several counts as several.
+/// The number of attempts by verdict, questions for names included. A line that stands for several counts as several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
     /// Verdict `allow`.
@@ -99,32 +99,32 @@ pub struct Counts {
     pub would_deny: u64,
     /// Verdict `error`.
     pub errors: u64,
-    /// Allowed connections that never stood.
+    /// Allowed connections whose connect failed.
     pub failed: u64,
-    /// Attempts that are in no line, because there was no space for it.
+    /// Attempts without a line, because there was no space for it.
     pub dropped: u64,
     /// Lines of any kind.
     pub lines: u64,
 }
 
-/// What a checkpoint says of the lines before it.
+/// The lines that a checkpoint covers: their number and their root.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Sealed {
-    /// How many lines there are.
+    /// The number of lines.
     pub lines: u64,
     /// Their Merkle root, in hexadecimal.
     pub root: String,
 }
 
 impl Log {
-    /// Begins a record without checkpoints. The clock of `mono_us` starts here; the first event should be
+    /// Starts a record without checkpoints. The clock of `mono_us` starts here; the first event should be
     /// [`Event::RunStart`].
     pub fn start(sink: Sink, header: Header) -> Result<Log, Error> {
         Log::begin(sink, header, None)
     }
 
-    /// The same with a signed checkpoint after every 128 lines and after the last, and where [`Log::sign_due`] is called in time, within a
-    /// second of every line.
+    /// Starts a record with signed checkpoints: after every 128 lines, after the last line, and within a second of every line if
+    /// [`Log::sign_due`] is called in time.
     pub fn start_signed(sink: Sink, header: Header, key: SigningKey) -> Result<Log, Error> {
         Log::begin(sink, header, Some(key))
     }
@@ -140,7 +140,7 @@ impl Log {
             counts: Counts::default(),
             failed: None,
             full: None,
-            keeps_space: false,
+            reserves: false,
             is_full_noted: false,
             is_reserve_noted: false,
             open: 0,
@@ -155,10 +155,10 @@ impl Log {
         Ok(Log { shared: Arc::new(Shared { header, started, key, state: Mutex::new(state) }) })
     }
 
-    /// Writes one event with one write(2), and gives the number of its line.
+    /// Writes one event with one write(2), and returns the number of its line.
     ///
-    /// Takes some microseconds on a file. On a pipe that nobody empties it waits up to 5 seconds, once; every later
-    /// call fails at once. After [`Event::RunEnd`] nothing more is taken.
+    /// Takes a few microseconds on a file. On a pipe that nobody reads it waits up to 5 seconds, once; every later
+    /// call fails at once. Refuses every event after [`Event::RunEnd`].
     pub fn write(&self, event: Event) -> Result<u64, Error> {
         let mut state = self.lock();
         if let Some(first) = &state.failed {
@@ -174,33 +174,33 @@ impl Log {
                 state.counts = counts;
                 state.ended = matches!(event, Event::RunEnd(_));
                 match &event {
-                    Event::Decision(decision) if decision.opens() => state.open += 1,
+                    Event::Decision(decision) if decision.opens_connection() => state.open += 1,
                     Event::Close(_) => state.open = state.open.saturating_sub(1),
                     _ => {}
                 }
                 let is_due = state.ended || state.is_checkpoint_due();
-                // Where these cannot be written, the event itself is on record all the same, and the next one hears of it.
+                // The event is already on record. If these fail, the next event gets the error.
                 let noted = state.note_space(&self.shared);
                 let signed = noted.and_then(|()| state.sign(&self.shared, is_due));
                 if state.ended {
-                    state.sink.give_back();
+                    state.sink.release_space();
                     signed?;
                 }
                 Ok(seq)
             }
-            // What else is to be written has its space.
+            // The record goes on: space is reserved for the lines that must still be written.
             Err(error @ FaultKind::Full { .. }) => {
                 state.counts.dropped += counts.attempts().saturating_sub(state.counts.attempts());
-                Err(Error::Write(Fault(error)))
+                Err(Error::Write(LineFault(error)))
             }
             Err(error) => Err(state.stop(error)),
         }
     }
 
-    /// Writes a checkpoint now, if there is a line that none covers.
+    /// Writes a checkpoint now, if there are unsigned lines.
     ///
     /// # Errors
-    /// Where it cannot be written: the record stops there.
+    /// If the checkpoint cannot be written: the record stops there.
     pub fn sign(&self) -> Result<(), Error> {
         let mut state = self.lock();
         match &state.failed {
@@ -209,7 +209,7 @@ impl Log {
         }
     }
 
-    /// Waits for a line that no checkpoint covers, and returns when [`Log::sign_due`] is to be called. One task at a time may wait.
+    /// Waits for an unsigned line, and returns the time at which to call [`Log::sign_due`]. Only one task at a time may wait.
     pub fn poll_unsigned(&self, cx: &mut Context<'_>) -> Poll<Instant> {
         let mut state = self.lock();
         match state.unsigned_since.filter(|_| state.failed.is_none() && !state.ended) {
@@ -221,76 +221,75 @@ impl Log {
         }
     }
 
-    /// Writes a checkpoint if one is due. Where it cannot be written, the next event hears of it.
+    /// Writes a checkpoint if one is due. If that fails, the next event gets the error.
     pub fn sign_due(&self) {
         let mut state = self.lock();
         let is_due = state.failed.is_none() && state.is_checkpoint_due();
         let _ = state.sign(&self.shared, is_due);
     }
 
-    /// The verdicts so far.
+    /// Returns the number of attempts by verdict so far.
     pub fn counts(&self) -> Counts {
         self.lock().counts
     }
 
-    /// Whether the record has more bytes than these, or the disk has no space for more: then nothing may be let out that was not
-    /// before.
+    /// Returns whether the record has more than this many bytes, or the disk has no more space. Nothing new may be allowed then.
     pub fn is_beyond(&self, bytes: u64) -> bool {
         let state = self.lock();
         state.bytes > bytes || state.full.is_some()
     }
 
-    /// Why the disk has no space for more than the end of the record, if it has none. From then on closes, counts and the end are written,
-    /// and nothing that would let something out.
+    /// Returns why the disk has space for the end of the record only, if that is so. From then on closes, counts and the end are
+    /// written, and no event that would allow something.
     pub fn full(&self) -> Option<Arc<str>> {
         self.lock().full.clone()
     }
 
-    /// Has the disk keep space for the end of the record from now on, as it does after the first attempt. Where that cannot be, the record
-    /// says so.
-    pub fn keep_space(&self) {
+    /// Reserves space on the disk for the end of the record from now on, as the first attempt does. A note says so if that is not
+    /// possible.
+    pub fn reserve_space(&self) {
         let mut state = self.lock();
-        if state.failed.is_none() && !state.ended && !state.keeps_space {
-            state.keeps_space = true;
-            state.keep_ahead(0);
-            // Where it cannot be written, the next event hears of it.
+        if state.failed.is_none() && !state.ended && !state.reserves {
+            state.reserves = true;
+            state.reserve(0);
+            // If this fails, the next event gets the error.
             let _ = state.note_space(&self.shared);
         }
     }
 
-    /// What the first failure was, if there was one: from then on nothing is written, and nothing may be allowed.
+    /// Returns the first failure, if there was one. From then on nothing is written, and nothing may be allowed.
     pub fn failure(&self) -> Option<Arc<str>> {
         self.lock().failed.clone()
     }
 
-    /// The run that this is the record of.
+    /// Returns the run of this record.
     pub fn run(&self) -> RunId {
         self.shared.header.run
     }
 
-    /// What the last checkpoint says; `None` before the first one, and in a record that nothing signs.
+    /// Returns what the last checkpoint covers; `None` before the first one, and in an unsigned record.
     pub fn sealed(&self) -> Option<Sealed> {
         self.lock().sealed.clone()
     }
 
-    /// The digest of the first line, once it is written.
+    /// Returns the digest of the first line, once it is written.
     pub(crate) fn first_line(&self) -> Option<String> {
         self.lock().first.clone()
     }
 
-    /// Microseconds since the run began.
+    /// Returns the microseconds since the start of the record.
     pub(crate) fn mono_us(&self) -> u64 {
         u64::try_from(self.shared.started.elapsed().as_micros()).unwrap_or(u64::MAX)
     }
 
-    /// What every line has in common.
+    /// Returns the fields that all lines share.
     pub fn header(&self) -> &Header {
         &self.shared.header
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.shared.state.lock().unwrap_or_else(|poisoned: PoisonError<_>| {
-            // Somebody panicked in the middle of a line, and nobody knows how much of it is out.
+            // A thread panicked in the middle of a line, so it is not known how much of the line was written.
             let mut state = poisoned.into_inner();
             state.failed.get_or_insert_with(|| "a writer panicked".into());
             state
@@ -300,32 +299,32 @@ impl Log {
 
 impl State {
     fn append(&mut self, shared: &Shared, counts: &Counts, event: &Event) -> Result<u64, FaultKind> {
-        self.keeps_space |= matches!(event, Event::Decision(_) | Event::Dns(_));
+        self.reserves |= matches!(event, Event::Decision(_) | Event::Dns(_));
         let keep = match event {
             Event::RunEnd(_) => 0,
             Event::Close(_) => AHEAD_END,
-            // Nothing that would need a close, or many lines.
-            Event::Decision(decision) if self.full.is_some() && decision.lets_out() => u64::MAX,
+            // On a full disk: no event that needs a close, and none that has many lines.
+            Event::Decision(decision) if self.full.is_some() && decision.allows_connection() => u64::MAX,
             Event::Progress(_) | Event::Policy(_) if self.full.is_some() => u64::MAX,
-            _ => AHEAD_END.saturating_add(self.closes()),
+            _ => AHEAD_END.saturating_add(self.bytes_for_closes()),
         };
-        self.put(shared, keep, |out, at, _| line::encode(out, &shared.header, at, counts, event))
+        self.write_line(shared, keep, |out, at, _| line::encode(out, &shared.header, at, counts, event))
     }
 
-    /// Bytes for the closes of the connections that are open.
-    fn closes(&self) -> u64 {
+    /// Returns the bytes that the closes of the open connections need.
+    fn bytes_for_closes(&self) -> u64 {
         self.open.saturating_mul(AHEAD_CLOSE)
     }
 
-    /// Says in the record, once, that the disk has no space for more, and signs that: what follows may stay unsigned. Or that no space is
-    /// kept. Not before the first line, by which the ledger knows the record: a sandbox may take long to be made.
+    /// Notes once that the disk has no more space, and signs that note, because the lines after it may stay unsigned. Also notes once that
+    /// no space is reserved. Never does so before the first line, by which the ledger identifies the record: a sandbox can take long to set up.
     fn note_space(&mut self, shared: &Shared) -> Result<(), Error> {
         if self.seq == 0 {
             return Ok(());
         }
-        let (what, why) = match (&self.full, self.sink.no_space_kept()) {
+        let (what, why) = match (&self.full, self.sink.reserve_fault()) {
             (Some(why), _) if !self.is_full_noted => (What::NoRoom, why.to_string()),
-            (None, Some(why)) if self.keeps_space && !self.is_reserve_noted => (What::NoReserve, why),
+            (None, Some(why)) if self.reserves && !self.is_reserve_noted => (What::NoReserve, why),
             _ => return Ok(()),
         };
         self.is_full_noted |= what == What::NoRoom;
@@ -341,18 +340,19 @@ impl State {
         self.sign(shared, what == What::NoRoom)
     }
 
-    fn keep_ahead(&mut self, line: usize) {
+    /// Reserves space for a line and for what must follow it.
+    fn reserve(&mut self, line: usize) {
         if self.full.is_none()
-            && let Err(why) = self.sink.keep_ahead(line, AHEAD.saturating_add(self.closes()))
+            && let Err(why) = self.sink.reserve(line, AHEAD.saturating_add(self.bytes_for_closes()))
         {
             self.full = Some(why.to_string().into());
         }
     }
 
-    /// Nothing is written any more.
+    /// Stops the record: nothing is written after this.
     fn stop(&mut self, fault: FaultKind) -> Error {
         self.failed = Some(fault.to_string().into());
-        Error::Write(Fault(fault))
+        Error::Write(LineFault(fault))
     }
 
     fn is_checkpoint_due(&self) -> bool {
@@ -360,22 +360,22 @@ impl State {
             || self.unsigned_since.is_some_and(|since| since.elapsed() >= CHECKPOINT_AFTER)
     }
 
-    /// Writes a checkpoint if there are unsigned lines and `is_due`. The record stops where it cannot be written.
+    /// Writes a checkpoint if there are unsigned lines and `is_due`. The record stops if it cannot be written.
     fn sign(&mut self, shared: &Shared, is_due: bool) -> Result<(), Error> {
         let Some(key) = shared.key.as_ref().filter(|_| is_due && self.unsigned_since.is_some()) else {
             return Ok(());
         };
         let sealed = Sealed { lines: self.tree.lines(), root: hex(&self.tree.root()) };
-        let keep = if self.ended { 0 } else { AHEAD_END.saturating_add(self.closes()) };
+        let keep = if self.ended { 0 } else { AHEAD_END.saturating_add(self.bytes_for_closes()) };
         let encode = |out: &mut Vec<u8>, at: &Position<'_>, tree: &Tree| {
             line::encode_checkpoint(out, &shared.header, at, tree, key)
         };
-        match self.put(shared, keep, encode) {
+        match self.write_line(shared, keep, encode) {
             Ok(_) => {
                 self.counts.lines += 1;
                 self.sealed = Some(sealed);
             }
-            // The end of the run is signed.
+            // The end of the run is signed later.
             Err(FaultKind::Full { .. }) if !self.ended => {}
             Err(error) => return Err(self.stop(error)),
         }
@@ -383,8 +383,8 @@ impl State {
         Ok(())
     }
 
-    /// Writes one line. On a full disk, only where `keep` bytes of what was kept are left after it.
-    fn put(
+    /// Writes one line. On a full disk it does so only if `keep` bytes of the reserve are left after it.
+    fn write_line(
         &mut self,
         shared: &Shared,
         keep: u64,
@@ -399,12 +399,12 @@ impl State {
         if self.line.len() > MAX_LINE {
             return Err(FaultKind::TooLong { bytes: self.line.len() });
         }
-        if self.keeps_space {
-            self.keep_ahead(self.line.len());
+        if self.reserves {
+            self.reserve(self.line.len());
         }
         let needed = keep.saturating_add(self.line.len() as u64);
         if let Some(why) = self.full.clone()
-            && self.sink.left().is_some_and(|left| left < needed)
+            && self.sink.space_left().is_some_and(|left| left < needed)
         {
             return Err(FaultKind::Full { why });
         }
@@ -423,7 +423,7 @@ impl State {
 }
 
 impl Counts {
-    /// Attempts of any verdict.
+    /// Returns the number of attempts of any verdict.
     fn attempts(&self) -> u64 {
         [self.denied, self.would_deny, self.errors].into_iter().fold(self.allowed, u64::saturating_add)
     }
@@ -450,20 +450,20 @@ impl Counts {
     }
 }
 
-/// `prev` of the first line.
+/// The `prev` of the first line of a record or ledger.
 pub const NOTHING_BEFORE: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
-/// Why an event is not in the record.
+/// The reason why an event is not in the record.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// This line could not be written; the record stops here.
+    /// The line could not be written; the record stops here.
     #[error("cannot write the record")]
-    Write(#[source] Fault),
+    Write(#[source] LineFault),
     /// An earlier line could not be written, so this one was not tried.
     #[error("the record stopped earlier: {first}")]
     Stopped {
-        /// What happened then.
+        /// The first failure.
         first: Arc<str>,
     },
     /// The run's last line is written.
@@ -471,10 +471,10 @@ pub enum Error {
     Ended,
 }
 
-/// What was wrong with the one line that stopped a record.
+/// The fault of the line that stopped a record.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
-pub struct Fault(FaultKind);
+pub struct LineFault(FaultKind);
 
 #[derive(Debug, thiserror::Error)]
 enum FaultKind {

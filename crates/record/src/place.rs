@@ -1,6 +1,6 @@
-//! The place where records are kept when nobody names another: `exeat/runs` below the user's state directory.
+//! The default place of records: `exeat/runs` below the user's state directory.
 //!
-//! Reads no policy and prints nothing. What it makes is for its owner alone: directories 0700, files 0600.
+//! Reads no policy and prints nothing. Only the owner may read what it makes: directories have mode 0700, files 0600.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -16,10 +16,10 @@ use nix::unistd::geteuid;
 use crate::sink::OpenError;
 use crate::{RunId, Sink};
 
-/// Letters of a run's name that say the millisecond in which it was made: a later run does not make fewer ambiguous.
+/// The letters of a run's name that give the millisecond of its start. With at least that many, no later run makes a short name ambiguous.
 const SHORT: usize = 10;
 
-/// Runs that an ambiguous prefix is answered with at most.
+/// The most runs that the error about an ambiguous prefix names.
 const MAX_CANDIDATES: usize = 5;
 
 /// The directory of records.
@@ -27,16 +27,16 @@ const MAX_CANDIDATES: usize = 5;
 pub struct Place {
     /// The user's state directory.
     base: PathBuf,
-    /// The home directory, where the state directory is named after it.
+    /// The home directory, if the state directory is below it.
     home: Option<PathBuf>,
     /// `exeat/runs` in it.
     dir: PathBuf,
 }
 
 impl Place {
-    /// The place for the given values of `XDG_STATE_HOME` and `HOME`.
+    /// Finds the place from the values of `XDG_STATE_HOME` and `HOME`.
     ///
-    /// A relative or empty `XDG_STATE_HOME` counts as none (XDG Base Directory Specification).
+    /// Ignores a relative or empty `XDG_STATE_HOME` (XDG Base Directory Specification).
     pub fn from_env(xdg_state_home: Option<&OsStr>, home: Option<&OsStr>) -> Result<Place, Error> {
         let absolute = |value: Option<&OsStr>| value.map(PathBuf::from).filter(|path| path.is_absolute());
         let (base, home) = match absolute(xdg_state_home) {
@@ -49,29 +49,29 @@ impl Place {
         Ok(Place { dir: base.join("exeat/runs"), base, home })
     }
 
-    /// Refuses a home directory that is not there: `HOME` then names none, as for many users of services.
+    /// Refuses a home directory that does not exist. Many service users have such a `HOME`.
     pub fn check_home(&self) -> Result<(), Error> {
         self.home.as_deref().map_or(Ok(()), |home| metadata(home).map(drop))
     }
 
-    /// The directory of records, which need not exist yet.
+    /// Returns the directory of records, which need not exist yet.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The user's state directory, which need not exist yet.
+    /// Returns the user's state directory, which need not exist yet.
     pub fn state_dir(&self) -> &Path {
         &self.base
     }
 
-    /// Where the record of a run stands.
+    /// Returns the path of a run's record.
     pub fn path_for(&self, run: RunId) -> PathBuf {
         self.dir.join(format!("{run}.jsonl"))
     }
 
-    /// Makes the directories where they are missing, and the empty record of a run.
+    /// Makes the missing directories, and the empty record of a run.
     ///
-    /// Refuses a directory that somebody else owns or may write to.
+    /// Refuses a directory that another user owns or may write to.
     pub fn create(&self, run: RunId) -> Result<(Sink, PathBuf), Error> {
         self.prepare()?;
         let path = self.path_for(run);
@@ -79,17 +79,17 @@ impl Place {
         Ok((sink, path))
     }
 
-    /// Where the key is that signs the records: beside their directory.
+    /// Returns the path of the key that signs the records.
     pub fn key_path(&self) -> PathBuf {
         self.base.join("exeat/audit.key")
     }
 
-    /// Where the ledgers are: beside the key.
+    /// Returns the directory of the ledgers, which also has the key.
     pub fn ledger_dir(&self) -> PathBuf {
         self.base.join("exeat")
     }
 
-    /// Makes the directories where they are missing, but for the home directory, and refuses what [`Place::create`] does.
+    /// Makes the missing directories except the home directory, and refuses the same as [`Place::create`].
     pub fn prepare(&self) -> Result<(), Error> {
         self.check_home()?;
         let make = |path: &Path| {
@@ -104,23 +104,23 @@ impl Place {
         check_base(&self.base)?;
         for dir in [&outer, &self.dir] {
             make(dir)?;
-            check_ours(dir)?;
+            check_own(dir)?;
         }
         Ok(())
     }
 
-    /// The records kept here, the newest first.
+    /// Returns the paths of the records, the newest first.
     pub fn records(&self) -> Result<Vec<PathBuf>, Error> {
         Ok(self.runs()?.into_iter().map(|run| self.path_for(run)).collect())
     }
 
-    /// The shortest names by which these runs are found here, each with at least 10 letters, in the order of the runs.
+    /// Returns the shortest names that identify the runs, each with at least 10 letters.
     pub fn short_names(&self) -> Result<BTreeMap<RunId, String>, Error> {
         let runs: Vec<String> = self.runs()?.iter().map(RunId::to_string).collect();
         let common = |a: &str, b: Option<&String>| {
             b.map_or(0, |b| a.bytes().zip(b.bytes()).take_while(|(a, b)| a == b).count())
         };
-        // They are sorted, so a run shares most with one beside it.
+        // They are sorted, so a run shares the longest prefix with the one before it or after it.
         let name = |(at, run): (usize, &String)| {
             let before = at.checked_sub(1).and_then(|at| runs.get(at));
             let shared = common(run, before).max(common(run, runs.get(at + 1)));
@@ -130,15 +130,15 @@ impl Place {
         Ok(runs.iter().enumerate().filter_map(name).collect())
     }
 
-    /// The newest record.
+    /// Returns the newest record.
     pub fn last(&self) -> Result<PathBuf, Error> {
         let newest = self.runs()?.into_iter().next().ok_or_else(|| Error::Empty { dir: self.dir.clone() })?;
         Ok(self.path_for(newest))
     }
 
-    /// The record that `name` means: a run, the beginning of one (in either case, if only one begins so), or a path.
+    /// Finds the record that `name` means: a run, the beginning of its name (in either case, if it is unique), or a path.
     ///
-    /// What holds a `/` or a `.` is a path.
+    /// A name with a `/` or a `.` is a path.
     pub fn find(&self, name: &str) -> Result<PathBuf, Error> {
         let path = PathBuf::from(name);
         if name.contains(['/', '.']) {
@@ -163,44 +163,44 @@ impl Place {
         }
     }
 
-    /// What is kept here of each run, the oldest first: its record, and what stands beside that.
-    pub fn kept(&self) -> Result<Vec<Kept>, Error> {
+    /// Returns the files of each run that has a record, the oldest first.
+    pub fn stored_runs(&self) -> Result<Vec<StoredRun>, Error> {
         let at = |source| Error::Io { path: self.dir.clone(), source };
-        let mut kept: Vec<Kept> = self
+        let mut stored: Vec<StoredRun> = self
             .runs()?
             .into_iter()
             .rev()
-            .map(|run| Kept { run, path: self.path_for(run), beside: Vec::new() })
+            .map(|run| StoredRun { run, path: self.path_for(run), policies: Vec::new() })
             .collect();
         let entries = match fs::read_dir(&self.dir) {
             Ok(entries) => entries,
-            Err(_) if kept.is_empty() => return Ok(kept),
+            Err(_) if stored.is_empty() => return Ok(stored),
             Err(error) => return Err(at(error)),
         };
         for entry in entries {
             let name = entry.map_err(at)?.file_name();
             let run = name.to_str().and_then(run_of_policy);
-            let at = run.and_then(|run| kept.binary_search_by_key(&run, |kept| kept.run).ok());
-            if let Some(kept) = at.and_then(|at| kept.get_mut(at)) {
-                kept.beside.push(self.dir.join(name));
+            let at = run.and_then(|run| stored.binary_search_by_key(&run, |stored| stored.run).ok());
+            if let Some(stored) = at.and_then(|at| stored.get_mut(at)) {
+                stored.policies.push(self.dir.join(name));
             }
         }
-        Ok(kept)
+        Ok(stored)
     }
 
-    /// The runs that a policy is kept of, and no record: that was taken away.
-    pub fn orphans(&self) -> Result<BTreeSet<RunId>, Error> {
+    /// Returns the runs that have a policy here and no record, so their record was removed.
+    pub fn runs_without_record(&self) -> Result<BTreeSet<RunId>, Error> {
         let names = self.names()?;
         let mut runs: BTreeSet<RunId> =
             names.iter().filter_map(|name| name.to_str().and_then(run_of_policy)).collect();
-        // A record is made before its policy, so one of a run that starts meanwhile is there.
+        // A run makes its record before its policy, so a run that starts meanwhile has its record already.
         for run in self.runs()? {
             runs.remove(&run);
         }
         Ok(runs)
     }
 
-    /// The names of all runs, the newest first. A directory that does not exist has none.
+    /// Returns the names of all runs, the newest first. A directory that does not exist has none.
     fn runs(&self) -> Result<Vec<RunId>, Error> {
         let names = self.names()?;
         let mut runs: Vec<RunId> = names.iter().filter_map(|name| run_in_name(Path::new(name))).collect();
@@ -208,7 +208,7 @@ impl Place {
         Ok(runs)
     }
 
-    /// The names in the directory. One that does not exist has none.
+    /// Returns the names in the directory. A directory that does not exist has none.
     fn names(&self) -> Result<Vec<OsString>, Error> {
         let at = |source| Error::Io { path: self.dir.clone(), source };
         match fs::read_dir(&self.dir) {
@@ -219,14 +219,14 @@ impl Place {
     }
 }
 
-/// The run that a stored policy has its name from.
+/// Returns the run in the name of a stored policy.
 fn run_of_policy(name: &str) -> Option<RunId> {
     let (run, rest) = name.split_once('.')?;
     let rest = rest.strip_suffix(".json")?;
     (rest == "policy" || is_reloaded(rest.strip_prefix("policy-")?)).then_some(run)?.parse().ok()
 }
 
-/// Where the effective policy of a record stands: `run.policy.json` beside `run.jsonl`.
+/// Returns the path of a record's effective policy: `run.policy.json` next to `run.jsonl`.
 pub fn policy_path(record: &Path) -> PathBuf {
     if record.extension().is_some_and(|extension| extension == "jsonl") {
         return record.with_extension("policy.json");
@@ -236,7 +236,7 @@ pub fn policy_path(record: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// The policies that stand beside a record: the one that its run began with, then those that were read again, by name.
+/// Returns the paths of a record's stored policies: the first policy of the run, then those that were read again, by name.
 pub fn stored_policies(record: &Path) -> io::Result<Vec<PathBuf>> {
     let first = policy_path(record);
     let dir = first.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -258,9 +258,9 @@ pub fn stored_policies(record: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().chain(again).collect())
 }
 
-/// Reads a policy that stands beside a record. One that is not there is `None`.
+/// Reads a stored policy. Returns `None` if the file does not exist.
 pub fn read_policy(path: &Path) -> io::Result<Option<String>> {
-    /// A policy of ten thousand rules has one or two megabytes.
+    // A policy of ten thousand rules has one or two megabytes.
     const MOST: u64 = 64 * 1024 * 1024;
     let file = match OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(path) {
         Ok(file) => file,
@@ -276,26 +276,26 @@ pub fn read_policy(path: &Path) -> io::Result<Option<String>> {
     Ok(Some(text))
 }
 
-/// Stores the canonical effective policy beside its record, in a new file of mode 0600. With `sync` it is on the disk then, as
-/// each line of such a record is: after a crash of the machine the record would otherwise have lost its policy.
+/// Stores the canonical effective policy next to its record, in a new file of mode 0600. With `sync` the file is on the disk when
+/// this returns, so that a record whose lines are synced does not lose its policy in a crash of the machine.
 pub fn store_policy(record: &Path, canonical_json: &str, sync: bool) -> Result<PathBuf, Error> {
     let path = policy_path(record);
-    new_file(&path, |file| put(file, &path, canonical_json, sync))
+    new_file(&path, |file| write_policy(file, &path, canonical_json, sync))
         .map_err(|source| Error::Io { path: path.clone(), source })?;
     Ok(path)
 }
 
-/// Removes a record in the default place that has no line, and its policy: they tell of no run. Its writer could not write the first one.
+/// Removes an empty record in the default place, and its policy. Its run could not write the first line, so the two describe no run.
 pub fn remove_empty(record: &Path) {
     if fs::symlink_metadata(record).is_ok_and(|meta| meta.is_file() && meta.len() == 0) {
         let _ = fs::remove_file(policy_path(record));
-        // What stays is told as a run that did not begin.
+        // If this fails, `exeat audit verify` reports a run that did not begin.
         let _ = fs::remove_file(record);
     }
 }
 
-/// Stores a policy that was read again beside its record, in a file of its own: `run.policy-DIGEST.json`, with the first
-/// [`DIGITS`] digits of the policy's digest. One that is there already is the same. `sync`: as of [`store_policy`].
+/// Stores a policy that was read again next to its record, in the file `run.policy-DIGEST.json`, with the first
+/// [`DIGITS`] digits of the policy's digest. Accepts a file that already has this policy. `sync` works as for [`store_policy`].
 pub fn store_reloaded(
     record: &Path,
     policy_sha256: &str,
@@ -307,7 +307,7 @@ pub fn store_reloaded(
         source: io::Error::other("what it is to have its name from is no digest"),
     })?;
     let at = |source| Error::Io { path: path.clone(), source };
-    match new_file(&path, |file| put(file, &path, canonical_json, sync)) {
+    match new_file(&path, |file| write_policy(file, &path, canonical_json, sync)) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let there = fs::read(&path).map_err(at)?;
             let same = there == canonical_json.as_bytes();
@@ -317,20 +317,20 @@ pub fn store_reloaded(
     }
 }
 
-/// Where a policy that was read again stands: `run.policy-DIGEST.json` beside `run.jsonl`. `None` for what is no digest: it may
-/// be a record's own words, and no part of a path may come from there.
+/// Returns the path of a policy that was read again: `run.policy-DIGEST.json` next to `run.jsonl`. Returns `None` for text that is not
+/// a digest, because a record may say anything, and no part of a path may come from it.
 pub fn reloaded_path(record: &Path, policy_sha256: &str) -> Option<PathBuf> {
     let digits = policy_sha256.get(..DIGITS).filter(|_| is_digest(policy_sha256))?;
     Some(policy_path(record).with_extension("").with_extension(format!("policy-{digits}.json")))
 }
 
-/// Whether this is a SHA-256 in hexadecimal.
+/// Returns whether this is a SHA-256 in hexadecimal.
 pub fn is_digest(text: &str) -> bool {
     text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// A new file for its owner alone, whole or not at all: a part of a policy, left by a full disk, would stand in the way of the
-/// next attempt.
+/// Makes a new file that only its owner may read, complete or not at all: a part of a policy, left by a full disk, would block the next
+/// attempt.
 fn new_file(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
     let file = OpenOptions::new()
         .write(true)
@@ -339,13 +339,13 @@ fn new_file(path: &Path, write: impl FnOnce(&File) -> io::Result<()>) -> io::Res
         .custom_flags(OFlag::O_NOFOLLOW.bits())
         .open(path)?;
     write(&file).inspect_err(|_| {
-        // The first error tells more than a second one would.
+        // The first error says more than a second one would.
         let _ = fs::remove_file(path);
     })
 }
 
-/// Writes a policy, and has it on the disk with its name where that is wanted.
-fn put(mut file: &File, path: &Path, canonical_json: &str, sync: bool) -> io::Result<()> {
+/// Writes a policy. With `sync` also syncs the file and its name to the disk.
+fn write_policy(mut file: &File, path: &Path, canonical_json: &str, sync: bool) -> io::Result<()> {
     file.write_all(canonical_json.as_bytes())?;
     match path.parent().filter(|_| sync) {
         Some(directory) => file.sync_data().and_then(|()| File::open(directory)?.sync_all()),
@@ -353,66 +353,66 @@ fn put(mut file: &File, path: &Path, canonical_json: &str, sync: bool) -> io::Re
     }
 }
 
-/// Digits of a digest that tell the policies of one record apart.
+/// The digits of a digest that distinguish the policies of one record.
 pub const DIGITS: usize = 16;
 
 fn is_reloaded(digits: &str) -> bool {
     digits.len() == DIGITS && digits.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// What is kept of a run.
+/// The files of a run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Kept {
+pub struct StoredRun {
     /// The run.
     pub run: RunId,
     /// Its record.
     pub path: PathBuf,
-    /// The policies that stand beside it.
-    pub beside: Vec<PathBuf>,
+    /// Its policies.
+    pub policies: Vec<PathBuf>,
 }
 
-impl Kept {
-    /// When something was last written to the record, or when the run was begun, whichever is later.
+impl StoredRun {
+    /// Returns the time of the last write to the record, or of the start of the run if that is later.
     pub fn last_written(&self) -> io::Result<SystemTime> {
-        Ok(fs::symlink_metadata(&self.path)?.modified()?.max(self.run.made()))
+        Ok(fs::symlink_metadata(&self.path)?.modified()?.max(self.run.created_at()))
     }
 
-    /// Bytes of the record and of what stands beside it.
+    /// Returns the bytes of the record and the policies.
     pub fn bytes(&self) -> u64 {
         let len = |path: &PathBuf| fs::symlink_metadata(path).map_or(0, |meta| meta.len());
-        self.beside.iter().chain([&self.path]).map(len).sum()
+        self.policies.iter().chain([&self.path]).map(len).sum()
     }
 
-    /// Removes it, the record last: what is left where that is broken off is found again.
+    /// Removes all files, the record last, so that an interrupted removal can be completed later.
     pub fn remove(&self) -> io::Result<()> {
-        self.beside.iter().chain([&self.path]).try_for_each(|path| match fs::remove_file(path) {
+        self.policies.iter().chain([&self.path]).try_for_each(|path| match fs::remove_file(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             removed => removed,
         })
     }
 }
 
-/// The run that a file in the default place has its name from.
+/// Returns the run in the name of a record in the default place.
 pub fn run_in_name(path: &Path) -> Option<RunId> {
     let name = path.file_name()?.to_str()?.strip_suffix(".jsonl")?;
     name.parse().ok().filter(|run: &RunId| run.to_string() == name)
 }
 
-/// A directory that was there before us: nobody but us and root may replace what we make in it.
+/// Checks a directory that existed before: only this user and root may replace files in it.
 fn check_base(dir: &Path) -> Result<(), Error> {
     const STICKY: u32 = 0o1000;
     let meta = metadata(dir)?;
     let owned = meta.uid() == geteuid().as_raw() || meta.uid() == 0;
-    // Many systems make a user's directories writable for the user's own group: that much is left alone.
+    // Many systems make a user's directories writable for the user's own group, so that is accepted.
     if !owned || (meta.mode() & 0o002 != 0 && meta.mode() & STICKY == 0) {
         return Err(Error::Unsafe { dir: dir.to_owned() });
     }
     Ok(())
 }
 
-/// A directory of our own: ours, as the link that may lead to it is, and nobody else may write to it.
-fn check_ours(dir: &Path) -> Result<(), Error> {
+/// Checks a directory of exeat: it and a link that leads to it belong to this user, and nobody else may write to it.
+fn check_own(dir: &Path) -> Result<(), Error> {
     let link = fs::symlink_metadata(dir).map_err(|source| Error::Io { path: dir.to_owned(), source })?;
     let meta = metadata(dir)?;
     let us = geteuid().as_raw();
@@ -426,14 +426,14 @@ fn metadata(path: &Path) -> Result<fs::Metadata, Error> {
     fs::metadata(path).map_err(|source| Error::Io { path: path.to_owned(), source })
 }
 
-/// Why a record was not made or found.
+/// The reason why a record was not made or found.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Neither variable names a directory.
     #[error("no place for the record: set HOME or XDG_STATE_HOME, or name a file")]
     NoHome,
-    /// Somebody else could change the records.
+    /// Another user could change the records.
     #[error("`{}` belongs to another user or may be written to by others", .dir.display())]
     Unsafe {
         /// The directory.
@@ -447,31 +447,31 @@ pub enum Error {
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// No record is kept here.
+    /// The directory has no record.
     #[error("no record in `{}`", .dir.display())]
     Empty {
         /// The directory.
         dir: PathBuf,
     },
-    /// No run is called so.
+    /// No run has this name.
     #[error("no run `{name}` in `{}`", .dir.display())]
     NotFound {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// Where it was looked for.
+        /// The directory that was searched.
         dir: PathBuf,
     },
-    /// Several runs begin so.
+    /// The names of several runs begin with this.
     #[error("`{name}` is the beginning of several runs: {}{}", .candidates.join(", "), and_more(*.more))]
     Ambiguous {
-        /// What was asked for.
+        /// The name that was asked for.
         name: String,
-        /// Some of them, the newest first.
+        /// Some of these runs, the newest first.
         candidates: Vec<String>,
-        /// How many others there are.
+        /// The number of the others.
         more: usize,
     },
 }

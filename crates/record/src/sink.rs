@@ -1,7 +1,7 @@
-//! Where lines go: a file, or a descriptor that somebody opened for us.
+//! The destination of lines: a file, or a descriptor that the caller opened.
 //!
-//! Knows nothing of what a line says. Never waits for a reader longer than [`DEADLINE`], never truncates, and never goes on
-//! after part of a line: the log above stops at the first error. It does not open a file a second time: one that was renamed
+//! Does not know what a line says. Never waits for a reader longer than [`DEADLINE`], never truncates, and never continues
+//! after a part of a line: the log stops at the first error. Opens a file only once: a file that was renamed
 //! or replaced ends the record.
 
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -20,30 +20,31 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::{Whence, geteuid, lseek};
 
-/// How long a reader may leave a pipe full, or a named pipe unopened, before the log is given up.
+/// The longest time that a reader may leave a pipe full, or a named pipe unopened.
 const DEADLINE: Duration = Duration::from_secs(5);
 
-/// Pause between two tries of something that the kernel cannot wait for.
+/// The pause between two attempts at something that the kernel cannot wait for.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// How often a file that is locked is tried again, a [`PAUSE`] apart: [`is_being_written`] holds it for some microseconds.
+/// The number of attempts to lock a file, a [`PAUSE`] apart: [`is_being_written`] holds the lock for a few microseconds.
 const LOCK_TRIES: u32 = 10;
 
-/// Bytes by which the space of a record grows at once, so that the file system is rarely asked.
+/// The bytes by which the reserved space of a record grows at once, so that the file system is rarely asked.
 const STEP: u64 = 1 << 20;
 
-/// The same for the first time: most runs are short.
+/// The bytes of the first step, which is smaller because most runs are short.
 const FIRST_STEP: u64 = 64 * 1024;
 
-/// Where the lines of one run go.
+/// The destination of the lines of one run.
 #[derive(Debug)]
 pub struct Sink {
     file: File,
     kind: Kind,
     deadline: Duration,
-    /// Each line is on the disk when it is written.
+    /// Whether each line is on the disk when its write returns.
     sync: bool,
-    /// Tells readers that more lines may come. It goes with the last process that has it; no program that is executed does.
+    /// The lock that tells readers that more lines may come. It ends with the last process that has it; programs that are executed do not
+    /// inherit it.
     _lock: Option<Flock<File>>,
 }
 
@@ -51,69 +52,69 @@ pub struct Sink {
 enum Kind {
     /// A regular file.
     Regular(Regular),
-    /// A pipe, terminal or device: polled, and written to until the line is whole.
+    /// A pipe, terminal or device: polled, and written to until the line is complete.
     Stream,
-    /// A socket: the same, with a flag instead of a mode so that other holders of the descriptor see no change.
+    /// A socket: polled as well, with a flag instead of a mode, so that other holders of the descriptor see no change.
     Socket,
 }
 
 /// A regular file.
 #[derive(Debug)]
 struct Regular {
-    /// It had a name when we got it.
+    /// Whether it had a name when the sink was made.
     linked: bool,
-    /// Where only we write to it.
-    ours: Option<Ours>,
-    /// The limit on the size of files, in bytes, as it was when we got it (`ulimit -f`).
+    /// The state of a file that the sink opened by its name.
+    own: Option<OwnFile>,
+    /// The limit on the size of files, in bytes, when the sink was made (`ulimit -f`).
     limit: Option<u64>,
-    /// Each write goes to its end.
+    /// Whether each write goes to the end of the file.
     appends: bool,
 }
 
-/// A file that we opened by its name.
+/// A file that the sink opened by its name, and that nothing else writes to.
 #[derive(Debug)]
-struct Ours {
-    /// Its place, absolute.
+struct OwnFile {
+    /// Its absolute path.
     path: PathBuf,
     /// Its device and inode.
     id: (u64, u64),
     /// Its size.
     size: u64,
-    /// Up to where the disk has space for it.
+    /// The space that the disk reserves for it.
     space: Space,
 }
 
-/// The space on the disk that a file has, whatever else fills the disk.
+/// The space on the disk that is reserved for a file, whatever else fills the disk.
 #[derive(Debug)]
 enum Space {
     /// Up to this byte.
     Until(u64),
-    /// None is kept, for this reason.
+    /// No space is reserved, for this reason.
     Unknown(io::Error),
 }
 
 impl Sink {
-    /// A new file at `path`, mode 0600, for appending only.
+    /// Makes a new file at `path`, mode 0600, for appending only.
     ///
-    /// An empty regular file of ours is taken as it is; one that holds something is refused, because a record is one
-    /// file with one chain. Devices and named pipes work as they do elsewhere, `/dev/stdout` and `/dev/null` among
-    /// them. A symbolic link as the last part of the path is refused, except below `/dev` and `/proc`.
+    /// Takes an empty regular file of the same user as it is. Refuses a file with content, because a record is one
+    /// file with one chain. Devices and named pipes work as they do elsewhere, including `/dev/stdout` and `/dev/null`.
+    /// Refuses a symbolic link as the last part of the path, except below `/dev` and `/proc`.
     pub fn create_file(path: &Path) -> Result<Sink, OpenError> {
         Sink::create(path, path)
     }
 
-    /// The same in a directory that is open already. `path` is the file's real path.
+    /// Does what [`Sink::create_file`] does, in a directory that is already open. `path` is the file's real path.
     pub fn create_in(directory: BorrowedFd<'_>, path: &Path) -> Result<Sink, OpenError> {
         let at = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
         Sink::create(&at.join(path.file_name().unwrap_or_default()), path)
     }
 
-    /// Opens a file by the path `at`, which is known as `path`.
+    /// Makes a file by the path `at`. Errors name it as `path`.
     fn create(at: &Path, path: &Path) -> Result<Sink, OpenError> {
         match standard_stream(path) {
             Some(fd) => return Sink::from_fd(fd.map_err(|source| OpenError::io(path, source))?),
             None => match open(at, |options| options.create_new(true).mode(0o600)) {
-                Ok(file) => return Sink::ours(file, path),
+                Ok(file) => return Sink::from_own_file(file, path),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(source) => return Err(OpenError::io(path, source)),
             },
@@ -135,13 +136,13 @@ impl Sink {
         if meta.len() > 0 {
             return Err(OpenError::Exists { path: path.to_owned() });
         }
-        Sink::ours(file, path)
+        Sink::from_own_file(file, path)
     }
 
-    /// A descriptor that somebody opened for us: a file, pipe, socket or terminal.
+    /// Takes a descriptor that the caller opened: a file, pipe, socket or terminal.
     ///
-    /// Whatever is not a regular file is polled before each write. Where `/proc` allows it, pipes and terminals are
-    /// opened anew, so that ours is non-blocking and the other holders' is not.
+    /// Polls everything but a regular file before each write. If `/proc` allows it, opens pipes and terminals again,
+    /// so that only the sink's own descriptor is non-blocking.
     pub fn from_fd(fd: OwnedFd) -> Result<Sink, OpenError> {
         let bad = |source: io::Error| OpenError::Descriptor { fd: fd.as_raw_fd(), source };
         let flags = fcntl(fd.as_fd(), FcntlArg::F_GETFL).map_err(|errno| bad(errno.into()))?;
@@ -152,32 +153,32 @@ impl Sink {
         let kind = file.metadata().map_err(bad)?.file_type();
         if kind.is_file() {
             let linked = file.metadata().map_err(bad)?.nlink() > 0;
-            // A lock on what was opened elsewhere would be held by whoever opened it, after us too: ours is on an open file
-            // of our own. Where there can be none, nobody is told.
+            // A lock on the caller's open file would last as long as the caller holds it, so the sink opens the file itself. If that
+            // fails, there is no lock.
             let own = OpenOptions::new().write(true).open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
             let lock = own.ok().and_then(|own| Flock::lock(own, FlockArg::LockExclusiveNonblock).ok());
             let regular = Regular::new(&file, linked, None).map_err(bad)?;
-            return Ok(Sink::of(file, Kind::Regular(regular), lock));
+            return Ok(Sink::new(file, Kind::Regular(regular), lock));
         }
         if kind.is_socket() {
-            return Ok(Sink::of(file, Kind::Socket, None));
+            return Ok(Sink::new(file, Kind::Socket, None));
         }
         let own = OpenOptions::new()
             .write(true)
             .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOCTTY).bits())
             .open(format!("/proc/self/fd/{}", fd.as_raw_fd()));
-        // What may not be opened anew is used as it is: a blocking pipe that somebody else fills between our poll
-        // and our write is the one case in which a write can still wait.
-        Ok(Sink::of(own.unwrap_or(file), Kind::Stream, None))
+        // If it cannot be opened again, it is used as it is. A write can still wait in one case: another process fills a blocking
+        // pipe between the poll and the write.
+        Ok(Sink::new(own.unwrap_or(file), Kind::Stream, None))
     }
 
-    /// Has each line on the disk before it counts as written (fdatasync(2)), and the name of the file there from here on.
+    /// Syncs each line to the disk before it counts as written (fdatasync(2)), and the name of the file now.
     ///
     /// # Errors
-    /// [`OpenError::NoSync`] for what is no file on a disk: a pipe, a socket, a terminal.
+    /// [`OpenError::NoSync`] for a pipe, a socket or a terminal, which are not on a disk.
     pub fn synced(mut self) -> Result<Sink, OpenError> {
         self.file.sync_data().map_err(|source| OpenError::NoSync { source })?;
-        if let Kind::Regular(Regular { ours: Some(Ours { path, .. }), .. }) = &self.kind
+        if let Kind::Regular(Regular { own: Some(OwnFile { path, .. }), .. }) = &self.kind
             && let Some(directory) = path.parent()
         {
             let synced = File::open(directory).and_then(|directory| directory.sync_all());
@@ -187,32 +188,32 @@ impl Sink {
         Ok(self)
     }
 
-    fn of(file: File, kind: Kind, lock: Option<Flock<File>>) -> Sink {
+    fn new(file: File, kind: Kind, lock: Option<Flock<File>>) -> Sink {
         Sink { file, kind, deadline: DEADLINE, sync: false, _lock: lock }
     }
 
-    /// A file that stands at `path`.
-    fn ours(file: File, path: &Path) -> Result<Sink, OpenError> {
+    /// Takes a file that the sink opened at `path`, and its lock.
+    fn from_own_file(file: File, path: &Path) -> Result<Sink, OpenError> {
         let at = |source| OpenError::io(path, source);
         let meta = file.metadata().map_err(at)?;
         let lock = lock(file.try_clone().map_err(at)?, path)?;
         let path = path::absolute(path).map_err(at)?;
-        let ours = Ours { path, id: id(&meta), size: meta.len(), space: Space::Until(0) };
-        let regular = Regular::new(&file, meta.nlink() > 0, Some(ours)).map_err(at)?;
-        Ok(Sink::of(file, Kind::Regular(regular), lock))
+        let own = OwnFile { path, id: file_id(&meta), size: meta.len(), space: Space::Until(0) };
+        let regular = Regular::new(&file, meta.nlink() > 0, Some(own)).map_err(at)?;
+        Ok(Sink::new(file, Kind::Regular(regular), lock))
     }
 
-    /// Sees to it that there is space for a line and for `ahead` more bytes.
+    /// Reserves space for a line and for `ahead` more bytes.
     ///
     /// # Errors
-    /// The disk is full, or the file may not be that large. What was kept before is kept.
-    pub(crate) fn keep_ahead(&mut self, line: usize, ahead: u64) -> Result<(), WriteError> {
-        let Kind::Regular(Regular { ours: Some(ours), limit, .. }) = &mut self.kind else { return Ok(()) };
-        let end = ours.size + line as u64;
+    /// If the disk is full, or the file may not become that large. Space that was reserved before stays reserved.
+    pub(crate) fn reserve(&mut self, line: usize, ahead: u64) -> Result<(), WriteError> {
+        let Kind::Regular(Regular { own: Some(own), limit, .. }) = &mut self.kind else { return Ok(()) };
+        let end = own.size + line as u64;
         if let Some(limit) = limit.filter(|limit| end + ahead.min(*limit / 4) > *limit) {
             return Err(WriteError::Limit { bytes: limit });
         }
-        let Space::Until(space) = ours.space else { return Ok(()) };
+        let Space::Until(space) = own.space else { return Ok(()) };
         let least = end + ahead;
         if least <= space {
             return Ok(());
@@ -220,60 +221,60 @@ impl Sink {
         let step = if space == 0 { FIRST_STEP } else { STEP };
         let tried = allocate(&self.file, least + step).map(|()| least + step);
         match tried.or_else(|_| allocate(&self.file, least).map(|()| least)) {
-            Ok(space) => ours.space = Space::Until(space),
-            // A disk that is as good as full at the start keeps nothing, and takes lines for as long as it can.
+            Ok(space) => own.space = Space::Until(space),
+            // A disk that is almost full at the start reserves nothing, and takes lines for as long as it can.
             Err(errno) if space == 0 || matches!(errno, Errno::EOPNOTSUPP | Errno::ENOSYS) => {
-                ours.space = Space::Unknown(errno.into());
+                own.space = Space::Unknown(errno.into());
             }
             Err(errno) => return Err(WriteError::Io(errno.into())),
         }
         Ok(())
     }
 
-    /// Bytes for which there is space; `None` where that is not known.
-    pub(crate) fn left(&self) -> Option<u64> {
-        let Kind::Regular(Regular { ours: Some(ours), limit, .. }) = &self.kind else { return None };
-        let space = match ours.space {
+    /// Returns the bytes for which there is space; `None` if that is not known.
+    pub(crate) fn space_left(&self) -> Option<u64> {
+        let Kind::Regular(Regular { own: Some(own), limit, .. }) = &self.kind else { return None };
+        let space = match own.space {
             Space::Until(space) => Some(space),
             Space::Unknown(_) => None,
         };
         let until = [space, *limit].into_iter().flatten().min()?;
-        Some(until.saturating_sub(ours.size))
+        Some(until.saturating_sub(own.size))
     }
 
-    /// Why no space is kept ahead of the end of a file; `None` where it is, and for what is not a file.
-    pub(crate) fn no_space_kept(&self) -> Option<String> {
+    /// Returns why no space is reserved after the end of the file; `None` if it is, and for a destination that is not a file.
+    pub(crate) fn reserve_fault(&self) -> Option<String> {
         match &self.kind {
-            Kind::Regular(Regular { ours: Some(Ours { space: Space::Unknown(why), .. }), .. }) => {
+            Kind::Regular(Regular { own: Some(OwnFile { space: Space::Unknown(why), .. }), .. }) => {
                 Some(why.to_string())
             }
-            Kind::Regular(Regular { ours: None, .. }) => Some("it was given as a descriptor".to_owned()),
+            Kind::Regular(Regular { own: None, .. }) => Some("it was given as a descriptor".to_owned()),
             _ => None,
         }
     }
 
-    /// Gives space back that was kept and is not used.
-    pub(crate) fn give_back(&mut self) {
-        if let Kind::Regular(Regular { ours: Some(ours), .. }) = &mut self.kind
-            && matches!(ours.space, Space::Until(space) if space > ours.size)
-            && self.file.metadata().is_ok_and(|meta| meta.len() == ours.size)
+    /// Releases the reserved space that is not used.
+    pub(crate) fn release_space(&mut self) {
+        if let Kind::Regular(Regular { own: Some(own), .. }) = &mut self.kind
+            && matches!(own.space, Space::Until(space) if space > own.size)
+            && self.file.metadata().is_ok_and(|meta| meta.len() == own.size)
         {
-            // Where it fails, some room is used for nothing.
-            let _ = self.file.set_len(ours.size);
-            ours.space = Space::Until(ours.size);
+            // If this fails, some space on the disk stays unused.
+            let _ = self.file.set_len(own.size);
+            own.space = Space::Until(own.size);
         }
     }
 
-    /// Writes one whole line, or fails.
+    /// Writes one complete line.
     pub(crate) fn write_line(&mut self, line: &[u8]) -> Result<(), WriteError> {
         let Kind::Regular(regular) = &mut self.kind else {
             return self.write_stream(line);
         };
         regular.check(&self.file, line.len())?;
-        // One write, but where the disk is full in the middle of a line: the rest is tried for the sake of what the kernel says.
+        // One write, except if the disk gets full in the middle of a line: the second write returns the kernel's error.
         (&self.file).write_all(line)?;
-        if let Some(ours) = &mut regular.ours {
-            ours.size += line.len() as u64;
+        if let Some(own) = &mut regular.own {
+            own.size += line.len() as u64;
         }
         if self.sync {
             self.file.sync_data().map_err(WriteError::Sync)?;
@@ -281,7 +282,7 @@ impl Sink {
         Ok(())
     }
 
-    /// One write on a pipe (a line is at most PIPE_BUF); on a terminal or socket, as many as it takes.
+    /// Writes one line to a pipe with one write (a line has at most PIPE_BUF bytes), or to a terminal or socket with several.
     fn write_stream(&self, line: &[u8]) -> Result<(), WriteError> {
         let by = Instant::now() + self.deadline;
         let mut rest = line;
@@ -327,11 +328,11 @@ impl Sink {
 
 impl Drop for Sink {
     fn drop(&mut self) {
-        self.give_back();
+        self.release_space();
     }
 }
 
-/// Has the disk keep space for a file up to a byte. Its size is as before.
+/// Reserves space on the disk for a file up to a byte. The file's size does not change.
 fn allocate(file: &File, until: u64) -> Result<(), Errno> {
     let until = libc::off_t::try_from(until).map_err(|_| Errno::EFBIG)?;
     loop {
@@ -343,17 +344,17 @@ fn allocate(file: &File, until: u64) -> Result<(), Errno> {
 }
 
 impl Regular {
-    fn new(file: &File, linked: bool, ours: Option<Ours>) -> io::Result<Regular> {
+    fn new(file: &File, linked: bool, own: Option<OwnFile>) -> io::Result<Regular> {
         let (limit, _) = getrlimit(Resource::RLIMIT_FSIZE)?;
         let limit = (limit != RLIM_INFINITY).then_some(limit);
         let appends = fcntl(file, FcntlArg::F_GETFL)? & OFlag::O_APPEND.bits() != 0;
-        Ok(Regular { linked, ours, limit, appends })
+        Ok(Regular { linked, own, limit, appends })
     }
 
-    /// Whether what is written next stands where the record is looked for, behind what was written before.
+    /// Checks that the next line goes to the file at the record's path, after the last line.
     fn check(&self, file: &File, line: usize) -> Result<(), WriteError> {
-        let size = match &self.ours {
-            Some(ours) => ours.check(file)?,
+        let size = match &self.own {
+            Some(own) => own.check(file)?,
             None => {
                 let meta = file.metadata()?;
                 if self.linked && meta.nlink() == 0 {
@@ -362,7 +363,7 @@ impl Regular {
                 meta.len()
             }
         };
-        // Asked before, because the kernel's answer is a signal, which ends a program that does not expect it (setrlimit(2)).
+        // Checked first, because the kernel answers with a signal, which ends a program that does not expect it (setrlimit(2)).
         let Some(limit) = self.limit else { return Ok(()) };
         let at = match self.appends {
             true => size,
@@ -375,11 +376,11 @@ impl Regular {
     }
 }
 
-impl Ours {
-    /// One call of the kernel's for all of it: the size too is that of what stands at the path.
+impl OwnFile {
+    /// Checks with one system call that the path still names this file, that it has the expected size, and returns that size.
     fn check(&self, file: &File) -> Result<u64, WriteError> {
         match fs::symlink_metadata(&self.path) {
-            Ok(there) if id(&there) != self.id => Err(WriteError::Replaced),
+            Ok(there) if file_id(&there) != self.id => Err(WriteError::Replaced),
             Ok(there) if there.len() != self.size => Err(WriteError::Changed),
             Ok(there) => Ok(there.len()),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -390,13 +391,13 @@ impl Ours {
     }
 }
 
-/// Whether some process has the record open for writing: more lines may come. `false` for what is no regular file, and for a
-/// file on a file system that has no locks (flock(2)).
+/// Returns whether a process has the record open for writing, so that more lines may come. `false` if it is not a regular file,
+/// and for a file on a file system without locks (flock(2)).
 ///
-/// A run holds the lock until exeat and what it forked of itself are gone; after a `kill -9` that is some milliseconds.
+/// A run holds the lock until exeat and its forks have ended; after a `kill -9` that takes a few milliseconds.
 ///
 /// # Errors
-/// Where the file cannot be opened for reading.
+/// If the file cannot be opened for reading.
 pub fn is_being_written(record: &Path) -> io::Result<bool> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOCTTY;
     let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(record)?;
@@ -406,7 +407,7 @@ pub fn is_being_written(record: &Path) -> io::Result<bool> {
     Ok(matches!(Flock::lock(file, FlockArg::LockSharedNonblock), Err((_, Errno::EWOULDBLOCK))))
 }
 
-/// Takes the lock of a record's writer. `None`: there are no locks here.
+/// Takes the lock of a record's writer. Returns `None` if the file system has no locks.
 fn lock(mut file: File, path: &Path) -> Result<Option<Flock<File>>, OpenError> {
     for _ in 0..LOCK_TRIES {
         match Flock::lock(file, FlockArg::LockExclusiveNonblock) {
@@ -419,11 +420,11 @@ fn lock(mut file: File, path: &Path) -> Result<Option<Flock<File>>, OpenError> {
     Err(OpenError::InUse { path: path.to_owned() })
 }
 
-fn id(meta: &Metadata) -> (u64, u64) {
+fn file_id(meta: &Metadata) -> (u64, u64) {
     (meta.dev(), meta.ino())
 }
 
-/// Why a record could not be opened.
+/// The reason why a record could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -445,10 +446,10 @@ pub enum OpenError {
         /// The file.
         path: PathBuf,
     },
-    /// What was asked to be on the disk after each line is not on one.
+    /// Each line should be synced to the disk, and the destination is not on a disk.
     #[error("each line is to be synced to the disk, and this is a pipe, a socket or a terminal")]
     NoSync {
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The path is a symbolic link, which may lead anywhere.
@@ -468,7 +469,7 @@ pub enum OpenError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
     /// The descriptor cannot be written to.
@@ -476,7 +477,7 @@ pub enum OpenError {
     Descriptor {
         /// Its number.
         fd: i32,
-        /// What the kernel said.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -487,7 +488,7 @@ impl OpenError {
     }
 }
 
-/// Why a line was not written.
+/// The reason why a line was not written.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum WriteError {
     #[error(transparent)]
@@ -510,9 +511,9 @@ pub(crate) enum WriteError {
     Changed,
 }
 
-/// Standard output or standard error, if `path` is a name of it.
+/// Returns standard output or standard error, if `path` is one of its names.
 ///
-/// Opening such a name anew would give a file its own offset, and the stage's output would overwrite the record.
+/// A file that is opened again by such a name has its own offset, so the stage's output would overwrite the record.
 fn standard_stream(path: &Path) -> Option<io::Result<OwnedFd>> {
     match path.to_str()? {
         "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => Some(io::stdout().as_fd().try_clone_to_owned()),
@@ -521,9 +522,9 @@ fn standard_stream(path: &Path) -> Option<io::Result<OwnedFd>> {
     }
 }
 
-/// Whether the path leads through `/dev` or `/proc`, whose links only root or the kernel makes.
+/// Returns whether the path leads through `/dev` or `/proc`, where only root or the kernel makes links.
 ///
-/// `/dev/shm` and `/dev/mqueue` are open to everybody and count as ordinary directories.
+/// Everybody may write to `/dev/shm` and `/dev/mqueue`, so they count as ordinary directories.
 fn is_of_the_kernel(path: &Path) -> bool {
     let plain = path.components().all(|part| !matches!(part, Component::ParentDir));
     let open_to_all = path.starts_with("/dev/shm") || path.starts_with("/dev/mqueue");
@@ -551,7 +552,7 @@ fn open_existing(at: &Path, path: &Path, flags: OFlag) -> Result<File, OpenError
     }
 }
 
-/// Opens for appending; `std` adds O_CLOEXEC.
+/// Opens a file for appending; `std` adds O_CLOEXEC.
 fn open(path: &Path, more: impl Fn(&mut OpenOptions) -> &mut OpenOptions) -> io::Result<File> {
     more(OpenOptions::new().append(true)).open(path)
 }

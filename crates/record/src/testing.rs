@@ -1,4 +1,4 @@
-//! What the tests of this crate share with those of `exeat-audit`.
+//! Helpers for the tests of this crate and of `exeat-audit`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use exeat_record::{
     SigningKey, Sink, Via, What,
 };
 
-/// A directory that goes when the test does.
+/// A directory that is removed at the end of its test.
 pub(crate) struct Dir(PathBuf);
 
 impl Dir {
@@ -39,7 +39,7 @@ pub(crate) fn header() -> Header {
     Header { run: RunId::new(), stage: None, policy_sha256: "ab".repeat(32), mode: Mode::Enforce }
 }
 
-/// A key that is the same each time.
+/// Makes the same key for the same seed.
 pub(crate) fn key(seed: u8) -> SigningKey {
     use base64::Engine as _;
     let mut der =
@@ -50,7 +50,7 @@ pub(crate) fn key(seed: u8) -> SigningKey {
         .unwrap()
 }
 
-/// A log in a new file.
+/// Starts a log in a new file.
 pub(crate) fn log(path: &Path) -> Log {
     Log::start(Sink::create_file(path).unwrap(), header()).unwrap()
 }
@@ -84,7 +84,7 @@ pub(crate) fn deny(conn: u64, host: &str) -> Decision {
     decision
 }
 
-pub(crate) fn asked(name: &str) -> Question {
+pub(crate) fn question(name: &str) -> Question {
     let mut question = Question::new(Verdict::Deny, Reason::Default);
     question.host = Some(name.parse().unwrap());
     question
@@ -98,7 +98,7 @@ pub(crate) fn close(conn: u64, host: &str) -> Close {
     close
 }
 
-/// A remark, filled in by `fill`.
+/// Makes a note, and fills it in with `fill`.
 pub(crate) fn note(what: What, fill: impl FnOnce(&mut Note)) -> Event {
     let mut note = Note::new(what);
     fill(&mut note);
@@ -117,11 +117,11 @@ pub(crate) fn end() -> Event {
     })
 }
 
-/// Text made of everything that forges, hides or turns lines around.
+/// Text with every kind of character that forges, hides or reverses lines.
 pub(crate) const HOSTILE: &str =
     "a\r\nb\x1b[2K\x1b]0;t\x07c\u{202e}d\u{2066}e\u{7f}f\u{9b}31mg\u{85}\u{2028}h\u{feff}\"\\}{\0";
 
-/// Whether only printable ASCII and line feeds are in `bytes`.
+/// Returns whether `bytes` has only printable ASCII and line feeds.
 pub(crate) fn is_plain(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| matches!(byte, b'\n' | 0x20..=0x7e))
 }

@@ -1,28 +1,28 @@
-//! The Merkle tree over the lines of a record (RFC 6962 section 2.1): a root that stands for all of them, in order.
+//! The Merkle tree over the lines of a record (RFC 6962 section 2.1): its root depends on all lines and their order.
 //!
-//! Keeps no line and no leaf: one digest for each complete subtree, 64 at most.
+//! Stores no line and no leaf, only one digest for each complete subtree, at most 64.
 
 use sha2::{Digest as _, Sha256};
 
-/// A digest.
+/// A SHA-256 digest.
 pub type Hash = [u8; 32];
 
 /// The tree over the entries that were pushed.
 #[derive(Debug, Clone, Default)]
 pub struct Tree {
-    /// How many entries there are.
+    /// The number of entries.
     len: u64,
-    /// The roots of the complete subtrees, the largest first: one for each bit that is set in `len`.
+    /// The roots of the complete subtrees, the largest first: one for each bit set in `len`.
     peaks: Vec<Hash>,
 }
 
 impl Tree {
-    /// Takes the next line, its line feed included.
+    /// Adds the next line, its line feed included.
     pub fn push(&mut self, line: &[u8]) {
         self.push_leaf(leaf().chain_update(line));
     }
 
-    /// Takes the next line as its [`leaf`].
+    /// Adds the next line as its [`leaf`].
     pub fn push_leaf(&mut self, leaf: Sha256) {
         let mut hash: Hash = leaf.finalize().into();
         let mut bits = self.len;
@@ -36,12 +36,12 @@ impl Tree {
         self.len += 1;
     }
 
-    /// How many lines it stands for.
+    /// Returns the number of lines.
     pub fn lines(&self) -> u64 {
         self.len
     }
 
-    /// The root. Of no line at all it is the digest of nothing.
+    /// Returns the root. Without a line it is the digest of the empty text.
     pub fn root(&self) -> Hash {
         let mut peaks = self.peaks.iter().rev();
         match peaks.next() {
@@ -51,7 +51,7 @@ impl Tree {
     }
 }
 
-/// The digest of a line, which is to be fed to it: 0x00 and 0x01 keep leaves and nodes apart (RFC 6962 section 2.1).
+/// Starts the digest of a line; the caller adds the line to it. 0x00 and 0x01 distinguish leaves from nodes (RFC 6962 section 2.1).
 pub fn leaf() -> Sha256 {
     Sha256::new().chain_update([0])
 }
@@ -94,7 +94,7 @@ mod tests {
 
     /// From the reference implementation of Certificate Transparency: its eight test leaves.
     #[test]
-    fn the_root_is_that_of_others() {
+    fn the_root_is_that_of_other_implementations() {
         let leaves: [&[u8]; 8] = [
             b"",
             b"\x00",

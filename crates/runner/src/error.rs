@@ -507,7 +507,7 @@ impl Error {
                         .into(),
                 )
             }
-            Self::Key(exeat_record::KeyError::Open { path }) => Some(format!("chmod 600 {}", path.display())),
+            Self::Key(exeat_record::KeyError::Exposed { path }) => Some(format!("chmod 600 {}", path.display())),
             Self::Key(_) => Some(
                 "--audit-key FILE names another key, --audit-key none leaves the record without signature"
                     .into(),

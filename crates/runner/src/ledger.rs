@@ -1,6 +1,6 @@
 //! The ledger's part in a run: which one it is, and what is written there. The ledger itself is `exeat-record`'s.
 
-use exeat_record::ledger::{Begun, Head, Ledger, Numbered, Unnumbered, odd, unnumbered};
+use exeat_record::ledger::{Entry, Head, Ledger, NumberedRun, UnnumberedRun, oddity_note, unnumbered_note};
 use exeat_record::place::Place;
 use exeat_record::{Cause, Event, Log, RunStart, SigningKey, Source};
 
@@ -55,9 +55,9 @@ pub(crate) enum Listed {
     /// It has no ledger.
     None,
     /// The ledger does not have it, for this reason. Where there is one, it is asked again at the end.
-    Unnumbered(String, Option<Unnumbered>),
+    Unnumbered(String, Option<UnnumberedRun>),
     /// The ledger has its start.
-    Numbered(Numbered),
+    Numbered(NumberedRun),
 }
 
 /// Writes the first lines of a record, and signs them: who started the run, when, and under which policy. Writes the start of the run
@@ -71,8 +71,8 @@ pub(crate) fn begin(
     let listed = match ledger {
         RunLedger::Of(ledger, file) => {
             match ledger.begin(log, start, file.as_deref()).map_err(Error::Log)? {
-                Begun::Numbered(numbered) => Listed::Numbered(numbered),
-                Begun::Unnumbered(late) => Listed::Unnumbered(late.why.clone(), Some(late)),
+                Entry::Numbered(numbered) => Listed::Numbered(numbered),
+                Entry::Unnumbered(late) => Listed::Unnumbered(late.why.clone(), Some(late)),
             }
         }
         RunLedger::None => {
@@ -90,8 +90,8 @@ pub(crate) fn begin(
     }
     let note = match &listed {
         Listed::None => None,
-        Listed::Unnumbered(why, _) => Some(unnumbered(why)),
-        Listed::Numbered(numbered) => numbered.odd.as_deref().map(odd),
+        Listed::Unnumbered(why, _) => Some(unnumbered_note(why)),
+        Listed::Numbered(numbered) => numbered.oddity.as_deref().map(oddity_note),
     };
     note.map(|note| log.write(note)).transpose().map_err(Error::Log)?;
     log.sign().map_err(Error::Log)?;
@@ -108,8 +108,8 @@ impl Listed {
                 let end = if is_late { ", which has its end alone" } else { "" };
                 (None, Some(format!("the run has no number in the ledger{end}: {why}")))
             }
-            Self::Numbered(mut numbered) => match (numbered.odd.take(), numbered.end(log, cause)) {
-                (odd, Ok(written)) => (Some(written.head), odd.or(written.odd)),
+            Self::Numbered(mut numbered) => match (numbered.oddity.take(), numbered.end(log, cause)) {
+                (oddity, Ok(written)) => (Some(written.head), oddity.or(written.oddity)),
                 (_, Err(error)) => {
                     (None, Some(format!("the ledger does not have the end of the run: {error}")))
                 }

@@ -10,7 +10,7 @@ const RECORD: &[u8] = include_bytes!("record.jsonl");
 const KEY: &str = include_str!("record.pub");
 
 pub fn check(data: &[u8]) {
-    let keys = VerifyingKey::all_in(KEY).unwrap();
+    let keys = VerifyingKey::parse_all(KEY).unwrap();
     let mut record = RECORD.to_vec();
     for edit in data.chunks_exact(6).take(16) {
         let at = usize::from(edit[0]) << 16 | usize::from(edit[1]) << 8 | usize::from(edit[2]);

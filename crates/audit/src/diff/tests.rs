@@ -4,7 +4,7 @@ use exeat_record::{Event, Via};
 
 use super::*;
 use crate::query::{Filter, Reader};
-use crate::testing::{Dir, HOSTILE, allow, asked, deny, is_plain, log};
+use crate::testing::{Dir, HOSTILE, allow, deny, is_plain, log, question};
 
 fn of(events: Vec<Event>) -> Summary {
     let dir = Dir::new();
@@ -49,7 +49,7 @@ fn what_is_new_changed_and_gone() {
         Event::Decision(allow(3, "port.example.com:8443")),
         Event::Decision(deny(4, "verdict.example.com:443")),
         Event::Decision(way),
-        Event::Dns(asked("same.example.com")),
+        Event::Dns(question("same.example.com")),
     ]);
     let diff = Diff::between(&before, &now);
     assert!(diff.is_new());

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use exeat_record::checkpoint::Checkpoint;
 use exeat_record::ledger::file::{END, PRUNED, START, digest, file_name};
-use exeat_record::ledger::{Begun, DEADLINE, Head, Ledger, unnumbered};
+use exeat_record::ledger::{DEADLINE, Entry, Head, Ledger, unnumbered_note};
 use exeat_record::place::{Place, policy_path, store_policy, store_reloaded};
 use exeat_record::{
     Cause, Event, Header, Log, Mode, Note, RunEnd, RunId, RunStart, Under, VerifyingKey, What,
@@ -38,7 +38,7 @@ impl Bench {
         Ledger::find(&self.place, key(1), false).unwrap()
     }
 
-    fn start(&self) -> (Log, Begun) {
+    fn start(&self) -> (Log, Entry) {
         let run = RunId::new();
         let (sink, path) = self.place.create(run).unwrap();
         store_policy(&path, "{}", false).unwrap();
@@ -46,8 +46,8 @@ impl Bench {
         let header = Header { run, stage: Some("nightly".into()), policy_sha256, mode: Mode::Enforce };
         let log = Log::start_signed(sink, header, key(1)).unwrap();
         let begun = self.ledger().begin(&log, RunStart::default(), None).unwrap();
-        if let Begun::Unnumbered(run) = &begun {
-            log.write(unnumbered(&run.why)).unwrap();
+        if let Entry::Unnumbered(run) = &begun {
+            log.write(unnumbered_note(&run.why)).unwrap();
         }
         (log, begun)
     }
@@ -64,10 +64,10 @@ impl Bench {
         thread::sleep(span);
         self.end(&log);
         let head = match begun {
-            Begun::Numbered(numbered) => {
+            Entry::Numbered(numbered) => {
                 numbered.end(&log, Cause::Exit).map(|it| it.head).map_err(|error| error.to_string())
             }
-            Begun::Unnumbered(run) => {
+            Entry::Unnumbered(run) => {
                 let _ = run.end(&log, Cause::Exit);
                 Err(run.why)
             }
@@ -102,7 +102,7 @@ impl Bench {
 
     fn join(&self, books: &[Book]) -> Joined {
         let keys: [VerifyingKey; 1] = [key(1).verifying().clone()];
-        let kept = self.place.kept().unwrap();
+        let kept = self.place.stored_runs().unwrap();
         let records: Vec<Seen> = kept
             .iter()
             .map(|kept| {
@@ -116,7 +116,7 @@ impl Bench {
                 }
             })
             .collect();
-        join(books, &records, &self.place.orphans().unwrap())
+        join(books, &records, &self.place.runs_without_record().unwrap())
     }
 
     fn path(&self) -> PathBuf {
@@ -418,8 +418,8 @@ fn l17_a_run_says_what_it_found_in_the_ledger() {
     let changed = text.replacen("\"cause\":\"exit\"", "\"cause\":\"signal\"", 1);
     fs::write(bench.path(), changed).unwrap();
     let (_, begun) = bench.start();
-    let Begun::Numbered(numbered) = begun else { panic!("{begun:?}") };
-    assert!(numbered.odd.as_deref().unwrap().starts_with("the last line of the ledger `"), "{numbered:?}");
+    let Entry::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    assert!(numbered.oddity.as_deref().unwrap().starts_with("the last line of the ledger `"), "{numbered:?}");
     // What is not signed at all has no end that could be gone on from.
     let forged = "{\"schema\":\"egress-ledger/1\",\"seq\":0,\"ts\":\"2026-11-01T00:00:00.000000Z\",\"mono_us\":0,\
         \"event\":\"start\",\"last\":3,\"prev\":\"\",\"sig\":\"\"}\n";
@@ -445,10 +445,10 @@ fn l17_a_half_line_at_the_end_may_be_being_written() {
     }
 }
 
-fn why(begun: Begun) -> String {
+fn why(begun: Entry) -> String {
     match begun {
-        Begun::Unnumbered(run) => run.why,
-        Begun::Numbered(_) => panic!("it has a number"),
+        Entry::Unnumbered(run) => run.why,
+        Entry::Numbered(_) => panic!("it has a number"),
     }
 }
 
@@ -469,7 +469,7 @@ fn l17_a_lock_that_cannot_be_had_is_a_note_after_a_second() {
     let (_, joined) = bench.joined();
     nothing(&joined);
     assert_eq!(joined.unnumbered, [run]);
-    let text = fs::read_to_string(&bench.place.kept().unwrap()[1].path).unwrap();
+    let text = fs::read_to_string(&bench.place.stored_runs().unwrap()[1].path).unwrap();
     assert!(text.contains("\"ledger\":\"unnumbered\"") && text.contains("\"what\":\"unnumbered\""), "{text}");
 }
 
@@ -480,7 +480,7 @@ fn l17_a_run_without_a_number_is_missed_from_its_end_on() {
     let other = File::open(bench.path()).unwrap();
     let lock = Flock::lock(other, FlockArg::LockExclusiveNonblock).unwrap();
     let (log, begun) = bench.start();
-    let Begun::Unnumbered(late) = begun else { panic!("{begun:?}") };
+    let Entry::Unnumbered(late) = begun else { panic!("{begun:?}") };
     drop(lock);
     bench.end(&log);
     late.end(&log, Cause::Exit).unwrap();
@@ -524,7 +524,7 @@ fn l17_a_ledger_that_cannot_be_used_refuses_no_run() {
         let why = why(begun).to_lowercase();
         assert!(why.contains(word) || why.contains("directory"), "{why}");
         drop(log);
-        let kept = bench.place.kept().unwrap();
+        let kept = bench.place.stored_runs().unwrap();
         assert!(fs::read_to_string(&kept[0].path).unwrap().contains("\"what\":\"unnumbered\""));
     }
 }
@@ -612,7 +612,7 @@ fn a_line_says_what_it_says() {
     assert_eq!((&end["event"], &end["cause"], &end["no"]), (&"end".into(), &"exit".into(), &1.into()));
     assert_eq!((&end["n"], &end["root"]), (&last["n"], &last["root"]));
     assert_eq!(end["prev"], sha256_hex(format!("{}\n", lines[0]).as_bytes()).as_str());
-    let _: BTreeSet<RunId> = bench.place.orphans().unwrap();
+    let _: BTreeSet<RunId> = bench.place.runs_without_record().unwrap();
 }
 
 /// After a move to another machine, or with another key.
@@ -646,7 +646,7 @@ fn l17_prune_may_be_stopped_between_a_policy_and_its_record() {
 fn l17_a_policy_that_was_read_again_and_removed_is_found() {
     let bench = Bench::new();
     let (log, begun) = bench.start();
-    let Begun::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    let Entry::Numbered(numbered) = begun else { panic!("{begun:?}") };
     let (record, digest) = (bench.place.path_for(log.run()), sha256_hex(b"{ }"));
     let stored = store_reloaded(&record, &digest, "{ }", false).unwrap();
     let mut note = Note::new(What::PolicyReload);
@@ -680,8 +680,11 @@ fn l17_a_ledger_that_is_not_used_any_more_cannot_be_cut() {
     let host = fs::read_dir(&dir).unwrap().map(Result::unwrap).find(host).unwrap().path();
     fs::remove_file(host).unwrap();
     let (log, begun) = bench.start();
-    let Begun::Numbered(numbered) = begun else { panic!("{begun:?}") };
-    assert!(numbered.odd.as_deref().unwrap().starts_with("a ledger of this key begins here"), "{numbered:?}");
+    let Entry::Numbered(numbered) = begun else { panic!("{begun:?}") };
+    assert!(
+        numbered.oddity.as_deref().unwrap().starts_with("a ledger of this key begins here"),
+        "{numbered:?}"
+    );
     numbered.end(&log, Cause::Exit).unwrap();
     let told =
         |books: &[Book]| (bench.join(books).faults, books.iter().map(|it| it.beside.len()).sum::<usize>());

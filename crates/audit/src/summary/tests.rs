@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::rules::MAX_RULES;
 use super::*;
-use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, note, rule};
+use crate::testing::{Dir, HOSTILE, allow, close, deny, end, header, is_plain, note, question, rule};
 
 fn record(header: Header, events: Vec<Event>) -> Vec<u8> {
     let dir = Dir::new();
@@ -23,7 +23,7 @@ fn staged(stage: &str) -> Header {
 }
 
 fn sample() -> Vec<Event> {
-    let mut again = asked("stats.example.net");
+    let mut again = question("stats.example.net");
     again.count = Some(5);
     let mut refused = deny(4, "evil.example.org:443");
     refused.reason = Reason::DenyRule;

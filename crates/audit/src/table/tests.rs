@@ -6,7 +6,7 @@ use exeat_record::place::Place;
 use exeat_record::{Event, Header, Holds, Log, Process, RuleRef, RunId, RunStart, Sink, What};
 
 use super::*;
-use crate::testing::{Dir, HOSTILE, allow, asked, close, deny, end, header, is_plain, note, rule};
+use crate::testing::{Dir, HOSTILE, allow, close, deny, end, header, is_plain, note, question, rule};
 
 fn record(header: Header, events: Vec<Event>) -> Vec<u8> {
     let dir = Dir::new();
@@ -104,14 +104,14 @@ fn a_filter_leaves_rows_out_and_says_so() {
 /// What the sandbox's name server and the tap tell of is a refusal like others, counted, filtered and with what it spoke.
 #[test]
 fn questions_and_attempts_have_rows() {
-    let mut again = asked("stats.example.net");
+    let mut again = question("stats.example.net");
     again.count = Some(3);
     let mut attempt = deny(1, "192.0.2.7:443");
     (attempt.conn, attempt.reason) = (None, Reason::Direct);
     (attempt.via, attempt.proto) = (exeat_record::Via::Direct, exeat_record::Proto::Udp);
     attempt.error = Some("UDP is never let out".into());
     let events = vec![
-        Event::Dns(asked("stats.example.net")),
+        Event::Dns(question("stats.example.net")),
         Event::Dns(again),
         Event::Decision(attempt),
         note(What::TapDrops, |note| note.count = Some(9)),

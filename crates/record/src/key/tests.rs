@@ -39,11 +39,11 @@ fn a_key_that_others_can_read_is_refused() {
     SigningKey::load_or_make(&path).unwrap();
     for mode in [0o640, 0o604, 0o620] {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
-        assert!(matches!(SigningKey::load_or_make(&path), Err(KeyError::Open { .. })), "{mode:o}");
+        assert!(matches!(SigningKey::load_or_make(&path), Err(KeyError::Exposed { .. })), "{mode:o}");
     }
 }
 
-/// What hides it from a stage knows the one name.
+/// Views hide the key from a stage by one name only.
 #[test]
 fn a_key_with_another_name_is_refused() {
     let dir = Dir::new();
@@ -57,19 +57,19 @@ fn a_key_with_another_name_is_refused() {
     assert_eq!(SigningKey::load(&path).unwrap().verifying(), key.verifying());
 }
 
-/// One that others may open could hold anybody's key.
+/// A pipe that others may open could deliver anybody's key.
 #[test]
-fn a_named_pipe_of_everybody_s_is_no_key() {
+fn refuses_a_named_pipe_that_everybody_may_open() {
     let dir = Dir::new();
     let path = dir.join("audit.key");
     let everybody = nix::sys::stat::Mode::from_bits_truncate(0o666);
     nix::unistd::mkfifo(&path, everybody).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-    assert!(matches!(SigningKey::load(&path), Err(KeyError::Open { .. })));
+    assert!(matches!(SigningKey::load(&path), Err(KeyError::Exposed { .. })));
 }
 
 #[test]
-fn what_is_no_key_is_refused_and_left_alone() {
+fn refuses_a_file_that_is_not_a_key_and_does_not_change_it() {
     let dir = Dir::new();
     let path = dir.join("audit.key");
     for text in ["", "secret", "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n"] {
@@ -87,7 +87,7 @@ fn keys_of_openssl_are_read() {
     let private = "-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIELjMlRJQAFl5Zu0kNQnJuCo6Ijj4OQkBj7XaErHaPk2\n-----END PRIVATE KEY-----\n";
     let public = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAPUeAGhTjMp7TJenv0jy9diSRBint9pp3dYquMUp/mEI=\n-----END PUBLIC KEY-----\n";
     let key = SigningKey::from_pem(private).unwrap();
-    assert_eq!(VerifyingKey::all_in(public).unwrap(), [key.verifying().clone()]);
+    assert_eq!(VerifyingKey::parse_all(public).unwrap(), [key.verifying().clone()]);
 }
 
 #[test]
@@ -109,8 +109,8 @@ fn a_vkey_reads_as_it_is_written() {
         assert!(bad.parse::<VerifyingKey>().is_err(), "{bad}");
     }
     let two = format!("# ours\n{text}\n\n{}\n", crate::testing::key(4).verifying());
-    assert_eq!(VerifyingKey::all_in(&two).unwrap().len(), 2);
-    assert!(VerifyingKey::all_in("# none\n").is_err());
+    assert_eq!(VerifyingKey::parse_all(&two).unwrap().len(), 2);
+    assert!(VerifyingKey::parse_all("# none\n").is_err());
 }
 
 /// Two signatures of one text by one key: what ring makes, and one whose first half another implementation took at random.

@@ -1,4 +1,4 @@
-//! The files of the ledgers: their names, and what is read of their lines to write the next one.
+//! The files of the ledgers: their names, and the fields of a line that the next line needs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,36 +14,36 @@ use crate::line::{LEDGER_SCHEMA, MAX_LINE, SIG};
 use crate::tree::Hash;
 use crate::{file, sha256_hex};
 
-/// The word of the line that a run writes at its start.
+/// The event of the line that a run writes at its start.
 pub const START: &str = "start";
 
-/// The word of the line that a run writes at its end.
+/// The event of the line that a run writes at its end.
 pub const END: &str = "end";
 
-/// The word of the line that a run writes at its end which could take no number at its start.
+/// The event of the line that a run writes at its end if it could not take a number at its start.
 pub const LATE: &str = "late";
 
-/// The word of the line that says that a record was removed by `exeat audit prune`.
+/// The event of the line that says that `exeat audit prune` removed a record.
 pub const PRUNED: &str = "pruned";
 
-/// The name of a ledger in what its lines sign.
+/// Returns the name of a ledger in the text that its lines sign.
 pub(super) fn origin(name: &str) -> String {
     format!("exeat-ledger/{name}")
 }
 
-/// Digits of a machine's id, and of what it is filed under.
+/// The number of digits of a machine's id, and of the name of its file.
 pub(super) const DIGITS: usize = 16;
 
-/// How the name of a ledger's file begins.
+/// The prefix of the name of a ledger's file.
 const BEGIN: &str = "ledger-";
 
-/// The name of the file of a ledger.
+/// Returns the name of a ledger's file.
 pub fn file_name(name: &str) -> String {
     format!("{BEGIN}{name}.jsonl")
 }
 
-/// The name of the ledger that a file of this name holds: the id of a key and that of a machine. A copy that somebody left beside it
-/// under a name of their own is none.
+/// Returns the name of the ledger in a file of this name: the id of a key and the id of a machine. A copy under any other name is not a
+/// ledger.
 fn name_of(file: &str) -> Option<&str> {
     let name = file.strip_prefix(BEGIN)?.strip_suffix(".jsonl")?;
     let (key, host) = name.split_once('-')?;
@@ -51,7 +51,7 @@ fn name_of(file: &str) -> Option<&str> {
     (is_id(key, 8) && is_id(host, DIGITS)).then_some(name)
 }
 
-/// The names of the ledgers in a directory, in order. One that does not exist has none.
+/// Returns the names of the ledgers in a directory, sorted. A directory that does not exist has none.
 pub fn names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -65,8 +65,8 @@ pub fn names(dir: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-/// What the other ledgers of a directory end with, by name: the digest of the last line. Not of more than `most`, and not of those
-/// that cannot be read.
+/// Returns the digest of the last line of each other ledger in a directory, by name. Returns at most `most`, and leaves out those that
+/// cannot be read.
 pub(super) fn heads(dir: &Path, own: &str, most: usize) -> BTreeMap<String, String> {
     let head = |name: &str| -> io::Result<Option<String>> {
         let mut file = file::open(&dir.join(file_name(name)))?;
@@ -81,7 +81,7 @@ pub(super) fn heads(dir: &Path, own: &str, most: usize) -> BTreeMap<String, Stri
     others.filter_map(|name| head(&name).ok()?.map(|head| (name, head))).collect()
 }
 
-/// The fields of a line on which the next line and the signature depend.
+/// The fields of a line that the next line and the signature depend on.
 #[derive(Deserialize)]
 pub(super) struct Fields {
     schema: String,
@@ -119,10 +119,10 @@ pub fn signed_text(
     Some((checkpoint.text(), BASE64.decode(sig?).ok()?))
 }
 
-/// Characters of a signature in base64; a quotation mark, a brace and a line feed end the line.
+/// The characters of a signature in base64. A quotation mark, a brace and a line feed end the line.
 const SIGNATURE: usize = 88;
 
-/// The bytes of a digest in hexadecimal; zeros for what is none.
+/// Reads a digest in hexadecimal. Text that is not a digest becomes zeros.
 pub fn digest(text: &str) -> Hash {
     let mut bytes = [0; 32];
     for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks(2)) {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::*;
-use crate::testing::{HOSTILE, allow, asked, close, deny, end, header, is_plain, note, rule, target};
+use crate::testing::{HOSTILE, allow, close, deny, end, header, is_plain, note, question, rule, target};
 use crate::{Holds, Process, Under, sha256_hex};
 
 const NOW: &str = "2026-11-21T10:20:32.123456Z";
@@ -92,7 +92,7 @@ fn filled(text: &str) -> Vec<Event> {
         ppid: Some(u32::MAX),
         exe: Some(std::ffi::OsString::from_vec(vec![0xff; 600])),
     });
-    let mut question = asked(&name);
+    let mut question = question(&name);
     (question.host_raw, question.rule) = (Some(text.as_bytes().to_vec()), decision.rule.clone());
     (question.refused_by, question.error, question.count) = (some(), some(), Some(u64::MAX));
     question.under.clone_from(&decision.under);
@@ -158,11 +158,10 @@ fn longest(text: &str) -> usize {
     filled(text).iter().map(|event| line(&header, event).len()).max().unwrap()
 }
 
-/// A line of at most PIPE_BUF is written whole or not at all.
-/// A question has fields of its own, and no port: a name that is asked for alone is not asked for on any.
+/// A question has a name and no port.
 #[test]
-fn a_question_tells_name_and_verdict() {
-    let mut question = asked("stats.example.net");
+fn a_question_has_its_name_and_verdict() {
+    let mut question = question("stats.example.net");
     question.host_raw = Some(b"stats.example.net".to_vec());
     let told = value(&Event::Dns(question.clone()));
     for (key, expect) in [
@@ -185,9 +184,9 @@ fn a_question_tells_name_and_verdict() {
     assert_eq!((&told["rule"], &told["rule_src"]), (&"*.example.com".into(), &".exeat.toml:12".into()));
 }
 
-/// What was tried without a connection has none; TCP is not written, and what has no port none.
+/// An attempt without a connection has no number. TCP is not written, and neither is an absent port.
 #[test]
-fn an_attempt_tells_what_it_spoke() {
+fn an_attempt_has_its_protocol() {
     let mut attempt = deny(1, "192.0.2.7:53");
     (attempt.conn, attempt.via, attempt.proto) = (None, Via::Direct, Proto::Udp);
     let told = value(&Event::Decision(attempt.clone()));
@@ -227,7 +226,7 @@ fn a01_hostile_text_stays_one_printable_line() {
 
 /// A03: the arguments of a command can hold secrets; the type takes its first word only.
 #[test]
-fn a_run_start_tells_what_runs_and_what_holds() {
+fn a_run_start_has_the_command_and_the_enforcement() {
     let value = value(&Event::RunStart(RunStart {
         version: "0.1.0".into(),
         command: Some("/usr/bin/curl".into()),
@@ -365,7 +364,7 @@ proptest! {
     }
 }
 
-/// K38, H16: a policy may be another one by the time of a decision, and of somebody else's proxy none is known.
+/// K38, H16: the policy may change before a decision, and the policy of another process's proxy is not known.
 #[test]
 fn a_decision_is_under_the_policy_that_was_asked() {
     let under = Arc::new(Under { policy_sha256: "new".into(), mode: Mode::Report });
@@ -393,7 +392,7 @@ fn a01_a_path_is_printable_when_it_was_read_as_json() {
         ("/bin/\\x0a", "/bin/\\\\x0a"),
         ("/home/j\u{fc}rgen/a b", "/home/j\u{fc}rgen/a b"),
     ] {
-        assert_eq!(path(OsStr::new(name), max::EXE), told);
+        assert_eq!(path_text(OsStr::new(name), max::EXE), told);
     }
 }
 

@@ -170,7 +170,7 @@ fn l17_nothing_stands_before_the_start() {
     let path = dir.join("run.jsonl");
     let file = fs::File::create(&path).unwrap();
     let log = Log::start_signed(Sink::from_fd(file.into()).unwrap(), header(), key(1)).unwrap();
-    log.keep_space();
+    log.reserve_space();
     log.write(Event::RunStart(RunStart::default())).unwrap();
     let lines = lines(&path);
     assert_eq!((&lines[0]["event"], &lines[1]["what"]), (&"run_start".into(), &"no_reserve".into()));
@@ -185,7 +185,7 @@ fn l17_space_is_kept_for_the_end_of_a_record() {
     let log = Log::start_signed(Sink::create_file(&path).unwrap(), header(), key(1)).unwrap();
     log.write(Event::RunStart(RunStart::default())).unwrap();
     assert!(fs::metadata(&path).unwrap().blocks() * 512 < AHEAD, "nothing was attempted yet");
-    log.keep_space();
+    log.reserve_space();
     if lines(&path).last().is_some_and(|line| line["what"] == "no_reserve") {
         return; // not on this file system
     }

@@ -106,7 +106,7 @@ fn somebody_elses_directory_is_refused() {
         std::os::unix::fs::chown(dir.path(), Some(65534), Some(65534)).unwrap();
         assert!(matches!(place(&dir).create(RunId::new()), Err(Error::Unsafe { .. })));
     } else {
-        assert!(matches!(check_ours(Path::new("/proc")), Err(Error::Unsafe { .. })));
+        assert!(matches!(check_own(Path::new("/proc")), Err(Error::Unsafe { .. })));
     }
 }
 
@@ -184,9 +184,9 @@ fn what_stands_beside_a_record_is_found() {
     assert!(read_policy(dir.path()).is_err(), "a directory");
 }
 
-/// The record goes last: what is left where that is broken off is found again, and a policy alone is not.
+/// The record goes last: an interrupted removal is found again by the record, and not by a policy alone.
 #[test]
-fn what_is_kept_of_a_run_goes_together() {
+fn the_files_of_a_run_are_removed_together() {
     let dir = Dir::new();
     let place = Place::from_env(Some(dir.path().as_os_str()), None).unwrap();
     let run = RunId::new();
@@ -198,19 +198,19 @@ fn what_is_kept_of_a_run_goes_together() {
     let stray = place.dir().join("01JD8Z3V5Q0000000000000000.policy.json");
     fs::write(&stray, "").unwrap();
     fs::write(place.dir().join(format!("{run}.notes.json")), "").unwrap();
-    let [kept] = &place.kept().unwrap()[..] else { panic!("one run") };
-    assert_eq!((kept.run, &kept.path, kept.bytes()), (run, &record, 9));
-    let mut beside = kept.beside.clone();
-    beside.sort();
-    assert_eq!(beside, [again.clone(), policy.clone()]);
-    assert!(kept.last_written().unwrap() >= run.made());
+    let [stored] = &place.stored_runs().unwrap()[..] else { panic!("one run") };
+    assert_eq!((stored.run, &stored.path, stored.bytes()), (run, &record, 9));
+    let mut policies = stored.policies.clone();
+    policies.sort();
+    assert_eq!(policies, [again.clone(), policy.clone()]);
+    assert!(stored.last_written().unwrap() >= run.created_at());
     // A policy that cannot go keeps the record.
     fs::remove_file(&again).unwrap();
     fs::create_dir(&again).unwrap();
-    assert!(kept.remove().is_err() && record.exists());
+    assert!(stored.remove().is_err() && record.exists());
     fs::remove_dir(&again).unwrap();
-    kept.remove().unwrap();
+    stored.remove().unwrap();
     assert!(!record.exists() && !policy.exists() && stray.exists());
-    kept.remove().unwrap();
-    assert_eq!(place.kept().unwrap(), []);
+    stored.remove().unwrap();
+    assert_eq!(place.stored_runs().unwrap(), []);
 }

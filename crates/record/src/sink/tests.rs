@@ -247,7 +247,7 @@ fn a05_a_full_disk_is_an_error() {
 }
 
 #[test]
-fn a_pipe_whose_reader_left_is_an_error() {
+fn a_pipe_without_a_reader_is_an_error() {
     let (reader, writer) = std::io::pipe().unwrap();
     let mut sink = Sink::from_fd(writer.into()).unwrap();
     drop(reader);

@@ -138,7 +138,7 @@ pub(crate) async fn keeping<T>(log: &Log, work: impl Future<Output = T>) -> T {
     tokio::select! {
         done = work => done,
         never = keep_signed(log) => match never {},
-        never = keep_space(log) => match never {},
+        never = reserve_space(log) => match never {},
     }
 }
 
@@ -146,9 +146,9 @@ pub(crate) async fn keeping<T>(log: &Log, work: impl Future<Output = T>) -> T {
 const KEEP_SPACE: Duration = Duration::from_secs(1);
 
 /// Keeps space on the disk for the end of a record.
-async fn keep_space(log: &Log) -> Infallible {
+async fn reserve_space(log: &Log) -> Infallible {
     tokio::time::sleep(KEEP_SPACE).await;
-    log.keep_space();
+    log.reserve_space();
     pending().await
 }
 

@@ -64,7 +64,7 @@ impl Ledgers {
 
     /// Holds them against each other, when all records are in.
     pub(crate) fn join(self, keys: &[VerifyingKey]) -> Result<Joining, Failure> {
-        let policies = self.place.orphans().map_err(bad_place)?;
+        let policies = self.place.runs_without_record().map_err(bad_place)?;
         let mut joined = join(&self.books, &self.seen, &policies);
         if joined.may_be_outdated() {
             // Runs may have begun or ended since the ledgers were read.

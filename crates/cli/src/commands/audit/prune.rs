@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use exeat_audit::table;
 use exeat_audit::verify::{Ending, Standing, verify};
-use exeat_record::place::Kept;
+use exeat_record::place::StoredRun;
 use exeat_record::{RunId, VerifyingKey, file, is_being_written};
 
 use super::ledger::{killed, to_prune};
@@ -35,11 +35,11 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
     let mut done = Done::default();
     let mut out = Out::by_line();
     let selection = select::selection(&args.selection)?;
-    let shown = place.kept().map_err(bad_place)?.iter().try_for_each(|kept| {
-        let is_selected = || selection.is_empty() || selection.passes(&select::summarize(&kept.path));
+    let shown = place.stored_runs().map_err(bad_place)?.iter().try_for_each(|stored| {
+        let is_selected = || selection.is_empty() || selection.passes(&select::summarize(&stored.path));
         // A run that is not there any more was removed by another.
-        if kept.last_written().is_ok_and(|last| last < before) && is_selected() {
-            prune(args, kept, &keys, &killed, &mut done, &mut out)
+        if stored.last_written().is_ok_and(|last| last < before) && is_selected() {
+            prune(args, stored, &keys, &killed, &mut done, &mut out)
         } else {
             Ok(())
         }
@@ -56,62 +56,62 @@ pub(crate) fn run(args: &PruneArgs) -> Result<Exit, Failure> {
 /// Removes one record, or says why it stays.
 fn prune(
     args: &PruneArgs,
-    kept: &Kept,
+    stored: &StoredRun,
     keys: &[VerifyingKey],
     killed: &BTreeSet<RunId>,
     done: &mut Done,
     out: &mut Out,
 ) -> io::Result<()> {
-    if is_being_written(&kept.path).unwrap_or(false) {
-        crate::stdio::line("note", &format!("{} is still being written", kept.run));
+    if is_being_written(&stored.path).unwrap_or(false) {
+        crate::stdio::line("note", &format!("{} is still being written", stored.run));
         return Ok(());
     }
     if !args.force
-        && let Err(why) = whole(kept, keys, killed)
+        && let Err(why) = whole(stored, keys, killed)
     {
         done.refused += 1;
-        crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", kept.run));
+        crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", stored.run));
         return Ok(());
     }
     // Before it is removed: a record that is gone without a word was taken away.
     if !args.dry_run
-        && let run = select::summarize(&kept.path)
+        && let run = select::summarize(&stored.path)
         && (run.no.is_some() || run.is_unnumbered)
-        && let Err(why) = write_down(kept, run.no)
+        && let Err(why) = write_down(stored, run.no)
     {
         if !args.force {
             done.refused += 1;
-            crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", kept.run));
+            crate::stdio::line("warning", &format!("{} is kept: {why}; --force removes it", stored.run));
             return Ok(());
         }
-        crate::stdio::line("warning", &format!("{} is removed, and {why}", kept.run));
+        crate::stdio::line("warning", &format!("{} is removed, and {why}", stored.run));
     }
-    let bytes = kept.bytes();
+    let bytes = stored.bytes();
     if !args.dry_run
-        && let Err(error) = kept.remove()
+        && let Err(error) = stored.remove()
     {
         done.refused += 1;
-        crate::stdio::line("warning", &format!("{} is kept: {}", kept.run, in_house(&error.to_string())));
+        crate::stdio::line("warning", &format!("{} is kept: {}", stored.run, in_house(&error.to_string())));
         return Ok(());
     }
     done.removed += 1;
     done.bytes += bytes;
     let word = if args.dry_run { "would remove" } else { "removed" };
-    writeln!(out, "{word} {} ({})", kept.run, table::bytes(bytes))
+    writeln!(out, "{word} {} ({})", stored.run, table::bytes(bytes))
 }
 
 /// Writes into the ledger that the record of a run is removed, and by whom.
-fn write_down(kept: &Kept, no: Option<u64>) -> Result<(), String> {
+fn write_down(stored: &StoredRun, no: Option<u64>) -> Result<(), String> {
     let place = Machine::here().and_then(|machine| place_of(&machine)).map_err(|failure| failure.said())?;
-    let written = to_prune(&place)?.prune(kept.run, no, exeat_runner::user_name().as_deref());
+    let written = to_prune(&place)?.prune(stored.run, no, exeat_runner::user_name().as_deref());
     let written = written.map_err(|error| in_house(&error.to_string()))?;
-    written.odd.into_iter().for_each(|odd| crate::stdio::line("warning", &odd));
+    written.oddity.into_iter().for_each(|oddity| crate::stdio::line("warning", &oddity));
     Ok(())
 }
 
 /// Whether a record is what a run left: then its time is over. One that somebody changed or cut is evidence.
-fn whole(kept: &Kept, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result<(), String> {
-    let path = &*kept.path;
+fn whole(stored: &StoredRun, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result<(), String> {
+    let path = &*stored.path;
     let said = |error: io::Error| in_house(&error.to_string());
     let file = file::open(path).map_err(said)?;
     let report = verify(BufReader::new(file), Some(path), keys).map_err(said)?;
@@ -123,7 +123,9 @@ fn whole(kept: &Kept, keys: &[VerifyingKey], killed: &BTreeSet<RunId>) -> Result
             Err(format!("it is damaged: {first}"))
         }
         // Had somebody cut it, the ledger would have its end.
-        (Standing::Unfinished, Ending::MidLine | Ending::Unfinished) if killed.contains(&kept.run) => Ok(()),
+        (Standing::Unfinished, Ending::MidLine | Ending::Unfinished) if killed.contains(&stored.run) => {
+            Ok(())
+        }
         (_, Ending::MidLine) => Err("its last line is cut".into()),
         (_, Ending::Unfinished) => Err("it has no end: its writer was killed, or it was cut".into()),
         (Standing::UnknownKey, _) => Err("it is signed by no key that is known here".into()),

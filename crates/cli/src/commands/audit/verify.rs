@@ -287,7 +287,7 @@ pub(crate) fn keys(named: &[String]) -> Result<Vec<VerifyingKey>, Failure> {
 /// The user's own: what stands in `audit.pub`, which may be of older keys or lost, and the other half of what signs today.
 fn own_keys(place: &Place) -> Result<Vec<VerifyingKey>, KeyError> {
     let path = place.key_path();
-    let mut keys = match VerifyingKey::load_kept(&path.with_extension("pub")) {
+    let mut keys = match VerifyingKey::load_own(&path.with_extension("pub")) {
         Err(KeyError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => Vec::new(),
         // What the other half of the key signed can be checked all the same.
         Err(KeyError::Io { path, source }) => {
