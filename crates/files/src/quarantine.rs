@@ -18,7 +18,7 @@ use nix::dir::{Dir, Type};
 use nix::errno::Errno;
 use nix::fcntl::{AT_FDCWD, AtFlags, Flock, OFlag, OpenHow, ResolveFlag, openat2, readlinkat, renameat};
 use nix::sys::stat::{FchmodatFlags, FileStat, Mode, SFlag, fchmodat, fstat, fstatat};
-use nix::unistd::{UnlinkatFlags, geteuid, linkat, unlinkat};
+use nix::unistd::{AccessFlags, UnlinkatFlags, access, geteuid, linkat, unlinkat};
 
 use serde::{Deserialize, Serialize};
 
@@ -39,11 +39,13 @@ use arrivals::Exchanged;
 pub use arrivals::{Arrivals, IN_MASK_ADD, Mount};
 pub use further::{DirState, FurtherDown, first_parts_in};
 pub use journal::{Interrupted, Journal, Live, Open, open_runs, settle_interrupted};
-pub use kept::{Kind, SetAside, Standing, delete, restore, set_aside, tidy};
+pub use kept::{
+    Kind, SetAside, Standing, absent, delete, remove_empty_directories, restore, set_aside, tidy,
+};
 pub use leftovers::{Found, Leftovers};
 pub use repository::beyond_search;
 use repository::{Contents, MOVED};
-pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories};
+pub use store::{DIRECTORY, Item, ItemId, Keeper, Store, directories, is_directory_name};
 
 /// What is appended to a name that cannot leave its directory.
 const SUFFIX: &str = ".exeat-quarantine";
@@ -424,6 +426,19 @@ impl Watch {
         let ends = path.match_indices('/').map(|(end, _)| end).chain([path.len()]);
         let mut names = ends.filter_map(|end| path.get(..end));
         names.find_map(|name| self.look(name, |_, _, stat| kind(stat) != SFlag::S_IFLNK))
+    }
+}
+
+impl Watch {
+    /// Whether a directory is another user's, and closed to this one and so to the stage: nothing in it is the stage's.
+    fn is_closed(&self, dir: &Path) -> bool {
+        let opened = match open_beneath(&self.tree, dir) {
+            Ok(opened) => opened,
+            Err(errno) => return errno == Errno::EACCES,
+        };
+        let is_others = fstat(&opened).is_ok_and(|stat| stat.st_uid != geteuid().as_raw());
+        let at = format!("/proc/self/fd/{}", opened.as_raw_fd());
+        is_others && access(at.as_str(), AccessFlags::X_OK) == Err(Errno::EACCES)
     }
 }
 

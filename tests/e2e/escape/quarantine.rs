@@ -14,6 +14,8 @@ pub(super) fn cases(list: &mut Cases) {
     list.users("escape::b12_taken_names", taken);
     list.root("escape::b12_a_quarantine_belongs_to_the_owner_of_its_tree", owned);
     list.users("escape::b12_a_quarantine_is_hidden_from_a_run_above_it", hidden_above);
+    list.users("escape::b12_a_hidden_quarantine_is_no_error", no_error);
+    list.users("escape::b12_what_is_closed_to_the_caller_is_not_told", closed_to_the_caller);
     list.users("escape::b12_jujutsu_is_led_elsewhere", jujutsu);
     list.users("escape::b12_many_links_are_few_lines", many);
 }
@@ -168,6 +170,41 @@ fn hidden_above(cx: &Cx) {
         mv sub/.exeat-quarantine sub/x; echo x >sub/.exeat-quarantine/x; echo end";
     cx.sh(&[], script).run().exits(0).prints("end\n");
     assert_eq!(fs::read_to_string(cx.aside_in(&sub, ".envrc")).expect("moved aside"), "evil\n");
+}
+
+/// Programs that go through a whole tree find an empty directory in the place of a quarantine, and no error.
+fn no_error(cx: &Cx) {
+    cx.outside(["git", "init", "-q", "."]).run().exits(0);
+    let sub = cx.dir().join("sub");
+    fs::create_dir(&sub).expect("a directory");
+    cx.bench().give(&sub, cx.is_root());
+    for dir in [cx.dir(), &sub] {
+        cx.sh(&[], "echo evil >.envrc").cwd(dir).run().exits(0).says("was moved");
+    }
+    for (tool, code) in [
+        ("grep -r evil .", 1),
+        ("tar cf /tmp/all.tar .", 0),
+        ("cp -r . /tmp/all", 0),
+        ("find . -name evil", 0),
+        ("du -s . >/dev/null", 0),
+        ("git status --porcelain 2>&1 >/dev/null", 0),
+        ("git add -A -n 2>&1 >/dev/null", 0),
+        ("python3 -c 'import shutil; shutil.copytree(\".\", \"/tmp/all\")'", 0),
+    ] {
+        let done = cx.sh(&[], &format!("{{ {tool}; }} 2>&1")).run();
+        done.exits(code).prints("");
+    }
+    let script = "ls -A .exeat-quarantine sub/.exeat-quarantine; echo x >.exeat-quarantine/x || echo closed";
+    cx.sh(&[], script).run().exits(0).prints(".exeat-quarantine:\n\nsub/.exeat-quarantine:\nclosed\n");
+    assert_eq!(fs::read_to_string(cx.aside(".envrc")).expect("moved aside"), "evil\n");
+}
+
+/// Nor can the stage of this caller enter it.
+fn closed_to_the_caller(cx: &Cx) {
+    fs::create_dir_all(cx.dir().join("closed/more")).expect("a directory");
+    fs::set_permissions(cx.dir().join("closed"), Permissions::from_mode(0o700)).expect("closed");
+    let done = cx.sh(&[], "touch closed/.envrc 2>/dev/null; exit 0").run();
+    assert!(!done.exits(0).stderr().contains("could not be moved"), "{done:?}");
 }
 
 /// A `.jj/repo` that is a file has Jujutsu take its configuration from elsewhere.

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 pub(super) fn cases(list: &mut Cases) {
     list.users("escape::l08_what_was_set_aside_is_listed_restored_and_pruned", commands);
+    list.users("escape::l08_empty_quarantines_are_removed", empty_directories);
+    list.users("escape::l08_a_repository_that_is_back_is_not_listed", given_back);
     list.users("escape::l08_a_killed_run_is_listed", killed);
     list.users("escape::l08_a_run_that_is_not_settled_is_left_alone", unsettled);
     list.users("escape::l08_in_another_file_system_a_name_is_renamed_where_it_stands", elsewhere);
@@ -106,6 +108,40 @@ os.symlink('OUTSIDE', 'link'); os.chmod('.', 0)";
     state(&["restore", &run]).exits(0);
     assert!(cx.dir().join(".envrc").exists());
     assert_eq!(listed()["set_aside"].as_array().map(Vec::len), Some(1));
+}
+
+/// A run elsewhere keeps none. One in the same directory does, and the next command removes what it has kept.
+fn empty_directories(cx: &Cx) {
+    let state = |words: &[&str]| cx.exeat_plain([&["state"], words].concat()).run();
+    let elsewhere = cx.home().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    cx.bench().give(&elsewhere, cx.is_root());
+    let quarantine = cx.dir().join(".exeat-quarantine");
+    for (dir, is_kept) in [(elsewhere.as_path(), false), (cx.dir(), true)] {
+        let mut live = cx.sh(&[], "echo ready; read -r go; true").cwd(dir).stdin_open().start();
+        live.until_prints("ready");
+        cx.sh(&[], "echo evil >.envrc").run().exits(0).says("was moved");
+        state(&["prune", "--all"]).exits(0).shows("1 name deleted\n");
+        assert_eq!(quarantine.exists(), is_kept);
+        live.wait().exits(0);
+        state(&["prune", "--all"]).exits(0).prints("0 names deleted\n");
+        assert!(!quarantine.exists());
+    }
+}
+
+/// It was set aside while the stage ran, and has its place again. What git obeys in it is still aside, and comes back.
+fn given_back(cx: &Cx) {
+    let done = cx.sh(&[], "git init -q . && until [ -e .git/config ]; do :; done; sleep 1").run();
+    done.exits(0).says(".git/config` was moved");
+    let listed = cx.exeat_plain(["state", "list", "--format", "json"]).run();
+    let listed: Value = serde_json::from_str(&listed.stdout()).expect("JSON");
+    let all = listed["set_aside"].as_array().expect("a list");
+    let repository = cx.dir().join(".git").display().to_string();
+    assert!(!all.is_empty() && all.iter().all(|item| item["from"] != repository.as_str()), "{listed}");
+    let run = all[0]["run"].as_str().expect("a run");
+    cx.exeat_plain(["state", "restore", run]).run().exits(0);
+    assert!(cx.dir().join(".git/config").exists());
+    assert!(!cx.dir().join(".exeat-quarantine").exists());
 }
 
 /// Until the next start its things are in place, and who asks is told so.

@@ -72,11 +72,6 @@ impl State {
         let list = caches.list().map_err(failed)?;
         Ok(Some((caches, list)))
     }
-
-    /// Removes the empty directories that things of a run have left.
-    fn tidy(&self, aside: SetAside) {
-        quarantine::tidy(&self.dir, aside, self.open.is_empty());
-    }
 }
 
 /// `exeat state list`.
@@ -293,7 +288,8 @@ pub(crate) fn restore(args: &RestoreArgs) -> Result<Exit, Failure> {
             }
         }
     }
-    state.tidy(aside);
+    quarantine::tidy(&state.dir, aside);
+    quarantine::remove_empty_directories(&state.dir);
     stdio::out(&text, false)?;
     Ok(if is_whole { Exit::Yes } else { Exit::No })
 }
@@ -363,9 +359,12 @@ pub(crate) fn prune(args: &StatePruneArgs) -> Result<Exit, Failure> {
         }
         drop(here);
         if !args.dry_run {
-            state.tidy(aside);
+            quarantine::tidy(&state.dir, aside);
         }
         stdio::out(&text, false)?;
+    }
+    if !args.dry_run {
+        quarantine::remove_empty_directories(&state.dir);
     }
     let plural = if count == 1 { "" } else { "s" };
     let what = if args.dry_run { "would be deleted" } else { "deleted" };

@@ -128,6 +128,7 @@ impl Watch {
                 Ok(entries) => entries.iter().for_each(|entry| self.settle_from(it, entry, &mut found)),
                 // Gone, or a file by now.
                 Err(Errno::ENOENT | Errno::ENOTDIR) => {}
+                Err(Errno::EACCES) if self.is_closed(dir) => {}
                 Err(Errno::ELOOP) if !self.leads_to_names(dir) => {}
                 Err(Errno::ELOOP) => found.extend(self.link_on_the_way(&it.dir)),
                 Err(errno) => {

@@ -3,7 +3,7 @@
 //! A manifest names a tree by its path. What is there now is entered without following a link, and only where its [`DIRECTORY`] is
 //! the one that the manifest names.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::io;
@@ -16,8 +16,10 @@ use nix::fcntl::AtFlags;
 use nix::sys::stat::{FileStat, SFlag, fstat, fstatat};
 use nix::unistd::{UnlinkatFlags, unlinkat};
 
-use super::store::{DirectoryId, ItemId, MANIFESTS, forget_made, list, open_item, rename_into};
-use super::{DIRECTORY, Item, Keeper, entries, id_of, kind, let_in, open_above, open_at};
+use super::store::{
+    DirectoryId, ItemId, MANIFESTS, forget_made, list, made, manifest_of, open_item, rename_into,
+};
+use super::{DIRECTORY, Item, Keeper, entries, id_of, kind, let_in, open_above, open_at, open_runs};
 use crate::names::open_plain;
 use crate::removal::remove_tree;
 
@@ -144,8 +146,41 @@ pub fn set_aside(state: &Path) -> Vec<SetAside> {
     runs.map(|(run, items)| stand(run, items)).collect()
 }
 
+/// Runs of one tree that are asked what they have set aside.
+const RUNS: usize = 256;
+
+/// Lists what runs have set aside in a tree, where nothing has its name since: the old places, by the run. Those of runs that go on or
+/// are not settled are left out.
+#[must_use]
+pub fn absent(state: &Path, tree: &Path) -> BTreeMap<String, Vec<PathBuf>> {
+    // The directory names the runs, so that what a user has in other places is not read.
+    let names = fs::read_dir(tree.join(DIRECTORY)).into_iter().flatten().flatten().take(RUNS);
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let runs =
+        names.filter_map(|name| name.split('.').next().filter(|run| !run.is_empty()).map(str::to_owned));
+    let mut absent: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for run in runs.collect::<BTreeSet<_>>() {
+        let items =
+            manifest_of(&state.join(MANIFESTS), &run).into_iter().filter(|item| item.tree == tree).collect();
+        let is_missing = |path: &PathBuf| {
+            fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        };
+        let here = stand(run.clone(), items).items.into_iter();
+        let here = here.filter(|(_, standing)| matches!(standing, Standing::Here(_)));
+        let places: Vec<_> = here.map(|(item, _)| item.old_path()).filter(is_missing).collect();
+        if !places.is_empty() {
+            absent.insert(run, places);
+        }
+    }
+    if !absent.is_empty() {
+        open_runs(state).iter().for_each(|open| drop(absent.remove(&open.run)));
+    }
+    absent
+}
+
 /// Finds where the things of a run are.
 fn stand(run: String, mut items: Vec<Item>) -> SetAside {
+    // The order in which they were set aside stays among those of one place.
     items.sort_by(|one, other| (&one.tree, &one.from).cmp(&(&other.tree, &other.from)));
     let mut places: HashMap<(PathBuf, DirectoryId), Rc<io::Result<Place>>> = HashMap::new();
     let items = items.into_iter().map(|item| {
@@ -158,7 +193,25 @@ fn stand(run: String, mut items: Vec<Item>) -> SetAside {
         };
         (item, standing)
     });
-    let items = items.collect();
+    let mut items: Vec<(Item, Standing)> = items.collect();
+    // A directory that was given its place back leaves a place in the quarantine, where exeat makes one for what was moved from in it.
+    // Nothing is put into what was set aside.
+    let parents: BTreeSet<(PathBuf, PathBuf)> = items
+        .iter()
+        .flat_map(|(item, _)| {
+            item.to.ancestors().skip(1).map(|above| (item.tree.clone(), above.to_path_buf()))
+        })
+        .collect();
+    for (item, standing) in &mut items {
+        if parents.contains(&(item.tree.clone(), item.to.clone())) {
+            *standing = Standing::Gone;
+        }
+    }
+    // The last one counts of two at one place: the first one was given back before.
+    items.reverse();
+    let mut seen = BTreeSet::new();
+    items.retain(|(item, _)| seen.insert((item.tree.clone(), item.to.clone())));
+    items.reverse();
     SetAside { run, items }
 }
 
@@ -213,12 +266,10 @@ fn run_directories(aside: &SetAside) -> BTreeSet<(PathBuf, DirectoryId, OsString
 }
 
 /// Removes what is empty after things of a run were restored or deleted: directories of exeat's, and at last the manifest.
-/// `may_leave`: whether a tree's [`DIRECTORY`] may go, too; no run goes on that may use it.
-pub fn tidy(state: &Path, aside: SetAside, may_leave: bool) {
+pub fn tidy(state: &Path, aside: SetAside) {
     // Whoever makes such a directory holds this lock.
     let keeper = Keeper { run: aside.run.clone(), state: Some(state.to_path_buf()) };
     let Ok(_lock) = keeper.lock() else { return };
-    let directories = run_directories(&aside);
     let SetAside { run, items } = aside;
     let items: Vec<Item> = items.into_iter().map(|(item, _)| item).collect();
     for item in &items {
@@ -230,14 +281,23 @@ pub fn tidy(state: &Path, aside: SetAside, may_leave: bool) {
     if now.items.iter().all(|(_, standing)| matches!(standing, Standing::Gone)) {
         let _ = fs::remove_file(state.join(MANIFESTS).join(format!("{run}.jsonl")));
     }
-    if !may_leave {
-        return;
-    }
-    for (tree, directory, _) in directories {
-        if let Ok(place) = Place::open(&tree, directory)
+}
+
+/// Removes each [`DIRECTORY`] of a user in which nothing is left, but for those that a run may use which goes on or is not settled.
+pub fn remove_empty_directories(state: &Path) {
+    // Whoever makes such a directory holds this lock, and has written down its trees before.
+    let keeper = Keeper { run: String::new(), state: Some(state.to_path_buf()) };
+    let Ok(_lock) = keeper.lock() else { return };
+    let open: Vec<PathBuf> = open_runs(state).into_iter().flat_map(|open| open.trees).collect();
+    // A run shows what lies in its tree.
+    let is_used = |tree: &Path| open.iter().any(|used| tree.starts_with(used) || used.starts_with(tree));
+    let manifests = state.join(MANIFESTS);
+    for (tree, directory) in made(&manifests) {
+        if !is_used(&tree)
+            && let Ok(place) = Place::open(&tree, directory)
             && leave(&place)
         {
-            forget_made(&state.join(MANIFESTS), directory);
+            forget_made(&manifests, directory);
         }
     }
 }
@@ -269,7 +329,7 @@ fn leave(place: &Place) -> bool {
 mod tests {
     use std::os::unix::fs::{MetadataExt as _, symlink};
 
-    use super::super::{Missing, MissingName, Watch, directories, finish};
+    use super::super::{Journal, Missing, MissingName, Watch, directories, finish};
     use super::*;
     use crate::protected::Obeyed;
 
@@ -410,23 +470,29 @@ mod tests {
         let scene = Scene::new("tidy");
         let (one, two) = (scene.run("ONE"), scene.run("TWO"));
         restore("ONE", &one.items[0].0).unwrap();
-        tidy(&scene.state(), one, true);
+        tidy(&scene.state(), one);
         let one = scene.aside("ONE").unwrap();
         assert!(matches!(one.items[0].1, Standing::Gone));
         assert!(matches!(one.items[1].1, Standing::Here(Kind::Directory)));
         assert!(delete(&one).is_empty());
-        tidy(&scene.state(), one, true);
+        tidy(&scene.state(), one);
+        remove_empty_directories(&scene.state());
         assert!(scene.aside("ONE").is_none() && !scene.quarantine().join("ONE").exists());
         assert!(scene.quarantine().join(IGNORE).exists() && two.items[0].0.new_path().exists());
         assert!(directories(Some(&scene.state()), []).contains(&scene.quarantine()));
         assert!(delete(&two).is_empty());
-        tidy(&scene.state(), two, false);
-        assert!(scene.aside("TWO").is_none() && scene.quarantine().join(IGNORE).exists());
-        fs::remove_file(scene.tree().join(".envrc")).unwrap();
-        let three = scene.run("THREE");
-        assert!(delete(&three).is_empty());
-        tidy(&scene.state(), three, true);
-        assert!(!scene.quarantine().exists());
+        tidy(&scene.state(), two);
+        // A run that goes on in the tree, or above it, may use the directory; one in another tree does not.
+        for (tree, is_kept) in [(scene.tree(), true), (scene.0.clone(), true), (scene.state(), false)] {
+            let missing = Missing { tree, ..Missing::default() };
+            let watch =
+                Watch::start(missing, Keeper { run: "LIVE".into(), state: Some(scene.state()) }).unwrap();
+            let journal = Journal::write(&scene.state(), "LIVE", &[watch]).unwrap();
+            remove_empty_directories(&scene.state());
+            assert_eq!(scene.quarantine().join(IGNORE).exists(), is_kept);
+            journal.remove();
+        }
+        assert!(scene.aside("TWO").is_none() && !scene.quarantine().exists());
         let known = fs::read_to_string(scene.state().join(MANIFESTS).join("directories")).unwrap();
         assert_eq!(known, "", "another one may get its inode");
     }

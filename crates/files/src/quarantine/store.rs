@@ -24,6 +24,13 @@ use crate::names::rename_new;
 
 /// The directory's name at the top of a tree.
 pub const DIRECTORY: &str = ".exeat-quarantine";
+/// Whether a name in a tree is that of its [`DIRECTORY`], or of one that was moved out of the way.
+#[must_use]
+pub fn is_directory_name(name: &OsStr) -> bool {
+    let rest = name.as_encoded_bytes().strip_prefix(DIRECTORY.as_bytes());
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(b"."))
+}
+
 /// A name beside it that nobody can have known.
 pub(super) fn beside() -> String {
     format!("{DIRECTORY}.{:016x}", random())
@@ -175,16 +182,12 @@ impl Keeper {
 
     /// What the run has set aside by now.
     pub(super) fn listed(&self) -> Vec<Item> {
-        self.manifests().map(|dir| read_manifest(&self.manifest_in(&dir))).unwrap_or_default()
-    }
-
-    fn manifest_in(&self, dir: &Path) -> PathBuf {
-        dir.join(format!("{}.jsonl", self.run))
+        self.manifests().map(|dir| manifest_of(&dir, &self.run)).unwrap_or_default()
     }
 
     fn manifest(&self) -> io::Result<Option<File>> {
         let Some(dir) = self.manifests() else { return Ok(None) };
-        OpenOptions::new().append(true).create(true).mode(0o600).open(self.manifest_in(&dir)).map(Some)
+        OpenOptions::new().append(true).create(true).mode(0o600).open(manifest_in(&dir, &self.run)).map(Some)
     }
 }
 
@@ -216,6 +219,21 @@ pub fn directories<'a>(state: Option<&Path>, near: impl IntoIterator<Item = &'a 
     let known = known.into_iter().map(|known| known.path);
     let all: BTreeSet<PathBuf> = known.chain(near.into_iter().map(|dir| dir.join(DIRECTORY))).collect();
     all.into_iter().filter(|path| fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir())).collect()
+}
+
+fn manifest_in(dir: &Path, run: &str) -> PathBuf {
+    dir.join(format!("{run}.jsonl"))
+}
+
+/// Reads what one run has set aside.
+pub(super) fn manifest_of(dir: &Path, run: &str) -> Vec<Item> {
+    read_manifest(&manifest_in(dir, run))
+}
+
+/// Lists the trees in which exeat has made a [`DIRECTORY`], each with that.
+pub(super) fn made(manifests: &Path) -> Vec<(PathBuf, DirectoryId)> {
+    let tree = |known: Known| Some((known.path.parent()?.to_path_buf(), known.made?));
+    known(manifests).into_iter().filter_map(tree).collect()
 }
 
 /// Reads a manifest. One that is too long, and lines that are none, are left out.

@@ -6,7 +6,7 @@ use std::path::{Component, Path, PathBuf};
 use std::{fs, io};
 
 use exeat_files::names::{is_absent, joined, true_name};
-use exeat_files::quarantine::{Missing, beyond_search};
+use exeat_files::quarantine::{Missing, beyond_search, is_directory_name};
 use exeat_files::walk::{WalkError, clean};
 use exeat_sandbox::Mount;
 use nix::sys::statfs::{PROC_SUPER_MAGIC, statfs};
@@ -26,8 +26,10 @@ use crate::request::{Bind, WORK, Work};
 
 impl<'a> Builder<'a> {
     pub(super) fn mask(&mut self, at: PathBuf, is_dir: bool) {
+        // Who goes through a whole tree passes an empty directory without an error. Nobody looks for anything in a quarantine.
+        let mode = if at.file_name().is_some_and(is_directory_name) { 0o555 } else { 0 };
         self.mounts.push(if is_dir {
-            Mount::Tmpfs { at, size: MASK_SIZE, mode: 0o000 }
+            Mount::Tmpfs { at, size: MASK_SIZE, mode }
         } else {
             Mount::ReadOnly { host: MASK.into(), at }
         });
