@@ -22,6 +22,7 @@ mod git_environment;
 mod git_hooks;
 mod git_leftovers;
 mod git_paths;
+mod git_tracked;
 mod hard_links;
 mod host_loopback;
 mod host_processes;
@@ -87,6 +88,7 @@ pub(crate) fn cases(list: &mut Cases) {
     git_crowd::cases(list);
     git_environment::cases(list);
     git_hooks::cases(list);
+    git_tracked::cases(list);
     git_leftovers::cases(list);
     git_paths::cases(list);
     hard_links::cases(list);

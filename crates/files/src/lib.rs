@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bytes;
+pub mod index;
 pub mod names;
 pub mod place;
 pub mod protected;

@@ -3,7 +3,9 @@
 //! docs/files.md prints the table; a test compares.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 use std::sync::LazyLock;
 
@@ -345,6 +347,41 @@ fn within<'n>(name: &'n str, entry: &str) -> Option<&'n str> {
     is_it.then_some(part)
 }
 
+/// The name of the table that a path ends with, and when it is obeyed.
+fn name_of(path: &Path) -> Option<(&'static str, Obeyed)> {
+    let has = |name: &str| {
+        let (above, last) = name.rsplit_once('/').unwrap_or(("", name));
+        let entry = path.file_name().and_then(OsStr::to_str).unwrap_or_default();
+        path.ends_with(name)
+            || is_pattern(last)
+                && matches_pattern(last, entry)
+                && (above.is_empty() || path.parent().is_some_and(|dir| dir.ends_with(above)))
+    };
+    // The longest one says it best: `.config/mise.x.toml`, where `mise.x.toml` alone is another name.
+    names().filter(|(name, _)| has(name)).max_by_key(|(name, _)| name.len())
+}
+
+/// The name by which `--allow-write` lets a path through, if the table has one.
+#[must_use]
+pub fn let_through(path: &Path) -> Option<String> {
+    let name = if path.ends_with(GIT_LINK) { GIT } else { name_of(path)?.0 };
+    if name.starts_with(GIT) {
+        return Some(GIT_LINK.to_owned());
+    }
+    let parts = name.split('/').count();
+    let end: Vec<_> = path.iter().rev().take(parts).filter_map(OsStr::to_str).collect();
+    Some(end.into_iter().rev().collect::<Vec<_>>().join("/"))
+}
+
+/// Whether nothing obeys a path before somebody starts a program there, or has answered its question. exeat itself is started by other
+/// runs, at any time.
+#[must_use]
+pub fn is_obeyed_later(path: &Path) -> bool {
+    let of_exeat = GROUPS.iter().filter(|group| group.by == "exeat").flat_map(|group| group.names);
+    let is_exeats = |name: &str| of_exeat.clone().any(|other| *other == name);
+    name_of(path).is_some_and(|(name, obeyed)| obeyed != Obeyed::AtOnce && !is_exeats(name))
+}
+
 /// A protected name that a run lets through: one of the table, or something in one, at the top of each writable tree.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LetThrough {
@@ -437,7 +474,6 @@ impl FromStr for LetThrough {
 mod tests {
     use std::collections::BTreeSet;
     use std::fmt::Write as _;
-    use std::path::Path;
 
     use super::*;
 
@@ -492,6 +528,36 @@ mod tests {
         ] {
             let name = text.parse::<LetThrough>();
             assert_eq!(name.as_ref().map(LetThrough::entry).map_err(|error| *error), expected, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_path_is_let_through_by_the_name_of_the_table() {
+        for (path, name) in [
+            ("/w/.vscode", Some(".vscode")),
+            ("/w/a/b/.npmrc", Some(".npmrc")),
+            ("/w/.git/hooks", Some(".git")),
+            ("/w/.git/modules/x/hooks", None),
+            ("/w/.git", Some(".git")),
+            ("/w/mise.local.toml", Some("mise.local.toml")),
+            ("/w/.config/mise.x.toml", Some(".config/mise.x.toml")),
+            ("/w/.cargo/config.toml", Some(".cargo/config.toml")),
+            ("/w/config.toml", None),
+            ("/w/HEAD", None),
+        ] {
+            let found = let_through(Path::new(path));
+            assert_eq!(found.as_deref(), name, "{path}");
+            assert!(found.is_none_or(|name| name.parse::<LetThrough>().is_ok()), "{path}");
+        }
+    }
+
+    #[test]
+    fn l07_what_is_obeyed_later_is_known() {
+        for name in [".npmrc", "a/.envrc", ".gitmodules", "mise.x.toml"] {
+            assert!(is_obeyed_later(&Path::new("/w").join(name)), "{name}");
+        }
+        for name in [".git/config", ".mcp.json", ".exeat.toml", "egress.lock", "filter.py"] {
+            assert!(!is_obeyed_later(&Path::new("/w").join(name)), "{name}");
         }
     }
 

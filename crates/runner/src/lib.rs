@@ -73,6 +73,7 @@ mod output;
 mod parent;
 mod plan;
 mod reload;
+mod remedy;
 pub mod request;
 mod result;
 mod run;

@@ -27,9 +27,11 @@ use crate::error::Error;
 use crate::identity::{Base, Seen, Who};
 use crate::limits;
 use crate::lists;
+use crate::remedy;
 use crate::request::{
     AuditTo, Bridge, Cache, Hardening, Home, Loopback, Request, Transparent, Tty, UnixSockets, WORK, Work,
 };
+use crate::signing::key_place;
 use crate::signing::{Signing, state_place};
 use crate::staged::{Fault, Ids, Staged, Taken};
 use crate::uids::{Own, user_of};
@@ -180,6 +182,12 @@ pub(crate) fn plan_with(mut request: Request, bwrap: Option<&Path>, streams: &[&
     notes.extend(request.upstream.as_ref().map(UpstreamProxy::note));
     notes.extend(environment.notes.iter().cloned());
     notes.extend(said);
+    if let Some(state) = key_place(place.as_ref()) {
+        notes.extend(remedy::of_absent(
+            state.state_dir(),
+            built.missing.iter().map(|missing| missing.tree.as_path()),
+        ));
+    }
     notes.extend(core_to_host());
     match (&mut request.audit, &place) {
         (AuditTo::Default, None) => {}

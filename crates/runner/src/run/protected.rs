@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use exeat_files::protected::{self, GIT, GIT_LINK};
+use exeat_files::protected::let_through;
 use exeat_files::quarantine::{DIRECTORY, Found, Interrupted, Journal, Keeper, Leftovers, Watch};
 use exeat_files::stubs::Stub;
 use exeat_record::{Note, RunId, What};
@@ -15,6 +15,7 @@ use exeat_sandbox::Mount;
 use crate::caller::is_callers;
 use crate::cover::SavedFile;
 use crate::plan::Plan;
+use crate::remedy;
 use crate::signing::key_place;
 
 pub(super) fn noted(Found { path, moved }: &Found) -> Note {
@@ -158,11 +159,13 @@ pub(super) fn settled(interrupted: Vec<Interrupted>, found: &mut Leftovers) -> V
 pub(super) fn told(found: &Found) -> String {
     let path = exeat_record::escape(found.path.as_os_str().as_bytes(), 1024);
     let why = "the stage may have made it, and something on the host could run or obey it";
-    let kept = if is_git(&found.path) { "; --allow-write .git has it left where it is" } else { "" };
+    let kept = let_through(&found.path)
+        .map(|name| format!("; --allow-write {name} has it left where it is"))
+        .unwrap_or_default();
     match &found.moved {
         Ok(new) => {
             let new = exeat_record::escape(new.as_os_str().as_bytes(), 1024);
-            format!("`{path}` was moved to `{new}`: {why}") + kept
+            format!("`{path}` was moved to `{new}`: {why}{kept}")
         }
         // Words of our own say all there is to say.
         Err(error) if error.get_ref().is_some() => format!("`{path}` is left where it is: {error}"),
@@ -183,6 +186,7 @@ pub(super) fn noted_more(found: &Leftovers) -> impl Iterator<Item = Note> {
     })
 }
 
+/// Tells of those that have no line of their own, and of what the caller can do about those that have one.
 pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
     let moved = (found.more_moved > 0).then(|| {
         format!(
@@ -199,11 +203,5 @@ pub(super) fn told_more(found: &Leftovers) -> impl Iterator<Item = String> {
             found.more_left
         )
     });
-    moved.into_iter().chain(left).chain(unlisted)
-}
-
-/// Whether it is what `--allow-write .git` leaves alone.
-fn is_git(path: &Path) -> bool {
-    protected::names().any(|(name, _)| name.starts_with(GIT) && path.ends_with(name))
-        || path.ends_with(GIT_LINK)
+    moved.into_iter().chain(left).chain(unlisted).chain(remedy::of_moved(&found.named))
 }

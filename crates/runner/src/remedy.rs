@@ -1,0 +1,77 @@
+//! What the caller can do about what was moved aside, in lines.
+
+use std::collections::BTreeMap;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use exeat_files::index::tracked;
+use exeat_files::quarantine::{DIRECTORY, Found, absent};
+
+/// Names that a line has.
+const NAMED: usize = 5;
+
+/// Returns a line for each run that has moved something: how it comes back, and what git takes it for meanwhile.
+pub(crate) fn of_moved(found: &[Found]) -> Vec<String> {
+    let mut runs: BTreeMap<&str, Vec<&Path>> = BTreeMap::new();
+    for Found { path, moved } in found {
+        if let Some(run) = moved.as_deref().ok().and_then(run_of) {
+            runs.entry(run).or_default().push(path);
+        }
+    }
+    let line = |(run, paths): (&str, Vec<&Path>)| match deleted(paths) {
+        Some(names) => format!(
+            "git tracks {names} and takes that for deleted now: a commit would record it so, such as `git commit -a`; \
+             `exeat state restore {run}` gives back what was moved"
+        ),
+        None => format!("`exeat state restore {run}` gives back what was moved, if it is yours"),
+    };
+    runs.into_iter().map(line).collect()
+}
+
+/// Returns a line for each run that has moved away what git tracks in these trees, and is still not in its place.
+pub(crate) fn of_absent<'a>(state: &Path, trees: impl Iterator<Item = &'a Path>) -> Vec<String> {
+    let all = trees.flat_map(|tree| absent(state, tree));
+    let line = |(run, paths): (String, Vec<PathBuf>)| {
+        let names = deleted(paths.iter().map(PathBuf::as_path).collect())?;
+        Some(format!(
+            "git tracks {names}, which the run {run} has moved aside: a commit would record it as deleted, such as `git commit -a`; \
+             `exeat state restore {run}` gives it back"
+        ))
+    };
+    all.filter_map(line).collect()
+}
+
+/// The run that has moved something to a place.
+fn run_of(moved: &Path) -> Option<&str> {
+    let mut parts = moved.components();
+    parts.find(|part| *part == Component::Normal(DIRECTORY.as_ref()))?;
+    // A number follows where the name was taken.
+    parts.next()?.as_os_str().to_str()?.split('.').next()
+}
+
+/// Those of these paths that git tracks, in words.
+fn deleted(paths: Vec<&Path>) -> Option<String> {
+    let tracked = tracked(paths);
+    let names = tracked.iter().take(NAMED);
+    let names: Vec<String> =
+        names.map(|path| format!("`{}`", exeat_record::escape(path.as_os_str().as_bytes(), 1024))).collect();
+    let more = tracked.len().saturating_sub(NAMED);
+    let more = if more == 0 { String::new() } else { format!(" and {more} more") };
+    (!names.is_empty()).then(|| names.join(", ") + &more)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_is_told_by_the_place_in_its_quarantine() {
+        for (moved, run) in [
+            ("/a/.exeat-quarantine/01KB/.envrc", Some("01KB")),
+            ("/a/.exeat-quarantine/01KB.728047ce916e0a14/b/.envrc", Some("01KB")),
+            ("/a/.envrc.exeat-quarantine.728047ce916e0a14", None),
+        ] {
+            assert_eq!(run_of(Path::new(moved)), run, "{moved}");
+        }
+    }
+}

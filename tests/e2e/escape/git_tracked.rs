@@ -1,0 +1,68 @@
+//! What git tracks and a run has moved aside: said at the end of the run, and by the next one, until it is back.
+
+use std::fs;
+
+use e2e::case::{Cases, Cx};
+
+pub(super) fn cases(list: &mut Cases) {
+    list.users("escape::b12_what_git_tracks_is_told_while_it_is_aside", tracked);
+    list.users("escape::b12_a_moved_name_is_told_with_its_flag_and_its_way_back", way_back);
+}
+
+fn git(cx: &Cx, words: &str) -> String {
+    let done = cx.outside(["git"].into_iter().chain(words.split(' '))).run();
+    done.exits(0);
+    done.stdout()
+}
+
+/// Every merge, pull or checkout in a stage that brings such names has them moved.
+fn tracked(cx: &Cx) {
+    for words in ["init -q -b main .", "config user.email a@example.com", "config user.name a"] {
+        git(cx, words);
+    }
+    git(cx, "commit -q --allow-empty -m one");
+    git(cx, "checkout -q -b feat");
+    let make = "mkdir -p .vscode sub; echo a >.npmrc; echo a >sub/.envrc; echo '{}' >.vscode/settings.json; echo a >README";
+    cx.outside(["sh", "-c", make]).run().exits(0);
+    git(cx, "add .npmrc .vscode sub README");
+    git(cx, "commit -q -m two");
+    git(cx, "checkout -q main");
+    fs::create_dir_all(cx.dir().join("sub")).expect("sub");
+    cx.bench().give(&cx.dir().join("sub"), cx.is_root());
+
+    let done = cx.sh(&[], "git merge -q feat 2>&1; touch pyvenv.cfg").run();
+    done.exits(0).says("a commit would record it so, such as `git commit -a`; `exeat state restore 01");
+    for name in [".npmrc", ".vscode", "sub/.envrc"] {
+        done.says(&cx.dir().join(name).display().to_string());
+        assert!(!cx.dir().join(name).exists(), "{done:?}");
+    }
+    let line = done.stderr().lines().find(|line| line.contains("git tracks")).expect("a line").to_owned();
+    assert!(!line.contains("pyvenv.cfg") && !line.contains("README"), "{line}");
+    let run =
+        line.split("exeat state restore ").nth(1).and_then(|rest| rest.split('`').next()).expect("a run");
+
+    // The next run says it before its stage could commit that, in a directory below as well.
+    let told = "has moved aside: a commit would record it as deleted";
+    cx.sh(&[], "true").run().exits(0).says(told).says(&format!("`exeat state restore {run}`"));
+    fs::write(cx.dir().join(".npmrc"), "mine").expect(".npmrc");
+    let next = cx.sh(&[], "true").run();
+    next.exits(0).says(told);
+    assert!(!next.stderr().contains(".npmrc"), "{next:?}");
+    fs::remove_file(cx.dir().join(".npmrc")).expect(".npmrc");
+
+    cx.exeat_plain(["state", "restore", run]).run().exits(0);
+    assert_eq!(git(cx, "status --porcelain --untracked-files=no"), "");
+    let last = cx.sh(&[], "true").run();
+    assert!(!last.stderr().contains("git tracks"), "{last:?}");
+}
+
+/// Whoever made it themselves gets it back, and whoever wants a stage to make it has a flag.
+fn way_back(cx: &Cx) {
+    let done = cx.sh(&[], "touch pyvenv.cfg .npmrc; mkdir .idea").run();
+    for name in ["pyvenv.cfg", ".npmrc", ".idea"] {
+        done.exits(0).says(&format!("--allow-write {name} has it left where it is"));
+    }
+    let back = done.stderr().lines().filter(|line| line.contains("`exeat state restore 01")).count();
+    assert_eq!(back, 1, "{done:?}");
+    done.says("gives back what was moved, if it is yours");
+}
