@@ -125,7 +125,8 @@ impl Uncovered {
             (format!("not told: {why}"), format!("{line} ({why})"))
         });
         let removed = self.removed.iter().map(|place| {
-            (place.display().to_string(), format!("`{}` was removed on the host meanwhile", shown(place)))
+            let line = "was removed on the host meanwhile: what has come there since is moved aside";
+            (place.display().to_string(), format!("`{}` {line}", shown(place)))
         });
         let no_remounts = self.no_remounts.iter().map(|why| {
             let line = "protected names could not be watched while the stage ran: what it made there was moved at its end, and no file \
@@ -191,13 +192,13 @@ impl Change {
         let place = shown(self.place());
         let what = match self {
             Self::Gone(_) => {
-                "was replaced, renamed or removed on the host, and what is there now was open to the stage"
+                "was replaced, renamed or removed on the host. What has that name now could be the stage's"
             }
             Self::Came(_) => {
-                "has a new mount on the host, which came into the sandbox without what was read-only or hidden there"
+                "has a new mount on the host. It came into the sandbox without what was read-only or hidden there"
             }
         };
-        format!("`{place}` {what}: the stage was stopped; look at what is there before you use it")
+        format!("`{place}` {what}, so the stage was stopped. Look at it before you use it")
     }
 }
 
@@ -357,9 +358,11 @@ impl Covers {
         let status = running.wait();
         // What the stage has made at the last moment under a name that the host had removed.
         let remade = last.as_ref().map(LastCovers::remade).unwrap_or_default();
-        if over.is_none() && !remade.is_empty() {
-            over = Some(Ok(remade.iter().cloned().map(Change::Gone).collect()));
+        let obeyed: Vec<_> = remade.iter().filter(|(_, is_obeyed)| *is_obeyed).collect();
+        if over.is_none() && !obeyed.is_empty() {
+            over = Some(Ok(obeyed.into_iter().map(|(host, _)| Change::Gone(host.clone())).collect()));
         }
+        let remade: Vec<PathBuf> = remade.into_iter().map(|(host, _)| host).collect();
         let is_lost = |place: &Path| {
             let lost = over.iter().flatten().flatten();
             lost.filter(|change| matches!(change, Change::Gone(_))).any(|change| change.place() == place)

@@ -23,6 +23,7 @@ pub(super) fn cases(list: &mut Cases) {
     list.once("escape::b11_puts_the_last_file_back_where_calls_are_not_told", untold);
     list.users("escape::b11_ends_a_stage_that_has_hold_of_a_configuration", flipped);
     list.users("escape::b11_a_protected_name_that_the_host_removes", removed);
+    list.users("escape::b11_a_version_that_is_checked_out_on_the_host_ends_nothing", checked_out);
     list.once("escape::b11_what_the_host_mounts", mounts);
     list.once("escape::b11_the_record_says_that_nothing_could_be_watched", unwatched);
     list.root("escape::b11_what_only_root_may_read", of_root);
@@ -484,6 +485,33 @@ fn flipped(cx: &Cx) {
         assert!(!cx.dir().join("written").exists());
         let text = fs::read_to_string(cx.dir().join(".git/config")).expect("a file");
         assert!(!text.contains("evil"), "{text}");
+    }
+}
+
+/// Another version that is checked out on the host, where nothing obeys the name at once: git removes the file and makes it anew, and
+/// nothing tells whether the stage was faster. The run goes on, and the file is moved at its end.
+fn checked_out(cx: &Cx) {
+    git(cx, &["init", "-q", "-b", "main", "."]);
+    for text in ["one", "two"] {
+        save(cx, ".npmrc", text);
+        git(cx, &["add", ".npmrc"]);
+        git(cx, &["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "-m", text]);
+    }
+    for evil in ["true", "until grep -q one .npmrc 2>/dev/null; do :; done; echo evil >>.npmrc"] {
+        let script = format!("echo ready; {evil}; read -r go; exit 7");
+        let mut live = cx.sh(&[], &script).stdin_open().start();
+        live.until_prints("ready");
+        git(cx, &["checkout", "-q", "HEAD~1"]);
+        // As long as it takes to see a name in other letters.
+        std::thread::sleep(Duration::from_millis(700));
+        assert!(!live.ended());
+        let done = live.wait();
+        done.exits(7).says(".npmrc` was removed on the host meanwhile").says(".npmrc` was moved to");
+        done.says("git tracks `").says("exeat state restore 01");
+        assert!(!cx.dir().join(".npmrc").exists(), "{done:?}");
+        let text = fs::read_to_string(cx.aside(".npmrc")).expect("a file");
+        assert_eq!(text, if evil == "true" { "one" } else { "oneevil\n" });
+        git(cx, &["checkout", "-q", "-f", "main"]);
     }
 }
 

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use exeat_files::names::open_plain;
+use exeat_files::protected::is_obeyed_later;
 use exeat_files::quarantine::{Arrivals, FileId, Found, IN_MASK_ADD, Watch};
 use exeat_sandbox::{
     FileHandle, InsideMounts, InsideProcess, Kept, KeptFiles, KeptStatus, Lease, Mounted, Notices, Offer,
@@ -112,6 +113,8 @@ struct Covered {
     moved_from: Option<Name>,
     /// The host removed the file.
     was_removed: bool,
+    /// Nothing on the host obeys it before somebody starts a program there.
+    is_obeyed_later: bool,
     /// How often it was written anew.
     put_back: u32,
     lease: Option<Lease>,
@@ -271,6 +274,7 @@ impl CoverList {
                 let saved = open_regular(host).and_then(|file| SavedFile::read(&file, MOST)).ok();
                 let saved = saved.filter(|saved| self.saved + saved.bytes.len() <= SAVED);
                 self.saved += saved.as_ref().map_or(0, |saved| saved.bytes.len());
+                let is_obeyed_later = is_obeyed_later(host) && host.is_file();
                 let (host, was_removed, put_back, lease) = (host.to_path_buf(), false, 0, None);
                 let cover = Covered {
                     host,
@@ -281,6 +285,7 @@ impl CoverList {
                     moved,
                     moved_from,
                     was_removed,
+                    is_obeyed_later,
                     put_back,
                     lease,
                     saved,
@@ -533,6 +538,11 @@ impl Remounts {
 
     fn restore(&mut self, key: &Name) -> io::Result<Fate> {
         let Some(cover) = self.covers.get_mut(key) else { return Ok(Fate::Lost) };
+        if cover.was_removed && cover.is_obeyed_later {
+            // It is a missing name from then on. What has it at the end is moved aside.
+            cover.state = State::Removed;
+            return Ok(Fate::Removed);
+        }
         if cover.state == State::Covered {
             // Somebody waits to write to it, and does until the stage has been ended and the lease is dropped.
             return Ok(Fate::Lost);
@@ -870,10 +880,10 @@ impl Remounts {
 pub(super) struct LastCovers(BTreeMap<Name, Covered>);
 
 impl LastCovers {
-    /// Files that were removed on the host, and have come again.
-    pub(super) fn remade(&self) -> Vec<PathBuf> {
+    /// Files that were removed on the host, and have come again; each with whether something may have obeyed it already.
+    pub(super) fn remade(&self) -> Vec<(PathBuf, bool)> {
         let remade = |cover: &&Covered| cover.was_removed && cover.host.symlink_metadata().is_ok();
-        self.0.values().filter(remade).map(|cover| cover.host.clone()).collect()
+        self.0.values().filter(remade).map(|cover| (cover.host.clone(), !cover.is_obeyed_later)).collect()
     }
 
     /// Makes each file that was replaced, and has got a second name, one of its own again: a later stage could write to it by that
