@@ -28,6 +28,7 @@ pub(crate) fn cases(list: &mut Cases) {
     list.once("prove::arguments", arguments);
     list.users("prove::b34_no_sandbox_is_125", no_sandbox);
     list.alone("prove::nothing_is_left", nothing_is_left);
+    list.users("prove::its_runs_are_not_the_users", is_not_the_users);
 }
 
 /// What a kernel may lack, or refuse to everybody: other trials have the same attempts, with reasons of their own.
@@ -495,6 +496,18 @@ fn nothing_is_left(cx: &Cx) {
         run.wait();
         gone("everything to be gone after a signal");
     }
-    // Its record goes with the rest: runs of a proof are none of the user's.
-    assert_eq!(fs::read_dir(cx.home().join(".local/state/exeat/runs")).expect("state").count(), 0);
+    // What is noted of its runs goes with the rest: they are none of the user's.
+    for notes in ["runs", "live"] {
+        let noted = fs::read_dir(cx.home().join(".local/state/exeat").join(notes));
+        assert_eq!(noted.into_iter().flatten().count(), 0, "{notes}");
+    }
+}
+
+/// The run that a proof kills is not told by the user's next run, and no ledger names a record that is gone.
+fn is_not_the_users(cx: &Cx) {
+    cx.exeat_plain(["prove", "survive", "server-name", "--bridge", "handoff"]).run().exits(0);
+    let next = cx.sh(&[], "true").run();
+    assert!(!next.exits(0).stderr().contains("killed"), "{next:?}");
+    let verified = cx.exeat_plain(["audit", "verify", "--all"]).run();
+    assert!(!verified.stdout().contains("exeat-prove"), "{verified:?}");
 }

@@ -14,6 +14,7 @@ use super::gateway::GRANTED;
 use super::inside::Line;
 use super::scratch::{Scratch, resolver, sockets_of_runs};
 use super::{Attempt, INSIDE, Node, Other, Spec, survive};
+use crate::env_vars::XDG_STATE_HOME;
 use crate::failure::Failure;
 use crate::machine::Machine;
 
@@ -205,7 +206,8 @@ impl Host {
             self.spec.other = Some(other);
         }
         self.spec.own.retain(|node| !node.path.starts_with(self.scratch.at("")));
-        self.spec.own.extend(Node::at(&self.record("other", way)).ok());
+        let own = [self.record("other", way), self.scratch.at("state/exeat")];
+        self.spec.own.extend(own.iter().filter_map(|path| Node::at(path).ok()));
         Ok(Some(started))
     }
 
@@ -227,6 +229,10 @@ impl Host {
         run.arg("--ro").arg(bind);
         for rule in self.rules() {
             run.args(["--allow", &rule]);
+        }
+        // What is noted of these runs ends with the proof. Where the user has chosen the place, it is the one to be proved.
+        if name == "survive" || std::env::var_os(XDG_STATE_HOME).is_none() {
+            run.env(XDG_STATE_HOME, self.scratch.at("state"));
         }
         run.current_dir(self.scratch.work());
         let mut loader = Vec::new();
