@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn l07_what_is_obeyed_later_is_known() {
+    fn b11_what_is_obeyed_later_is_known() {
         for name in [".npmrc", "a/.envrc", ".gitmodules", "mise.x.toml"] {
             assert!(is_obeyed_later(&Path::new("/w").join(name)), "{name}");
         }
